@@ -212,7 +212,7 @@ def _list_failures(rule: ExclusionRule, runs: Sequence[ChargedRun]) -> Sequence[
 
 def _describe_failing(rule: ExclusionRule, failing: Mapping[str, Sequence[ChargedRun]]) -> str:
     tests = pluralize(len(failing), "test")
-    if all(len(some) == rule.failed_runs for some in failing.values()):
+    if all(len(runs) == rule.failed_runs for runs in failing.values()):
         return f"the last {rule.failed_runs} runs of {tests}"
     return f"more than {format_share(rule.failed_share)} of the runs of {tests}"
 

@@ -152,9 +152,9 @@ def _list_subjects(
     found |= {
         Subject(row.subject_kind, row.site) for row in states if row.subject_kind in JUDGED_KINDS
     }
-    for one in exceptions:
-        kinds = (one.subject_kind,) if one.subject_kind else SUBJECT_KINDS
-        found |= {Subject(kind, one.site) for kind in kinds}
+    for exception in exceptions:
+        kinds = (exception.subject_kind,) if exception.subject_kind else SUBJECT_KINDS
+        found |= {Subject(kind, exception.site) for kind in kinds}
     return sorted(found)
 
 

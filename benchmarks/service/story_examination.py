@@ -127,7 +127,7 @@ class StoryExamination:
         for change, end_us in self._list_restrictions():
             use = use_by_state(change)
             for start in starts.values():
-                jobs = [one for one in self._store.jobs(start.campaign_id) if one.site == use.site]
+                jobs = [job for job in self._store.jobs(start.campaign_id) if job.site == use.site]
                 if not jobs or not change.decided_us + ROUND_US < start.claimed_us < end_us:
                     continue
                 is_probe = start.occasion.startswith(PROBE)
@@ -142,9 +142,9 @@ class StoryExamination:
     def _list_restrictions(self) -> Iterator[tuple[StatusChangeRow, int]]:
         """Yield the states of jobs that restrict the use of a site, each with its end."""
         by_site: dict[str, list[StatusChangeRow]] = defaultdict(list)
-        for one in list_state_changes(self._store):
-            if one.subject_kind == SITE:
-                by_site[one.site].append(one)
+        for change in list_state_changes(self._store):
+            if change.subject_kind == SITE:
+                by_site[change.site].append(change)
         for changes in by_site.values():
             for change, following in zip_longest(changes, changes[1:]):
                 if use_by_state(change).usability is not Usability.USABLE:

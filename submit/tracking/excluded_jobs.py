@@ -66,13 +66,13 @@ class ExclusionGuard:
             return []
         reasons = find_excluded_jobs(campaign, jobs, self._refresh_uses(tracker, jobs))
         waiting = [job for job in jobs if job.state in _WAITING and job.batch_id]
-        lines = _release_jobs(tracker, [job for job in waiting if job.id not in reasons])
+        released = _release_jobs(tracker, [job for job in waiting if job.id not in reasons])
         excluded = [job for job in waiting if job.id in reasons]
-        lines += _hold_jobs(tracker, excluded, reasons)
+        held = _hold_jobs(tracker, excluded, reasons)
         if self._action == HOLD_JOBS:
-            return lines
+            return [*released, *held]
         _remove_jobs(tracker, campaign, excluded, reasons)
-        return _describe_removed(tracker, campaign, jobs)
+        return [*released, *_describe_removed(tracker, campaign, jobs)]
 
     def _refresh_uses(self, tracker: CampaignTracker, jobs: Collection[JobRow]) -> SiteUses:
         """Evaluate the states of sites if it is time."""

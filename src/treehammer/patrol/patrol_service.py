@@ -326,15 +326,12 @@ class Patrol:
 
     def _was_probed(self, entry: str, label: str, due: Occasion) -> bool:
         """Return whether the probe of a site or door has started, or an earlier one has not ended."""
-        return bool(self._is_probing(entry, label) or self._starts.find_known(entry, [due.name]))
-
-    def _is_probing(self, entry: str, label: str) -> bool:
-        """Return whether a probe of a site or door by an entry has not ended."""
         begin = name_occasion(PROBE, f"{label}:")
-        return any(
+        is_running = any(
             start.entry == entry and start.occasion.startswith(begin)
             for start in self._starts.list_open()
         )
+        return is_running or bool(self._starts.find_known(entry, [due.name]))
 
     def _start(
         self,

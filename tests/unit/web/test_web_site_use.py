@@ -84,7 +84,7 @@ def test_use_is_the_same_everywhere(folder: Path, service: ServiceThread) -> Non
     printed = json.loads(run(folder, "sites", "status", "--json"))
     assert {(row["site"], row["of"]): row["use"] for row in printed} == with_door
     families = text_string_to_metric_families(service.load_page("/metrics"))
-    (family,) = (one for one in families if one.name == "treehammer_site_use")
+    (family,) = (family for family in families if family.name == "treehammer_site_use")
     exported = {
         (sample.labels["site"], sample.labels["of"]): sample.labels["use"]
         for sample in family.samples
