@@ -31,10 +31,6 @@ settings.load_profile("tests")
 
 TESTS = Path(__file__).parent
 
-#: Folders whose tests share the machine with services of their own and each other's. Continuous
-#: integration runs a failed one once more, and prints its first failure (docs/decisions/0034).
-SERVICE_FOLDERS = ("integration", "browser")
-
 #: Fixtures of a session that are slow to build. The files that use one run on one worker, and in
 #: this order before all others, so that none of these long groups begins last. Groups at a testbed
 #: mostly wait; the demo and the kit's tests keep the cores busy meanwhile.
@@ -170,10 +166,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.path in groups:
                 assign_group(item, groups[item.path])
-    if os.environ.get("CI"):
+    if os.environ.get("CI"):  # docs/decisions/0034
         for item in items:
-            if item.path.relative_to(TESTS).parts[0] in SERVICE_FOLDERS:
-                item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

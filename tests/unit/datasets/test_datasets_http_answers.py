@@ -64,7 +64,7 @@ def test_dripping_answer_ends_at_deadline(
     observed = doors.read_file(f"{door}/{kind}/f", SIZE)
     assert observed.failure == NO_RESPONSE
     assert "the answer was not complete after" in observed.message
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 20, "the whole answer takes 30 s"
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,18 @@ from treehammer.datasets.rucio.rucio_session import make_session
 
 
 def test_dripping_server_ends_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_requests, "TRANSFER_START_S", 0.5)
     start = time.monotonic()
     with serve_http(LyingDoor) as port, make_session() as session:
-        for kind in ("slow-headers", "drip"):
-            with pytest.raises(requests.RequestException):
-                session.get(f"http://127.0.0.1:{port}/{kind}/f", timeout=60)
+        with monkeypatch.context() as patch:
+            patch.setattr(http_requests, "TRANSFER_START_S", 0.5)
+            for kind in ("slow-headers", "drip"):
+                with pytest.raises(requests.RequestException):
+                    session.get(f"http://127.0.0.1:{port}/{kind}/f", timeout=60)
         with session.get(f"http://127.0.0.1:{port}/right/f", timeout=60) as answer:
             assert answer.content == CONTENT
         with session.get(f"http://127.0.0.1:{port}/right/f", timeout=60, stream=True) as answer:
             assert sum(map(len, answer.iter_content(1000))) == SIZE
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 25, "both whole answers take 60 s"
 
 
 def test_token_stays_at_the_server() -> None:

@@ -206,7 +206,7 @@ def test_parts_are_counted_by_their_stated_length() -> None:
 def test_ranges_are_checked_by_the_standard(kind: str, failure: str) -> None:
     with serve_http(LyingDoor) as port:
         url = f"http://127.0.0.1:{port}/{kind}/f"
-        client = PlainHttpClient(1, 1.0, url)
+        client = PlainHttpClient(1, 1.0 if failure == "timeout" else 60.0, url)
         operation = Operation(0.0, "read", 0, LoadFile(url, SIZE), [(512, 100)])
         assert perform(client, operation) == [failure]
         client.close()
@@ -215,7 +215,7 @@ def test_ranges_are_checked_by_the_standard(kind: str, failure: str) -> None:
 def test_cut_file_is_a_reset() -> None:
     with serve_http(LyingDoor) as port:
         url = f"http://127.0.0.1:{port}/cut/f"
-        client = PlainHttpClient(1, 5.0, url)
+        client = PlainHttpClient(1, 60.0, url)
         operation = Operation(0.0, "read_file", 0, LoadFile(url, SIZE))
         assert perform(client, operation) == ["reset"]
         client.close()
