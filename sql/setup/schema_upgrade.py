@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 #: The revision that :mod:`treehammer.sql.core.schema` describes.
-REVISION = "0016"
+REVISION = "0.2.0"
 MIGRATIONS_FOLDER = Path(__file__).parent / "migrations"
 UPGRADE_COMMAND = "treehammer db upgrade"
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import resource
 import signal
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +24,6 @@ from treehammer.sql.core.column_names import ALL_COLUMNS
 from treehammer.sql.core.dimensions import DIMENSIONS
 from treehammer.sql.core.packing import PACKED_COLUMNS
 from treehammer.sql.core.schema import metadata
-from treehammer.sql.engine.database_engine import alter_transaction, make_engine, parse_url
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.setup import schema_upgrade
 from treehammer.sql.setup.database_setup import upgrade_database
@@ -35,8 +32,6 @@ from treehammer.sql.write.store import Store
 
 ORACLE_NAME = 30
 HEAD = schema_upgrade.REVISION
-FIRST_RELEASE = Path(__file__).parent / "golden" / "results-0.1.0.sql.gz"
-LIST_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'alembic_version'"
 
 
 @pytest.fixture
@@ -256,61 +251,3 @@ def test_newer_database_is_refused(url: str, engine: sa.Engine) -> None:
 def test_upgrade_requires_database(url: str) -> None:
     with pytest.raises(NothingToDoError):
         upgrade_database(url)
-
-
-def test_database_of_the_first_release_keeps_its_rows(url: str) -> None:
-    """The file is the database of a campaign that was measured by version 0.1.0, as SQL."""
-    file = Path(url.removeprefix("sqlite:///"))
-    with closing(sqlite3.connect(file)) as connection:
-        connection.executescript(gzip.decompress(FIRST_RELEASE.read_bytes()).decode())
-        tables = [row[0] for row in connection.execute(LIST_TABLES)]
-        before = {table: fetch_table(connection, table) for table in tables}
-    upgrade_database(url)
-    assert check_database(url)["measurement"] == 18
-    with closing(sqlite3.connect(file)) as connection:
-        for table, (columns, rows) in before.items():
-            after, _ = fetch_table(connection, table)
-            kept = [name for name in columns if name in after]
-            assert fetch_table(connection, table, kept) == (
-                kept,
-                select_columns(columns, rows, kept),
-            )
-    with Store.open(url) as store:
-        found = list(store.measurements(Selection()))
-    assert {row["axis_root"] for row in found} == {"6.38.00", "6.40.00"}
-    assert all(row["plausible"] and row["storage_site"] == "local" for row in found)
-    assert all(row["cpu_per_event_s"] for row in found if row["kind"] == "timed")
-
-
-def fetch_table(
-    connection: sqlite3.Connection, table: str, columns: Sequence[str] = ()
-) -> tuple[list[str], list[tuple[object, ...]]]:
-    """Fetch columns of a table, by default all, and its rows."""
-    names = [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')]
-    wanted = list(columns) or names
-    quoted = ", ".join(f'"{name}"' for name in wanted)
-    return wanted, sorted(connection.execute(f'SELECT {quoted} FROM "{table}"'), key=repr)
-
-
-def select_columns(
-    columns: Sequence[str], rows: Sequence[tuple[object, ...]], kept: Sequence[str]
-) -> list[tuple[object, ...]]:
-    """Return some columns of rows, sorted."""
-    places = [columns.index(name) for name in kept]
-    return sorted((tuple(row[place] for place in places) for row in rows), key=repr)
-
-
-def test_storage_site_of_earlier_measurements_is_their_site(url: str) -> None:
-    engine = make_engine(parse_url(url))
-    insert = (
-        "INSERT INTO subject (id, series, site, passes_planned) "
-        "VALUES (1, 's', 'A', 1), (2, 't', NULL, 1)"
-    )
-    with alter_transaction(engine) as connection:
-        schema_upgrade.migrate_to(connection, "0001")
-        connection.execute(sa.text(insert))
-    upgrade_database(url)
-    with engine.connect() as connection:
-        rows = connection.execute(sa.text("SELECT storage_site FROM subject ORDER BY id"))
-        assert [row[0] for row in rows] == ["A", None]
-    engine.dispose()
