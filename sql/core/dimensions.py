@@ -53,12 +53,9 @@ class Dimension:
 def hash_dimension_row(row: Mapping[str, Any]) -> int:
     """Hash the known values of a row, names sorted, to 63 bits of their SHA-256.
 
-    Unknown values are left out, so that columns added later change no number; and so is the storage
-    site where it is the job's own, as in all measurements from before it was recorded.
+    Unknown values are left out, so that columns added later change no number.
     """
     known = {name: value for name, value in sorted(row.items()) if value is not None}
-    if known.get("storage_site") == known.get("site"):
-        known.pop("storage_site", None)
     text = json.dumps(known, separators=(",", ":"), allow_nan=False)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 

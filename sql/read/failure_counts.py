@@ -20,7 +20,7 @@ from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.sql.core.outcomes import is_bad
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.engine.row_mapping import split_ids
-from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
+from treehammer.sql.read.overview_queries import JOB_SITE
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.read.subject_table import SubjectTable, load_subjects
 
@@ -412,10 +412,8 @@ def _is_within(period: Period, by: str, site: str) -> tuple[sa.ColumnElement[boo
 
 
 def _select_own(by: str, site: str) -> sa.Select[Any]:
-    """Select the subjects of a site, or of a storage, which is the site's where none was recorded."""
+    """Select the subjects of a site, or of a storage."""
     column: sa.ColumnElement[str] = _SUBJECT[by]
-    if by == STORAGE_SITE:
-        column = sa.func.coalesce(_SUBJECT.storage_site, _SUBJECT.site)
     return sa.select(_SUBJECT.id).where(column == site if site else column.is_(None))
 
 

@@ -341,8 +341,7 @@ class OperationDay:
 def list_operation_days(store: ResultsReader, first: int, last: int) -> list[OperationDay]:
     """List the operations of good measurements from ``first`` to ``last`` (YYYYMMDD)."""
     subject, table = dimension_tables["subject"], rollup_operation.c
-    # Measurements from before the storage site was recorded read their own.
-    site = sa.func.coalesce(subject.c.storage_site, subject.c.site)
+    site = subject.c.storage_site
     chosen = sa.and_(
         table.day.between(first, last), table.side == CLIENT, table.outcome == Outcome.GOOD.value
     )

@@ -226,7 +226,7 @@ def _hash_content(content: Any) -> bytes:
 def _normalize_content(item: Measurement) -> _MeasurementContent:
     """Normalize values as a database does: '' to None, whole numbers to float in float columns.
 
-    Records from before the storage site was recorded read that of their own site.
+    A record without a storage site read that of its own site.
     """
     # Imported measurements have every name, so that they can be copied as a whole.
     is_complete = len(item.values) == len(_UNKNOWN_VALUES)
@@ -288,7 +288,7 @@ def _fetch_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _Me
 def _unpack_row(row: RowMapping) -> dict[str, Value]:
     values = {**row, **unpack_lists(row[PASSES_COLUMN])}
     del values[PASSES_COLUMN]
-    # An earlier version may have judged by fewer rules.
+    # It may have been judged by fewer rules, or other ones.
     quality_flags.judge_again(values)
     return values
 

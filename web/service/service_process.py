@@ -271,7 +271,7 @@ class ServiceServer(uvicorn.Server):
 
 
 def _warn_of_readable_database(settings: Settings) -> None:
-    """Warn of a database file of an earlier version, which other users of the machine can read."""
+    """Warn of a database file that other users of the machine can read."""
     file = sqlite_path(parse_url(settings.database))
     if file is not None and file.exists() and not is_private(file):
         _LOG.warning("other users can read %s: run chmod 600 %s*", file, file)

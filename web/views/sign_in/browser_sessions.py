@@ -18,8 +18,6 @@ from treehammer.web.core.responses import AUDITED, KEY_ID, service_unavailable
 from treehammer.web.views.shared.page_context import PageContext
 
 _DAY_US = 86400 * SECOND_US
-#: Cookie in which earlier versions kept the key itself.
-_KEY_COOKIE = "treehammer_reader"
 
 
 async def holder_of_key(context: PageContext, key: str, days: int) -> tuple[SessionHolder, int]:
@@ -67,7 +65,6 @@ async def open_session(
         samesite="lax",
         secure=request.scope["scheme"] == "https",
     )
-    delete_key_cookie(request, response)
     _note_event(request, SIGN_IN, holder.identity or holder.name, holder.key_id or "")
 
 
@@ -89,19 +86,12 @@ async def end_session(context: PageContext, request: Request, response: Response
             await context.access_control.refresh()
         _delete_cookie(request, response, session_cookie(request))
         _note_event(request, SIGN_OUT, "browser")
-    delete_key_cookie(request, response)
 
 
 def _note_event(request: Request, action: str, subject: str, key_id: str = "") -> None:
     """Keep an event for the audit trail in the state of its request."""
     state = request.scope.setdefault("state", {})
     state[AUDITED], state[KEY_ID] = (action, subject), key_id
-
-
-def delete_key_cookie(request: Request, response: Response) -> None:
-    """Delete a cookie of an earlier version, which holds the key itself."""
-    if _KEY_COOKIE in request.cookies:
-        _delete_cookie(request, response, _KEY_COOKIE)
 
 
 def _delete_cookie(request: Request, response: Response, name: str) -> None:

@@ -80,7 +80,6 @@ def sign_in_page(
     view = PageView("sign_in.html.j2", title, values, status=401)
     response = context.render_html(view, request)
     response.headers.update(headers)
-    browser_sessions.delete_key_cookie(request, response)
     return response
 
 
