@@ -1,4 +1,4 @@
-"""FailureAttribution of failures to a site, storage, test, release or a central cause, by counts.
+"""Attribution of failures to a site, storage, test, release or a central cause, by counts.
 
 The same work is compared at the same time: a factor is named where its measurements fail more often
 than others, by a one-sided test, and where it explains all outcomes best. Measurements of one job
@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from treehammer.analysis.status.failure_causes import STORAGE_CLASSES
-from treehammer.sql.read.commit_counts import CommitCounts
-from treehammer.sql.read.failure_counts import OutcomeCell, Tally
+from treehammer.sql.read.failure_counts import CommitCounts, OutcomeCell, Tally
 
 #: Probability of naming a factor by chance, over all factors that are tried together.
 ERROR_RATE = 0.01
@@ -71,9 +70,7 @@ class FailureAttribution:
 
 def sum_cells(cells: Iterable[OutcomeCell]) -> Tally:
     """Sum up the measurements of cells."""
-    counts = [(cell.bad, cell.good) for cell in cells]
-    bad = sum(bad for bad, _ in counts)
-    return Tally(bad, bad + sum(good for _, good in counts))
+    return sum((cell.tally for cell in cells), Tally())
 
 
 def is_more_frequent(inside: Tally, outside: Tally, error_rate: float = ERROR_RATE) -> bool:
@@ -131,8 +128,7 @@ class _Factor:
     def detail(self) -> str:
         """Part of the site that it is restricted to; '' for all."""
         words = {"release": "with ROOT", "door": "through door"}
-        parts = [f"{words[name]} {value}" for name, value in [*self.values.items()][1:]]
-        return " ".join(parts)
+        return " ".join(f"{words[key]} {value}" for key, value in [*self.values.items()][1:])
 
     def covers(self, cell: OutcomeCell) -> bool:
         """Return whether a cell has the factor's values."""
@@ -143,13 +139,11 @@ class _Factor:
         """Return whether a cell is covered or compared with those that are."""
         if self.culprit is Culprit.TEST:
             return cell.site in self.sites
-        if cell.test not in self.tests or (
-            self.culprit is Culprit.STORAGE and not cell.storage_site
-        ):
+        is_unread = self.culprit is Culprit.STORAGE and not cell.storage_site
+        if cell.test not in self.tests or is_unread:
             return False
-        column, value = [*self.values.items()][-1]
-        is_own = all(getattr(cell, name) == own for name, own in [*self.values.items()][:1])
-        return len(self.values) == 1 or is_own or getattr(cell, column) == value
+        matches = [getattr(cell, name) == value for name, value in self.values.items()]
+        return len(matches) == 1 or any(matches)
 
 
 @dataclass(frozen=True)
@@ -175,14 +169,21 @@ class FailureQuestion:
         site = cell.storage_site if self.is_storage else cell.site
         return site == self.site and self.test in ("", cell.test)
 
+    def count_jobs(self, tally: Tally) -> Tally:
+        """Return independent numbers of failures, which those of one job are not."""
+        return tally.per_job(self.failures_per_job)
+
+    def fails_more(self, inside: Tally, outside: Tally, error_rate: float = ERROR_RATE) -> bool:
+        """Decide whether jobs fail more often on one side."""
+        return is_more_frequent(self.count_jobs(inside), self.count_jobs(outside), error_rate)
+
     def find_failing_tests(self) -> tuple[str, ...]:
         """Find the tests that fail here, without those that hardly do."""
-        by_test: defaultdict[str, list[OutcomeCell]] = defaultdict(list)
+        by_test: defaultdict[str, Tally] = defaultdict(Tally)
         for cell in filter(self.is_here, self.cells):
-            by_test[cell.test].append(cell)
-        shares = {test: sum_cells(cells).share for test, cells in by_test.items()}
-        least = _MIN_RELATIVE_SHARE * max(shares.values(), default=0.0)
-        return tuple(sorted(test for test, share in shares.items() if share and share >= least))
+            by_test[cell.test] += cell.tally
+        least = _MIN_RELATIVE_SHARE * max((own.share for own in by_test.values()), default=0.0)
+        return tuple(sorted(t for t, own in by_test.items() if own.bad and own.share >= least))
 
 
 def attribute_failures(question: FailureQuestion) -> FailureAttribution | None:
@@ -192,54 +193,54 @@ def attribute_failures(question: FailureQuestion) -> FailureAttribution | None:
         return None
     same_work = [cell for cell in question.cells if cell.test in tests]
     here = sum_cells(filter(question.is_here, same_work))
-    elsewhere = sum_cells(same_work) - here
     sites = _count_sites(same_work)
-    base = FailureAttribution(Culprit.UNKNOWN, tests, here, elsewhere, sites)
-    factors = _deduplicate(_list_factors(question, tests), question.cells)
-    proven = [factor for factor in factors if _is_proven(factor, question, len(factors))]
+    base = FailureAttribution(Culprit.UNKNOWN, tests, here, sum_cells(same_work) - here, sites)
     is_widespread = sites.bad >= MIN_CENTRAL_SITES and sites.share >= CENTRAL_SHARE
-    if is_widespread:
-        proven = [factor for factor in proven if factor.culprit is not Culprit.SITE]
+    factors = _deduplicate(_list_factors(question, tests), question.cells)
+    proven = [
+        factor
+        for factor in factors
+        if _is_proven(factor, question, len(factors))
+        and not (is_widespread and factor.culprit is Culprit.SITE)
+    ]
     if proven:
         return _describe_factor(_choose_factor(proven, question), base, question)
-    if here.per_job(question.failures_per_job).bad < MIN_FAILED_JOBS:
+    if question.count_jobs(here).bad < MIN_FAILED_JOBS:
         return base
     if is_widespread:
-        if storage := _find_common_storage(same_work):
-            return replace(base, culprit=Culprit.STORAGE, name=storage, detail="read by all")
-        every = {cell.test for cell in question.cells}
-        return replace(base, culprit=Culprit.CENTRAL) if len(every) > 1 else base
-    failed_elsewhere = elsewhere.per_job(question.failures_per_job).bad
-    is_common = failed_elsewhere >= MIN_FAILED_JOBS and elsewhere.share >= here.share / 2
+        return _attribute_to_all(base, same_work, question)
+    elsewhere = question.count_jobs(base.outside).bad
+    is_common = elsewhere >= MIN_FAILED_JOBS and base.outside.share >= here.share / 2
     return replace(base, culprit=Culprit.COMMON) if is_common else base
 
 
-def _find_common_storage(cells: Sequence[OutcomeCell]) -> str:
-    """Find the only storage that was read, if access to it failed; '' without any."""
-    storages = {cell.storage_site for cell in cells if cell.storage_site}
+def _attribute_to_all(
+    base: FailureAttribution, same_work: Sequence[OutcomeCell], question: FailureQuestion
+) -> FailureAttribution:
+    """Attribute failures at most sites to the only storage that was read, or to a central cause."""
+    storages = {cell.storage_site for cell in same_work if cell.storage_site}
     failures = Counter[str]()
-    for cell in cells:
+    for cell in same_work:
         failures.update(cell.failures)
     access = sum(failures[name] for name in STORAGE_CLASSES)
-    return storages.pop() if len(storages) == 1 and 2 * access > failures.total() else ""
+    if len(storages) == 1 and 2 * access > failures.total():
+        return replace(base, culprit=Culprit.STORAGE, name=storages.pop(), detail="read by all")
+    tests = {cell.test for cell in question.cells}
+    return replace(base, culprit=Culprit.CENTRAL) if len(tests) > 1 else base
 
 
 def blame_host(
-    found: FailureAttribution, hosts: Mapping[str, Tally], failures_per_job: float
+    found: FailureAttribution, hosts: Mapping[str, Tally], question: FailureQuestion
 ) -> str:
     """Find the host of a failing site that fails more often than its others; '' without any."""
     if found.culprit is not Culprit.SITE:
         return ""
-    whole = Tally(sum(t.bad for t in hosts.values()), sum(t.total for t in hosts.values()))
+    whole = sum(hosts.values(), Tally())
     sides = {name: (own, whole - own) for name, own in hosts.items() if name}
     proven = [
-        (_log_likelihood(own, others), name)
-        for name, (own, others) in sides.items()
-        if is_more_frequent(
-            own.per_job(failures_per_job),
-            others.per_job(failures_per_job),
-            ERROR_RATE / len(sides),
-        )
+        (_log_likelihood(*sides[name]), name)
+        for name in sides
+        if question.fails_more(*sides[name], ERROR_RATE / len(sides))
     ]
     if not proven:
         return ""
@@ -259,24 +260,24 @@ def blame_commit(
     failing = _find_failing_commits(commits)
     if not failing or len(failing) == len(commits):
         return found
-    first = min(failing, key=lambda one: one.submitted_us)
-    bad, good = Counter[str](), Counter[str]()
-    for one in failing:
-        bad += one.bad
-        good += one.good
+    first = min(failing, key=lambda commit: commit.submitted_us)
+    by_site: defaultdict[str, Tally] = defaultdict(Tally)
+    for commit in failing:
+        for site, tally in commit.by_site.items():
+            by_site[site] += tally
+    now = sum(by_site.values(), Tally())
     if found.culprit is Culprit.SITE:
-        elsewhere = bad.total() + good.total() - bad[question.site] - good[question.site]
-        return found if elsewhere else replace(found, culprit=Culprit.UNKNOWN, commit=first.commit)
+        if (now - by_site[question.site]).total:
+            return found
+        return replace(found, culprit=Culprit.UNKNOWN, commit=first.commit)
     if found.culprit not in (Culprit.TEST, Culprit.CENTRAL, Culprit.COMMON, Culprit.UNKNOWN):
         return found
-    now = Tally(bad.total(), bad.total() + good.total())
-    earlier = [one.tally for one in commits if one.submitted_us < first.submitted_us]
-    before = Tally(sum(one.bad for one in earlier), sum(one.total for one in earlier))
-    fails = [Tally(bad[name], bad[name] + good[name]).share >= now.share / 2 for name in bad | good]
+    earlier = (commit.tally for commit in commits if commit.submitted_us < first.submitted_us)
+    before = sum(earlier, Tally())
+    fails = [tally.share >= now.share / 2 for tally in by_site.values()]
     is_widespread = sum(fails) >= MIN_SITES and 2 * sum(fails) >= len(fails)
-    jobs = [side.per_job(question.failures_per_job) for side in (now, before)]
-    is_spread = _is_spread(bad, question.failures_per_job)
-    if is_widespread and is_spread and is_more_frequent(jobs[0], jobs[1]):
+    is_spread = _is_spread(by_site, question)
+    if is_widespread and is_spread and question.fails_more(now, before):
         return replace(
             found,
             culprit=Culprit.TEST,
@@ -300,7 +301,7 @@ def _list_factors(question: FailureQuestion, tests: Collection[str]) -> Iterator
     """List the factors that the failures here may be due to, the usual ones first."""
     same_work = [cell for cell in question.cells if cell.test in tests]
     sites = {cell.site for cell in same_work}
-    failing = [cell for cell in same_work if cell.bad and question.is_here(cell)]
+    failing = [cell for cell in same_work if cell.tally.bad and question.is_here(cell)]
     own = {} if question.is_storage else {"site": question.site}
     if own:
         yield _Factor(Culprit.SITE, own, tests, sites)
@@ -332,31 +333,28 @@ def _deduplicate(factors: Iterable[_Factor], cells: Sequence[OutcomeCell]) -> li
 def _is_proven(factor: _Factor, question: FailureQuestion, tried: int) -> bool:
     """Return whether a factor fails more often than the work it is compared with."""
     inside, outside = _split(factor, question)
-    inside_jobs, outside_jobs = (
-        side.per_job(question.failures_per_job) for side in (inside, outside)
-    )
-    if not is_more_frequent(inside_jobs, outside_jobs, ERROR_RATE / tried):
+    if not question.fails_more(inside, outside, ERROR_RATE / tried):
         return False
     if factor.culprit is Culprit.SITE:
         return True
-    covered = [cell for cell in question.cells if factor.covers(cell)]
-    failing = _count_sites(covered, inside.share / 2).bad
+    by_site = _tally_sites(filter(factor.covers, question.cells))
+    failing = sum(tally.share >= inside.share / 2 for tally in by_site.values())
     if factor.culprit is Culprit.STORAGE and failing < MIN_SITES:
         # One reader: its own work at other storages must be better.
-        readers = {cell.site for cell in covered if cell.bad}
-        others = [cell for cell in question.cells if cell.site in readers and factor.compares(cell)]
-        alone = sum_cells(others) - inside
-        return is_more_frequent(inside_jobs, alone.per_job(question.failures_per_job))
-    by_site = Counter[str]()
-    for cell in covered:
-        by_site[cell.site] += cell.bad
-    return failing >= MIN_SITES and _is_spread(by_site, question.failures_per_job)
+        others = sum_cells(
+            cell
+            for cell in question.cells
+            if factor.compares(cell) and by_site.get(cell.site, Tally()).bad
+        )
+        return question.fails_more(inside, others - inside)
+    return failing >= MIN_SITES and _is_spread(by_site, question)
 
 
-def _is_spread(failures: Counter[str], failures_per_job: float) -> bool:
+def _is_spread(by_site: Mapping[str, Tally], question: FailureQuestion) -> bool:
     """Return whether enough jobs failed apart from those at the site with the most failures."""
-    others = failures.total() - max(failures.values(), default=0)
-    return others / failures_per_job >= MIN_FAILED_JOBS - 0.5
+    failures = [tally.bad for tally in by_site.values()]
+    others = sum(failures) - max(failures, default=0)
+    return others / question.failures_per_job >= MIN_FAILED_JOBS - 0.5
 
 
 def _split(factor: _Factor, question: FailureQuestion) -> tuple[Tally, Tally]:
@@ -371,7 +369,7 @@ def _choose_factor(factors: Sequence[_Factor], question: FailureQuestion) -> _Fa
 
     def score(factor: _Factor) -> float:
         inside = sum_cells(filter(factor.covers, question.cells))
-        jobs = (side.per_job(question.failures_per_job) for side in (inside, whole - inside))
+        jobs = map(question.count_jobs, (inside, whole - inside))
         return _log_likelihood(*jobs) - _NARROWER * bool(factor.detail)
 
     return max(factors, key=score)
@@ -401,8 +399,13 @@ def _describe_factor(
 
 def _count_sites(cells: Iterable[OutcomeCell], least_share: float = 0.5) -> Tally:
     """Count the sites at which at least this share fails, among all that did the work."""
-    by_site: defaultdict[str, list[OutcomeCell]] = defaultdict(list)
+    tallies = _tally_sites(cells).values()
+    return Tally(sum(tally.share >= least_share for tally in tallies), len(tallies))
+
+
+def _tally_sites(cells: Iterable[OutcomeCell]) -> dict[str, Tally]:
+    """Sum up the measurements of cells by the site of the jobs."""
+    by_site: defaultdict[str, Tally] = defaultdict(Tally)
     for cell in cells:
-        by_site[cell.site].append(cell)
-    shares = [sum_cells(of_site).share for of_site in by_site.values()]
-    return Tally(sum(share >= least_share for share in shares), len(shares))
+        by_site[cell.site] += cell.tally
+    return by_site

@@ -27,7 +27,6 @@ from treehammer.analysis.status.site_state import SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import failure_counts
-from treehammer.sql.read.commit_counts import fetch_commit_counts
 from treehammer.sql.read.failure_counts import FailedRun, Period, PeriodCounts
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.read.reader import ResultsReader
@@ -184,11 +183,11 @@ def _explain_failures(
     runs = [run for run in runs if run.test in found.tests]
     if len(found.tests) == 1:
         campaigns = {run.campaign_id for run in runs}
-        commits = fetch_commit_counts(store, found.tests[0], campaigns, period)
+        commits = failure_counts.fetch_commit_counts(store, found.tests[0], campaigns, period)
         found = blame_commit(found, commits, question)
     since = "" if found.commit else _find_begin(store, site, by, period, found, runs)
     hosts = failure_counts.fetch_host_counts(store, by, site, period, found.tests)
-    host = blame_host(found, hosts, question.failures_per_job)
+    host = blame_host(found, hosts, question)
     sentence = _describe_attribution(found, since, len(jobs)) + (f"; {host}" if host else "")
     action = _find_downtime(store, found, site, runs) or _suggest_action(found, runs)
     return FailureExplanation(found.culprit.value, sentence, action, found.tests)
@@ -259,8 +258,7 @@ def _find_begin(
     first = Period.of_day(started).days[0]
     least = found.inside.share / 2
     for day in sorted((day for day in days if day < first), reverse=True):
-        good, bad = days[day]
-        if not bad or bad < least * (good + bad):
+        if not days[day].bad or days[day].share < least:
             break
         first = day
     if first == Period.of_day(started).days[0]:

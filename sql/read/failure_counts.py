@@ -1,4 +1,4 @@
-"""Counts of good and failed measurements by site, storage, test, release, door and host.
+"""Counts of good and failed measurements by site, storage, test, release, door, host and commit.
 
 Counts of whole days are read from an index alone; single measurements are read of the failures at one
 site or storage.
@@ -7,8 +7,8 @@ site or storage.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,12 +17,12 @@ from sqlalchemy.engine import Connection
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.failures import NOT_SUPPORTED
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
-from treehammer.sql.core.outcomes import is_bad
+from treehammer.sql.core.outcomes import is_bad, outcome_column
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.engine.row_mapping import split_ids
 from treehammer.sql.read.overview_queries import JOB_SITE
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.read.subject_table import SubjectTable, load_subjects
+from treehammer.sql.read.subject_table import load_subjects
 
 _SUBJECT = dimension_tables["subject"].c
 #: Days before a period in which campaigns with jobs in it were submitted.
@@ -31,6 +31,12 @@ SUBMISSION_DAYS = 14
 MAX_DETAILS = 20_000
 #: Messages that are read of these.
 MAX_MESSAGES = 50
+#: Campaigns of other commits, and of the same ones, that are read besides, the newest first.
+MAX_OTHER_CAMPAIGNS = 3
+#: Days that an execution may take; measurements are found by the day of their start.
+MAX_EXECUTION_DAYS = 3
+#: Number of the bad measurements of a group.
+_BAD_COUNT = sa.func.count(sa.case((is_bad(), measurement.c.subject_id)))
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,9 @@ class Tally:
         """Share that failed; 0 without any."""
         return self.bad / self.total if self.total else 0.0
 
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.bad + other.bad, self.total + other.total)
+
     def __sub__(self, other: Tally) -> Tally:
         return Tally(self.bad - other.bad, self.total - other.total)
 
@@ -105,9 +114,10 @@ class OutcomeCell:
     failures: Mapping[str, int]
 
     @property
-    def bad(self) -> int:
-        """Number of failures."""
-        return sum(self.failures.values())
+    def tally(self) -> Tally:
+        """Failed and all measurements."""
+        bad = sum(self.failures.values())
+        return Tally(bad, bad + self.good)
 
 
 @dataclass(frozen=True)
@@ -145,9 +155,28 @@ class FailedRun:
         return self.place[2]
 
 
+@dataclass
+class CommitCounts:
+    """Measurements of a test at one commit.
+
+    Attributes:
+        commit: the commit.
+        submitted_us: time of its first campaign in the period.
+        by_site: its measurements by site.
+    """
+
+    commit: str
+    submitted_us: int
+    by_site: defaultdict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
+
+    @property
+    def tally(self) -> Tally:
+        """Measurements at all sites."""
+        return sum(self.by_site.values(), Tally())
+
+
 #: Site, storage site, test, release and door of a subject or a job.
 _PLACE = ("site", "storage_site", "test_name", "axis_root", "door")
-_Counts = dict[tuple[str, ...], Counter[str]]
 
 
 class PeriodCounts:
@@ -173,8 +202,7 @@ class PeriodCounts:
             period: the time in which they ended; of whole days, those that started.
         """
         with self._store.connection() as connection:
-            place_of = _index_places(load_subjects(connection))
-            runs = _list_failed_runs(connection, period, by, site, place_of)
+            runs = _list_failed_runs(connection, period, by, site)
             if by == JOB_SITE:
                 lost = self._list_lost_attempts(connection, period)
                 runs += [run for run in lost if run.site == site and period.covers(run.started_us)]
@@ -183,14 +211,15 @@ class PeriodCounts:
     def list_cells(self, by: str, site: str, period: Period) -> list[OutcomeCell]:
         """List the counts of all sites by place; the arguments are those of the failures."""
         with self._store.connection() as connection:
-            place_of = _index_places(load_subjects(connection))
-            counts: _Counts = defaultdict(Counter)
+            place_of = _index_places(connection)
+            counts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
             column = _PLACE.index(by)
             for id_, outcome, count in self._count_days(connection, period):
                 if period.is_whole or place_of[id_][column] != site:
                     counts[place_of[id_]][outcome] += count
             if not period.is_whole:
-                for id_, outcome, count in _count_exactly(connection, period, by, site):
+                exact = (*_is_within(period, by, site), _is_supported())
+                for id_, outcome, count in _count_outcomes(connection, outcome_column(), *exact):
                     counts[place_of[id_]][outcome] += count
             for run in self._list_lost_attempts(connection, period):
                 is_own = by == JOB_SITE and run.site == site
@@ -206,65 +235,114 @@ class PeriodCounts:
 
     def _list_lost_attempts(self, connection: Connection, period: Period) -> Sequence[FailedRun]:
         if period.days not in self._lost:
-            self._lost[period.days] = [*_list_lost_attempts(connection, period)]
+            midnight_us, end_us = period.from_us // DAY_US, period.to_us // DAY_US + 1
+            days = Period(midnight_us * DAY_US, end_us * DAY_US - 1)
+            submitted = (period.extend(SUBMISSION_DAYS).from_us, end_us * DAY_US)
+            recent = campaign.c.created_us.between(*submitted)
+            self._lost[period.days] = [*list_lost_attempts(connection, days, recent)]
         return self._lost[period.days]
 
 
 def fetch_bad_days(
     store: ResultsReader, by: str, site: str, period: Period, tests: Collection[str]
-) -> dict[int, tuple[int, int]]:
-    """Count the good and the bad measurements of some tests at a site or storage by day (YYYYMMDD)."""
+) -> dict[int, Tally]:
+    """Count the measurements of some tests at a site or storage by day (YYYYMMDD)."""
     table = measurement.c
-    groups = (table.day, table.subject_id, table.plausible, table.failure_class)
-    query = (
-        sa.select(*groups, sa.func.count())
-        .where(table.subject_id.in_(_select_own(by, site)), table.day.between(*period.days))
-        .group_by(*groups)
-    )
-    days: dict[int, tuple[int, int]] = {}
+    conditions = (table.subject_id.in_(_select_own(by, site)), table.day.between(*period.days))
     with store.connection() as connection:
-        test_of = load_subjects(connection).index_column("test_name")
-        for day, id_, plausible, failure_class, count in connection.execute(query):
-            if (test_of[id_] or "") in tests:
-                good, bad = days.get(int(day), (0, 0))
-                is_good = plausible and not failure_class
-                days[int(day)] = (good + count, bad) if is_good else (good, bad + count)
-    return days
+        return _tally_tests(connection, table.day, tests, *conditions)
 
 
 def fetch_host_counts(
     store: ResultsReader, by: str, site: str, period: Period, tests: Collection[str]
 ) -> dict[str, Tally]:
     """Count the measurements of some tests at a site or storage by host."""
-    table, node = measurement.c, dimension_tables["node"].c
-    groups = (table.subject_id, table.node_id)
-    bad = sa.func.count(sa.case((is_bad(), table.subject_id)))
-    query = (
-        sa.select(*groups, bad, sa.func.count())
-        .where(*_is_within(period, by, site), _is_supported())
-        .group_by(*groups)
-    )
+    node = dimension_tables["node"].c
+    conditions = (*_is_within(period, by, site), _is_supported())
+    counts: defaultdict[str, Tally] = defaultdict(Tally)
     with store.connection() as connection:
-        test_of = load_subjects(connection).index_column("test_name")
-        rows = [row for row in connection.execute(query) if (test_of[row[0]] or "") in tests]
-        hosts: dict[int, str] = {}
-        for ids in split_ids({row[1] for row in rows}):
-            named = connection.execute(sa.select(node.id, node.host).where(node.id.in_(ids)))
-            hosts.update((id_, host or "") for id_, host in named)
-    counts: dict[str, Tally] = {}
-    for _, id_, failed, count in rows:
-        before = counts.get(hosts[id_], Tally())
-        counts[hosts[id_]] = Tally(before.bad + int(failed), before.total + count)
+        by_node = _tally_tests(connection, measurement.c.node_id, tests, *conditions)
+        for ids in split_ids(by_node):
+            hosts = connection.execute(sa.select(node.id, node.host).where(node.id.in_(ids)))
+            for id_, host in hosts:
+                counts[host or ""] += by_node[id_]
     return counts
 
 
-def _index_places(subjects: SubjectTable) -> dict[int, tuple[str, ...]]:
+def _tally_tests(
+    connection: Connection,
+    column: sa.ColumnElement[int],
+    tests: Collection[str],
+    *conditions: sa.ColumnElement[bool],
+) -> dict[int, Tally]:
+    """Count the measurements of some tests by a column."""
+    groups = (column, measurement.c.subject_id)
+    query = sa.select(*groups, _BAD_COUNT, sa.func.count()).where(*conditions).group_by(*groups)
+    test_of = load_subjects(connection).index_column("test_name")
+    tallies: defaultdict[int, Tally] = defaultdict(Tally)
+    for value, id_, bad, count in connection.execute(query):
+        if (test_of[id_] or "") in tests:
+            tallies[int(value)] += Tally(int(bad), int(count))
+    return tallies
+
+
+def fetch_commit_counts(
+    store: ResultsReader, test: str, campaign_ids: Iterable[str], period: Period
+) -> list[CommitCounts]:
+    """Count a test's measurements at the commits of some campaigns, and at the last ones before.
+
+    Args:
+        store: the database.
+        test: name of the test.
+        campaign_ids: campaigns of the failures.
+        period: campaigns of other commits are searched from some days before it until its end.
+
+    Returns:
+        by commit, the newest first; none if the test had one commit only.
+    """
+    table = campaign.c
+    searched = period.extend(SUBMISSION_DAYS)
+    is_searched = table.created_us.between(searched.from_us, searched.to_us)
+    query = (
+        sa.select(table.id, table.commit_id, table.created_us)
+        .where(is_searched, table.test_name == test)
+        .order_by(table.created_us.desc(), table.id)
+    )
+    groups = (measurement.c.campaign_id, measurement.c.subject_id)
+    counts: dict[str, CommitCounts] = {}
+    with store.connection() as connection:
+        rows = [tuple(row) for row in connection.execute(query)]
+        for _, commit, created_us in rows:
+            commit_counts = counts.setdefault(commit, CommitCounts(commit or "", created_us))
+            commit_counts.submitted_us = created_us
+        commit_of = {id_: commit for id_, commit, _ in rows}
+        chosen = _choose_campaigns(commit_of, set(campaign_ids))
+        tallies = sa.select(*groups, _BAD_COUNT, sa.func.count()).group_by(*groups)
+        site_of = load_subjects(connection).index_column("site")
+        for row in connection.execute(tallies.where(groups[0].in_(chosen))):
+            by_site = counts[commit_of[row[0]]].by_site
+            by_site[site_of[row[1]] or ""] += Tally(int(row[2]), int(row[3]))
+    return [commit for commit in counts.values() if commit.by_site]
+
+
+def _choose_campaigns(commit_of: Mapping[str, str], failing: Collection[str]) -> list[str]:
+    """Choose failing campaigns, the newest first, and some beside; none if all have one commit."""
+    commits = {commit for id_, commit in commit_of.items() if id_ in failing}
+    others = [id_ for id_, commit in commit_of.items() if commit not in commits]
+    if not (commits and others):
+        return []
+    same = [id_ for id_, commit in commit_of.items() if commit in commits]
+    good = [id_ for id_ in same if id_ not in failing]
+    bad = [id_ for id_ in same if id_ in failing]
+    return [*bad, *others[:MAX_OTHER_CAMPAIGNS], *good[:MAX_OTHER_CAMPAIGNS]]
+
+
+def _index_places(connection: Connection) -> dict[int, tuple[str, ...]]:
     """Return the place of each subject; a storage site that was not recorded is the job's site."""
-    places = {}
-    for id_, site, storage, *others in subjects.select("id", *_PLACE):
-        place = (site or "", storage or site or "", *(text or "" for text in others))
-        places[id_] = place
-    return places
+    return {
+        id_: (site or "", storage or site or "", *(text or "" for text in others))
+        for id_, site, storage, *others in load_subjects(connection).select("id", *_PLACE)
+    }
 
 
 def _build_cell(place: Sequence[str], outcomes: Mapping[str, int]) -> OutcomeCell:
@@ -274,141 +352,99 @@ def _build_cell(place: Sequence[str], outcomes: Mapping[str, int]) -> OutcomeCel
     return OutcomeCell(site, storage, test, release, door, good, failures)
 
 
+def _count_outcomes(
+    connection: Connection, outcome: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]
+) -> Iterator[tuple[int, str, int]]:
+    """Count measurements by subject and outcome."""
+    groups = (measurement.c.subject_id, outcome)
+    query = sa.select(*groups, sa.func.count()).where(*conditions).group_by(*groups)
+    for id_, label, count in connection.execute(query):
+        yield id_, label, int(count)
+
+
 def _count_days(connection: Connection, period: Period) -> Iterator[tuple[int, str, int]]:
     """Count the measurements of whole days by subject and outcome; unsupported ones as negative."""
     table = measurement.c
-    groups = (table.subject_id, table.plausible, table.failure_class)
     of_days = table.day.between(*period.days)
-    query = sa.select(*groups, sa.func.count()).where(of_days).group_by(*groups)
-    for id_, plausible, failure_class, count in connection.execute(query):
-        yield id_, _label(plausible, failure_class), count
+    yield from _count_outcomes(connection, outcome_column(indexed_only=True), of_days)
     # The kind of a failure is in no index; only failures of these classes are looked up.
-    few = sa.select(table.subject_id, table.failure_class, sa.func.count()).where(
-        of_days, table.failure_class.in_(UNSUPPORTED_LABELS), table.failure_kind == NOT_SUPPORTED
-    )
-    query = few.group_by(table.subject_id, table.failure_class)
-    for id_, failure_class, count in connection.execute(query):
-        yield id_, failure_class, -count
-
-
-def _count_exactly(
-    connection: Connection, period: Period, by: str, site: str
-) -> Iterator[tuple[int, str, int]]:
-    """Count the supported measurements of a site or storage that ended in a period."""
-    table = measurement.c
-    groups = (table.subject_id, table.plausible, table.failure_class)
-    query = (
-        sa.select(*groups, sa.func.count())
-        .where(*_is_within(period, by, site), _is_supported())
-        .group_by(*groups)
-    )
-    for id_, plausible, failure_class, count in connection.execute(query):
-        yield id_, _label(plausible, failure_class), count
+    is_candidate = table.failure_class.in_(UNSUPPORTED_LABELS)
+    few = (of_days, is_candidate, table.failure_kind == NOT_SUPPORTED)
+    for id_, label, count in _count_outcomes(connection, table.failure_class, *few):
+        yield id_, label, -count
 
 
 def _list_failed_runs(
-    connection: Connection,
-    period: Period,
-    by: str,
-    site: str,
-    place_of: Mapping[int, tuple[str, ...]],
+    connection: Connection, period: Period, by: str, site: str
 ) -> list[FailedRun]:
     """List the failures of a site or storage by attempt of a job, the most frequent first."""
     table = measurement.c
-    groups = (table.subject_id, table.campaign_id, table.job_id, table.attempt)
-    outcome = (table.plausible, table.failure_class)
+    attempts = (table.campaign_id, table.job_id, table.attempt)
+    groups = (table.subject_id, *attempts, outcome_column(indexed_only=True))
+    firsts = (sa.func.min(table.measurement_id), sa.func.min(table.started_us))
     query = (
-        sa.select(
-            *groups,
-            *outcome,
-            sa.func.min(table.measurement_id),
-            sa.func.min(table.started_us),
-            sa.func.count(),
-        )
+        sa.select(*groups, *firsts, sa.func.count())
         .where(*_is_within(period, by, site), _is_supported(), is_bad())
-        .group_by(*groups, *outcome)
+        .group_by(*groups)
         .limit(MAX_DETAILS)
     )
-    rows = sorted(connection.execute(query).all(), key=lambda row: (-row[8], row[6]))
+    rows = sorted(connection.execute(query).all(), key=lambda row: (-row[7], row[5]))
     # A long text is in no group on Oracle.
-    chosen = [row[6] for row in rows[:MAX_MESSAGES]]
     texts = sa.select(table.measurement_id, table.failure_message)
-    messages: dict[str, str] = {}
-    for ids in split_ids(chosen):
-        found = connection.execute(texts.where(table.measurement_id.in_(ids)))
-        messages.update((id_, text or "") for id_, text in found)
+    examples = [row[5] for row in rows[:MAX_MESSAGES]]
+    messages = dict(map(tuple, connection.execute(texts.where(table.measurement_id.in_(examples)))))
+    place_of = _index_places(connection)
     return [
         FailedRun(
-            place_of[subject_id],
-            campaign_id,
-            job_id,
-            int(number),
-            _label(plausible, failure_class),
-            messages.get(example, ""),
-            int(started_us),
-            int(count),
-        )
-        for (
-            subject_id,
+            place_of[id_],
             campaign_id,
             job_id,
             number,
-            plausible,
-            failure_class,
-            example,
+            label,
+            messages.get(row_id) or "",
             started_us,
             count,
-        ) in rows
+        )
+        for id_, campaign_id, job_id, number, label, row_id, started_us, count in rows
     ]
 
 
-def _list_lost_attempts(connection: Connection, period: Period) -> Iterator[FailedRun]:
-    """List the failed attempts that returned no measurement, of recently submitted campaigns."""
+def list_lost_attempts(
+    connection: Connection, period: Period, *conditions: sa.ColumnElement[bool]
+) -> Iterator[FailedRun]:
+    """List the failed attempts that ended in a period and returned no measurement."""
     returned = sa.exists().where(
         measurement.c.campaign_id == job.c.campaign_id,
         measurement.c.job_id == attempt.c.job_id,
         measurement.c.attempt == attempt.c.number,
     )
-    first_us, last_us = period.from_us // DAY_US * DAY_US, (period.to_us // DAY_US + 1) * DAY_US
+    place = (job.c.site, job.c.door, campaign.c.test_name)
+    identity = (job.c.campaign_id, attempt.c.job_id, attempt.c.number)
+    failure = (attempt.c.failure_class, attempt.c.message, attempt.c.ended_us)
     query = (
-        sa.select(
-            job.c.site,
-            job.c.door,
-            campaign.c.test_name,
-            campaign.c.id,
-            attempt.c.job_id,
-            attempt.c.number,
-            attempt.c.failure_class,
-            attempt.c.message,
-            attempt.c.ended_us,
-        )
+        sa.select(*place, *identity, *failure)
         .select_from(campaign.join(job).join(attempt))
-        .where(
-            campaign.c.created_us.between(period.extend(SUBMISSION_DAYS).from_us, last_us),
-            attempt.c.ended_us >= first_us,
-            attempt.c.ended_us < last_us,
-            attempt.c.failure_class.is_not(None),
-            sa.not_(returned),
-        )
+        .where(attempt.c.ended_us.between(period.from_us, period.to_us), *conditions)
+        .where(attempt.c.failure_class.is_not(None), sa.not_(returned))
     )
-    for site, door, test, *identity, failure, message, ended_us in connection.execute(query):
-        place = (site or "", "", test or "", "", door or "")
-        campaign_id, job_id, number = identity
-        yield FailedRun(
-            place, campaign_id, job_id, int(number), failure, message or "", int(ended_us)
-        )
+    for site, door, test, id_, job_id, number, label, message, end_us in connection.execute(query):
+        where = (site or "", "", test or "", "", door or "")
+        yield FailedRun(where, id_, job_id, int(number), label, message or "", int(end_us))
+
+
+def ended_within(period: Period) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions that a measurement ended in a period, after its first moment."""
+    table = measurement.c
+    days = table.day.between(*period.extend(MAX_EXECUTION_DAYS).days)
+    return days, table.ended_us > period.from_us, table.ended_us <= period.to_us
 
 
 def _is_within(period: Period, by: str, site: str) -> tuple[sa.ColumnElement[bool], ...]:
-    table = measurement.c
-    # Days are those of the start.
-    conditions = (
-        table.subject_id.in_(_select_own(by, site)),
-        table.day.between(*period.extend(0 if period.is_whole else 1).days),
-    )
+    """Return the conditions of a site or storage in a period; whole days are those of the start."""
+    is_own = measurement.c.subject_id.in_(_select_own(by, site))
     if period.is_whole:
-        return conditions
-    return (*conditions, table.ended_us > period.from_us, table.ended_us <= period.to_us)
+        return is_own, measurement.c.day.between(*period.days)
+    return is_own, *ended_within(period)
 
 
 def _select_own(by: str, site: str) -> sa.Select[Any]:
@@ -418,18 +454,7 @@ def _select_own(by: str, site: str) -> sa.Select[Any]:
 
 
 def _is_supported() -> sa.ColumnElement[bool]:
-    table = measurement.c
-    return sa.or_(
-        table.failure_class.is_(None),
-        table.failure_kind.is_(None),
-        table.failure_kind != NOT_SUPPORTED,
-        table.failure_class.not_in(UNSUPPORTED_LABELS),
-    )
-
-
-def _label(plausible: Any, failure_class: str | None) -> str:
-    completed = Outcome.GOOD if plausible else Outcome.IMPLAUSIBLE
-    return failure_class or completed.value
+    return outcome_column().not_in(UNSUPPORTED_LABELS.values())
 
 
 def _number_day(time_us: int) -> int:

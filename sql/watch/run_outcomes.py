@@ -10,15 +10,12 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core.outcomes import has_outcome, outcome_column
-from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
+from treehammer.sql.core.schema import dimension_tables, measurement
+from treehammer.sql.read.failure_counts import Period, ended_within, list_lost_attempts
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.state_history import label_door
-
-#: Days that an execution may take; measurements are found by the day of their start.
-MAX_EXECUTION_DAYS = 3
 
 _SUBJECT = dimension_tables["subject"].c
 
@@ -59,21 +56,36 @@ def list_run_outcomes(
     store: ResultsReader, from_us: int, to_us: int, *, with_times: bool = False
 ) -> list[RunOutcome]:
     """List the runs that ended after ``from_us`` and until ``to_us``, by their end."""
+    period = Period(from_us, to_us)
     with store.connection() as connection:
-        measured = list(_measured_runs(connection, from_us, to_us))
+        runs = list(_list_measured_runs(connection, period))
         if with_times:
-            times = _fetch_event_times(connection, from_us, to_us)
-            measured = [
+            times = _fetch_event_times(connection, period)
+            runs = [
                 replace(run, event_s=times.get((run.job_id, run.attempt, run.test), {}))
-                for run in measured
+                for run in runs
             ]
-        failed = list(_failed_attempts(connection, from_us, to_us))
-    return sorted(
-        (*measured, *failed), key=lambda run: (run.ended_us, run.job_id, run.attempt, run.test)
-    )
+        runs += _list_failed_attempts(connection, period)
+    return sorted(runs, key=lambda run: (run.ended_us, run.job_id, run.attempt, run.test))
 
 
-def _measured_runs(connection: Connection, from_us: int, to_us: int) -> Iterator[RunOutcome]:
+def _list_failed_attempts(connection: Connection, period: Period) -> Iterator[RunOutcome]:
+    """List failed attempts that returned no measurement."""
+    for run in list_lost_attempts(connection, Period(period.from_us + 1, period.to_us)):
+        yield RunOutcome(
+            site=run.site,
+            storage_site="",
+            test=run.test,
+            campaign_id=run.campaign_id,
+            job_id=run.job_id,
+            attempt=run.attempt,
+            ended_us=run.started_us,
+            outcomes={run.failure: 1},
+            measurement_id="",
+        )
+
+
+def _list_measured_runs(connection: Connection, period: Period) -> Iterator[RunOutcome]:
     table = measurement.c
     outcome = outcome_column()
     key = (table.job_id, table.attempt, _SUBJECT.test_name, _SUBJECT.site, _SUBJECT.storage_site)
@@ -88,7 +100,7 @@ def _measured_runs(connection: Connection, from_us: int, to_us: int) -> Iterator
             sa.func.min(table.measurement_id),
         )
         .select_from(measurement.join(dimension_tables["subject"]))
-        .where(*_ended_between(from_us, to_us))
+        .where(*ended_within(period))
         .group_by(*key, table.campaign_id, _SUBJECT.door, outcome)
     )
     groups: dict[tuple[Any, ...], list[_Group]] = defaultdict(list)
@@ -146,7 +158,7 @@ def _split_by_door(run: RunOutcome, groups: Iterable[_Group]) -> dict[str, RunOu
 
 
 def _fetch_event_times(
-    connection: Connection, from_us: int, to_us: int
+    connection: Connection, period: Period
 ) -> dict[tuple[str, int, str], dict[str, float]]:
     """Fetch the mean wall time per event of good measurements, by run and series."""
     table = measurement.c
@@ -155,7 +167,7 @@ def _fetch_event_times(
         sa.select(*key, sa.func.avg(table.wall_per_event_s))
         .select_from(measurement.join(dimension_tables["subject"]))
         .where(
-            *_ended_between(from_us, to_us),
+            *ended_within(period),
             has_outcome(Outcome.GOOD.value),
             table.wall_per_event_s.is_not(None),
         )
@@ -165,57 +177,3 @@ def _fetch_event_times(
     for job_id, number, test, series, mean_s in connection.execute(query):
         found[job_id, int(number), test or ""][series] = float(mean_s)
     return dict(found)
-
-
-def _ended_between(from_us: int, to_us: int) -> tuple[sa.ColumnElement[bool], ...]:
-    table = measurement.c
-    return (
-        table.day.between(_day_of(from_us - MAX_EXECUTION_DAYS * DAY_US), _day_of(to_us)),
-        table.ended_us > from_us,
-        table.ended_us <= to_us,
-    )
-
-
-def _failed_attempts(connection: Connection, from_us: int, to_us: int) -> Iterator[RunOutcome]:
-    """List failed attempts that returned no measurement."""
-    returned = sa.exists().where(
-        measurement.c.campaign_id == job.c.campaign_id,
-        measurement.c.job_id == attempt.c.job_id,
-        measurement.c.attempt == attempt.c.number,
-    )
-    query = (
-        sa.select(
-            job.c.site,
-            campaign.c.test_name,
-            job.c.campaign_id,
-            attempt.c.job_id,
-            attempt.c.number,
-            attempt.c.ended_us,
-            attempt.c.failure_class,
-        )
-        .select_from(attempt.join(job).join(campaign))
-        .where(
-            attempt.c.ended_us > from_us,
-            attempt.c.ended_us <= to_us,
-            attempt.c.failure_class.is_not(None),
-            sa.not_(returned),
-        )
-    )
-    for site, test, campaign_id, job_id, number, ended_us, failure_class in connection.execute(
-        query
-    ):
-        yield RunOutcome(
-            site=site or "",
-            storage_site="",
-            test=test or "",
-            campaign_id=campaign_id,
-            job_id=job_id,
-            attempt=int(number),
-            ended_us=int(ended_us),
-            outcomes={failure_class: 1},
-            measurement_id="",
-        )
-
-
-def _day_of(time_us: int) -> int:
-    return epoch_day_to_number(max(0, time_us) // DAY_US) or 0
