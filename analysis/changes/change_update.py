@@ -25,7 +25,7 @@ from treehammer.collectors.record.day_numbers import day_to_number, number_to_da
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch import change_points, watched_series
+from treehammer.sql.watch import change_points
 from treehammer.sql.write.store import Store
 
 #: Days that are read again at each update: results may arrive late.
@@ -66,8 +66,8 @@ def update_changes(
     _average_days(store, read_from, today, control, keep_controls=not rebuild)
     window = day_to_number(first), day_to_number(today)
     families = build_families(
-        watched_series.fetch_watched_series(store),
-        watched_series.fetch_watched_days(store, *window),
+        change_points.fetch_watched_series(store),
+        change_points.fetch_watched_days(store, *window),
     )
     known = change_points.fetch_change_points(store, window[0])
     rows = list(_find_rows(families, known, int(now.timestamp() * 1e6)))
@@ -91,7 +91,7 @@ def _list_nameless_sites(series: Iterable[DailySeries]) -> Mapping[NodeIdentity,
 
 
 def _find_first_to_read(store: ResultsReader, first: date) -> date:
-    number = watched_series.find_last_watched_day(store)
+    number = change_points.find_last_watched_day(store)
     last = number_to_day(number) if number else None
     return max(first, last - timedelta(days=LATE_DAYS)) if last else first
 
@@ -107,10 +107,10 @@ def _average_days(
             Condition("kind", "=", TIMED),
         )
     )
-    stored = watched_series.fetch_watched_series(store) if keep_controls else []
+    stored = change_points.fetch_watched_series(store) if keep_controls else []
     controls = {row.test_name: row.control for row in stored}
     points = collect_points(store.measurements(selection, POINT_COLUMNS), controls, control)
-    watched_series.replace_watched_days(store, *average_points(points), *days)
+    change_points.replace_watched_days(store, *average_points(points), *days)
 
 
 def _find_rows(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from treehammer.analysis.status.storage_status import judge_storage_days, load_rule
+from treehammer.analysis.status.day_states import judge_storage_days, load_rule
 from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
 from treehammer.errors import NothingToDoError
 from treehammer.sql.read.operation_figures import list_operation_days

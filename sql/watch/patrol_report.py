@@ -18,9 +18,15 @@ from treehammer.sql.core.watch_rows import (
 from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.engine.row_mapping import fetch_rows, upsert_rows
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch.patrol_budget import SiteLimits, SiteUse, fetch_use, utc_day
 from treehammer.sql.watch.patrol_lease import Clock, PatrolLease, fetch_lease
-from treehammer.sql.watch.patrol_starts import NOTED, OPEN_STATES
+from treehammer.sql.watch.patrol_starts import (
+    NOTED,
+    OPEN_STATES,
+    SiteCharge,
+    SiteLimits,
+    fetch_use,
+    utc_day,
+)
 from treehammer.sql.write.store import Store
 
 #: Latest starts in a report.
@@ -49,7 +55,7 @@ class SiteReport:
     """Limits of a site, with the use of the present day."""
 
     site: PatrolSiteRow
-    use: SiteUse
+    use: SiteCharge
 
     @property
     def cpu_left_s(self) -> float | None:
@@ -126,7 +132,7 @@ def _report_sites(connection: Connection, day: int) -> Iterable[SiteReport]:
     query = sa.select(patrol_site).order_by(patrol_site.c.site)
     use = fetch_use(connection, day)
     for row in fetch_rows(connection, PatrolSiteRow, query):
-        yield SiteReport(row, use.get(row.site, SiteUse()))
+        yield SiteReport(row, use.get(row.site, SiteCharge()))
 
 
 def write_entries(store: Store, lease: PatrolLease, entries: Iterable[PatrolEntryRow]) -> None:

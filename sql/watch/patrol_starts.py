@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.sql.core import schema
 from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolStartRow
 from treehammer.sql.engine.row_mapping import (
@@ -31,7 +32,6 @@ from treehammer.sql.engine.row_mapping import (
     split_ids,
     upsert_rows,
 )
-from treehammer.sql.watch.patrol_budget import SiteLimits, find_exhausted_sites, utc_day
 from treehammer.sql.watch.patrol_lease import LeaseLostError, PatrolLease
 from treehammer.sql.write.store import Store
 
@@ -47,11 +47,54 @@ _start, _charge = schema.patrol_start, schema.patrol_charge
 
 
 @dataclass(frozen=True)
-class SiteCharge:
-    """CPU seconds and bytes of a campaign at a site."""
+class SiteLimits:
+    """Limits of a site per UTC day; None for no limit."""
 
-    cpu_s: float
-    bytes: int
+    cpu_s: float | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class SiteCharge:
+    """CPU seconds and bytes at a site: of a campaign, or of a day, settled or else reserved."""
+
+    cpu_s: float = 0.0
+    bytes: int = 0
+
+
+def utc_day(now_us: int) -> int:
+    """Return the UTC day of a time, in days since 1970."""
+    return now_us // DAY_US
+
+
+def fetch_use(connection: Connection, day: int) -> dict[str, SiteCharge]:
+    """Fetch the charges of each site on a day."""
+    table = _charge.c
+    cpu_s = sa.func.sum(sa.func.coalesce(table.used_cpu_s, table.reserved_cpu_s))
+    size = sa.func.sum(sa.func.coalesce(table.used_bytes, table.reserved_bytes))
+    query = sa.select(table.site, cpu_s, size).where(table.day == day).group_by(table.site)
+    rows = connection.execute(query)
+    return {str(site): SiteCharge(float(used_s), int(used)) for site, used_s, used in rows}
+
+
+def find_exhausted_sites(
+    connection: Connection, charges: Sequence[PatrolChargeRow], limits: Mapping[str, SiteLimits]
+) -> tuple[str, ...]:
+    """Return the sites whose limits the further charges, all of one day, would exceed."""
+    if not charges:
+        return ()
+    use = fetch_use(connection, charges[0].day)
+    return tuple(
+        row.site
+        for row in charges
+        if _exceeds(use.get(row.site, SiteCharge()), row, limits.get(row.site, SiteLimits()))
+    )
+
+
+def _exceeds(use: SiteCharge, charge: PatrolChargeRow, limits: SiteLimits) -> bool:
+    over_cpu = limits.cpu_s is not None and use.cpu_s + charge.reserved_cpu_s > limits.cpu_s
+    over_bytes = limits.bytes is not None and use.bytes + charge.reserved_bytes > limits.bytes
+    return over_cpu or over_bytes
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.samples.sample import natural_sort_key
-from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_rule
+from treehammer.analysis.status.day_states import DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.errors import ConfigError

@@ -20,7 +20,7 @@ from treehammer.patrol.patrol_schema import (
     ReleasesTable,
 )
 from treehammer.patrol.start_times import QuietHours, StartTimes
-from treehammer.sql.watch.patrol_budget import SiteLimits
+from treehammer.sql.watch.patrol_starts import SiteLimits
 
 #: Source of the releases on the package index.
 PACKAGE_INDEX = "pypi"

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
 from treehammer.analysis.status.status_rules import (
+    WORST_FIRST,
+    SiteState,
     StatusRules,
     load_status_rules,
 )

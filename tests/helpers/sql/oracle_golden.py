@@ -43,7 +43,7 @@ from treehammer.sql.engine.database_engine import read_transaction, write_transa
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.transfer.database_copy import copy_database
-from treehammer.sql.watch import change_points, site_exceptions, state_history, watched_series
+from treehammer.sql.watch import change_points, site_exceptions, state_history
 from treehammer.sql.watch.run_outcomes import list_run_outcomes
 from treehammer.sql.write import rollups
 from treehammer.sql.write.database_check import check_database
@@ -245,10 +245,10 @@ def _run_status(store: Store) -> None:
 
 def _run_watch(store: Store) -> None:
     series, day = build_watched_series(), build_watched_day("s", STARTED_DAY, 0.1)
-    watched_series.replace_watched_days(store, [series], [day], STARTED_DAY, STARTED_DAY)
-    watched_series.fetch_watched_series(store, kind="ratio")
-    watched_series.fetch_watched_days(store, STARTED_DAY, STARTED_DAY, kind="ratio")
-    watched_series.find_last_watched_day(store)
+    change_points.replace_watched_days(store, [series], [day], STARTED_DAY, STARTED_DAY)
+    change_points.fetch_watched_series(store, kind="ratio")
+    change_points.fetch_watched_days(store, STARTED_DAY, STARTED_DAY, kind="ratio")
+    change_points.find_last_watched_day(store)
     change_points.replace_change_points(store, [build_change_point()], 0)
     change_points.fetch_change_points(store)
     change_points.find_change_point(store, "c")

@@ -49,11 +49,9 @@ from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.transfer.export import export_file, export_partitions
 from treehammer.sql.transfer.importer import ImportResult, collect_files, import_files
 from treehammer.sql.watch import patrol_report
-from treehammer.sql.watch.change_points import replace_change_points
-from treehammer.sql.watch.patrol_budget import SiteLimits
+from treehammer.sql.watch.change_points import replace_change_points, replace_watched_days
 from treehammer.sql.watch.patrol_lease import PatrolLease
-from treehammer.sql.watch.patrol_starts import PatrolStarts, SiteCharge
-from treehammer.sql.watch.watched_series import replace_watched_days
+from treehammer.sql.watch.patrol_starts import PatrolStarts, SiteCharge, SiteLimits
 from treehammer.sql.write import rollups
 from treehammer.sql.write.ownership import Delivery, Sender
 from treehammer.sql.write.quarantine import ChangeScope, DatabaseChange

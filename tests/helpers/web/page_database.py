@@ -29,12 +29,11 @@ from treehammer.sql.core.watch_rows import (
     RuleSetRow,
     StatusChangeRow,
 )
-from treehammer.sql.watch import change_points, state_history, watched_series
+from treehammer.sql.watch import change_points, state_history
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox
-from treehammer.sql.watch.patrol_budget import SiteLimits
 from treehammer.sql.watch.patrol_lease import PatrolLease
 from treehammer.sql.watch.patrol_report import write_entries, write_limits
-from treehammer.sql.watch.patrol_starts import PatrolStarts, SiteCharge
+from treehammer.sql.watch.patrol_starts import PatrolStarts, SiteCharge, SiteLimits
 from treehammer.sql.write.store import Store
 
 #: Texts that pages must show unchanged as text.
@@ -109,7 +108,7 @@ def _add_watch(store: Store) -> None:
         for place, one in enumerate(series)
         for back, day in enumerate(days)
     ]
-    watched_series.replace_watched_days(store, series, values, days[-1], days[0])
+    change_points.replace_watched_days(store, series, values, days[-1], days[0])
     found = {"found_us": int(now.timestamp() * 1e6), "day": days[20]}
     changes = [
         build_change_point(CHANGE, cause=HOSTILE_TEXTS[1], **found),

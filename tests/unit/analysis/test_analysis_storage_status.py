@@ -13,7 +13,7 @@ from cli_verbs import find_command
 from click.testing import CliRunner, Result
 from measurement_factory import make_measurement, make_operation
 
-from treehammer.analysis.status.storage_status import (
+from treehammer.analysis.status.day_states import (
     StorageDay,
     judge_storage_days,
     load_rule,

@@ -15,7 +15,7 @@ from treehammer.errors import PatrolFileError
 from treehammer.patrol.cli import patrol_commands
 from treehammer.patrol.patrol_file import PatrolFile, parse_patrol_file
 from treehammer.patrol.patrol_schema import build_patrol_schema
-from treehammer.sql.watch.patrol_budget import SiteLimits
+from treehammer.sql.watch.patrol_starts import SiteLimits
 
 PATH = Path("/somewhere/patrol.toml")
 PUBLISHED = Path(patrol.__file__).parent / "patrol.schema.json"

@@ -9,7 +9,7 @@ import pytest
 from measurement_factory import build_verdict
 
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
-from treehammer.analysis.status.day_outcomes import DayOutcomes
+from treehammer.analysis.status.day_states import DayOutcomes
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.web.views.compare.effect_bars import (
     EffectBar,

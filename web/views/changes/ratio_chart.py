@@ -19,7 +19,7 @@ from treehammer.analysis.changes.job_points import build_families
 from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.sql.core.watch_rows import ChangePointRow
-from treehammer.sql.watch.watched_series import fetch_watched_days, fetch_watched_series
+from treehammer.sql.watch.change_points import fetch_watched_days, fetch_watched_series
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
 from treehammer.web.display import calendar_days

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.descriptive.start_spread import StartSpread
-from treehammer.analysis.status.storage_status import load_rule
+from treehammer.analysis.status.day_states import load_rule
 from treehammer.collectors.record.latency_histogram import QUANTILES
 from treehammer.collectors.record.operation_steps import CLIENT, SERVER
 from treehammer.sql.read import campaign_queries

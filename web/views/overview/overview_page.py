@@ -19,9 +19,13 @@ from treehammer.analysis.comparison.verdict_headline import (
 )
 from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
-from treehammer.analysis.status.day_outcomes import DayOutcomes, describe_daily_rule
-from treehammer.analysis.status.site_state import SiteState
-from treehammer.analysis.status.storage_status import StorageDay, load_rule
+from treehammer.analysis.status.day_states import (
+    DayOutcomes,
+    StorageDay,
+    describe_daily_rule,
+    load_rule,
+)
+from treehammer.analysis.status.status_rules import SiteState
 from treehammer.collectors.job_state import OPEN_JOB_STATES
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import VerdictRow

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from treehammer.analysis.status.day_outcomes import DayOutcomes
+from treehammer.analysis.status.day_states import DayOutcomes
 from treehammer.tables import TableColumn
 from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels
 from treehammer.web.views.shared.page_context import link_to

@@ -12,8 +12,8 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
-from treehammer.analysis.status.day_outcomes import DayOutcomes
-from treehammer.analysis.status.storage_status import (
+from treehammer.analysis.status.day_states import (
+    DayOutcomes,
     StorageDay,
     judge_storage_days,
     load_rule,

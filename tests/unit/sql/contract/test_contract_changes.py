@@ -14,8 +14,12 @@ from treehammer.analysis.changes.change_text import describe_change, list_places
 from treehammer.analysis.changes.change_update import update_changes
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.watch.change_points import fetch_change_points, find_change_point
-from treehammer.sql.watch.watched_series import fetch_watched_days, fetch_watched_series
+from treehammer.sql.watch.change_points import (
+    fetch_change_points,
+    fetch_watched_days,
+    fetch_watched_series,
+    find_change_point,
+)
 from treehammer.sql.write.store import Store
 
 NOW = datetime(2026, 3, 31, 12, tzinfo=UTC)

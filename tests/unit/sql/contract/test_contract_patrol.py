@@ -11,10 +11,16 @@ from measurement_factory import make_campaign_row
 
 from treehammer.sql.core.watch_rows import PatrolStartRow
 from treehammer.sql.engine.database_engine import read_clock
-from treehammer.sql.watch.patrol_budget import SiteLimits, SiteUse, fetch_use
 from treehammer.sql.watch.patrol_lease import LeaseLostError, PatrolLease
 from treehammer.sql.watch.patrol_report import fetch_report, write_limits
-from treehammer.sql.watch.patrol_starts import FAILED, STORED, PatrolStarts, SiteCharge
+from treehammer.sql.watch.patrol_starts import (
+    FAILED,
+    STORED,
+    PatrolStarts,
+    SiteCharge,
+    SiteLimits,
+    fetch_use,
+)
 from treehammer.sql.write.store import Store
 
 
@@ -105,7 +111,7 @@ def test_budget_is_reserved_and_settled(store: Store, clock: FakeClock) -> None:
     assert starts.settle(first, {"s": SiteCharge(40, 5)})
     with store.connection() as connection:
         day = clock.now_us // 86_400_000_000
-        assert fetch_use(connection, day) == {"s": SiteUse(40, 5), "t": SiteUse(0, 0)}
+        assert fetch_use(connection, day) == {"s": SiteCharge(40, 5), "t": SiteCharge(0, 0)}
     assert starts.claim(make_start("b"), charges, limits, 9).start
     clock.advance(86_400)
     starts._lease.acquire()

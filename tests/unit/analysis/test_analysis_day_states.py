@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from treehammer.analysis.status.day_outcomes import DayOutcomes
-from treehammer.analysis.status.site_state import SiteState
+from treehammer.analysis.status.day_states import DayOutcomes
+from treehammer.analysis.status.status_rules import SiteState
 
 LACKS = "software-setup: not supported"
 
