@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,13 @@ from treehammer.analysis.alarms.release_state import assess_release, assess_rele
 from treehammer.analysis.status.failure_explanation import FailureExplanation
 from treehammer.analysis.status.rule_judgements import charge_run
 from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
-from treehammer.analysis.status.status_rules import WORST_FIRST, ShareRule, SiteState, duration_us
+from treehammer.analysis.status.status_rules import (
+    WORST_FIRST,
+    ShareRule,
+    SiteState,
+    StatusRules,
+    duration_us,
+)
 from treehammer.analysis.status.usability import use_by_state
 from treehammer.collectors.job_state import OPEN_JOB_STATES, JobState
 from treehammer.durations import SECOND_US
@@ -219,33 +224,22 @@ def _measure_figures(store: ResultsReader, site: str) -> list[AlarmFigure]:
     latest = state_history.find_latest_rule_set(store)
     if latest is None:
         return []
-    document = json.loads(latest.document)
+    rules = StatusRules.model_validate_json(latest.document)
     return [
         figure
-        for name, values in sorted(document["rules"].items())
-        if values["kind"] == "share" and SITE in values["sites"]
-        for figure in _measure_share(
-            store,
-            site,
-            name,
-            ShareRule.model_validate(values),
-            (document["storage_failures"], document.get("test_failures", [])),
-            latest.evaluated_us,
-        )
+        for name, rule in sorted(rules.rules.items())
+        if isinstance(rule, ShareRule) and SITE in rule.sites
+        for figure in _measure_share(store, site, name, rule, rules, latest.evaluated_us)
     ]
 
 
 def _measure_share(
-    store: ResultsReader,
-    site: str,
-    name: str,
-    rule: ShareRule,
-    classes: tuple[list[str], list[str]],
-    to_us: int,
+    store: ResultsReader, site: str, name: str, rule: ShareRule, rules: StatusRules, to_us: int
 ) -> list[AlarmFigure]:
     runs = list_run_outcomes(store, to_us - duration_us(rule.window), to_us)
-    charged = [one for run in runs if run.site == site and (one := charge_run(run, SITE, *classes))]
-    good, bad = sum(one.good for one in charged), sum(one.bad for one in charged)
+    charged = [charge_run(run, SITE, rules) for run in runs if run.site == site]
+    good = sum(run.good for run in charged if run)
+    bad = sum(run.bad for run in charged if run)
     return [
         AlarmFigure(f"{name}_good", good),
         AlarmFigure(f"{name}_failed", bad),

@@ -25,7 +25,7 @@ from treehammer.text_formatting import format_share
 
 def daily_rule() -> ShareRule:
     """Return the shipped daily rule."""
-    return load_shipped_rules().share_rule
+    return load_shipped_rules().list_rules(ShareRule)[0]
 
 
 def describe_daily_rule() -> str:
@@ -100,7 +100,7 @@ class DayOutcomes:
 
 def load_rule() -> OperationsRule:
     """Load the shipped rule for load tests."""
-    return load_shipped_rules().operations_rule
+    return load_shipped_rules().list_rules(OperationsRule)[0]
 
 
 #: Letters of the study S1: good, warning, failed.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from treehammer.analysis.status.status_rules import (
     ShareRule,
     SiteState,
     SpeedRule,
+    StatusRules,
     duration_us,
 )
 from treehammer.collectors.record.outcome import Outcome, sum_outcomes
@@ -71,23 +72,18 @@ class StateJudgement:
     memory: RuleMemory = RuleMemory()
 
 
-def charge_run(
-    run: RunOutcome,
-    kind: str,
-    storage_failures: Collection[str],
-    test_failures: Collection[str] = (),
-) -> ChargedRun | None:
+def charge_run(run: RunOutcome, kind: str, rules: StatusRules) -> ChargedRun | None:
     """Count a run for its site, its storage or a door; None if it says nothing about it.
 
     Failures of the storage count against a job's site only if it read its own storage. A storage
     and its door are charged for failures of the storage alone. Failures of the test count against
     none of them.
     """
-    charged = set(run.outcomes) - set(test_failures)
+    charged = set(run.outcomes) - set(rules.test_failures)
     if kind in (STORAGE_SITE, DOOR):
-        charged &= {Outcome.GOOD.value, *storage_failures}
+        charged &= {Outcome.GOOD.value, *rules.storage_failures}
     elif run.storage_site not in ("", run.site):
-        charged -= set(storage_failures)
+        charged -= set(rules.storage_failures)
     sums = sum_outcomes({label: run.outcomes[label] for label in charged})
     good, bad = sums[Outcome.GOOD], sums[Outcome.FAILED] + sums[Outcome.IMPLAUSIBLE]
     return ChargedRun(run, good, bad) if good or bad else None
@@ -191,8 +187,7 @@ def judge_tests(
     collect_evidence = partial(_collect_test_evidence, by_test, runs)
     memory = replace(before, tests=frozenset())
     if failing:
-        names = ", ".join(sorted(failing))
-        reason = f"{_describe_failing(rule, failing)} failed: {names}"
+        reason = _describe_failing(rule, failing)
         return _judge(SiteState.WARNING, reason, collect_evidence, memory)
     if all(len(some) < rule.failed_runs for some in by_test.values()):
         reason = f"fewer than {rule.failed_runs} runs of any test in {rule.window}"
@@ -211,10 +206,11 @@ def _list_failures(rule: ExclusionRule, runs: Sequence[ChargedRun]) -> Sequence[
 
 
 def _describe_failing(rule: ExclusionRule, failing: Mapping[str, Sequence[ChargedRun]]) -> str:
+    runs = f"the last {rule.failed_runs} runs"
+    if any(len(failed) != rule.failed_runs for failed in failing.values()):
+        runs = f"more than {format_share(rule.failed_share)} of the runs"
     tests = pluralize(len(failing), "test")
-    if all(len(runs) == rule.failed_runs for runs in failing.values()):
-        return f"the last {rule.failed_runs} runs of {tests}"
-    return f"more than {format_share(rule.failed_share)} of the runs of {tests}"
+    return f"{runs} of {tests} failed: {', '.join(sorted(failing))}"
 
 
 def _judge(
@@ -230,12 +226,9 @@ def _judge_exclusion(
     before: RuleMemory,
     now_us: int,
 ) -> StateJudgement:
-    runs = sorted(
-        (run for some in failing.values() for run in some), key=lambda run: run.run.ended_us
-    )
+    runs = [run for failed in failing.values() for run in failed]
     collect_evidence = partial(_collect_test_evidence, by_test, runs)
-    names = ", ".join(sorted(failing))
-    reason = f"{_describe_failing(rule, failing)} failed: {names}"
+    reason = _describe_failing(rule, failing)
     hold_until_us = (before.recovered_us or 0) + duration_us(rule.hold)
     if before.recovered_us is not None and now_us < hold_until_us:
         reason += f"; no second exclusion within {rule.hold} of the last recovery"
@@ -290,36 +283,22 @@ def _group_by_test(runs: Iterable[ChargedRun]) -> dict[str, list[ChargedRun]]:
 def _collect_test_evidence(
     by_test: Mapping[str, Sequence[ChargedRun]], runs: Sequence[ChargedRun]
 ) -> Mapping[str, Any]:
-    return {"tests": _count_tests(by_test), **_name_evidence(runs)}
-
-
-def _count_tests(by_test: Mapping[str, Sequence[ChargedRun]]) -> dict[str, dict[str, int]]:
-    return {
-        test: {
-            "succeeded": sum(run.succeeded for run in some),
-            "failed": sum(not run.succeeded for run in some),
-        }
-        for test, some in sorted(by_test.items())
-    }
-
-
-def _count_failures(runs: Iterable[ChargedRun]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for run in runs:
-        for label, count in run.run.outcomes.items():
-            if label != Outcome.GOOD.value:
-                counts[label] += count
-    return counts
+    counts: dict[str, dict[str, int]] = {}
+    for test, of_test in sorted(by_test.items()):
+        succeeded = sum(run.succeeded for run in of_test)
+        counts[test] = {"succeeded": succeeded, "failed": len(of_test) - succeeded}
+    return {"tests": counts, **_name_evidence(runs)}
 
 
 def _name_evidence(runs: Sequence[ChargedRun]) -> dict[str, Any]:
     """Name the runs behind a judgement: those with failures if there are any, the newest first."""
     newest = sorted(runs, key=lambda run: run.run.ended_us, reverse=True)
-    shown = [run.run for run in newest if not run.succeeded] or [run.run for run in newest]
-    named: dict[str, Any] = {
-        "campaigns": list(dict.fromkeys(run.campaign_id for run in shown))[:MAX_NAMED],
-        "jobs": list(dict.fromkeys(run.job_id for run in shown))[:MAX_NAMED],
-        "measurements": [run.measurement_id for run in shown if run.measurement_id][:MAX_NAMED],
+    named = [run.run for run in newest if not run.succeeded] or [run.run for run in newest]
+    evidence: dict[str, Any] = {
+        "campaigns": list(dict.fromkeys(run.campaign_id for run in named))[:MAX_NAMED],
+        "jobs": list(dict.fromkeys(run.job_id for run in named))[:MAX_NAMED],
+        "measurements": [run.measurement_id for run in named if run.measurement_id][:MAX_NAMED],
     }
-    failures = dict(_count_failures(runs).most_common())
-    return named | ({"failures": failures} if failures else {})
+    failures = sum((Counter(run.run.outcomes) for run in runs), Counter())
+    del failures[Outcome.GOOD.value]
+    return evidence | ({"failures": dict(failures.most_common())} if failures else {})

@@ -7,6 +7,7 @@ late lead to the states that they would have led to in time.
 from __future__ import annotations
 
 import heapq
+import json
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,9 +31,14 @@ from treehammer.analysis.status.status_rules import (
     duration_us,
 )
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.sql.core.watch_rows import StatusChangeRow
 
 #: Judges a storage's operations of a UTC day (YYYYMMDD).
 JudgeDay = Callable[[int], StateJudgement]
+
+
+#: Key of the evidence that holds the memory of a rule.
+_MEMORY = "memory"
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,21 @@ class RuleChange:
     reason: str
     evidence: Mapping[str, Any]
     memory: RuleMemory
+
+    @classmethod
+    def from_row(cls, row: StatusChangeRow) -> RuleChange:
+        """Return a recorded change."""
+        evidence = json.loads(row.evidence or "{}")
+        values = evidence.pop(_MEMORY, {})
+        state, previous = SiteState(row.state), SiteState(row.previous)
+        tests = frozenset(values.get("tests", ()))
+        memory = RuleMemory(state, tests, values.get("recovered_us"))
+        return cls(row.since_us, state, previous, row.reason, evidence, memory)
+
+    def dump_evidence(self) -> str:
+        """Return evidence and memory as JSON."""
+        memory = {"tests": sorted(self.memory.tests), "recovered_us": self.memory.recovered_us}
+        return json.dumps({**self.evidence, _MEMORY: memory})
 
 
 @dataclass(frozen=True)
@@ -65,7 +86,7 @@ def replay_rule(
     runs: Sequence[ChargedRun],
     start: RuleMemory,
     window: ReplayWindow,
-    judge_day: JudgeDay | None = None,
+    judge_day: JudgeDay,
 ) -> list[RuleChange]:
     """Replay a rule; return the changes of the state, in order.
 
@@ -74,25 +95,21 @@ def replay_rule(
         runs: charged runs by their end, from one time window of the rule before the replay.
         start: memory of the rule at the beginning.
         window: the time to replay.
-        judge_day: for rules on operations.
+        judge_day: for the rule on operations.
     """
     if isinstance(rule, OperationsRule):
         return _replay_days(start, window, judge_day)
     return _replay_runs(rule, runs, start, window)
 
 
-def _replay_days(
-    start: RuleMemory, window: ReplayWindow, judge_day: JudgeDay | None
-) -> list[RuleChange]:
+def _replay_days(start: RuleMemory, window: ReplayWindow, judge_day: JudgeDay) -> list[RuleChange]:
     """Judge each day when it has ended."""
     changes: list[RuleChange] = []
     memory = start
-    first = window.from_us // DAY_US + 1
-    for day in range(first, window.to_us // DAY_US + 1):
-        number = epoch_day_to_number(day - 1)
-        if judge_day is None or number is None:
-            continue
-        memory = _note_change(changes, memory, judge_day(number), day * DAY_US)
+    for day in range(window.from_us // DAY_US, window.to_us // DAY_US):
+        number = epoch_day_to_number(day)
+        if number is not None:
+            memory = _note_change(changes, memory, judge_day(number), (day + 1) * DAY_US)
     return changes
 
 
@@ -104,8 +121,7 @@ def _replay_runs(
 ) -> list[RuleChange]:
     length = duration_us(rule.window)
     ends = [run.run.ended_us for run in runs]
-    forget = _memory_us(rule)
-    pending = _list_times(ends, (0, length, forget), window)
+    pending = _list_times(ends, (0, length, rule.memory_us), window)
     changes: list[RuleChange] = []
     memory, seen = start, -1
     while pending:
@@ -115,7 +131,7 @@ def _replay_runs(
         seen = time_us
         last = bisect_right(ends, time_us)
         first = bisect_right(ends, time_us - length)
-        inside, earliest = runs[first:last], bisect_right(ends, time_us - forget)
+        inside, earliest = runs[first:last], bisect_right(ends, time_us - rule.memory_us)
         if isinstance(rule, ShareRule):
             judgement = judge_share(rule, inside, memory)
         elif isinstance(rule, SpeedRule):
@@ -128,13 +144,6 @@ def _replay_runs(
                     heapq.heappush(pending, end)
         memory = _note_change(changes, memory, judgement, time_us)
     return changes
-
-
-def _memory_us(rule: ShareRule | ExclusionRule | SpeedRule) -> int:
-    """Return the time for which a run influences the state."""
-    if isinstance(rule, SpeedRule):
-        return rule.memory_us
-    return duration_us(rule.forget if isinstance(rule, ExclusionRule) else rule.window)
 
 
 def _list_times(ends: Sequence[int], shifts: Sequence[int], window: ReplayWindow) -> list[int]:

@@ -38,29 +38,19 @@ DOWNTIME, OVERRIDE, CENTRAL_CAUSE, NO_RESULTS = "downtime", "override", "central
 class SubjectInput:
     """Recorded states of a subject at the beginning of a replay, and its changes by each rule.
 
-    ``rule_states`` and ``overall`` are the latest changes before; ``changes`` follow them.
+    ``before`` and ``overall`` are the latest changes before; ``changes`` follow them.
     """
 
-    rule_states: Mapping[str, StatusChangeRow] = field(default_factory=dict)
+    before: Mapping[str, RuleChange] = field(default_factory=dict)
     overall: StatusChangeRow | None = None
     changes: Mapping[str, Sequence[RuleChange]] = field(default_factory=dict)
 
 
 @dataclass
-class _RuleState:
-    """Current state by one rule."""
-
-    state: SiteState
-    since_us: int
-    reason: str
-    evidence: Mapping[str, Any]
-
-
-@dataclass
 class _SubjectState:
-    """Current states of a subject during the replay."""
+    """Current states of a subject during the replay, with the latest change by each rule."""
 
-    rules: dict[str, _RuleState]
+    rules: dict[str, RuleChange]
     state: SiteState
     cause: str
     downtimes: Sequence[DowntimeRow]
@@ -74,7 +64,7 @@ class _SubjectState:
     @property
     def critical_since_us(self) -> int | None:
         """Time since which a rule finds the subject critical; None if none does."""
-        times = [one.since_us for one in self.rules.values() if one.state is SiteState.CRITICAL]
+        times = [one.time_us for one in self.rules.values() if one.state is SiteState.CRITICAL]
         return min(times, default=None)
 
     def find_downtime(self, time_us: int) -> DowntimeRow | None:
@@ -187,8 +177,8 @@ class CentralEvent:
 
 def build_timeline(
     subjects: Mapping[Subject, SubjectInput],
-    downtimes: Iterable[DowntimeRow],
-    overrides: Iterable[OverrideRow],
+    downtimes: Sequence[DowntimeRow],
+    overrides: Sequence[OverrideRow],
     central: Mapping[str, StatusChangeRow],
     rules: StatusRules,
     window: ReplayWindow,
@@ -206,13 +196,11 @@ def build_timeline(
     by_kind: defaultdict[str, dict[Subject, SubjectInput]] = defaultdict(dict)
     for subject, given in subjects.items():
         by_kind[subject.kind][subject] = given
-    found: list[StatusChangeRow] = []
-    for kind, some in sorted(by_kind.items()):
-        timeline = _KindTimeline(
-            kind, some, list(downtimes), list(overrides), central.get(kind), rules, window
-        )
-        found += timeline.replay()
-    return sorted(found, key=lambda change: (change.since_us, change.subject_kind, change.site))
+    changes: list[StatusChangeRow] = []
+    for kind, inputs in sorted(by_kind.items()):
+        event = central.get(kind)
+        changes += _KindTimeline(kind, inputs, downtimes, overrides, event, rules, window).replay()
+    return sorted(changes, key=lambda change: (change.since_us, change.subject_kind, change.site))
 
 
 class _KindTimeline:
@@ -233,7 +221,13 @@ class _KindTimeline:
         self._rules = rules
         self._window = window
         self._states = {
-            subject: _start_subject(subject, given, downtimes, overrides)
+            subject: _SubjectState(
+                rules=dict(given.before),
+                state=SiteState(given.overall.state) if given.overall else SiteState.UNKNOWN,
+                cause=given.overall.cause if given.overall else NO_RESULTS,
+                downtimes=[row for row in downtimes if applies_to(row, subject)],
+                overrides=[row for row in overrides if applies_to(row, subject)],
+            )
             for subject, given in subjects.items()
         }
         members = [
@@ -253,9 +247,7 @@ class _KindTimeline:
             time_us = pending.pop(0)
             dirty = set(self._states) if time_us not in rule_changes else set()
             for subject, name, change in rule_changes.get(time_us, ()):
-                self._states[subject].rules[name] = _RuleState(
-                    change.state, time_us, change.reason, change.evidence
-                )
+                self._states[subject].rules[name] = change
                 dirty.add(subject)
             if self._follow_event(time_us):
                 dirty = set(self._states)
@@ -302,23 +294,44 @@ class _KindTimeline:
         if self._event.active is was_active:
             return False
         states = (SiteState.OK, SiteState.CRITICAL)
+        evidence = {"sites": sorted(self._event.members), "judged": len(judged)}
+        self._note(
+            Subject(CENTRAL, self._kind),
+            (states[was_active], states[self._event.active]),
+            time_us,
+            CENTRAL_CAUSE,
+            self._event.describe(),
+            evidence,
+        )
+        return True
+
+    def _note(
+        self,
+        subject: Subject,
+        states: tuple[SiteState, SiteState],
+        time_us: int,
+        cause: str,
+        reason: str,
+        evidence: Mapping[str, Any],
+    ) -> None:
+        """Note a change from one state to another."""
+        rule = self._rules.rules.get(cause)
         self._found.append(
             StatusChangeRow(
                 id="",
-                subject_kind=CENTRAL,
-                site=self._kind,
+                subject_kind=subject.kind,
+                site=subject.site,
                 rule="",
-                state=states[self._event.active].value,
-                previous=states[was_active].value,
+                state=states[1].value,
+                previous=states[0].value,
                 since_us=time_us,
                 decided_us=self._window.to_us,
-                cause=CENTRAL_CAUSE,
-                rule_version=self._rules.version,
-                reason=self._event.describe(),
-                evidence=json.dumps({"sites": sorted(self._event.members), "judged": len(judged)}),
+                cause=cause,
+                rule_version=rule.version if rule else self._rules.version,
+                reason=reason,
+                evidence=json.dumps(evidence),
             )
         )
-        return True
 
     def _decide(self, subject: Subject, time_us: int) -> None:
         """Derive a subject's state at a time, and note its change."""
@@ -328,23 +341,7 @@ class _KindTimeline:
         same_cause = cause == current.cause or not {cause, current.cause} & {*special}
         if state is current.state and same_cause:
             return
-        rule = self._rules.rules.get(cause)
-        self._found.append(
-            StatusChangeRow(
-                id="",
-                subject_kind=subject.kind,
-                site=subject.site,
-                rule="",
-                state=state.value,
-                previous=current.state.value,
-                since_us=time_us,
-                decided_us=self._window.to_us,
-                cause=cause,
-                rule_version=rule.version if rule else self._rules.version,
-                reason=reason,
-                evidence=json.dumps(evidence),
-            )
-        )
+        self._note(subject, (current.state, state), time_us, cause, reason, evidence)
         current.state, current.cause = state, cause
 
     def _judge(
@@ -384,27 +381,7 @@ class _KindTimeline:
         return by_rules, cause, reason, evidence
 
 
-def _start_subject(
-    subject: Subject,
-    given: SubjectInput,
-    downtimes: Iterable[DowntimeRow],
-    overrides: Iterable[OverrideRow],
-) -> _SubjectState:
-    return _SubjectState(
-        rules={
-            name: _RuleState(
-                SiteState(row.state), row.since_us, row.reason, json.loads(row.evidence or "{}")
-            )
-            for name, row in given.rule_states.items()
-        },
-        state=SiteState(given.overall.state) if given.overall else SiteState.UNKNOWN,
-        cause=given.overall.cause if given.overall else NO_RESULTS,
-        downtimes=[one for one in downtimes if applies_to(one, subject)],
-        overrides=[one for one in overrides if applies_to(one, subject)],
-    )
-
-
-def _find_decisive_rule(current: _SubjectState) -> tuple[str, _RuleState | None]:
+def _find_decisive_rule(current: _SubjectState) -> tuple[str, RuleChange | None]:
     """Return the first rule with the worst state."""
     worst = current.by_rules
     for name, one in sorted(current.rules.items()):

@@ -6,13 +6,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field
 
 from treehammer.collectors.record.failures import FAILURE_CLASSES
 from treehammer.durations import SECOND_US, parse_duration
@@ -91,11 +90,7 @@ def _validate_failures(names: list[str]) -> list[str]:
     return names
 
 
-Duration = Annotated[
-    str,
-    AfterValidator(_validate_duration),
-    WithJsonSchema({"type": "string", "pattern": r"^\s*\d{1,7}\s*[smhd]\s*$"}),
-]
+Duration = Annotated[str, AfterValidator(_validate_duration)]
 _Failures = Annotated[list[str], AfterValidator(_validate_failures)]
 _Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -105,28 +100,35 @@ def duration_us(text: str) -> int:
     return parse_duration(text, "") * SECOND_US
 
 
-def _hash_values(values: Mapping[str, Any]) -> str:
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
 class _RuleTable(StrictModel):
     @cached_property
     def version(self) -> str:
         """Hash of the rule's values."""
-        return _hash_values(self.model_dump())
+        text = json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-class ShareRule(_RuleTable):
-    """State by the ratio of failed to good measurements in a time window."""
+class _WindowRule(_RuleTable):
+    window: Duration = Field(description="Time window, such as 24h.")
 
-    kind: Literal["share"]
+    @property
+    def memory_us(self) -> int:
+        """Time for which a run influences a state."""
+        return duration_us(self.window)
+
+
+class _RunRule(_WindowRule):
     sites: list[_ChargedKind] = Field(
         ["site", "storage_site", "door"],
         min_length=1,
         description="Kinds of sites that are judged, and doors of a storage that has several.",
     )
-    window: Duration = Field(description="Time window, such as 24h.")
+
+
+class ShareRule(_RunRule):
+    """State by the ratio of failed to good measurements in a time window."""
+
+    kind: Literal["share"]
     min_measurements: int = Field(ge=1, description="Unknown with fewer measurements.")
     max_failed_per_success: _Share = Field(description="A warning above this ratio.")
     clear_below: _Share = Field(description="A warning ends below this ratio.")
@@ -181,16 +183,10 @@ class OperationsRule(_RuleTable):
         )
 
 
-class ExclusionRule(_RuleTable):
+class ExclusionRule(_RunRule):
     """State by the last runs of several tests, with recovery by all of them."""
 
     kind: Literal["tests"]
-    sites: list[_ChargedKind] = Field(
-        ["site", "storage_site", "door"],
-        min_length=1,
-        description="Kinds of sites that are judged, and doors of a storage that has several.",
-    )
-    window: Duration = Field(description="Time window, such as 6h.")
     failed_runs: int = Field(
         ge=1, description="A test is failing if its last runs, this many, all failed."
     )
@@ -215,6 +211,11 @@ class ExclusionRule(_RuleTable):
         "any is unknown."
     )
 
+    @property
+    def memory_us(self) -> int:
+        """Time for which a run influences a state."""
+        return duration_us(self.forget)
+
     def describe(self) -> str:
         """Describe the rule in words."""
         return (
@@ -226,14 +227,13 @@ class ExclusionRule(_RuleTable):
         )
 
 
-class SpeedRule(_RuleTable):
+class SpeedRule(_WindowRule):
     """Warning where the same work takes longer than it took before."""
 
     kind: Literal["speed"]
     sites: list[SubjectKind] = Field(
         ["site", "storage_site"], min_length=1, description="Kinds of sites that are judged."
     )
-    window: Duration = Field(description="Time window, such as 24h.")
     reference: Duration = Field(description="Time before the window that it is compared with.")
     min_runs: int = Field(ge=1, description="Series with fewer runs in either time are not judged.")
     max_ratio: float = Field(gt=1, description="A warning above this ratio.")
@@ -254,6 +254,7 @@ class SpeedRule(_RuleTable):
 
 
 StatusRule = ShareRule | OperationsRule | ExclusionRule | SpeedRule
+Rule = TypeVar("Rule", bound=_RuleTable)
 
 
 class CentralTable(StrictModel):
@@ -288,9 +289,7 @@ class ProbesTable(StrictModel):
         return not self.tests or test in self.tests
 
 
-class RulesDocument(StrictModel):
-    """File of status rules."""
-
+class _RulesBase(StrictModel):
     step: Duration = Field("5m", description="Results are looked at in steps of this length.")
     reevaluate: Duration = Field("2d", description="Late results correct the states of this time.")
     storage_failures: _Failures = Field(
@@ -304,31 +303,33 @@ class RulesDocument(StrictModel):
     probes: ProbesTable = Field(
         ProbesTable.model_validate({}), description="Probes of critical sites."
     )
+
+
+class RulesDocument(_RulesBase):
+    """File of status rules."""
+
     rules: dict[str, dict[str, Any]] = Field(min_length=1, description="Rules by name.")
 
 
-_MODELS: Mapping[str, type[ShareRule | OperationsRule | ExclusionRule | SpeedRule]] = {
-    "share": ShareRule,
-    "operations": OperationsRule,
-    "tests": ExclusionRule,
-    "speed": SpeedRule,
-}
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
-_LOCATED = "rule"
+class StatusRules(_RulesBase):
+    """A set of rules for the states of sites."""
 
+    rules: dict[str, Annotated[StatusRule, Field(discriminator="kind")]]
 
-@dataclass(frozen=True)
-class StatusRules:
-    """A set of rules for the states of sites; ``document`` is its canonical JSON."""
+    @property
+    def step_us(self) -> int:
+        """Length of a step, in microseconds."""
+        return duration_us(self.step)
 
-    step_us: int
-    reevaluate_us: int
-    storage_failures: frozenset[str]
-    test_failures: frozenset[str]
-    central: CentralTable
-    probes: ProbesTable
-    rules: Mapping[str, StatusRule]
-    document: str
+    @property
+    def reevaluate_us(self) -> int:
+        """Time that late results correct, in microseconds."""
+        return duration_us(self.reevaluate)
+
+    @cached_property
+    def document(self) -> str:
+        """Canonical JSON of all values."""
+        return json.dumps(self.model_dump(), sort_keys=True)
 
     @property
     def version(self) -> str:
@@ -338,32 +339,27 @@ class StatusRules:
     @property
     def longest_memory_us(self) -> int:
         """Longest time for which a run influences a state."""
-        lengths = [0]
-        for rule in self.rules.values():
-            if not isinstance(rule, OperationsRule):
-                lengths.append(duration_us(rule.window))
-            if isinstance(rule, ExclusionRule):
-                lengths.append(duration_us(rule.forget))
-            if isinstance(rule, SpeedRule):
-                lengths.append(rule.memory_us)
-        return max(lengths)
+        rules = self.list_rules(_WindowRule)
+        return max((max(duration_us(rule.window), rule.memory_us) for rule in rules), default=0)
 
     @property
     def needs_times(self) -> bool:
         """Whether a rule judges times."""
-        return any(isinstance(rule, SpeedRule) for rule in self.rules.values())
+        return bool(self.list_rules(SpeedRule))
 
-    @property
-    def share_rule(self) -> ShareRule:
-        """The first rule by the share of failures; the shipped one if there is none."""
-        found = (rule for rule in self.rules.values() if isinstance(rule, ShareRule))
-        return next(found, None) or load_shipped_rules().share_rule
+    def list_rules(self, kind: type[Rule]) -> list[Rule]:
+        """List the rules of a kind."""
+        return [rule for rule in self.rules.values() if isinstance(rule, kind)]
 
-    @property
-    def operations_rule(self) -> OperationsRule:
-        """The first rule for load tests; the shipped one if there is none."""
-        found = (rule for rule in self.rules.values() if isinstance(rule, OperationsRule))
-        return next(found, None) or load_shipped_rules().operations_rule
+
+_MODELS: Mapping[str, type[StatusRule]] = {
+    "share": ShareRule,
+    "operations": OperationsRule,
+    "tests": ExclusionRule,
+    "speed": SpeedRule,
+}
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+_LOCATED = "rule"
 
 
 @cache
@@ -401,22 +397,7 @@ def parse_status_rules(text: str, shown: str) -> StatusRules:
         _list_rule_problems,
         StatusRulesError,
     )
-    rules: dict[str, StatusRule] = {
-        name: _MODELS[table["kind"]].model_validate(table) for name, table in document.rules.items()
-    }
-    values = document.model_dump() | {
-        "rules": {name: rule.model_dump() for name, rule in rules.items()}
-    }
-    return StatusRules(
-        step_us=duration_us(document.step),
-        reevaluate_us=duration_us(document.reevaluate),
-        storage_failures=frozenset(document.storage_failures),
-        test_failures=frozenset(document.test_failures),
-        central=document.central,
-        probes=document.probes,
-        rules=rules,
-        document=json.dumps(values, sort_keys=True),
-    )
+    return StatusRules.model_validate(document.model_dump())
 
 
 def _list_rule_problems(document: RulesDocument) -> Iterator[DocumentProblem]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 from treehammer.analysis.status.day_states import judge_storage_days
 from treehammer.analysis.status.failure_explanation import add_explanations
@@ -35,9 +35,6 @@ from treehammer.sql.watch.state_history import (
     split_door_label,
 )
 from treehammer.sql.write.store import Store
-
-#: Key of the evidence that holds the memory of a rule.
-_MEMORY = "memory"
 
 
 @dataclass(frozen=True)
@@ -73,15 +70,10 @@ def update_states(store: Store, now_us: int, rules: StatusRules) -> StatusUpdate
     started_us = _find_start(before, rules, now_us)
     from_us = max(started_us, now_us - rules.reevaluate_us)
     window = ReplayWindow(from_us, now_us, rules.step_us)
-    found = _replay(store, rules, window)
-    known = [
-        row
-        for row in state_history.list_state_changes(
-            store, since_us=from_us + 1, rules=True, doors=True
-        )
-        if row.since_us <= now_us
-    ]
-    new, gone = _compare_changes(known, found)
+    replayed = _replay(store, rules, window)
+    later = state_history.list_state_changes(store, since_us=from_us + 1, rules=True, doors=True)
+    known = [row for row in later if row.since_us <= now_us]
+    new, gone = _compare_changes(known, replayed)
     new = add_explanations(store, new)
     rule_set = RuleSetRow(rules.version, rules.document, started_us, now_us)
     recorded = state_history.record_evaluation(
@@ -119,19 +111,13 @@ def _replay(
     judged_doors = _list_judged_doors(outcomes, states)
     runs = _charge_runs(outcomes, judged_doors, rules, downtimes)
     days = _judge_days(store, rules, window)
-    known: defaultdict[Subject, list[StatusChangeRow]] = defaultdict(list)
+    rows: defaultdict[Subject, list[StatusChangeRow]] = defaultdict(list)
     for row in states:
-        known[Subject(row.subject_kind, row.site)].append(row)
+        rows[Subject(row.subject_kind, row.site)].append(row)
     inputs: dict[Subject, SubjectInput] = {}
     for subject in _list_subjects(runs, days, states, (*overrides, *downtimes)):
-        inputs[subject] = _replay_subject(
-            subject,
-            runs.get(subject, ()),
-            days.get(subject.site, {}),
-            known[subject],
-            rules,
-            window,
-        )
+        data = runs.get(subject, ()), days.get(subject.site, {})
+        inputs[subject] = _replay_subject(subject, *data, rows[subject], rules, window)
     central = {row.site: row for row in states if row.subject_kind == CENTRAL}
     timeline = build_timeline(inputs, downtimes, overrides, central, rules, window)
     return [*_rule_rows(inputs, rules, window), *timeline]
@@ -187,10 +173,9 @@ def _charge_runs(
     for one in downtimes:
         for kind in (one.subject_kind,) if one.subject_kind else SUBJECT_KINDS:
             down[Subject(kind, one.site)].append(one)
-    classes = rules.storage_failures, rules.test_failures
     for run in runs:
         for subject, part in _list_charged_parts(run, judged_doors):
-            charged = charge_run(part, subject.kind, *classes)
+            charged = charge_run(part, subject.kind, rules)
             if charged is not None:
                 mine = found[subject]  # A site has a state even if all its runs were in a downtime.
                 if not _is_down(down.get(_downtime_subject(subject), ()), run.ended_us):
@@ -227,7 +212,7 @@ def _judge_days(
     store: ResultsReader, rules: StatusRules, window: ReplayWindow
 ) -> dict[str, dict[int, StateJudgement]]:
     """Judge the load tests of each storage on the days whose end is in the window."""
-    rule = next((one for one in rules.rules.values() if isinstance(one, OperationsRule)), None)
+    rule = next(iter(rules.list_rules(OperationsRule)), None)
     first = epoch_day_to_number(window.from_us // DAY_US)
     last = epoch_day_to_number(window.to_us // DAY_US)
     if rule is None or first is None or last is None:
@@ -247,48 +232,33 @@ def _replay_subject(
     subject: Subject,
     runs: Sequence[ChargedRun],
     days: Mapping[int, StateJudgement],
-    mine: Sequence[StatusChangeRow],
+    rows: Sequence[StatusChangeRow],
     rules: StatusRules,
     window: ReplayWindow,
 ) -> SubjectInput:
-    rule_states = {row.rule: row for row in mine if row.rule}
+    before = {row.rule: RuleChange.from_row(row) for row in rows if row.rule}
     changes: dict[str, Sequence[RuleChange]] = {}
     for name, rule in rules.rules.items():
         if subject.kind in rule.sites:
-            start = _recall_memory(rule_states.get(name))
+            start = before[name].memory if name in before else RuleMemory()
             changes[name] = replay_rule(
                 rule, runs, start, window, lambda day: days.get(day, _NO_LOAD_TEST)
             )
-    for name, row in rule_states.items():
-        if name not in changes and row.state != SiteState.UNKNOWN:
-            changes[name] = [_retire_rule(row, window)]
-    overall = next((row for row in mine if not row.rule), None)
-    return SubjectInput(rule_states, overall, changes)
+    for name, change in before.items():
+        if name not in changes and change.state is not SiteState.UNKNOWN:
+            changes[name] = [_retire_rule(name, change, window)]
+    overall = next((row for row in rows if not row.rule), None)
+    return SubjectInput(before, overall, changes)
 
 
 _NO_LOAD_TEST = StateJudgement(SiteState.UNKNOWN, "no load test on the day before")
 
 
-def _retire_rule(row: StatusChangeRow, window: ReplayWindow) -> RuleChange:
+def _retire_rule(name: str, before: RuleChange, window: ReplayWindow) -> RuleChange:
     """End the state by a rule that is no longer in use."""
-    return RuleChange(
-        window.ceil_step(window.from_us + 1),
-        SiteState.UNKNOWN,
-        SiteState(row.state),
-        f"the rule {row.rule} is no longer in use",
-        {},
-        RuleMemory(),
-    )
-
-
-def _recall_memory(row: StatusChangeRow | None) -> RuleMemory:
-    """Return the memory of a rule from the evidence of its last change."""
-    if row is None:
-        return RuleMemory()
-    memory = json.loads(row.evidence or "{}").get(_MEMORY, {})
-    return RuleMemory(
-        SiteState(row.state), frozenset(memory.get("tests", ())), memory.get("recovered_us")
-    )
+    time_us = window.ceil_step(window.from_us + 1)
+    reason = f"the rule {name} is no longer in use"
+    return RuleChange(time_us, SiteState.UNKNOWN, before.state, reason, {}, RuleMemory())
 
 
 def _rule_rows(
@@ -308,7 +278,7 @@ def _rule_rows(
             cause=name,
             rule_version=rules.rules[name].version if name in rules.rules else rules.version,
             reason=change.reason,
-            evidence=json.dumps({**change.evidence, _MEMORY: _describe_memory(change.memory)}),
+            evidence=change.dump_evidence(),
         )
         for subject, given in inputs.items()
         for name, changes in given.changes.items()
@@ -316,27 +286,14 @@ def _rule_rows(
     ]
 
 
-def _describe_memory(memory: RuleMemory) -> dict[str, object]:
-    return {"tests": sorted(memory.tests), "recovered_us": memory.recovered_us}
+_CHANGE_KEY = attrgetter("subject_kind", "site", "rule", "since_us", "state", "previous", "cause")
 
 
 def _compare_changes(
-    known: Iterable[StatusChangeRow], found: Iterable[StatusChangeRow]
+    known: Iterable[StatusChangeRow], replayed: Iterable[StatusChangeRow]
 ) -> tuple[list[StatusChangeRow], list[StatusChangeRow]]:
     """Return the changes that are new, and the recorded ones that no longer follow."""
-    recorded = {_change_key(row): row for row in known}
-    replayed = {_change_key(row): row for row in found}
-    new = [row for key, row in replayed.items() if key not in recorded]
-    return new, [row for key, row in recorded.items() if key not in replayed]
-
-
-def _change_key(row: StatusChangeRow) -> tuple[str, str, str, int, str, str, str]:
-    return (
-        row.subject_kind,
-        row.site,
-        row.rule,
-        row.since_us,
-        row.state,
-        row.previous,
-        row.cause,
-    )
+    recorded = {_CHANGE_KEY(row): row for row in known}
+    expected = {_CHANGE_KEY(row): row for row in replayed}
+    new = [row for key, row in expected.items() if key not in recorded]
+    return new, [row for key, row in recorded.items() if key not in expected]
