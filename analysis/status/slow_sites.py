@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
-import numpy.typing as npt
+from dataclasses import dataclass
 
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.collectors.record.day_numbers import number_to_day
@@ -53,24 +51,17 @@ def find_slowness(store: ResultsReader, site: str, days: tuple[int, int]) -> Slo
     last = days[1]
     # Most sites are not slow, which the last day alone shows.
     compared = peer_comparison.compare_sites(_fetch_sums(store, site, (last, last)))
-    others = [
-        one.difference
-        for name, one in compared.items()
-        if name != site and one.difference is not None
-    ]
+    differences = {name: one.difference for name, one in compared.items() if name != site}
+    others = [difference for difference in differences.values() if difference is not None]
     if len(others) < MIN_PEERS:
         return _compare_with_past(_fetch_sums(store, site, days), site, last)
     now = compared.get(site)
     slow = (now and now.difference) or 0.0
     if now is None or now.compared_count < MIN_TIMED or not _is_slow(slow, others):
         return None
-    by_day = {
-        one.time: one.difference
-        for one in peer_comparison.compare_over_time(
-            _fetch_sums(store, site, days), site, lambda day: day
-        )
-        if one.difference is not None
-    }
+    sums = _fetch_sums(store, site, days)
+    daily = peer_comparison.compare_over_time(sums, site, lambda day: day)
+    by_day = {one.time: one.difference for one in daily if one.difference is not None}
     since = _find_begin({**by_day, last: slow}, last)
     return Slowness(1 + slow, now.peer_count, since, _suggest_action(store, site, last, slow))
 
@@ -88,14 +79,12 @@ def _is_slow(slow: float, others: Sequence[float]) -> bool:
 
 def _compare_with_past(sums: WorkSums, site: str, last: int) -> Slowness | None:
     """Compare a site with its own days before, where too few others did the same work."""
-    days: dict[int, list[float]] = {}
-    own = _select(sums, sums.site == sums.sites.index(site)) if site in sums.sites else None
-    if own is None:
-        return None
+    days: defaultdict[int, list[float]] = defaultdict(list)
+    rows = zip(sums.day, sums.site, sums.work, sums.count, sums.total, strict=True)
     means = {
         (int(day), int(work)): total / count
-        for day, work, count, total in zip(own.day, own.work, own.count, own.total, strict=True)
-        if count
+        for day, place, work, count, total in rows
+        if count and sums.sites[place] == site
     }
     usual = {
         work: statistics.median(mean for (day, other), mean in means.items() if other == work)
@@ -103,25 +92,13 @@ def _compare_with_past(sums: WorkSums, site: str, last: int) -> Slowness | None:
     }
     for (day, work), mean in means.items():
         if usual[work] > 0:
-            days.setdefault(day, []).append(mean / usual[work] - 1)
+            days[day].append(mean / usual[work] - 1)
     changes = {day: statistics.median(values) for day, values in days.items()}
     past = [change for day, change in changes.items() if day < last]
     slow = changes.get(last, 0.0)
     if len(past) < MIN_DAYS or not _is_slow(slow, past):
         return None
     return Slowness(1 + slow, 0, "", "Cause: unknown. Run the same test at other sites.")
-
-
-def _select(sums: WorkSums, chosen: npt.NDArray[np.bool_]) -> WorkSums:
-    return replace(
-        sums,
-        day=sums.day[chosen],
-        site=sums.site[chosen],
-        work=sums.work[chosen],
-        count=sums.count[chosen],
-        total=sums.total[chosen],
-        squares=sums.squares[chosen],
-    )
 
 
 def _find_begin(by_day: Mapping[int, float], last: int) -> str:
