@@ -126,7 +126,7 @@ def explain_results(
         counts: counts that other explanations have read.
     """
     period = Period.of_day(time_us)
-    for row in state_history.list_states_at(store, period.to_us, site=site):
+    for row in state_history.list_current_states(store, at_us=period.to_us, site=site):
         explanation = FailureExplanation.from_change(row)
         is_of_jobs = row.subject_kind == state_history.SITE
         is_news = row.state in _BAD_STATES and period.covers(row.since_us)

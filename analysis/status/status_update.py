@@ -101,7 +101,7 @@ def _replay(
     store: ResultsReader, rules: StatusRules, window: ReplayWindow
 ) -> list[StatusChangeRow]:
     """Replay all rules of all subjects within a window, on one set of data."""
-    states = state_history.list_states_at(store, window.from_us, rules=True, doors=True)
+    states = state_history.list_current_states(store, at_us=window.from_us, rules=True, doors=True)
     data_us = window.from_us - rules.longest_memory_us
     announced = site_exceptions.list_downtimes(store, ends_after_us=data_us)
     downtimes = [one for one in announced if one.severity == site_exceptions.OUTAGE]

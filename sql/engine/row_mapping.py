@@ -55,6 +55,19 @@ def split_ids(ids: Iterable[Id]) -> Iterator[list[Id]]:
     return (distinct[start : start + CHUNK_ROWS] for start in range(0, len(distinct), CHUNK_ROWS))
 
 
+def select_latest(
+    table: sa.Table,
+    by: Sequence[sa.ColumnElement[Any]],
+    order: Sequence[sa.ColumnElement[Any]],
+    *conditions: sa.ColumnElement[bool],
+) -> sa.Select[Any]:
+    """Select the last row, in an order, of those with the same values of some columns."""
+    newest = [column.desc() for column in order]
+    place = sa.func.row_number().over(partition_by=by, order_by=newest)
+    ranked = sa.select(table.c.id, place.label("place")).where(*conditions).subquery("ranked")
+    return sa.select(table).where(table.c.id.in_(sa.select(ranked.c.id).where(ranked.c.place == 1)))
+
+
 def insert_new_rows(connection: Connection, table: sa.Table, rows: Iterable[StoredRow]) -> None:
     """Insert rows whose keys are known to be missing."""
     waiting = iter(rows)

@@ -138,7 +138,7 @@ class ResultsReader:
         """List all campaigns, newest first."""
         table = schema.campaign
         query = sa.select(table).order_by(table.c.created_us.desc(), table.c.id)
-        return self._fetch_rows(CampaignRow, query)
+        return self.fetch_rows(CampaignRow, query)
 
     def campaign(self, reference: str) -> CampaignRow:
         """Find the campaign with this identity or name, a prefix of either, or ``last``.
@@ -179,7 +179,7 @@ class ResultsReader:
             .where(table.c.campaign_id == campaign_id)
             .order_by(table.c.site, table.c.label, table.c.repeat, table.c.id)
         )
-        return self._fetch_rows(JobRow, query)
+        return self.fetch_rows(JobRow, query)
 
     def attempts(self, job_ids: Iterable[str]) -> list[AttemptRow]:
         """List the attempts of jobs, by job and number."""
@@ -187,7 +187,7 @@ class ResultsReader:
         rows: list[AttemptRow] = []
         for some in split_ids(sorted(job_ids)):
             query = sa.select(table).where(table.c.job_id.in_(some))
-            rows += self._fetch_rows(AttemptRow, query.order_by(table.c.job_id, table.c.number))
+            rows += self.fetch_rows(AttemptRow, query.order_by(table.c.job_id, table.c.number))
         return rows
 
     # Replicas and comparisons
@@ -195,15 +195,15 @@ class ResultsReader:
     def replicas(self) -> list[ReplicaRow]:
         """List all replica checks, by time."""
         table = schema.replica
-        return self._fetch_rows(ReplicaRow, sa.select(table).order_by(table.c.found_us, table.c.id))
+        return self.fetch_rows(ReplicaRow, sa.select(table).order_by(table.c.found_us, table.c.id))
 
     def pairs(self, comparison_id: str) -> list[PairRow]:
         """List the pairs of a comparison, in recorded order."""
-        return self._fetch_rows(PairRow, select_comparison_rows(schema.pair, comparison_id))
+        return self.fetch_rows(PairRow, select_comparison_rows(schema.pair, comparison_id))
 
     def verdicts(self, comparison_id: str) -> list[VerdictRow]:
         """List the verdicts of a comparison, in recorded order."""
-        return self._fetch_rows(VerdictRow, select_comparison_rows(schema.verdict, comparison_id))
+        return self.fetch_rows(VerdictRow, select_comparison_rows(schema.verdict, comparison_id))
 
     # Counts of instructions
 
@@ -212,14 +212,15 @@ class ResultsReader:
         table = schema.instruction_count
         query = sa.select(table).order_by(table.c.count_id, table.c.line)
         if test_hashes is None:
-            return self._fetch_rows(InstructionRow, query)
+            return self.fetch_rows(InstructionRow, query)
         return [
             row
             for some in split_ids(sorted(test_hashes))
-            for row in self._fetch_rows(InstructionRow, query.where(table.c.test_hash.in_(some)))
+            for row in self.fetch_rows(InstructionRow, query.where(table.c.test_hash.in_(some)))
         ]
 
-    def _fetch_rows(self, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
+    def fetch_rows(self, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
+        """Fetch the rows of a query as dataclasses."""
         with self.connection() as connection:
             return fetch_rows(connection, kind, query)
 

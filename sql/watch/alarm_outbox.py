@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.sql.core.schema import alarm_message
 from treehammer.sql.core.watch_rows import AlarmMessage
-from treehammer.sql.engine.row_mapping import fetch_rows
+from treehammer.sql.engine.row_mapping import fetch_rows, select_latest
 from treehammer.sql.write.store import Store
 
 #: Kind of the events of a changed state.
@@ -66,11 +66,10 @@ class AlarmOutbox:
     def load_states(self) -> dict[tuple[str, str], AlarmMessage]:
         """Load the last event of a state of each subject, by kind and name."""
         by = (_TABLE.subject_kind, _TABLE.subject)
-        place = sa.func.row_number().over(partition_by=by, order_by=_TABLE.recorded_us.desc())
-        states = sa.select(_TABLE.id, place.label("place")).where(_IS_EVENT, _TABLE.kind == STATE)
-        ranked = states.subquery("ranked")
-        latest = sa.select(ranked.c.id).where(ranked.c.place == 1)
-        rows = self._fetch(sa.select(alarm_message).where(_TABLE.id.in_(latest)))
+        latest = select_latest(
+            alarm_message, by, [_TABLE.recorded_us], _IS_EVENT, _TABLE.kind == STATE
+        )
+        rows = self._store.fetch_rows(AlarmMessage, latest)
         return {(row.subject_kind, row.subject): row for row in rows}
 
     def record_events(
@@ -152,11 +151,9 @@ class AlarmOutbox:
 
     def _list_newest(self, limit: int, *chosen: sa.ColumnElement[bool]) -> list[AlarmMessage]:
         order = (_TABLE.happened_us.desc(), _TABLE.id)
-        return self._fetch(sa.select(alarm_message).where(*chosen).order_by(*order).limit(limit))
-
-    def _fetch(self, query: sa.Select[Any]) -> list[AlarmMessage]:
-        with self._store.connection() as connection:
-            return fetch_rows(connection, AlarmMessage, query)
+        return self._store.fetch_rows(
+            AlarmMessage, sa.select(alarm_message).where(*chosen).order_by(*order).limit(limit)
+        )
 
 
 def _update_message(

@@ -9,7 +9,6 @@ import sqlalchemy as sa
 from treehammer.sql.core.schema import change_point, watched_day, watched_series
 from treehammer.sql.core.watch_rows import ChangePointRow, WatchedDayRow, WatchedSeriesRow
 from treehammer.sql.engine.row_mapping import (
-    fetch_rows,
     insert_missing_rows,
     insert_new_rows,
     upsert_rows,
@@ -23,15 +22,13 @@ def fetch_change_points(store: ResultsReader, first: int = 0) -> list[ChangePoin
     table = change_point.c
     query = sa.select(change_point).where(table.day >= first)
     order = (table.day.desc(), table.test_name, table.metric, table.id)
-    with store.connection() as connection:
-        return fetch_rows(connection, ChangePointRow, query.order_by(*order))
+    return store.fetch_rows(ChangePointRow, query.order_by(*order))
 
 
 def find_change_point(store: ResultsReader, identity: str) -> ChangePointRow | None:
     """Find a change by its identity; None for an unknown one."""
     query = sa.select(change_point).where(change_point.c.id == identity)
-    with store.connection() as connection:
-        return next(iter(fetch_rows(connection, ChangePointRow, query)), None)
+    return next(iter(store.fetch_rows(ChangePointRow, query)), None)
 
 
 def replace_change_points(store: Store, rows: Iterable[ChangePointRow], first: int) -> None:
@@ -59,8 +56,7 @@ def fetch_watched_series(store: ResultsReader, **values: str) -> list[WatchedSer
     """Fetch the series with these values of their columns."""
     table = watched_series
     query = sa.select(table).where(*(table.c[name] == value for name, value in values.items()))
-    with store.connection() as connection:
-        return fetch_rows(connection, WatchedSeriesRow, query.order_by(table.c.id))
+    return store.fetch_rows(WatchedSeriesRow, query.order_by(table.c.id))
 
 
 def fetch_watched_days(
@@ -72,8 +68,7 @@ def fetch_watched_days(
     if values:
         own = (watched_series.c[name] == value for name, value in values.items())
         query = query.where(table.c.series_id.in_(sa.select(watched_series.c.id).where(*own)))
-    with store.connection() as connection:
-        return fetch_rows(connection, WatchedDayRow, query.order_by(table.c.series_id, table.c.day))
+    return store.fetch_rows(WatchedDayRow, query.order_by(table.c.series_id, table.c.day))
 
 
 def find_last_watched_day(store: ResultsReader) -> int | None:

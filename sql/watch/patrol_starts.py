@@ -124,15 +124,13 @@ class PatrolStarts:
     def list_open(self) -> list[PatrolStartRow]:
         """List the starts whose campaigns are in flight, oldest first."""
         query = sa.select(_start).where(_start.c.state.in_(OPEN_STATES))
-        with self._store.connection() as connection:
-            order = (_start.c.claimed_us, _start.c.entry, _start.c.occasion)
-            return fetch_rows(connection, PatrolStartRow, query.order_by(*order))
+        order = (_start.c.claimed_us, _start.c.entry, _start.c.occasion)
+        return self._store.fetch_rows(PatrolStartRow, query.order_by(*order))
 
     def charges(self, campaign_id: str) -> list[PatrolChargeRow]:
         """List what a campaign has reserved or used, by site."""
         query = sa.select(_charge).where(_charge.c.campaign_id == campaign_id)
-        with self._store.connection() as connection:
-            return fetch_rows(connection, PatrolChargeRow, query.order_by(_charge.c.site))
+        return self._store.fetch_rows(PatrolChargeRow, query.order_by(_charge.c.site))
 
     def find_start(self, entry: str, occasion: str) -> PatrolStartRow | None:
         """Find the start of an entry on an occasion."""
@@ -142,8 +140,7 @@ class PatrolStarts:
     def find_campaign(self, campaign_id: str) -> PatrolStartRow | None:
         """Find the start of a campaign; None for one that no patrol started."""
         query = sa.select(_start).where(_start.c.campaign_id == campaign_id)
-        with self._store.connection() as connection:
-            return next(iter(fetch_rows(connection, PatrolStartRow, query)), None)
+        return next(iter(self._store.fetch_rows(PatrolStartRow, query)), None)
 
     def find_known(self, entry: str, occasions: Collection[str]) -> set[str]:
         """Return those of some occasions that have a start, or were noted."""
@@ -207,14 +204,12 @@ class PatrolStarts:
         Raises:
             LeaseLostError: this patrol does not lead; nothing was noted.
         """
+        leader = self._lease.epoch, self._lease.holder
         with self._store.writing_connection() as connection:
-            now_us = self._lease.require(connection)
-            epoch, holder = self._lease.epoch, self._lease.holder
+            times = (self._lease.require(connection),) * 3
             rows = [
-                PatrolStartRow(
-                    entry, one, "", NOTED, now_us, now_us, now_us, epoch, holder, "", message
-                )
-                for one, message in occasions.items()
+                PatrolStartRow(entry, occasion, "", NOTED, *times, *leader, "", message)
+                for occasion, message in occasions.items()
             ]
             insert_missing_rows(connection, _start, rows)
 
@@ -294,20 +289,12 @@ class PatrolStarts:
             ended = replace(now, state=state, finished_us=now_us, message=message or now.message)
             upsert_rows(connection, _start, [ended])
             query = sa.select(_charge).where(_charge.c.campaign_id == start.campaign_id)
-            charges = fetch_rows(connection, PatrolChargeRow, query)
-            nothing = SiteCharge(0.0, 0)
-            upsert_rows(
-                connection,
-                _charge,
-                [
-                    replace(
-                        row,
-                        used_cpu_s=used.get(row.site, nothing).cpu_s,
-                        used_bytes=used.get(row.site, nothing).bytes,
-                    )
-                    for row in charges
-                ],
-            )
+            charges = [
+                replace(row, used_cpu_s=cost.cpu_s, used_bytes=cost.bytes)
+                for row in fetch_rows(connection, PatrolChargeRow, query)
+                for cost in (used.get(row.site, SiteCharge()),)
+            ]
+            upsert_rows(connection, _charge, charges)
             return True
 
 

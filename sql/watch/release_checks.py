@@ -19,7 +19,7 @@ from treehammer.sql.core.schema import (
     release_check,
 )
 from treehammer.sql.core.watch_rows import ReleaseCheck
-from treehammer.sql.engine.row_mapping import fetch_rows, insert_missing_rows
+from treehammer.sql.engine.row_mapping import insert_missing_rows
 from treehammer.sql.write.store import Store
 
 #: Finished campaigns that are examined at once.
@@ -100,8 +100,7 @@ class ReleaseCheckTable:
             query = query.where(table.state.in_(sorted(states)))
         if release is not None:
             query = query.where(table.b == release)
-        with self._store.connection() as connection:
-            return fetch_rows(connection, ReleaseCheck, query)
+        return self._store.fetch_rows(ReleaseCheck, query)
 
     def add_checks(self, checks: Sequence[ReleaseCheck]) -> None:
         """Add checks; those that another process added are kept."""

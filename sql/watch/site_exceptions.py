@@ -34,8 +34,7 @@ def list_downtimes(store: ResultsReader, *, ends_after_us: int = 0) -> list[Down
     query = sa.select(site_downtime).where(
         table.ends_us > ends_after_us, table.withdrawn_us.is_(None)
     )
-    with store.connection() as connection:
-        return fetch_rows(connection, DowntimeRow, query.order_by(table.starts_us, table.id))
+    return store.fetch_rows(DowntimeRow, query.order_by(table.starts_us, table.id))
 
 
 def replace_downtimes(
@@ -68,8 +67,7 @@ def list_overrides(store: ResultsReader, *, ends_after_us: int = 0) -> list[Over
     table = site_override.c
     end = sa.func.coalesce(table.ended_us, table.until_us)
     query = sa.select(site_override).where(end > ends_after_us)
-    with store.connection() as connection:
-        return fetch_rows(connection, OverrideRow, query.order_by(table.made_us, table.id))
+    return store.fetch_rows(OverrideRow, query.order_by(table.made_us, table.id))
 
 
 def add_override(store: Store, override: OverrideRow) -> OverrideRow:

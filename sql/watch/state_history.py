@@ -14,7 +14,7 @@ from treehammer.errors import StoreError
 from treehammer.sql.core.column_types import text_equals
 from treehammer.sql.core.schema import status_change, status_rule_set
 from treehammer.sql.core.watch_rows import RuleSetRow, StatusChangeRow
-from treehammer.sql.engine.row_mapping import fetch_rows, insert_missing_rows, split_ids
+from treehammer.sql.engine.row_mapping import insert_missing_rows, select_latest, split_ids
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 
@@ -87,8 +87,7 @@ def list_state_changes(
         query = query.where(_TABLE.rule.is_(None))
     if not superseded:
         query = query.where(_TABLE.superseded_us.is_(None))
-    with store.connection() as connection:
-        return fetch_rows(connection, StatusChangeRow, query.order_by(*_ORDER))
+    return store.fetch_rows(StatusChangeRow, query.order_by(*_ORDER))
 
 
 def _select_subjects(site: str | None, *, doors: bool) -> Iterator[sa.ColumnElement[bool]]:
@@ -106,7 +105,12 @@ def _select_subjects(site: str | None, *, doors: bool) -> Iterator[sa.ColumnElem
 
 
 def list_current_states(
-    store: ResultsReader, *, site: str | None = None, doors: bool = False
+    store: ResultsReader,
+    *,
+    at_us: int | None = None,
+    site: str | None = None,
+    rules: bool = False,
+    doors: bool = False,
 ) -> list[StatusChangeRow]:
     """List the latest change of each subject, which holds its current state, by kind and site.
 
@@ -114,10 +118,20 @@ def list_current_states(
 
     Args:
         store: the database.
+        at_us: the states at this time instead.
         site: only this site, as site of jobs or of storage.
+        rules: whether to add the latest change of each rule's own state.
         doors: whether to add the doors of storages.
     """
-    return list_states_at(store, None, site=site, doors=doors)
+    holds = [_TABLE.superseded_us.is_(None), *_select_subjects(site, doors=doors)]
+    if at_us is not None:
+        holds.append(_TABLE.since_us <= at_us)
+    if not rules:
+        holds.append(_TABLE.rule.is_(None))
+    by = (_TABLE.subject_kind, _TABLE.site, _TABLE.rule)
+    latest = select_latest(status_change, by, _ORDER, *holds)
+    rows = store.fetch_rows(StatusChangeRow, latest)
+    return sorted(rows, key=lambda row: (row.subject_kind, row.site, row.rule))
 
 
 def list_standing_states(
@@ -131,46 +145,17 @@ def list_standing_states(
     ]
 
 
-def list_states_at(
-    store: ResultsReader,
-    time_us: int | None,
-    *,
-    site: str | None = None,
-    rules: bool = False,
-    doors: bool = False,
-) -> list[StatusChangeRow]:
-    """List the change of each subject, and with ``rules`` of each rule, that held at a time."""
-    subject = (_TABLE.subject_kind, _TABLE.site, _TABLE.rule)
-    chosen = [_TABLE.superseded_us.is_(None), *_select_subjects(site, doors=doors)]
-    if time_us is not None:
-        chosen.append(_TABLE.since_us <= time_us)
-    if not rules:
-        chosen.append(_TABLE.rule.is_(None))
-    rank = sa.func.row_number().over(
-        partition_by=subject,
-        order_by=(_TABLE.since_us.desc(), _TABLE.decided_us.desc(), _TABLE.id.desc()),
-    )
-    ranked = sa.select(_TABLE.id, rank.label("place")).where(*chosen).subquery("ranked")
-    latest = sa.select(ranked.c.id).where(ranked.c.place == 1)
-    query = sa.select(status_change).where(_TABLE.id.in_(latest))
-    with store.connection() as connection:
-        rows = fetch_rows(connection, StatusChangeRow, query)
-    return sorted(rows, key=lambda row: (row.subject_kind, row.site, row.rule))
-
-
 def find_change(store: ResultsReader, change_id: str) -> StatusChangeRow | None:
     """Find a change by its identity."""
     query = sa.select(status_change).where(_TABLE.id == change_id)
-    with store.connection() as connection:
-        return next(iter(fetch_rows(connection, StatusChangeRow, query)), None)
+    return next(iter(store.fetch_rows(StatusChangeRow, query)), None)
 
 
 def find_latest_rule_set(store: ResultsReader) -> RuleSetRow | None:
     """Find the rule set of the latest evaluation."""
     table = status_rule_set.c
     query = sa.select(status_rule_set).order_by(table.evaluated_us.desc(), table.version).limit(1)
-    with store.connection() as connection:
-        return next(iter(fetch_rows(connection, RuleSetRow, query)), None)
+    return next(iter(store.fetch_rows(RuleSetRow, query)), None)
 
 
 def record_evaluation(

@@ -234,7 +234,7 @@ def _run_status(store: Store) -> None:
         store, before=first, rule_set=second, superseded=[made.id], changes=[]
     )
     state_history.list_state_changes(store, site="A", superseded=True)
-    state_history.list_states_at(store, 9, site="A")
+    state_history.list_current_states(store, at_us=9, site="A")
     state_history.find_change(store, made.id)
     site_exceptions.replace_downtimes(store, "goc", [make_downtime(1, 2)], 1)
     site_exceptions.replace_downtimes(store, "goc", [], 1)
