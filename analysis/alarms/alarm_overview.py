@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -40,8 +39,9 @@ from treehammer.sql.watch import state_history
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox, OutboxSummary, hash_identity
 from treehammer.sql.watch.release_checks import ReleaseCheckTable
 from treehammer.sql.watch.run_outcomes import list_run_outcomes
-from treehammer.sql.watch.state_history import CENTRAL, SITE, STORAGE_SITE
+from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS, SITE
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import format_minute
 
 #: Name of the producer unless MONIT assigned another one.
 PRODUCER = "treehammer"
@@ -49,12 +49,11 @@ PRODUCER = "treehammer"
 HELD_WARNING, HELD_CRITICAL = 20.0, 80.0
 #: Fewer held jobs are not a warning.
 MIN_HELD = 5
-#: Seconds that the oldest message waits for its delivery.
-WAITING_WARNING_S, WAITING_CRITICAL_S = 3600.0, 86_400.0
-#: Seconds since the states of sites were evaluated.
-STALE_WARNING_S, STALE_CRITICAL_S = 3600.0, 86_400.0
+#: Seconds that the oldest message waits for its delivery: a warning, and critical.
+WAITING_LIMITS_S = (3600.0, 86_400.0)
+#: Seconds since the states of sites were evaluated: a warning, and critical.
+STALE_LIMITS_S = (3600.0, 86_400.0)
 SERVICE_RULE = "service/1"
-_ROLES = {SITE: "jobs", STORAGE_SITE: "storage"}
 
 
 @dataclass(frozen=True)
@@ -96,17 +95,12 @@ def judge_service(facts: ServiceFacts) -> SubjectState:
     """
     held = facts.jobs.get(JobState.HELD.value, 0)
     open_jobs = sum(facts.jobs.values())
-    oldest_us = facts.outbox.oldest_us
-    waiting_s = _find_age_s(oldest_us, facts.now_us) or 0.0
+    waiting_s = _find_age_s(facts.outbox.oldest_us, facts.now_us) or 0.0
     stale_s = _find_age_s(facts.evaluated_us, facts.now_us)
-    held_share = 100 * held / open_jobs if open_jobs else 0.0
-    held_figure = AlarmFigure(
-        "held_jobs", held_share, "%", HELD_WARNING, HELD_CRITICAL, maximum=100.0
-    )
-    oldest_figure = AlarmFigure(
-        "oldest_message", waiting_s, "s", WAITING_WARNING_S, WAITING_CRITICAL_S
-    )
-    stale_figure = AlarmFigure("states_age", stale_s, "s", STALE_WARNING_S, STALE_CRITICAL_S)
+    share = 100 * held / open_jobs if open_jobs else 0.0
+    held_figure = AlarmFigure("held_jobs", share, "%", HELD_WARNING, HELD_CRITICAL, maximum=100.0)
+    oldest_figure = AlarmFigure("oldest_message", waiting_s, "s", *WAITING_LIMITS_S)
+    stale_figure = AlarmFigure("states_age", stale_s, "s", *STALE_LIMITS_S)
     lost_figure = AlarmFigure("given_up_messages", facts.outbox.given_up, warning=0)
     reasons = [
         (judge_figure(held_figure) if held >= MIN_HELD else AlarmLevel.OK, f"{held} held jobs"),
@@ -180,7 +174,7 @@ def _build_state(
         AlarmKind.SITE,
         site,
         AlarmLevel(worst.state.upper()),
-        worst.reason if len(rows) == 1 else f"{_ROLES[worst.subject_kind]}: {worst.reason}",
+        worst.reason if len(rows) == 1 else f"{KIND_WORDS[worst.subject_kind]}: {worst.reason}",
         details=_list_details(rows),
         figures=tuple(figures),
         since_us=worst.since_us,
@@ -208,8 +202,7 @@ def _link_change(row: StatusChangeRow) -> str:
 
 
 def _describe_row(row: StatusChangeRow) -> str:
-    since = datetime.fromtimestamp(row.since_us / SECOND_US, UTC)
-    text = f"{_ROLES[row.subject_kind]}: {row.state} since {since:%Y-%m-%d %H:%M} UTC"
+    text = f"{KIND_WORDS[row.subject_kind]}: {row.state} since {format_minute(row.since_us)} UTC"
     return f"{text}, {use_by_state(row).usability}, by {row.cause}: {row.reason}"
 
 

@@ -6,7 +6,6 @@ Events are changes of states, regressions that a rerun confirmed, and change poi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -20,7 +19,7 @@ from treehammer.analysis.changes.change_terms import Attribution, ChangeState
 from treehammer.analysis.comparison.wording.verdict_text import format_effect
 from treehammer.analysis.status.status_rules import StatusRules
 from treehammer.analysis.status.status_update import update_states
-from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
+from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.sql.core.watch_rows import AlarmMessage, ChangePointRow, ReleaseCheck
 from treehammer.sql.watch.alarm_outbox import (
     NO_SEVERITY,
@@ -95,11 +94,8 @@ def find_state_changes(
 
 def find_regressions(checks: Iterable[ReleaseCheck], now_us: int) -> Iterator[AlarmMessage]:
     """Find the regressions that a rerun confirmed; the outbox knows which ones are old."""
-    return (
-        _build_regression_event(check, now_us)
-        for check in checks
-        if check.state == CheckState.CONFIRMED
-    )
+    confirmed = (check for check in checks if check.state == CheckState.CONFIRMED)
+    return (_build_regression_event(check, now_us) for check in confirmed)
 
 
 def list_slowdowns(changes: Iterable[ChangePointRow], now_us: int) -> list[ChangePointRow]:
@@ -107,13 +103,14 @@ def list_slowdowns(changes: Iterable[ChangePointRow], now_us: int) -> list[Chang
 
     A change of long ago that is found now, such as at the first search, is not announced.
     """
+    recent_day = epoch_day_to_number(max(0, -(-(now_us - RECENT_US) // DAY_US))) or 0
     return [
         change
         for change in changes
         if change.state == ChangeState.CONFIRMED
         and change_text.is_regression(change)
         and change.found_us >= now_us - NEWS_US
-        and _day_us(change.day) >= now_us - RECENT_US
+        and change.day >= recent_day
     ]
 
 
@@ -127,7 +124,7 @@ def _build_state_event(
 ) -> AlarmMessage:
     level, previous = subject.level, AlarmLevel(before.state) if before else None
     was = f", was {previous}" if previous else ""
-    lines = [subject.summary, *subject.details]
+    rule = f"Rule: {subject.rule}" if subject.rule else None
     return _build_event(
         # Each event has one successor: of processes that see another state, the first one counts.
         (STATE, subject.kind, subject.name, before.id if before else None),
@@ -139,7 +136,7 @@ def _build_state_event(
         happened_us=subject.since_us if subject.since_us is not None else now_us,
         recorded_us=max(now_us, before.recorded_us + 1) if before else now_us,
         title=f"{level}: {subject.title}{was}: {subject.summary}",
-        text="\n".join([*lines, *([f"Rule: {subject.rule}"] if subject.rule else [])]),
+        text="\n".join(filter(None, (subject.summary, *subject.details, rule))),
         evidence=subject.evidence,
     )
 
@@ -185,14 +182,6 @@ def _build_event(identity: tuple[str | None, ...], *, title: str, **values: Any)
     """Build an event; processes that see the same one build the same identity."""
     id_ = hash_identity(*identity)
     return AlarmMessage(id=id_, event_id=id_, title=cut_text(title), **values)
-
-
-def _day_us(day: int) -> int:
-    """Return the start of a day (YYYYMMDD); 0 for none."""
-    date = number_to_day(day)
-    return (
-        int(datetime(date.year, date.month, date.day, tzinfo=UTC).timestamp() * 1e6) if date else 0
-    )
 
 
 def _find_severity(level: AlarmLevel, previous: AlarmLevel | None) -> str:

@@ -113,16 +113,11 @@ def record_rerun(store: Store, request: RerunRequest, rerun_id: str, now_us: int
         False if the request is no longer open, such as when it was recorded before.
     """
     table = ReleaseCheckTable(store)
-    for one in table.list_checks(states=(CheckState.SUSPECTED,)):
-        if one.id == request.check_id and one.reruns + 1 == request.number:
-            after = replace(
-                one,
-                state=CheckState.RERUNNING,
-                reruns=request.number,
-                rerun_id=rerun_id,
-                changed_us=now_us,
-            )
-            return table.update_check(one, after)
+    for check in table.list_checks(states=(CheckState.SUSPECTED,)):
+        if check.id == request.check_id and check.reruns + 1 == request.number:
+            after = replace(check, state=CheckState.RERUNNING, changed_us=now_us)
+            after = replace(after, reruns=request.number, rerun_id=rerun_id)
+            return table.update_check(check, after)
     return False
 
 
@@ -152,12 +147,14 @@ def _check_campaign(
     releases = sorted(table.list_releases(campaign_id), key=natural_sort_key)
     found = _compare_releases(store, campaign_id, releases, now_us)
     if not found:
-        nothing = _make_check(campaign_id, test_name, "", "", now_us)
-        return [replace(nothing, state=CheckState.NOT_COMPARABLE)]
+        state = CheckState.NOT_COMPARABLE
+        return [_make_check(campaign_id, test_name, "", "", state, now_us)]
     checks = []
-    for one in found:
-        check = _make_check(campaign_id, test_name, str(one.query.a), str(one.query.b), now_us)
-        checks.append(_add_result(check, one, _find_first_state(table, check, one)))
+    for comparison in found:
+        sides = str(comparison.query.a), str(comparison.query.b)
+        check = _make_check(campaign_id, test_name, *sides, CheckState.CLEAR, now_us)
+        state = _find_first_state(table, check, comparison)
+        checks.append(_add_result(check, comparison, state))
     return checks
 
 
@@ -210,24 +207,12 @@ def _compare_releases(
     return found
 
 
-def _make_check(campaign_id: str, test_name: str, a: str, b: str, now_us: int) -> ReleaseCheck:
-    return ReleaseCheck(
-        id=hash_identity("release check", campaign_id, a, b),
-        campaign_id=campaign_id,
-        test_name=test_name,
-        a=a,
-        b=b,
-        state=CheckState.CLEAR,
-        comparison_id="",
-        compared=0,
-        slower=0,
-        effect=None,
-        text="",
-        reruns=0,
-        rerun_id="",
-        checked_us=now_us,
-        changed_us=now_us,
-    )
+def _make_check(
+    campaign_id: str, test_name: str, a: str, b: str, state: CheckState, now_us: int
+) -> ReleaseCheck:
+    id_ = hash_identity("release check", campaign_id, a, b)
+    check = ReleaseCheck(id_, campaign_id, test_name, a, b, state)
+    return replace(check, checked_us=now_us, changed_us=now_us)
 
 
 def _add_result(check: ReleaseCheck, found: Comparison, state: CheckState) -> ReleaseCheck:

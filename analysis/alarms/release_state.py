@@ -153,15 +153,12 @@ def check_of_comparison(test_name: str, comparison: ComparisonSummary) -> Releas
         a=first.a,
         b=first.b,
         state=CheckState.SUSPECTED if slower else CheckState.CLEAR,
+        checked_us=first.created_us,
+        changed_us=first.created_us,
         comparison_id=first.comparison_id,
         compared=sum(row.count for row in rows if Verdict(row.verdict).is_statistical),
         slower=sum(row.count for row in slower),
         effect=max(effects, key=abs, default=None),
-        text="",
-        reruns=0,
-        rerun_id="",
-        checked_us=first.created_us,
-        changed_us=first.created_us,
     )
 
 
@@ -180,8 +177,7 @@ def judge_release(
     """
     newest = _select_decisive(release, checks, compared)
     level = worst_level(*map(_level, newest)) if newest else AlarmLevel.UNKNOWN
-    counts = Counter(CheckState(one.state) for one in newest)
-    slower = counts[CheckState.CONFIRMED]
+    counts = Counter(map(_level, newest))
     return SubjectState(
         AlarmKind.RELEASE,
         release,
@@ -190,8 +186,8 @@ def judge_release(
         details=(*map(describe_check, newest), COUNTED),
         figures=(
             AlarmFigure("compared_tests", len(newest)),
-            AlarmFigure("slower_tests", slower, warning=None, critical=0),
-            AlarmFigure("suspected_tests", _count_open(counts), warning=0),
+            AlarmFigure("slower_tests", counts[AlarmLevel.CRITICAL], critical=0),
+            AlarmFigure("suspected_tests", counts[AlarmLevel.WARNING], warning=0),
         ),
         since_us=max((one.changed_us for one in newest if _level(one) is level), default=None),
         evidence=link_check(newest[0]) if newest else "/compare",
@@ -263,16 +259,9 @@ def _level(check: ReleaseCheck) -> AlarmLevel:
     return _LEVELS[CheckState(check.state)]
 
 
-def _count_open(counts: Counter[CheckState]) -> int:
-    return sum(
-        counts[state]
-        for state in (CheckState.SUSPECTED, CheckState.RERUNNING, CheckState.UNDECIDED)
-    )
-
-
 def _summarize(checks: Sequence[ReleaseCheck], level: AlarmLevel) -> str:
     worst = checks[0]
     if level is AlarmLevel.OK:
-        return f"not slower in {len(checks)} compared test{'s' * (len(checks) != 1)}"
+        return f"not slower in {pluralize(len(checks), 'compared test')}"
     effect = f" {format_effect(worst.effect)}" if worst.effect is not None else ""
     return f"{worst.test_name}{effect} against {worst.a}, {worst.state}"

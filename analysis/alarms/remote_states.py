@@ -58,7 +58,7 @@ class _StateDocument(BaseModel):
     name: _Text
     state: AlarmLevel = Field(strict=False)
     summary: _Text
-    details: list[_Text] = Field(max_length=1000)
+    details: tuple[_Text, ...] = Field(max_length=1000, strict=False)
     figures: list[_FigureDocument] = Field(max_length=1000)
     since_us: Annotated[int, Field(ge=0, le=2**62)] | None
     evidence: _Text
@@ -66,17 +66,9 @@ class _StateDocument(BaseModel):
 
     def to_state(self) -> SubjectState:
         """Return the state."""
-        return SubjectState(
-            self.kind,
-            self.name,
-            self.state,
-            self.summary,
-            details=tuple(self.details),
-            figures=tuple(AlarmFigure(**figure.model_dump()) for figure in self.figures),
-            since_us=self.since_us,
-            evidence=self.evidence,
-            rule=self.rule,
-        )
+        values = self.model_dump(exclude={"state", "figures"})
+        figures = tuple(AlarmFigure(**figure.model_dump()) for figure in self.figures)
+        return SubjectState(level=self.state, figures=figures, **values)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import site_exceptions, state_history
 from treehammer.sql.watch.state_history import SUBJECT_KINDS
-from treehammer.text_formatting import format_time, pluralize
+from treehammer.text_formatting import format_minute, pluralize
 
 #: Times before a change of a state whose results explain it: shorter ones where a good day before
 #: hides what has just begun.
@@ -203,7 +203,7 @@ def _find_downtime(
     for row in site_exceptions.list_downtimes(store, ends_after_us=last_us):
         is_outage = row.severity == site_exceptions.OUTAGE and row.starts_us <= last_us
         if row.site == (found.name or site) and is_outage:
-            until = format_time(row.ends_us)[:16]
+            until = format_minute(row.ends_us)
             return f"Cause: downtime until {until} UTC, {row.description}. Wait for its end."
     return ""
 
@@ -224,7 +224,7 @@ def _describe_attribution(found: FailureAttribution, since: str, jobs: int) -> s
         few = "too few failed jobs to tell" if jobs < MIN_FAILED_JOBS else found.culprit
         return f"{found.inside} failed here in {pluralize(jobs, 'job')}, {elsewhere}: {few}{since}"
     if found.culprit is Culprit.TEST and found.commit:
-        begin = f"since {commit} ({format_time(found.commit_us)[:16]} UTC)"
+        begin = f"since {commit} ({format_minute(found.commit_us)} UTC)"
         return f"{test} fails {at_sites} {begin}, {found.outside} failed before: the test"
     texts: Mapping[Culprit, str] = {
         Culprit.SITE: f"{here}: the site{detail}",
@@ -262,7 +262,7 @@ def _find_begin(
             break
         first = day
     if first == Period.of_day(started).days[0]:
-        return f", since {format_time(started)[:16]} UTC"
+        return f", since {format_minute(started)} UTC"
     return f", since {number_to_day(first)}"
 
 

@@ -359,12 +359,12 @@ class ReleaseCheck(StoredRow):
     a: Text
     b: Text
     state: Required[Word]
-    comparison_id: Identity
-    compared: int
-    slower: int
-    effect: float | None
-    text: LongText
-    reruns: int
-    rerun_id: Identity
-    checked_us: int
-    changed_us: int
+    comparison_id: Identity = ""
+    compared: int = 0
+    slower: int = 0
+    effect: float | None = None
+    text: LongText = ""
+    reruns: int = 0
+    rerun_id: Identity = ""
+    checked_us: int = 0
+    changed_us: int = 0
