@@ -72,6 +72,11 @@ class SubjectUse:
     who: str
     change_id: str
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether jobs may be sent."""
+        return self.usability is Usability.USABLE
+
     def describe(self) -> str:
         """Describe use, time, state, author and reason in one sentence without a full stop."""
         until = f" until {format_minute(self.until_us)}" if self.until_us is not None else ""
@@ -96,7 +101,7 @@ class SiteUses:
     ) -> tuple[SubjectUse, ...]:
         """Return what restricts the use of a site, as far as these kinds are needed."""
         uses = (self.find(kind, site) for kind in SUBJECT_KINDS if kind in kinds)
-        return tuple(use for use in uses if use and use.usability is not Usability.USABLE)
+        return tuple(use for use in uses if use and not use.is_usable)
 
     def describe_restrictions(self, site: str, kinds: Collection[str] = SUBJECT_KINDS) -> str:
         """Say why a site is not usable; '' if it is."""
@@ -107,29 +112,22 @@ class SiteUses:
 
     def restricted_doors(self, storage: str) -> tuple[SubjectUse, ...]:
         """Return the uses of the doors of a storage that are not usable."""
-        return tuple(
-            use
-            for (kind, label), use in sorted(self.by_subject.items())
-            if kind == DOOR
-            and split_door_label(label)[0] == storage
-            and use.usability is not Usability.USABLE
-        )
+        doors = (use for _, use in sorted(self.by_subject.items()) if use.kind == DOOR)
+        own = (use for use in doors if split_door_label(use.site)[0] == storage)
+        return tuple(use for use in own if not use.is_usable)
 
     def have_working_doors(self, storages: Iterable[str]) -> bool:
         """Return whether each of some storages has a door that works by its state."""
+        doors = (use for use in self.by_subject.values() if use.kind == DOOR and use.is_usable)
         working = {
-            split_door_label(label)[0]
-            for (kind, label), use in self.by_subject.items()
-            if kind == DOOR
-            and use.usability is Usability.USABLE
-            and use.state is not SiteState.UNKNOWN
+            split_door_label(use.site)[0] for use in doors if use.state is not SiteState.UNKNOWN
         }
         return working.issuperset(storages)
 
     def describe_door(self, storage: str, door: str) -> str:
         """Say why a door is not usable; '' if it is."""
-        label = label_door(storage, door)
-        return next((u.describe() for u in self.restricted_doors(storage) if u.site == label), "")
+        use = self.find(DOOR, label_door(storage, door))
+        return use.describe() if use and not use.is_usable else ""
 
     def summarize(self, site: str) -> Usability:
         """Return the strictest use of the jobs and the storage of a site."""

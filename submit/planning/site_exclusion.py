@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from treehammer.analysis.status.status_rules import load_status_rules
@@ -83,17 +83,17 @@ def leave_out_excluded(
     storage_kinds = (STORAGE_SITE,) if runners else SUBJECT_KINDS
     excluded: dict[str, str] = {}
     included: dict[str, str] = {}
+    usable: list[tuple[Site, ...]] = []
     for sites, kinds in ((storage, storage_kinds), (runners, (SITE,))):
-        for site in sites:
-            if reason := uses.describe_restrictions(site.name, kinds):
-                is_included = EVERY_SITE in include or site.name in include
-                (included if is_included else excluded)[site.name] = reason
-    left = SiteSelection(
-        _keep_usable(storage, storage_kinds, uses, included),
-        _keep_usable(runners, (SITE,), uses, included),
-        excluded,
-        included,
-    )
+        reasons = {site.name: uses.describe_restrictions(site.name, kinds) for site in sites}
+        for name, reason in reasons.items():
+            if reason:
+                is_included = EVERY_SITE in include or name in include
+                (included if is_included else excluded)[name] = reason
+        usable.append(
+            tuple(site for site in sites if site.name in included or not reasons[site.name])
+        )
+    left = SiteSelection(usable[0], usable[1], excluded, included)
     if runners and not left.runners:
         left = replace(left, storage=())
     refuse_empty_selection(left)
@@ -111,14 +111,6 @@ def refuse_empty_selection(selection: SiteSelection) -> None:
             "no site of this request may be used. " + " ".join(selection.list_notes()),
             hint=f"To send jobs nevertheless: {INCLUDE_OPTION} {EVERY_SITE}",
         )
-
-
-def _keep_usable(
-    sites: Iterable[Site], kinds: Collection[str], uses: SiteUses, included: Collection[str]
-) -> tuple[Site, ...]:
-    return tuple(
-        site for site in sites if site.name in included or not uses.restrictions(site.name, kinds)
-    )
 
 
 def _check_included(include: Collection[str], known: Collection[str]) -> None:

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
@@ -43,6 +43,7 @@ MAX_DOCUMENT_BYTES = 50_000_000
 _MAX_ELEMENTS = 1_000_000
 _MAX_DEPTH = 50
 _TIMEOUT_S = 60
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Characters of a text, each of which may take several bytes.
 _MAX_CHARS = MAX_TEXT // 8
 _RISK = re.compile(
@@ -65,18 +66,7 @@ _AUXILIARY = re.compile(
 #: Keys that only a downtime has, not a list of them.
 _ENTRY_KEYS = frozenset((*START_KEYS, *END_KEYS, "severity", "sitename", "hostedby", "hostname"))
 #: Keys around the downtimes that name no site, and those that hold none.
-_CONTAINER_KEYS = frozenset(
-    [
-        "results",
-        "root",
-        "data",
-        "downtime",
-        "downtimes",
-        "pastdowntimes",
-        "currentdowntimes",
-        "futuredowntimes",
-    ]
-)
+_CONTAINER_KEY = re.compile(r"results|root|data|(past|current|future)?downtimes?")
 _METADATA_KEYS = frozenset(("meta", "metadata", "link", "links"))
 #: Lines ``KEY: VALUE`` in the description of an event, as OSG writes them.
 _EVENT_LINE = re.compile(
@@ -228,7 +218,7 @@ def _parse_xml(content: bytes, source: str) -> Iterator[tuple[str, Any]]:
     has_downtimes = any(
         isinstance(values, dict) and values.keys() & _ENTRY_KEYS for _, values in entries
     )
-    if not has_downtimes and normalize_key(root) not in _CONTAINER_KEYS:
+    if not has_downtimes and not _CONTAINER_KEY.fullmatch(normalize_key(root)):
         raise ConfigError(
             f"is XML, but not of downtimes (root element {root!r})",
             where=source,
@@ -304,7 +294,8 @@ def _list_entries(value: Any, groups: tuple[str, ...]) -> Iterator[tuple[tuple[s
     for key, item in value.items():
         name = normalize_key(key)
         if is_container(item) and name not in _METADATA_KEYS:
-            yield from _list_entries(item, groups if name in _CONTAINER_KEYS else (*groups, key))
+            inner = groups if _CONTAINER_KEY.fullmatch(name) else (*groups, key)
+            yield from _list_entries(item, inner)
 
 
 def _parse_calendar(content: bytes, source: str) -> Iterator[tuple[str, Any]]:
@@ -340,8 +331,8 @@ def _convert_event(event: Event) -> DowntimeEntry:
         | {
             "id": str(event.get("UID", "")),
             "site": str(event.get("LOCATION", "")) or lines.get("site"),
-            "start": _to_datetime(start).isoformat(),
-            "end": _to_datetime(end).isoformat(),
+            "start": str(start),
+            "end": str(end),
             "severity": lines.get("severity") or risk,
             "services": words,
             "description": summary or description,
@@ -350,17 +341,12 @@ def _convert_event(event: Event) -> DowntimeEntry:
     )
 
 
-def _to_datetime(moment: date) -> datetime:
-    """Convert a whole day to its first moment; UTC without a zone."""
-    if not isinstance(moment, datetime):
-        moment = datetime.combine(moment, time())
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
 def _build_rows(entry: DowntimeEntry, options: DowntimeOptions, now_us: int) -> list[DowntimeRow]:
     """Build a downtime for each site of an entry, mostly one."""
     kinds_by_site = _find_sites(entry, options)
-    starts_us, ends_us = map(_to_microseconds, (entry.start, entry.end))
+    starts_us, ends_us = (
+        (moment - _EPOCH) // timedelta(microseconds=1) for moment in (entry.start, entry.end)
+    )
     if ends_us <= starts_us:
         raise DowntimeSkippedError("ends before it starts")
     affected = [service for service in entry.services if not _AUXILIARY.search(service)]
@@ -425,10 +411,6 @@ def _explain_unknown_site(entry: DowntimeEntry, options: DowntimeOptions) -> Dow
         near = suggest_word(words[0], options.sites_by_host)
         subject = f"host {words[0][:100]!r} belongs to no known site"
     return UnknownDowntimeSiteError(f"{subject}. {near}".rstrip())
-
-
-def _to_microseconds(moment: datetime) -> int:
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def _find_kind(services: Iterable[str], host_kind: str) -> str:
