@@ -10,16 +10,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treehammer.analysis.cli.instruction_columns import change_columns
-from treehammer.analysis.comparison import counter_changes, instruction_changes
+from treehammer.analysis.comparison import (
+    commit_comparison,
+    counter_changes,
+    instruction_changes,
+)
 from treehammer.analysis.comparison.counter_changes import CountedSample, CounterChange
 from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.comparison.wording.attribution import attribute_rows
 from treehammer.analysis.comparison.wording.conclusion import describe_conclusion
 from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, find_axis_value
-from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, DEFAULT_DELTA, Verdict
+from treehammer.analysis.statistics.verdict import (
+    CERTAIN_VERDICTS,
+    DEFAULT_DELTA,
+    INCOMPARABLE_VERDICTS,
+    Verdict,
+)
 from treehammer.collectors.record.exact_counters import COUNTER_NAMES
 from treehammer.config import Settings
 from treehammer.errors import ExitCode, NothingToDoError
+from treehammer.hctests.matrix.definition import COMMIT_AXIS
 from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries
@@ -29,7 +39,7 @@ from treehammer.tables import TableColumn
 from treehammer.terminal import TABLE, on_interrupt, output_options, print_hint, print_rows
 
 if TYPE_CHECKING:
-    from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery
+    from treehammer.analysis.comparison.comparison import Comparison
     from treehammer.analysis.comparison.instruction_changes import CountPair
 
 #: Verdicts that are also said in a sentence, at most.
@@ -43,6 +53,18 @@ class ComparisonResult:
     comparison: Comparison
     counters: Sequence[CounterChange] = ()
     instructions: Sequence[CountPair] = ()
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether anything of the two sides could be compared."""
+        unequal = {
+            row.comparison_key
+            for row in self.comparison.verdicts
+            if row.verdict == Verdict.VALUES_DIFFER
+        }
+        return any(
+            row.verdict not in INCOMPARABLE_VERDICTS for row in self.comparison.of_series
+        ) or any(change.comparison_key not in unequal for change in self.counters)
 
     def has_regressed(self, delta: float) -> bool:
         """Return whether a time or a counter got worse by more than ``delta`` in ln.
@@ -97,51 +119,82 @@ def compare_command(
 ) -> int:
     """Say whether B is faster or slower than A, where, and how certain that is.
 
-    A and B are ROOT releases, or values of another axis of the test; site, door and campaign (by
-    name, too) can be compared as well.  Several B are each compared with A and share one correction
-    for the number of tests.  Leaves with 1 when something is slower by more than --delta, with 3
-    when nothing can be compared.
+    A and B are ROOT releases, or values of another axis of the test; site, door, campaign (by name,
+    too) and commit (hash, branch or tag of the test's repository) can be compared as well.  Several
+    B are each compared with A and share one correction for the number of tests.  Leaves with 1 when
+    something is slower by more than --delta, with 3 when nothing can be compared.
 
     \b
     Example: treehammer compare 6.38.00 6.40.00
              treehammer compare 6.36.00 6.38.00 6.40.00
              treehammer compare 0 30 --axis cache_mb --campaign last
+             treehammer compare main my-branch --axis commit
     """
     with Store.open(settings.database, create=False) as store:
         selection = Selection.parse([store.campaign(campaign).id] if campaign else [], wheres)
-        results = _compare_selected(store, selection, axis, [a, *b], delta)
-        names = _load_campaign_names(store, results) if axis == "campaign" else {}
+        results, names = compare_selected(store, selection, axis, [a, *b], delta, settings)
+    return print_results(results, names, delta, form=form)
+
+
+def print_results(
+    results: Sequence[ComparisonResult], names: Mapping[str, str], delta: float, *, form: str
+) -> ExitCode:
+    """Print comparisons with their conclusions, and return the exit code that they deserve."""
     print_comparisons(results, names, form=form)
     if form == TABLE:
-        for one in results:
-            _print_counts(one.instructions, one.comparison.query)
-    print_conclusions([one.comparison for one in results], names, form=form)
-    regressed = any(one.has_regressed(delta) for one in results)
-    return ExitCode.REGRESSION if regressed else ExitCode.DONE
+        for result in results:
+            _print_counts(result.instructions, _side_names(result.comparison, names))
+    print_conclusions([result.comparison for result in results], names, form=form)
+    if any(result.has_regressed(delta) for result in results):
+        return ExitCode.REGRESSION
+    is_comparable = any(result.is_comparable for result in results)
+    return ExitCode.DONE if is_comparable else ExitCode.NOTHING
 
 
-def _compare_selected(
-    store: Store, selection: Selection, axis: str, texts: Sequence[str], delta: float
-) -> list[ComparisonResult]:
-    """Compare each further value with the first and store the verdicts."""
+def compare_selected(
+    store: Store,
+    selection: Selection,
+    axis: str,
+    texts: Sequence[str],
+    delta: float,
+    settings: Settings,
+) -> tuple[list[ComparisonResult], Mapping[str, str]]:
+    """Compare each further value with the first and store the verdicts.
+
+    Returns:
+        the comparisons, and the display names of compared campaigns and commits.
+
+    Raises:
+        NothingToDoError: nothing is selected, or a value was not measured.
+        ConfigError: no measurement has such an axis.
+        SourceError: a commit is ambiguous, or its repository cannot be read.
+    """
     # scipy takes a third of a second to load, which no other command should pay for.
     from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
     from treehammer.analysis.samples.headline_rows import load_headline_rows
 
-    columns = (*SAMPLE_COLUMNS, *COUNTER_NAMES)
+    columns = (*SAMPLE_COLUMNS, *COUNTER_NAMES, "repository")
     rows = load_headline_rows(store, selection, columns)
     counted = [CountedSample.from_row(row) for row in rows]
-    samples = [one.sample for one in counted]
-    if not samples:
+    if not counted:
         raise NothingToDoError("no measurement is selected", where=str(selection))
+    names: Mapping[str, str] = {}
     if axis == "campaign":
-        texts = [campaign_queries.resolve_campaign(store, one) for one in texts]
-    values = [find_axis_value(samples, axis, one) for one in texts]
+        texts = [campaign_queries.resolve_campaign(store, text) for text in texts]
+    elif axis == COMMIT_AXIS:
+        counted = commit_comparison.add_setups(store, counted)
+        names = commit_comparison.resolve_commits(counted, rows, texts, settings)
+        texts = list(names)
+    samples = [one.sample for one in counted]
+    values = [find_axis_value(samples, axis, text) for text in texts]
     questions = compare_with_first(axis, values, delta=delta, selection=selection)
-    return [
-        _store_result(store, counted, one)
-        for one in compare_together(samples, questions, now_us=time.time_ns() // 1000)
+    results = [
+        _store_result(store, counted, comparison)
+        for comparison in compare_together(samples, questions, now_us=time.time_ns() // 1000)
     ]
+    if axis == "campaign":
+        names = _load_campaign_names(store, results)
+    return results, names
 
 
 def _store_result(
@@ -168,7 +221,7 @@ def print_comparisons(
 
     Args:
         results: the comparisons.
-        names: of the campaigns that are compared, by identity.
+        names: of the campaigns or commits that are compared, by identity.
         form: table, JSON or CSV.
     """
     if form != TABLE:
@@ -178,7 +231,7 @@ def print_comparisons(
         if form == TABLE:
             click.echo("\n" if number else "", nl=False)
             _print_tables(one.comparison, names)
-            _print_changed_counters(one.counters, one.comparison.query)
+            _print_changed_counters(one.counters, _side_names(one.comparison, names))
         _print_lines(own, form)
     if common:
         _print_lines(["\nAll comparisons:", *common], form)
@@ -245,14 +298,18 @@ def _print_sentences(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> No
         click.echo(f"{subject}: {verdict_text.describe_verdict(row, names)}.")
 
 
-def _print_changed_counters(counters: Sequence[CounterChange], query: ComparisonQuery) -> None:
+def _side_names(comparison: Comparison, names: Mapping[str, str]) -> tuple[str, str]:
+    return verdict_text.side_names(comparison.verdicts[0], names)
+
+
+def _print_changed_counters(counters: Sequence[CounterChange], sides: tuple[str, str]) -> None:
     changed = [one for one in counters if one.verdict != counter_changes.SAME]
     if changed:
         columns = (
             TableColumn("label", "variant"),
             TableColumn("site", "site"),
-            TableColumn("a_value", str(query.a), "{:,.0f}".format, is_number=True),
-            TableColumn("b_value", str(query.b), "{:,.0f}".format, is_number=True),
+            TableColumn("a_value", sides[0], "{:,.0f}".format, is_number=True),
+            TableColumn("b_value", sides[1], "{:,.0f}".format, is_number=True),
             TableColumn("shown_verdict", "verdict"),
         )
         rows = [
@@ -262,10 +319,10 @@ def _print_changed_counters(counters: Sequence[CounterChange], query: Comparison
         print_rows(rows, columns, title="Exact counters that changed")
 
 
-def _print_counts(counted: Sequence[CountPair], query: ComparisonQuery) -> None:
+def _print_counts(counted: Sequence[CountPair], sides: tuple[str, str]) -> None:
     if not counted:
         return
-    columns = change_columns(str(query.a), str(query.b))
+    columns = change_columns(*sides)
     rows = [instruction_changes.flatten_change(pair.total) for pair in counted]
     click.echo()
     title = f"Instructions/event. {instruction_changes.NOT_TIME}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from treehammer.analysis.samples.job_pairs import (
 )
 from treehammer.analysis.samples.sample import Sample
 from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.hctests.matrix.definition import COMMIT_AXIS
 from treehammer.hctests.matrix.headline import HeadlineMetric
 
 
@@ -29,7 +31,9 @@ def measure_effect(
 ) -> SeriesEffect:
     """Measure one series: pairs where jobs hold both sides, else unpaired jobs."""
     metric = headline.name
-    a, b, dirty = drop_dirty(series.a, series.b)
+    a, b, dirty = (list(series.a), list(series.b), Counter[str]())
+    if axis != COMMIT_AXIS:  # a modified working tree is a value of that axis
+        a, b, dirty = drop_dirty(series.a, series.b)
     pairs, left_out = pair_jobs(a, b, metric, series.elsewhere)
     values_a: list[JobValue] = []
     values_b: list[JobValue] = []

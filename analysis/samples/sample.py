@@ -11,7 +11,7 @@ from typing import Any
 from treehammer.collectors.job_spec import total_cpu_s
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.matrix import identity
-from treehammer.hctests.matrix.definition import Scalar, Variant
+from treehammer.hctests.matrix.definition import COMMIT_AXIS, Scalar, Variant
 from treehammer.hctests.matrix.headline import DEFAULT_HEADLINE, HeadlineMetric
 
 #: The metrics that releases are judged on unless their test states others: seconds per event.
@@ -42,7 +42,7 @@ BUILD_FACTS = (
     "zstd_version",
 )
 
-#: Properties outside the variant that can be compared like an axis -> column.
+#: Properties outside the variant that can be compared like an axis -> attribute of a sample.
 CONTEXT_AXES: Mapping[str, str] = {
     "site": "site",
     "storage_site": "storage_site",
@@ -50,7 +50,11 @@ CONTEXT_AXES: Mapping[str, str] = {
     "campaign": "campaign_id",
     "dataset": "dataset",
     "server_version": "server_version",
+    COMMIT_AXIS: "commit",
 }
+
+#: Digits of the test's hash that distinguish the states of a working tree on one commit.
+TREE_DIGITS = 12
 
 #: Axis on which two selections are compared; their common properties form the series.
 SELECTION_AXIS = "selection"
@@ -77,6 +81,8 @@ _TEXT_COLUMNS = (
     "root_version",
     "root_commit",
     "server_version",
+    "commit_id",
+    "test_path",
 )
 
 #: The columns a :class:`Sample` is made of, to ask the store for.
@@ -107,7 +113,8 @@ class Sample:
     :func:`~treehammer.collectors.job_spec.total_cpu_s`; None where it was not measured),
     ``build`` holds the facts of the ROOT build (:data:`BUILD_FACTS` with version and commit).
     ``launch_ratios`` holds ln(B/A) of a launch in paired mode by headline metric, on its side B
-    alone.  ``side`` names the selection that it belongs to where two selections are compared.
+    alone.  ``side`` names the selection that it belongs to where two selections are compared, and
+    ``setup`` is the :func:`.identity.compute_setup` of its campaign where commits are.
     """
 
     measurement_id: str
@@ -143,6 +150,9 @@ class Sample:
     server_version: str = ""
     machine: str = ""
     headline: tuple[HeadlineMetric, ...] = DEFAULT_HEADLINE
+    commit_id: str = ""
+    test_path: str = ""
+    setup: str = ""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Sample:
@@ -174,6 +184,13 @@ class Sample:
         )
 
     @property
+    def commit(self) -> str | None:
+        """The test's commit, of a modified working tree with the start of the test's hash; None outside Git."""
+        if self.dirty and self.commit_id:
+            return f"{self.commit_id}+{self.test_hash[:TREE_DIGITS]}"
+        return self.commit_id or None
+
+    @property
     def is_remote(self) -> bool:
         """Whether it read the storage of another site."""
         return self.storage_site not in ("", self.site)
@@ -185,8 +202,8 @@ class Sample:
         values = dict(self.variant.values)
         if axis in values:
             return values[axis]
-        field = CONTEXT_AXES.get(axis)
-        return getattr(self, field) if field else None
+        attribute = CONTEXT_AXES.get(axis)
+        return getattr(self, attribute) if attribute else None
 
     def reason_unusable(self, metric: str) -> str:
         """Return the reason for excluding this execution from ``metric``; '' where it is usable."""
@@ -257,6 +274,8 @@ def _fingerprint(sample: Sample, *without: str) -> str:
             "storage_site": sample.storage_site,
             "door": sample.door,
             "instrument_version": sample.instrument_version,
+            "test_path": sample.test_path,
+            "setup": sample.setup,
         },
         without=without,
     )

@@ -72,6 +72,8 @@ CERTAIN_VERDICTS = (Verdict.FASTER, Verdict.SLOWER)
 OPEN_VERDICTS = (Verdict.DIFFERENT, Verdict.UNDECIDED)
 #: Verdicts that say one side has nothing to compare.
 ONE_SIDED_VERDICTS = (Verdict.ONLY_IN_A, Verdict.ONLY_IN_B, Verdict.FAILED)
+#: Verdicts that say both sides cannot be compared at all.
+INCOMPARABLE_VERDICTS = (*ONE_SIDED_VERDICTS, Verdict.BUILD_DIFFERS, Verdict.VALUES_DIFFER)
 
 
 @dataclass(frozen=True)

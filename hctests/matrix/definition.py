@@ -29,6 +29,9 @@ PREFETCH_AXIS = "prefetch"
 #: The axis whose values are datasets.
 DATASET_AXIS = "dataset"
 
+#: The axis whose values are commits of the test itself.
+COMMIT_AXIS = "commit"
+
 #: The axis whose values are doors of a site.
 DOOR_AXIS = "door"
 

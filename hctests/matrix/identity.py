@@ -16,6 +16,7 @@ from typing import Any, Final
 from treehammer.collectors.job_spec import SOLO, BuildCommand, ServerCommand
 from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
 from treehammer.hctests.matrix.definition import (
+    COMMIT_AXIS,
     FORMAT_AXIS,
     TEST_FILE_NAME,
     PinnedTest,
@@ -34,6 +35,8 @@ SERIES_COLUMNS: Final = (
     "door",
     "instrument_version",
 )
+#: Keys of a definition, besides the matrix, that determine how a payload is measured.
+_SETUP_KEYS: Final = ("tree", "seed", "settings", "mode", "load", "before", "record", "environment")
 #: The axis of ROOT releases, which measurements store in a column of its own.
 RELEASE_AXIS: Final = "root"
 
@@ -73,6 +76,17 @@ def compute_test_hash(pinned: PinnedTest) -> str:
 
 
 compute_test_hash.__test__ = False  # type: ignore[attr-defined]  # not a pytest function
+
+
+def compute_setup(definition: Mapping[str, Any]) -> str:
+    """Hash the parts of a definition that two commits must share to be compared (SHA-256, hex).
+
+    Files, payload, libraries and own metrics may differ between commits.
+
+    Args:
+        definition: a :class:`TestDefinition` as a mapping, as campaigns store it.
+    """
+    return _hash_document({name: definition[name] for name in _SETUP_KEYS if definition.get(name)})
 
 
 def _applied_settings(before: ServerCommand) -> dict[str, Any]:
@@ -128,11 +142,15 @@ def compute_comparison_key(measurement: Mapping[str, Any], *, without: Collectio
 
     Args:
         measurement: contains :data:`SERIES_COLUMNS`, and ``content_hash``, which replaces the
-            dataset's own hash when formats are compared, since each has its dataset.
-        without: axes of the variant, ``site``, ``storage_site``, ``door`` or ``dataset``; empty for
-            the series.
+            dataset's own hash when formats are compared, since each has its dataset.  When commits
+            are compared, ``test_path`` and ``setup`` (see :func:`compute_setup`) replace the
+            test's hash, since each commit has its payload.
+        without: axes of the variant, ``site``, ``storage_site``, ``door``, ``dataset`` or
+            ``commit``; empty for the series.
     """
     row = {name: measurement.get(name) for name in SERIES_COLUMNS}
+    if COMMIT_AXIS in without:
+        row["test_hash"] = [measurement.get(name) or "" for name in ("test_path", "setup")]
     # The database stores empty text as NULL: "no dataset" is NULL there and '' in a plan.
     row["dataset_hash"] = row["dataset_hash"] or ""
     if "dataset" in without:

@@ -95,6 +95,18 @@ def fetch_plans_with_own_metrics(store: ResultsReader) -> list[tuple[str, str]]:
         return [(str(id_), str(plan)) for id_, plan in connection.execute(query)]
 
 
+def fetch_plans(store: ResultsReader, ids: Collection[str]) -> dict[str, str]:
+    """Fetch the plans of campaigns as JSON, by identity; unknown campaigns are left out."""
+    with store.connection() as connection:
+        return {
+            str(id_): str(plan)
+            for part in split_ids(sorted(ids))
+            for id_, plan in connection.execute(
+                sa.select(campaign.c.id, campaign.c.plan).where(campaign.c.id.in_(part))
+            )
+        }
+
+
 def list_campaigns(store: ResultsReader, first: int, count: int) -> tuple[list[CampaignState], int]:
     """List campaigns, the newest first; also return the number of all."""
     order = (campaign.c.created_us.desc(), campaign.c.id)

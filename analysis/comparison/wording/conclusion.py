@@ -16,12 +16,14 @@ from treehammer.analysis.comparison.wording.verdict_text import (
     format_change_size,
     format_delta,
     list_metrics,
+    name_value,
     side_names,
     title_metric,
 )
 from treehammer.analysis.samples.sample import CONTEXT_AXES, SELECTION_AXIS
 from treehammer.analysis.statistics.control import ControlCheck
 from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
+from treehammer.hctests.matrix.definition import COMMIT_AXIS
 from treehammer.sql.core.rows import VerdictRow
 
 #: More results with one claim than this are counted rather than named.
@@ -100,11 +102,11 @@ def describe_conclusion(
 
     Args:
         rows: all verdicts of one comparison; '' without any.
-        names: of campaigns, by identity.
+        names: of campaigns or commits, by identity.
     """
     results = [*_describe_results(select_headline(rows), names)]
     controls = stored_controls(rows)
-    checks = [*_describe_controls(controls, rows[0].axis if rows else "")]
+    checks = [*_describe_controls(controls, rows[0].axis if rows else "", names)]
     doubtful = any(check.is_off for check in controls)
     return " ".join([*checks, *results] if doubtful else [*results, *checks])
 
@@ -301,14 +303,19 @@ def _join_numbers_of_sites(places: Collection[str]) -> str:
 def _name_side(axis: str, value: str) -> str:
     if axis == "root" and value[:1].isdigit():
         return f"ROOT {value}"
+    if axis == COMMIT_AXIS and " " in value:  # a branch or tag with its commit, or the working tree
+        return value
     return f"{axis} {value}" if axis in (*CONTEXT_AXES, SELECTION_AXIS) else f"{axis}={value}"
 
 
-def _describe_controls(controls: Sequence[ControlCheck], axis: str) -> Iterator[str]:
+def _describe_controls(
+    controls: Sequence[ControlCheck], axis: str, names: Mapping[str, str]
+) -> Iterator[str]:
     """Describe those controls that are off, and that of the first metric."""
     is_any_off = any(check.is_off for check in controls)
     for place, check in sorted(enumerate(controls), key=lambda one: not one[1].is_off):
-        base = check.base if axis == "root" else _name_side(axis, check.base)
+        value = name_value(axis, check.base, names)
+        base = value if axis == "root" else _name_side(axis, value)
         pair = f"{base} against itself" if check.base else "equal executions"
         difference = f"({pair}) differs by {format_change_size(check.mean)} %"
         if is_any_off:

@@ -20,12 +20,18 @@ from treehammer.analysis.statistics.verdict import (
     VerdictEvidence,
 )
 from treehammer.errors import ConfigError
+from treehammer.hctests.matrix.definition import COMMIT_AXIS
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.measurement_selection import Condition, parse_alternatives
 from treehammer.text_formatting import format_signed, format_significant, pluralize
 
 #: Largest effect (in ln, a factor of ten thousand) that is written out; ends of intervals may be larger.
 MAX_SHOWN_EFFECT = math.log(1e4)
+
+#: Digits of a commit that are shown.
+COMMIT_DIGITS = 10
+#: Stands for the state of a modified working tree on a commit.
+DIRTY_SUFFIX = "dirty"
 
 #: Times per event -> titles in tables; other headline metrics have their names.
 METRIC_TITLES = {"cpu_per_event_s": "CPU", "wall_per_event_s": "wall"}
@@ -107,9 +113,21 @@ def comparison_title(row: VerdictRow, names: Mapping[str, str] = MappingProxyTyp
 
 
 def side_names(row: VerdictRow, names: Mapping[str, str]) -> tuple[str, str]:
-    """Name A and B of a comparison; ``names`` maps campaign identities to names."""
-    a, b = (names.get(one, one) if row.axis == "campaign" else one for one in (row.a, row.b))
-    return a, b
+    """Name A and B of a comparison; ``names`` maps identities of campaigns, or commits, to names."""
+    return name_value(row.axis, row.a, names), name_value(row.axis, row.b, names)
+
+
+def name_value(axis: str, value: str, names: Mapping[str, str]) -> str:
+    """Name a value of an axis; ``names`` maps identities of campaigns, or commits, to names."""
+    if axis == COMMIT_AXIS:
+        return names.get(value) or format_commit(value)
+    return names.get(value, value) if axis == "campaign" else value
+
+
+def format_commit(commit: str) -> str:
+    """Shorten a value of the axis ``commit``, e.g. ``95f1d36c02`` or ``95f1d36c02+dirty``."""
+    clean, plus, _ = commit.partition("+")
+    return f"{clean[:COMMIT_DIGITS]}{plus and f'+{DIRTY_SUFFIX}'}"
 
 
 def describe_selection(

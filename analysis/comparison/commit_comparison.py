@@ -1,0 +1,145 @@
+"""Commits of a test as sides of a comparison: their names, and what both must have in common."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from treehammer.analysis.comparison.counter_changes import CountedSample
+from treehammer.analysis.comparison.wording.verdict_text import (
+    COMMIT_DIGITS,
+    DIRTY_SUFFIX,
+    format_commit,
+)
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, NothingToDoError, SourceError
+from treehammer.hctests.git.pinned_tests import open_repository
+from treehammer.hctests.matrix import identity
+from treehammer.sql.read import campaign_queries
+from treehammer.sql.read.reader import ResultsReader
+
+#: Commits that a message lists, at most.
+MAX_LISTED = 8
+
+_HASH = re.compile(r"[0-9a-f]{4,64}")
+
+
+def add_setups(store: ResultsReader, counted: Iterable[CountedSample]) -> list[CountedSample]:
+    """Add to each sample the setup of its campaign, '' where the database lacks the campaign."""
+    counted = list(counted)
+    plans = campaign_queries.fetch_plans(store, {one.sample.campaign_id for one in counted})
+    setups = {
+        campaign: identity.compute_setup(json.loads(plan).get("definition", {}))
+        for campaign, plan in plans.items()
+    }
+    return [
+        replace(one, sample=replace(one.sample, setup=setups.get(one.sample.campaign_id, "")))
+        for one in counted
+    ]
+
+
+def resolve_commits(
+    counted: Iterable[CountedSample],
+    rows: Iterable[Mapping[str, Any]],
+    texts: Sequence[str],
+    settings: Settings,
+) -> dict[str, str]:
+    """Resolve hashes, branches and tags to measured commits, and name each of them.
+
+    Branches and tags are those of the repositories that were measured, and of the one that
+    contains the present folder.
+
+    Args:
+        counted: all selected measurements.
+        rows: their rows, with ``repository``.
+        texts: commits as typed; ``COMMIT+dirty`` is a modified working tree.
+        settings: ``git_dir`` contains the mirrors of remote repositories.
+
+    Returns:
+        measured values of the axis -> display names, in the order of ``texts``.
+
+    Raises:
+        NothingToDoError: a commit was not measured.
+        ConfigError: a text fits several measured commits, or two texts mean one commit.
+        SourceError: no repository knows a ref.
+    """
+    measured = {commit for one in counted if (commit := one.sample.commit)}
+    repositories = sorted({str(row["repository"]) for row in rows if row.get("repository")})
+    names: dict[str, str] = {}
+    for text in texts:
+        commit = _find_measured(text, measured)
+        if not commit:
+            commit = _resolve_ref(text, measured, [*repositories, str(Path.cwd())], settings)
+        if commit in names:
+            raise ConfigError(f"both sides are commit {format_commit(commit)}", where="compare")
+        is_hash = commit.startswith(text.partition("+")[0])
+        names[commit] = format_commit(commit) if is_hash else f"{text} ({format_commit(commit)})"
+    return names
+
+
+def _find_measured(text: str, measured: Iterable[str]) -> str:
+    """Find the measured commit that a hash, or its beginning, means; '' for none."""
+    start, plus, tree = text.partition("+")
+    if not _HASH.fullmatch(start):
+        return ""
+    candidates = [
+        commit
+        for commit in measured
+        if commit.startswith(start)
+        and bool(plus) == ("+" in commit)
+        and (tree == DIRTY_SUFFIX or commit.partition("+")[2].startswith(tree))
+    ]
+    if len(candidates) > 1:
+        raise ConfigError(
+            f"{text!r} fits {len(candidates)} measured commits: {_list_commits(candidates)}",
+            where="compare",
+            hint="Give more digits.",
+        )
+    return candidates[0] if candidates else ""
+
+
+def _resolve_ref(
+    text: str, measured: Iterable[str], repositories: Iterable[str], settings: Settings
+) -> str:
+    """Resolve a ref by Git in several repositories to the one measured commit that it means."""
+    resolved: set[str] = set()
+    errors: list[SourceError] = []
+    for repository in repositories:
+        try:
+            resolved.add(open_repository(repository, text, settings.git_dir)[1])
+        except SourceError as error:
+            errors.append(error)
+    found = resolved.intersection(measured)
+    if len(found) == 1:
+        return found.pop()
+    if found:
+        raise ConfigError(
+            f"{text!r} is another commit in each of several repositories: {_list_commits(found)}",
+            where="compare",
+            hint="Name the commit by its hash.",
+        )
+    if not resolved and errors:
+        raise errors[0]
+    where = f" ({_list_commits(resolved)})" if resolved else ""
+    raise NothingToDoError(
+        f"no measurement of commit {text}{where} is selected",
+        where="compare",
+        hint=f"Commits measured: {_list_commits(measured) or 'none'}.",
+    )
+
+
+def _list_commits(commits: Iterable[str]) -> str:
+    """List commits, those of modified trees with the hash that distinguishes them."""
+    ordered = sorted(commits)
+    shown = [f"{commit.partition('+')[0][:COMMIT_DIGITS]}{_tree_of(commit)}" for commit in ordered]
+    more = len(shown) - MAX_LISTED
+    return ", ".join(shown[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _tree_of(commit: str) -> str:
+    _, plus, tree = commit.partition("+")
+    return plus + tree
