@@ -1,17 +1,44 @@
-"""ROOT releases on the package index, as pip sees it."""
+"""ROOT releases on the package index, as pip sees it, and those that are installed."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.failures import ExecutionError
+from treehammer.collectors.software import providers
 from treehammer.collectors.software.provider_tools import drop_foreign_python, run_tool
 from treehammer.collectors.software.wheel_releases import WHEELS
-from treehammer.errors import SoftwareError
+from treehammer.errors import ConfigError, SoftwareError, suggest_word
 
 _VERSIONS_LINE = re.compile(r"^Available versions:\s*(.+)$", re.MULTILINE)
+_CYCLE = re.compile(r"\d+\.\d+(?=\.)")
+_WHEEL_PREFIX = "wheel:"
+
+
+@dataclass(frozen=True)
+class ListedRelease:
+    """A ROOT release that can be installed, or is.
+
+    Attributes:
+        release: value of the root axis.
+        cycle: its production or development cycle, such as ``6.40``; '' where the release of a wheel
+            is not known.
+        wheel: version of the package ROOT that contains it.
+        is_cached: whether it is installed in the cache.
+        is_newest: whether it is the newest patch of its cycle; None where the index did not answer.
+    """
+
+    release: str
+    cycle: str
+    wheel: str
+    is_cached: bool
+    is_newest: bool | None
 
 
 def list_root_releases() -> list[str]:
@@ -24,7 +51,7 @@ def list_root_releases() -> list[str]:
         SoftwareError: pip is missing, or the index does not answer.
     """
     command = [sys.executable, "-m", "pip", "index", "versions", "ROOT", "--pre"]
-    command += ["--no-input", "--disable-pip-version-check"]
+    command += ["--no-input", "--disable-pip-version-check", "--retries", "1"]
     try:
         printed = run_tool(command, drop_foreign_python(os.environ), "listing the wheels of ROOT")
     except ExecutionError as fault:
@@ -40,4 +67,78 @@ def parse_index_listing(printed: str) -> list[str]:
     match = _VERSIONS_LINE.search(printed)
     wheels = [part.strip() for part in match.group(1).split(",")] if match else []
     releases = {wheel: release for release, wheel in WHEELS.items()}
-    return [releases.get(wheel, f"wheel:{wheel}") for wheel in wheels if wheel]
+    return [releases.get(wheel, f"{_WHEEL_PREFIX}{wheel}") for wheel in wheels if wheel]
+
+
+def list_cached_releases(software_dir: Path) -> list[str]:
+    """List the ROOT releases that are installed in the cache."""
+    releases = providers.list_prepared_releases(software_dir)
+    return [*releases, *providers.list_prepared_wheels(software_dir)]
+
+
+def describe_releases(offered: Sequence[str] | None, cached: Sequence[str]) -> list[ListedRelease]:
+    """Describe releases, newest first: wheels of unknown release, then by version.
+
+    Args:
+        offered: values of the root axis that the index offers; None where it did not answer.
+        cached: those that are installed, whether or not they are offered.
+    """
+    names = dict.fromkeys([*(offered or ()), *cached])
+    releases = sorted((name for name in names if name in WHEELS), key=_sort_key, reverse=True)
+    newest: dict[str, str] = {}
+    for release in releases:
+        newest.setdefault(_find_cycle(release), release)
+    return [
+        ListedRelease(
+            release=name,
+            cycle=_find_cycle(name) if name in WHEELS else "",
+            wheel=WHEELS.get(name, name.removeprefix(_WHEEL_PREFIX)),
+            is_cached=name in cached,
+            is_newest=None if offered is None else name in newest.values(),
+        )
+        for name in [*(name for name in names if name not in WHEELS), *releases]
+    ]
+
+
+def _find_cycle(release: str) -> str:
+    match = _CYCLE.match(release)
+    return match[0] if match else ""
+
+
+def _sort_key(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split("."))
+
+
+def check_unknown_wheels(
+    requests: Iterable[SoftwareRequest], software_dir: Path, *, where: str
+) -> None:
+    """Refuse wheels of unknown release that neither the cache nor the index has.
+
+    The index is asked only for such wheels. Where it does not answer, the installation will tell.
+
+    Raises:
+        ConfigError: there is no such wheel; ``where`` is the option or key that names it.
+    """
+    unknown = [
+        request
+        for request in requests
+        if request.provider == "wheel"
+        and request.version not in WHEELS
+        and providers.find_missing_release(request, software_dir)
+    ]
+    if not unknown:
+        return
+    try:
+        offered = list_root_releases()
+    except SoftwareError:
+        return
+    wheels = [
+        f"{_WHEEL_PREFIX}{WHEELS[release]}" if release in WHEELS else release for release in offered
+    ]
+    for request in unknown:
+        if request.request not in wheels:
+            raise ConfigError(
+                f"the package index has no wheel {request.version} of ROOT",
+                where=where,
+                hint=f"{suggest_word(request.request, wheels)}See: treehammer releases",
+            )

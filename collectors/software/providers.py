@@ -33,7 +33,7 @@ import re
 import shutil
 import sys
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..job_spec import SoftwareRequest
 from ..record.failures import ExecutionError
@@ -163,24 +163,41 @@ _PARSERS = {
 
 
 def _describe_unknown_request(text: str, release: str) -> str:
-    known = ", ".join(WHEELS)
     provider, colon, _ = text.partition(":")
+    if _RELEASE_PATTERN.fullmatch(release):
+        nearest = " or ".join(map(repr, find_nearest_releases(release, WHEELS)))
+        return (
+            f"no wheel of ROOT {release}; did you mean {nearest}? `treehammer releases` lists all; "
+            f"write 'path:/its/folder@{release}' for an installed build, "
+            f"'cvmfs:ROOT/{release.replace('/', '.')}/PLATFORM' for one on CVMFS"
+        )
+    known = ", ".join(WHEELS)
     if colon and provider not in _PROVIDER_PREFIXES:
         near = difflib.get_close_matches(provider, _PROVIDER_PREFIXES, n=1)
     else:
         near = difflib.get_close_matches(release, [*WHEELS, "current", "none"], n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    if _RELEASE_PATTERN.fullmatch(release):
-        return (
-            f"no wheel of ROOT {release}; {hint}wheels: {known}; "
-            f"write 'path:/its/folder@{release}' for an installed build, "
-            f"'cvmfs:ROOT/{release.replace('/', '.')}/PLATFORM' for one on CVMFS"
-        )
     return (
         f"{text!r} names no ROOT; {hint}known: a release ({known}), 'path:/folder' "
         "of an installation or build tree, 'cvmfs:VIEW/PLATFORM', 'wrap:COMMAND', "
         "'xrootd:VERSION', 'build:/folder' or 'pypi:NAME==VERSION' (without ROOT), 'current' or 'none'"
     )
+
+
+def find_nearest_releases(release: str, releases: Iterable[str]) -> List[str]:
+    """Find the releases nearest to a missing one: those of its cycle, else its neighbors."""
+    wanted = _split_version(release)
+    ordered = sorted(releases, key=_split_version)
+    same_cycle = [known for known in ordered if _split_version(known)[:2] == wanted[:2]]
+    if same_cycle:
+        return same_cycle
+    older = [known for known in ordered if _split_version(known) < wanted]
+    newer = [known for known in ordered if _split_version(known) > wanted]
+    return older[-1:] + newer[:1]
+
+
+def _split_version(release: str) -> Tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", release))
 
 
 # --- Preparing: on the submitting side, never in a job --------------------------------------
@@ -256,6 +273,20 @@ def list_prepared_releases(software_dir: PathLike) -> Dict[str, str]:
     """List the usable releases of ROOT in ``software_dir``: version -> folder, oldest first."""
     found = {v: _find_prepared_folder(make_root_release(v), software_dir) for v in sorted(WHEELS)}
     return {version: folder for version, folder in found.items() if folder}
+
+
+def list_prepared_wheels(software_dir: PathLike) -> List[str]:
+    """List the usable wheels of ROOT whose release is not known, as ``wheel:VERSION``."""
+    prefix = "root-"
+    folders = os.listdir(software_dir) if os.path.isdir(software_dir) else []
+    versions = sorted(name[len(prefix) :] for name in folders if name.startswith(prefix))
+    return [
+        f"wheel:{version}"
+        for version in versions
+        if version not in WHEELS
+        and _is_wheel_version(version)
+        and _find_prepared_folder(make_root_release(version), software_dir)
+    ]
 
 
 def is_installed_release(request: SoftwareRequest) -> bool:

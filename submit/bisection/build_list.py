@@ -11,7 +11,9 @@ from pathlib import Path
 
 from treehammer.analysis.bisection.step_search import MAX_BUILDS
 from treehammer.analysis.samples.sample import natural_sort_key
+from treehammer.collectors.package_index import check_unknown_wheels
 from treehammer.collectors.software.provider_tools import extract_error_line
+from treehammer.collectors.software.providers import parse_software_request
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, SoftwareError, suggest_word
 from treehammer.hctests.git.pinned_tests import open_repository
@@ -69,6 +71,23 @@ def list_builds(good: str, bad: str, over: str) -> list[ListedBuild]:
         names = [part.strip() for part in over.split(",")]
     builds = [ListedBuild(name, name) for name in dict.fromkeys(filter(None, names))]
     return _select_range(builds, good, bad, "--over")
+
+
+def check_builds(builds: Sequence[ListedBuild], software_dir: Path) -> None:
+    """Refuse builds that are no values of the root axis, all at once and before anything is measured.
+
+    Raises:
+        ConfigError: a build names no ROOT, or a wheel that does not exist.
+    """
+    requests, problems = [], []
+    for build in builds:
+        try:
+            requests.append(parse_software_request(build.name))
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigError("\n  ".join(problems), where="--over")
+    check_unknown_wheels(requests, software_dir, where="--over")
 
 
 def _list_package_releases(good: str, bad: str, requirements: str) -> list[ListedBuild]:

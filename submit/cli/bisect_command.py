@@ -27,7 +27,12 @@ from treehammer.submit.bisection.bisection_state import (
     ProbeRecord,
     load_state,
 )
-from treehammer.submit.bisection.build_list import CommitSource, list_builds, list_commits
+from treehammer.submit.bisection.build_list import (
+    CommitSource,
+    check_builds,
+    list_builds,
+    list_commits,
+)
 from treehammer.submit.bisection.commit_builds import DEFAULT_SOFTWARE, FOLDER_PLACEHOLDER
 from treehammer.submit.bisection.probe_results import is_exact_counter
 from treehammer.submit.cli.site_names import complete_sites
@@ -191,6 +196,8 @@ def _make_question(
         raise ConfigError("the builds are the values of this axis", where="-P root")
     source = _parse_source(over, repository, command, software)
     builds = list_commits(good, bad, source, settings) if source else list_builds(good, bad, over)
+    if not source:
+        check_builds(builds, settings.software_dir)
     if exact is None:
         definition = load_pinned_test(spec, {}, {}, settings).definition
         exact = is_exact_counter(metric, definition)

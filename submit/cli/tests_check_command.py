@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from treehammer.collectors.package_index import check_unknown_wheels
+from treehammer.collectors.software.providers import parse_software_request
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.generated_spec import (
@@ -99,6 +101,7 @@ def _check_test(spec: str, settings: Settings, *, compiles: bool) -> _CheckedTes
     shown = mask_credentials(spec)
     try:
         pinned = pinned_tests.pin_test(spec, settings)
+        _check_wheels(pinned, settings)
         problems = [*_find_dataset_problems(pinned, settings)]
         if compiles:
             problems += find_compile_problems(pinned, settings, progress_bar)
@@ -108,6 +111,11 @@ def _check_test(spec: str, settings: Settings, *, compiles: bool) -> _CheckedTes
     file = pinned.folder / TEST_FILE_NAME
     lines = tuple(f"{file}: {one}" for one in problems)
     return _CheckedTest(shown, pinned, lines, ExitCode.USAGE if lines else ExitCode.DONE)
+
+
+def _check_wheels(pinned: PinnedTest, settings: Settings) -> None:
+    releases = map(parse_software_request, pinned.definition.axis_values("root"))
+    check_unknown_wheels(releases, settings.software_dir, where="matrix.root")
 
 
 def _find_dataset_problems(pinned: PinnedTest, settings: Settings) -> Iterator[ContentProblem]:

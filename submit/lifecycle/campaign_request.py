@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.package_index import check_unknown_wheels
 from treehammer.collectors.software import providers
 from treehammer.collectors.software_preparation import prepare_root, try_root
 from treehammer.config import Settings
@@ -113,6 +114,9 @@ def plan_request(
     site_software = resolve_site_software(job_sites, releases)
     notes: list[str] = []
     if any(site.batch == LOCAL_BATCH for site in job_sites):
+        check_unknown_wheels(
+            releases.values(), settings.software_dir, where=f"{definition.name}: axis root"
+        )
         releases, notes = _prepare_releases(releases, settings, fetch_bars)
     pairs = pair_sites(selection.storage, selection.runners)
     doors, _ = select_doors(definition, pairs, selection.excluded)

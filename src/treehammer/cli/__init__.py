@@ -65,6 +65,10 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             "submit.cli.sites.site_status_commands:sites",
             "List, check and import sites; show their states.",
         ),
+        "releases": LazyCommand(
+            "collectors.cli.releases_command:releases_command",
+            "List ROOT releases that can be installed, and cached ones.",
+        ),
         "doctor": LazyCommand(
             "submit.cli.doctor_command:doctor", "Check this installation; name remedies."
         ),

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from treehammer.cli import cli
 from treehammer.collectors import package_index
+from treehammer.collectors.cli import releases_command
 from treehammer.collectors.record.failures import ExecutionError
-from treehammer.collectors.software import provider_tools
+from treehammer.collectors.software import provider_tools, wheel_releases
 from treehammer.collectors.software.providers import parse_software_request
 from treehammer.collectors.software.wheel_releases import (
     expected_root_version,
     find_release,
 )
-from treehammer.errors import SoftwareError
+from treehammer.errors import ConfigError, SoftwareError
 
 LISTING = """ROOT (0.1a13)
 Available versions: 0.1a13, 0.1a12, 0.1a10
@@ -49,3 +55,79 @@ def test_known_release_must_report_its_version() -> None:
     for text in ("wheel:6.41.00", "0.1a13", "wheel:new"):
         with pytest.raises(ValueError, match=r"no wheel of ROOT|names no ROOT"):
             parse_software_request(text)
+
+
+OFFERED = ["wheel:0.1a13", "6.40.00", "6.38.00", "6.39.01"]
+
+
+def test_releases_are_described_by_cycle_and_state() -> None:
+    described = package_index.describe_releases(OFFERED, ["6.38.00", "wheel:0.1a7"])
+    assert [(one.release, one.cycle, one.wheel) for one in described] == [
+        ("wheel:0.1a13", "", "0.1a13"),
+        ("wheel:0.1a7", "", "0.1a7"),
+        ("6.40.00", "6.40", "0.1a12"),
+        ("6.39.01", "6.39", "0.1a9"),
+        ("6.38.00", "6.38", "0.1a10"),
+    ]
+    assert [one.release for one in described if one.is_cached] == ["wheel:0.1a7", "6.38.00"]
+    assert [one.release for one in described if one.is_newest] == ["6.40.00", "6.39.01", "6.38.00"]
+
+
+def test_older_patch_is_not_the_newest_of_its_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(wheel_releases.WHEELS, "6.38.10", "0.1a20")
+    newest = {
+        one.release: one.is_newest
+        for one in package_index.describe_releases(["6.38.10"], ["6.38.00"])
+    }
+    assert newest == {"6.38.10": True, "6.38.00": False}
+
+
+def test_command_lists_cached_releases_without_network(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail() -> list[str]:
+        raise SoftwareError("no route to the index")
+
+    monkeypatch.setattr(releases_command, "list_root_releases", fail)
+    monkeypatch.setattr(releases_command, "list_cached_releases", lambda _: ["6.38.00"])
+    result = CliRunner().invoke(
+        cli, ["--cache-dir", str(tmp_path), "--data-dir", str(tmp_path), "releases", "--json"]
+    )
+    assert result.stderr == "Only cached releases are listed: no route to the index\n"
+    assert json.loads(result.stdout) == [
+        {
+            "release": "6.38.00",
+            "cycle": "6.38",
+            "wheel": "0.1a10",
+            "is_cached": True,
+            "is_newest": None,
+        }
+    ]
+
+
+def test_wheel_that_the_index_lacks_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(package_index, "list_root_releases", lambda: OFFERED)
+
+    def check(text: str) -> None:
+        package_index.check_unknown_wheels(
+            [parse_software_request(text)], tmp_path, where="-P root"
+        )
+
+    for offered in ("wheel:0.1a13", "wheel:0.1a12", "6.37.01", "current"):
+        check(offered)
+    with pytest.raises(ConfigError, match=r"no wheel 0\.1a14 of ROOT\n.*mean 'wheel:0\.1a1[0-9]'"):
+        check("wheel:0.1a14")
+
+
+def test_unknown_wheel_is_left_to_pip_without_network(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail() -> list[str]:
+        raise SoftwareError("no route")
+
+    monkeypatch.setattr(package_index, "list_root_releases", fail)
+    package_index.check_unknown_wheels(
+        [parse_software_request("wheel:0.1a14")], tmp_path, where="-P root"
+    )

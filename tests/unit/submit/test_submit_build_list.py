@@ -16,7 +16,12 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError, SoftwareError, SourceError
 from treehammer.hctests.git.pinned_tests import open_repository
 from treehammer.hctests.git.repository import Repository
-from treehammer.submit.bisection.build_list import CommitSource, list_builds, list_commits
+from treehammer.submit.bisection.build_list import (
+    CommitSource,
+    check_builds,
+    list_builds,
+    list_commits,
+)
 from treehammer.submit.bisection.commit_builds import BuildFailedError, CommitBuilder
 
 
@@ -40,6 +45,13 @@ def test_file_has_one_build_a_line(tmp_path: Path) -> None:
 def test_unknown_build_is_named() -> None:
     with pytest.raises(ConfigError, match=r"6\.40\.01 is not among the builds\n.*6\.40\.00"):
         list_builds("6.38.00", "6.40.01", "6.38.00,6.40.00")
+
+
+def test_builds_that_do_not_exist_are_all_refused(tmp_path: Path) -> None:
+    builds = list_builds("6.38.00", "6.40.00", "6.38.00,6.38.04,6.39.02,6.40.00")
+    with pytest.raises(ConfigError, match=r"ROOT 6\.38\.04; .*\n.*ROOT 6\.39\.02; did you mean"):
+        check_builds(builds, tmp_path)
+    check_builds([build for build in builds if build.name in ("6.38.00", "6.40.00")], tmp_path)
 
 
 def test_wrong_order_is_refused() -> None:

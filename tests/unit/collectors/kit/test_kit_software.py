@@ -47,6 +47,10 @@ def test_current_and_none_have_no_location(text: str) -> None:
     "text, expected",
     [
         ("6.40.0", "did you mean '6.40.00'"),
+        ("6.38.06", "did you mean '6.38.00'?"),
+        ("6.39.00", "did you mean '6.39.01'?"),
+        ("6.36.02", "did you mean '6.37.01'?"),
+        ("6.41.00", "did you mean '6.40.00'?"),
         ("curent", "did you mean 'current'"),
         ("6.32.02", "'path:/its/folder@6.32.02'"),
         ("path:", "names no ROOT"),
