@@ -1,4 +1,4 @@
-"""The verb ``check``: a plugin for Nagios and its relatives, and documents for WLCG's monitoring."""
+"""The verb ``check``: a plugin for Nagios and its relatives, documents for WLCG's monitoring, limits."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from treehammer.analysis.alarms.alarm_levels import (
     worst_level,
 )
 from treehammer.analysis.alarms.remote_states import RemoteService
+from treehammer.analysis.cli.limit_output import JSON, MARKDOWN, print_limits
 from treehammer.config import Settings
 from treehammer.errors import NothingToDoError, StoreError, TreehammerError
 from treehammer.optional_packages import require_package
 from treehammer.sql.auth.access_keys import load_user_key
+from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import make_single_line
 from treehammer.web_addresses import is_allowed_address
 
-PLUGIN, JSON, MONIT = "plugin", "json", "monit"
+PLUGIN, MONIT = "plugin", "monit"
 #: Value of --service without an address.
 _DATABASE = "-"
 
@@ -71,16 +73,22 @@ class _PluginCommand(click.Command):
     help="State of the results service; with an address, also whether it answers.",
 )
 @click.option(
+    "--campaign",
+    metavar="ID|last",
+    help="Limits that the campaign's test states in [[expect]].",
+    shell_complete=complete_campaigns,
+)
+@click.option(
     "--all", "everything", is_flag=True, help="States of all sites, releases, the service."
 )
 @click.option("--url", metavar="URL", help="Ask this results service instead of the database.")
 @click.option(
     "--format",
     "form",
-    type=click.Choice((PLUGIN, JSON, MONIT)),
+    type=click.Choice((PLUGIN, JSON, MONIT, MARKDOWN)),
     default=PLUGIN,
     show_default=True,
-    help="Lines of a plugin, JSON, or JSON for WLCG's monitoring.",
+    help="Lines of a plugin, JSON, JSON for WLCG's monitoring; of --campaign a table, JSON or Markdown.",
 )
 @click.option(
     "--producer",
@@ -103,6 +111,7 @@ def check_command(
     site: str | None,
     release: str | None,
     service: str | None,
+    campaign: str | None,
     everything: bool,
     url: str | None,
     form: str,
@@ -110,26 +119,35 @@ def check_command(
     verbose: int,
     timeout: int,
 ) -> int:
-    """Print the state of a site, a ROOT release or the service, for monitoring.
+    """Print the state of a site, a ROOT release or the service, for monitoring, or a campaign's limits.
 
     The exit code is that of a plugin for Nagios: 0 OK or downtime, 1 WARNING, 2 CRITICAL, 3 UNKNOWN,
-    which other commands use differently. Wrong usage is UNKNOWN. JSON leaves with 0.
+    which other commands use differently. Wrong usage is UNKNOWN. JSON of states leaves with 0.
+
+    With --campaign it is 1 if a limit is missed for certain, 3 if one could not be judged or
+    measurements are not there, and else 0: all are kept, or undecided for noise.
 
     \b
     Example: treehammer check --site SITE_A
              treehammer check --release 6.40.00 -v
              treehammer check --service https://results.example.org
              treehammer check --all --format monit
+             treehammer check --campaign last --format markdown
     """
-    require_package("nagiosplugin")
     subjects = [
         (AlarmKind.SITE, site),
         (AlarmKind.RELEASE, release),
         (AlarmKind.SERVICE, service and SERVICE_NAME),
     ]
     chosen = [(kind, name) for kind, name in subjects if name is not None]
-    if len(chosen) + everything != 1:
-        return _print_failure("", "give one of --site, --release, --service and --all")
+    if len(chosen) + everything + (campaign is not None) != 1:
+        options = "--site, --release, --service, --campaign and --all"
+        return _print_failure("", f"give one of {options}")
+    if campaign is not None:
+        return _check_limits(settings, campaign, url, form)
+    if form == MARKDOWN:
+        return _print_failure("", "--format markdown is for --campaign")
+    require_package("nagiosplugin")
     if service not in (None, _DATABASE):
         url = service
     kind, name = chosen[0] if chosen else (None, "")
@@ -139,6 +157,23 @@ def check_command(
         return _print_error(kind, name, error)
     _print_states(states, form, producer, verbose)
     return worst_level(*(one.level for one in states)).code if form == PLUGIN else 0
+
+
+def _check_limits(settings: Settings, campaign: str, url: str | None, form: str) -> int:
+    """Judge and print the limits of a campaign; return the exit code."""
+    # scipy takes a third of a second to load, which checks of states should not pay for.
+    from treehammer.analysis.comparison.limit_outcomes import judge_limits
+
+    if url is not None or form == MONIT:
+        option = "--format monit" if form == MONIT else "--url"
+        return _print_failure("", f"{option} and --campaign are mutually exclusive")
+    with Store.open(settings.database, create=False) as store:
+        row = store.campaign(campaign)
+        report = judge_limits(store, row, time.time_ns() // 1000)
+    if not report.outcomes:
+        return _print_failure("", f"the test of {row.name} states no limit; add [[expect]] to it")
+    print_limits(report, form)
+    return report.exit_code
 
 
 def _load_states(

@@ -48,7 +48,7 @@ def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> l
             sides[key][0 if value == a else 1].append(sample)
         else:
             others[key].add((sample.job_id, sample.attempt, sample.round))
-    label = _label_series([*chain.from_iterable(chain.from_iterable(sides.values()))], axis)
+    label = label_series([*chain.from_iterable(chain.from_iterable(sides.values()))], axis)
     found = []
     for key, (left, right) in sides.items():
         one = (left or right)[0]
@@ -68,8 +68,13 @@ def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> l
     )
 
 
-def _label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
-    """Map release keys to their shortest distinguishing names in this comparison."""
+def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
+    """Map release keys to their shortest distinguishing names among these samples.
+
+    Args:
+        samples: executions of all series.
+        axis: the compared axis, which names leave out; '' for none.
+    """
     varying = tuple(name for name in find_varying_axes(s.variant for s in samples) if name != axis)
     one_test = len({sample.test_name for sample in samples}) == 1
     by_release = {release_key(sample, axis): sample for sample in samples}

@@ -61,6 +61,30 @@ def load_headline_rows(
     return rows
 
 
+def load_metric_rows(
+    store: ResultsReader,
+    selection: Selection,
+    columns: Sequence[str],
+    metrics: Sequence[HeadlineMetric],
+) -> list[Row]:
+    """Load measurements with these metrics in place of the headline of their tests.
+
+    Args:
+        store: the database.
+        selection: the measurements.
+        columns: catalogue columns, of them ``campaign_id`` and ``measurement_id``.
+        metrics: metrics of the catalogue, of a test's own, or figures of operations.
+    """
+    names = [metric.name for metric in metrics if metric.name in METRICS_BY_NAME]
+    with store.snapshot() as snapshot:
+        rows: list[Row] = list(snapshot.measurements(selection, tuple({*columns, *names})))
+        for row in rows:
+            row["headline"], row["exact_metrics"] = tuple(metrics), {}
+        _add_own_metrics(snapshot, selection, rows)
+        _add_figures(snapshot, selection, rows)
+    return rows
+
+
 @dataclass(frozen=True)
 class _Statement:
     """Headline metrics of a test, and its exact ones with their better direction."""

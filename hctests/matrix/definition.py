@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from treehammer.collectors.job_spec import SOLO, BuildCommand, ServerCommand
 from treehammer.hctests.matrix.load_settings import LoadSettings
+
+if TYPE_CHECKING:
+    from treehammer.hctests.matrix.expected_limits import ExpectedLimit
 
 Scalar = str | int | float | bool
 
@@ -132,6 +135,7 @@ class TestDefinition:
     ``before`` applies settings of a server before each execution.
     ``libraries`` are loaded and ``imports`` imported before a file is opened.
     ``build`` builds libraries of the test on the node.
+    ``expect`` holds limits of metrics, which are no part of the test's identity.
     """
 
     name: str
@@ -162,6 +166,7 @@ class TestDefinition:
     libraries: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     build: BuildCommand | None = None
+    expect: tuple[ExpectedLimit, ...] = ()
 
     __test__ = False  # not a pytest class
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from treehammer.collectors.record.exact_counters import COUNTER_NAMES
@@ -32,7 +32,7 @@ class HeadlineMetric:
     Attributes:
         name: name in the catalogue, of the test's own metric, or of a figure of an operation.
         unit: its unit; ``1`` for counts and ratios.
-        better: ``lower`` or ``higher``.
+        better: ``lower`` or ``higher``; '' for neither.
         figure: of :data:`OPERATION_FIGURES`; '' for a metric that measurements hold.
         operation: operation of the figure; '' for the main one of a load.
     """
@@ -67,31 +67,46 @@ def find_headline_metric(
         KeyError: nothing has this name.
         ValueError: it cannot be judged, with the reason.
     """
+    metric = find_numeric_metric(name, own, is_load=is_load)
     if name in own:
         if own[name].exact:
             raise ValueError("is exact, so that every comparison lists it anyway")
-        if own[name].better not in ("lower", "higher"):
+        if metric.better not in ("lower", "higher"):
             raise ValueError(f'needs a direction: better = "lower" or "higher" in [metrics.{name}]')
+    if name in COUNTER_NAMES:
+        raise ValueError("is an exact counter, which every comparison lists anyway")
+    if not metric.better:
+        raise ValueError("has no direction: neither a lower nor a higher value is better")
+    return metric
+
+
+def find_numeric_metric(
+    name: str, own: Mapping[str, MetricDeclaration], *, is_load: bool
+) -> HeadlineMetric:
+    """Find any number by name, exact counters and metrics without a direction included.
+
+    Args:
+        name: name as stated in the test.
+        own: metrics that the test declares.
+        is_load: whether its measurements have operations.
+
+    Raises:
+        KeyError: nothing has this name.
+        ValueError: the test's measurements hold no such number, with the reason.
+    """
+    if name in own:
         return HeadlineMetric(name, own[name].unit, own[name].better)
     if name in METRICS_BY_NAME:
-        return _find_catalogue_metric(name)
+        metric = METRICS_BY_NAME[name]
+        if metric.type not in ("int", "float"):
+            raise ValueError("is not a number")
+        return HeadlineMetric(name, metric.unit, metric.better)
     operation, figure = _split_figure(name)
     if not figure:
         raise KeyError(name)
     if not is_load:
         raise ValueError("is a figure of operations, which only a test with the table [load] has")
     return HeadlineMetric(name, *OPERATION_FIGURES[figure], figure, operation)
-
-
-def _find_catalogue_metric(name: str) -> HeadlineMetric:
-    metric = METRICS_BY_NAME[name]
-    if metric.type not in ("int", "float"):
-        raise ValueError("is not a number")
-    if name in COUNTER_NAMES:
-        raise ValueError("is an exact counter, which every comparison lists anyway")
-    if not metric.better:
-        raise ValueError("has no direction: neither a lower nor a higher value is better")
-    return HeadlineMetric(name, metric.unit, metric.better)
 
 
 def _split_figure(name: str) -> tuple[str, str]:
@@ -107,13 +122,24 @@ def _split_figure(name: str) -> tuple[str, str]:
 
 def list_headline_names(own: Mapping[str, MetricDeclaration], *, is_load: bool) -> Iterator[str]:
     """Yield all names that :func:`find_headline_metric` accepts."""
+    return _list_accepted(find_headline_metric, own, is_load=is_load)
+
+
+def list_numeric_names(own: Mapping[str, MetricDeclaration], *, is_load: bool) -> Iterator[str]:
+    """Yield all names that :func:`find_numeric_metric` accepts."""
+    return _list_accepted(find_numeric_metric, own, is_load=is_load)
+
+
+def _list_accepted(
+    find: Callable[..., HeadlineMetric], own: Mapping[str, MetricDeclaration], *, is_load: bool
+) -> Iterator[str]:
     figures = [
         *OPERATION_FIGURES,
         *(f"{operation}_{figure}" for operation in OPERATIONS for figure in OPERATION_FIGURES),
     ]
     for name in (*own, *METRICS_BY_NAME, *(figures if is_load else ())):
         try:
-            find_headline_metric(name, own, is_load=is_load)
+            find(name, own, is_load=is_load)
         except ValueError:
             continue
         yield name

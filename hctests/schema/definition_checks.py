@@ -145,7 +145,7 @@ def check_rule(
         except ValueError as error:
             yield DocumentProblem(here, f"{error} (expected {axes.find_axis(name).expected})")
             continue
-        listed = path[0] == "exclude" or name == "door"
+        listed = path[0] in ("exclude", "expect") or name == "door"
         if listed and value not in known[name]:
             values = ", ".join(map(repr, known[name]))
             yield DocumentProblem(
@@ -265,12 +265,17 @@ def check_metrics(names: Sequence[str]) -> Iterator[DocumentProblem]:
             )
 
 
+def declare_metrics(document: DefinitionDocument) -> dict[str, MetricDeclaration]:
+    """Return the metrics of [metrics] by name."""
+    return {
+        name: MetricDeclaration(metric.unit, metric.better, exact=metric.exact)
+        for name, metric in document.metrics.items()
+    }
+
+
 def check_headline(names: Sequence[str], document: DefinitionDocument) -> Iterator[DocumentProblem]:
     """Check that the headline metrics exist, have a direction and are named once."""
-    own = {
-        name: MetricDeclaration(one.unit, one.better, exact=one.exact)
-        for name, one in document.metrics.items()
-    }
+    own = declare_metrics(document)
     is_load = document.load is not None
     for index, name in enumerate(names):
         path: KeyPath = ("test", "headline", index)

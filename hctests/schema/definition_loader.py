@@ -25,11 +25,13 @@ from treehammer.hctests.matrix.definition import (
     TestDefinition,
     detect_payload_kind,
 )
+from treehammer.hctests.matrix.expected_limits import ExpectedLimit, LimitBounds
 from treehammer.hctests.matrix.load_settings import LoadCeiling, LoadSettings
 from treehammer.hctests.schema import (
     definition_checks,
     document_problems,
     file_checks,
+    limit_checks,
     toml_positions,
 )
 from treehammer.hctests.schema.document_problems import DocumentProblem
@@ -38,6 +40,7 @@ from treehammer.hctests.schema.toml_models import (
     BeforeTable,
     BuildTable,
     DefinitionDocument,
+    ExpectTable,
     LoadTable,
     validate_definition,
 )
@@ -69,7 +72,7 @@ def override_definition(
     """Apply ``-P axis=v1,v2`` and ``-S key=value`` with the checks of :func:`load_definition`.
 
     Rules of exclude and include with a value that an axis no longer has are dropped, and so are
-    twins of formats.
+    twins of formats and limits for variants with such a value.
 
     Args:
         definition: the definition as loaded.
@@ -152,6 +155,7 @@ def _check_contents(definition: TestDefinition, folder: Path) -> Iterator[Docume
     if definition.payload_kind == "executable":
         yield from file_checks.check_executable(folder, definition.payload)
     yield from file_checks.check_dictionary_files(folder, definition)
+    yield from limit_checks.check_bases(definition)
     for table, one in (("before", definition.before), ("build", definition.build)):
         if one:
             yield from file_checks.check_executable(folder, one.command, (table, "command"))
@@ -177,6 +181,7 @@ def _check_across_keys(
     yield from definition_checks.check_twins(document.twins, str(main), matrix)
     yield from definition_checks.check_metrics(tuple(document.metrics))
     yield from definition_checks.check_headline(document.test.headline, document)
+    yield from limit_checks.check_limits(document.expect, document, matrix)
     yield from definition_checks.check_settings(dict(document.settings))
     yield from definition_checks.check_environment(
         document.environment, matrix, builds=document.build is not None
@@ -309,7 +314,14 @@ def _build_definition(
         libraries=tuple(test.load),
         imports=tuple(test.imports),
         build=_build_build(document.build) if document.build else None,
+        expect=tuple(map(_build_limit, document.expect)),
     )
+
+
+def _build_limit(table: ExpectTable) -> ExpectedLimit:
+    sites = {site: LimitBounds(at.at_most, at.at_least) for site, at in table.sites.items()}
+    where = _normalize_rule(table.where)
+    return ExpectedLimit(table.metric, table.at_most, table.at_least, table.base, where, sites)
 
 
 def _build_before(table: BeforeTable, axes: Mapping[str, tuple[Scalar, ...]]) -> ServerCommand:
@@ -352,6 +364,7 @@ def _build_document(definition: TestDefinition) -> dict[str, Any]:
         "environment": values["environment"],
         "twins": values["twins"],
         "metrics": values["metrics"],
+        "expect": [*values["expect"]],
         **({"load": values["load"]} if definition.load else {}),
         **({"before": _build_before_table(definition.before)} if definition.before else {}),
         **({"build": _build_build_table(definition.build)} if definition.build else {}),
@@ -401,6 +414,11 @@ def _drop_conflicts(raw: dict[str, Any], axis: str, values: Sequence[Scalar]) ->
         raw["twins"] = {one: twin for one, twin in raw["twins"].items() if one in values}
     for kind in ("exclude", "include"):
         raw[kind] = [rule for rule in raw[kind] if axis not in rule or rule[axis] in values]
+    raw["expect"] = [
+        limit
+        for limit in raw["expect"]
+        if axis not in limit["where"] or limit["where"][axis] in values
+    ]
 
 
 def _override_key(raw: dict[str, Any], key: str, text: str) -> Iterator[DocumentProblem]:

@@ -249,6 +249,41 @@ class BuildTable(StrictModel):
     )
 
 
+class SiteLimitTable(StrictModel):
+    """A [expect.sites.SITE] table: bounds that replace those of its [[expect]] at one site."""
+
+    at_most: float | None = Field(None, description="Upper bound at this site.")
+    at_least: float | None = Field(None, description="Lower bound at this site.")
+
+
+class ExpectTable(StrictModel):
+    """A [[expect]] table: limits of a metric."""
+
+    metric: str = Field(
+        min_length=1,
+        max_length=100,
+        description="Any number of the catalogue, of [metrics], or of operations, e.g. open_p99_s.",
+    )
+    at_most: float | None = Field(
+        None,
+        description="Upper bound in the metric's unit; with base a multiple of the base's value.",
+    )
+    at_least: float | None = Field(None, description="Lower bound, likewise.")
+    base: str = Field(
+        "",
+        max_length=200,
+        description='ROOT release that the bounds are relative to, AXIS=VALUE, or "first": the first '
+        "value of the bundled axis, also where -P replaces its values. Empty: the bounds are absolute.",
+    )
+    where: dict[str, _Custom] = Field(
+        default_factory=dict,
+        description="Axes and values of the variants that it holds for; empty for all.",
+    )
+    sites: dict[str, SiteLimitTable] = Field(
+        default_factory=dict, description="Bounds that replace those above at one site."
+    )
+
+
 class DefinitionDocument(StrictModel):
     """The whole document test.toml."""
 
@@ -276,6 +311,11 @@ class DefinitionDocument(StrictModel):
     metrics: dict[str, MetricTable] = Field(
         default_factory=dict, description="Counters the payload reports beyond the catalogue."
     )
+    expect: list[ExpectTable] = Field(
+        default_factory=list,
+        description="Limits of metrics, judged by submit --wait and check. Not part of the test's "
+        "identity.",
+    )
     load: LoadTable | None = Field(None, description="Makes the test a load test.")
     before: BeforeTable | None = Field(
         None, description="Applies settings of a server before each execution."
@@ -291,6 +331,8 @@ TEST_TABLE_KEYS = tuple(TestTable.model_fields)
 def _find_table(path: KeyPath) -> str:
     if path[:2] == ("load", "ceiling") and len(path) > 2:
         return "load.ceiling"
+    if path[0] == "expect":
+        return "expect.sites" if "sites" in path and len(path) > 4 else "expect"
     return str(path[0]) if len(path) > 1 else ""
 
 
@@ -300,6 +342,8 @@ _DEFINITION_TABLES = DocumentTables(
         "test": TestTable,
         "matrix": MatrixTable,
         "metrics": MetricTable,
+        "expect": ExpectTable,
+        "expect.sites": SiteLimitTable,
         "load": LoadTable,
         "before": BeforeTable,
         "build": BuildTable,
@@ -340,6 +384,7 @@ def _fill_required_keys(rest: dict[str, Any]) -> None:
     test = rest.setdefault("test", {})
     test.setdefault("name", "unnamed")
     test.setdefault("payload", "test.toml")  # an existing file causes no further problem
+    rest["expect"] = [limit for limit in rest.get("expect", ()) if "metric" in limit]
     if not {"command", "settings"} <= {*rest.get("before", ())}:
         rest.pop("before", None)
     if not {"command", "outputs"} <= {*rest.get("build", ())}:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,10 +13,12 @@ from typing import Any
 
 import click
 
+from treehammer.analysis.cli.limit_output import print_limits
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli.definition_options import definition_options
 from treehammer.hctests.cli.shipped_test_names import complete_tests
+from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.campaign_commands import (
     follow_on_terminal,
@@ -130,7 +134,8 @@ def submit(
 ) -> ExitCode:
     """Run a test: plan its jobs, prepare their inputs, and submit them.
 
-    With --wait the exit code is 1 if a measurement failed, is implausible or was lost.
+    With --wait the exit code is 1 if a measurement failed, is implausible or was lost, or if a limit
+    in [[expect]] of test.toml is missed, and 3 if a limit could not be judged.
 
     Example: treehammer submit ttree-read -P cache_mb=0,30 --wait
     """
@@ -161,7 +166,22 @@ def submit(
             progress = follow_on_terminal(tracker, campaign, form)
             if form == TABLE:
                 print_progress(tracker, campaign, progress, form)
-    return rate_progress(progress)
+            limits_code = _check_limits(store, campaign, form)
+    return rate_progress(progress) or limits_code
+
+
+def _check_limits(store: Store, campaign: CampaignRow, form: str) -> ExitCode:
+    """Judge and print the limits that the test states; return the exit code."""
+    if not json.loads(campaign.plan)["definition"]["expect"]:
+        return ExitCode.DONE
+    # scipy takes a third of a second to load, which tests without limits should not pay for.
+    from treehammer.analysis.comparison.limit_outcomes import judge_limits
+
+    report = judge_limits(store, campaign, time.time_ns() // 1000)
+    if form == TABLE:
+        click.echo()
+        print_limits(report)
+    return report.exit_code
 
 
 def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:

@@ -37,6 +37,8 @@ DIRTY_SUFFIX = "dirty"
 METRIC_TITLES = {"cpu_per_event_s": "CPU", "wall_per_event_s": "wall"}
 #: Verdicts on other metrics than times, where nothing is slow or fast.
 _PLAIN_WORDS = {Verdict.SLOWER.value: "worse", Verdict.FASTER.value: "better"}
+#: Units that take prefixes; seconds take those below 1 alone.
+PREFIXED_UNITS = ("s", "Hz", "B", "B/s")
 _PREFIXES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9))
 
 
@@ -58,16 +60,23 @@ def format_metric_value(metric: str, value: float, unit: str) -> str:
     """Format a headline metric's value: times per event in ms without unit, else with its unit."""
     if metric in METRIC_TITLES:
         return format_milliseconds(value)
-    if unit not in ("s", "Hz", "B", "B/s"):
+    if unit not in PREFIXED_UNITS:
         number_text = format_significant(value)
         return number_text if unit == "1" else f"{number_text} {unit}"
+    size, prefixed = choose_prefix(value, unit)
+    return f"{format_significant(value / size, trailing_zeros=True)} {prefixed}"
+
+
+def choose_prefix(value: float, unit: str) -> tuple[float, str]:
+    """Choose the prefix for a value: its size in the unit, and the unit with it, e.g. ``1e-3, ms``."""
+    if unit not in PREFIXED_UNITS:
+        return 1.0, unit
     prefix, size = next(
         ((name, size) for name, size in _PREFIXES if abs(value) >= size), _PREFIXES[-1]
     )
     if unit == "s" and size > 1:
         prefix, size = "", 1.0
-    number = value / size
-    return f"{format_significant(number, trailing_zeros=True)} {prefix}{unit}"
+    return size, f"{prefix}{unit}"
 
 
 def title_metrics(rows: Iterable[VerdictRow]) -> str:

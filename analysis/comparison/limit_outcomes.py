@@ -1,0 +1,436 @@
+"""Limits that a test states, judged on the measurements of a campaign.
+
+A limit is kept or missed where the interval of the mean, or of the ratio to the base, lies entirely on
+one side of it, and undecided where the interval contains it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import chain
+from statistics import fmean, median
+from typing import Any
+
+from treehammer.analysis.comparison.comparability import ChecksumsBySlot, collect_checksums
+from treehammer.analysis.comparison.effect_measurement import measure_effect
+from treehammer.analysis.comparison.series_effects import SeriesEffect
+from treehammer.analysis.comparison.series_sides import label_series, split_sides
+from treehammer.analysis.samples.headline_rows import load_metric_rows
+from treehammer.analysis.samples.job_pairs import select_last_attempts
+from treehammer.analysis.samples.sample import (
+    HEADLINE_METRICS,
+    SAMPLE_COLUMNS,
+    Sample,
+    comparison_key,
+    natural_sort_key,
+    release_key,
+    unify_hosts,
+)
+from treehammer.analysis.statistics.estimates import (
+    MIN_SPREAD,
+    Estimate,
+    adjust_benjamini_hochberg,
+    estimate_over_hosts,
+    has_enough_jobs,
+)
+from treehammer.analysis.statistics.verdict import ALPHA, MIN_HOSTS, MIN_JOBS, Verdict
+from treehammer.collectors.job_spec import PAIRED, TIMED
+from treehammer.collectors.record.exact_counters import COUNTER_NAMES
+from treehammer.errors import ExitCode
+from treehammer.hctests.matrix.definition import MetricDeclaration, Scalar
+from treehammer.hctests.matrix.expected_limits import (
+    AT_MOST,
+    ExpectedLimit,
+    parse_stored_limits,
+)
+from treehammer.hctests.matrix.headline import HeadlineMetric, find_numeric_metric
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.read.campaign_counts import MeasurementCount, count_campaign
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.text_formatting import format_counts, pluralize
+
+
+class LimitState(StrEnum):
+    """Outcomes of a limit, the worst first."""
+
+    MISSED = "missed"
+    NOT_JUDGED = "not judged"
+    UNDECIDED = "undecided"
+    KEPT = "kept"
+
+
+@dataclass(frozen=True)
+class LimitOutcome:
+    """Outcome of one bound for one variant at one site.
+
+    Attributes:
+        metric: name of the metric.
+        unit: its unit; ``1`` for counts and ratios.
+        kind: ``at_most`` or ``at_least``.
+        bound: in the metric's unit; with a base a multiple of its value.
+        base: ``AXIS=VALUE`` of the base; '' for an absolute bound.
+        site: name of the site; '' where nothing was measured anywhere.
+        label: the variant, as short as it can be told from the others.
+        state: the outcome.
+        value: mean over hosts, with a base the ratio to it; None where nothing was measured.
+        low, high: interval of ``value`` at ``level``, its error rate; None without one.
+        units: jobs, or launches in paired mode, that the value is a mean of.
+        hosts: known hosts on which they ran.
+        why: reason for which it was not judged.
+    """
+
+    metric: str
+    unit: str
+    kind: str
+    bound: float
+    base: str
+    site: str
+    label: str
+    state: LimitState = LimitState.NOT_JUDGED
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    level: float | None = None
+    units: int = 0
+    hosts: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class LimitReport:
+    """Outcomes of the limits of a campaign.
+
+    Attributes:
+        campaign: the campaign.
+        count: its planned and recorded measurements.
+        outcomes: one for each bound, variant and site; empty if the test states no limit.
+    """
+
+    campaign: CampaignRow
+    count: MeasurementCount
+    outcomes: tuple[LimitOutcome, ...]
+
+    @property
+    def unmeasured(self) -> int:
+        """Planned measurements that are not in the database."""
+        return max(self.count.planned - self.count.measured, 0)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """1 if a limit is missed, 3 if one is not judged or measurements are not there, else 0."""
+        states = {outcome.state for outcome in self.outcomes}
+        if LimitState.MISSED in states:
+            return ExitCode.REGRESSION
+        is_partial = LimitState.NOT_JUDGED in states or self.unmeasured
+        return ExitCode.NOTHING if is_partial else ExitCode.DONE
+
+    def count_states(self) -> str:
+        """Count the outcomes by state, the worst first: ``1 missed, 3 kept``."""
+        counts = Counter(outcome.state for outcome in self.outcomes)
+        return format_counts({state.value: counts[state] for state in LimitState if counts[state]})
+
+
+def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> LimitReport:
+    """Judge the limits that a campaign's test stated when it was submitted.
+
+    Args:
+        store: the database.
+        campaign: the campaign.
+        now_us: current time, microseconds since 1970 UTC.
+    """
+    plan = json.loads(campaign.plan)
+    definition = plan.get("definition", {})
+    limits = list(_find_limits(definition))
+    count = count_campaign(store, campaign.id, now_us).total
+    if not limits:
+        return LimitReport(campaign, count, ())
+    metrics = tuple(dict.fromkeys(metric for _, metric in limits))
+    rows = load_metric_rows(store, Selection((campaign.id,)), SAMPLE_COLUMNS, metrics)
+    samples = unify_hosts(
+        Sample.from_row(row) for row in rows if row["test_name"] == campaign.test_name
+    )
+    limited = _LimitedCampaign(definition, samples)
+    sites = _list_sites(plan, samples)
+    questions = [
+        question
+        for limit, metric in limits
+        for question in _complete_sites(limit, metric, sites, list(limited.measure(limit, metric)))
+    ]
+    return LimitReport(campaign, count, tuple(_judge_questions(questions)))
+
+
+def _find_limits(definition: Mapping[str, Any]) -> Iterator[tuple[ExpectedLimit, HeadlineMetric]]:
+    """Find the limits of a stored definition, and the metrics that this version knows."""
+    own = {
+        name: MetricDeclaration(metric.get("unit", "1"), metric.get("better", ""))
+        for name, metric in definition.get("metrics", {}).items()
+    }
+    is_load = definition.get("load") is not None
+    for limit in parse_stored_limits(definition.get("expect", ())):
+        try:
+            yield limit, find_numeric_metric(limit.metric, own, is_load=is_load)
+        except (KeyError, ValueError):
+            continue
+
+
+def _list_sites(plan: Mapping[str, Any], samples: Iterable[Sample]) -> list[str]:
+    """List the sites whose jobs were planned, and those that measured."""
+    planned = {*(plan.get("from") or plan.get("sites", ()))} - {*plan.get("excluded", ())}
+    return sorted(planned | {sample.site for sample in samples}, key=natural_sort_key)
+
+
+@dataclass(frozen=True)
+class _Question:
+    """An outcome to come, with its estimate: of value / scale, or of ln(value) without a scale.
+
+    Without an estimate the outcome is final.
+    """
+
+    outcome: LimitOutcome
+    estimate: Estimate | None = None
+    scale: float | None = None
+
+    @property
+    def target(self) -> float:
+        """The bound on the scale of the estimate."""
+        bound = self.outcome.bound
+        return math.log(bound) if self.scale is None else bound / self.scale
+
+    def restore(self, number: float) -> float:
+        """Convert a number on the scale of the estimate to the outcome's."""
+        return math.exp(number) if self.scale is None else number * self.scale
+
+
+def _complete_sites(
+    limit: ExpectedLimit,
+    metric: HeadlineMetric,
+    sites: Sequence[str],
+    questions: Sequence[_Question],
+) -> Iterator[_Question]:
+    """Yield the questions, and one for each site that measured nothing that the limit is about."""
+    yield from questions
+    measured = {question.outcome.site for question in questions}
+    for site in sites or [""]:
+        for kind, bound in limit.list_bounds(site):
+            if site not in measured:
+                outcome = LimitOutcome(
+                    limit.metric,
+                    metric.unit,
+                    kind,
+                    bound,
+                    limit.base,
+                    site,
+                    "",
+                    why="no measurement",
+                )
+                yield _Question(outcome)
+
+
+class _LimitedCampaign:
+    """Measurements of one campaign, as limits ask for them."""
+
+    def __init__(self, definition: Mapping[str, Any], samples: Sequence[Sample]) -> None:
+        self._axes: Mapping[str, Sequence[Scalar]] = definition.get("axes", {})
+        self._bundle: Sequence[str] = definition.get("bundle", ())
+        self._is_paired = definition.get("mode") == PAIRED
+        self._timed = [sample for sample in samples if sample.kind == TIMED]
+        self._checksums: ChecksumsBySlot = collect_checksums(samples)
+        self._has_rules = bool(definition.get("exclude") or definition.get("include"))
+        self._exact = {
+            *COUNTER_NAMES,
+            *(name for name, own in definition.get("metrics", {}).items() if own.get("exact")),
+        }
+
+    def measure(self, limit: ExpectedLimit, metric: HeadlineMetric) -> Iterator[_Question]:
+        """Measure everything that a limit holds for."""
+        axis, base = limit.resolve_base(self._axes, self._bundle)
+        if axis:
+            return self._compare_with_base(limit, metric, axis, base)
+        return self._measure_means(limit, metric)
+
+    def _select(self, where: Mapping[str, Scalar], without: str = "") -> list[Sample]:
+        conditions = [(axis, value) for axis, value in where.items() if axis != without]
+        return [
+            sample
+            for sample in self._timed
+            if all(sample.axis_value(axis) == value for axis, value in conditions)
+        ]
+
+    def _label_variants(self, axis: str) -> dict[str, str]:
+        """Map release keys to labels without the name of the test, which all have."""
+        labels = label_series(self._timed, axis)
+        name = self._timed[0].test_name if self._timed else ""
+        return {key: label.removeprefix(name).lstrip() for key, label in labels.items()}
+
+    def _measure_means(self, limit: ExpectedLimit, metric: HeadlineMetric) -> Iterator[_Question]:
+        labels = self._label_variants("")
+        groups: dict[str, list[Sample]] = defaultdict(list)
+        for sample in self._select(limit.where):
+            groups[comparison_key(sample, "")].append(sample)
+        for group in groups.values():
+            site, label = group[0].site, labels[release_key(group[0], "")]
+            values = self._collect_values(group, metric.name)
+            for kind, bound in limit.list_bounds(site):
+                outcome = LimitOutcome(metric.name, metric.unit, kind, bound, "", site, label)
+                yield self._ask_mean(outcome, values, group)
+
+    def _collect_values(self, group: Iterable[Sample], metric: str) -> dict[str, list[float]]:
+        """Collect one value of each job, or launch in paired mode, by host."""
+        usable = [
+            sample
+            for sample in group
+            if not sample.failure_class
+            and sample.plausible
+            and math.isfinite(sample.metrics.get(metric, math.nan))
+        ]
+        by_host: dict[str, list[float]] = defaultdict(list)
+        jobs = select_last_attempts(usable, lambda sample: (sample.job_id, sample.attempt))
+        for counted in jobs.values():
+            values = [float(sample.metrics[metric]) for sample in counted]
+            host = min(sample.host for sample in counted)
+            by_host[host] += values if self._is_paired else [median(values)]
+        return by_host
+
+    def _ask_mean(
+        self, outcome: LimitOutcome, by_host: Mapping[str, Sequence[float]], group: Sequence[Sample]
+    ) -> _Question:
+        values = list(chain.from_iterable(by_host.values()))
+        if not values:
+            return _Question(replace(outcome, why=_explain_unusable(group, outcome.metric)))
+        outcome = replace(
+            outcome,
+            value=fmean(map(fmean, by_host.values())),
+            units=len(values),
+            hosts=sum(map(bool, by_host)),
+        )
+        scale = abs(outcome.bound) or max(map(abs, values)) or 1.0
+        scaled = {host: [value / scale for value in of_host] for host, of_host in by_host.items()}
+        is_equal = max(values) - min(values) <= MIN_SPREAD * scale
+        enough = has_enough_jobs([len(of_host) for of_host in by_host.values()])
+        if is_equal and (outcome.metric in self._exact or enough):
+            return _Question(_decide_exactly(outcome, values[0]))
+        if not enough:
+            return _Question(replace(outcome, why=self._explain_amount(outcome)))
+        return _Question(outcome, estimate_over_hosts(scaled), scale)
+
+    def _explain_amount(self, outcome: LimitOutcome) -> str:
+        unit, option = ("launch", "rounds") if self._is_paired else ("job", "repeats")
+        return (
+            f"{pluralize(outcome.units, unit, f'{unit}es' if self._is_paired else '')}; needed are "
+            f"{MIN_JOBS} on one host, 2 on each of two, or {MIN_HOSTS} hosts: "
+            f"-S {option}={2 * MIN_JOBS}"
+        )
+
+    def _compare_with_base(
+        self, limit: ExpectedLimit, metric: HeadlineMetric, axis: str, base: Scalar
+    ) -> Iterator[_Question]:
+        samples = self._select(limit.where, axis)
+        measured = {value for one in samples if (value := one.axis_value(axis)) is not None}
+        others = {*self._axes.get(axis, ()), *measured} - {base}
+        labels = self._label_variants(axis)
+        for value in sorted(others, key=natural_sort_key):
+            if limit.where.get(axis, value) != value:
+                continue
+            for series in split_sides(samples, axis, base, value):
+                if not series.b and self._has_rules:
+                    continue  # [[exclude]] or [[include]] may have planned the base alone
+                effect = measure_effect(series, metric, axis, self._checksums)
+                label = f"{labels[series.release]} {axis}={value}".lstrip()
+                for kind, bound in limit.list_bounds(series.site):
+                    outcome = LimitOutcome(
+                        metric.name, metric.unit, kind, bound, f"{axis}={base}", series.site, label
+                    )
+                    yield self._ask_ratio(outcome, effect, f"{axis}={value}")
+
+    def _ask_ratio(self, outcome: LimitOutcome, effect: SeriesEffect, other: str) -> _Question:
+        outcome = replace(
+            outcome,
+            value=None if effect.mean is None else math.exp(effect.mean),
+            units=effect.launches or effect.jobs,
+            hosts=effect.hosts,
+        )
+        if effect.refused in (Verdict.ONLY_IN_A, Verdict.ONLY_IN_B):
+            absent = outcome.base if effect.refused is Verdict.ONLY_IN_B else other
+            return _Question(replace(outcome, why=f"nothing was measured with {absent}"))
+        ratio = self._find_exact_ratio(effect)
+        if ratio is not None:
+            return _Question(_decide_exactly(outcome, ratio))
+        if effect.refused is not None:
+            remedy = f"; {effect.remedy}" if effect.remedy else ""
+            return _Question(replace(outcome, why=f"{effect.why}{remedy}"))
+        return _Question(outcome, effect.estimate)
+
+    def _find_exact_ratio(self, effect: SeriesEffect) -> float | None:
+        """Return the ratio of values that are equal in all jobs; None for others, and for clocks."""
+        enough = effect.metric in self._exact or not effect.missing_jobs
+        is_zero = f"{effect.metric} is 0" in effect.left_out
+        is_time = effect.metric in HEADLINE_METRICS
+        if effect.refused is not Verdict.NOT_ENOUGH or not enough or is_zero or is_time:
+            return None
+        if effect.pairs:
+            sides = [pair.a for pair in effect.pairs], [pair.b for pair in effect.pairs]
+        else:
+            sides = [job.mean for job in effect.a], [job.mean for job in effect.b]
+        if not all(side and max(side) - min(side) <= MIN_SPREAD * max(side) for side in sides):
+            return None
+        return sides[1][0] / sides[0][0]
+
+
+def _explain_unusable(group: Sequence[Sample], metric: str) -> str:
+    """Say why no execution of a group has a usable value."""
+    reasons = Counter(
+        f"failed: {sample.failure_class}"
+        if sample.failure_class
+        else f"no {metric}"
+        if sample.plausible
+        else "implausible"
+        for sample in group
+    )
+    return f"no usable execution ({', '.join(f'{name} {n}' for name, n in reasons.items())})"
+
+
+def _decide_exactly(outcome: LimitOutcome, value: float) -> LimitOutcome:
+    """Decide about values without any spread: the value itself is the interval."""
+    above = value > outcome.bound
+    is_kept = value == outcome.bound or above != (outcome.kind == AT_MOST)
+    state = LimitState.KEPT if is_kept else LimitState.MISSED
+    return replace(outcome, state=state, value=value, low=value, high=value, level=0.0)
+
+
+def _judge_questions(questions: Sequence[_Question]) -> list[LimitOutcome]:
+    """Judge all limits of a campaign together, as compare judges its site rows.
+
+    The interval excludes the limit exactly when the adjusted test of 'equals the limit' rejects.
+    """
+    shifted = [
+        replace(question.estimate, mean=question.estimate.mean - question.target)
+        for question in questions
+        if question.estimate is not None
+    ]
+    tests = iter(zip(shifted, adjust_benjamini_hochberg([one.p for one in shifted]), strict=True))
+    outcomes = []
+    for question in questions:
+        if question.estimate is None:
+            outcomes.append(question.outcome)
+            continue
+        distance, test = next(tests)
+        is_kept = (distance.mean < 0) == (question.outcome.kind == AT_MOST)
+        state = LimitState.KEPT if is_kept else LimitState.MISSED
+        low, high = map(question.restore, question.estimate.interval(test.level))
+        outcomes.append(
+            replace(
+                question.outcome,
+                state=state if test.p <= ALPHA else LimitState.UNDECIDED,
+                value=question.restore(question.estimate.mean),
+                low=low,
+                high=high,
+                level=test.level,
+            )
+        )
+    return outcomes

@@ -1,0 +1,247 @@
+"""Limits of a test, judged on a campaign: kept, missed, undecided, not judged; their texts."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_verbs import find_command
+from click.testing import CliRunner, Result
+from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from scipy import stats
+
+from treehammer.analysis.comparison.limit_outcomes import (
+    LimitOutcome,
+    LimitReport,
+    LimitState,
+    judge_limits,
+)
+from treehammer.analysis.comparison.wording import limit_text
+from treehammer.config import load_settings
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+
+RELEASES = ("6.38.00", "6.40.00")
+
+
+def make_plan(limits: Sequence[Mapping[str, Any]]) -> str:
+    document = {
+        "axes": {"root": [*RELEASES], "cache_mb": [0, 30]},
+        "bundle": ["root"],
+        "metrics": {"depth": {"unit": "1"}, "rows": {"unit": "1", "exact": True}},
+        "expect": [*limits],
+    }
+    return json.dumps({"definition": document, "sites": ["local"]})
+
+
+def fill(
+    store: Store,
+    *limits: Mapping[str, Any],
+    ratio: float = 1.0,
+    noise: float = 0.001,
+    jobs: int = 4,
+    extras: Mapping[str, float] | None = None,
+    site: str = "local",
+    lost: int = 0,
+) -> None:
+    """Add a campaign whose jobs hold both releases; times of the second are ``ratio`` times as long."""
+    noises = random.Random(5)
+    rows = [make_job_row(f"job{n}", site=site, planned_measurements=2) for n in range(jobs)]
+    plan = make_plan(limits)
+    rows += [make_job_row("lost", planned_measurements=2, state="lost")] * lost
+    store.add_campaign(make_campaign_row(plan=plan, test_name="x", planned_jobs=jobs), rows)
+    for number in range(jobs):
+        for position, release in enumerate(RELEASES, 1):
+            seconds = 2e-6 * (ratio if position == 2 else 1) * (1 + noises.gauss(0, noise))
+            store.add(
+                [
+                    make_measurement(
+                        f"job{number}",
+                        1,
+                        position,
+                        site=site,
+                        host="n1",
+                        variant=json.dumps({"cache_mb": 30, "root": release}),
+                        cpu_per_event_s=seconds,
+                        max_rss_bytes=5 * 10**8 + number,
+                        bytes_read=100 * position,
+                        loop_cpu_s=3.0,
+                        passes_counted=1,
+                        extras=extras or {},
+                    )
+                ]
+            )
+
+
+def judge(store: Store) -> LimitReport:
+    return judge_limits(store, store.campaign("campaign"), 2)
+
+
+def judge_only(store: Store) -> LimitOutcome:
+    (outcome,) = judge(store).outcomes
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("ratio", "noise", "state", "code"),
+    [
+        (1.0, 0.001, LimitState.KEPT, 0),
+        (1.1, 0.001, LimitState.MISSED, 1),
+        (1.03, 0.05, LimitState.UNDECIDED, 0),
+    ],
+)
+def test_ratio_to_a_base_decides_if_its_interval_excludes_the_limit(
+    store: Store, ratio: float, noise: float, state: LimitState, code: int
+) -> None:
+    limit = {"metric": "cpu_per_event_s", "at_most": 1.02, "base": "first"}
+    fill(store, limit, ratio=ratio, noise=noise)
+    outcome = judge_only(store)
+    assert (outcome.state, judge(store).exit_code) == (state, code)
+    assert (outcome.base, outcome.label) == ("root=6.38.00", "root=6.40.00")
+    assert outcome.low is not None
+    assert outcome.high is not None
+    assert (outcome.low < 1.02 < outcome.high) == (state is LimitState.UNDECIDED)
+    assert outcome.level == pytest.approx(0.05)
+
+
+def test_absolute_limit_is_judged_on_the_mean_of_jobs(store: Store) -> None:
+    fill(store, {"metric": "cpu_per_event_s", "at_most": 3e-6, "where": {"root": "6.38.00"}})
+    outcome = judge_only(store)
+    values = [
+        float(str(row["cpu_per_event_s"]))
+        for row in store.measurements(Selection(), ("variant", "cpu_per_event_s"))
+        if json.loads(str(row["variant"]))["root"] == "6.38.00"
+    ]
+    half = stats.t.ppf(0.975, 3) * stats.sem(values)
+    assert outcome.state is LimitState.KEPT
+    assert outcome.value == pytest.approx(sum(values) / 4)
+    assert outcome.low == pytest.approx(sum(values) / 4 - half)
+    assert outcome.high == pytest.approx(sum(values) / 4 + half)
+    assert (outcome.units, outcome.unit, outcome.label) == (4, "s", "root=6.38.00")
+
+
+def test_several_limits_share_the_correction_of_comparisons(store: Store) -> None:
+    limits = [{"metric": "cpu_per_event_s", "at_most": bound} for bound in (1.9e-6, 2e-6, 3e-6)]
+    fill(store, *limits, noise=0.02)
+    outcomes = judge(store).outcomes
+    decided = [one for one in outcomes if one.state is not LimitState.UNDECIDED]
+    assert 0 < len(decided) < len(outcomes) == 6
+    expected = 0.05 * len(decided) / len(outcomes)
+    assert [one.level for one in outcomes] == pytest.approx([expected] * len(outcomes))
+
+
+def test_own_metrics_zeros_and_values_without_spread_are_judged(store: Store) -> None:
+    fill(
+        store,
+        {"metric": "depth", "at_most": 0, "where": {"root": "6.40.00"}},
+        {"metric": "rows", "at_least": 5, "where": {"root": "6.40.00"}},
+        extras={"depth": 0.0, "rows": 4.0},
+    )
+    depth, rows = judge(store).outcomes
+    assert (depth.state, depth.low, depth.high) == (LimitState.KEPT, 0, 0)
+    assert (rows.state, rows.value) == (LimitState.MISSED, 4)
+
+
+def test_exact_counter_is_decided_by_one_job(store: Store) -> None:
+    fill(store, {"metric": "bytes_read", "at_most": 1.5, "base": "6.38.00"}, jobs=1)
+    outcome = judge_only(store)
+    assert (outcome.state, outcome.value) == (LimitState.MISSED, 2.0)
+
+
+def test_too_few_jobs_are_not_judged(store: Store) -> None:
+    relative = {"metric": "cpu_per_event_s", "at_most": 2, "base": "first"}
+    fill(store, {"metric": "max_rss_bytes", "at_most": 9e9}, relative, jobs=2)
+    report = judge(store)
+    assert {outcome.state for outcome in report.outcomes} == {LimitState.NOT_JUDGED}
+    assert report.outcomes[0].why.startswith("2 jobs; needed are 3 on one host")
+    assert "-S repeats=6" in report.outcomes[0].why
+    assert "2 jobs on one host; needed are 3" in report.outcomes[-1].why
+    assert report.exit_code == 3
+
+
+def test_absent_base_site_or_measurement_is_not_judged(store: Store) -> None:
+    absolute = {"metric": "max_rss_bytes", "at_most": 9e9, "where": {"root": "6.40.00"}}
+    relative = {"metric": "cpu_per_event_s", "at_most": 1.02, "base": "6.36.00"}
+    fill(store, absolute, relative, site="SITE_A", extras={})
+    report = judge(store)
+    reasons = {(one.metric, one.site): one.why for one in report.outcomes}
+    assert reasons == {
+        ("max_rss_bytes", "SITE_A"): "",
+        ("max_rss_bytes", "local"): "no measurement",
+        ("cpu_per_event_s", "SITE_A"): "nothing was measured with root=6.36.00",
+        ("cpu_per_event_s", "local"): "no measurement",
+    }
+    assert report.exit_code == 3
+
+
+def test_lost_measurements_keep_a_campaign_from_success(store: Store) -> None:
+    fill(store, {"metric": "max_rss_bytes", "at_most": 9e9}, lost=1)
+    report = judge(store)
+    assert {outcome.state for outcome in report.outcomes} == {LimitState.KEPT}
+    assert (report.unmeasured, report.exit_code) == (2, 3)
+    assert "2 of 10 measurements are not there" in limit_text.describe_limits(report)
+
+
+def test_failed_executions_are_named(store: Store) -> None:
+    fill(store, {"metric": "depth", "at_most": 1, "where": {"root": "6.40.00"}})
+    assert judge_only(store).why == "no usable execution (no depth 4)"
+
+
+def test_sites_have_bounds_of_their_own(store: Store) -> None:
+    limit = {
+        "metric": "cpu_per_event_s",
+        "at_most": 1e-6,
+        "where": {"root": "6.40.00"},
+        "sites": {"local": {"at_most": 3e-6}},
+    }
+    fill(store, limit)
+    outcome = judge_only(store)
+    assert (outcome.state, outcome.bound) == (LimitState.KEPT, 3e-6)
+
+
+def check(folder: Path, *arguments: str) -> Result:
+    settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
+    return CliRunner().invoke(find_command("check"), arguments, obj=settings, standalone_mode=False)
+
+
+def test_check_prints_table_markdown_and_json(store: Store, tmp_path: Path) -> None:
+    fill(
+        store,
+        {"metric": "cpu_per_event_s", "at_most": 1.02, "base": "first"},
+        {"metric": "max_rss_bytes", "at_most": 1e9, "where": {"root": "6.40.00"}},
+        ratio=1.1,
+    )
+    found = check(tmp_path, "--campaign", "last")
+    assert found.return_value == 1
+    assert found.output.startswith("Limits: 1 missed, 1 kept\n")
+    assert "≤ 1.02 × 6.38.00" in found.output
+    assert "≤ 1 GB" in found.output
+    assert "500.0 MB [500.0, 500.0]" in found.output
+    assert "Intervals of 95 % confidence" in found.output
+    text = check(tmp_path, "--campaign", "last", "--format", "markdown").output
+    assert "### ❌ Limits of x: 1 missed, 1 kept" in text
+    assert "| ❌ missed | cpu\\_per\\_event\\_s | root=6.40.00 | ≤ 1.02 × 6.38.00 | 1." in text
+    assert "8 of 8 measured" in text
+    document = json.loads(check(tmp_path, "--campaign", "last", "--format", "json").output)
+    assert (document["code"], document["planned"], document["measured"]) == (1, 8, 8)
+    (missed, kept) = document["limits"]
+    assert (missed["state"], kept["state"]) == ("missed", "kept")
+    assert math.isclose(missed["value"], 1.1, rel_tol=0.01)
+
+
+def test_check_refuses_what_has_no_answer(store: Store, tmp_path: Path) -> None:
+    fill(store)
+    for arguments, message in (
+        (["--campaign", "last"], "the test of name of campaign states no limit; add [[expect]]"),
+        (["--campaign", "last", "--format", "monit"], "are mutually exclusive"),
+        (["--campaign", "last", "--site", "A"], "give one of --site, --release"),
+        (["--site", "A", "--format", "markdown"], "--format markdown is for --campaign"),
+        (["--campaign", "none"], "UNKNOWN"),
+    ):
+        found = check(tmp_path, *arguments)
+        assert (found.return_value, message in found.output) == (3, True), found.output
