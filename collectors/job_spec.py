@@ -30,11 +30,15 @@ START_STATES = TOGETHER, LATE, ALONE = "together", "late", "alone"
 #: Seconds within which all jobs should really start, as in study S4; a later job is late.
 MAX_START_SPREAD_S = 0.25
 
-#: CPU seconds of the loops on either side of a job, at least: launches read until each side has
-#: collected them, and verdicts on times demand them.  Below, the steps of the clocks and the start of
-#: each loop weigh too much; the spread of A/A jobs with 1 s of CPU on a side is 1.7 % and falls to
-#: 0.6 % at 4 s.
+#: CPU seconds of the loops on either side of a job in solo mode, at least: verdicts on times demand
+#: them.  Below, the steps of the clocks and the start of each loop weigh too much; the spread of A/A
+#: jobs with 1 s of CPU on a side is 1.7 % and falls to 0.6 % at 4 s.
 MIN_CPU_S = 2.0
+
+#: The same of a launch, which reads until each side has collected them.  Turns leave the start out, and
+#: what differs between two starts of a process outweighs what a longer launch averages out: A/A
+#: launches scatter by 0.47 % with 1.1 and by 0.46 % with 2.3 s of CPU on a side.
+MIN_LAUNCH_CPU_S = 1.0
 
 #: Variable that every process of a job inherits; the batch system finds the processes by its value.
 JOB_MARK_VARIABLE = "TREEHAMMER_BATCH_JOB"
@@ -77,7 +81,7 @@ class SoftwareRequest:
 
 
 def total_cpu_s(pass_cpu_s: float, passes: int) -> float:
-    """Compute the CPU seconds that count against :data:`MIN_CPU_S`, to the nanosecond.
+    """Compute the CPU seconds that count against the least ones, to the nanosecond.
 
     They are those of the median pass times the number of counted passes, which every record holds:
     a single disturbed pass adds nothing.

@@ -264,6 +264,14 @@ def _flatten_results(results: Sequence[ComparisonResult]) -> list[dict[str, Any]
     return [*map(verdict_text.flatten_verdict, verdicts), *map(asdict, changes)]
 
 
+def print_verdict_tables(results: Sequence[ComparisonResult]) -> None:
+    """Print the tables of comparisons, without their notes."""
+    for result in results:
+        click.echo()
+        _print_tables(result.comparison, {})
+        _print_changed_counters(result.counters, result.comparison.query)
+
+
 def print_conclusions(
     found: Sequence[Comparison], names: Mapping[str, str], *, form: str = TABLE
 ) -> None:

@@ -171,14 +171,14 @@ def compare_together(
         [] if question.axis == "site" else pool_over_sites(effects)
         for question, effects in answerable
     ]
-    delta = questions[0].delta
+    rule = _Rule(questions[0].delta, _count_looks(answerable))
     measured = chain.from_iterable(effects for _, effects in answerable)
-    judged = iter(_judge_effects(list(measured), delta))
-    over_sites = iter(_judge_pooled_effects(list(chain.from_iterable(pooled)), delta))
+    judged = iter(_judge_effects(list(measured), rule))
+    over_sites = iter(_judge_pooled_effects(list(chain.from_iterable(pooled)), rule))
     return [
         _build_comparison(
             samples,
-            _RowBuilder(question, now_us, contrast_sites(effects, group, delta)),
+            _RowBuilder(question, now_us, contrast_sites(effects, group, rule.delta), rule.looks),
             list(zip(effects, islice(judged, len(effects)), strict=True)),
             list(zip(group, islice(over_sites, len(group)), strict=True)),
         )
@@ -219,26 +219,41 @@ def _build_comparison(
     )
 
 
-def _judge_effects(effects: Sequence[SeriesEffect], delta: float) -> list[Judgement]:
+def _count_looks(answerable: Sequence[tuple[ComparisonQuery, Sequence[SeriesEffect]]]) -> int:
+    """Count the looks that share the error rate: the most of any compared execution's campaign."""
+    series = (effect.series for _, effects in answerable for effect in effects)
+    return max(sample.looks for sides in series for sample in (*sides.a, *sides.b))
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """Margin of effects that count as none, and the number of looks that share the error rate."""
+
+    delta: float
+    looks: int
+
+
+def _judge_effects(effects: Sequence[SeriesEffect], rule: _Rule) -> list[Judgement]:
     estimates = [one.estimate if one.refused is None else None for one in effects]
-    return _judge_known(effects, estimates, delta, adjust_benjamini_hochberg)
+    return _judge_known(effects, estimates, rule, adjust_benjamini_hochberg)
 
 
-def _judge_pooled_effects(pooled: Sequence[PooledEffect], delta: float) -> list[Judgement]:
+def _judge_pooled_effects(pooled: Sequence[PooledEffect], rule: _Rule) -> list[Judgement]:
     estimates = [
         one.pooled.estimate if one.pooled and one.refused is None else None for one in pooled
     ]
-    return _judge_known(pooled, estimates, delta, adjust_holm)
+    return _judge_known(pooled, estimates, rule, adjust_holm)
 
 
 def _judge_known(
     effects: Sequence[SeriesEffect | PooledEffect],
     estimates: Sequence[Estimate | None],
-    delta: float,
+    rule: _Rule,
     adjust: Adjustment,
 ) -> list[Judgement]:
     """Judge the estimates together; a refused one stands outside the family."""
-    family = iter(judge_family([one for one in estimates if one is not None], delta, adjust))
+    known = [estimate for estimate in estimates if estimate is not None]
+    family = iter(judge_family(known, rule.delta, adjust, rule.looks))
     return [
         Judgement(one.refused or Verdict.NOT_ENOUGH)
         if estimate is None
@@ -292,7 +307,9 @@ def _plan_pooled(one: PooledEffect, judged: Judgement, delta: float) -> _Plan:
 class _RowBuilder:
     """Makes the store's rows of one comparison."""
 
-    def __init__(self, question: ComparisonQuery, now_us: int, contrasts: SiteContrasts) -> None:
+    def __init__(
+        self, question: ComparisonQuery, now_us: int, contrasts: SiteContrasts, looks: int
+    ) -> None:
         self.question = question
         self._now_us = now_us
         self._contrasts = contrasts
@@ -303,6 +320,7 @@ class _RowBuilder:
             "where_b": _condition_texts(question.where_b),
             "among": tuple(str(value) for value in question.among),
             "delta": question.delta,
+            "looks": looks,
         }
 
     def build_pair_rows(self, one: SeriesEffect) -> Iterator[PairRow]:

@@ -12,7 +12,7 @@ from treehammer.analysis.statistics.verdict import (
     MIN_JOBS,
     Verdict,
 )
-from treehammer.collectors.job_spec import MIN_CPU_S
+from treehammer.collectors.job_spec import MIN_CPU_S, MIN_LAUNCH_CPU_S
 from treehammer.hctests.matrix.headline import DEFAULT_HEADLINE
 from treehammer.text_formatting import pluralize
 
@@ -91,21 +91,23 @@ def _find_amount_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
 
 
 def _find_reading_reasons(one: SeriesEffect) -> Iterator[RefusalReason]:
-    """Find too little reading for times per event."""
-    if one.cpu_s is None:
+    """Find too little reading for times per event, in a launch or else in a job."""
+    unit, needed_s = ("launch", MIN_LAUNCH_CPU_S) if one.launches else ("job", MIN_CPU_S)
+    cpu_s = one.launch_cpu_s if one.launches else one.cpu_s
+    if cpu_s is None:
         remedy = "time the loop with the kit, or report loop_cpu_s"
         yield RefusalReason(Verdict.TOO_LITTLE, "the loop's CPU time was not measured", remedy)
-    elif one.cpu_s < MIN_CPU_S:
+    elif cpu_s < needed_s:
         # Never rounded up to what is needed.
-        seconds = min(one.cpu_s, MIN_CPU_S - 0.01)
-        why = f"{seconds:.3g} s of CPU per side in a job, at least {MIN_CPU_S:g} s needed"
+        seconds = min(cpu_s, needed_s - 0.01)
+        why = f"{seconds:.3g} s of CPU per side in a {unit}, at least {needed_s:g} s needed"
         yield RefusalReason(Verdict.TOO_LITTLE, why, _choose_reading_remedy(one))
 
 
 def _choose_reading_remedy(one: SeriesEffect) -> str:
     """Choose what makes a job read more: launches read on by themselves until the wall limit."""
     if one.launches:
-        return "raise wall_limit_s, which ended the launches early, or add rounds"
+        return "raise wall_limit_s, which ended the launches early"
     return "read more passes, rounds or events per job"
 
 

@@ -160,6 +160,16 @@ class SeriesEffect:
         sides = [[job.cpu_s for job in side if job.cpu_s is not None] for side in (self.a, self.b)]
         return min(median(side) for side in sides) if all(sides) else None
 
+    @property
+    def launch_cpu_s(self) -> float | None:
+        """Median over jobs of the CPU of a launch on the side with less; None where not measured."""
+        found = [
+            pair.cpu_s / len(pair.launches)
+            for pair in self.pairs
+            if pair.cpu_s is not None and pair.launches
+        ]
+        return median(found) if found else None
+
 
 def _collect_hosts(jobs: Iterable[JobPair | JobValue]) -> set[str]:
     return select_known_hosts(job.host for job in jobs)

@@ -35,7 +35,7 @@ def load_headline_rows(
 
     Rows of tests that state a headline have the keys ``headline`` and its names; those of tests with
     exact metrics have the keys ``exact_metrics`` (name -> better direction, '' for none) and their
-    names. Neither is part of a test's identity: of several campaigns of a test, the newest one that
+    names. Those of campaigns that end when they are decided have the key ``looks``. Neither is part of a test's identity: of several campaigns of a test, the newest one that
     states any of them decides for all.
 
     Args:
@@ -48,9 +48,12 @@ def load_headline_rows(
     metrics = {metric for statement in stated.values() for metric in statement.headline}
     added = [one.name for one in metrics if not one.figure and one.name in METRICS_BY_NAME]
     wanted = tuple(dict.fromkeys((*columns, *sorted(added))))
+    looks = campaign_queries.fetch_sequential_plans(store)
     with store.snapshot() as snapshot:
         rows: list[Row] = []
         for measured in snapshot.measurements(selection, wanted):
+            if measured["campaign_id"] in looks:
+                measured["looks"] = looks[measured["campaign_id"]]
             rows.append(measured)
             if len(rows) % _PROGRESS_ROWS == 0:
                 on_progress(len(rows))

@@ -113,8 +113,9 @@ class Sample:
     :func:`~treehammer.collectors.job_spec.total_cpu_s`; None where it was not measured),
     ``build`` holds the facts of the ROOT build (:data:`BUILD_FACTS` with version and commit).
     ``launch_ratios`` holds ln(B/A) of a launch in paired mode by headline metric, on its side B
-    alone.  ``side`` names the selection that it belongs to where two selections are compared, and
-    ``setup`` is the :func:`.identity.compute_setup` of its campaign where commits are.
+    alone.  ``side`` names the selection that it belongs to where two selections are compared,
+    ``setup`` is the :func:`.identity.compute_setup` of its campaign where commits are, and ``looks``
+    counts the looks at it (see :mod:`treehammer.analysis.statistics.sequential`).
     """
 
     measurement_id: str
@@ -153,6 +154,7 @@ class Sample:
     commit_id: str = ""
     test_path: str = ""
     setup: str = ""
+    looks: int = 1
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Sample:
@@ -181,6 +183,7 @@ class Sample:
             content_hash=row.get("content_hash") or "",
             launch_ratios=_select_recorded(row, LAUNCH_RATIOS),
             headline=headline,
+            looks=row.get("looks", 1),
         )
 
     @property

@@ -254,19 +254,34 @@ class Judgement:
 
 
 def judge_family(
-    estimates: Sequence[Estimate], delta: float, adjust: Adjustment
+    estimates: Sequence[Estimate], delta: float, adjust: Adjustment, looks: int = 1
 ) -> list[Judgement]:
     """Judge estimates together; each of three claims has a family of its own.
 
     Relevant: the whole interval lies beyond ±delta.  Same: two one-sided tests place it within.
     Different: it excludes 0.  The first claim that holds is the verdict.
+
+    Args:
+        estimates: the family.
+        delta: margin of effects that count as none.
+        adjust: correction for the size of the family.
+        looks: number of looks at the data that share the error rate, of which this is one; see
+            :class:`~treehammer.analysis.statistics.sequential.SequentialPlan`.
     """
-    relevant = adjust([one.p_beyond(delta) for one in estimates])
-    same = adjust([one.p_within(delta) for one in estimates])
-    different = adjust([one.p for one in estimates])
+    relevant = _adjust_for_looks([one.p_beyond(delta) for one in estimates], adjust, looks)
+    same = _adjust_for_looks([one.p_within(delta) for one in estimates], adjust, looks)
+    different = _adjust_for_looks([one.p for one in estimates], adjust, looks)
     return [
         _judge_estimate(*tests) for tests in zip(estimates, relevant, same, different, strict=True)
     ]
+
+
+def _adjust_for_looks(
+    p_values: Sequence[float], adjust: Adjustment, looks: int
+) -> list[AdjustedTest]:
+    """Adjust p-values for their family, and each for several looks by Bonferroni."""
+    adjusted = adjust([min(looks * p, 1.0) for p in p_values])
+    return [AdjustedTest(test.p, test.level / looks) for test in adjusted]
 
 
 def _judge_estimate(

@@ -37,19 +37,37 @@ class _PlannedLaunch:
     base_first: bool
 
 
+@dataclass(frozen=True)
+class LaunchCounts:
+    """Launches of a job in paired mode for each variant beside the base, and their A/A launches."""
+
+    timed: int
+    controls: int = 1
+
+
 def order_job(
-    definition: TestDefinition, group: VariantGroup, seed: int
+    definition: TestDefinition,
+    group: VariantGroup,
+    seed: int,
+    launch_counts: LaunchCounts | None = None,
 ) -> tuple[OrderedExecution, ...]:
     """Order the executions of one job.
 
     In paired mode the group's first variant is the base.  Each other variant is compared with it in
-    ``rounds`` launches, begun by either side in turn, and each has one A/A launch of the base as a
-    control.  The launches have a random order.
+    some launches, begun by either side in turn, and has A/A launches of the base as controls.  The
+    launches have a random order.
+
+    Args:
+        definition: the test.
+        group: variants of the job.
+        seed: of the job.
+        launch_counts: in paired mode; by default ``rounds`` launches and one A/A launch.
     """
     if definition.mode != PAIRED or len(group.variants) < 2:
         rounds = order_executions(group, definition.rounds, seed)
         return tuple(OrderedExecution(*place) for place in rounds)
-    launches = shuffle_items(tuple(_plan_launches(definition, group, seed)), seed, "launches")
+    counts = launch_counts or LaunchCounts(definition.rounds)
+    launches = shuffle_items(tuple(_plan_launches(counts, group, seed)), seed, "launches")
     return tuple(
         execution
         for round_, launch in enumerate(launches, 1)
@@ -58,16 +76,16 @@ def order_job(
 
 
 def _plan_launches(
-    definition: TestDefinition, group: VariantGroup, seed: int
+    counts: LaunchCounts, group: VariantGroup, seed: int
 ) -> Iterator[_PlannedLaunch]:
     base = group.variants[0]
     for number, other in enumerate(group.variants[1:]):
         starts = shuffle_items((True, False), seed, f"starts {number}")
-        for round_ in range(definition.rounds):
+        for round_ in range(counts.timed):
             yield _PlannedLaunch(TIMED, base, other, starts[round_ % 2])
-        yield _PlannedLaunch(
-            CONTROL, base, base, shuffle_items((True, False), seed, f"control {number}")[0]
-        )
+        starts = shuffle_items((True, False), seed, f"control {number}")
+        for round_ in range(counts.controls):
+            yield _PlannedLaunch(CONTROL, base, base, starts[round_ % 2])
 
 
 def _order_launch(round_: int, launch: _PlannedLaunch) -> Iterator[OrderedExecution]:

@@ -5,6 +5,7 @@ Measurements are read for one job at a time or counted by an index.
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,6 +106,16 @@ def fetch_plans(store: ResultsReader, ids: Collection[str]) -> dict[str, str]:
                 sa.select(campaign.c.id, campaign.c.plan).where(campaign.c.id.in_(part))
             )
         }
+
+
+def fetch_sequential_plans(store: ResultsReader) -> dict[str, int]:
+    """Map each campaign that ends when it is decided to the number of its looks."""
+    query = sa.select(campaign.c.id, campaign.c.plan).where(
+        campaign.c.plan.like('%"until_decided": {%')
+    )
+    with store.connection() as connection:
+        rows = connection.execute(query)
+        return {str(id_): len(json.loads(plan)["until_decided"]["looks"]) for id_, plan in rows}
 
 
 def list_campaigns(store: ResultsReader, first: int, count: int) -> tuple[list[CampaignState], int]:

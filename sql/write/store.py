@@ -193,6 +193,27 @@ class Store(ResultsReader):
             insert_missing_rows(connection, schema.campaign, [campaign])
             insert_missing_rows(connection, schema.job, jobs)
 
+    def extend_campaign(self, campaign_id: str, jobs: Iterable[JobRow]) -> None:
+        """Add jobs to a stored campaign, and to the numbers that it plans.
+
+        Raises:
+            ForeignCampaignError: a job belongs to another campaign.
+        """
+        jobs = [*jobs]
+        table = schema.campaign
+        with write_transaction(self._engine) as connection:
+            record_deliveries(connection, list_job_deliveries(jobs, make_local_sender()))
+            insert_missing_rows(connection, schema.job, jobs)
+            connection.execute(
+                table.update()
+                .where(table.c.id == campaign_id)
+                .values(
+                    planned_jobs=table.c.planned_jobs + len(jobs),
+                    planned_measurements=table.c.planned_measurements
+                    + sum(job.planned_measurements for job in jobs),
+                )
+            )
+
     def apply_upload(self, upload: CampaignUpload, sender: Sender) -> UploadResult:
         """Record a campaign that another installation uploaded.
 

@@ -14,6 +14,8 @@ from typing import Any
 import click
 
 from treehammer.analysis.cli.limit_output import print_limits
+from treehammer.analysis.statistics.sequential import DEFAULT_MAX_LAUNCHES, SequentialPlan
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli.definition_options import definition_options
@@ -24,6 +26,13 @@ from treehammer.submit.cli.campaign_commands import (
     follow_on_terminal,
     print_progress,
     rate_progress,
+)
+from treehammer.submit.cli.local_verdict import (
+    ends_when_decided,
+    parse_sequential_plan,
+    print_local_verdict,
+    print_planned_verdict,
+    run_until_decided,
 )
 from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.cli.submission_click_options import submission_click_options
@@ -123,6 +132,26 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "--dry-run", is_flag=True, help="Print the plan only; fetch, store and submit nothing."
 )
 @click.option("--wait", is_flag=True, help="Wait for the jobs and collect their measurements.")
+@click.option(
+    "--until",
+    type=click.Choice(["decided", "planned"]),
+    help="End a comparison on this machine as soon as it is decided, or run every planned job "
+    "[default: decided with --wait in paired mode, unless -S sets repeats or rounds].",
+)
+@click.option(
+    "--max-launches",
+    type=int,
+    default=DEFAULT_MAX_LAUNCHES,
+    show_default=True,
+    help="Launches of each variant after which an undecided comparison ends, 3 to 96.",
+)
+@click.option(
+    "--delta",
+    type=float,
+    default=DEFAULT_DELTA,
+    show_default=True,
+    help="Effects within this count as none; in ln, so 0.02 is about 2 %.",
+)
 @output_options
 @click.pass_obj
 def submit(
@@ -130,15 +159,24 @@ def submit(
     request: campaign_request.CampaignRequest,
     dry_run: bool,
     wait: bool,
+    until: str | None,
+    max_launches: int,
+    delta: float,
     form: str,
 ) -> ExitCode:
     """Run a test: plan its jobs, prepare their inputs, and submit them.
 
-    With --wait the exit code is 1 if a measurement failed, is implausible or was lost, or if a limit
-    in [[expect]] of test.toml is missed, and 3 if a limit could not be judged.
+    With --wait a comparison on this machine in turns ends with its verdict, as soon as it is decided.
+    The exit code is 1 if a measurement failed, is implausible or was lost, or if a limit in [[expect]]
+    of test.toml is missed, and 3 if a limit could not be judged.
 
+    \b
     Example: treehammer submit ttree-read -P cache_mb=0,30 --wait
+             treehammer submit ttree-read -S mode=paired -P branches=1 -P cache_mb=30 --wait
     """
+    sequential = parse_sequential_plan(max_launches, delta)
+    if until == "decided" and not wait:
+        raise ConfigError("needs --wait", where="--until decided")
     with on_interrupt("nothing was submitted"):
         # Check first: jobs that cannot report need no downloads.
         for line in job_reporting.check_service(settings, request.options):
@@ -146,10 +184,15 @@ def submit(
         plan = campaign_request.plan_request(
             request, settings, fetch=not dry_run, bars=progress_bar
         )
+        ends_early = wait and ends_when_decided(plan, request, until)
+        if ends_early:
+            plan = plan.until_decided(sequential)
         _print_plan_table(plan, settings, form)
         if dry_run:
             return ExitCode.DONE
     with on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)):
+        if ends_early:
+            return _run_until_decided(plan, sequential, settings, form)
         campaign = submission.submit_plan(plan, settings)
         if form == TABLE:
             click.echo(f"Submitted as {campaign.id} ({campaign.name})")
@@ -166,8 +209,20 @@ def submit(
             progress = follow_on_terminal(tracker, campaign, form)
             if form == TABLE:
                 print_progress(tracker, campaign, progress, form)
+            print_planned_verdict(store, campaign, plan, delta, settings, form)
             limits_code = _check_limits(store, campaign, form)
     return rate_progress(progress) or limits_code
+
+
+def _run_until_decided(
+    plan: Plan, sequential: SequentialPlan, settings: Settings, form: str
+) -> ExitCode:
+    """Submit a comparison look by look, and print its verdict; return the exit code."""
+    verdict = run_until_decided(plan, sequential, settings, form)
+    print_local_verdict(verdict, sequential, form)
+    with Store.open(settings.database) as store:
+        limits_code = _check_limits(store, verdict.campaign, form)
+    return rate_progress(verdict.progress) or limits_code
 
 
 def _check_limits(store: Store, campaign: CampaignRow, form: str) -> ExitCode:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from treehammer.analysis.statistics.sequential import PLAN_KEY
 from treehammer.hctests.matrix.definition import Scalar
 from treehammer.sql.core.rows import CampaignRow
 
@@ -41,6 +42,11 @@ def _test_spec(campaign: CampaignRow) -> str:
 
 
 def _changed_options(plan: Mapping[str, Any]) -> Iterator[str]:
+    sequential = plan.get(PLAN_KEY)
+    if sequential:
+        yield from ("--wait", "--until", "decided")
+        yield from ("--max-launches", str(sequential["looks"][-1]))
+        yield from ("--delta", str(sequential["delta"]))
     if plan.get("sites"):
         yield from ("--sites", ",".join(plan["sites"]))
     if plan.get("from"):

@@ -104,6 +104,28 @@ def submit_plan(
         return store.campaign(plan.campaign_id)
 
 
+def extend_submission(plan: Plan, settings: Settings) -> CampaignRow:
+    """Add the jobs of a plan to its campaign, which was submitted with other jobs, and queue them.
+
+    Raises:
+        BatchError: a batch system failed; the jobs that it did not take are stored as lost.
+        TreehammerError: the store or a template is invalid; nothing was submitted.
+    """
+    service = job_reporting.reporting_for_submission(settings, plan.options)
+    rows = list(plan.make_job_rows())
+    with (
+        Store.open(settings.database) as store,
+        StagedSubmissions(settings.submissions_dir).hold(plan.campaign_id) as staged,
+    ):
+        staged.write(
+            render_jobs(plan, staged.rendered, service=service, slots=settings.local_slots)
+        )
+        store.extend_campaign(plan.campaign_id, rows)
+        _queue_jobs(store, functools.partial(open_batch_system, settings=settings), staged, rows)
+        staged.remove()
+        return store.campaign(plan.campaign_id)
+
+
 def complete_submission(
     tracker: CampaignTracker,
     campaign: CampaignRow,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from treehammer.collectors.job_spec import CHECKSUM, MIN_CPU_S, PAIRED, ExecutionSpec
+from treehammer.collectors.job_spec import CHECKSUM, MIN_LAUNCH_CPU_S, PAIRED, ExecutionSpec
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.datasets.model.manifest import RECORDING, Manifest
 from treehammer.hctests.matrix.definition import Scalar, Variant
@@ -86,7 +86,7 @@ def _expect_passes(manifest: Manifest, execution: ExecutionSpec) -> float:
         return execution.passes
     unzipped = sum(file.layout.unzipped_bytes for file in manifest.files)
     pass_s = max(1e-3, unzipped * _read_fraction(manifest, execution.variant) / UNZIP_BYTES_PER_S)
-    counted = 2 * math.ceil(MIN_CPU_S / pass_s / 2)
+    counted = 2 * math.ceil(MIN_LAUNCH_CPU_S / pass_s / 2)
     return counted + min(1.0, CALIBRATION_CPU_S / pass_s)
 
 

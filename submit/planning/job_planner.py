@@ -40,7 +40,7 @@ from treehammer.hctests.matrix.definition import (
     Variant,
     VariantGroup,
 )
-from treehammer.hctests.matrix.execution_order import OrderedExecution
+from treehammer.hctests.matrix.execution_order import LaunchCounts, OrderedExecution
 from treehammer.hctests.matrix.load_settings import LoadSettings
 from treehammer.submit.replicas.rucio_placement import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
@@ -51,6 +51,11 @@ PAYLOAD_FOLDER = "payload"
 #: Seconds added to the wall limit of each execution for setup, stage-in and calibration.
 WALL_LIMIT_OVERHEAD_S = 120.0
 
+
+#: Launches of the jobs of even and odd repeats in a campaign that ends when it is decided: two such jobs
+#: take equally long side by side, and hold three launches and a control.
+SEQUENTIAL_COUNTS = (LaunchCounts(2, 0), LaunchCounts(1, 1))
+SEQUENTIAL_JOBS, SEQUENTIAL_LAUNCHES = 2, sum(counts.timed for counts in SEQUENTIAL_COUNTS)
 
 #: Label of a door, and CPUs of a job that reads through it.
 Lane = tuple[str, int]
@@ -128,7 +133,8 @@ class JobPlanner:
 
     ``software`` maps values of the ``root`` axis to requests; ``site_software`` overrides it by site
     and value.  ``others`` holds, by name, further datasets of the test: its axis and its twins.
-    ``placement`` locates files at doors with an RSE.
+    ``placement`` locates files at doors with an RSE.  ``is_sequential`` says that the campaign ends
+    when it is decided: its jobs then hold two launches each, of which every fourth is a control.
     """
 
     pinned: PinnedTest
@@ -139,6 +145,7 @@ class JobPlanner:
     site_software: Mapping[tuple[str, str], SoftwareRequest] = field(default_factory=dict)
     others: Mapping[str, Manifest] = field(default_factory=dict)
     placement: RucioPlacement = NO_RUCIO_PLACEMENT
+    is_sequential: bool = False
 
     def manifest_for(self, variant: Variant) -> Manifest | None:
         """Return the manifest of the dataset that a variant reads."""
@@ -162,7 +169,8 @@ class JobPlanner:
         place = () if position else access.key
         number = 1 if position else repeat
         seed = variant_expansion.derive_job_seed(definition.seed, *place, key, number)
-        order = execution_order.order_job(definition, group, seed)
+        counts = SEQUENTIAL_COUNTS[repeat % 2] if self.is_sequential else None
+        order = execution_order.order_job(definition, group, seed, counts)
         label = group.variants[0].label(self._axes_between_jobs)
         planned = self._plan_job(access, TIMED, repeat, label, key, order)
         if position is None or definition.load is None:

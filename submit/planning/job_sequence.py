@@ -25,12 +25,15 @@ class JobSequence(Sequence[PlannedJob]):
     """The jobs of a plan, in the order in which they should run.
 
     Jobs are created on iteration and not kept, so memory does not grow with their number.
+    ``repeats`` are those of a campaign that ends when it is decided, between two looks; () for
+    those of the test.
     """
 
     planner: JobPlanner
     accesses: tuple[DoorAccess, ...]
     watches: tuple[ServerWatch, ...] = ()
     max_jobs: int = 0
+    repeats: range | tuple[()] = ()
 
     def read_through(self, accesses: Iterable[DoorAccess]) -> JobSequence:
         """Return the same jobs through these doors alone."""
@@ -45,7 +48,7 @@ class JobSequence(Sequence[PlannedJob]):
             return
         # Each repeat covers all variants before the next begins, so that a drift of the site affects
         # them alike.  Checksum jobs come last: they must not warm a cache that a timed job needs cold.
-        for repeat in range(1, self._definition.repeats + 1):
+        for repeat in self._repeats:
             yield from self._timed_jobs(repeat)
         yield from self._checksum_jobs()
 
@@ -55,7 +58,7 @@ class JobSequence(Sequence[PlannedJob]):
             len(list_watched(self.watches, members)) for members in self.load_groups.values()
         )
         checksum = sum(1 for _ in self._checksum_jobs())
-        count = timed * self._definition.repeats + (watching if self.watches else 0) + checksum
+        count = timed * len(self._repeats) + (watching if self.watches else 0) + checksum
         return min(count, self.max_jobs) if self.max_jobs else count
 
     @overload
@@ -82,8 +85,8 @@ class JobSequence(Sequence[PlannedJob]):
         if self.max_jobs:
             yield from ((job, 1) for job in self)
             return
-        for job in self._timed_jobs(1):
-            yield job, self._definition.repeats
+        for job in self._timed_jobs(self._repeats[0]):
+            yield job, len(self._repeats)
         for job in self._checksum_jobs():
             yield job, 1
 
@@ -135,6 +138,10 @@ class JobSequence(Sequence[PlannedJob]):
     @property
     def _definition(self) -> TestDefinition:
         return self.planner.pinned.definition
+
+    @property
+    def _repeats(self) -> range:
+        return self.repeats or range(1, self._definition.repeats + 1)
 
     def _timed_jobs(self, repeat: int) -> Iterator[PlannedJob]:
         for access, group in self._timed_groups():
@@ -194,6 +201,6 @@ class JobSequence(Sequence[PlannedJob]):
         )
 
     def _checksum_jobs(self) -> Iterator[PlannedJob]:
-        for access in self.accesses:
+        for access in self.accesses if self._repeats[0] == 1 else ():
             if groups := self.groups_at(access):
                 yield from self.planner.plan_checksum_job(access, groups)

@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
+from treehammer.analysis.statistics.sequential import PLAN_KEY, SequentialPlan
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.job_state import JobState
 from treehammer.datasets.model.manifest import Manifest
 from treehammer.hctests.matrix.definition import PinnedTest
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.submit.planning.door_selection import SitePair, pair_sites, select_jobs
-from treehammer.submit.planning.job_planner import JobPlanner, hash_values
+from treehammer.submit.planning.job_planner import (
+    SEQUENTIAL_JOBS,
+    SEQUENTIAL_LAUNCHES,
+    JobPlanner,
+    hash_values,
+)
 from treehammer.submit.planning.job_sequence import JobSequence
 from treehammer.submit.planning.server_watch import ServerWatch
 from treehammer.submit.planning.site_exclusion import SiteSelection
@@ -63,6 +69,24 @@ class Plan:
     def execution_count(self) -> int:
         """Number of planned measurements, timed and checksum."""
         return sum(len(job.spec.executions) * times for job, times in self.jobs.iterate_kinds())
+
+    def until_decided(self, sequential: SequentialPlan) -> Plan:
+        """Return the plan of the same campaign up to the last look of a sequential plan."""
+        request = json.loads(self.request) | {PLAN_KEY: sequential.describe()}
+        planner = replace(self.jobs.planner, is_sequential=True)
+        plan = replace(
+            self,
+            jobs=replace(self.jobs, planner=planner),
+            request=json.dumps(request, sort_keys=True),
+        )
+        return plan.between_looks(0, sequential.looks[-1])
+
+    def between_looks(self, before: int, after: int) -> Plan:
+        """Return the part of a sequential plan between two numbers of launches of each series."""
+        first, last = (
+            launches * SEQUENTIAL_JOBS // SEQUENTIAL_LAUNCHES for launches in (before, after)
+        )
+        return replace(self, jobs=replace(self.jobs, repeats=range(first + 1, last + 1)))
 
     def make_campaign_row(self) -> CampaignRow:
         """Return the campaign as a database row."""

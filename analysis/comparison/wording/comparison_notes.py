@@ -11,6 +11,7 @@ from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.comparison.wording.verdict_text import METRIC_TITLES, title_metric
 from treehammer.analysis.statistics.control import ControlCheck
 from treehammer.analysis.statistics.verdict import (
+    ALPHA,
     HOST_SCOPE,
     MIN_HOSTS,
     MIN_SITES,
@@ -20,7 +21,7 @@ from treehammer.analysis.statistics.verdict import (
     Verdict,
     VerdictEvidence,
 )
-from treehammer.collectors.job_spec import MIN_CPU_S
+from treehammer.collectors.job_spec import MIN_CPU_S, MIN_LAUNCH_CPU_S
 from treehammer.sql.core.rows import VerdictRow
 
 _PLAN = (
@@ -99,8 +100,9 @@ def _exclusion_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
     if short := [one for row, one in series if row.verdict == Verdict.TOO_LITTLE]:
         remedies = "; ".join(dict.fromkeys(one.remedy for one in short))
         yield (
-            f"Too little read: less than {MIN_CPU_S:g} s of CPU per side in a job is mostly clock "
-            f"steps and start-up, and enters no verdict; {remedies}."
+            f"Too little read: less than {MIN_CPU_S:g} s of CPU per side in a job, or "
+            f"{MIN_LAUNCH_CPU_S:g} s in a launch, is mostly clock steps and start-up, and enters no "
+            f"verdict; {remedies}."
         )
     if any(THROUGH_BASE in one.test for _, one in series):
         yield (
@@ -162,6 +164,12 @@ def _reading_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
         "wrong in at most 5 % of comparisons; a row's interval is the one at which its claim was "
         "judged, 95 % alone where none was."
     )
+    if first.looks > 1:
+        yield (
+            f"The campaign ends as soon as it is decided: each of its up to {first.looks} looks is judged "
+            f"at {100 * ALPHA / first.looks:.3g} % instead of {100 * ALPHA:g} %, so that all of them "
+            f"together keep the {100 * ALPHA:g} %."
+        )
     names = " or ".join(dict.fromkeys(row.metric for row, _ in rows))
     values = "Times" if row.metric in METRIC_TITLES else "Values"
     yield (

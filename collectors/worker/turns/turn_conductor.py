@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Callable, Dict, Iterator, List, Mapping, Protocol, Sequence, Tuple
 
-from ...job_spec import BASE_SIDE, MIN_CPU_S, OTHER_SIDE, total_cpu_s
+from ...job_spec import BASE_SIDE, MIN_LAUNCH_CPU_S, OTHER_SIDE, total_cpu_s
 
 #: CPU time of one turn of the base, in nanoseconds.
 TURN_CPU_NS = 5_000_000
@@ -113,7 +113,7 @@ class TurnConductor:
         if one_more > MAX_WALL_SHARE:
             return True
         collected = min(record.collected_cpu_s(side) for side in self.sides)
-        return record.passes % 2 == 0 and collected >= MIN_CPU_S
+        return record.passes % 2 == 0 and collected >= MIN_LAUNCH_CPU_S
 
     def _calibrate(self) -> int:
         """Read the first entries uncounted; return the number of entries of one turn."""

@@ -18,7 +18,7 @@ from console import agrees, commands, normalize, run
 from demo_checkout import REPOSITORY, DemoRun
 
 from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
-from treehammer.collectors.job_spec import MIN_CPU_S, total_cpu_s
+from treehammer.collectors.job_spec import MIN_LAUNCH_CPU_S, total_cpu_s
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.testbed.network.free_ports import find_free_ports
@@ -100,7 +100,7 @@ def test_both_sides_of_launches_read_by_turns(demo_run: DemoRun) -> None:
         loop = sum(row["pass_loop_user_s"]) + sum(row["pass_loop_sys_s"])
         assert loop == pytest.approx(sum(row["segment_cpu_ns"]) / 1e9, rel=0.01)
         # By the quantity that a verdict demands.
-        assert total_cpu_s(row["loop_cpu_s"], row["passes_counted"]) >= MIN_CPU_S
+        assert total_cpu_s(row["loop_cpu_s"], row["passes_counted"]) >= MIN_LAUNCH_CPU_S
     assert len(launches) == 12
     for launch in launches.values():
         base, other = launch["A"], launch["B"]

@@ -50,15 +50,15 @@ def test_effect_changes_its_sign_with_the_sides() -> None:
 def test_short_launches_are_given_a_remedy_that_works_for_them() -> None:
     """Passes and events change nothing in paired mode, whose launches read on by themselves."""
     samples = [
-        replace(one, loop_cpu_s=1.996, launch_ratios={CPU: 0.3, WALL: 0.3})
+        replace(one, loop_cpu_s=0.996, launch_ratios={CPU: 0.3, WALL: 0.3})
         for one in SimulatedCampaign(rounds=1).samples()
         if one.kind == "timed"
     ]
     found = ask(samples)
     (row,) = rows(found)
     kept = evidence(row)
-    assert kept.why.startswith("1.99 s of CPU per side in a job, at least 2 s needed")
-    assert kept.remedy == "raise wall_limit_s, which ended the launches early, or add rounds"
+    assert kept.why.startswith("0.99 s of CPU per side in a launch, at least 1 s needed")
+    assert kept.remedy == "raise wall_limit_s, which ended the launches early"
     (note,) = [note for note in found.notes if note.startswith("Too little read")]
     assert note.endswith(f"enters no verdict; {kept.remedy}.")
 

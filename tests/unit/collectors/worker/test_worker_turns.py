@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from treehammer.collectors.job_spec import MIN_CPU_S, total_cpu_s
+from treehammer.collectors.job_spec import MIN_LAUNCH_CPU_S, total_cpu_s
 from treehammer.collectors.worker.stop_signals import StopSignals
 from treehammer.collectors.worker.turns import core_pinning
 from treehammer.collectors.worker.turns.core_pinning import make_pinning, reserve_core
@@ -62,7 +62,7 @@ class SlowStart(FakeSide):
 
 
 def conduct(
-    *, first: str = "A", entries: int = 1000, ns: int = 500_000, limit: float = 0.0, files: int = 1
+    *, first: str = "A", entries: int = 1000, ns: int = 250_000, limit: float = 0.0, files: int = 1
 ) -> tuple[TurnRecord, list[tuple[str, str]], dict[str, FakeSide]]:
     log: list[tuple[str, str]] = []
     sides = {name: FakeSide(name, log, entries, ns) for name in "AB"}
@@ -122,17 +122,17 @@ def test_passes_repeat_until_each_side_has_enough_cpu_time() -> None:
     record, _, _ = conduct()
     assert record.passes % 2 == 0
     collected = record.collected_cpu_s("A")
-    assert collected >= MIN_CPU_S > collected * (record.passes - 2) / record.passes
+    assert collected >= MIN_LAUNCH_CPU_S > collected * (record.passes - 2) / record.passes
 
 
 def test_launch_stops_at_the_cpu_time_that_a_verdict_demands() -> None:
     """The sum of all passes may reach it before the median pass times their number does."""
-    sides = {name: SlowStart(name, [], 1000, 400_000) for name in "AB"}
+    sides = {name: SlowStart(name, [], 1000, 200_000) for name in "AB"}
     record = TurnConductor(sides, "A", 1, lambda: None, lambda: 0.0).conduct()
-    assert record.passes == 6  # passes of 0.8, 0.4, 0.4 and 0.4 s take 2.0 s in all
-    recorded = total_cpu_s(0.4, record.passes)  # as the record states it: median pass and number
+    assert record.passes == 6  # passes of 0.4, 0.2, 0.2 and 0.2 s take 1.0 s in all
+    recorded = total_cpu_s(0.2, record.passes)  # as the record states it: median pass and number
     assert record.collected_cpu_s("A") == pytest.approx(recorded)
-    assert recorded >= MIN_CPU_S
+    assert recorded >= MIN_LAUNCH_CPU_S
 
 
 def test_no_pass_begins_that_would_exceed_the_wall_limit() -> None:

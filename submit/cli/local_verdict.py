@@ -1,0 +1,235 @@
+"""Local comparison that ends as soon as it is decided: submit, wait, decide, print."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import click
+import psutil
+
+from treehammer.analysis.cli.compare_command import (
+    ComparisonResult,
+    compare_selected,
+    print_conclusions,
+    print_verdict_tables,
+)
+from treehammer.analysis.statistics.sequential import SequentialPlan, is_decided
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
+from treehammer.collectors.batch_names import LOCAL_BATCH
+from treehammer.collectors.job_spec import PAIRED
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.hctests.matrix.definition import Scalar
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.read.campaign_counts import CampaignCount
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.submit.cli.live_progress import live_display
+from treehammer.submit.lifecycle import submission
+from treehammer.submit.lifecycle.campaign_request import CampaignRequest
+from treehammer.submit.planning.plan import Plan
+from treehammer.submit.tracking import campaign_polling
+from treehammer.terminal import TABLE, print_hint
+
+#: Jobs that run at once unless the settings state a number: the launches of one look.
+SIDE_BY_SIDE = 2
+
+
+@dataclass(frozen=True)
+class ComparedAxis:
+    """The bundled axis of a local comparison in paired mode, and its values; the first is the base."""
+
+    axis: str
+    values: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True)
+class LocalVerdict:
+    """A campaign that ended at a look.
+
+    Attributes:
+        campaign: the campaign.
+        progress: its jobs and measurements.
+        results: comparisons of each further value with the first; empty where nothing was measured.
+        launches: planned launches of each series.
+        decided: whether more launches could not have changed the verdicts on the first metric.
+    """
+
+    campaign: CampaignRow
+    progress: CampaignCount
+    results: Sequence[ComparisonResult]
+    launches: int
+    decided: bool
+
+
+def find_compared_axis(plan: Plan) -> ComparedAxis | None:
+    """Find the axis that a plan compares on this machine in turns; None for any other plan."""
+    definition = plan.pinned_test.definition
+    bundled = [axis for axis in definition.bundle if len(definition.axis_values(axis)) > 1]
+    is_local = all(site.batch == LOCAL_BATCH for site in plan.sites)
+    if not is_local or definition.mode != PAIRED or definition.load or len(bundled) != 1:
+        return None
+    return ComparedAxis(bundled[0], tuple(definition.axis_values(bundled[0])))
+
+
+def require_compared_axis(plan: Plan) -> ComparedAxis:
+    """Find the axis that a plan compares on this machine in turns.
+
+    Raises:
+        ConfigError: it compares none.
+    """
+    compared = find_compared_axis(plan)
+    if compared is None:
+        raise ConfigError(
+            "only a comparison on this machine in turns ends when it is decided",
+            where="--until decided",
+            hint="It needs -S mode=paired, --sites local, and one bundled axis with several values, "
+            "such as -P root=6.38.00,6.40.00. Use --until planned for anything else.",
+        )
+    return compared
+
+
+def ends_when_decided(plan: Plan, request: CampaignRequest, until: str | None) -> bool:
+    """Return whether a campaign ends when it is decided.
+
+    By default a comparison on this machine in turns does, unless the user set its size.
+
+    Raises:
+        ConfigError: the user wants it, but the plan compares nothing in this way.
+    """
+    if until == "decided":
+        require_compared_axis(plan)
+        return True
+    is_sized = {"repeats", "rounds"} & request.overrides.keys()
+    return until is None and not is_sized and find_compared_axis(plan) is not None
+
+
+def parse_sequential_plan(max_launches: int, delta: float) -> SequentialPlan:
+    """Make the sequential plan from the options of a command.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+    try:
+        return SequentialPlan.up_to(max_launches, delta)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def choose_slots(settings: Settings) -> Settings:
+    """Let launches run side by side on cores of their own, unless the settings state a number."""
+    if settings.sources.get("local_slots") != "default":
+        return settings
+    cores = min(psutil.cpu_count(logical=False) or 1, len(psutil.Process().cpu_affinity() or [0]))
+    return replace(settings, local_slots=min(SIDE_BY_SIDE, cores))
+
+
+def run_until_decided(
+    plan: Plan, sequential: SequentialPlan, settings: Settings, form: str = TABLE
+) -> LocalVerdict:
+    """Submit a comparison look by look until it is decided or its limit is reached.
+
+    Args:
+        plan: a plan with a compared axis, see :func:`require_compared_axis`.
+        sequential: the looks, and the limit of no effect.
+        settings: all settings.
+        form: output format, which decides where progress is shown.
+
+    Raises:
+        TreehammerError: a step failed; submitted jobs continue.
+    """
+    compared = require_compared_axis(plan)
+    whole, settings = plan.until_decided(sequential), choose_slots(settings)
+    submission.check_plan_limits(whole, settings)
+    campaign = submission.submit_plan(whole.between_looks(0, sequential.looks[0]), settings)
+    title = f"{campaign.name} ({campaign.id})"
+    with (
+        Store.open(settings.database) as store,
+        live_display(title, campaign.planned_measurements, to_stderr=form != TABLE) as show,
+    ):
+        tracker = campaign_polling.make_tracker(store, settings)
+        for launches, following in pairwise((*sequential.looks, 0)):
+            progress = campaign_polling.follow_campaign(tracker, campaign, show, _print_notice)
+            results = _compare(store, campaign, compared, sequential.delta)
+            decided = is_decided(_list_verdicts(results))
+            if decided or not following:
+                break
+            campaign = submission.extend_submission(
+                whole.between_looks(launches, following), settings
+            )
+    return LocalVerdict(campaign, progress, results, launches, decided)
+
+
+def _compare(
+    store: Store, campaign: CampaignRow, compared: ComparedAxis, delta: float
+) -> list[ComparisonResult]:
+    """Compare the values of the axis; empty where no measurement of a side can be compared."""
+    selection = Selection.parse([campaign.id], [])
+    try:
+        texts = [str(value) for value in compared.values]
+        return compare_selected(store, selection, compared.axis, texts, delta)
+    except NothingToDoError as error:
+        print_hint(str(error), err=True)
+        return []
+
+
+def _list_verdicts(results: Sequence[ComparisonResult]) -> list[str]:
+    """List the verdicts of each series on its first metric: CPU time unless the test states others."""
+    first = {
+        (row.b, row.comparison_key): row.verdict
+        for result in results
+        for row in reversed(result.comparison.of_series)
+    }
+    return [*first.values()]
+
+
+def _print_notice(line: str) -> None:
+    print_hint(line, err=True)
+
+
+def print_local_verdict(
+    verdict: LocalVerdict, sequential: SequentialPlan, form: str = TABLE
+) -> None:
+    """Print the verdicts, the conclusion and the reason for the end."""
+    _print_results(verdict.results, form)
+    launches = f"after {verdict.launches} launches of each variant"
+    if verdict.decided:
+        text = f"Decided {launches}, of at most {sequential.looks[-1]}."
+    else:
+        text = f"Undecided {launches}; --max-launches sets a higher limit."
+    click.echo(text, err=form != TABLE)
+    _print_compare_hint(verdict.results, verdict.campaign, form)
+
+
+def print_planned_verdict(
+    store: Store, campaign: CampaignRow, plan: Plan, delta: float, form: str = TABLE
+) -> None:
+    """Print the verdict of a comparison on this machine in turns that ran as planned, if it is one."""
+    compared = find_compared_axis(plan)
+    if compared is not None:
+        results = _compare(store, campaign, compared, delta)
+        _print_results(results, form)
+        _print_compare_hint(results, campaign, form)
+
+
+def _print_results(results: Sequence[ComparisonResult], form: str) -> None:
+    if form == TABLE:
+        print_verdict_tables(results)
+    print_conclusions([result.comparison for result in results], {}, form=form)
+
+
+def _print_compare_hint(
+    results: Sequence[ComparisonResult], campaign: CampaignRow, form: str
+) -> None:
+    """Print the command that shows the notes, counters and instructions as well."""
+    if not results:
+        return
+    query = results[0].comparison.query
+    values = [str(value) for value in (query.a, *(result.comparison.query.b for result in results))]
+    words = ["treehammer", "compare", *values, "--axis", query.axis, "--campaign", campaign.id]
+    if query.delta != DEFAULT_DELTA:
+        words += ["--delta", f"{query.delta:g}"]
+    print_hint(f"Details: {shlex.join(words)}", err=form != TABLE)

@@ -1,0 +1,139 @@
+"""Campaigns that end as soon as they are decided: their jobs between looks, and which ones they are."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from plan_factory import (
+    READING_TEST,
+    make_grid_plan,
+    make_local_plan,
+    make_settings,
+)
+
+from treehammer.analysis.statistics.sequential import SequentialPlan
+from treehammer.errors import ConfigError
+from treehammer.sql.write.store import Store
+from treehammer.submit.cli.local_verdict import (
+    ComparedAxis,
+    choose_slots,
+    ends_when_decided,
+    find_compared_axis,
+)
+from treehammer.submit.lifecycle.campaign_request import CampaignRequest
+from treehammer.submit.planning.job_planner import PlannedJob
+from treehammer.submit.planning.plan import Plan
+
+PAIRED_TEST = READING_TEST.replace("rounds = 2", 'rounds = 2\nmode = "paired"')
+SEQUENTIAL = SequentialPlan.up_to(12)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """Plan of two variants with the looks of :data:`SEQUENTIAL`."""
+    return make_local_plan(tmp_path, PAIRED_TEST).until_decided(SEQUENTIAL)
+
+
+def count_launches(jobs: Iterable[PlannedJob]) -> Counter[tuple[str, str]]:
+    """Count the launches by variant and kind."""
+    return Counter(
+        (job.label, execution.kind)
+        for job in jobs
+        for execution in job.spec.executions
+        if execution.side == "B"
+    )
+
+
+def test_first_look_has_two_jobs_of_two_launches_for_each_variant(plan: Plan) -> None:
+    jobs = plan.between_looks(0, 3).jobs
+    *timed, checksum = jobs
+    assert checksum.kind == "checksum"
+    assert Counter(job.label for job in timed) == {"cache_mb=0": 2, "cache_mb=30": 2}
+    assert {len(job.spec.executions) for job in timed} == {4}
+    for label in ("cache_mb=0", "cache_mb=30"):
+        counts = count_launches(timed)
+        assert (counts[label, "timed"], counts[label, "control"]) == (3, 1)
+    assert len(jobs) == len(list(jobs)) == 5
+
+
+def test_looks_follow_each_other_without_gap_or_repetition(plan: Plan) -> None:
+    parts = [plan.between_looks(*look) for look in ((0, 3), (3, 6), (6, 12))]
+    ids = [job.spec.job_id for part in parts for job in part.jobs]
+    assert len(ids) == len(set(ids))
+    assert set(ids) == {job.spec.job_id for job in plan.jobs}
+    assert count_launches(job for part in parts for job in part.jobs) == {
+        (label, kind): count
+        for label in ("cache_mb=0", "cache_mb=30")
+        for kind, count in (("timed", 12), ("control", 4))
+    }
+    assert plan.execution_count == sum(part.execution_count for part in parts)
+
+
+def test_request_keeps_the_looks(plan: Plan) -> None:
+    document = json.loads(plan.make_campaign_row().plan)
+    assert document["until_decided"] == {"looks": [3, 6, 12], "delta": 0.02}
+
+
+def test_either_side_begins_about_equally_often(plan: Plan) -> None:
+    long = plan.until_decided(SequentialPlan.up_to(96))
+    orders = Counter(
+        execution.identity["launch_order"]
+        for job in long.jobs
+        for execution in job.spec.executions
+        if execution.side == "B"
+    )
+    assert abs(orders["AB"] - orders["BA"]) < 0.2 * orders.total()
+
+
+def test_campaign_grows_with_each_look(plan: Plan, tmp_path: Path) -> None:
+    first, second = plan.between_looks(0, 3), plan.between_looks(3, 6)
+    with Store.open(f"sqlite:///{tmp_path}/results.db") as store:
+        store.add_campaign(first.make_campaign_row(), first.make_job_rows())
+        store.extend_campaign(plan.campaign_id, second.make_job_rows())
+        campaign = store.campaign(plan.campaign_id)
+        jobs = store.jobs(plan.campaign_id)
+    assert campaign.planned_jobs == len(jobs) == 9
+    assert campaign.planned_measurements == sum(job.planned_measurements for job in jobs)
+
+
+def test_comparison_in_turns_on_this_machine_ends_when_decided(plan: Plan) -> None:
+    assert find_compared_axis(plan) == ComparedAxis("root", ("6.38.00", "6.40.00"))
+    assert ends_when_decided(plan, CampaignRequest("reads"), None)
+    assert ends_when_decided(plan, CampaignRequest("reads", overrides={"passes": "2"}), None)
+
+
+@pytest.mark.parametrize("key", ["repeats", "rounds"])
+def test_size_that_the_user_set_is_kept(plan: Plan, key: str) -> None:
+    request = CampaignRequest("reads", overrides={key: "2"})
+    assert not ends_when_decided(plan, request, None)
+    assert ends_when_decided(plan, request, "decided")
+    assert not ends_when_decided(plan, CampaignRequest("reads"), "planned")
+
+
+@pytest.mark.parametrize("case", ["solo", "two axes", "grid"])
+def test_other_campaigns_run_as_planned(tmp_path: Path, case: str) -> None:
+    texts = {
+        "solo": READING_TEST,
+        "two axes": PAIRED_TEST.replace('["root"]', '["root", "cache_mb"]'),
+        "grid": PAIRED_TEST,
+    }
+    make = make_grid_plan if case == "grid" else make_local_plan
+    plan = make(tmp_path, texts[case])
+    assert find_compared_axis(plan) is None
+    assert not ends_when_decided(plan, CampaignRequest("reads"), None)
+    with pytest.raises(ConfigError, match="only a comparison on this machine in turns"):
+        ends_when_decided(plan, CampaignRequest("reads"), "decided")
+
+
+def test_number_of_jobs_at_once_that_the_user_set_is_kept(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    assert choose_slots(settings).local_slots in (1, 2)
+    stated = replace(
+        settings, local_slots=1, sources={**settings.sources, "local_slots": "--local-slots"}
+    )
+    assert choose_slots(stated).local_slots == 1
