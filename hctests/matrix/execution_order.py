@@ -38,18 +38,31 @@ class _PlannedLaunch:
 
 
 @dataclass(frozen=True)
-class LaunchCounts:
-    """Launches of a job in paired mode for each variant beside the base, and their A/A launches."""
+class LaunchDesign:
+    """Launches of a job in paired mode for each variant beside the base, and their A/A launches.
+
+    The side that begins alternates over the launches of all jobs, since it is slower by 0.15 %.  So
+    ``timed_before`` and ``controls_before`` count the launches in earlier jobs, and ``seed``, which is
+    common to these jobs, selects the side that begins the first one.
+    """
 
     timed: int
-    controls: int = 1
+    controls: int
+    timed_before: int
+    controls_before: int
+    seed: int
+
+    @classmethod
+    def of_repeat(cls, rounds: int, repeat: int, seed: int) -> LaunchDesign:
+        """Design the job of a repeat, counted from 1: some launches and one A/A launch."""
+        return cls(rounds, 1, (repeat - 1) * rounds, repeat - 1, seed)
 
 
 def order_job(
     definition: TestDefinition,
     group: VariantGroup,
     seed: int,
-    launch_counts: LaunchCounts | None = None,
+    design: LaunchDesign | None = None,
 ) -> tuple[OrderedExecution, ...]:
     """Order the executions of one job.
 
@@ -61,13 +74,13 @@ def order_job(
         definition: the test.
         group: variants of the job.
         seed: of the job.
-        launch_counts: in paired mode; by default ``rounds`` launches and one A/A launch.
+        design: launches in paired mode; by default those of the first repeat.
     """
     if definition.mode != PAIRED or len(group.variants) < 2:
         rounds = order_executions(group, definition.rounds, seed)
         return tuple(OrderedExecution(*place) for place in rounds)
-    counts = launch_counts or LaunchCounts(definition.rounds)
-    launches = shuffle_items(tuple(_plan_launches(counts, group, seed)), seed, "launches")
+    design = design or LaunchDesign.of_repeat(definition.rounds, 1, seed)
+    launches = shuffle_items(tuple(_plan_launches(design, group)), seed, "launches")
     return tuple(
         execution
         for round_, launch in enumerate(launches, 1)
@@ -75,17 +88,15 @@ def order_job(
     )
 
 
-def _plan_launches(
-    counts: LaunchCounts, group: VariantGroup, seed: int
-) -> Iterator[_PlannedLaunch]:
+def _plan_launches(design: LaunchDesign, group: VariantGroup) -> Iterator[_PlannedLaunch]:
     base = group.variants[0]
     for number, other in enumerate(group.variants[1:]):
-        starts = shuffle_items((True, False), seed, f"starts {number}")
-        for round_ in range(counts.timed):
-            yield _PlannedLaunch(TIMED, base, other, starts[round_ % 2])
-        starts = shuffle_items((True, False), seed, f"control {number}")
-        for round_ in range(counts.controls):
-            yield _PlannedLaunch(CONTROL, base, base, starts[round_ % 2])
+        starts = shuffle_items((True, False), design.seed, f"starts {number}")
+        for launch in range(design.timed_before, design.timed_before + design.timed):
+            yield _PlannedLaunch(TIMED, base, other, starts[launch % 2])
+        starts = shuffle_items((True, False), design.seed, f"control {number}")
+        for launch in range(design.controls_before, design.controls_before + design.controls):
+            yield _PlannedLaunch(CONTROL, base, base, starts[launch % 2])
 
 
 def _order_launch(round_: int, launch: _PlannedLaunch) -> Iterator[OrderedExecution]:

@@ -13,6 +13,7 @@ from typing import Any
 from treehammer.collectors.job_spec import (
     BASE_SIDE,
     CHECKSUM,
+    PAIRED,
     TIMED,
     ExecutionLimits,
     ExecutionSpec,
@@ -40,7 +41,7 @@ from treehammer.hctests.matrix.definition import (
     Variant,
     VariantGroup,
 )
-from treehammer.hctests.matrix.execution_order import LaunchCounts, OrderedExecution
+from treehammer.hctests.matrix.execution_order import LaunchDesign, OrderedExecution
 from treehammer.hctests.matrix.load_settings import LoadSettings
 from treehammer.submit.replicas.rucio_placement import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
@@ -52,10 +53,9 @@ PAYLOAD_FOLDER = "payload"
 WALL_LIMIT_OVERHEAD_S = 120.0
 
 
-#: Launches of the jobs of even and odd repeats in a campaign that ends when it is decided: two such jobs
-#: take equally long side by side, and hold three launches and a control.
-SEQUENTIAL_COUNTS = (LaunchCounts(2, 0), LaunchCounts(1, 1))
-SEQUENTIAL_JOBS, SEQUENTIAL_LAUNCHES = 2, sum(counts.timed for counts in SEQUENTIAL_COUNTS)
+#: Two jobs of a campaign that ends when it is decided take equally long side by side: one holds a launch
+#: and a control, the other two launches.
+SEQUENTIAL_JOBS, SEQUENTIAL_LAUNCHES = 2, 3
 
 #: Label of a door, and CPUs of a job that reads through it.
 Lane = tuple[str, int]
@@ -168,15 +168,30 @@ class JobPlanner:
         # Jobs that load together run the same variant at the same time.
         place = () if position else access.key
         number = 1 if position else repeat
-        seed = variant_expansion.derive_job_seed(definition.seed, *place, key, number)
-        counts = SEQUENTIAL_COUNTS[repeat % 2] if self.is_sequential else None
-        order = execution_order.order_job(definition, group, seed, counts)
+        # Of a paired test, each campaign has its own order: with equal ones, their mean would keep
+        # whatever the order adds.
+        campaign = (self.campaign_id,) if definition.mode == PAIRED else ()
+        seed, common_seed = (
+            variant_expansion.derive_job_seed(definition.seed, *campaign, *place, key, *numbers)
+            for numbers in ((number,), ())
+        )
+        design = self._design_launches(repeat, common_seed)
+        order = execution_order.order_job(definition, group, seed, design)
         label = group.variants[0].label(self._axes_between_jobs)
         planned = self._plan_job(access, TIMED, repeat, label, key, order)
         if position is None or definition.load is None:
             return planned
         load = self._describe_load(definition.load, position, access.door)
         return replace(planned, spec=replace(planned.spec, load=load))
+
+    def _design_launches(self, repeat: int, seed: int) -> LaunchDesign:
+        if not self.is_sequential:
+            return LaunchDesign.of_repeat(self.pinned.definition.rounds, repeat, seed)
+        pairs, is_second = divmod(repeat - 1, SEQUENTIAL_JOBS)
+        before = pairs * SEQUENTIAL_LAUNCHES
+        if is_second:
+            return LaunchDesign(2, 0, before + 1, pairs + 1, seed)
+        return LaunchDesign(1, 1, before, pairs, seed)
 
     def _describe_load(self, load: LoadSettings, position: LoadPosition, door: Door) -> LoadSpec:
         name = hash_values(self.campaign_id, position.key)[:24] if load.together else ""

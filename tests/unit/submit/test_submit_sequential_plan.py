@@ -79,15 +79,32 @@ def test_request_keeps_the_looks(plan: Plan) -> None:
     assert document["until_decided"] == {"looks": [3, 6, 12], "delta": 0.02}
 
 
-def test_either_side_begins_about_equally_often(plan: Plan) -> None:
-    long = plan.until_decided(SequentialPlan.up_to(96))
+@pytest.mark.parametrize("is_sequential", [True, False])
+def test_sides_begin_in_turn_over_all_jobs(tmp_path: Path, is_sequential: bool) -> None:
+    plan = make_local_plan(tmp_path, PAIRED_TEST.replace("rounds = 2", "rounds = 3"))
+    if is_sequential:
+        plan = plan.until_decided(SEQUENTIAL)
     orders = Counter(
-        execution.identity["launch_order"]
-        for job in long.jobs
+        (job.label, execution.kind, execution.identity["launch_order"])
+        for job in plan.jobs
         for execution in job.spec.executions
         if execution.side == "B"
     )
-    assert abs(orders["AB"] - orders["BA"]) < 0.2 * orders.total()
+    for label in ("cache_mb=0", "cache_mb=30"):
+        for kind in ("timed", "control"):
+            assert orders[label, kind, "AB"] == orders[label, kind, "BA"] > 0
+
+
+def test_campaigns_differ_in_the_order_of_their_launches(tmp_path: Path) -> None:
+    orders = {
+        tuple(
+            (execution.kind, execution.identity["launch_order"])
+            for job in make_local_plan(tmp_path, PAIRED_TEST, created_us=created_us).jobs
+            for execution in job.spec.executions
+        )
+        for created_us in range(6)
+    }
+    assert len(orders) > 1
 
 
 def test_campaign_grows_with_each_look(plan: Plan, tmp_path: Path) -> None:
