@@ -154,8 +154,8 @@ def run_until_decided(
         for launches, following in pairwise((*sequential.looks, 0)):
             progress = campaign_polling.follow_campaign(tracker, campaign, show, _print_notice)
             results = _compare(store, campaign, compared, sequential.delta)
-            decided = is_decided(_list_verdicts(results))
-            if decided or not following:
+            decided = bool(results) and is_decided(_list_verdicts(results))
+            if decided or not following or not results:
                 break
             campaign = submission.extend_submission(
                 whole.between_looks(launches, following), settings
@@ -196,7 +196,9 @@ def print_local_verdict(
     """Print the verdicts, the conclusion and the reason for the end."""
     _print_results(verdict.results, form)
     launches = f"after {verdict.launches} launches of each variant"
-    if verdict.decided:
+    if not verdict.results:
+        text = f"Nothing can be compared {launches}."
+    elif verdict.decided:
         text = f"Decided {launches}, of at most {sequential.looks[-1]}."
     else:
         text = f"Undecided {launches}; --max-launches sets a higher limit."

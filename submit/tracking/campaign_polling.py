@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.job_state import JobState
 from treehammer.config import Settings
 from treehammer.progress import ProgressFactory, no_progress
-from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.write.store import Store
+from treehammer.submit.batch.local.local_batch import LocalBatch
 from treehammer.submit.reporting.campaign_upload import CampaignUploader
 from treehammer.submit.sites.batch_selection import open_batch_system
 from treehammer.submit.tracking.excluded_jobs import ExclusionGuard
@@ -22,7 +23,8 @@ from treehammer.submit.tracking.tracker import (
     describe_unqueued_jobs,
 )
 
-#: Seconds between two polls of local jobs; polling takes CPU time from the measurements.
+#: Seconds between two polls of local jobs; polling takes CPU time from the measurements.  A job that
+#: starts or ends is seen at once.
 LOCAL_POLL_S = 2.0
 #: Seconds between two polls of a shared batch system.
 GRID_POLL_S = 5.0
@@ -100,15 +102,18 @@ def follow_campaign(
             notify(line)
 
     jobs = tracker.store.jobs(campaign.id)
-    is_local = all(job.batch_system == LOCAL_BATCH for job in jobs)
+    local = _find_local_batch(tracker, jobs)
+    batch_ids = [job.batch_id for job in jobs if job.batch_id]
     last, changed_s = "", time.monotonic()
     while True:
+        # Before the poll, so that no change between both is missed.
+        state_times = local.state_times(batch_ids) if local else []
         progress = poll_campaign(tracker, campaign, notify_once)
         show(progress)
         state = f"{progress.total.outstanding} {progress.total.describe_jobs()}"
         if state != last:
             last, changed_s = state, time.monotonic()
-        elif not is_local and time.monotonic() - changed_s > STANDSTILL_S:
+        elif local is None and time.monotonic() - changed_s > STANDSTILL_S:
             changed_s = time.monotonic()
             for line in tracker.describe_obstacles(campaign):
                 notify_once(line)
@@ -116,7 +121,18 @@ def follow_campaign(
             for line in tracker.upload_campaign(campaign, everything=True):
                 notify_once(line)
             return progress
-        time.sleep(LOCAL_POLL_S if is_local else GRID_POLL_S)
+        if local is not None:
+            local.wait_for_change(batch_ids, state_times, LOCAL_POLL_S)
+        else:
+            time.sleep(GRID_POLL_S)
+
+
+def _find_local_batch(tracker: CampaignTracker, jobs: Iterable[JobRow]) -> LocalBatch | None:
+    """Return the local queue if it has all jobs."""
+    if any(job.batch_system != LOCAL_BATCH for job in jobs):
+        return None
+    batch = tracker.batch_system(LOCAL_BATCH)
+    return batch if isinstance(batch, LocalBatch) else None
 
 
 def wait_for_campaign(

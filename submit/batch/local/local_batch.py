@@ -17,6 +17,8 @@ from treehammer.submit.batch.local import queue_runner
 from treehammer.submit.batch.local.spool import Spool
 from treehammer.submit.batch.staging import describe_os_error
 
+#: Seconds between two looks at the states of jobs, which open no file.
+_CHANGE_INTERVAL_S = 0.05
 #: Longest time in seconds that a cancel waits for its jobs to end.
 _CANCEL_WAIT_S = queue_runner.TERMINATE_GRACE_S + 5.0
 
@@ -62,6 +64,19 @@ class LocalBatch:
             with self.spool.locked():
                 self._ensure_runner()
         return statuses
+
+    def state_times(self, batch_ids: Iterable[str]) -> list[int]:
+        """List when the state of each known job last changed, in nanoseconds; 0 before its start."""
+        jobs = (self.spool.job(batch_id) for batch_id in batch_ids)
+        return [job.state_time_ns() for job in jobs if job]
+
+    def wait_for_change(
+        self, batch_ids: Sequence[str], before: Sequence[int], timeout_s: float
+    ) -> None:
+        """Wait until the :meth:`state_times` of jobs are not ``before``, at most ``timeout_s`` seconds."""
+        deadline = time.monotonic() + timeout_s
+        while self.state_times(batch_ids) == before and time.monotonic() < deadline:
+            time.sleep(_CHANGE_INTERVAL_S)
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
         """Return attempt -> output folder."""

@@ -14,12 +14,13 @@ import fcntl
 import json
 import math
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -96,7 +97,20 @@ class QueueRunner:
         while self.spool.jobs.is_dir():
             if self.run_once() and not self.active and self.release_if_idle(lock):
                 return
-            time.sleep(TICK_INTERVAL_S)
+            self.wait_for_worker()
+
+    def wait_for_worker(self) -> None:
+        """Wait until a worker ends, at most :data:`TICK_INTERVAL_S`."""
+        pids = [running.process.pid for running in self.running.values() if running.process]
+        descriptors: list[int] = []
+        # Linux before 5.3 has no such descriptors.
+        with ExitStack() as files, suppress(OSError):
+            for pid in pids:
+                descriptors.append(os.pidfd_open(pid))
+                files.callback(os.close, descriptors[-1])
+            select.select(descriptors, [], [], TICK_INTERVAL_S)
+            return
+        time.sleep(TICK_INTERVAL_S)
 
     def run_once(self) -> bool:
         """Run every step once; returns whether all succeeded.

@@ -117,6 +117,13 @@ class SpooledJob:
                 hint="Move the job's folder away; its records are in attempt-*/records there.",
             ) from error
 
+    def state_time_ns(self) -> int:
+        """Return when the status was last written, in nanoseconds; 0 before."""
+        try:
+            return (self.path / "state.json").stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
     def write_status(self, status: JobStatus) -> None:
         """Write the job's status. Only the runner may call this."""
         attempts = [asdict(a) | {"state": a.state.value} for a in status.attempts]
