@@ -264,12 +264,12 @@ def _flatten_results(results: Sequence[ComparisonResult]) -> list[dict[str, Any]
     return [*map(verdict_text.flatten_verdict, verdicts), *map(asdict, changes)]
 
 
-def print_verdict_tables(results: Sequence[ComparisonResult]) -> None:
-    """Print the tables of comparisons, without their notes."""
+def print_verdict_tables(results: Sequence[ComparisonResult], names: Mapping[str, str]) -> None:
+    """Print the tables of comparisons, without their notes; see :func:`print_comparisons`."""
     for result in results:
         click.echo()
-        _print_tables(result.comparison, {})
-        _print_changed_counters(result.counters, result.comparison.query)
+        _print_tables(result.comparison, names)
+        _print_changed_counters(result.counters, _side_names(result.comparison, names))
 
 
 def print_conclusions(

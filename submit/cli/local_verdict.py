@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -54,6 +54,7 @@ class LocalVerdict:
         campaign: the campaign.
         progress: its jobs and measurements.
         results: comparisons of each further value with the first; empty where nothing was measured.
+        names: display names of the compared values that have one.
         launches: planned launches of each series.
         decided: whether more launches could not have changed the verdicts on the first metric.
     """
@@ -61,6 +62,7 @@ class LocalVerdict:
     campaign: CampaignRow
     progress: CampaignCount
     results: Sequence[ComparisonResult]
+    names: Mapping[str, str]
     launches: int
     decided: bool
 
@@ -95,7 +97,8 @@ def require_compared_axis(plan: Plan) -> ComparedAxis:
 def ends_when_decided(plan: Plan, request: CampaignRequest, until: str | None) -> bool:
     """Return whether a campaign ends when it is decided.
 
-    By default a comparison on this machine in turns does, unless the user set its size.
+    By default a comparison on this machine in turns does, unless the user set its size, or the test
+    states limits, which need other numbers of launches.
 
     Raises:
         ConfigError: the user wants it, but the plan compares nothing in this way.
@@ -103,8 +106,11 @@ def ends_when_decided(plan: Plan, request: CampaignRequest, until: str | None) -
     if until == "decided":
         require_compared_axis(plan)
         return True
-    is_sized = {"repeats", "rounds"} & request.overrides.keys()
-    return until is None and not is_sized and find_compared_axis(plan) is not None
+    is_sized = bool({"repeats", "rounds"} & request.overrides.keys())
+    has_limits = bool(plan.pinned_test.definition.expect)
+    if until is not None or is_sized or has_limits:
+        return False
+    return find_compared_axis(plan) is not None
 
 
 def parse_sequential_plan(max_launches: int, delta: float) -> SequentialPlan:
@@ -153,27 +159,27 @@ def run_until_decided(
         tracker = campaign_polling.make_tracker(store, settings)
         for launches, following in pairwise((*sequential.looks, 0)):
             progress = campaign_polling.follow_campaign(tracker, campaign, show, _print_notice)
-            results = _compare(store, campaign, compared, sequential.delta)
+            results, names = _compare(store, campaign, compared, sequential.delta, settings)
             decided = bool(results) and is_decided(_list_verdicts(results))
             if decided or not following or not results:
                 break
             campaign = submission.extend_submission(
                 whole.between_looks(launches, following), settings
             )
-    return LocalVerdict(campaign, progress, results, launches, decided)
+    return LocalVerdict(campaign, progress, results, names, launches, decided)
 
 
 def _compare(
-    store: Store, campaign: CampaignRow, compared: ComparedAxis, delta: float
-) -> list[ComparisonResult]:
+    store: Store, campaign: CampaignRow, compared: ComparedAxis, delta: float, settings: Settings
+) -> tuple[Sequence[ComparisonResult], Mapping[str, str]]:
     """Compare the values of the axis; empty where no measurement of a side can be compared."""
     selection = Selection.parse([campaign.id], [])
     try:
         texts = [str(value) for value in compared.values]
-        return compare_selected(store, selection, compared.axis, texts, delta)
+        return compare_selected(store, selection, compared.axis, texts, delta, settings)
     except NothingToDoError as error:
         print_hint(str(error), err=True)
-        return []
+        return [], {}
 
 
 def _list_verdicts(results: Sequence[ComparisonResult]) -> list[str]:
@@ -194,7 +200,7 @@ def print_local_verdict(
     verdict: LocalVerdict, sequential: SequentialPlan, form: str = TABLE
 ) -> None:
     """Print the verdicts, the conclusion and the reason for the end."""
-    _print_results(verdict.results, form)
+    _print_results(verdict.results, verdict.names, form)
     launches = f"after {verdict.launches} launches of each variant"
     if not verdict.results:
         text = f"Nothing can be compared {launches}."
@@ -207,20 +213,27 @@ def print_local_verdict(
 
 
 def print_planned_verdict(
-    store: Store, campaign: CampaignRow, plan: Plan, delta: float, form: str = TABLE
+    store: Store,
+    campaign: CampaignRow,
+    plan: Plan,
+    delta: float,
+    settings: Settings,
+    form: str = TABLE,
 ) -> None:
     """Print the verdict of a comparison on this machine in turns that ran as planned, if it is one."""
     compared = find_compared_axis(plan)
     if compared is not None:
-        results = _compare(store, campaign, compared, delta)
-        _print_results(results, form)
+        results, names = _compare(store, campaign, compared, delta, settings)
+        _print_results(results, names, form)
         _print_compare_hint(results, campaign, form)
 
 
-def _print_results(results: Sequence[ComparisonResult], form: str) -> None:
+def _print_results(
+    results: Sequence[ComparisonResult], names: Mapping[str, str], form: str
+) -> None:
     if form == TABLE:
-        print_verdict_tables(results)
-    print_conclusions([result.comparison for result in results], {}, form=form)
+        print_verdict_tables(results, names)
+    print_conclusions([result.comparison for result in results], names, form=form)
 
 
 def _print_compare_hint(
