@@ -99,43 +99,6 @@ def count_threads(kind: str, variant: Mapping[str, Scalar]) -> int:
 
 
 @dataclass(frozen=True)
-class ExecutionSpec:
-    """One execution of one variant, as requested of the payload.
-
-    ``identity`` holds the plan-owned catalogue values of the measurement except
-    ``measurement_id`` and ``attempt``, which only the worker knows.
-
-    Two executions of one round with ``mode`` ``paired`` form a launch.  The one at position 1 begins;
-    ``side`` is ``A`` for the base and ``B`` for the other.
-
-    ``unreadable_branches`` are those that ROOT cannot read, as the dataset's manifest lists them;
-    ``missing_branches`` are those that not all files have, which no test reads.
-    ``door_url`` is the address of its door where a job reads through several, '' for the job's own.
-    """
-
-    round: int
-    position: int
-    kind: str
-    variant: Mapping[str, Scalar]
-    software: SoftwareRequest
-    files: Tuple[InputFile, ...]
-    tree: str
-    passes: int
-    seed: int
-    identity: Mapping[str, Any]
-    mode: str = SOLO
-    side: str = ""
-    unreadable_branches: Tuple[str, ...] = ()
-    missing_branches: Tuple[str, ...] = ()
-    door_url: str = ""
-
-    @property
-    def threads(self) -> int:
-        """Number of threads, and of CPUs that the execution needs."""
-        return count_threads(self.kind, self.variant)
-
-
-@dataclass(frozen=True)
 class ServerCommand:
     """A command that applies settings of a server before each execution.
 
@@ -186,6 +149,45 @@ class PayloadSpec:
     libraries: Tuple[str, ...] = ()
     imports: Tuple[str, ...] = ()
     build: Optional[BuildCommand] = None
+
+
+@dataclass(frozen=True)
+class ExecutionSpec:
+    """One execution of one variant, as requested of the payload.
+
+    ``identity`` holds the plan-owned catalogue values of the measurement except
+    ``measurement_id`` and ``attempt``, which only the worker knows.
+
+    Two executions of one round with ``mode`` ``paired`` form a launch.  The one at position 1 begins;
+    ``side`` is ``A`` for the base and ``B`` for the other.
+
+    ``unreadable_branches`` are those that ROOT cannot read, as the dataset's manifest lists them;
+    ``missing_branches`` are those that not all files have, which no test reads.
+    ``door_url`` is the address of its door where a job reads through several, '' for the job's own.
+    ``payload`` is its payload where a job compares commits of the test, None for the job's own.
+    """
+
+    round: int
+    position: int
+    kind: str
+    variant: Mapping[str, Scalar]
+    software: SoftwareRequest
+    files: Tuple[InputFile, ...]
+    tree: str
+    passes: int
+    seed: int
+    identity: Mapping[str, Any]
+    mode: str = SOLO
+    side: str = ""
+    unreadable_branches: Tuple[str, ...] = ()
+    missing_branches: Tuple[str, ...] = ()
+    door_url: str = ""
+    payload: Optional[PayloadSpec] = None
+
+    @property
+    def threads(self) -> int:
+        """Number of threads, and of CPUs that the execution needs."""
+        return count_threads(self.kind, self.variant)
 
 
 @dataclass(frozen=True)
@@ -270,6 +272,10 @@ class JobSpec:
         """Return the address of the door through which an execution reads."""
         return execution.door_url or self.door_url
 
+    def payload_of(self, execution: ExecutionSpec) -> PayloadSpec:
+        """Return the payload of an execution."""
+        return execution.payload or self.payload
+
     def to_json(self) -> str:
         """Serialize to the text of ``job.json``."""
         return json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False)
@@ -321,7 +327,9 @@ def _parse_execution(document: Dict[str, Any]) -> ExecutionSpec:
     software = SoftwareRequest(**document.pop("software"))
     unreadable = tuple(document.pop("unreadable_branches", ()))
     missing = tuple(document.pop("missing_branches", ()))
+    payload = document.pop("payload", None)
     return ExecutionSpec(
+        payload=None if payload is None else _parse_payload(payload),
         unreadable_branches=unreadable,
         missing_branches=missing,
         files=tuple(InputFile(**item) for item in files),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -132,7 +133,13 @@ def compare_command(
     """
     with Store.open(settings.database, create=False) as store:
         selection = Selection.parse([store.campaign(campaign).id] if campaign else [], wheres)
-        results, names = compare_selected(store, selection, axis, [a, *b], delta, settings)
+        texts, names = [a, *b], dict[str, str]()
+        if axis == COMMIT_AXIS:
+            names = commit_comparison.resolve_commits(store, selection, texts, settings)
+            texts = [*names]
+        results = compare_selected(store, selection, axis, texts, delta)
+        if axis == "campaign":
+            names = _load_campaign_names(store, results)
     return print_results(results, names, delta, form=form)
 
 
@@ -145,6 +152,11 @@ def print_results(
         for result in results:
             _print_counts(result.instructions, _side_names(result.comparison, names))
     print_conclusions([result.comparison for result in results], names, form=form)
+    return rate_results(results, delta)
+
+
+def rate_results(results: Sequence[ComparisonResult], delta: float) -> ExitCode:
+    """Return the exit code of comparisons: whether something got worse, or could be compared at all."""
     if any(result.has_regressed(delta) for result in results):
         return ExitCode.REGRESSION
     is_comparable = any(result.is_comparable for result in results)
@@ -152,49 +164,29 @@ def print_results(
 
 
 def compare_selected(
-    store: Store,
-    selection: Selection,
-    axis: str,
-    texts: Sequence[str],
-    delta: float,
-    settings: Settings,
-) -> tuple[list[ComparisonResult], Mapping[str, str]]:
-    """Compare each further value with the first and store the verdicts.
-
-    Returns:
-        the comparisons, and the display names of compared campaigns and commits.
-
-    Raises:
-        NothingToDoError: nothing is selected, or a value was not measured.
-        ConfigError: no measurement has such an axis.
-        SourceError: a commit is ambiguous, or its repository cannot be read.
-    """
+    store: Store, selection: Selection, axis: str, texts: Sequence[str], delta: float
+) -> list[ComparisonResult]:
+    """Compare each further value with the first and store the verdicts."""
     # scipy takes a third of a second to load, which no other command should pay for.
     from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
     from treehammer.analysis.samples.headline_rows import load_headline_rows
 
-    columns = (*SAMPLE_COLUMNS, *COUNTER_NAMES, "repository")
+    columns = (*SAMPLE_COLUMNS, *COUNTER_NAMES)
     rows = load_headline_rows(store, selection, columns)
     counted = [CountedSample.from_row(row) for row in rows]
     if not counted:
         raise NothingToDoError("no measurement is selected", where=str(selection))
-    names: Mapping[str, str] = {}
     if axis == "campaign":
         texts = [campaign_queries.resolve_campaign(store, text) for text in texts]
-    elif axis == COMMIT_AXIS:
+    if axis == COMMIT_AXIS:
         counted = commit_comparison.add_setups(store, counted)
-        names = commit_comparison.resolve_commits(counted, rows, texts, settings)
-        texts = list(names)
     samples = [one.sample for one in counted]
     values = [find_axis_value(samples, axis, text) for text in texts]
     questions = compare_with_first(axis, values, delta=delta, selection=selection)
-    results = [
+    return [
         _store_result(store, counted, comparison)
         for comparison in compare_together(samples, questions, now_us=time.time_ns() // 1000)
     ]
-    if axis == "campaign":
-        names = _load_campaign_names(store, results)
-    return results, names
 
 
 def _store_result(
@@ -235,6 +227,16 @@ def print_comparisons(
         _print_lines(own, form)
     if common:
         _print_lines(["\nAll comparisons:", *common], form)
+
+
+def print_verdict_tables(
+    results: Sequence[ComparisonResult], names: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Print the tables of comparisons, without their notes."""
+    for result in results:
+        click.echo()
+        _print_tables(result.comparison, names)
+        _print_changed_counters(result.counters, _side_names(result.comparison, names))
 
 
 def _separate_common(notes: Sequence[list[str]]) -> tuple[list[list[str]], list[str]]:

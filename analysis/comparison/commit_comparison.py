@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from treehammer.analysis.comparison.counter_changes import CountedSample
-from treehammer.analysis.comparison.wording.verdict_text import (
-    COMMIT_DIGITS,
-    DIRTY_SUFFIX,
-    format_commit,
-)
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, SourceError
 from treehammer.hctests.git.pinned_tests import open_repository
 from treehammer.hctests.matrix import identity
+from treehammer.hctests.matrix.definition import COMMIT_DIGITS, DIRTY_SUFFIX, format_commit
 from treehammer.sql.read import campaign_queries
+from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.reader import ResultsReader
 
 #: Commits that a message lists, at most.
@@ -43,19 +39,16 @@ def add_setups(store: ResultsReader, counted: Iterable[CountedSample]) -> list[C
 
 
 def resolve_commits(
-    counted: Iterable[CountedSample],
-    rows: Iterable[Mapping[str, Any]],
-    texts: Sequence[str],
-    settings: Settings,
+    store: ResultsReader, selection: Selection, texts: Sequence[str], settings: Settings
 ) -> dict[str, str]:
     """Resolve hashes, branches and tags to measured commits, and name each of them.
 
-    Branches and tags are those of the repositories that were measured, and of the one that
-    contains the present folder.
+    Branches and tags are those of the repositories that were measured; where none of them knows a
+    name, that of the repository of the present folder counts.
 
     Args:
-        counted: all selected measurements.
-        rows: their rows, with ``repository``.
+        store: the database.
+        selection: the measurements to compare.
         texts: commits as typed; ``COMMIT+dirty`` is a modified working tree.
         settings: ``git_dir`` contains the mirrors of remote repositories.
 
@@ -67,13 +60,20 @@ def resolve_commits(
         ConfigError: a text fits several measured commits, or two texts mean one commit.
         SourceError: no repository knows a ref.
     """
-    measured = {commit for one in counted if (commit := one.sample.commit)}
-    repositories = sorted({str(row["repository"]) for row in rows if row.get("repository")})
+    measured: set[str] = set()
+    repositories: set[str] = set()
+    columns = ("commit_id", "dirty", "test_hash", "repository")
+    with store.snapshot() as snapshot:
+        for row in snapshot.measurements(selection, columns):
+            if row["commit_id"]:
+                facts = str(row["commit_id"]), bool(row["dirty"]), str(row["test_hash"])
+                measured.add(identity.identify_commit(*facts))
+                repositories.add(str(row["repository"] or ""))
     names: dict[str, str] = {}
     for text in texts:
         commit = _find_measured(text, measured)
         if not commit:
-            commit = _resolve_ref(text, measured, [*repositories, str(Path.cwd())], settings)
+            commit = _resolve_ref(text, measured, sorted(repositories - {""}), settings)
         if commit in names:
             raise ConfigError(f"both sides are commit {format_commit(commit)}", where="compare")
         is_hash = commit.startswith(text.partition("+")[0])
@@ -103,12 +103,14 @@ def _find_measured(text: str, measured: Iterable[str]) -> str:
 
 
 def _resolve_ref(
-    text: str, measured: Iterable[str], repositories: Iterable[str], settings: Settings
+    text: str, measured: Iterable[str], repositories: Sequence[str], settings: Settings
 ) -> str:
     """Resolve a ref by Git in several repositories to the one measured commit that it means."""
     resolved: set[str] = set()
     errors: list[SourceError] = []
-    for repository in repositories:
+    for repository in (*repositories, str(Path.cwd())):
+        if resolved and repository not in repositories:
+            break
         try:
             resolved.add(open_repository(repository, text, settings.git_dir)[1])
         except SourceError as error:

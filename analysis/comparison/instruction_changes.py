@@ -12,7 +12,7 @@ from typing import Any
 
 from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.hctests.matrix import identity
-from treehammer.hctests.matrix.definition import Scalar
+from treehammer.hctests.matrix.definition import COMMIT_AXIS, Scalar
 from treehammer.sql.core.rows import InstructionRow, VerdictRow
 from treehammer.sql.read.reader import ResultsReader
 
@@ -40,7 +40,14 @@ class InstructionCount:
 
     def work_key(self, axis: str) -> _Key:
         """Compute the key shared by counts of the same work, ``axis`` aside."""
-        return _work_key(self.facts.test_hash, self.facts.variant, self.facts.dataset_hash, axis)
+        test = "" if axis == COMMIT_AXIS else self.facts.test_hash
+        return _work_key(test, self.facts.variant, self.facts.dataset_hash, axis)
+
+    def side(self, axis: str) -> str:
+        """Return the value on ``axis`` as text; of the axis ``commit`` the test's hash stands for it."""
+        if axis == COMMIT_AXIS:
+            return self.facts.test_hash
+        return str(_parse_axes(self.facts.variant).get(axis, ""))
 
     @property
     def total(self) -> int:
@@ -130,14 +137,13 @@ def pair_counts(rows: Iterable[InstructionRow], axis: str, a: str, b: str) -> li
 
     Args:
         rows: of any counts, each count's rows in order.
-        axis: axis of the variant.
-        a: text of the value on one side.
+        axis: axis of the variant, or ``commit``.
+        a: text of the value on one side; of ``commit`` the test's hash.
         b: text of the value on the other side.
     """
     sides: dict[str, dict[tuple[_Key, int], InstructionCount]] = {a: {}, b: {}}
     for count in _group_rows(rows):
-        value = str(_parse_axes(count.facts.variant).get(axis, ""))
-        if value in sides:
+        if (value := count.side(axis)) in sides:
             sides[value][count.work_key(axis), count.facts.events] = count
     pairs = [
         CountPair(one, sides[b][key], _drop_axis(one.facts.label, axis), axis)

@@ -53,9 +53,6 @@ CONTEXT_AXES: Mapping[str, str] = {
     COMMIT_AXIS: "commit",
 }
 
-#: Digits of the test's hash that distinguish the states of a working tree on one commit.
-TREE_DIGITS = 12
-
 #: Axis on which two selections are compared; their common properties form the series.
 SELECTION_AXIS = "selection"
 
@@ -188,10 +185,8 @@ class Sample:
 
     @property
     def commit(self) -> str | None:
-        """The test's commit, of a modified working tree with the start of the test's hash; None outside Git."""
-        if self.dirty and self.commit_id:
-            return f"{self.commit_id}+{self.test_hash[:TREE_DIGITS]}"
-        return self.commit_id or None
+        """Value on the axis ``commit``, see :func:`.identity.identify_commit`; None outside Git."""
+        return identity.identify_commit(self.commit_id, self.dirty, self.test_hash) or None
 
     @property
     def is_remote(self) -> bool:

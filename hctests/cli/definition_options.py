@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import click
 
 from treehammer.config import Settings
-from treehammer.hctests.git import pinned_tests
+from treehammer.hctests.git import compared_commits, pinned_tests
 from treehammer.hctests.matrix.definition import PinnedTest
 from treehammer.hctests.schema import definition_loader
 
@@ -82,10 +82,11 @@ def load_pinned_test(
 
     Raises:
         treehammer.errors.SourceError: the test cannot be fetched.
+        treehammer.errors.NothingToDoError: two values of the axis ``commit`` hold the same test.
         treehammer.errors.DefinitionError: the test or an override has mistakes.
     """
     pinned = pinned_tests.pin_test(spec, config)
-    if not axes and not overrides:
-        return pinned
-    definition = definition_loader.override_definition(pinned.definition, axes, overrides)
-    return dataclasses.replace(pinned, definition=definition)
+    if axes or overrides:
+        definition = definition_loader.override_definition(pinned.definition, axes, overrides)
+        pinned = dataclasses.replace(pinned, definition=definition)
+    return compared_commits.pin_commits(pinned, spec, overrides, config)

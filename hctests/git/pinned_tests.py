@@ -72,6 +72,24 @@ def pin_test(spec: str, settings: Settings) -> PinnedTest:
     )
 
 
+def pin_at_commit(pinned: PinnedTest, spec: str, ref: str, settings: Settings) -> PinnedTest:
+    """Pin a test at another commit of its repository.
+
+    Args:
+        pinned: the test.
+        spec: the specification by which it was pinned, which may contain credentials.
+        ref: branch, tag, full or short commit.
+        settings: as for :func:`pin_test`.
+
+    Raises:
+        SourceError: the test is not in a repository, or the ref or its folder is missing.
+        treehammer.errors.DefinitionError: the test has mistakes there.
+    """
+    match = _SPEC_PATTERN.fullmatch(spec) if not _find_existing_folder(spec) else None
+    url = match["url"] if match else pinned.repository
+    return _pin_commit(url, ref, pinned.path, settings.git_dir)
+
+
 def list_shipped_tests() -> tuple[str, ...]:
     """List the names of the tests that come with Treehammer."""
     return tuple(

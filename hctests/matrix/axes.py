@@ -15,9 +15,11 @@ from treehammer.collectors.record.metric_catalogue import CATALOGUE_AXES
 from treehammer.collectors.record.value_checks import is_number
 from treehammer.collectors.software import providers
 from treehammer.hctests.matrix.definition import (
+    COMMIT_AXIS,
     DATASET_AXIS,
     FORMAT_AXIS,
     PREFETCH_AXIS,
+    WORKING_TREE,
     Scalar,
 )
 
@@ -215,6 +217,12 @@ OPTIONAL_AXES: Mapping[str, Axis] = {
         numeric=True,
     ),
     DATASET_AXIS: Axis((), "the name of a dataset", _TEXT_SCHEMA, _normalize_name),
+    COMMIT_AXIS: Axis(
+        (),
+        f'a branch, tag or commit of the test\'s repository, or "{WORKING_TREE}" for the working tree',
+        _TEXT_SCHEMA,
+        check_text,
+    ),
 }
 
 CUSTOM_AXIS_TYPE = Axis(

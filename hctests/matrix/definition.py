@@ -34,6 +34,14 @@ DATASET_AXIS = "dataset"
 
 #: The axis whose values are commits of the test itself.
 COMMIT_AXIS = "commit"
+#: Typed value of that axis for the working tree, which no ref can be called.
+WORKING_TREE = "."
+#: Digits of a commit that are shown.
+COMMIT_DIGITS = 10
+#: Stands for the state of a modified working tree on a commit.
+DIRTY_SUFFIX = "dirty"
+#: Axes with a column of their own, which are no part of a variant's identity.
+_AXES_WITH_COLUMNS = (DATASET_AXIS, COMMIT_AXIS)
 
 #: The axis whose values are doors of a site.
 DOOR_AXIS = "door"
@@ -57,8 +65,9 @@ def detect_payload_kind(payload: str) -> str:
 class Variant:
     """One point of the matrix: all axes except ``door`` with their values, in test.toml's order.
 
-    Measurements store door and dataset in columns of their own, so that a test that names its doors
-    or datasets and one that uses a site's doors and one dataset measure the same series.  ``door`` is
+    Measurements store door, dataset and commit in columns of their own, so that a test that names its
+    doors, datasets or commits and one that uses a site's doors, one dataset and one commit measure
+    the same series.  ``door`` is
     set only where doors are bundled, so that one job reads through several.
     """
 
@@ -70,14 +79,19 @@ class Variant:
 
     @cached_property
     def canonical_json(self) -> str:
-        """The variant as canonical JSON without its dataset: its identity for each dataset."""
-        values = {axis: value for axis, value in self.values if axis != DATASET_AXIS}
+        """The variant as canonical JSON without dataset and commit: its identity for each of them."""
+        values = {axis: value for axis, value in self.values if axis not in _AXES_WITH_COLUMNS}
         return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
     @property
     def dataset(self) -> str:
         """The dataset's name where datasets are an axis; '' elsewhere."""
         return str(dict(self.values).get(DATASET_AXIS, ""))
+
+    @property
+    def commit(self) -> str:
+        """The test's commit where commits are an axis; '' elsewhere."""
+        return str(dict(self.values).get(COMMIT_AXIS, ""))
 
     def label(self, axes: tuple[str, ...]) -> str:
         """Format the given axes for display, e.g. ``branches=2% cache_mb=30 root=6.40.00``."""
@@ -87,9 +101,17 @@ class Variant:
 
 
 def _format_axis_value(axis: str, value: Scalar) -> str:
+    if axis == COMMIT_AXIS:
+        return format_commit(str(value))
     if isinstance(value, str | bool):
         return str(value)
     return f"{100 * value:g}%" if axis in ("branches", "events") else f"{value:g}"
+
+
+def format_commit(commit: str) -> str:
+    """Shorten a value of the axis ``commit``, e.g. ``95f1d36c02`` or ``95f1d36c02+dirty``."""
+    clean, plus, _ = commit.partition("+")
+    return f"{clean[:COMMIT_DIGITS]}{plus and f'+{DIRTY_SUFFIX}'}"
 
 
 @dataclass(frozen=True)
@@ -102,7 +124,8 @@ class VariantGroup:
     def key(self) -> str:
         """The variants as text, the group's identity."""
         return "|".join(
-            variant.door + variant.canonical_json + variant.dataset for variant in self.variants
+            variant.door + variant.canonical_json + variant.dataset + variant.commit
+            for variant in self.variants
         )
 
 
@@ -208,6 +231,7 @@ class PinnedTest:
         path: path of the test inside the repository.
         folder: local, read-only copy (or the working tree itself) with the test's files.
         hashes: relative name -> sha256 of each of ``definition.files``.
+        commits: value of the axis ``commit`` -> the test there; empty without this axis.
     """
 
     definition: TestDefinition
@@ -218,3 +242,4 @@ class PinnedTest:
     path: str
     folder: Path
     hashes: Mapping[str, str] = field(default_factory=dict)
+    commits: Mapping[str, PinnedTest] = field(default_factory=dict)

@@ -35,6 +35,8 @@ SERIES_COLUMNS: Final = (
     "door",
     "instrument_version",
 )
+#: Digits of the test's hash that distinguish the states of a working tree on one commit.
+_TREE_DIGITS: Final = 12
 #: Keys of a definition, besides the matrix, that determine how a payload is measured.
 _SETUP_KEYS: Final = ("tree", "seed", "settings", "mode", "load", "before", "record", "environment")
 #: The axis of ROOT releases, which measurements store in a column of its own.
@@ -103,6 +105,14 @@ def _measured_load(load: LoadSettings) -> dict[str, Any]:
     """Return the part of a load that determines measurements; waits and ceilings do not."""
     shape = asdict(load)
     return {name: shape[name] for name in ("together", "ramp", "step_s", "duration_s", "writes")}
+
+
+def identify_commit(commit: str, dirty: bool, test_hash: str) -> str:
+    """Return a test's value on the axis ``commit``; '' outside Git.
+
+    It is the full hash, of a modified working tree with the start of the test's hash.
+    """
+    return f"{commit}+{test_hash[:_TREE_DIGITS]}" if commit and dirty else commit
 
 
 def get_payload_hash(pinned: PinnedTest) -> str:

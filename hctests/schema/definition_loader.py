@@ -17,6 +17,7 @@ from treehammer.hctests.matrix.axes import (
     parse_axis_text,
 )
 from treehammer.hctests.matrix.definition import (
+    COMMIT_AXIS,
     DATASET_AXIS,
     FORMAT_AXIS,
     TEST_FILE_NAME,
@@ -383,7 +384,10 @@ def _build_build_table(build: BuildCommand) -> dict[str, Any]:
 def _override_axes(
     raw: dict[str, Any], definition: TestDefinition, typed: Mapping[str, Sequence[str]]
 ) -> Iterator[DocumentProblem]:
-    known = (*raw["matrix"], "door", DATASET_AXIS)
+    known = (*raw["matrix"], "door", DATASET_AXIS, COMMIT_AXIS)
+    if COMMIT_AXIS in typed:
+        # Commits are compared by turns; a release stays the same within a job.
+        raw["matrix"]["bundle"] = [COMMIT_AXIS]
     for name, texts in typed.items():
         if name not in known:
             near = suggest_nearest(name, known)

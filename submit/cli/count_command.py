@@ -104,11 +104,12 @@ def _print_counts(
         changes = [change for pair in pairs for change in _list_changes(pair)]
         print_rows([instruction_changes.flatten_change(one) for one in changes], (), form=form)
     for pair in pairs if form == TABLE else ():
-        _print_pair(pair, a, b)
+        print_count_pair(pair, a, b)
     click.echo(_describe_repeats(found), err=form != TABLE)
 
 
-def _print_pair(pair: CountPair, a: str, b: str) -> None:
+def print_count_pair(pair: CountPair, a: str, b: str) -> None:
+    """Print the changes of one variant by library, and of its functions; A and B name the sides."""
     facts = pair.a.facts
     click.echo(f"{facts.test_name} {pair.label}, {facts.events:,} events of {facts.dataset}")
     click.echo("Instructions/event by library")

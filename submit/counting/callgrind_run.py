@@ -139,7 +139,8 @@ def _build_command(
     folders = {"work": str(folder), "payload": str(payload), "input": inputs}
     try:
         setup = providers.setup_software(spec.software, base, kit, folders)
-        command = setup.build_command(job.payload.kind, str(payload / job.payload.entry))
+        own = job.payload_of(spec)
+        command = setup.build_command(own.kind, str(payload / own.entry))
     except ExecutionError as error:
         raise CountingError(str(error), where=where) from error
     fixed = {
@@ -154,20 +155,22 @@ def _find_limit(job: JobSpec, spec: ExecutionSpec) -> str:
     """Name the part of a test that is not counted; '' if all can be."""
     if spec.software.provider == "wrap":
         return "a ROOT behind 'wrap:'"
-    if job.payload.kind == "executable":
+    own = job.payload_of(spec)
+    if own.kind == "executable":
         return "an executable"
-    return "a test that builds its own libraries" if job.payload.build else ""
+    return "a test that builds its own libraries" if own.build else ""
 
 
 def _write_payload_job(
     job: JobSpec, spec: ExecutionSpec, folder: Path, valgrind: Valgrind, events: int
 ) -> None:
+    own = job.payload_of(spec)
     document = {
         "format": PAYLOAD_JOB_FORMAT,
         "execution": {**asdict(spec), "passes": PASSES},
-        "settings": dict(job.payload.settings),
-        "libraries": list(job.payload.libraries),
-        "imports": list(job.payload.imports),
+        "settings": dict(own.settings),
+        "libraries": list(own.libraries),
+        "imports": list(own.imports),
         "counting": {"header": valgrind.header, "events": events},
     }
     (folder / "job.json").write_text(json.dumps(document), encoding="utf-8")

@@ -13,11 +13,11 @@ from pathlib import Path
 from treehammer.collectors.job_spec import ExecutionSpec, JobSpec
 from treehammer.config import Settings
 from treehammer.errors import CountingError
-from treehammer.hctests.matrix.definition import Variant
+from treehammer.hctests.matrix.definition import COMMIT_AXIS, Variant
 from treehammer.progress import ProgressFactory
 from treehammer.sql.core.rows import InstructionRow
 from treehammer.submit.counting.callgrind_run import CountedRead, Valgrind, count_read
-from treehammer.submit.planning.job_planner import hash_values
+from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, hash_values, locate_payload
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.rendering.job_descriptions import copy_payload
 
@@ -64,9 +64,18 @@ def count_plan(
         tempfile.TemporaryDirectory(prefix="treehammer-count-") as folder,
         ThreadPoolExecutor(settings.local_slots) as pool,
     ):
-        payload = copy_payload(plan.pinned_test, Path(folder))
+        payloads = {"": copy_payload(plan.pinned_test, Path(folder) / PAYLOAD_FOLDER)}
+        for commit, test in plan.pinned_test.commits.items():
+            payloads[commit] = copy_payload(test, Path(folder) / locate_payload(commit))
         runs: dict[Future[CountedRead], str] = {
-            pool.submit(count_read, valgrind, job, spec, payload, events): variant
+            pool.submit(
+                count_read,
+                valgrind,
+                job,
+                spec,
+                payloads[str(spec.variant.get(COMMIT_AXIS, ""))],
+                events,
+            ): variant
             for variant, (job, spec) in _list_variants(plan).items()
             for _ in range(repeats)
         }
@@ -79,12 +88,13 @@ def count_plan(
 
 
 def _list_variants(plan: Plan) -> Mapping[str, tuple[JobSpec, ExecutionSpec]]:
-    """List an execution of each variant, by the variant."""
+    """List an execution of each variant and commit."""
     found: dict[str, tuple[JobSpec, ExecutionSpec]] = {}
     for job, _ in plan.jobs.iterate_kinds():
         for spec in job.spec.executions:
             if spec.kind == "timed":
-                found.setdefault(str(spec.identity["variant"]), (job.spec, spec))
+                key = f"{spec.identity['variant']} {spec.variant.get(COMMIT_AXIS, '')}"
+                found.setdefault(key, (job.spec, spec))
     return found
 
 

@@ -33,6 +33,7 @@ from treehammer.collectors.worker.start.common_start import longest_wait_s
 from treehammer.datasets.model.manifest import Manifest
 from treehammer.hctests.matrix import axes, execution_order, identity, variant_expansion
 from treehammer.hctests.matrix.definition import (
+    COMMIT_AXIS,
     DATASET_AXIS,
     FORMAT_AXIS,
     PinnedTest,
@@ -40,6 +41,7 @@ from treehammer.hctests.matrix.definition import (
     TestDefinition,
     Variant,
     VariantGroup,
+    format_commit,
 )
 from treehammer.hctests.matrix.execution_order import LaunchDesign, OrderedExecution
 from treehammer.hctests.matrix.load_settings import LoadSettings
@@ -100,9 +102,10 @@ class PlannedJob:
         before = self.spec.payload.before
         # The last command restores the settings.
         wait_s += (count + 1) * before.timeout_s if before else 0.0
-        build = self.spec.payload.build
-        software = {execution.software for execution in self.spec.executions}
-        wait_s += len(software) * build.timeout_s if build else 0.0
+        own = self.spec.payload
+        build = own.build
+        builds = {(one.software, (one.payload or own).folder) for one in self.spec.executions}
+        wait_s += len(builds) * build.timeout_s if build else 0.0
         return count * (limit + WALL_LIMIT_OVERHEAD_S) + wait_s if limit else 0.0
 
 
@@ -215,10 +218,15 @@ class JobPlanner:
     ) -> Iterator[PlannedJob]:
         """Plan the job that proves that every release reads the same values.
 
-        There is none without ROOT, and none for a load test.
+        There is none without ROOT, none for a load test, and none where a job compares commits,
+        which read with the same ROOT.
         """
         definition = self.pinned.definition
-        without_values = definition.payload_kind == "executable" or definition.load is not None
+        without_values = (
+            definition.payload_kind == "executable"
+            or definition.load is not None
+            or COMMIT_AXIS in definition.bundle
+        )
         if self.manifest is None or without_values:
             return
         readers = {_reader_key(variant) for group in groups for variant in group.variants}
@@ -279,7 +287,8 @@ class JobPlanner:
         definition, manifest = self.pinned.definition, self.manifest_for(variant)
         once = kind == CHECKSUM or variant["cache"] == "cold"
         passes = 1 if once else definition.passes
-        values = self.campaign_values | {
+        shared = self._values_by_commit.get(variant.commit, self.campaign_values)
+        values = shared | {
             "job_id": spec.job_id,
             "kind": kind,
             "repeat": repeat,
@@ -287,7 +296,7 @@ class JobPlanner:
             "position": entry.position,
             "launch_order": launch_order,
             "series": identity.compute_series(
-                self.campaign_values["test_hash"],
+                shared["test_hash"],
                 variant,
                 manifest.hash if manifest else "",
                 site.name,
@@ -318,6 +327,7 @@ class JobPlanner:
             mode=entry.mode,
             side=entry.side,
             door_url=door.prefix if variant.door else "",
+            payload=self._payload_by_commit.get(variant.commit),
             **_list_left_out(manifest, definition.tree),
         )
 
@@ -351,25 +361,27 @@ class JobPlanner:
     @cached_property
     def payload_spec(self) -> PayloadSpec:
         """The payload of all jobs."""
-        definition = self.pinned.definition
-        return PayloadSpec(
-            kind=definition.payload_kind,
-            entry=definition.payload,
-            folder=PAYLOAD_FOLDER,
-            settings=definition.settings,
-            metrics={name: asdict(metric) for name, metric in definition.metrics.items()},
-            environment=definition.environment,
-            record=definition.record,
-            before=definition.before,
-            libraries=definition.libraries,
-            imports=definition.imports,
-            build=definition.build,
-        )
+        return _describe_payload(self.pinned.definition, PAYLOAD_FOLDER)
+
+    @cached_property
+    def _payload_by_commit(self) -> dict[str, PayloadSpec]:
+        """Payloads by the value of the axis ``commit``; empty without this axis."""
+        return {
+            commit: _describe_payload(test.definition, locate_payload(commit))
+            for commit, test in self.pinned.commits.items()
+        }
 
     @cached_property
     def campaign_values(self) -> dict[str, Any]:
         """The values owned by the plan that all measurements of the campaign share."""
-        pinned = self.pinned
+        return self._describe_test(self.pinned)
+
+    @cached_property
+    def _values_by_commit(self) -> dict[str, dict[str, Any]]:
+        """The same by the value of the axis ``commit``; empty without this axis."""
+        return {commit: self._describe_test(test) for commit, test in self.pinned.commits.items()}
+
+    def _describe_test(self, pinned: PinnedTest) -> dict[str, Any]:
         return {
             "record_version": RECORD_VERSION,
             "instrument_version": INSTRUMENT_VERSION,
@@ -385,6 +397,27 @@ class JobPlanner:
             "payload_hash": identity.get_payload_hash(pinned),
             "treehammer_version": __version__,
         }
+
+
+def locate_payload(commit: str) -> str:
+    """Return the folder beside job.json with the test's files at a value of the axis ``commit``."""
+    return f"{PAYLOAD_FOLDER}-{format_commit(commit).replace('+', '-')}"
+
+
+def _describe_payload(definition: TestDefinition, folder: str) -> PayloadSpec:
+    return PayloadSpec(
+        kind=definition.payload_kind,
+        entry=definition.payload,
+        folder=folder,
+        settings=definition.settings,
+        metrics={name: asdict(metric) for name, metric in definition.metrics.items()},
+        environment=definition.environment,
+        record=definition.record,
+        before=definition.before,
+        libraries=definition.libraries,
+        imports=definition.imports,
+        build=definition.build,
+    )
 
 
 def _select_door(access: DoorAccess, variant: Variant) -> DoorAccess:

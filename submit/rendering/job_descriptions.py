@@ -20,7 +20,12 @@ from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.planning.checks.load_permission import count_loading_jobs, limit_load
 from treehammer.submit.planning.job_clusters import plan_clusters
 from treehammer.submit.planning.job_credentials import BUNDLE_NAME
-from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, Lane, PlannedJob
+from treehammer.submit.planning.job_planner import (
+    PAYLOAD_FOLDER,
+    Lane,
+    PlannedJob,
+    locate_payload,
+)
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.rendering import cluster_description
 from treehammer.submit.rendering.authority_bundle import write_bundle
@@ -91,6 +96,9 @@ def render_jobs(
     worker = worker_zipapp.build_worker(folder / WORKER_NAME, bytecode=True)
     payload = copy_payload(plan.pinned_test, folder / PAYLOAD_FOLDER)
     shared = {WORKER_NAME: worker, PAYLOAD_FOLDER: payload}
+    for commit, test in plan.pinned_test.commits.items():
+        name = locate_payload(commit)
+        shared[name] = copy_payload(test, folder / name)
     for watch in plan.jobs.watches:
         shared[watch.folder] = copy_payload(watch.pinned, folder / watch.folder)
     environ = os.environ if environ is None else environ

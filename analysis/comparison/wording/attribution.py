@@ -19,6 +19,7 @@ from treehammer.analysis.statistics.verdict import (
     Verdict,
     VerdictEvidence,
 )
+from treehammer.hctests.matrix.definition import COMMIT_AXIS
 from treehammer.sql.core.rows import VerdictRow
 
 #: More names than this make a sentence unreadable.
@@ -115,7 +116,9 @@ def summarize_attribution(
 
 def _name_change(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> str:
     one = rows[0]
-    return "the release" if one.axis == "root" else f"{one.axis}={side_names(one, names)[1]}"
+    name = side_names(one, names)[1]
+    named = {"root": "the release", COMMIT_AXIS: name if " " in name else f"commit {name}"}
+    return named.get(one.axis, f"{one.axis}={name}")
 
 
 def _join_names(names: Sequence[str]) -> str:

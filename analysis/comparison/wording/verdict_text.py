@@ -20,18 +20,13 @@ from treehammer.analysis.statistics.verdict import (
     VerdictEvidence,
 )
 from treehammer.errors import ConfigError
-from treehammer.hctests.matrix.definition import COMMIT_AXIS
+from treehammer.hctests.matrix.definition import COMMIT_AXIS, format_commit
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.measurement_selection import Condition, parse_alternatives
 from treehammer.text_formatting import format_signed, format_significant, pluralize
 
 #: Largest effect (in ln, a factor of ten thousand) that is written out; ends of intervals may be larger.
 MAX_SHOWN_EFFECT = math.log(1e4)
-
-#: Digits of a commit that are shown.
-COMMIT_DIGITS = 10
-#: Stands for the state of a modified working tree on a commit.
-DIRTY_SUFFIX = "dirty"
 
 #: Times per event -> titles in tables; other headline metrics have their names.
 METRIC_TITLES = {"cpu_per_event_s": "CPU", "wall_per_event_s": "wall"}
@@ -112,7 +107,8 @@ def comparison_title(row: VerdictRow, names: Mapping[str, str] = MappingProxyTyp
     a, b = side_names(row, names)
     sides = f"{b} against {a}"
     axis = "ROOT" if row.axis == "root" else row.axis
-    words = [sides if row.axis == SELECTION_AXIS else f"{axis} {sides}"]
+    is_named = row.axis == SELECTION_AXIS or (row.axis == COMMIT_AXIS and " " in b)
+    words = [sides if is_named else f"{axis} {sides}"]
     words.append(describe_selection(evidence, names, sides=row.axis != SELECTION_AXIS))
     if evidence.among:
         words.append(f"among {len(evidence.among)} asked together")
@@ -131,12 +127,6 @@ def name_value(axis: str, value: str, names: Mapping[str, str]) -> str:
     if axis == COMMIT_AXIS:
         return names.get(value) or format_commit(value)
     return names.get(value, value) if axis == "campaign" else value
-
-
-def format_commit(commit: str) -> str:
-    """Shorten a value of the axis ``commit``, e.g. ``95f1d36c02`` or ``95f1d36c02+dirty``."""
-    clean, plus, _ = commit.partition("+")
-    return f"{clean[:COMMIT_DIGITS]}{plus and f'+{DIRTY_SUFFIX}'}"
 
 
 def describe_selection(

@@ -227,7 +227,8 @@ class Execution:
         self._record.add_outcome(run.outcome)
         self.add_values(root_provider=self._spec.software.provider)
         reported = payload_result.read_payload_result(
-            os.path.join(self._folder, RESULT_FILE), self._context.job.payload.metrics
+            os.path.join(self._folder, RESULT_FILE),
+            self._context.job.payload_of(self._spec).metrics,
         )
         self._record.add_result(reported)
         if self._prepared.load_start is not None:

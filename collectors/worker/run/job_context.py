@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Dict, Optional
 
-from ...job_spec import JOB_MARK_VARIABLE, JobSpec
+from ...job_spec import JOB_MARK_VARIABLE, ExecutionSpec, JobSpec
 from ...record.failures import Failure
 from ..probes import authority_folder, credential_checks, node_facts
 from ..probes.cgroup import Cgroup
@@ -47,7 +47,6 @@ class JobContext:
         self.signals = signals
         self.cgroup = Cgroup()
         self.facts = node_facts.collect_node_facts(self.cgroup)
-        self.payload_folder = os.path.join(job_folder, job.payload.folder)
         # Payloads must not see the worker's own settings, such as a database's password.
         self.base_env = {
             name: value
@@ -62,3 +61,8 @@ class JobContext:
         )
         for name in ("work", "logs", "records"):
             os.makedirs(os.path.join(output, name), exist_ok=True)
+
+    def locate_payload(self, spec: Optional[ExecutionSpec] = None) -> str:
+        """Return the folder with the test's files for an execution, by default those of the job."""
+        payload = self.job.payload_of(spec) if spec else self.job.payload
+        return os.path.join(self.job_folder, payload.folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any, Dict, List, Mapping, Sequence
 
-from ...job_spec import EXECUTION_KINDS, PAIRED, SIDES, SOLO, ExecutionSpec, JobSpec
+from ...job_spec import EXECUTION_KINDS, PAIRED, SIDES, SOLO, ExecutionSpec, JobSpec, PayloadSpec
 from ...record.measurement_record import describe_value_error, find_record_problems
 from ...record.metric_catalogue import (
     INSTRUMENT_VERSION,
@@ -101,26 +101,19 @@ def _find_value_type_errors(value: Any, name: str, key: str) -> List[str]:
 
 
 def _find_value_errors(job: JobSpec) -> List[str]:
-    problems = []
-    if job.payload.kind not in RUNNABLE_PAYLOAD_KINDS:
-        problems.append(
-            f"payload.kind: unknown value {job.payload.kind!r}; "
-            f"expected one of {', '.join(RUNNABLE_PAYLOAD_KINDS)}"
-        )
+    problems = _find_payload_errors(job.payload, "payload")
     if not job.executions:
         problems.append("executions: must not be empty")
     if job.load and not (0 <= job.load.index < job.load.participants and job.load.step_s > 0):
         problems.append("load: index must be below jobs, and step_s above 0")
-    names = dict.fromkeys(job.payload.metrics, 0.0)
-    problems += [
-        f"payload.metrics: {text}" for text in find_record_problems({}, names) if "extra" in text
-    ]
     seen = set()
     for index, spec in enumerate(job.executions):
         where = f"executions[{index}]"
         if (spec.round, spec.position) in seen:
             problems.append(f"{where}: round {spec.round}, position {spec.position} occurs twice")
         seen.add((spec.round, spec.position))
+        if spec.payload:
+            problems += _find_payload_errors(spec.payload, f"{where}.payload")
         wrong = (
             _find_spec_errors(spec)
             + _find_identity_errors(spec.identity)
@@ -129,6 +122,19 @@ def _find_value_errors(job: JobSpec) -> List[str]:
         problems += [f"{where}.{text}" for text in wrong]
     problems += _find_launch_errors(job.executions)
     return problems
+
+
+def _find_payload_errors(payload: PayloadSpec, where: str) -> List[str]:
+    problems = []
+    if payload.kind not in RUNNABLE_PAYLOAD_KINDS:
+        problems.append(
+            f"{where}.kind: unknown value {payload.kind!r}; "
+            f"expected one of {', '.join(RUNNABLE_PAYLOAD_KINDS)}"
+        )
+    names = dict.fromkeys(payload.metrics, 0.0)
+    return problems + [
+        f"{where}.metrics: {text}" for text in find_record_problems({}, names) if "extra" in text
+    ]
 
 
 def _find_launch_errors(specs: Sequence[ExecutionSpec]) -> List[str]:

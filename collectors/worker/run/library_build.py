@@ -1,4 +1,4 @@
-"""Build of the test's own libraries on the node, once for each ROOT of a job."""
+"""Build of the test's own libraries on the node, once for each ROOT and commit of a job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shutil
 from typing import Dict, Union
 
-from ...job_spec import BuildCommand, SoftwareRequest
+from ...job_spec import BuildCommand, ExecutionSpec
 from ...record.failures import ExecutionError, Failure
 from ...software.providers import SoftwareSetup
 from .job_context import JobContext
@@ -19,11 +19,12 @@ BUILD = "build"
 BUILD_VARIABLE = "TREEHAMMER_BUILD"
 
 
-def locate_build(context: JobContext, software: SoftwareRequest) -> str:
-    """Return the folder in which libraries for a ROOT are built; '' for a test without builds."""
-    if context.job.payload.build is None:
+def locate_build(context: JobContext, spec: ExecutionSpec) -> str:
+    """Return the folder in which libraries for an execution are built; '' for a test without builds."""
+    payload = context.job.payload_of(spec)
+    if payload.build is None:
         return ""
-    key = hashlib.sha256(software.request.encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{payload.folder}\0{spec.software.request}".encode()).hexdigest()[:12]
     return os.path.join(context.output, "work", f"{BUILD}-{key}")
 
 
@@ -32,7 +33,9 @@ def is_built(context: JobContext, folder: str) -> bool:
     return folder in context.builds
 
 
-def build_libraries(context: JobContext, setup: SoftwareSetup, folder: str) -> None:
+def build_libraries(
+    context: JobContext, spec: ExecutionSpec, setup: SoftwareSetup, folder: str
+) -> None:
     """Build in a folder, or fail as the first time.
 
     Raises:
@@ -40,10 +43,10 @@ def build_libraries(context: JobContext, setup: SoftwareSetup, folder: str) -> N
             ``evicted``.
         OSError: the node failed.
     """
-    build = context.job.payload.build
+    build = context.job.payload_of(spec).build
     assert build is not None
     if not is_built(context, folder):
-        failure = _run_build(context, build, setup, folder)
+        failure = _run_build(context, spec, build, setup, folder)
         context.builds[folder] = failure
     problem = context.builds[folder]
     if problem is not None:
@@ -51,10 +54,14 @@ def build_libraries(context: JobContext, setup: SoftwareSetup, folder: str) -> N
 
 
 def _run_build(
-    context: JobContext, build: BuildCommand, setup: SoftwareSetup, folder: str
+    context: JobContext,
+    spec: ExecutionSpec,
+    build: BuildCommand,
+    setup: SoftwareSetup,
+    folder: str,
 ) -> Union[Failure, None]:
     shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted attempt
-    shutil.copytree(context.payload_folder, folder, symlinks=True)
+    shutil.copytree(context.locate_payload(spec), folder, symlinks=True)
     log = os.path.join(context.output, "logs", f"{os.path.basename(folder)}.out")
     variables = {BUILD_VARIABLE: folder}
     command = setup.build_command("executable", os.path.join(folder, build.command), variables)

@@ -82,8 +82,9 @@ class PayloadPreparation:
         self._record = record
         self._load_start: Optional[LoadStart] = None
         self._recorder: Optional[RecorderPlugin] = None
-        self._build_folder = library_build.locate_build(context, spec.software)
-        if context.job.payload.record and spec.kind != CHECKSUM:
+        self._payload = context.job.payload_of(spec)
+        self._build_folder = library_build.locate_build(context, spec)
+        if self._payload.record and spec.kind != CHECKSUM:
             self._recorder = RecorderPlugin(folder, context.output, name)
 
     def perform(self) -> PreparedPayload:
@@ -106,14 +107,14 @@ class PayloadPreparation:
         context.signals.raise_if_stopped(self._record.phase)
         self._await_common_start()
         self._record.phase = "payload"
-        entry = os.path.join(context.payload_folder, context.job.payload.entry)
+        entry = os.path.join(context.locate_payload(spec), self._payload.entry)
         variables = {**self._payload_environment(spec), **self._library_environment(setup)}
         client_log = ClientLog.create(
             self._folder, [file.url for file in spec.files], {**setup.env, **variables}
         )
         if client_log:
             variables.update(client_log.environment)
-        command = setup.build_command(context.job.payload.kind, entry, variables)
+        command = setup.build_command(self._payload.kind, entry, variables)
         self._write_payload_job(spec)
         write_root_settings(self._folder, (file.url for file in spec.files))
         return PreparedPayload(
@@ -144,7 +145,7 @@ class PayloadPreparation:
             os.makedirs(self._build_folder, exist_ok=True)  # as a container expects
         return {
             "work": self._folder,
-            "payload": self._context.payload_folder,
+            "payload": self._context.locate_payload(self._spec),
             **({"build": self._build_folder} if self._build_folder else {}),
             # Staged files are below the work folder.
             "input": input_files.find_common_folder(self._spec.files) or self._folder,
@@ -158,21 +159,21 @@ class PayloadPreparation:
         is_first = not library_build.is_built(self._context, self._build_folder)
         start, cpu = time.monotonic(), _own_and_children_cpu_s()
         try:
-            library_build.build_libraries(self._context, setup, self._build_folder)
+            library_build.build_libraries(self._context, self._spec, setup, self._build_folder)
         finally:
             if is_first:
                 self._record.values["build_wall_s"] = time.monotonic() - start
                 self._record.values["build_cpu_s"] = _own_and_children_cpu_s() - cpu
 
     def _library_environment(self, setup: providers.SoftwareSetup) -> Dict[str, str]:
-        build = self._context.job.payload.build
+        build = self._payload.build
         if build is None:
             return {}
         return library_build.describe_environment(build, self._build_folder, dict(setup.env))
 
     def _locate_libraries(self) -> List[str]:
         """Return the libraries to load, those that were built by their paths."""
-        payload = self._context.job.payload
+        payload = self._payload
         built = payload.build.outputs if payload.build else ()
         return [
             os.path.join(self._build_folder, name) if name in built else name
@@ -290,17 +291,17 @@ class PayloadPreparation:
         known = {"build": self._build_folder, **axes} if self._build_folder else axes
         return {
             name: _AXIS_IN_TEXT.sub(lambda found: known.get(found[1], found[0]), text)
-            for name, text in self._context.job.payload.environment.items()
+            for name, text in self._payload.environment.items()
         }
 
     def _write_payload_job(self, spec: ExecutionSpec) -> None:
         document = {
             "format": PAYLOAD_JOB_FORMAT,
-            "execution": asdict(spec),
-            "settings": dict(self._context.job.payload.settings),
-            "metrics": list(self._context.job.payload.metrics),
+            "execution": asdict(replace(spec, payload=None)),
+            "settings": dict(self._payload.settings),
+            "metrics": list(self._payload.metrics),
             "libraries": self._locate_libraries(),
-            "imports": list(self._context.job.payload.imports),
+            "imports": list(self._payload.imports),
             "kit": self._context.kit,
             "door_url": self._context.job.door_url_of(spec),
         }

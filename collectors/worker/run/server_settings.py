@@ -60,8 +60,8 @@ def _run_command(
     """Run the command; its output is kept in ``logs/NAME.before``."""
     log = os.path.join(context.output, "logs", f"{name}.before")
     code = run_logged_command(
-        [os.path.join(context.payload_folder, before.command)],
-        context.payload_folder,
+        [os.path.join(context.locate_payload(), before.command)],
+        context.locate_payload(),
         {**context.base_env, **_list_variables(context, variant)},
         log,
         before.timeout_s,

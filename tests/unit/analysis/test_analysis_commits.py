@@ -17,13 +17,13 @@ from simulated_campaign import START_US, SimulatedCampaign
 from treehammer import config
 from treehammer.analysis.cli.compare_command import compare_command
 from treehammer.analysis.comparison import commit_comparison
-from treehammer.analysis.comparison.counter_changes import CountedSample
 from treehammer.analysis.samples.sample import Sample, comparison_key
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
 from treehammer.hctests.matrix import identity
 from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 
 
@@ -94,19 +94,18 @@ def sample(commit: str, **changes: Any) -> Sample:
     return replace(Sample.from_row(next(measured_rows(commit))), **changes)
 
 
-def resolve(settings: Settings, measured: list[Sample], *texts: str, where: str = "") -> list[str]:
-    counted = [CountedSample(one, {}) for one in measured]
-    rows = [{"repository": where}]
-    return list(commit_comparison.resolve_commits(counted, rows, texts, settings))
+def resolve(settings: Settings, *texts: str) -> list[str]:
+    with Store.open(settings.database) as store:
+        return list(commit_comparison.resolve_commits(store, Selection(), texts, settings))
 
 
 def test_branches_and_tags_of_separate_campaigns_are_compared(
     settings: Settings, repository: git.Repo
 ) -> None:
-    where = {"repository": str(repository.working_dir)}
+    folder = str(repository.working_dir)
     first, second = repository.commit("v1").hexsha, repository.commit("main").hexsha
-    remember(settings, measured_rows(first, **where))
-    remember(settings, measured_rows(second, effect=0.1, **where))
+    remember(settings, measured_rows(first, repository=folder))
+    remember(settings, measured_rows(second, effect=0.1, repository=folder))
     code, result = compare(settings, "v1", "main")
     assert code == ExitCode.REGRESSION
     assert f"main ({second[:10]}) needs 10" in result.stdout
@@ -146,24 +145,23 @@ def test_setup_omits_payload_libraries_and_matrix() -> None:
 
 
 def test_states_of_a_working_tree_are_values_of_their_own(settings: Settings) -> None:
-    clean = sample("c0ffee" + 34 * "0")
-    one = replace(clean, dirty=True, test_hash="12345678" * 8)
-    other = replace(clean, dirty=True, test_hash="9abcdef0" * 8)
-    assert len({clean.commit, one.commit, other.commit}) == 3
-    assert resolve(settings, [clean, one], "c0ffee", "c0ffee+dirty") == [clean.commit, one.commit]
-    assert resolve(settings, [clean, one, other], "c0ffee+9abc") == [other.commit]
+    commit = "c0ffee" + 34 * "0"
+    remember(settings, measured_rows(commit))
+    remember(settings, measured_rows(commit, name="one", dirty=True, test_hash="12345678" * 8))
+    tree = f"{commit}+123456781234"
+    assert resolve(settings, "c0ffee", "c0ffee+dirty") == [commit, tree]
+    remember(settings, measured_rows(commit, name="other", dirty=True, test_hash="9abcdef0" * 8))
+    assert resolve(settings, "c0ffee+1234", "c0ffee+9") == [tree, f"{commit}+9abcdef09abc"]
     with pytest.raises(ConfigError, match="fits 2 measured commits"):
-        resolve(settings, [one, other], "c0ffee+dirty")
+        resolve(settings, "c0ffee+dirty")
 
 
 def test_unknown_commits_are_named(settings: Settings, repository: git.Repo) -> None:
-    where = str(repository.working_dir)
-    first = sample(repository.commit("v1").hexsha)
-    with pytest.raises(
-        NothingToDoError, match=f"commit main .{repository.commit('main').hexsha[:10]}"
-    ):
-        resolve(settings, [first], "main", where=where)
+    first, second = (repository.commit(ref).hexsha for ref in ("v1", "main"))
+    remember(settings, measured_rows(first, repository=str(repository.working_dir)))
+    with pytest.raises(NothingToDoError, match=f"commit main .{second[:10]}"):
+        resolve(settings, "main")
     with pytest.raises(SourceError, match="v2"):
-        resolve(settings, [first], "v2", where=where)
+        resolve(settings, "v2")
     with pytest.raises(ConfigError, match="both sides"):
-        resolve(settings, [first], "v1", first.commit_id[:9], where=where)
+        resolve(settings, "v1", first[:9])

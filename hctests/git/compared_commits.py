@@ -1,0 +1,135 @@
+"""Commits of a test that one job compares: the same test, each with its own payload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from treehammer.config import Settings
+from treehammer.errors import DefinitionError, NothingToDoError, SourceError
+from treehammer.hctests.git import pinned_tests
+from treehammer.hctests.matrix import identity
+from treehammer.hctests.matrix.definition import (
+    COMMIT_AXIS,
+    WORKING_TREE,
+    PinnedTest,
+    Scalar,
+    TestDefinition,
+    format_commit,
+)
+from treehammer.hctests.schema import definition_loader
+
+#: Tables of test.toml whose replaced keys hold for every commit.
+_OVERRIDDEN_TABLES = ("settings.", "environment.")
+
+
+def pin_commits(
+    pinned: PinnedTest, spec: str, overrides: Mapping[str, str], settings: Settings
+) -> PinnedTest:
+    """Pin a test at each value of its axis ``commit``, if it has this axis.
+
+    Payload, files, libraries, settings, variables and own metrics are those of each commit; all else
+    is that of ``pinned``. The values of the axis become those of :func:`.identity.identify_commit`.
+
+    Args:
+        pinned: the test, which states what all commits have in common.
+        spec: the specification by which it was pinned.
+        overrides: key of [test] -> value as typed; those of settings and variables hold for all.
+        settings: ``git_dir`` contains mirrors and the files of pinned tests.
+
+    Raises:
+        SourceError: a commit, or the test in it, does not exist.
+        DefinitionError: the test has mistakes at a commit, or lacks a file that is read.
+        NothingToDoError: two values hold the same test.
+    """
+    texts = tuple(map(str, pinned.definition.axes.get(COMMIT_AXIS, ())))
+    if not texts:
+        return pinned
+    values: dict[str, str] = {}
+    commits: dict[str, PinnedTest] = {}
+    tests: dict[str, str] = {}
+    for text in texts:
+        at_commit = _pin_value(pinned, spec, text, overrides, settings)
+        test_hash = identity.compute_test_hash(at_commit)
+        if test_hash in tests:
+            raise NothingToDoError(
+                f"{_describe_value(tests[test_hash])} and {_describe_value(text)} hold the same "
+                "payload, files and settings",
+                where=pinned.definition.name,
+                hint="Choose commits that differ in this test.",
+            )
+        tests[test_hash] = text
+        values[text] = identity.identify_commit(at_commit.commit, at_commit.dirty, test_hash)
+        commits[values[text]] = at_commit
+    return replace(pinned, definition=_resolve_values(pinned.definition, values), commits=commits)
+
+
+def _pin_value(
+    pinned: PinnedTest, spec: str, text: str, overrides: Mapping[str, str], settings: Settings
+) -> PinnedTest:
+    """Pin the test at one value of the axis, with what all commits have in common."""
+    where = f"{pinned.definition.name}: axis {COMMIT_AXIS}"
+    if not pinned.commit:
+        raise SourceError(
+            "the test is not committed in a Git repository",
+            where=where,
+            hint="Commit it, or name it as URL@REF:path.",
+        )
+    if text == WORKING_TREE and pinned.ref:
+        raise SourceError(
+            f"a test named by its commit has no working tree ({WORKING_TREE!r})",
+            where=where,
+            hint="Name the test by its folder.",
+        )
+    if text == WORKING_TREE:
+        at_commit = pinned_tests.pin_test(str(pinned.folder), settings)
+    else:
+        at_commit = pinned_tests.pin_at_commit(pinned, spec, text, settings)
+    shared = {key: value for key, value in overrides.items() if key.startswith(_OVERRIDDEN_TABLES)}
+    own = definition_loader.override_definition(at_commit.definition, {}, shared)
+    merged = _merge_definitions(pinned.definition, own)
+    _check_branch_files(merged, f"{_describe_value(text)}: {pinned.path}")
+    return replace(at_commit, definition=merged)
+
+
+def _merge_definitions(common: TestDefinition, own: TestDefinition) -> TestDefinition:
+    """Combine what all commits have in common with what belongs to one."""
+    return replace(
+        common,
+        payload=own.payload,
+        settings=own.settings,
+        environment=own.environment,
+        metrics=own.metrics,
+        files=own.files,
+        libraries=own.libraries,
+        imports=own.imports,
+        build=own.build,
+    )
+
+
+def _check_branch_files(definition: TestDefinition, where: str) -> None:
+    """Check that a commit has the files ``@FILE`` that list branches."""
+    for value in definition.axis_values("branches"):
+        if value.startswith("@") and value[1:] not in definition.files:
+            raise DefinitionError(
+                f"there is no file {value[1:]!r}, which lists branches",
+                where=where,
+                hint="Give branches that both commits have, -P branches=...",
+            )
+
+
+def _resolve_values(definition: TestDefinition, values: Mapping[str, str]) -> TestDefinition:
+    def resolve(rule: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+        text = str(rule.get(COMMIT_AXIS, ""))
+        return {**rule, COMMIT_AXIS: values[text]} if text in values else rule
+
+    return replace(
+        definition,
+        axes={**definition.axes, COMMIT_AXIS: tuple(values.values())},
+        exclude=tuple(map(resolve, definition.exclude)),
+        include=tuple(map(resolve, definition.include)),
+    )
+
+
+def _describe_value(text: str) -> str:
+    return "the working tree" if text == WORKING_TREE else f"commit {format_commit(text)}"
