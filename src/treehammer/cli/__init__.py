@@ -77,6 +77,10 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         ),
     },
     "Measure": {
+        "try": LazyCommand(
+            "submit.cli.try_command:try_command",
+            "Compare a changed test with its last commit, in turns on this machine.",
+        ),
         "submit": LazyCommand(
             "submit.cli.submit_render_commands:submit",
             "Plan a test, prepare its jobs and submit them.",

@@ -1,0 +1,242 @@
+"""Command ``treehammer try``: the working tree of a test against a commit, on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import click
+
+from treehammer.analysis.cli.compare_command import (
+    compare_selected,
+    print_comparisons,
+    print_conclusions,
+    print_verdict_tables,
+    rate_results,
+)
+from treehammer.analysis.comparison import instruction_changes
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
+from treehammer.collectors.job_spec import PAIRED
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
+from treehammer.hctests.cli.definition_options import definition_options, load_pinned_test
+from treehammer.hctests.git import pinned_tests
+from treehammer.hctests.matrix import identity
+from treehammer.hctests.matrix.definition import (
+    COMMIT_AXIS,
+    WORKING_TREE,
+    PinnedTest,
+    format_commit,
+)
+from treehammer.hctests.matrix.identity import RELEASE_AXIS
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.submit.cli.campaign_commands import (
+    follow_on_terminal,
+    print_progress,
+    rate_progress,
+)
+from treehammer.submit.cli.count_command import DEFAULT_EVENTS, print_count_pair
+from treehammer.submit.counting import count_runner
+from treehammer.submit.counting.callgrind_run import Valgrind, find_valgrind
+from treehammer.submit.lifecycle import submission
+from treehammer.submit.lifecycle.campaign_request import CampaignRequest, plan_request
+from treehammer.submit.planning.plan import Plan
+from treehammer.submit.tracking.campaign_polling import make_tracker
+from treehammer.terminal import TABLE, on_interrupt, output_options, progress_bar
+
+#: Launches of each variant, unless -S rounds= or -S repeats= says otherwise: enough for a verdict.
+LAUNCHES = 4
+
+
+@dataclass(frozen=True)
+class TreeComparison:
+    """A planned comparison of the working tree with a commit.
+
+    Attributes:
+        plan: its jobs; the axis ``commit`` has the commit first and then the working tree.
+        against: the commit as typed.
+    """
+
+    plan: Plan
+    against: str
+
+    @property
+    def commits(self) -> tuple[str, ...]:
+        """Values of the axis ``commit``, the base first."""
+        return tuple(self.plan.pinned_test.commits)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Display names of these values."""
+        base, tree = self.commits
+        return {base: f"{self.against} ({format_commit(base)})", tree: "the working tree"}
+
+
+@click.command("try")
+@click.argument("path", default=".", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--against",
+    default="HEAD",
+    show_default=True,
+    metavar="REF",
+    help="Commit, branch or tag to compare the working tree with.",
+)
+@definition_options
+@click.option(
+    "--delta",
+    type=float,
+    default=DEFAULT_DELTA,
+    show_default=True,
+    help="Effects within this count as none; in ln, so 0.02 is about 2 %.",
+)
+@click.option(
+    "--count", "counts", is_flag=True, help="Also list the functions whose instructions changed."
+)
+@output_options
+@click.pass_obj
+def try_command(
+    settings: Settings,
+    path: Path,
+    against: str,
+    axes: Mapping[str, tuple[str, ...]],
+    overrides: Mapping[str, str],
+    delta: float,
+    counts: bool,
+    form: str,
+) -> ExitCode:
+    """Compare the working tree of a test with its last commit, in turns on this machine.
+
+    PATH is the folder of a test, or one that contains a single changed test. Reads with the last
+    ROOT release of the test unless -P root= names others. Leaves with 1 when the working tree is
+    slower by more than --delta or a measurement failed, with 3 when nothing changed.
+
+    \b
+    Example: treehammer try
+             treehammer try tests/muons -P branches=0.02 --count
+             treehammer try tests/muons --against main
+    """
+    if counts and form != TABLE:
+        raise ConfigError("counts are printed as a table only", where="--count")
+    valgrind = find_valgrind() if counts else None
+    with on_interrupt("nothing was submitted"):
+        folder = find_changed_test(path, against, settings)
+        compared = _plan_comparison(folder, against, axes, overrides, settings)
+    code = _measure(compared, delta, settings, form)
+    if valgrind is not None:
+        with on_interrupt("the verdict is stored"):
+            _count(compared, valgrind, settings)
+    return code
+
+
+def find_changed_test(path: Path, against: str, settings: Settings) -> Path:
+    """Find the one test at or below a path whose working tree differs from a commit.
+
+    Raises:
+        NothingToDoError: there is none.
+        ConfigError: there are several, or the path holds no test.
+        SourceError: the path is not in a repository, or the commit does not exist.
+    """
+    specs = pinned_tests.find_tests(str(path), settings)
+    if not specs:
+        raise ConfigError(
+            "no test here", where=str(path), hint="A test is a folder that contains test.toml."
+        )
+    if len(specs) == 1:
+        return Path(specs[0])
+    changed = [spec for spec in specs if _has_changed(spec, against, settings)]
+    if len(changed) == 1:
+        return Path(changed[0])
+    if not changed:
+        raise NothingToDoError(
+            f"none of {len(specs)} tests differs from {against}",
+            where=str(path),
+            hint="Change a test, or name another commit, --against REF.",
+        )
+    listed = ", ".join(str(Path(spec).relative_to(path.resolve())) for spec in changed)
+    raise ConfigError(
+        f"{len(changed)} tests differ from {against}: {listed}",
+        where=str(path),
+        hint="Name one of them: treehammer try PATH",
+    )
+
+
+def _has_changed(spec: str, against: str, settings: Settings) -> bool:
+    """Return whether a test that the commit has differs from it."""
+    tree = pinned_tests.pin_test(spec, settings)
+    try:
+        committed = pinned_tests.pin_at_commit(tree, spec, against, settings)
+    except SourceError:  # a new test has nothing to be compared with
+        return False
+    return identity.compute_test_hash(tree) != identity.compute_test_hash(committed)
+
+
+def _plan_comparison(
+    folder: Path,
+    against: str,
+    axes: Mapping[str, tuple[str, ...]],
+    overrides: Mapping[str, str],
+    settings: Settings,
+) -> TreeComparison:
+    if COMMIT_AXIS in axes:
+        raise ConfigError("the commit is named by --against", where=f"-P {COMMIT_AXIS}")
+    tree = load_pinned_test(str(folder), {}, {}, settings)
+    compared = {
+        RELEASE_AXIS: _choose_release(tree),
+        **axes,
+        COMMIT_AXIS: (against, WORKING_TREE),
+    }
+    # Launches of one job count one by one; executables mostly run alone, and count by jobs.
+    by_jobs = tree.definition.payload_kind == "executable"
+    repeats, rounds = (LAUNCHES, 1) if by_jobs else (1, LAUNCHES)
+    size = {"repeats": str(repeats), "rounds": str(rounds)}
+    if {"rounds", "repeats"} & overrides.keys():
+        size = {}
+    request = CampaignRequest(str(folder), compared, {"mode": PAIRED, **size, **overrides})
+    return TreeComparison(plan_request(request, settings, fetch=True, bars=progress_bar), against)
+
+
+def _choose_release(tree: PinnedTest) -> tuple[str, ...]:
+    """Choose the last ROOT release that the test names."""
+    return tuple(map(str, tree.definition.axes[RELEASE_AXIS][-1:]))
+
+
+def _measure(compared: TreeComparison, delta: float, settings: Settings, form: str) -> ExitCode:
+    """Run the launches, print the verdicts and return the exit code."""
+    plan = compared.plan
+    with on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)):
+        campaign = submission.submit_plan(plan, settings)
+        with Store.open(settings.database) as store:
+            tracker = make_tracker(store, settings)
+            progress = follow_on_terminal(tracker, campaign, form)
+            failed = rate_progress(progress)
+            if failed and form == TABLE:
+                print_progress(tracker, campaign, progress, form)
+            selection = Selection((campaign.id,))
+            results = compare_selected(store, selection, COMMIT_AXIS, compared.commits, delta)
+    if form == TABLE:
+        print_verdict_tables(results, compared.names)
+    else:
+        print_comparisons(results, compared.names, form=form)
+    print_conclusions([one.comparison for one in results], compared.names, form=form)
+    return failed or rate_results(results, delta)
+
+
+def _count(compared: TreeComparison, valgrind: Valgrind, settings: Settings) -> None:
+    """Count instructions of both sides, and print those of functions that changed."""
+    plan = compared.plan
+    result = count_runner.count_plan(
+        plan, valgrind, settings, progress_bar, events=DEFAULT_EVENTS, repeats=1
+    )
+    rows = chain.from_iterable(
+        count_runner.build_rows(count.reads[0], valgrind) for count in result.counts
+    )
+    hashes = map(identity.compute_test_hash, plan.pinned_test.commits.values())
+    for pair in instruction_changes.pair_counts(rows, COMMIT_AXIS, *hashes):
+        click.echo()
+        print_count_pair(pair, *compared.names.values())
+    for problem in result.problems:
+        click.echo(problem, err=True)
+    click.echo(instruction_changes.NOT_TIME)
