@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -320,24 +320,18 @@ class FolderCatalogue:
                         for path, file_name in zip(paths, names, strict=True)
                     ]
                 first = next(index for index, layout in enumerate(layouts) if layout.entries)
-                probe = layout_measurement.probe_file(
+                unreadable = layout_measurement.probe_file(
                     paths[first], layouts[first], software, libraries=libraries, bars=bars
                 )
-                origin = {
-                    "kind": ADDED,
-                    "description": "",
-                    "sources": [str(path.resolve()) for path in paths],
-                    "measured_with": software.request,
-                    UNREADABLE_BRANCHES: probe.unreadable,
-                    OTHER_TREES: probe.other_trees,
-                    **describe_content(content),
-                    **({"libraries": [one.name for one in libraries]} if libraries else {}),
-                    "treehammer": __version__,
-                }
                 files = tuple(
                     describe_file(file_name, digest, layout)
                     for file_name, digest, layout in zip(names, digests, layouts, strict=True)
                 )
+                origin = {
+                    **describe_added_origin(map(str, map(Path.resolve, paths)), software, content),
+                    UNREADABLE_BRANCHES: unreadable,
+                    **({"libraries": [one.name for one in libraries]} if libraries else {}),
+                }
                 return self._publish(folder, Manifest(name, files, origin))
 
     def create(
@@ -468,6 +462,27 @@ def _choose_writer(
             software,
         )
     return partial(dataset_writers.write_generated_file, plan, software)
+
+
+def describe_added_origin(
+    sources: Iterable[str], software: SoftwareRequest, content: layout_measurement.TreeContent
+) -> dict[str, Any]:
+    """Describe the origin of files that somebody else made.
+
+    Args:
+        sources: paths or URLs that they were taken from.
+        software: ROOT that measured them.
+        content: what they have in common.
+    """
+    return {
+        "kind": ADDED,
+        "description": "",
+        "sources": list(sources),
+        "measured_with": software.request,
+        OTHER_TREES: list(content.others),
+        **describe_content(content),
+        "treehammer": __version__,
+    }
 
 
 def describe_content(content: layout_measurement.TreeContent) -> dict[str, Any]:

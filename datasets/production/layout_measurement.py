@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,12 +32,14 @@ class TreeContent:
         missing: branch that a file with entries lacks -> the files that lack it.
         other_lengths: branch with another number of entries than its tree -> both numbers.
         friends: friend trees that lie with the main trees; they are not read.
+        others: trees and RNTuples of the first file beside the main one.
     """
 
     branches: tuple[str, ...]
     missing: Mapping[str, str] = field(default_factory=dict)
     other_lengths: Mapping[str, str] = field(default_factory=dict)
     friends: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 def measure_layouts(
@@ -76,7 +78,8 @@ def measure_files(
     with bars("Measuring files", len(paths)) as step:
         answer = root_process.run_action("measure", request, software, step)
     items = answer["layouts"]
-    return tuple(_build_layout(item) for item in items), compare_trees(paths, items)
+    content = replace(compare_trees(paths, items), others=tuple(answer["others"]))
+    return tuple(_build_layout(item) for item in items), content
 
 
 def compare_trees(paths: Sequence[Path], items: Sequence[Mapping[str, Any]]) -> TreeContent:
@@ -134,19 +137,6 @@ def _reject_different_types(paths: Sequence[Path], items: Sequence[Mapping[str, 
         )
 
 
-@dataclass(frozen=True)
-class FileProbe:
-    """Findings about a file beside its layout.
-
-    Attributes:
-        unreadable: branch that ROOT cannot read -> reason.
-        other_trees: trees and RNTuples beside the main one.
-    """
-
-    unreadable: Mapping[str, str]
-    other_trees: Sequence[str]
-
-
 def probe_file(
     path: Path,
     layout: TreeLayout,
@@ -154,8 +144,8 @@ def probe_file(
     *,
     libraries: Sequence[Path] = (),
     bars: ProgressFactory = no_progress,
-) -> FileProbe:
-    """Read all branches in processes that may crash, and list the file's other trees.
+) -> dict[str, str]:
+    """Read all branches in processes that may crash; return those that ROOT cannot read -> reason.
 
     All entries are read, of trees above 100 MB the first 2000. The libraries are loaded first.
 
@@ -167,8 +157,7 @@ def probe_file(
     request = {"path": str(path), "tree": layout.tree, "libraries": loaded}
     with bars("Reading branches", layout.branches) as step:
         answer = root_process.run_action("probe", request, software, step, check_memory=True)
-    unreadable = {item["name"]: _describe_unreadable(item) for item in answer["unreadable"]}
-    return FileProbe(unreadable, answer["others"])
+    return {item["name"]: _describe_unreadable(item) for item in answer["unreadable"]}
 
 
 def _describe_unreadable(item: Mapping[str, str]) -> str:

@@ -24,7 +24,6 @@ from .root_files import (
     exception_text,
     find_object,
     find_tree,
-    list_objects,
     open_file,
     send_message,
 )
@@ -53,7 +52,7 @@ _ReadBranches = Callable[[Sequence[int], int], dict[int, str]]
 
 
 def probe_branches(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
-    """Read the branches of a TTree or the fields of an RNTuple, and list the file's other trees.
+    """Read the branches of a TTree or the fields of an RNTuple.
 
     Unreadable branches come with name, class ('' of plain leaves), ROOT's output and end.
     """
@@ -62,7 +61,6 @@ def probe_branches(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
         if problem := load_library(ROOT, library):
             raise RequestError(library, problem)
     file = open_file(path)
-    others = sorted({item.path for item in list_objects(file)} - {name})
     root_engine.configure_crash_handling()
     # After "Fatal in", ROOT would run a debugger for seconds: the message is enough.
     ROOT.gEnv.SetValue("Root.Stacktrace", 0)
@@ -70,7 +68,7 @@ def probe_branches(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
         unreadable = _probe_ntuple(file, path, name, channel)
     else:
         unreadable = _probe_tree(file, path, name, channel)
-    return {"root": str(ROOT.gROOT.GetVersion()), "unreadable": unreadable, "others": others}
+    return {"root": str(ROOT.gROOT.GetVersion()), "unreadable": unreadable}
 
 
 def _probe_tree(file: Any, path: str, name: str, channel: TextIO) -> list[dict[str, str]]:

@@ -76,7 +76,10 @@ def compare_objects(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
 
 
 def measure_files(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
-    """Measure the main tree or RNTuple of every file; its name is the same in all files."""
+    """Measure the main tree or RNTuple of every file, and list the other ones of the first file.
+
+    The name of the main tree is the same in all files.
+    """
     layouts: list[dict[str, Any]] = []
     tree = request["tree"] or find_largest(request["paths"])
     for done, path in enumerate(request["paths"], 1):
@@ -86,7 +89,8 @@ def measure_files(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
         raise RequestError(
             request["paths"][0], f"the {describe_kind(layouts[0])} {tree!r} is empty"
         )
-    return {"root": str(ROOT.gROOT.GetVersion()), "layouts": layouts}
+    others = {item.path for item in list_objects(open_file(request["paths"][0]))} - {tree}
+    return {"root": str(ROOT.gROOT.GetVersion()), "layouts": layouts, "others": sorted(others)}
 
 
 def describe_kind(layout: dict[str, Any]) -> str:

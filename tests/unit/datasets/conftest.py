@@ -93,11 +93,7 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return {"root": request.version, "checksum": "c", "lines": ["a x 1"], "uncovered": []}
         if action == "probe":
             crash = {"name": "odd", "class": "Odd", "log": "Fatal in <F>: no", "end": "failed"}
-            return {
-                "root": request.version,
-                "unreadable": [crash],
-                "others": ["Runs"],
-            }
+            return {"root": request.version, "unreadable": [crash]}
         layout = {
             "tree": document["tree"] or "events",
             "format": "ttree",
@@ -118,7 +114,8 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             "lengths": {},
             "friends": [],
         }
-        return {"root": request.version, "layouts": [layout for _ in document["paths"]]}
+        layouts = [layout for _ in document["paths"]]
+        return {"root": request.version, "layouts": layouts, "others": ["Runs"]}
 
     monkeypatch.setattr(root_process, "run_action", run)
     return asked
