@@ -146,6 +146,18 @@ def split_wall_time(row: Row) -> dict[TimePart, float]:
     return _split_wall_time(row, threads, _LoopTimes.from_row(row, threads))
 
 
+def split_loop_time(row: Row) -> dict[TimePart, float]:
+    """Split the wall time of the loop of one execution, in seconds of all its passes."""
+    loop = _LoopTimes.from_row(row, _count_row_threads(row))
+    return {
+        TimePart.RUN_QUEUE: loop.queue_s,
+        TimePart.READS: loop.reads_s,
+        TimePart.DECOMPRESSION: loop.unzip_s,
+        TimePart.DESERIALIZATION: loop.cpu_s - loop.unzip_s,
+        TimePart.OTHER: loop.blocked_s - loop.reads_s,
+    }
+
+
 def _split_wall_time(row: Row, threads: int, loop: _LoopTimes) -> dict[TimePart, float]:
     outside = max(threads * row["payload_wall_s"] - loop.wall_s, 0.0)
     queue_outside = min(max(_number(row, "payload_run_queue_s") - loop.queue_s, 0.0), outside)

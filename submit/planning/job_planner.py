@@ -136,7 +136,8 @@ class JobPlanner:
 
     ``software`` maps values of the ``root`` axis to requests; ``site_software`` overrides it by site
     and value.  ``others`` holds, by name, further datasets of the test: its axis and its twins.
-    ``placement`` locates files at doors with an RSE.  ``is_sequential`` says that the campaign ends
+    ``placement`` locates files at doors that do not hold them at
+    ``prefix/DATASET/FILE``.  ``is_sequential`` says that the campaign ends
     when it is decided: its jobs then hold two launches each, of which every fourth is a control.
     """
 
@@ -339,8 +340,9 @@ class JobPlanner:
         door = access.door
         if manifest is None:
             return ()
-        if door.rse:
-            return self.placement.files[*access.key, manifest.name]
+        key = (*access.key, manifest.name)
+        if door.rse or key in self.placement.files:
+            return self.placement.files[key]
         return tuple(
             InputFile(file.name, door.file_url(manifest.name, file.name), file.size, file.adler32)
             for file in manifest.files

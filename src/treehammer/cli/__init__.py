@@ -81,6 +81,10 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             "submit.cli.try_command:try_command",
             "Compare a changed test with its last commit, in turns on this machine.",
         ),
+        "read": LazyCommand(
+            "submit.cli.read_command:read_command",
+            "Measure how fast ROOT reads one file, and what limits it.",
+        ),
         "submit": LazyCommand(
             "submit.cli.submit_render_commands:submit",
             "Plan a test, prepare its jobs and submit them.",

@@ -1,0 +1,326 @@
+"""Command ``treehammer read``: one file, without a dataset and a test."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from treehammer.analysis.comparison.wording import verdict_text
+from treehammer.analysis.comparison.wording.conclusion import describe_conclusion
+from treehammer.analysis.descriptive.read_rates import RATE_COLUMNS, ReadRates
+from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
+from treehammer.collectors.job_spec import PAIRED, SOLO, TIMED, SoftwareRequest
+from treehammer.collectors.package_index import check_unknown_wheels
+from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
+from treehammer.collectors.software import providers
+from treehammer.collectors.software_preparation import prepare_root
+from treehammer.config import Settings, sqlite_url
+from treehammer.datasets.model.manifest import RNTUPLE, Manifest, list_some
+from treehammer.errors import BatchError, ExitCode
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.submit.lifecycle.file_read import (
+    OpenedFiles,
+    ReadRequest,
+    choose_releases,
+    describe_files,
+    leave_out_unreadable,
+    open_files,
+    plan_read,
+)
+from treehammer.submit.lifecycle.submission import submit_plan
+from treehammer.submit.tracking.campaign_polling import make_tracker, wait_for_campaign
+from treehammer.tables import TableColumn
+from treehammer.terminal import (
+    CSV,
+    JSON,
+    TABLE,
+    on_interrupt,
+    output_options,
+    print_hint,
+    print_rows,
+    progress_bar,
+)
+from treehammer.text_formatting import (
+    format_share,
+    format_significant,
+    format_size,
+    pluralize,
+    split_list,
+)
+
+if TYPE_CHECKING:
+    from treehammer.analysis.comparison.comparison import Comparison
+
+#: Seconds that cancelled jobs get to end.
+_END_TIMEOUT_S = 30.0
+
+_COLUMNS = (
+    TableColumn("root", "ROOT"),
+    TableColumn("events_per_s", "events/s", "{:,.0f}".format, is_number=True),
+    TableColumn("compressed_mb_per_s", "MB/s compressed", format_significant, is_number=True),
+    TableColumn("uncompressed_mb_per_s", "MB/s uncompressed", format_significant, is_number=True),
+    TableColumn("cpu_efficiency", "CPU efficiency", format_share, is_number=True),
+    TableColumn("wall_s", "s/pass", format_significant, is_number=True),
+    TableColumn("cpu_s", "CPU s/pass", format_significant, is_number=True),
+    TableColumn("passes", "passes", is_number=True),
+)
+
+
+@click.command("read")
+@click.argument("addresses", nargs=-1, required=True, metavar="FILE|URL...")
+@click.option("--tree", default="", help="TTree or RNTuple to read [default: the largest].")
+@click.option(
+    "-b",
+    "--branches",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="Branches to read, e.g. 'Muon_*,!Muon_eta'; repeatable [default: all].",
+)
+@click.option(
+    "--root",
+    "releases",
+    default="",
+    metavar="A,B",
+    help="ROOT releases, as on the axis root; several are compared with the first "
+    "[default: the newest cached one].",
+)
+@click.option(
+    "--cache-mb",
+    type=click.FloatRange(0, 100_000),
+    default=30.0,
+    show_default=True,
+    help="MB of TTreeCache; 0 for none.",
+)
+@click.option(
+    "--cold", is_flag=True, help="Evict local files from the page cache before each read."
+)
+@click.option(
+    "--keep",
+    metavar="NAME",
+    default="",
+    help="Keep the measurements in the results database, as campaign NAME [default: keep nothing].",
+)
+@output_options
+@click.pass_obj
+def read_command(
+    settings: Settings,
+    addresses: tuple[str, ...],
+    tree: str,
+    patterns: tuple[str, ...],
+    releases: str,
+    cache_mb: float,
+    cold: bool,
+    keep: str,
+    form: str,
+) -> ExitCode:
+    """Measure how fast ROOT reads a file, and what limits it.
+
+    Reads the main TTree or RNTuple of a local file, or of one behind root://, http:// or https://,
+    event by event. With several releases, the exit code is 1 if one is slower than the first by more
+    than 2 %.
+
+    \b
+    Example: treehammer read ntuple.root
+             treehammer read root://server//store/ntuple.root --tree Events -b 'Muon_*'
+             treehammer read ntuple.root --root 6.38.00,6.40.00
+    """
+    roots = choose_releases(split_list(releases), addresses, settings.software_dir)
+    request = ReadRequest(roots, ",".join(patterns), cache_mb, cold, keep)
+    with (
+        on_interrupt("nothing was kept"),
+        tempfile.TemporaryDirectory(prefix="treehammer-") as name,
+    ):
+        folder = Path(name)
+        software = _prepare_releases(roots, settings)
+        files = open_files(addresses, folder, progress_bar)
+        manifest = describe_files(files, software[roots[0]], progress_bar, tree=tree)
+        session = _ReadSession(
+            request, files, software, settings if keep else _make_temporary(settings, folder)
+        )
+        result = session.measure(manifest)
+    _print_result(result, form)
+    if keep and form == TABLE:
+        print_hint(f"Kept as campaign {keep}: treehammer summary --campaign {result.campaign.id}")
+    return result.exit_code
+
+
+def _prepare_releases(roots: Sequence[str], settings: Settings) -> dict[str, SoftwareRequest]:
+    requests = {root: providers.parse_software_request(root) for root in roots}
+    check_unknown_wheels(requests.values(), settings.software_dir, where="--root")
+    return {
+        root: prepare_root(request, settings.software_dir, progress_bar)
+        for root, request in requests.items()
+    }
+
+
+def _make_temporary(settings: Settings, folder: Path) -> Settings:
+    """Return settings whose results and queue lie in a folder."""
+    data_dir = folder / "data"
+    return replace(settings, data_dir=data_dir, database=sqlite_url(data_dir))
+
+
+@dataclass(frozen=True)
+class _ReadResult:
+    """Rates by release, comparisons with the first one, and what was read."""
+
+    manifest: Manifest
+    urls: Sequence[str]
+    rates: Sequence[ReadRates]
+    comparisons: Sequence[Comparison]
+    campaign: CampaignRow
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """1 if a release is slower than the first."""
+        regressed = any(comparison.regressed for comparison in self.comparisons)
+        return ExitCode.REGRESSION if regressed else ExitCode.DONE
+
+
+@dataclass(frozen=True)
+class _ReadSession:
+    """Campaigns of one read, in the results database of the settings."""
+
+    request: ReadRequest
+    files: OpenedFiles
+    software: Mapping[str, SoftwareRequest]
+    settings: Settings
+
+    def measure(self, manifest: Manifest) -> _ReadResult:
+        """Read all branches; where that fails, those that ROOT can read.
+
+        Raises:
+            BatchError: a read failed.
+        """
+        campaign, rows = self._run(manifest, SOLO)
+        if _find_failure(rows) and not self.request.branches:
+            software = self.software[self.request.releases[0]]
+            found = leave_out_unreadable(manifest, self.files, software, progress_bar)
+            if found.unreadable_branches:
+                manifest = found
+                campaign, rows = self._run(manifest, SOLO)
+        if failure := _find_failure(rows):
+            raise failure
+        comparisons: Sequence[Comparison] = ()
+        if len(self.request.releases) > 1:
+            paired, _ = self._run(manifest, PAIRED)
+            comparisons = self._compare(paired)
+        rates = [ReadRates.from_row(row) for row in rows]
+        rates.sort(key=lambda one: self.request.releases.index(one.root))
+        return _ReadResult(manifest, self.files.urls, rates, comparisons, campaign)
+
+    def _run(self, manifest: Manifest, mode: str) -> tuple[CampaignRow, list[dict[str, Any]]]:
+        """Run a campaign; return it with its timed measurements."""
+        plan = plan_read(
+            self.request, self.files, manifest, self.software, self.settings, mode=mode
+        )
+        with _cancel_on_interrupt(self.settings, plan.campaign_id):
+            campaign = submit_plan(plan, self.settings)
+            wait_for_campaign(campaign, self.settings, progress_bar)
+        columns = (*RATE_COLUMNS, *OUTCOME_COLUMNS, "failure_message", "log_excerpt")
+        selection = Selection.parse((campaign.id,), [f"kind={TIMED}"])
+        with Store.open(self.settings.database) as store:
+            rows = list(store.measurements(selection, tuple(dict.fromkeys(columns))))
+        return campaign, rows
+
+    def _compare(self, campaign: CampaignRow) -> list[Comparison]:
+        # scipy takes a third of a second to load.
+        from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
+
+        selection = Selection.parse((campaign.id,), ())
+        with Store.open(self.settings.database) as store:
+            rows = store.measurements(selection, SAMPLE_COLUMNS)
+            samples = [Sample.from_row(row) for row in rows]
+        queries = compare_with_first(
+            "root", self.request.releases, delta=DEFAULT_DELTA, selection=selection
+        )
+        return compare_together(samples, queries, now_us=time.time_ns() // 1000)
+
+
+@contextmanager
+def _cancel_on_interrupt(settings: Settings, campaign_id: str) -> Iterator[None]:
+    """End the jobs of a campaign on Ctrl-C, before its folder goes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        with Store.open(settings.database) as store:
+            tracker = make_tracker(store, settings)
+            campaign = store.campaign(campaign_id)
+            tracker.cancel(campaign)
+            end = time.monotonic() + _END_TIMEOUT_S
+            while not tracker.update(campaign).is_finished and time.monotonic() < end:
+                time.sleep(0.2)
+        raise
+
+
+def _find_failure(rows: Sequence[Mapping[str, Any]]) -> BatchError | None:
+    """Build the error of the first measurement that failed; None if all are good."""
+    if not rows:
+        return BatchError("the job ended without a measurement", hint="Try treehammer doctor.")
+    for row in rows:
+        outcome = classify_outcome(row)
+        if outcome is not Outcome.GOOD:
+            message = row["failure_message"] or f"the measurement is {outcome}"
+            return BatchError(str(message), where=f"ROOT {row['axis_root']}")
+    return None
+
+
+def _print_result(result: _ReadResult, form: str) -> None:
+    rows = [rates.flatten() for rates in result.rates]
+    if form == JSON:
+        verdicts = [row for one in result.comparisons for row in one.verdicts]
+        document = {
+            "files": list(result.urls),
+            "tree": result.manifest.tree,
+            "format": result.manifest.files[0].layout.format,
+            "unreadable_branches": dict(result.manifest.unreadable_branches),
+            "reads": rows,
+            "verdicts": [verdict_text.flatten_verdict(row) for row in verdicts],
+        }
+        click.echo(json.dumps(document, indent=1, default=str))
+        return
+    if form == CSV:
+        print_rows(rows, (), form=form)
+    else:
+        for line in _describe_content(result):
+            click.echo(line)
+        print_rows(rows, _COLUMNS)
+        for rates in result.rates:
+            click.echo(f"{rates.root}: {rates.describe_bottleneck()}.")
+    for comparison in result.comparisons:
+        text = describe_conclusion(comparison.verdicts)
+        click.secho(f"\n{text}", bold=True, err=form != TABLE)
+
+
+def _describe_content(result: _ReadResult) -> Iterator[str]:
+    manifest, rates = result.manifest, result.rates[0]
+    kind = "RNTuple" if manifest.files[0].layout.format == RNTUPLE else "TTree"
+    others = [name for name in manifest.trees if name != manifest.tree]
+    yield (
+        f"{', '.join(file.name for file in manifest.files)}: {kind} {manifest.tree!r}, "
+        f"{rates.events:,} events, {rates.branches} of {pluralize(rates.branches_total, 'branch', 'branches')}, "
+        f"{format_size(rates.zipped_bytes)} compressed, {format_size(rates.unzipped_bytes)} uncompressed"
+    )
+    if others:
+        yield f"Other trees: {list_some(others)}; choose one with --tree."
+    if embedded := sum(file.layout.embedded_bytes for file in manifest.files):
+        yield (
+            f"{format_size(embedded)} more compressed bytes lie inside the tree's own record: they are read "
+            "when the file is opened, and count in no rate of compressed bytes."
+        )
+    if unreadable := manifest.unreadable_branches:
+        yield (
+            f"ROOT cannot read {pluralize(len(unreadable), 'branch', 'branches')}, which "
+            f"{'is' if len(unreadable) == 1 else 'are'} left out: {list_some([*unreadable])}."
+        )

@@ -1,0 +1,207 @@
+"""Reads of single files: releases, files, plans and the command with a stand-in for ROOT."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_user import LocalUser
+from plan_factory import make_manifest, make_settings
+
+from treehammer.collectors.job_spec import PAIRED, SOLO, SoftwareRequest
+from treehammer.collectors.software import providers
+from treehammer.datasets.model.manifest import UNREADABLE_BRANCHES, Manifest
+from treehammer.datasets.production import layout_measurement, root_process
+from treehammer.errors import ConfigError, DatasetError
+from treehammer.progress import no_progress
+from treehammer.submit.cli import read_command
+from treehammer.submit.lifecycle import file_read
+from treehammer.submit.lifecycle.file_read import (
+    OpenedFiles,
+    ReadRequest,
+    choose_releases,
+    open_files,
+    plan_read,
+)
+from treehammer.submit.planning.plan import Plan
+
+RELEASES = ("6.38.00", "6.40.00")
+SOFTWARE = {root: SoftwareRequest(root, "wheel", root, "/nowhere") for root in RELEASES}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> OpenedFiles:
+    path = tmp_path / "my file[1].root"
+    path.write_bytes(b"content")
+    return open_files([str(path)], tmp_path, no_progress)
+
+
+def make_named_manifest(files: OpenedFiles, **origin: Any) -> Manifest:
+    manifest = make_manifest()
+    file = replace(manifest.files[0], name=files.names[0])
+    return Manifest("tiny", (file,), {"branches": ["a", "b"], **origin})
+
+
+def plan(files: OpenedFiles, folder: Path, *, mode: str = SOLO, **changes: Any) -> Plan:
+    manifest = changes.pop("manifest", make_named_manifest(files))
+    request = ReadRequest(RELEASES, **changes)
+    return plan_read(request, files, manifest, SOFTWARE, make_settings(folder), mode=mode)
+
+
+def test_local_files_are_read_where_they_are(files: OpenedFiles, tmp_path: Path) -> None:
+    path = tmp_path / "my file[1].root"
+    assert (files.names, files.urls, files.paths) == (("my_file_1_.root",), (str(path),), (path,))
+    assert files.digests[0].adler32 == f"{zlib.adler32(b'content'):08x}"
+    (job,) = plan(files, tmp_path).jobs
+    assert [e.files[0].url for e in job.spec.executions] == [str(path)] * 2
+    assert job.spec.door_url == str(tmp_path)
+
+
+def test_files_of_one_name_get_numbers(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.root").write_bytes(folder.encode())
+    paths = [str(tmp_path / folder / "x.root") for folder in ("a", "b")]
+    assert open_files(paths, tmp_path, no_progress).names == ("1-x.root", "2-x.root")
+
+
+@pytest.mark.parametrize(
+    "addresses, error, message",
+    [
+        (["ftp://host/x.root"], ConfigError, "neither a path nor a URL"),
+        (["x.root", "http://host/x.root"], ConfigError, "cannot be read together"),
+        (["/no/such/x.root"], DatasetError, "No such file"),
+        (["http://127.0.0.1:1/x.root"], DatasetError, "refused"),
+    ],
+)
+def test_unusable_addresses_are_refused(
+    addresses: Sequence[str], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        open_files(addresses, tmp_path, no_progress)
+
+
+def test_newest_cached_release_that_can_read_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached = dict.fromkeys(RELEASES, "folder")
+    monkeypatch.setattr(providers, "list_prepared_releases", lambda _: cached)
+    assert choose_releases((), ["x.root"], tmp_path) == ("6.40.00",)
+    # The wheels of 6.40 have no class that reads HTTP.
+    assert choose_releases((), ["http://host/x.root"], tmp_path) == ("6.38.00",)
+    cached.clear()
+    assert choose_releases((), ["x.root"], tmp_path) == (layout_measurement.DEFAULT_ROOT,)
+    assert choose_releases(("6.38.00", "6.38.00"), ["x"], tmp_path) == ("6.38.00",)
+
+
+@pytest.mark.parametrize(
+    "release, message",
+    [
+        ("6.38.07", "did you mean '6.38.00'"),
+        ("none", "'none' is no ROOT"),
+        ("6.40.00", r"no class that reads HTTP\n  Releases that can: .*6\.38\.00"),
+    ],
+)
+def test_releases_that_cannot_read_are_refused(release: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        choose_releases((release,), ["http://host/x.root"], tmp_path)
+
+
+def test_solo_read_has_one_job_with_all_releases(files: OpenedFiles, tmp_path: Path) -> None:
+    (job,) = plan(files, tmp_path, is_cold=True, cache_mb=0.0).jobs
+    variants = [execution.variant for execution in job.spec.executions]
+    assert sorted(str(variant["root"]) for variant in variants) == [*RELEASES]
+    expected = {"branches": 1.0, "cache_mb": 0, "cache": "cold"}
+    assert all({key: variant[key] for key in expected} == expected for variant in variants)
+
+
+def test_comparison_has_pairs_and_checksums(files: OpenedFiles, tmp_path: Path) -> None:
+    jobs = list(plan(files, tmp_path, mode=PAIRED).jobs)
+    assert [job.kind for job in jobs] == ["timed", "timed", "checksum"]
+    assert {execution.mode for job in jobs[:2] for execution in job.spec.executions} == {PAIRED}
+
+
+def test_unreadable_branches_are_left_out(files: OpenedFiles, tmp_path: Path) -> None:
+    manifest = make_named_manifest(files, **{UNREADABLE_BRANCHES: {"b": "no dictionary"}})
+    (job,) = plan(files, tmp_path, manifest=manifest).jobs
+    execution = job.spec.executions[0]
+    assert execution.variant["branches"] == "readable"
+    assert execution.unreadable_branches == ("b",)
+
+
+def test_pattern_that_matches_nothing_is_refused(files: OpenedFiles, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--branches c\*: .*no branch matches 'c\*'"):
+        plan(files, tmp_path, branches="c*")
+
+
+def test_rntuple_is_read_by_its_own_test(files: OpenedFiles, tmp_path: Path) -> None:
+    manifest = make_named_manifest(files)
+    layout = replace(manifest.files[0].layout, format="rntuple")
+    manifest = replace(manifest, files=(replace(manifest.files[0], layout=layout),))
+    planned = plan(files, tmp_path, manifest=manifest)
+    assert planned.pinned_test.definition.name == "rntuple-read"
+    assert planned.jobs[0].spec.executions[0].variant["format"] == "rntuple"
+
+
+def test_small_files_are_read_more_often(files: OpenedFiles, tmp_path: Path) -> None:
+    def count_passes(unzipped_bytes: int) -> int:
+        manifest = make_named_manifest(files)
+        layout = replace(manifest.files[0].layout, unzipped_bytes=unzipped_bytes)
+        manifest = replace(manifest, files=(replace(manifest.files[0], layout=layout),))
+        return plan(files, tmp_path, manifest=manifest).jobs[0].spec.executions[0].passes
+
+    assert [count_passes(size) for size in (0, 20_000_000, 10**12)] == [
+        file_read.MAX_PASSES,
+        11,
+        file_read.MIN_PASSES,
+    ]
+
+
+def test_file_of_which_nothing_can_be_read_is_refused(
+    files: OpenedFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons = {"a": "Odd: no dictionary", "b": "Odd: no dictionary"}
+    monkeypatch.setattr(layout_measurement, "probe_file", lambda *_, **__: reasons)
+    manifest = make_named_manifest(files)
+    filled = replace(manifest.files[0], layout=replace(manifest.files[0].layout, entries=1))
+    with pytest.raises(DatasetError, match=r"no branch of 'events'\n  Branch a: Odd: no dict"):
+        file_read.leave_out_unreadable(
+            replace(manifest, files=(filled,)), files, SOFTWARE["6.40.00"], no_progress
+        )
+
+
+def test_error_names_the_address_of_a_copied_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "x.root"
+    opened = OpenedFiles(("x.root",), ("http://host/x.root",), (copy,), ())
+
+    def fail(*_: object, **__: object) -> None:
+        raise DatasetError("cannot be opened as a ROOT file", where=str(copy))
+
+    monkeypatch.setattr(root_process, "run_action", fail)
+    with pytest.raises(DatasetError, match=r"^http://host/x\.root: cannot be opened"):
+        file_read.describe_files(opened, SOFTWARE["6.40.00"], no_progress)
+
+
+def test_failed_read_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ROOT of this user is an empty folder, so that the only job fails."""
+    path = tmp_path / "x.root"
+    path.write_bytes(b"content")
+    request = SoftwareRequest("6.40.00", "wheel", "6.40.00", str(tmp_path))
+    (tmp_path / "user").mkdir()
+    user = LocalUser(tmp_path / "user")
+    monkeypatch.setattr(read_command, "prepare_root", lambda *_, **__: request)
+    monkeypatch.setattr(
+        read_command,
+        "describe_files",
+        lambda files, *_, **__: make_named_manifest(files),
+    )
+    monkeypatch.setattr(read_command, "leave_out_unreadable", lambda manifest, *_: manifest)
+    result = user.invoke_command("read", str(path), "--root", "6.40.00", "--json")
+    assert "ROOT 6.40.00 is not installed" in str(result.exception)
+    assert not user.settings.data_dir.exists()
