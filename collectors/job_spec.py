@@ -16,6 +16,8 @@ JOB_FORMAT = 1
 #: Kinds of executions: a measured one, an untimed one that hashes the values read, and either half
 #: of an A/A launch, which measures the method alone.
 EXECUTION_KINDS = TIMED, CHECKSUM, CONTROL = "timed", "checksum", "control"
+#: Kind of a trial that ends before the payload opens a file. Nothing is recorded.
+COMPILE = "compile"
 
 #: Modes of executions: undisturbed, taking turns with another one, and meant to take turns but run
 #: alone, since the payload does not support turns.  A plan requests one of the first two.

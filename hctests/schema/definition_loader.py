@@ -157,6 +157,7 @@ def _check_contents(definition: TestDefinition, folder: Path) -> Iterator[Docume
         yield from file_checks.check_executable(folder, definition.payload)
     yield from file_checks.check_dictionary_files(folder, definition)
     yield from limit_checks.check_bases(definition)
+    yield from file_checks.check_reported_metrics(folder, definition)
     for table, one in (("before", definition.before), ("build", definition.build)):
         if one:
             yield from file_checks.check_executable(folder, one.command, (table, "command"))

@@ -13,6 +13,16 @@ from treehammer.hctests.schema.document_problems import DocumentProblem
 from treehammer.hctests.schema.toml_models import TestTable
 from treehammer.hctests.schema.toml_positions import KeyPath
 
+#: Files of a payload that ROOT or Python compiles.
+SOURCE_SUFFIXES = (".py", ".C", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx")
+#: A text in one line, or a comment of C++ or Python.
+_TEXT_OR_COMMENT = re.compile(
+    r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/|^\s*#[^\n]*', re.DOTALL | re.MULTILINE
+)
+#: Calls by which loops of the kit, and analyses with uproot, report a metric by its name.
+_REPORT_IN_LOOP = re.compile(r'\.\s*Report\s*\(\s*"(\w+)"')
+_REPORT_IN_PYTHON = re.compile(r"""\breport\s*\(\s*["'](\w+)["']""")
+
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
@@ -128,3 +138,37 @@ def check_dictionary_files(folder: Path, definition: TestDefinition) -> Iterator
                 yield DocumentProblem(
                     ("test", "load", index), f"{name!r} needs {pcm!r}: add it to files"
                 )
+
+
+def check_reported_metrics(folder: Path, definition: TestDefinition) -> Iterator[DocumentProblem]:
+    """Check that payloads of the kit report only metrics that the test declares.
+
+    A result with another one fails the measurement.
+    """
+    if definition.payload_kind == "executable":
+        return
+    for name in definition.files:
+        if PurePosixPath(name).suffix not in SOURCE_SUFFIXES:
+            continue
+        text = (folder / name).read_text(encoding="utf-8", errors="replace")
+        for line, metric in _find_reported_metrics(text):
+            if metric not in definition.metrics:
+                yield DocumentProblem(
+                    ("metrics",),
+                    f"{name}:{line} reports {metric!r}, which is not declared: add "
+                    f"[metrics.{metric}]{suggest_nearest(metric, definition.metrics)}",
+                )
+
+
+def _find_reported_metrics(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the name of each metric that a source file of the kit reports."""
+    code = _TEXT_OR_COMMENT.sub(_blank_comment, text)
+    patterns = [_REPORT_IN_LOOP, *([_REPORT_IN_PYTHON] if "run_uproot" in text else [])]
+    for pattern in patterns:
+        for match in pattern.finditer(code):
+            yield code.count("\n", 0, match.start()) + 1, match[1]
+
+
+def _blank_comment(match: re.Match[str]) -> str:
+    """Return a text as it is, and only the line breaks of a comment."""
+    return match[0] if match[0].startswith('"') else "\n" * match[0].count("\n")

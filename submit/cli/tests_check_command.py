@@ -25,7 +25,7 @@ from treehammer.hctests.cli.tests import tests
 from treehammer.hctests.git import pinned_tests
 from treehammer.hctests.git.repository_address import mask_credentials
 from treehammer.hctests.matrix.definition import TEST_FILE_NAME, PinnedTest
-from treehammer.submit.planning.checks.compile_checks import find_compile_problems
+from treehammer.submit.diagnosis.payload_trial import can_try_payload, find_payload_problems
 from treehammer.submit.planning.checks.content_checks import (
     ContentProblem,
     DatasetContents,
@@ -42,7 +42,8 @@ __all__ = ["tests"]
     "--compile",
     "compiles",
     is_flag=True,
-    help="Also compile C++ files with the first ROOT release of the test, fetched if missing.",
+    help="Also start a payload of the kit as a job does, up to its compiled loop, with each ROOT of "
+    "the test, fetched if missing.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.pass_obj
@@ -78,6 +79,7 @@ class _CheckedTest:
     pinned: PinnedTest | None
     problems: tuple[str, ...] = ()
     exit_code: ExitCode = ExitCode.DONE
+    note: str = ""
 
     @property
     def document(self) -> dict[str, Any]:
@@ -94,7 +96,7 @@ class _CheckedTest:
             return "\n".join(self.problems)
         dirty = ", modified in the working tree" if self.pinned.dirty else ""
         at = f" at {self.pinned.commit[:12]}{dirty}" if self.pinned.commit else ""
-        return f"ok {self.spec}: {self.pinned.definition.name}{at}"
+        return f"ok {self.spec}: {self.pinned.definition.name}{at}{self.note}"
 
 
 def _check_test(spec: str, settings: Settings, *, compiles: bool) -> _CheckedTest:
@@ -103,14 +105,17 @@ def _check_test(spec: str, settings: Settings, *, compiles: bool) -> _CheckedTes
         pinned = pinned_tests.pin_test(spec, settings)
         _check_wheels(pinned, settings)
         problems = [*_find_dataset_problems(pinned, settings)]
-        if compiles:
-            problems += find_compile_problems(pinned, settings, progress_bar)
+        is_tried = compiles and can_try_payload(pinned)
+        if is_tried:
+            problems += find_payload_problems(pinned, settings, progress_bar)
     except TreehammerError as error:
         texts = error.problems if isinstance(error, DefinitionError) else ()
         return _CheckedTest(shown, None, texts or (str(error),), error.exit_code)
     file = pinned.folder / TEST_FILE_NAME
-    lines = tuple(f"{file}: {one}" for one in problems)
-    return _CheckedTest(shown, pinned, lines, ExitCode.USAGE if lines else ExitCode.DONE)
+    lines = tuple(f"{file}: {problem}" for problem in problems)
+    code = ExitCode.USAGE if lines else ExitCode.DONE
+    note = "" if is_tried or not compiles else " (not compiled: its payload has no loop of the kit)"
+    return _CheckedTest(shown, pinned, lines, code, note)
 
 
 def _check_wheels(pinned: PinnedTest, settings: Settings) -> None:

@@ -136,9 +136,9 @@ class JobPlanner:
 
     ``software`` maps values of the ``root`` axis to requests; ``site_software`` overrides it by site
     and value.  ``others`` holds, by name, further datasets of the test: its axis and its twins.
-    ``placement`` locates files at doors that do not hold them at
-    ``prefix/DATASET/FILE``.  ``is_sequential`` says that the campaign ends
-    when it is decided: its jobs then hold two launches each, of which every fourth is a control.
+    ``placement`` locates files at doors that do not hold them at ``prefix/DATASET/FILE``.
+    ``is_sequential`` says that the campaign ends when it is decided: its jobs then hold two launches
+    each, of which every fourth is a control.
     """
 
     pinned: PinnedTest
@@ -363,13 +363,13 @@ class JobPlanner:
     @cached_property
     def payload_spec(self) -> PayloadSpec:
         """The payload of all jobs."""
-        return _describe_payload(self.pinned.definition, PAYLOAD_FOLDER)
+        return make_payload_spec(self.pinned.definition)
 
     @cached_property
     def _payload_by_commit(self) -> dict[str, PayloadSpec]:
         """Payloads by the value of the axis ``commit``; empty without this axis."""
         return {
-            commit: _describe_payload(test.definition, locate_payload(commit))
+            commit: make_payload_spec(test.definition, locate_payload(commit))
             for commit, test in self.pinned.commits.items()
         }
 
@@ -404,22 +404,6 @@ class JobPlanner:
 def locate_payload(commit: str) -> str:
     """Return the folder beside job.json with the test's files at a value of the axis ``commit``."""
     return f"{PAYLOAD_FOLDER}-{format_commit(commit).replace('+', '-')}"
-
-
-def _describe_payload(definition: TestDefinition, folder: str) -> PayloadSpec:
-    return PayloadSpec(
-        kind=definition.payload_kind,
-        entry=definition.payload,
-        folder=folder,
-        settings=definition.settings,
-        metrics={name: asdict(metric) for name, metric in definition.metrics.items()},
-        environment=definition.environment,
-        record=definition.record,
-        before=definition.before,
-        libraries=definition.libraries,
-        imports=definition.imports,
-        build=definition.build,
-    )
 
 
 def _select_door(access: DoorAccess, variant: Variant) -> DoorAccess:
@@ -498,3 +482,20 @@ def hash_values(*parts: object) -> str:
     """Return the SHA-256 (hex) of values, as an identity."""
     text = json.dumps(parts, sort_keys=True, default=dict)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def make_payload_spec(definition: TestDefinition, folder: str = PAYLOAD_FOLDER) -> PayloadSpec:
+    """Describe a test's payload to the worker."""
+    return PayloadSpec(
+        kind=definition.payload_kind,
+        entry=definition.payload,
+        folder=folder,
+        settings=definition.settings,
+        metrics={name: asdict(metric) for name, metric in definition.metrics.items()},
+        environment=definition.environment,
+        record=definition.record,
+        before=definition.before,
+        libraries=definition.libraries,
+        imports=definition.imports,
+        build=definition.build,
+    )

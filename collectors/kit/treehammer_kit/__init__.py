@@ -21,7 +21,7 @@ from typing import Any, List, NoReturn, Optional
 
 from . import instruction_counting, pass_summary, root_engine, turn_server
 from .payload_report import PayloadReport, check_equal_passes, perform_with_root, run_payload
-from .payload_task import RNTUPLE, PayloadError, PayloadTask
+from .payload_task import COMPILE, RNTUPLE, PayloadError, PayloadTask
 from .read_passes import ReadPasses
 
 __all__ = ["PayloadError", "run"]
@@ -77,6 +77,8 @@ class _PayloadExecution:
         if task.counting:
             instruction_counting.compile_requests(root, task.counting)
         values["compile_wall_s"] = time.monotonic() - start
+        if task.kind == COMPILE:
+            return
         self._report.phase = "passes"
         passes = format_.passes(root, task)
         pipes = turn_server.open_pipes() if self._turns else None

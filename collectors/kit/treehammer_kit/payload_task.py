@@ -15,6 +15,9 @@ TASK_FORMAT = 1
 #: Formats of a dataset's files, the values of the axis ``format``.
 TTREE, RNTUPLE = "ttree", "rntuple"
 
+#: Kind of an execution that ends before it opens a file, to try the payload.
+COMPILE = "compile"
+
 #: Paths in which no library sees a pattern, an option, a variable, a list or an object's name.
 _PLAIN_PATH = re.compile(r"[\w./+=@%-]*")
 
@@ -71,7 +74,7 @@ class PayloadTask:
     """One execution.
 
     Attributes:
-        kind: ``timed`` or ``checksum``.
+        kind: ``timed``, ``control`` or ``checksum``; ``compile`` ends before a file is opened.
         urls: addresses that ROOT opens, in order; see :func:`make_plain_url`.
         adler32s: adler32 of each file, 8 hex digits, '' if unknown.
         passes: number of passes; a cold execution has exactly one.

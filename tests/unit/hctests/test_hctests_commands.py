@@ -125,6 +125,38 @@ def test_check_finds_syntax_errors_of_payloads(run: Run, write_test: WriteTest) 
     assert f"{payload.name}:2: invalid syntax (expected valid Python)" in result.output
 
 
+@pytest.mark.parametrize(
+    ("payload", "problem"),
+    [
+        pytest.param('run("""\npass.Report("kept", 1.);\n""")\n', "", id="declared"),
+        pytest.param(
+            'url = "root://x"\nrun("""\np . Report( "kepp", 1.);\n""")\n',
+            "read.py:3 reports 'kepp', which is not declared: add [metrics.kepp]; did you mean "
+            "'kept'?",
+            id="loop",
+        ),
+        pytest.param(
+            "run_uproot(lambda events, report: report('read', 1))\n",
+            "read.py:1 reports 'read', which is not declared: add [metrics.read]",
+            id="uproot",
+        ),
+        pytest.param(
+            '# pass.Report("read", 1)\n"""\n// pass.Report("read", 1)\n/*\n .Report("a") */"""\n',
+            "",
+            id="comments",
+        ),
+        pytest.param("print(report('read'))\n", "", id="function of its own"),
+    ],
+)
+def test_check_finds_reported_metrics_that_are_not_declared(
+    run: Run, write_test: WriteTest, payload: str, problem: str
+) -> None:
+    folder = write_test('[metrics.kept]\nunit = "1"\n', read_py=payload)
+    result = run("check", str(folder))
+    assert result.exit_code == (2 if problem else 0), result.output
+    assert problem in result.output
+
+
 def test_check_accepts_the_path_of_test_toml(run: Run, write_test: WriteTest) -> None:
     result = run("check", str(write_test() / "test.toml"))
     assert result.exit_code == 0, result.output

@@ -81,3 +81,12 @@ def test_unknown_names_are_found(
     (document,) = json.loads(check(folder, dataset, tree, branches, "--json").output)
     assert not document["ok"]
     assert problem in document["problems"][0]
+
+
+def test_a_payload_without_the_kit_is_not_started(folder: Path) -> None:
+    (folder / "read.py").write_text("import sys\nsys.exit(9)\n")
+    result = check(folder, "reference-small", "events", "Jet_pt", "--compile")
+    assert (result.exit_code, result.output) == (
+        0,
+        f"ok {folder}: mine (not compiled: its payload has no loop of the kit)\n",
+    )

@@ -14,7 +14,7 @@ from ..pass_summary import (
     summarize_extras,
 )
 from ..payload_report import PayloadReport, check_equal_passes
-from ..payload_task import RNTUPLE, PayloadError, PayloadTask
+from ..payload_task import COMPILE, RNTUPLE, PayloadError, PayloadTask
 from . import pass_figures
 from .column_analysis import ColumnAnalysis, check_task
 from .frame_passes import TREE_COUNTERS, FramePasses, check_first_file, open_frame
@@ -49,6 +49,9 @@ class DataFrameExecution:
             root_engine.compile_ntuple_header(root, "ntuple_reader.hpp")
         root_engine.compile_header(root, "columns/dataframe.hpp")
         report.values.update(root_engine.open_hardware_counters(root))
+        if task.kind == COMPILE:
+            self._try_analysis(code)
+            return
         columns = self._compile_analysis(code)
         report.values["compile_wall_s"] = time.monotonic() - start
         report.phase = "passes"
@@ -121,6 +124,18 @@ class DataFrameExecution:
             chosen = analysis.choose_columns(list(types), task)
             columns = list(dict.fromkeys([analysis.filter, *chosen]))
             code = analysis.write_code(types, chosen)
+        self._declare_analysis(code)
+        return columns
+
+    def _try_analysis(self, code: str) -> None:
+        """Compile the payload's analysis, or check its settings, without a file."""
+        if code:
+            self._declare_analysis(code)
+        else:
+            ColumnAnalysis.read(self._task.settings)
+
+    def _declare_analysis(self, code: str) -> None:
+        """Compile an analysis and install it as the timed one."""
         # Taking the address makes the JIT emit the function now, before anything is timed.
         bind = "const bool treehammer_analysis = (treehammer::TheAnalysis() = &analyze, true);"
         compiled = root_engine.declare_payload_code(self._root, code)
@@ -132,7 +147,6 @@ class DataFrameExecution:
                 "the analysis does not compile; it must define "
                 "'void analyze(treehammer::FramePass &pass)'",
             )
-        return columns
 
     def _summarize(
         self, done: Sequence[PassRead], passes: FramePasses, columns: Sequence[str]

@@ -8,7 +8,7 @@ from typing import Any, List, Optional
 from .. import turn_server
 from ..pass_summary import PassRead, drop_warm_up, median_or_none, summarize_extras
 from ..payload_report import PayloadReport, check_equal_passes
-from ..payload_task import PayloadError, PayloadTask
+from ..payload_task import COMPILE, PayloadError, PayloadTask
 from . import pass_figures
 from .column_analysis import ColumnAnalysis, check_task
 from .uproot_passes import Analyze, UprootPasses, read_cpu_seconds
@@ -34,7 +34,10 @@ def run_uproot_task(
             "payload", "format", "setup", "uproot reads TTrees with one thread, without prefetching"
         )
     analysis = None if analyze else ColumnAnalysis.read(task.settings)
-    passes = UprootPasses(_import_uproot(report), task, analysis, analyze)
+    uproot = _import_uproot(report)
+    if task.kind == COMPILE:
+        return
+    passes = UprootPasses(uproot, task, analysis, analyze)
     report.phase = "passes"
     pipes = turn_server.open_pipes()
     if pipes:
