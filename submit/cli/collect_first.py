@@ -27,18 +27,22 @@ MAX_NAMED = 5
 def collect_before(command: click.Command) -> click.Command:
     """Return a copy of a command that collects first, and has ``--no-collect``.
 
-    What still waits is named on standard error: standard output may be read by a program.
+    What still waits is named on standard error, which programs do not read, and after the answer:
+    some systems of monitoring take the first line of both for the state.
     """
     answer: Callable[..., Any] = command.callback  # type: ignore[assignment]  # it has one
 
     def collect_and_answer(*arguments: Any, no_collect: bool, **values: Any) -> Any:
         settings = click.get_current_context().find_object(Settings)
-        if settings is not None:
+        lines: list[str] = []
+        if settings is not None and _reads_database(values):
             with on_interrupt("measurements stored so far are kept"):
                 lines = report_waiting(settings, _find_references(values), collect=not no_collect)
+        try:
+            return answer(*arguments, **values)
+        finally:
             for line in lines:
                 print_hint(line, err=True)
-        return answer(*arguments, **values)
 
     option = click.Option(
         ["--no-collect"], is_flag=True, help="Only say what waits; collect nothing first."
@@ -47,6 +51,11 @@ def collect_before(command: click.Command) -> click.Command:
     collecting.params = [*command.params, option]
     collecting.callback = collect_and_answer
     return collecting
+
+
+def _reads_database(values: Mapping[str, Any]) -> bool:
+    """Return whether a command answers from the database, not from a results service."""
+    return not any("://" in str(values.get(name)) for name in ("url", "service"))
 
 
 def _find_references(values: Mapping[str, Any]) -> Collection[str]:

@@ -170,10 +170,12 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "check": LazyCommand(
             "analysis.cli.check_command:check_command",
             "Print the state of a site, release or the service, for Nagios.",
+            reads_results=True,
         ),
         "notify": LazyCommand(
             "analysis.cli.notify_command:notify_command",
             "Send messages about changed states and regressions.",
+            reads_results=True,
         ),
     },
     "Share results": {

@@ -36,6 +36,7 @@ from treehammer.sql.watch.state_history import (
 )
 from treehammer.sql.write.audit_trail import local_actor
 from treehammer.sql.write.store import Store
+from treehammer.submit.cli.collect_first import collect_before
 from treehammer.submit.cli.site_names import (
     complete_sites,
     list_known_sites,
@@ -176,7 +177,7 @@ def _describe_use(row: StatusChangeRow) -> dict[str, Any]:
     return {"use": use.usability.value, "until": until, "who": use.who}
 
 
-@sites.command("evaluate")
+@click.command("evaluate")
 @_RULES_OPTION
 @output_options
 @click.pass_obj
@@ -195,6 +196,9 @@ def evaluate(settings: Settings, rules_file: Path | None, form: str) -> None:
     if form == TABLE:
         gone = f", {len(update.superseded)} superseded" if update.superseded else ""
         click.echo(f"{pluralize(len(update.changes), 'change')}{gone}", err=True)
+
+
+sites.add_command(collect_before(evaluate))
 
 
 @sites.command("rules")
