@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
@@ -47,6 +49,37 @@ def make_run(
         failure_kind=None,
         plausible=True,
     )
+
+
+def make_recent_runs(
+    sites: Mapping[str, bool], count: int = 12, minutes: int = 10
+) -> Iterator[Measurement]:
+    """Make runs of two tests at good and failing sites, one every few minutes until now."""
+    now_h = (time.time_ns() // 1000 - STORY_US) / HOUR_US
+    for site, good in sites.items():
+        for number in range(count):
+            hours = now_h - (number + 1) * minutes / 60
+            test = ("read", "load")[number % 2]
+            yield make_run(f"{site}{number}", hours, good=good, site=site, test=test)
+
+
+def make_recent_outcomes(sites: Mapping[str, Sequence[int]], **values: Any) -> list[Measurement]:
+    """Make good and failed measurements of sites that ended twenty minutes ago."""
+    ended_us = time.time_ns() // 1000 - HOUR_US // 3
+    return [
+        make_measurement(
+            f"{site}-{number}",
+            site=site,
+            day=epoch_day_to_number(ended_us // DAY_US),
+            started_us=ended_us,
+            ended_us=ended_us,
+            plausible=True,
+            failure_class="software-setup" if number < bad else "",
+            **values,
+        )
+        for site, (good, bad) in sites.items()
+        for number in range(good + bad)
+    ]
 
 
 def fill_story(store: Store) -> None:

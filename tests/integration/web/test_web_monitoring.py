@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from shutil import copy
@@ -20,7 +19,6 @@ import pytest
 from command_forker import run_command
 from local_servers import MailSink, parse_mails, serve_http, serve_mail
 from local_service import serve_folder
-from measurement_factory import make_measurement
 from monitoring_servers import (
     DEPLOYMENT,
     fetch_json,
@@ -34,6 +32,7 @@ from monitoring_servers import (
 )
 from release_campaigns import add_campaign
 from simulated_campaign import START_US
+from status_story import make_recent_outcomes
 
 from treehammer.analysis.alarms.regression_watch import (
     record_rerun,
@@ -98,26 +97,12 @@ def count_subjects(sink: MailSink) -> Counter[str]:
 
 
 def fill_database(folder: Path) -> None:
-    ended = datetime.now(UTC) - timedelta(minutes=20)
-    ended_us = int(ended.timestamp() * 1e6)
     with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
-        store.add(
-            make_measurement(
-                f"{site}-{n}",
-                site=site,
-                day=int(f"{ended:%Y%m%d}"),
-                started_us=ended_us,
-                ended_us=ended_us,
-                plausible=True,
-                axis_root="6.40.00",
-                failure_class="software-setup" if n < bad else "",
-            )
-            for site, (_, good, bad) in SITES.items()
-            for n in range(good + bad)
-        )
+        outcomes = {site: counts for site, (_, *counts) in SITES.items()}
+        store.add(make_recent_outcomes(outcomes, axis_root="6.40.00"))
         now_us = time.time_ns() // 1000
         down = DowntimeRow(
-            "d1", "test", "SITE_DOWN", "", ended_us - 3_600_000_000, now_us + 3_600_000_000,
+            "d1", "test", "SITE_DOWN", "", now_us - 4_800_000_000, now_us + 3_600_000_000,
             "outage", "power cut", "", now_us,
         )  # fmt: skip
         site_exceptions.replace_downtimes(store, "test", [down], now_us=now_us)

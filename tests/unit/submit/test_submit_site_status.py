@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from cli_verbs import find_command
 from click.testing import CliRunner, Result
-from measurement_factory import make_measurement
+from status_story import make_recent_runs
 
-from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError
 from treehammer.sql.write.store import Store
@@ -20,25 +19,8 @@ from treehammer.sql.write.store import Store
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Fill a database with runs of the last hours: all good at SITE_A, all failed at SITE_B."""
-    now_us = time.time_ns() // 1000
-    runs = []
-    for number in range(12):
-        ended = now_us - (number + 1) * 600_000_000
-        for site in ("SITE_A", "SITE_B"):
-            runs.append(
-                make_measurement(
-                    f"{site}{number}",
-                    site=site,
-                    test_name=("read", "load")[number % 2],
-                    started_us=ended - 1,
-                    ended_us=ended,
-                    day=epoch_day_to_number((ended - 1) // DAY_US),
-                    failure_class="open" if site == "SITE_B" else None,
-                    plausible=True,
-                )
-            )
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        store.add(runs)
+        store.add(make_recent_runs({"SITE_A": True, "SITE_B": False}))
     return tmp_path
 
 

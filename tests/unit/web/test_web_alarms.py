@@ -7,15 +7,14 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from measurement_factory import make_measurement
 from release_campaigns import add_campaign
 from service_thread import ServiceThread, run_service
 from simulated_campaign import START_US
+from status_story import make_recent_outcomes
 
 from treehammer import config
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
@@ -45,22 +44,8 @@ CODES = {"OK": 0, "WARNING": 1, "CRITICAL": 2, "UNKNOWN": 3}
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     folder = tmp_path_factory.mktemp("alarms")
     found = config.load_settings({"data_dir": folder}, environ={}, folder=folder)
-    ended = datetime.now(UTC) - timedelta(minutes=20)
-    ended_us = int(ended.timestamp() * 1e6)
     with Store.open(found.database) as store:
-        store.add(
-            make_measurement(
-                f"{site}-{n}",
-                site=site,
-                day=int(f"{ended:%Y%m%d}"),
-                started_us=ended_us,
-                ended_us=ended_us,
-                plausible=True,
-                failure_class="software-setup" if n < bad else "",
-            )
-            for site, (_, good, bad) in SITES.items()
-            for n in range(good + bad)
-        )
+        store.add(make_recent_outcomes({site: counts for site, (_, *counts) in SITES.items()}))
         assert update_states(store, time.time_ns() // 1000, load_shipped_rules()).recorded
         add_campaign(store, "nightly", 0.08)
         watch_campaigns(store, START_US)

@@ -6,48 +6,28 @@ import re
 import time
 from html import unescape
 from pathlib import Path
-from typing import Any
 
-from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from measurement_factory import make_campaign_row, make_job_row
 from page_tables import read_tables
 from service_thread import run_service
+from status_story import HOUR_US, make_recent_runs
 
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.analysis.status.status_update import update_states
-from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.sql.core.watch_rows import OverrideRow
 from treehammer.sql.watch import site_exceptions
 from treehammer.sql.write.store import Store
-
-HOUR_US = 3_600_000_000
 
 
 def fill(folder: Path, sites: dict[str, bool]) -> None:
     """Add runs of the last four hours, good or all failed, and evaluate the states."""
     now_us = time.time_ns() // 1000
-    runs = []
-    for site, good in sites.items():
-        for number in range(16):
-            ended = now_us - (number + 1) * HOUR_US // 4
-            failed: dict[str, Any] = {} if good else {"failure_class": "open"}
-            runs.append(
-                make_measurement(
-                    f"{site}{number}",
-                    site=site,
-                    test_name=("read", "load")[number % 2],
-                    started_us=ended - 1,
-                    ended_us=ended,
-                    day=epoch_day_to_number((ended - 1) // DAY_US),
-                    plausible=True,
-                    **failed,
-                )
-            )
     with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
         jobs = [
             make_job_row(f"{site}{number}", site=site) for site in sites for number in range(16)
         ]
         store.add_campaign(make_campaign_row(), jobs)
-        store.add(runs)
+        store.add(make_recent_runs(sites, 16, 15))
         override = OverrideRow(
             "", "D", "", "downtime", "ada", "moved", now_us - 9, now_us + HOUR_US
         )

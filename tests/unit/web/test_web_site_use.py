@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from measurement_factory import make_measurement
 from prometheus_client.parser import text_string_to_metric_families
 from service_thread import ServiceThread, run_service
+from status_story import make_recent_runs
 
 from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.analysis.status.status_update import update_states
 from treehammer.analysis.status.usability import list_uses
 from treehammer.cli import cli
-from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.sql.core.watch_rows import OverrideRow
 from treehammer.sql.watch.site_exceptions import add_override
 from treehammer.sql.watch.state_history import KIND_WORDS
@@ -40,20 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("use")
     now_us = time.time_ns() // 1000
     with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
-        store.add(
-            make_measurement(
-                f"{site}{number}",
-                site=site,
-                started_us=ended_us - 1,
-                ended_us=ended_us,
-                day=epoch_day_to_number((ended_us - 1) // DAY_US),
-                failure_class="open" if site == "SITE_B" else None,
-                plausible=True,
-            )
-            for site in ("SITE_A", "SITE_B", "SITE_C")
-            for number in range(12)
-            for ended_us in (now_us - (number + 1) * 600_000_000,)
-        )
+        store.add(make_recent_runs({"SITE_A": True, "SITE_B": False, "SITE_C": True}))
         override = OverrideRow(
             "", "SITE_C", "storage_site", "critical", "ada", "disk burns", now_us, 2 * now_us
         )
