@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -96,11 +96,7 @@ class AlarmChannels:
         Raises:
             DeliveryError: it was not accepted, or its channel is no longer configured.
         """
-        channels: Mapping[str, MailServer | Webhook | None] = {
-            MAIL: self.mail,
-            WEBHOOK: self.webhook,
-        }
-        channel = channels.get(message.channel)
+        channel = {MAIL: self.mail, WEBHOOK: self.webhook}.get(message.channel)
         if channel is None:
             raise DeliveryError(f"no settings for messages by {message.channel}")
         channel.send_message(message, f"{self.base_url}{message.evidence}")

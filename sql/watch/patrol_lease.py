@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -63,12 +64,11 @@ class PatrolLease:
             if row and row.holder != self.holder and row.expires_us > now_us:
                 self._epoch = None
                 return False
-            renewed = row is not None and row.holder == self.holder and row.epoch == self._epoch
+            renewed = row and row.holder == self.holder and row.epoch == self._epoch
             if row is None or not renewed:
                 epoch = row.epoch + 1 if row else 1
                 row = PatrolLeaseRow(_NAME, self.holder, epoch, now_us, now_us)
-            expires_us = now_us + round(self.duration_s * 1e6)
-            lease = PatrolLeaseRow(_NAME, self.holder, row.epoch, row.acquired_us, expires_us)
+            lease = replace(row, expires_us=now_us + round(self.duration_s * 1e6))
             upsert_rows(connection, patrol_lease, [lease])
             self._epoch = row.epoch
             return True

@@ -155,7 +155,6 @@ def write_limits(store: Store, lease: PatrolLease, limits: Mapping[str, SiteLimi
     Raises:
         LeaseLostError: this patrol does not lead.
     """
-
     with store.writing_connection() as connection:
         lease.require(connection)
         known = {str(row[0]) for row in connection.execute(sa.select(patrol_site.c.site))}

@@ -20,6 +20,7 @@ from treehammer.sql.core.schema import (
 )
 from treehammer.sql.core.watch_rows import ReleaseCheck
 from treehammer.sql.engine.row_mapping import insert_missing_rows
+from treehammer.sql.read.subject_table import load_subjects
 from treehammer.sql.write.store import Store
 
 #: Finished campaigns that are examined at once.
@@ -57,13 +58,9 @@ class ReleaseCheckTable:
 
     def is_finished(self, campaign_id: str) -> bool:
         """Return whether all jobs of a campaign ended; False for one without jobs."""
-        query = (
-            sa.select(job.c.state, sa.func.count())
-            .where(job.c.campaign_id == campaign_id)
-            .group_by(job.c.state)
-        )
+        query = sa.select(job.c.state).where(job.c.campaign_id == campaign_id).distinct()
         with self._store.connection() as connection:
-            states = {state for state, _ in connection.execute(query)}
+            states = {*connection.scalars(query)}
         return bool(states) and states <= FINAL_JOB_STATES
 
     def list_releases(self, campaign_id: str) -> list[str]:
@@ -80,10 +77,8 @@ class ReleaseCheckTable:
 
     def list_measured_releases(self) -> list[str]:
         """List all ROOT releases that were measured."""
-        column = dimension_tables["subject"].c.axis_root
-        query = sa.select(column).where(column.is_not(None)).distinct()
         with self._store.connection() as connection:
-            return sorted(str(value) for (value,) in connection.execute(query))
+            return load_subjects(connection).list_values("axis_root")
 
     def list_checks(
         self, *, states: Collection[str] = (), release: str | None = None
@@ -111,13 +106,8 @@ class ReleaseCheckTable:
         """Replace a check; False if another process changed it first."""
         table = release_check
         with self._store.writing_connection() as connection:
-            done = connection.execute(
-                sa.update(table)
-                .where(
-                    table.c.id == before.id,
-                    table.c.state == before.state,
-                    table.c.changed_us == before.changed_us,
-                )
-                .values(asdict(after))
+            same = (
+                table.c[name] == getattr(before, name) for name in ("id", "state", "changed_us")
             )
+            done = connection.execute(sa.update(table).where(*same).values(asdict(after)))
             return done.rowcount == 1

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -80,18 +81,19 @@ def list_state_changes(
         superseded: whether to add changes that late results contradicted.
         doors: whether to add the doors of storages.
     """
-    query = sa.select(status_change).where(
-        _TABLE.since_us >= since_us, *_select_subjects(site, doors=doors)
-    )
-    if not rules:
-        query = query.where(_TABLE.rule.is_(None))
+    chosen = [_TABLE.since_us >= since_us, *_select_changes(site, rules=rules, doors=doors)]
     if not superseded:
-        query = query.where(_TABLE.superseded_us.is_(None))
+        chosen.append(_TABLE.superseded_us.is_(None))
+    query = sa.select(status_change).where(*chosen)
     return store.fetch_rows(StatusChangeRow, query.order_by(*_ORDER))
 
 
-def _select_subjects(site: str | None, *, doors: bool) -> Iterator[sa.ColumnElement[bool]]:
+def _select_changes(
+    site: str | None, *, rules: bool, doors: bool
+) -> Iterator[sa.ColumnElement[bool]]:
     """Yield the conditions on the subjects of changes."""
+    if not rules:
+        yield _TABLE.rule.is_(None)
     of_site = text_equals(_TABLE.site, site or "") & _TABLE.subject_kind.in_(SUBJECT_KINDS)
     of_doors = _TABLE.subject_kind == DOOR
     if not doors:
@@ -123,11 +125,9 @@ def list_current_states(
         rules: whether to add the latest change of each rule's own state.
         doors: whether to add the doors of storages.
     """
-    holds = [_TABLE.superseded_us.is_(None), *_select_subjects(site, doors=doors)]
+    holds = [_TABLE.superseded_us.is_(None), *_select_changes(site, rules=rules, doors=doors)]
     if at_us is not None:
         holds.append(_TABLE.since_us <= at_us)
-    if not rules:
-        holds.append(_TABLE.rule.is_(None))
     by = (_TABLE.subject_kind, _TABLE.site, _TABLE.rule)
     latest = select_latest(status_change, by, _ORDER, *holds)
     rows = store.fetch_rows(StatusChangeRow, latest)
@@ -240,14 +240,9 @@ def _is_recorded(connection: Connection, id_: str) -> bool:
     return connection.scalar(sa.select(_TABLE.id).where(_TABLE.id == id_)) is not None
 
 
+_HASHED = attrgetter("subject_kind", "site", "rule", "state", "cause", "since_us")
+
+
 def _hash_change(change: StatusChangeRow, repeats: int) -> str:
-    content = [
-        change.subject_kind,
-        change.site,
-        change.rule,
-        change.state,
-        change.cause,
-        change.since_us,
-        repeats,
-    ]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]
+    content = json.dumps([*_HASHED(change), repeats])
+    return hashlib.sha256(content.encode()).hexdigest()[:24]

@@ -113,16 +113,13 @@ def describe_exclusion(job: JobRow, uses: SiteUses, included: Collection[str] = 
     """
     if job.site in included:
         return ""
-    storage, remote_door = split_door_label(job.door)
-    if remote_door:
-        reasons = [
-            uses.describe_restrictions(job.site, (SITE,)),
-            uses.describe_restrictions(storage, (STORAGE_SITE,)),
-        ]
+    storage, door = split_door_label(job.door)
+    if door:
+        parts = (job.site, (SITE,)), (storage, (STORAGE_SITE,))
+        reasons = [uses.describe_restrictions(*part) for part in parts]
     else:
-        storage = job.site
+        storage, door = job.site, job.door
         reasons = [uses.describe_restrictions(job.site, SUBJECT_KINDS)]
-    door = remote_door or job.door
     if not {storage, label_door(storage, door)} & {*included}:
         reason = uses.describe_door(storage, door)
         reasons.append(f"door {door} {reason}" if reason else "")

@@ -17,6 +17,9 @@ from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.shared.page_context import link_to
 
+_SUBJECT = (TableColumn("site", "site", hidden=True), TableColumn("of", "of"))
+_DETAILS = hidden_columns("explanation", "rule_version", "decided_us", "id")
+
 
 def index_by_site(states: Iterable[StatusChangeRow], kind: str) -> dict[str, StatusChangeRow]:
     """Index the states of one kind by site."""
@@ -45,14 +48,13 @@ def describe_state(row: StatusChangeRow) -> dict[str, Any]:
 def build_states_table(states: Sequence[StatusChangeRow], request: Request) -> DataTable:
     """Build the table of current states."""
     columns = (
-        TableColumn("site", "site", hidden=True),
-        TableColumn("of", "of"),
+        *_SUBJECT,
         TableColumn("state", "state", css_class=_state_class, link=_make_linker(request)),
         TableColumn("use", "use"),
         TableColumn("since_us", "since", format_time),
         TableColumn("cause", "by"),
         TableColumn("reason", "reason", is_long=True),
-        *hidden_columns("explanation", "rule_version", "decided_us", "id"),
+        *_DETAILS,
     )
     rows = [describe_state(row) for row in states]
     empty = "No state has been evaluated yet."
@@ -82,14 +84,13 @@ def build_history_table(changes: Sequence[StatusChangeRow], request: Request) ->
     newest = sorted(changes, key=lambda row: (row.since_us, row.decided_us), reverse=True)
     columns = (
         TableColumn("since_us", "since", format_time, link=_make_linker(request)),
-        TableColumn("site", "site", hidden=True),
-        TableColumn("of", "of"),
+        *_SUBJECT,
         TableColumn("previous", "from"),
         TableColumn("state", "to", css_class=_state_class),
         TableColumn("use", "use"),
         TableColumn("cause", "by"),
         TableColumn("reason", "reason", is_long=True, detail=_describe_correction),
-        *hidden_columns("explanation", "rule_version", "decided_us", "id"),
+        *_DETAILS,
         TableColumn("superseded_us", hidden=True),
     )
     rows = [describe_state(row) for row in newest]
