@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from treehammer.analysis.status.failure_attribution import (
     MIN_CENTRAL_SITES,
@@ -69,7 +68,7 @@ class FailureExplanation:
     @classmethod
     def from_change(cls, row: StatusChangeRow) -> FailureExplanation | None:
         """Return the explanation that the evidence of a state holds; None without one."""
-        values = json.loads(row.evidence or "{}").get(_EVIDENCE_KEY)
+        values = row.load_evidence().get(_EVIDENCE_KEY)
         return cls(**{**values, "tests": tuple(values["tests"])}) if values else None
 
 
@@ -104,7 +103,7 @@ def _add_explanation(
             break
     if explanation is None:
         return row
-    evidence: dict[str, Any] = json.loads(row.evidence or "{}")
+    evidence = row.load_evidence()
     evidence[_EVIDENCE_KEY] = asdict(explanation)
     return replace(row, evidence=json.dumps(evidence))
 

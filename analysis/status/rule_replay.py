@@ -55,7 +55,7 @@ class RuleChange:
     @classmethod
     def from_row(cls, row: StatusChangeRow) -> RuleChange:
         """Return a recorded change."""
-        evidence = json.loads(row.evidence or "{}")
+        evidence = row.load_evidence()
         values = evidence.pop(_MEMORY, {})
         state, previous = SiteState(row.state), SiteState(row.previous)
         tests = frozenset(values.get("tests", ()))

@@ -115,7 +115,7 @@ class CentralEvent:
         """Continue after the last recorded change, with the sites that were affected then."""
         if last is None:
             return cls(limits)
-        evidence = json.loads(last.evidence or "{}")
+        evidence = last.load_evidence()
         if last.state == SiteState.CRITICAL:
             sites = {*evidence.get("sites", ()), *members}
             return cls(limits, True, sites, int(evidence.get("judged", 0)))

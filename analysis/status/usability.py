@@ -6,7 +6,6 @@ checks, pages and monitoring ask it.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -149,7 +148,7 @@ def list_uses(store: ResultsReader, site: str | None = None) -> SiteUses:
 
 def use_by_state(row: StatusChangeRow) -> SubjectUse:
     """Derive the use of a subject from its state."""
-    evidence = json.loads(row.evidence or "{}")
+    evidence = row.load_evidence()
     state = SiteState(row.state)
     until_us = evidence.get("until_us")
     return SubjectUse(

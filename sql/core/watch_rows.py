@@ -5,7 +5,9 @@ Units and unknown values are as in :mod:`treehammer.sql.core.rows`.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
 from treehammer.sql.core.rows import Identity, LongText, Required, StoredRow, Text, Word
 
@@ -44,6 +46,11 @@ class StatusChangeRow(StoredRow):
     reason: Text
     evidence: LongText
     superseded_us: int | None = None
+
+    def load_evidence(self) -> dict[str, Any]:
+        """Return the values of the evidence."""
+        evidence: dict[str, Any] = json.loads(self.evidence or "{}")
+        return evidence
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -163,7 +162,7 @@ def describe_change(row: StatusChangeRow) -> dict[str, Any]:
         "rule_version": row.rule_version,
         "decided": format_time(row.decided_us),
         "superseded": format_time(row.superseded_us) if row.superseded_us else None,
-        "evidence": json.loads(row.evidence or "{}"),
+        "evidence": row.load_evidence(),
         "id": row.id,
     }
 

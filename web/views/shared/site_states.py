@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -108,9 +107,3 @@ def _describe_correction(row: Row) -> str:
 
 def _make_linker(request: Request) -> Any:
     return lambda row: link_to(request, "state-change", change=row["id"])
-
-
-def parse_evidence(row: StatusChangeRow) -> dict[str, Any]:
-    """Return the evidence of a change."""
-    evidence: dict[str, Any] = json.loads(row.evidence or "{}")
-    return evidence

@@ -17,7 +17,7 @@ from treehammer.tables import DataTable, TableColumn
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
-from treehammer.web.views.shared.site_states import describe_state, parse_evidence
+from treehammer.web.views.shared.site_states import describe_state
 
 #: Keys of the evidence with identities -> words, and route and parameter of their page.
 _IDENTITIES: Mapping[str, tuple[str, str, str]] = {
@@ -44,7 +44,7 @@ def state_change_view(store: Store, request: Request) -> PageView:
     row = state_history.find_change(store, identity)
     if row is None:
         raise NothingToDoError(f"there is no change of a state {identity[:100]!r}")
-    evidence = parse_evidence(row)
+    evidence = row.load_evidence()
     tests = _test_table(evidence)
     results = _result_table(evidence, request)
     values = {
