@@ -133,13 +133,7 @@ def compare_command(
     """
     with Store.open(settings.database, create=False) as store:
         selection = Selection.parse([store.campaign(campaign).id] if campaign else [], wheres)
-        texts, names = [a, *b], dict[str, str]()
-        if axis == COMMIT_AXIS:
-            names = commit_comparison.resolve_commits(store, selection, texts, settings)
-            texts = [*names]
-        results = compare_selected(store, selection, axis, texts, delta)
-        if axis == "campaign":
-            names = _load_campaign_names(store, results)
+        results, names = compare_named(store, selection, axis, [a, *b], delta, settings)
     return print_results(results, names, delta, form=form)
 
 
@@ -161,6 +155,27 @@ def rate_results(results: Sequence[ComparisonResult], delta: float) -> ExitCode:
         return ExitCode.REGRESSION
     is_comparable = any(result.is_comparable for result in results)
     return ExitCode.DONE if is_comparable else ExitCode.NOTHING
+
+
+def compare_named(
+    store: Store,
+    selection: Selection,
+    axis: str,
+    texts: Sequence[str],
+    delta: float,
+    settings: Settings,
+) -> tuple[list[ComparisonResult], Mapping[str, str]]:
+    """Compare values as typed, see :func:`compare_selected`, and name compared campaigns and commits.
+
+    Returns:
+        the comparisons, and display names by value of the axis.
+    """
+    names: Mapping[str, str] = {}
+    if axis == COMMIT_AXIS:
+        names = commit_comparison.resolve_commits(store, selection, texts, settings)
+        texts = [*names]
+    results = compare_selected(store, selection, axis, texts, delta)
+    return results, _load_campaign_names(store, results) if axis == "campaign" else names
 
 
 def compare_selected(
@@ -264,14 +279,6 @@ def _flatten_results(results: Sequence[ComparisonResult]) -> list[dict[str, Any]
     verdicts = [row for one in results for row in one.comparison.verdicts]
     changes = [change for one in results for change in one.counters]
     return [*map(verdict_text.flatten_verdict, verdicts), *map(asdict, changes)]
-
-
-def print_verdict_tables(results: Sequence[ComparisonResult], names: Mapping[str, str]) -> None:
-    """Print the tables of comparisons, without their notes; see :func:`print_comparisons`."""
-    for result in results:
-        click.echo()
-        _print_tables(result.comparison, names)
-        _print_changed_counters(result.counters, _side_names(result.comparison, names))
 
 
 def print_conclusions(

@@ -12,7 +12,7 @@ import psutil
 
 from treehammer.analysis.cli.compare_command import (
     ComparisonResult,
-    compare_selected,
+    compare_named,
     print_conclusions,
     print_verdict_tables,
 )
@@ -176,7 +176,7 @@ def _compare(
     selection = Selection.parse([campaign.id], [])
     try:
         texts = [str(value) for value in compared.values]
-        return compare_selected(store, selection, compared.axis, texts, delta, settings)
+        return compare_named(store, selection, compared.axis, texts, delta, settings)
     except NothingToDoError as error:
         print_hint(str(error), err=True)
         return [], {}
