@@ -289,16 +289,24 @@ class ComparisonSummary:
 
 
 def list_latest_comparisons(
-    store: ResultsReader, count: int, first: int = 0, *, since_us: int | None = None
+    store: ResultsReader,
+    count: int,
+    first: int = 0,
+    *,
+    since_us: int | None = None,
+    axis: str = "",
 ) -> list[ComparisonSummary]:
     """List ``count`` comparisons from number ``first`` on, the newest first.
 
-    With ``since_us`` (microseconds since 1970 UTC) only those made since then.
+    With ``since_us`` (microseconds since 1970 UTC) only those made since then, with ``axis`` only
+    those of its values.
     """
     newest = verdict.c.created_us.desc(), verdict.c.comparison_id.desc()
     query = sa.select(verdict).where(verdict.c.line == 0).order_by(*newest)
     if since_us is not None:
         query = query.where(verdict.c.created_us >= since_us)
+    if axis:
+        query = query.where(verdict.c.axis == axis)
     with store.connection() as connection:
         rows = fetch_rows(
             connection, VerdictRow, query.offset(first).limit(min(count, MAX_COMPARISONS))

@@ -142,6 +142,27 @@ class PatrolStarts:
         query = sa.select(_start).where(_start.c.campaign_id == campaign_id)
         return next(iter(self._store.fetch_rows(PatrolStartRow, query)), None)
 
+    def find_earlier_start(self, start: PatrolStartRow, kind: str) -> PatrolStartRow | None:
+        """Find the last finished start of the same entry before another one.
+
+        Args:
+            start: the other one.
+            kind: beginning of its occasion.
+        """
+        query = (
+            sa.select(_start)
+            .where(
+                _start.c.entry == start.entry,
+                _start.c.occasion.startswith(kind, autoescape=True),
+                _start.c.state == FINISHED,
+                _start.c.claimed_us < start.claimed_us,
+            )
+            .order_by(_start.c.claimed_us.desc(), _start.c.occasion)
+            .limit(1)
+        )
+        with self._store.connection() as connection:
+            return next(iter(fetch_rows(connection, PatrolStartRow, query)), None)
+
     def find_known(self, entry: str, occasions: Collection[str]) -> set[str]:
         """Return those of some occasions that have a start, or were noted."""
         known: set[str] = set()

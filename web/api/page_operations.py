@@ -473,7 +473,10 @@ OPERATIONS = (
         "listChanges",
         "changes",
         "Steps in daily series of the last 90 days",
-        {"changepoints": "changes, slower ones first, then newest first"},
+        {
+            "changepoints": "changes, slower ones first, then newest first",
+            "commits": "comparisons of a test's commits, newest first",
+        },
         (
             Parameter("site", "Changes of a site, as site of the jobs or storage.", _TEXT),
             Parameter("release", "Changes of a ROOT release.", _TEXT),

@@ -7,10 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from treehammer.analysis.changes.commit_changes import compare_campaign_commits
 from treehammer.config import Settings
 from treehammer.durations import SECOND_US
 from treehammer.errors import TreehammerError
 from treehammer.patrol.campaign_starts import PatrolRequest
+from treehammer.patrol.occasions import COMMIT
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolStartRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
@@ -81,8 +83,21 @@ class CampaignSettlement:
         failures = progress.total.describe_failures()
         if failures:
             _LOG.warning("%s: campaign %s: %s", start.entry, start.campaign_id, failures)
+        self._compare_with_earlier_commit(start, now_us)
         self._settle(start, campaign, "; ".join(filter(None, (*messages, failures))))
         return True
+
+    def _compare_with_earlier_commit(self, start: PatrolStartRow, now_us: int) -> None:
+        """Compare a commit with the one before it of the same entry."""
+        if not start.occasion.startswith(COMMIT):
+            return
+        earlier = self._starts.find_earlier_start(start, COMMIT)
+        if earlier is None:
+            return
+        try:
+            compare_campaign_commits(self._store, earlier.campaign_id, start.campaign_id, now_us)
+        except TreehammerError as error:
+            _LOG.warning("%s: commits are not compared: %s", start.entry, error)
 
     def _settle(self, start: PatrolStartRow, campaign: CampaignRow, message: str) -> None:
         tallies = tally_sites(self._store, campaign.id)

@@ -10,7 +10,10 @@ from typing import Any, cast
 
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from simulated_campaign import SimulatedCampaign
 
+from treehammer.analysis.changes.commit_changes import compare_campaign_commits
+from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
 from treehammer.patrol.campaign_settlement import (
     CampaignSettlement,
@@ -20,6 +23,7 @@ from treehammer.patrol.campaign_settlement import (
 from treehammer.patrol.campaign_starts import PatrolRequest
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolStartRow
+from treehammer.sql.read.overview_queries import list_latest_comparisons
 from treehammer.sql.watch.patrol_starts import SiteCharge
 from treehammer.sql.write.store import Store
 
@@ -80,3 +84,46 @@ def test_failing_payloads_are_named_as_failures_of_the_campaign(
     assert settlement.follow(start, 20)
     assert results == ["finished, failed: 2 × payload, 1 missing (of 4 measurements)"]
     assert "failed: 2 × payload" in caplog.text
+
+
+def test_consecutive_commits_of_an_entry_are_compared(store: Store, tmp_path: Path) -> None:
+    commits = {"first": "a" * 40, "second": "b" * 40}
+    for number, (name, commit) in enumerate(commits.items()):
+        campaign = SimulatedCampaign(
+            name=name, roots=("6.40.00",), hosts=1, job_noise=0.001, loop_s=10 + number
+        )
+        rows = [
+            row | {"commit_id": commit, "test_hash": commit, "test_path": "read", "dirty": False}
+            for row in campaign.rows()
+        ]
+        id_ = str(rows[0]["campaign_id"])
+        store.add_campaign(make_campaign_row(id_, name=name, commit_id=commit), [])
+        store.add(map(Measurement, rows))
+    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
+    request = PatrolRequest("read", ("T2_A",), "idea", 1).format()
+    earlier, start = (
+        PatrolStartRow(
+            "idea", f"commit:{commit}", store.campaign(name).id, "finished", 1, 10, 20, 1, "h",
+            request, "",
+        )
+        for name, commit in commits.items()
+    )  # fmt: skip
+    starts = SimpleNamespace(
+        charges=lambda _campaign: [],
+        settle=lambda *_, **__: True,
+        find_earlier_start=lambda one, _kind: earlier if one is start else None,
+    )
+    settlement = CampaignSettlement(settings, store, cast(Any, starts))
+    for one in (earlier, start):
+        assert settlement.follow(one, 30)
+    (summary,) = list_latest_comparisons(store, 9, axis="commit")
+    assert (summary.first_verdict.a, summary.first_verdict.b) == tuple(commits.values())
+    assert summary.first_verdict.verdict == "slower"
+    assert not list_latest_comparisons(store, 9, axis="root")
+    # A commit that does not touch the test is not compared.
+    again = SimulatedCampaign(name="third", roots=("6.40.00",), hosts=1)
+    rows = [row | {"commit_id": "d" * 40, "test_hash": "b" * 40} for row in again.rows()]
+    third = str(rows[0]["campaign_id"])
+    store.add_campaign(make_campaign_row(third, name="third", commit_id="d" * 40), [])
+    store.add(map(Measurement, rows))
+    assert compare_campaign_commits(store, start.campaign_id, third, 40) is None

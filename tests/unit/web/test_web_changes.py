@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from measurement_factory import (
     build_change_point,
+    build_verdict,
     build_watched_day,
     build_watched_series,
     make_measurement,
@@ -108,6 +109,23 @@ def test_pages_show_changes_with_their_evidence(service: ServiceThread) -> None:
     assert "Slower or faster since" in unescape(service.load_page("/sites/A"))
     rows = json.loads(service.load_page("/changes?format=json"))["tables"]["changepoints"]
     assert {row["id"] for row in rows} == {"cpu", "wall", "storage", "new"}
+
+
+def test_commits_of_tests_are_listed_without_working_trees(
+    service: ServiceThread, database: str
+) -> None:
+    a, b = "a" * 40, "b" * 40
+    made = {"axis": "commit", "created_us": int(NOW.timestamp() * 1e6), "verdict": "slower"}
+    evidence = json.dumps({"of_a": {"test_name": "muons"}})
+    with Store.open(database) as store:
+        for name, sides in {"clean": (a, b), "tree": (a, f"{a}+123456789012")}.items():
+            verdict = build_verdict(name, a=sides[0], b=sides[1], evidence=evidence, **made)
+            store.replace_comparison(name, [], [verdict])
+    page = unescape(service.load_page("/changes"))
+    assert "commit bbbbbbbbbb against aaaaaaaaaa" in page
+    assert "CPU: 1 slower over sites" in page
+    (row,) = json.loads(service.load_page("/changes?format=json"))["tables"]["commits"]
+    assert (row["test"], row["a"], row["b"]) == ("muons", a, b)
 
 
 def test_step_of_drawn_line_is_the_stated_change(tmp_path: Path) -> None:

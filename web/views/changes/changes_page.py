@@ -11,17 +11,23 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.changes import change_text, weekly_digest
-from treehammer.analysis.changes.change_terms import ChangeState
+from treehammer.analysis.changes.change_terms import WINDOW_DAYS, ChangeState
+from treehammer.analysis.comparison.verdict_headline import count_headline, describe_headline
 from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.samples.sample import HEADLINE_METRICS
+from treehammer.analysis.statistics.verdict import VerdictEvidence
+from treehammer.durations import SECOND_US
 from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.hctests.matrix.definition import COMMIT_AXIS
 from treehammer.sql.core.watch_rows import ChangePointRow
+from treehammer.sql.read import overview_queries
 from treehammer.sql.watch.change_points import fetch_change_points, find_change_point
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
 from treehammer.web.core.route_paths import allow_any_text
 from treehammer.web.display import calendar_days
 from treehammer.web.display.metric_titles import head_column
+from treehammer.web.display.template_environment import format_time
 from treehammer.web.views.changes.change_table import build_change_point_table, list_recent_changes
 from treehammer.web.views.changes.ratio_chart import (
     RatioQuery,
@@ -29,10 +35,17 @@ from treehammer.web.views.changes.ratio_chart import (
     build_ratio_table,
     list_ratio_choices,
 )
+from treehammer.web.views.shared.comparison_columns import (
+    comparison_columns,
+    describe_comparison,
+    load_campaign_names,
+)
 from treehammer.web.views.shared.page_context import PageContext, PageView, link_to
 
 #: Entries of the feed.
 MAX_ENTRIES = 50
+#: Comparisons of commits that are listed.
+MAX_COMMITS = 50
 _ATOM = "http://www.w3.org/2005/Atom"
 
 
@@ -53,8 +66,43 @@ def changes_view(store: Store, request: Request) -> PageView:
     changes = list_recent_changes(store, **names)
     table = build_change_point_table(changes, request)
     first = change_text.describe_change(changes[0]) if changes else ""
-    values = {"changepoints": table, "names": names, "first": first}
-    return PageView("changes.html.j2", "Changes over time", values, (table,))
+    commits = _build_commit_table(store, request)
+    values = {"changepoints": table, "commits": commits, "names": names, "first": first}
+    return PageView("changes.html.j2", "Changes over time", values, (table, commits))
+
+
+def _build_commit_table(store: Store, request: Request) -> DataTable:
+    """Build the table of the newest comparisons of a test's commits, without working trees."""
+    first = datetime.now(UTC) - timedelta(days=WINDOW_DAYS)
+    comparisons = [
+        summary
+        for summary in overview_queries.list_latest_comparisons(
+            store, MAX_COMMITS, since_us=round(first.timestamp()) * SECOND_US, axis=COMMIT_AXIS
+        )
+        if not {"+"} & {*summary.first_verdict.a, *summary.first_verdict.b}
+    ]
+    names = load_campaign_names(store, (summary.first_verdict for summary in comparisons))
+    rows = [
+        {
+            **describe_comparison(summary.first_verdict, names),
+            "test": VerdictEvidence.from_json(summary.first_verdict.evidence).of_a.get("test_name"),
+            "headline": describe_headline(count_headline(summary.counts)),
+        }
+        for summary in comparisons
+    ]
+    columns = (
+        TableColumn("test", "test"),
+        *comparison_columns(request),
+        TableColumn("judged_us", "judged", format_time),
+        TableColumn("headline", "variants", is_long=True),
+    )
+    return DataTable(
+        "commits",
+        "Commits of tests",
+        columns,
+        rows,
+        empty_text="No commits of a test were compared in this period.",
+    )
 
 
 def change_view(store: Store, request: Request) -> PageView:

@@ -20,7 +20,7 @@ from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
 from treehammer.web.core.responses import AsciiJSONResponse
 from treehammer.web.display.template_environment import format_time
-from treehammer.web.views.compare import compare_query, comparison_columns
+from treehammer.web.views.compare import compare_query
 from treehammer.web.views.compare.background_comparison import (
     BackgroundComparisons,
     ComparisonTask,
@@ -28,6 +28,7 @@ from treehammer.web.views.compare.background_comparison import (
 from treehammer.web.views.compare.compare_query import CompareQuery, TooManyMeasurementsError
 from treehammer.web.views.compare.comparison_page import ShownComparison, comparison_view
 from treehammer.web.views.compare.release_matrix import load_release_matrices
+from treehammer.web.views.shared import comparison_columns
 from treehammer.web.views.shared.page_context import (
     HTML,
     PageContext,

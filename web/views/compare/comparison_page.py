@@ -29,7 +29,7 @@ from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
 from treehammer.web.figures.line_chart import LineChart
 from treehammer.web.views.changes.change_table import list_recent_changes
-from treehammer.web.views.compare import cell_charts, comparison_columns, effect_tables
+from treehammer.web.views.compare import cell_charts, effect_tables
 from treehammer.web.views.compare.effect_bars import make_bar_column
 from treehammer.web.views.compare.effect_matrix import (
     MATRIX_LEGEND,
@@ -38,6 +38,7 @@ from treehammer.web.views.compare.effect_matrix import (
     matrix_of_verdicts,
 )
 from treehammer.web.views.compare.verdict_filter import VerdictFilter, list_filter_choices
+from treehammer.web.views.shared import comparison_columns
 from treehammer.web.views.shared.page_context import (
     HTML,
     PageView,

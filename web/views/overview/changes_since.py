@@ -30,7 +30,7 @@ from treehammer.sql.read.overview_queries import FirstMeasurement
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.web.display import calendar_days
-from treehammer.web.views.compare import comparison_columns
+from treehammer.web.views.shared import comparison_columns
 from treehammer.web.views.shared.page_context import link_to
 from treehammer.web.views.shared.site_day_matrix import DayCell, SiteRow
 

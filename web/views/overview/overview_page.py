@@ -38,7 +38,6 @@ from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_counts
 from treehammer.web.display import calendar_days
 from treehammer.web.display.template_environment import format_time
-from treehammer.web.views.compare import comparison_columns
 from treehammer.web.views.overview import changes_since
 from treehammer.web.views.overview.overview_tiles import (
     Tile,
@@ -47,6 +46,7 @@ from treehammer.web.views.overview.overview_tiles import (
     sort_worst_first,
     tile_of_comparison,
 )
+from treehammer.web.views.shared import comparison_columns
 from treehammer.web.views.shared.campaign_table import campaign_table
 from treehammer.web.views.shared.common_columns import outcome_counts
 from treehammer.web.views.shared.page_context import (

@@ -99,6 +99,23 @@ def test_occasion_starts_once(store: Store, clock: FakeClock) -> None:
     assert starts.find_known("e", ["tag:1", "a", "z"]) == {"tag:1", "a"}
 
 
+def test_earlier_start_is_the_last_finished_one_of_its_kind(store: Store, clock: FakeClock) -> None:
+    starts = make_leader(store, clock)
+    rows: dict[str, PatrolStartRow] = {}
+    for place in ("e commit:a", "e time:1", "other commit:a", "e commit:b", "e commit:c"):
+        entry, occasion = place.split()
+        claimed = starts.claim(make_start(occasion, entry), {}, {}, 9).start
+        assert claimed is not None
+        rows[place] = claimed
+        clock.advance(1)
+        if place != "e commit:b":
+            starts.settle(rows[place], {})
+    earlier = starts.find_earlier_start(rows["e commit:c"], "commit:")
+    assert earlier is not None
+    assert earlier.occasion == "commit:a", "b is still in flight"
+    assert starts.find_earlier_start(rows["e commit:a"], "commit:") is None
+
+
 def test_budget_is_reserved_and_settled(store: Store, clock: FakeClock) -> None:
     starts = make_leader(store, clock)
     limits = {"s": SiteLimits(100, 1000), "t": SiteLimits(None, 1000)}

@@ -1,0 +1,49 @@
+"""Comparison of a test's consecutive commits that separate campaigns measured."""
+
+from __future__ import annotations
+
+from treehammer.analysis.comparison import counter_changes
+from treehammer.analysis.comparison.commit_comparison import add_setups
+from treehammer.analysis.comparison.comparison import (
+    Comparison,
+    ComparisonQuery,
+    compare_samples,
+)
+from treehammer.analysis.comparison.counter_changes import CountedSample
+from treehammer.analysis.samples.headline_rows import load_headline_rows
+from treehammer.analysis.samples.sample import SAMPLE_COLUMNS
+from treehammer.collectors.record.exact_counters import COUNTER_NAMES
+from treehammer.errors import NothingToDoError
+from treehammer.hctests.matrix.definition import COMMIT_AXIS
+from treehammer.sql.read.campaign_queries import fetch_campaign
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+
+
+def compare_campaign_commits(
+    store: Store, earlier_id: str, later_id: str, now_us: int
+) -> Comparison | None:
+    """Compare the commits of two campaigns of one test, and store the verdicts.
+
+    Returns:
+        None if there is nothing to compare: no measurements, the same commit, or commits that do
+        not differ in this test.
+    """
+    commits = [fetch_campaign(store, id_).commit_id for id_ in (earlier_id, later_id)]
+    if "" in commits or commits[0] == commits[1]:
+        return None
+    selection = Selection((earlier_id, later_id))
+    rows = load_headline_rows(store, selection, (*SAMPLE_COLUMNS, *COUNTER_NAMES))
+    counted = add_setups(store, map(CountedSample.from_row, rows))
+    tests = [{s.sample.test_hash for s in counted if s.sample.commit == c} for c in commits]
+    if not all(tests) or tests[0] & tests[1]:
+        return None
+    query = ComparisonQuery(COMMIT_AXIS, commits[0], commits[1], selection=selection)
+    try:
+        comparison = compare_samples([one.sample for one in counted], query, now_us=now_us)
+    except NothingToDoError:
+        return None
+    changes = counter_changes.compare_counters(counted, COMMIT_AXIS, *commits)
+    verdicts = counter_changes.attach_counters(comparison.verdicts, changes)
+    store.replace_comparison(query.id, comparison.pairs, verdicts)
+    return comparison
