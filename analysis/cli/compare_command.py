@@ -134,7 +134,13 @@ def compare_command(
     with Store.open(settings.database, create=False) as store:
         selection = Selection.parse([store.campaign(campaign).id] if campaign else [], wheres)
         results, names = compare_named(store, selection, axis, [a, *b], delta, settings)
-    return print_results(results, names, delta, form=form)
+        reason = ""
+        if axis == COMMIT_AXIS and not any(result.is_comparable for result in results):
+            reason = commit_comparison.explain_incomparable(store, selection, names)
+    code = print_results(results, names, delta, form=form)
+    if reason:
+        print_hint(f"The commits were measured in different ways: {reason}.", err=True)
+    return code
 
 
 def print_results(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from treehammer.analysis.comparison.counter_changes import CountedSample
 from treehammer.config import Settings
@@ -65,9 +66,8 @@ def resolve_commits(
     columns = ("commit_id", "dirty", "test_hash", "repository")
     with store.snapshot() as snapshot:
         for row in snapshot.measurements(selection, columns):
-            if row["commit_id"]:
-                facts = str(row["commit_id"]), bool(row["dirty"]), str(row["test_hash"])
-                measured.add(identity.identify_commit(*facts))
+            if commit := _identify_row(row):
+                measured.add(commit)
                 repositories.add(str(row["repository"] or ""))
     names: dict[str, str] = {}
     for text in texts:
@@ -145,3 +145,34 @@ def _list_commits(commits: Iterable[str]) -> str:
 def _tree_of(commit: str) -> str:
     _, plus, tree = commit.partition("+")
     return plus + tree
+
+
+def explain_incomparable(
+    store: ResultsReader, selection: Selection, commits: Collection[str]
+) -> str:
+    """Name the parts of the setup in which measured commits differ; '' if they differ in none."""
+    columns = ("commit_id", "dirty", "test_hash", "campaign_id")
+    campaigns: dict[str, str] = {}
+    with store.snapshot() as snapshot:
+        for row in snapshot.measurements(selection, columns):
+            commit = _identify_row(row)
+            if commit in commits:
+                campaigns[str(row["campaign_id"])] = commit
+    plans = campaign_queries.fetch_plans(store, campaigns)
+    setups = {campaigns[id_]: json.loads(plan).get("definition", {}) for id_, plan in plans.items()}
+    changes = []
+    for key in identity.SETUP_KEYS:
+        values = {
+            format_commit(commit): json.dumps(setups[commit].get(key), sort_keys=True)
+            for commit in commits
+            if commit in setups
+        }
+        if len(set(values.values())) > 1:
+            listed = ", ".join(f"{value} at {commit}" for commit, value in values.items())
+            changes.append(f"{key}: {listed}")
+    return "; ".join(changes)
+
+
+def _identify_row(row: Mapping[str, Any]) -> str:
+    commit = str(row["commit_id"] or "")
+    return identity.identify_commit(commit, bool(row["dirty"]), str(row["test_hash"]))

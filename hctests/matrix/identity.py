@@ -38,7 +38,7 @@ SERIES_COLUMNS: Final = (
 #: Digits of the test's hash that distinguish the states of a working tree on one commit.
 _TREE_DIGITS: Final = 12
 #: Keys of a definition, besides the matrix, that determine how a payload is measured.
-_SETUP_KEYS: Final = ("tree", "seed", "settings", "mode", "load", "before", "record", "environment")
+SETUP_KEYS: Final = ("tree", "seed", "settings", "mode", "load", "before", "record", "environment")
 #: The axis of ROOT releases, which measurements store in a column of its own.
 RELEASE_AXIS: Final = "root"
 
@@ -88,7 +88,7 @@ def compute_setup(definition: Mapping[str, Any]) -> str:
     Args:
         definition: a :class:`TestDefinition` as a mapping, as campaigns store it.
     """
-    return _hash_document({name: definition[name] for name in _SETUP_KEYS if definition.get(name)})
+    return _hash_document({name: definition[name] for name in SETUP_KEYS if definition.get(name)})
 
 
 def _applied_settings(before: ServerCommand) -> dict[str, Any]:

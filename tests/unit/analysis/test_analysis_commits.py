@@ -122,6 +122,7 @@ def test_commits_measured_in_another_way_exit_with_3(settings: Settings) -> None
     code, result = compare(settings, a, b)
     assert code == ExitCode.NOTHING
     assert "only in" in result.stdout
+    assert "seed: 1 at aaaaaaaaaa, 2 at bbbbbbbbbb" in result.stderr
 
 
 def test_comparison_key_of_commits_omits_the_payload() -> None:

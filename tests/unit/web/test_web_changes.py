@@ -122,7 +122,7 @@ def test_commits_of_tests_are_listed_without_working_trees(
             verdict = build_verdict(name, a=sides[0], b=sides[1], evidence=evidence, **made)
             store.replace_comparison(name, [], [verdict])
     page = unescape(service.load_page("/changes"))
-    assert "commit bbbbbbbbbb against aaaaaaaaaa" in page
+    assert "bbbbbbbbbb against aaaaaaaaaa" in page
     assert "CPU: 1 slower over sites" in page
     (row,) = json.loads(service.load_page("/changes?format=json"))["tables"]["commits"]
     assert (row["test"], row["a"], row["b"]) == ("muons", a, b)

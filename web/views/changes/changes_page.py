@@ -85,6 +85,9 @@ def _build_commit_table(store: Store, request: Request) -> DataTable:
     rows = [
         {
             **describe_comparison(summary.first_verdict, names),
+            "compared": " against ".join(
+                reversed(verdict_text.side_names(summary.first_verdict, names))
+            ),
             "test": VerdictEvidence.from_json(summary.first_verdict.evidence).of_a.get("test_name"),
             "headline": describe_headline(count_headline(summary.counts)),
         }
