@@ -16,11 +16,8 @@ from treehammer.text_formatting import MEGABYTE, format_share
 #: Columns from which the rates are computed.
 RATE_COLUMNS = (
     "axis_root",
-    "root_version",
     "events_read",
-    "events_total",
     "branches_selected",
-    "branches_total",
     "selected_zip_bytes",
     "loop_unzipped_bytes",
     "ntuple_unzipped_bytes",
@@ -41,7 +38,7 @@ _BOTTLENECKS: Mapping[TimePart, tuple[str, str]] = {
     TimePart.DECOMPRESSION: ("CPU bound", "decompression"),
     TimePart.DESERIALIZATION: ("CPU bound", "deserialization and the loop"),
     TimePart.RUN_QUEUE: ("short of CPU", "waiting for a CPU that other work uses"),
-    TimePart.OTHER: ("waiting", "waiting outside of reads"),
+    TimePart.OTHER: ("waiting", "waiting outside of reads, or idle threads"),
 }
 #: Smallest share of the loop that is named.
 _NAMED_SHARE = 0.05
@@ -54,9 +51,10 @@ class ReadRates:
     Attributes:
         root: value of the root axis.
         events: events read in a pass.
-        branches: branches read, of ``branches_total``.
+        branches: branches read.
         zipped_bytes: compressed bytes of these branches in the files.
-        unzipped_bytes: their bytes after decompression, as ROOT counts them.
+        unzipped_bytes: their bytes after decompression, as ROOT counts them; None with RDataFrame,
+            which does not.
         wall_s: wall time of the loop.
         cpu_s: CPU time of the loop.
         open_s: wall time of opening the files and reading metadata.
@@ -68,9 +66,8 @@ class ReadRates:
     root: str
     events: int
     branches: int
-    branches_total: int
     zipped_bytes: int
-    unzipped_bytes: int
+    unzipped_bytes: int | None
     wall_s: float
     cpu_s: float
     open_s: float
@@ -84,14 +81,13 @@ class ReadRates:
         seconds = split_loop_time(row)
         total = sum(seconds.values())
         events = int(row["events_read"])
-        unzipped = row["loop_unzipped_bytes"] or row["ntuple_unzipped_bytes"] or 0
+        unzipped = row["loop_unzipped_bytes"] or row["ntuple_unzipped_bytes"]
         return cls(
             root=str(row["axis_root"]),
             events=events,
             branches=int(row["branches_selected"]),
-            branches_total=int(row["branches_total"]),
             zipped_bytes=int(row["selected_zip_bytes"] or 0),
-            unzipped_bytes=int(unzipped),
+            unzipped_bytes=unzipped and int(unzipped),
             wall_s=row["wall_per_event_s"] * events,
             cpu_s=row["cpu_per_event_s"] * events,
             open_s=sum(row[f"{name}_wall_s"] or 0.0 for name in ("open", "get_tree", "prepare")),
@@ -111,8 +107,10 @@ class ReadRates:
         return self.zipped_bytes / self.wall_s / MEGABYTE
 
     @property
-    def unzipped_mb_per_s(self) -> float:
+    def unzipped_mb_per_s(self) -> float | None:
         """Decompressed bytes per second of wall time, in 10^6."""
+        if self.unzipped_bytes is None:
+            return None
         return self.unzipped_bytes / self.wall_s / MEGABYTE
 
     @property
@@ -136,7 +134,6 @@ class ReadRates:
             "root": self.root,
             "events": self.events,
             "branches": self.branches,
-            "branches_total": self.branches_total,
             "compressed_bytes": self.zipped_bytes,
             "uncompressed_bytes": self.unzipped_bytes,
             "wall_s": self.wall_s,

@@ -33,6 +33,7 @@ class TreeContent:
         other_lengths: branch with another number of entries than its tree -> both numbers.
         friends: friend trees that lie with the main trees; they are not read.
         others: trees and RNTuples of the first file beside the main one.
+        types: leaf or field -> its type; files do not differ in them.
     """
 
     branches: tuple[str, ...]
@@ -40,6 +41,7 @@ class TreeContent:
     other_lengths: Mapping[str, str] = field(default_factory=dict)
     friends: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    types: Mapping[str, str] = field(default_factory=dict)
 
 
 def measure_layouts(
@@ -94,7 +96,7 @@ def compare_trees(paths: Sequence[Path], items: Sequence[Mapping[str, Any]]) -> 
     Raises:
         DatasetError: two files hold a branch with different types.
     """
-    _reject_different_types(paths, items)
+    types = _merge_types(paths, items)
     filled = [(path, item) for path, item in zip(paths, items, strict=True) if item["entries"]]
     top_levels = {path: dict.fromkeys(item["branches"]) for path, item in filled}
     names = dict.fromkeys(name for top_level in top_levels.values() for name in top_level)
@@ -113,10 +115,16 @@ def compare_trees(paths: Sequence[Path], items: Sequence[Mapping[str, Any]]) -> 
             for name, entries in item["lengths"].items()
         },
         friends=tuple(dict.fromkeys(friend for item in items for friend in item["friends"])),
+        types=types,
     )
 
 
-def _reject_different_types(paths: Sequence[Path], items: Sequence[Mapping[str, Any]]) -> None:
+def _merge_types(paths: Sequence[Path], items: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the types of all leaves.
+
+    Raises:
+        DatasetError: two files hold a branch with different types.
+    """
     types: dict[str, tuple[str, Path]] = {}
     for path, item in zip(paths, items, strict=True):
         differing = [
@@ -135,6 +143,7 @@ def _reject_different_types(paths: Sequence[Path], items: Sequence[Mapping[str, 
         types.update(
             {name: (kind, path) for name, kind in item["types"].items() if name not in types}
         )
+    return {name: kind for name, (kind, _) in types.items()}
 
 
 def probe_file(

@@ -30,6 +30,7 @@ from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.lifecycle.file_read import (
+    MeasuredFiles,
     OpenedFiles,
     ReadRequest,
     choose_releases,
@@ -97,6 +98,13 @@ _COLUMNS = (
     "[default: the newest cached one].",
 )
 @click.option(
+    "--threads",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Threads; several fill histograms of the columns with RDataFrame.",
+)
+@click.option(
     "--cache-mb",
     type=click.FloatRange(0, 100_000),
     default=30.0,
@@ -120,6 +128,7 @@ def read_command(
     tree: str,
     patterns: tuple[str, ...],
     releases: str,
+    threads: int,
     cache_mb: float,
     cold: bool,
     keep: str,
@@ -137,7 +146,7 @@ def read_command(
              treehammer read ntuple.root --root 6.38.00,6.40.00
     """
     roots = choose_releases(split_list(releases), addresses, settings.software_dir)
-    request = ReadRequest(roots, ",".join(patterns), cache_mb, cold, keep)
+    request = ReadRequest(roots, ",".join(patterns), cache_mb, cold, threads, keep)
     with (
         on_interrupt("nothing was kept"),
         tempfile.TemporaryDirectory(prefix="treehammer-") as name,
@@ -145,14 +154,14 @@ def read_command(
         folder = Path(name)
         software = _prepare_releases(roots, settings)
         files = open_files(addresses, folder, progress_bar)
-        manifest = describe_files(files, software[roots[0]], progress_bar, tree=tree)
+        measured = describe_files(files, software[roots[0]], progress_bar, tree=tree)
         session = _ReadSession(
             request, files, software, settings if keep else _make_temporary(settings, folder)
         )
-        result = session.measure(manifest)
+        result = session.measure(measured)
     _print_result(result, form)
     if keep and form == TABLE:
-        print_hint(f"Kept as campaign {keep}: treehammer summary --campaign {result.campaign.id}")
+        print_hint(f"Kept: treehammer summary --campaign {result.campaign.name}")
     return result.exit_code
 
 
@@ -182,6 +191,11 @@ class _ReadResult:
     campaign: CampaignRow
 
     @property
+    def is_not_compared(self) -> bool:
+        """Whether several releases were read without a comparison."""
+        return len(self.rates) > 1 and not self.comparisons
+
+    @property
     def exit_code(self) -> ExitCode:
         """1 if a release is slower than the first."""
         regressed = any(comparison.regressed for comparison in self.comparisons)
@@ -197,33 +211,36 @@ class _ReadSession:
     software: Mapping[str, SoftwareRequest]
     settings: Settings
 
-    def measure(self, manifest: Manifest) -> _ReadResult:
+    def measure(self, measured: MeasuredFiles) -> _ReadResult:
         """Read all branches; where that fails, those that ROOT can read.
 
         Raises:
             BatchError: a read failed.
         """
-        campaign, rows = self._run(manifest, SOLO)
-        if _find_failure(rows) and not self.request.branches:
-            software = self.software[self.request.releases[0]]
-            found = leave_out_unreadable(manifest, self.files, software, progress_bar)
-            if found.unreadable_branches:
-                manifest = found
-                campaign, rows = self._run(manifest, SOLO)
+        request = self.request
+        campaign, rows = self._run(measured, SOLO)
+        if _find_failure(rows) and not request.branches and request.threads == 1:
+            software = self.software[request.releases[0]]
+            probed = leave_out_unreadable(measured, self.files, software, progress_bar)
+            if probed.manifest.unreadable_branches:
+                measured = probed
+                campaign, rows = self._run(measured, SOLO)
         if failure := _find_failure(rows):
+            if request.threads > 1:
+                failure.hint = "Choose other columns with -b, or read with one thread."
             raise failure
         comparisons: Sequence[Comparison] = ()
-        if len(self.request.releases) > 1:
-            paired, _ = self._run(manifest, PAIRED)
+        if len(request.releases) > 1 and request.threads == 1:
+            paired, _ = self._run(measured, PAIRED)
             comparisons = self._compare(paired)
         rates = [ReadRates.from_row(row) for row in rows]
-        rates.sort(key=lambda one: self.request.releases.index(one.root))
-        return _ReadResult(manifest, self.files.urls, rates, comparisons, campaign)
+        rates.sort(key=lambda one: request.releases.index(one.root))
+        return _ReadResult(measured.manifest, self.files.urls, rates, comparisons, campaign)
 
-    def _run(self, manifest: Manifest, mode: str) -> tuple[CampaignRow, list[dict[str, Any]]]:
+    def _run(self, measured: MeasuredFiles, mode: str) -> tuple[CampaignRow, list[dict[str, Any]]]:
         """Run a campaign; return it with its timed measurements."""
         plan = plan_read(
-            self.request, self.files, manifest, self.software, self.settings, mode=mode
+            self.request, self.files, measured, self.software, self.settings, mode=mode
         )
         with _cancel_on_interrupt(self.settings, plan.campaign_id):
             campaign = submit_plan(plan, self.settings)
@@ -298,6 +315,8 @@ def _print_result(result: _ReadResult, form: str) -> None:
         print_rows(rows, _COLUMNS)
         for rates in result.rates:
             click.echo(f"{rates.root}: {rates.describe_bottleneck()}.")
+    if result.is_not_compared and form == TABLE:
+        click.echo("No verdict: with several threads, releases cannot take turns.")
     for comparison in result.comparisons:
         text = describe_conclusion(comparison.verdicts)
         click.secho(f"\n{text}", bold=True, err=form != TABLE)
@@ -307,10 +326,13 @@ def _describe_content(result: _ReadResult) -> Iterator[str]:
     manifest, rates = result.manifest, result.rates[0]
     kind = "RNTuple" if manifest.files[0].layout.format == RNTUPLE else "TTree"
     others = [name for name in manifest.trees if name != manifest.tree]
+    total = pluralize(manifest.files[0].layout.branches, "branch", "branches")
+    sizes = [f"{format_size(rates.zipped_bytes)} compressed"]
+    if rates.unzipped_bytes is not None:
+        sizes.append(f"{format_size(rates.unzipped_bytes)} uncompressed")
     yield (
         f"{', '.join(file.name for file in manifest.files)}: {kind} {manifest.tree!r}, "
-        f"{rates.events:,} events, {rates.branches} of {pluralize(rates.branches_total, 'branch', 'branches')}, "
-        f"{format_size(rates.zipped_bytes)} compressed, {format_size(rates.unzipped_bytes)} uncompressed"
+        f"{rates.events:,} events, {rates.branches} of {total}, {', '.join(sizes)}"
     )
     if others:
         yield f"Other trees: {list_some(others)}; choose one with --tree."

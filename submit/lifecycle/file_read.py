@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,8 @@ from typing import Any
 
 from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.job_spec import PAIRED, SOLO, InputFile, SoftwareRequest
+from treehammer.collectors.kit.treehammer_kit.branch_selection import select_branches
+from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.collectors.software import providers
 from treehammer.collectors.storage_schemes import READ, find_limit, find_scheme, normalize_url
 from treehammer.config import Settings
@@ -19,7 +22,7 @@ from treehammer.datasets.catalogues import folder_catalogue
 from treehammer.datasets.catalogues.dataset_verification import choose_file_names
 from treehammer.datasets.doors.file_observation import FileObservation
 from treehammer.datasets.model.file_digest import FileDigest
-from treehammer.datasets.model.manifest import RNTUPLE, UNREADABLE_BRANCHES, Manifest
+from treehammer.datasets.model.manifest import RNTUPLE, UNREADABLE_BRANCHES, Manifest, list_some
 from treehammer.datasets.production import layout_measurement
 from treehammer.errors import ConfigError, DatasetError, DefinitionError
 from treehammer.hctests.cli.definition_options import load_pinned_test
@@ -31,11 +34,14 @@ from treehammer.submit.planning.submission_options import SubmissionOptions
 from treehammer.submit.replicas.rucio_placement import RucioPlacement
 from treehammer.submit.sites.site_model import Door, Site
 
-#: Format of the main tree -> shipped test that reads it, and its axes beside the request's.
-_TESTS: Mapping[str, tuple[str, dict[str, tuple[str, ...]]]] = {
-    RNTUPLE: ("rntuple-read", {"format": (RNTUPLE,)}),
-}
-_DEFAULT_TEST: tuple[str, dict[str, tuple[str, ...]]] = ("ttree-read", {})
+#: Test of reads with several threads.
+_THREADS_TEST = "rdf-read"
+#: Columns of such a read by default: a histogram of each is compiled.
+MAX_COLUMNS = 50
+#: Types of numbers, arrays and vectors of them, as ROOT names them.
+_NUMBER = r"(?:std::)?(?:U?(?:Short|Int|Long|Long64)_t|u?int(?:16|32|64)_t|(?:Float|Double)_t|float|double|(?:unsigned )?(?:int|long|short))"
+_NUMBERS = re.compile(rf"(?:{_NUMBER}(?:\[[^\]]*\])*|(?:std::)?vector<{_NUMBER}>)")
+_COLLECTION = re.compile(r"[\[<]")
 
 #: Rates in bytes/s by which the passes and the time limit of an execution are chosen.
 EXPECTED_UNZIPPED_RATE = 200e6
@@ -57,6 +63,7 @@ class ReadRequest:
         branches: patterns of branches, comma separated; '' for all.
         cache_mb: MB (10^6 bytes) of TTreeCache; 0 turns the cache off.
         is_cold: evict local files from the page cache before each execution.
+        threads: threads that read; more than one fill histograms of columns with RDataFrame.
         name: display name of the campaign.
     """
 
@@ -64,6 +71,7 @@ class ReadRequest:
     branches: str = ""
     cache_mb: float = 30.0
     is_cold: bool = False
+    threads: int = 1
     name: str = ""
 
 
@@ -89,6 +97,50 @@ class OpenedFiles:
         scheme = find_scheme(self.urls[0])
         assert scheme is not None
         return Door(scheme.protocol, scheme.protocol, self.urls[0].rpartition("/")[0])
+
+
+@dataclass(frozen=True)
+class MeasuredFiles:
+    """Main tree of the files: a dataset that is kept nowhere, and the type of each leaf."""
+
+    manifest: Manifest
+    types: Mapping[str, str]
+
+    def choose_columns(self, patterns: str) -> tuple[str, list[str]]:
+        """Choose the columns that RDataFrame fills histograms of, and one number for each event.
+
+        Args:
+            patterns: patterns of columns; '' for the first :data:`MAX_COLUMNS` with numbers.
+
+        Raises:
+            ConfigError: a pattern matches no column, or one without numbers; no column has one number
+                for each event.
+        """
+        numbers = [name for name in self.manifest.branches if _NUMBERS.fullmatch(self._type(name))]
+        scalars = [name for name in numbers if not _COLLECTION.search(self._type(name))]
+        if not scalars:
+            raise ConfigError(
+                "no column has one number for each event, which RDataFrame's read needs",
+                where="--threads",
+                hint="Read the file with one thread.",
+            )
+        if not patterns:
+            return scalars[0], numbers[:MAX_COLUMNS]
+        names = self.manifest.branches
+        try:
+            selected = [names[i] for i in select_branches(names, {}, patterns, seed=1, folder="")]
+        except PayloadError as error:
+            raise ConfigError(str(error), where=f"--branches {patterns}") from error
+        if others := [name for name in selected if name not in numbers]:
+            raise ConfigError(
+                f"with several threads, columns must hold numbers: not {list_some(others)}",
+                where=f"--branches {patterns}",
+                hint="Choose others, or read with one thread.",
+            )
+        return scalars[0], selected
+
+    def _type(self, name: str) -> str:
+        return self.types.get(name, "")
 
 
 def choose_releases(
@@ -183,7 +235,7 @@ def _require(url: str, seen: FileObservation) -> FileObservation:
 
 def describe_files(
     files: OpenedFiles, software: SoftwareRequest, bars: ProgressFactory, *, tree: str = ""
-) -> Manifest:
+) -> MeasuredFiles:
     """Measure the main tree of files as a dataset that is kept nowhere.
 
     Raises:
@@ -200,11 +252,12 @@ def describe_files(
             error.message, where=urls.get(error.where, error.where), hint=error.hint
         ) from error
     described = zip(files.names, files.digests, layouts, strict=True)
-    return Manifest(
+    manifest = Manifest(
         _choose_dataset_name(files.names[0]),
         tuple(folder_catalogue.describe_file(*parts) for parts in described),
         folder_catalogue.describe_added_origin(files.urls, software, content),
     )
+    return MeasuredFiles(manifest, content.types)
 
 
 def _choose_dataset_name(file_name: str) -> str:
@@ -213,13 +266,14 @@ def _choose_dataset_name(file_name: str) -> str:
 
 
 def leave_out_unreadable(
-    manifest: Manifest, files: OpenedFiles, software: SoftwareRequest, bars: ProgressFactory
-) -> Manifest:
+    measured: MeasuredFiles, files: OpenedFiles, software: SoftwareRequest, bars: ProgressFactory
+) -> MeasuredFiles:
     """Read all branches in processes that may crash, and list those that ROOT cannot read.
 
     Raises:
         DatasetError: ROOT can read none.
     """
+    manifest = measured.manifest
     first = next(index for index, file in enumerate(manifest.files) if file.layout.entries)
     unreadable = layout_measurement.probe_file(
         files.paths[first], manifest.files[first].layout, software, bars=bars
@@ -230,13 +284,14 @@ def leave_out_unreadable(
             where=files.urls[0],
             hint=f"Branch {next(iter(unreadable))}: {next(iter(unreadable.values()))}",
         )
-    return replace(manifest, origin={**manifest.origin, UNREADABLE_BRANCHES: unreadable})
+    origin = {**manifest.origin, UNREADABLE_BRANCHES: unreadable}
+    return replace(measured, manifest=replace(manifest, origin=origin))
 
 
 def plan_read(
     request: ReadRequest,
     files: OpenedFiles,
-    manifest: Manifest,
+    measured: MeasuredFiles,
     software: Mapping[str, SoftwareRequest],
     settings: Settings,
     *,
@@ -247,25 +302,25 @@ def plan_read(
     Args:
         request: the read.
         files: the files.
-        manifest: their main tree; its unreadable branches are left out.
+        measured: their main tree; its unreadable branches are left out.
         software: value of the root axis -> prepared ROOT.
         settings: all settings.
         mode: ``solo`` for the rates of each release, ``paired`` for comparing them with the first.
 
     Raises:
-        ConfigError: a pattern matches no branch.
+        ConfigError: a pattern matches no branch, or one that several threads cannot read.
     """
-    test, more_axes = _TESTS.get(manifest.files[0].layout.format, _DEFAULT_TEST)
-    all_branches = "readable" if manifest.unreadable_branches else "1.0"
-    axes: dict[str, tuple[str, ...]] = {
-        **more_axes,
+    manifest = measured.manifest
+    test, axes, overrides = _choose_test(request, measured)
+    axes = {
         "root": request.releases,
-        "branches": (request.branches or all_branches,),
         "cache_mb": (f"{request.cache_mb:g}",),
         "cache": ("cold" if request.is_cold else "warm",),
         "bundle": ("root",) if len(request.releases) > 1 else (),
+        **axes,
     }
-    pinned = load_pinned_test(test, axes, _choose_counts(manifest, mode), settings)
+    counts = _choose_counts(manifest, mode)
+    pinned = load_pinned_test(test, axes, {**counts, **overrides}, settings)
     try:
         check_contents(pinned.definition, [manifest], pinned.folder)
     except DefinitionError as error:
@@ -283,12 +338,42 @@ def plan_read(
         manifest,
         software,
         created_us=time.time_ns() // 1000,
-        name=request.name,
+        name=_choose_campaign_name(request.name, manifest, mode),
         options=SubmissionOptions(use_service=False),
         placement=RucioPlacement({(site.name, files.door.name, manifest.name): inputs}),
         # The values of a single release are compared with nothing.
         max_jobs=1 if mode == SOLO else 0,
     )
+
+
+def _choose_campaign_name(name: str, manifest: Manifest, mode: str) -> str:
+    """Distinguish the campaigns of one read; '' for a generated name."""
+    ending = "-paired" if mode == PAIRED else ""
+    if not name:
+        return ""
+    return name + ("-readable" if manifest.unreadable_branches else "") + ending
+
+
+def _choose_test(
+    request: ReadRequest, measured: MeasuredFiles
+) -> tuple[str, dict[str, tuple[str, ...]], dict[str, str]]:
+    """Choose the shipped test that reads the files, its own axes, and keys of ``[settings]``."""
+    format_ = measured.manifest.files[0].layout.format
+    if request.threads > 1:
+        event_column, columns = measured.choose_columns(request.branches)
+        axes = {
+            "format": (format_,),
+            "threads": (str(request.threads),),
+            "branches": (",".join(columns),),
+        }
+        # The filter keeps all events.
+        keys = {"settings.filter": event_column, "settings.minimum": str(-(2**62))}
+        return _THREADS_TEST, axes, keys
+    all_branches = "readable" if measured.manifest.unreadable_branches else "1.0"
+    own_axes = {"branches": (request.branches or all_branches,)}
+    if format_ == RNTUPLE:
+        return "rntuple-read", {**own_axes, "format": (RNTUPLE,)}, {}
+    return "ttree-read", own_axes, {}
 
 
 def _choose_counts(manifest: Manifest, mode: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ from treehammer.progress import no_progress
 from treehammer.submit.cli import read_command
 from treehammer.submit.lifecycle import file_read
 from treehammer.submit.lifecycle.file_read import (
+    MeasuredFiles,
     OpenedFiles,
     ReadRequest,
     choose_releases,
@@ -30,6 +31,7 @@ from treehammer.submit.lifecycle.file_read import (
 from treehammer.submit.planning.plan import Plan
 
 RELEASES = ("6.38.00", "6.40.00")
+TYPES = {"a": "Int_t", "b": "Float_t[a]"}
 SOFTWARE = {root: SoftwareRequest(root, "wheel", root, "/nowhere") for root in RELEASES}
 
 
@@ -42,14 +44,15 @@ def files(tmp_path: Path) -> OpenedFiles:
 
 def make_named_manifest(files: OpenedFiles, **origin: Any) -> Manifest:
     manifest = make_manifest()
-    file = replace(manifest.files[0], name=files.names[0])
+    layout = replace(manifest.files[0].layout, format="ttree")
+    file = replace(manifest.files[0], name=files.names[0], layout=layout)
     return Manifest("tiny", (file,), {"branches": ["a", "b"], **origin})
 
 
 def plan(files: OpenedFiles, folder: Path, *, mode: str = SOLO, **changes: Any) -> Plan:
-    manifest = changes.pop("manifest", make_named_manifest(files))
+    measured = MeasuredFiles(changes.pop("manifest", make_named_manifest(files)), TYPES)
     request = ReadRequest(RELEASES, **changes)
-    return plan_read(request, files, manifest, SOFTWARE, make_settings(folder), mode=mode)
+    return plan_read(request, files, measured, SOFTWARE, make_settings(folder), mode=mode)
 
 
 def test_local_files_are_read_where_they_are(files: OpenedFiles, tmp_path: Path) -> None:
@@ -133,6 +136,16 @@ def test_unreadable_branches_are_left_out(files: OpenedFiles, tmp_path: Path) ->
     assert execution.unreadable_branches == ("b",)
 
 
+def test_campaigns_of_one_read_have_different_names(files: OpenedFiles, tmp_path: Path) -> None:
+    odd = make_named_manifest(files, **{UNREADABLE_BRANCHES: {"b": "no dictionary"}})
+    names = [
+        plan(files, tmp_path, name="mine", mode=mode, **changes).campaign_name
+        for changes in ({}, {"manifest": odd})
+        for mode in (SOLO, PAIRED)
+    ]
+    assert names == ["mine", "mine-paired", "mine-readable", "mine-readable-paired"]
+
+
 def test_pattern_that_matches_nothing_is_refused(files: OpenedFiles, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--branches c\*: .*no branch matches 'c\*'"):
         plan(files, tmp_path, branches="c*")
@@ -161,6 +174,44 @@ def test_small_files_are_read_more_often(files: OpenedFiles, tmp_path: Path) -> 
     ]
 
 
+def test_threads_read_columns_of_numbers(files: OpenedFiles, tmp_path: Path) -> None:
+    planned = plan(files, tmp_path, threads=2)
+    assert planned.pinned_test.definition.name == "rdf-read"
+    assert planned.pinned_test.definition.settings["filter"] == "a"
+    variant = planned.jobs[0].spec.executions[0].variant
+    expected = {"branches": "a,b", "threads": 2, "format": "ttree"}
+    assert {key: variant[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "types, patterns, message",
+    [
+        ({"a": "Int_t", "b": "TLorentzVector"}, "*", r"must hold numbers: not b\n"),
+        ({"a": "Int_t", "b": "string"}, "c", "no branch matches 'c'"),
+        ({"a": "vector<float>", "b": "text"}, "", "no column has one number for each event"),
+    ],
+)
+def test_columns_that_threads_cannot_read_are_refused(
+    types: dict[str, str], patterns: str, message: str, files: OpenedFiles
+) -> None:
+    measured = MeasuredFiles(make_named_manifest(files), types)
+    with pytest.raises(ConfigError, match=message):
+        measured.choose_columns(patterns)
+
+
+def test_columns_of_all_kinds_of_numbers_are_chosen(files: OpenedFiles) -> None:
+    types = {
+        **dict.fromkeys(("ULong64_t", "std::int32_t", "Double_t[10]", "vector<float>"), ""),
+        **dict.fromkeys(("text", "Bool_t", "vector<vector<float> >", "std::string", "BASE"), ""),
+    }
+    manifest = make_named_manifest(files, branches=[*types])
+    measured = MeasuredFiles(manifest, {name: name for name in types})
+    assert measured.choose_columns("") == (
+        "ULong64_t",
+        ["ULong64_t", "std::int32_t", "Double_t[10]", "vector<float>"],
+    )
+
+
 def test_file_of_which_nothing_can_be_read_is_refused(
     files: OpenedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +221,10 @@ def test_file_of_which_nothing_can_be_read_is_refused(
     filled = replace(manifest.files[0], layout=replace(manifest.files[0].layout, entries=1))
     with pytest.raises(DatasetError, match=r"no branch of 'events'\n  Branch a: Odd: no dict"):
         file_read.leave_out_unreadable(
-            replace(manifest, files=(filled,)), files, SOFTWARE["6.40.00"], no_progress
+            MeasuredFiles(replace(manifest, files=(filled,)), TYPES),
+            files,
+            SOFTWARE["6.40.00"],
+            no_progress,
         )
 
 
@@ -199,9 +253,9 @@ def test_failed_read_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         read_command,
         "describe_files",
-        lambda files, *_, **__: make_named_manifest(files),
+        lambda files, *_, **__: MeasuredFiles(make_named_manifest(files), TYPES),
     )
-    monkeypatch.setattr(read_command, "leave_out_unreadable", lambda manifest, *_: manifest)
+    monkeypatch.setattr(read_command, "leave_out_unreadable", lambda measured, *_: measured)
     result = user.invoke_command("read", str(path), "--root", "6.40.00", "--json")
     assert "ROOT 6.40.00 is not installed" in str(result.exception)
     assert not user.settings.data_dir.exists()
