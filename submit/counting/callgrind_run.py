@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from treehammer.collectors.job_spec import ExecutionSpec, JobSpec
-from treehammer.collectors.record.failures import ExecutionError
+from treehammer.collectors.record.failures import ExecutionError, Failure
 from treehammer.collectors.software import providers
+from treehammer.collectors.worker.payload.crash_report import describe_crash
+from treehammer.collectors.worker.payload.payload_failures import name_cause
 from treehammer.collectors.worker.run.input_files import find_common_folder
 from treehammer.collectors.worker.run.job_runner import locate_kit
 from treehammer.collectors.worker.run.payload_preparation import PAYLOAD_JOB_FORMAT
@@ -24,9 +26,9 @@ from treehammer.submit.counting.callgrind_output import CallgrindProfile, parse_
 
 #: Passes of an execution: one that loads libraries and fills caches, and the counted one.
 PASSES = 2
-#: Characters of the payload's output that an error repeats.
 #: Seconds that valgrind may take to report its version.
 _START_TIMEOUT_S = 60
+#: Characters of the payload's output that an error repeats.
 _MAX_EXCERPT = 2000
 _REMEDY = "Install valgrind, e.g. apt install valgrind."
 
@@ -109,10 +111,10 @@ def count_read(
             f"--callgrind-out-file={output}",
             *command,
         ]
-        text = _run(wrapped, env, folder)
-        values = _read_values(folder / "result.json", text, where)
+        log = _run(wrapped, env, folder)
+        values = _read_values(folder / "result.json", log, where)
         if not output.is_file() or not values.get("events_read"):
-            raise CountingError("no event was read", where=where, hint=text)
+            raise CountingError("no event was read", where=where, hint=log[-_MAX_EXCERPT:])
         with output.open(encoding="utf-8", errors="replace") as stream:
             profile = parse_callgrind(stream, where)
     if not profile.total:
@@ -177,7 +179,7 @@ def _write_payload_job(
 
 
 def _run(command: list[str], env: Mapping[str, str], folder: Path) -> str:
-    """Run the command and return the end of its output."""
+    """Run the command and return its output."""
     log = folder / "log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
@@ -194,15 +196,16 @@ def _run(command: list[str], env: Mapping[str, str], folder: Path) -> str:
             process.send_signal(signal.SIGKILL)
             process.wait()
             raise
-    return log.read_text(encoding="utf-8", errors="replace")[-_MAX_EXCERPT:]
+    return log.read_text(encoding="utf-8", errors="replace")
 
 
-def _read_values(path: Path, text: str, where: str) -> Mapping[str, Any]:
+def _read_values(path: Path, log: str, where: str) -> Mapping[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise CountingError("the payload wrote no result", where=where, hint=text) from error
+        hint = describe_crash(log) or log[-_MAX_EXCERPT:]
+        raise CountingError("the payload wrote no result", where=where, hint=hint) from error
     if failure := document.get("failure"):
-        raise CountingError(str(failure["message"]), where=where)
+        raise CountingError(name_cause(Failure(**failure), log).message, where=where)
     values: Mapping[str, Any] = document["values"]
     return values

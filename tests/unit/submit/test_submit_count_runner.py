@@ -130,3 +130,19 @@ def test_uncountable_tests_are_refused_with_another_way(
     with pytest.raises(CountingError, match=limit) as caught:
         count_read(VALGRIND, job, spec, tmp_path, 50)
     assert "treehammer compare" in (caught.value.hint or "")
+
+
+def test_the_first_error_of_the_compiler_is_named(tmp_path: Path) -> None:
+    valgrind = tmp_path / "valgrind"
+    valgrind.write_text(
+        "#!/bin/sh\n"
+        'printf "read.py:9:31: error: no member\\n%09999d\\nread.py:10:8: error: later\\n" 0\n'
+        'echo \'{"failure": {"failure_class": "payload", "kind": "compile", "phase": "compile",'
+        ' "message": "the loop does not compile", "transient": false}}\' > $TREEHAMMER_RESULT\n'
+    )
+    valgrind.chmod(0o755)
+    job = make_local_plan(tmp_path / "reads").jobs[0].spec
+    spec = job.executions[0]
+    spec = replace(spec, software=replace(spec.software, provider="none"))
+    with pytest.raises(CountingError, match=r"not compile: read\.py:9:31: error: no member$"):
+        count_read(Valgrind(str(valgrind), "", "3.19.0"), job, spec, tmp_path, 50)
