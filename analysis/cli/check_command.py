@@ -25,6 +25,7 @@ from treehammer.optional_packages import require_package
 from treehammer.sql.auth.access_keys import load_user_key
 from treehammer.sql.cli.campaign_names import complete_campaigns
 from treehammer.sql.write.store import Store
+from treehammer.terminal import print_hint
 from treehammer.text_formatting import make_single_line
 from treehammer.web_addresses import is_allowed_address
 
@@ -208,7 +209,7 @@ def _print_states(states: Sequence[SubjectState], form: str, producer: str, verb
         from treehammer.analysis.alarms.plugin_output import format_plugin_output
 
         for state in states:
-            click.echo(format_plugin_output(state, verbose))
+            print_hint(format_plugin_output(state, verbose))
         return
     if form == MONIT:
         now_us = time.time_ns() // 1000

@@ -156,7 +156,7 @@ def print_progress(
 def _print_failures(tracker: CampaignTracker, groups: list[FailureGroup]) -> None:
     """Print the most frequent failures, each with a part of one log and its path."""
     for group in groups[:MAX_SHOWN_FAILURES]:
-        click.echo(f"\n{group.count} × {group.failure} at {group.site}: {group.message}")
+        print_hint(f"\n{group.count} × {group.failure} at {group.site}: {group.message}")
         if group.log:
             click.echo(textwrap.indent(group.log.rstrip(), "  | "))
         if (path := _find_log(tracker, group.execution)) is not None:
@@ -179,7 +179,7 @@ def _print_explanations(
         if explanation := explain_results(store, site, end_us, campaign.test_name, counts):
             sites_of.setdefault(str(explanation), []).append(site)
     for text, sites in sites_of.items():
-        click.echo(f"\n{join_names(sites)}: {text}")
+        print_hint(f"\n{join_names(sites)}: {text}")
     if len(ends_us) > MAX_EXPLAINED_SITES:
         click.echo(f"\nand {len(ends_us) - MAX_EXPLAINED_SITES} more sites: see their pages")
 

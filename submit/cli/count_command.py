@@ -22,7 +22,14 @@ from treehammer.submit.counting.callgrind_run import find_valgrind
 from treehammer.submit.counting.count_runner import CountResult
 from treehammer.submit.lifecycle.campaign_request import CampaignRequest, plan_request
 from treehammer.tables import TableColumn
-from treehammer.terminal import TABLE, on_interrupt, output_options, print_rows, progress_bar
+from treehammer.terminal import (
+    TABLE,
+    on_interrupt,
+    output_options,
+    print_hint,
+    print_rows,
+    progress_bar,
+)
 
 #: Events of each file that are counted by default.
 DEFAULT_EVENTS = 1000
@@ -85,7 +92,7 @@ def count(
         if counts and not no_store:
             _store_counts(settings, counts)
     for problem in found.problems:
-        click.echo(problem, err=True)
+        print_hint(problem, err=True)
     _print_counts(list(chain.from_iterable(counts)), found, a, b, form)
     return ExitCode.INFRASTRUCTURE if found.problems else ExitCode.DONE
 

@@ -13,7 +13,7 @@ from treehammer.submit.lifecycle.campaign_purge import (
     retention_reason,
 )
 from treehammer.submit.tracking.campaign_polling import make_tracker
-from treehammer.terminal import on_interrupt
+from treehammer.terminal import on_interrupt, print_hint
 from treehammer.text_formatting import format_size
 
 
@@ -52,7 +52,7 @@ def purge(settings: Settings, campaigns: tuple[str, ...], days: float | None) ->
         for row in chosen:
             freed += purge_campaign(tracker, row, settings)
     for line in tracker.describe_unknown_batch_systems():
-        click.echo(line, err=True)
+        print_hint(line, err=True)
     if not freed:
         raise NothingToDoError("nothing to remove")
     click.echo(f"{format_size(freed)} removed; the measurements are in the database")

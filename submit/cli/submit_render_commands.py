@@ -180,7 +180,7 @@ def submit(
     with on_interrupt("nothing was submitted"):
         # Check first: jobs that cannot report need no downloads.
         for line in job_reporting.check_service(settings, request.options):
-            click.echo(line, err=True)
+            print_hint(line, err=True)
         plan = campaign_request.plan_request(
             request, settings, fetch=not dry_run, bars=progress_bar
         )
@@ -267,7 +267,7 @@ def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:
         rows.append({"site": "total", "storage_site": "", **_sum_costs(costs)})
     print_rows(rows, columns, form=form)
     for note in plan.notes:
-        click.echo(note, err=True)
+        print_hint(note, err=True)
 
 
 def _sum_costs(costs: Sequence[SiteCost]) -> dict[str, Any]:
@@ -301,7 +301,7 @@ def render(
     """
     plan = campaign_request.plan_request(request, settings, fetch=False, bars=progress_bar)
     for note in plan.notes:
-        click.echo(note, err=True)
+        print_hint(note, err=True)
     with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
         service = job_reporting.reporting_for_preview(settings, plan.options)
         descriptions = render_jobs(plan, Path(folder), service=service, slots=settings.local_slots)

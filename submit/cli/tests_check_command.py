@@ -31,7 +31,7 @@ from treehammer.submit.planning.checks.content_checks import (
     DatasetContents,
     find_content_problems,
 )
-from treehammer.terminal import progress_bar
+from treehammer.terminal import print_hint, progress_bar
 
 __all__ = ["tests"]
 
@@ -67,7 +67,7 @@ def check(
         click.echo(json.dumps([checked.document for checked in found], indent=1))
     else:
         for checked in found:
-            click.echo(checked.describe())
+            print_hint(checked.describe())
     context.exit(max(checked.exit_code for checked in found))
 
 

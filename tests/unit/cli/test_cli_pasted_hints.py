@@ -120,3 +120,16 @@ def test_an_error_is_printed_with_the_options(
         cli_package.main()
     assert f"treehammer --data-dir {tmp_path} submit" in capsys.readouterr().err
     assert isinstance(cli_package.cli, click.Group)
+
+
+def test_texts_of_checks_and_failures_are_printed_with_the_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "read.py").write_text("print()\n")
+    text = '[test]\nname = "mine"\npayload = "read.py"\ndataset = "nowhere"\n'
+    (tmp_path / "test.toml").write_text(text)
+    arguments = ["treehammer", "--data-dir", str(tmp_path), "tests", "check", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit):
+        cli_package.main()
+    assert f"treehammer --data-dir {tmp_path} datasets add" in capsys.readouterr().out
