@@ -29,7 +29,7 @@ POSSIBLE_RANGE_S = (1e-12, 1e6)
 #: The same for headline metrics that a test states, in any unit.
 POSSIBLE_RANGE = (1e-12, 1e18)
 
-#: Facts of a ROOT build in addition to its version and commit.
+#: Facts of a ROOT build and of the loop's compiler, in addition to version and commit.
 BUILD_FACTS = (
     "root_platform",
     "root_compiler",
@@ -40,6 +40,7 @@ BUILD_FACTS = (
     "lzma_version",
     "lz4_version",
     "zstd_version",
+    "loop_compiler",
 )
 
 #: Properties outside the variant that can be compared like an axis -> attribute of a sample.

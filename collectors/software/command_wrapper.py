@@ -27,8 +27,8 @@ PLACEHOLDERS = {
     "payload": "folder of the test's files",
     "kit": "folder of the payload kit",
     "input": "folder that holds all local input files",
-    "folders": "all of these, separated by commas, as apptainer's --bind takes them, and the folder "
-    "in which the test builds libraries",
+    "folders": "all of these, separated by commas, as apptainer's --bind takes them, and the folders "
+    "in which the test's libraries and its loop are built",
 }
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _REMOTE_IMAGE = re.compile(r"(docker|oras|library|shub|https?)://")
@@ -114,8 +114,8 @@ def setup_wrap(
         request: from :func:`parse_wrap`.
         base: environment to start from.
         kit: folder of the package ``treehammer_kit``.
-        folders: ``work``, ``payload`` and ``input``, by default the current folder; ``build`` if
-            the test builds libraries.
+        folders: ``work``, ``payload`` and ``input``, by default the current folder; ``build`` and
+            ``loops`` if the test's libraries and its loop are built there.
 
     Raises:
         ExecutionError: kind ``broken`` (the prefix fails or hides a folder) or ``missing`` (no ROOT).
@@ -123,7 +123,7 @@ def setup_wrap(
     here = os.getcwd()
     known = {name: folders.get(name, here) for name in ("work", "payload", "input")}
     known["kit"] = kit
-    built = [folders["build"]] if "build" in folders else []
+    built = [folders[name] for name in ("build", "loops") if name in folders]
     needed = list(dict.fromkeys([*known.values(), *built]))
     known["folders"] = ",".join(needed)
 

@@ -124,6 +124,7 @@ DIMENSIONS = (
             "lz4_version",
             "zstd_version",
             "libcore_sha256",
+            "loop_compiler",
         ),
     ),
     # Other loaded software: some kilobytes, equal for all jobs of a campaign.

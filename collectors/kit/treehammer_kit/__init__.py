@@ -17,9 +17,10 @@ Python 3.9 and later.
 from __future__ import annotations
 
 import time
-from typing import Any, List, NoReturn, Optional
+from typing import Any, Dict, List, NoReturn, Optional
 
-from . import instruction_counting, pass_summary, root_engine, turn_server
+from . import instruction_counting, loop_libraries, pass_summary, root_engine, turn_server
+from .loop_libraries import CLING, LoopSource
 from .payload_report import PayloadReport, check_equal_passes, perform_with_root, run_payload
 from .payload_task import COMPILE, RNTUPLE, PayloadError, PayloadTask
 from .read_passes import ReadPasses
@@ -47,15 +48,29 @@ def run(
             releases can read by turns (``mode = "paired"``).
     """
 
+    def describe_loop(task: PayloadTask) -> LoopSource:
+        chosen = ntuple if task.format == RNTUPLE else code
+        return root_engine.describe_loop(task, chosen, function)
+
     def perform(task: PayloadTask, report: PayloadReport) -> None:
-        loop = ntuple if task.format == RNTUPLE else code
+        loop = describe_loop(task)
+        libraries = None
+        if task.kind != "checksum":
+            libraries = loop_libraries.find_libraries(task, loop)
+            report.values["loop_compiler"] = libraries.compiler if libraries else CLING
         perform_with_root(
             task,
             report,
-            lambda root: _PayloadExecution(report, turns).run(root, task, loop, function),
+            lambda root: _PayloadExecution(report, turns).run(root, task, loop.code, function),
+            libraries,
         )
 
-    run_payload(perform, folder)
+    def build(base: str, task: PayloadTask) -> Dict[str, Any]:
+        from . import loop_compilation  # needed once for a job
+
+        return loop_compilation.build_libraries(base, task, describe_loop(task))
+
+    run_payload(perform, folder, build)
 
 
 class _PayloadExecution:

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <initializer_list>
 #include <ucontext.h>
 #include <unistd.h>
 

@@ -85,6 +85,13 @@ public:
    }
 };
 
+/// Load the library for this URL, ahead of the timed opening.
+inline void LoadPlugin(const std::string &url)
+{
+   if (auto *handler = gROOT->GetPluginManager()->FindHandler("TFile", url.c_str()))
+      handler->LoadPlugin();
+}
+
 struct BranchInfo {
    std::string name;
    Long64_t zip_bytes = 0;
@@ -283,12 +290,11 @@ public:
    double run_queue_s = -1;
    Turn turn; // the last one
 
-   /// Load the library for this URL, ahead of the timed opening.
-   static void LoadPlugin(const std::string &url)
-   {
-      if (auto *handler = gROOT->GetPluginManager()->FindHandler("TFile", url.c_str()))
-         handler->LoadPlugin();
-   }
+   /// Count the events of the last turn.
+   Long64_t CountTurnEvents() const { return turn.events; }
+
+   /// The last turn's answer of the turn protocol.
+   std::string DescribeTurn() const { return turn.Answer(); }
 
    /// Whether RDataFrame finds the tree or RNTuple of this path; untimed.
    bool IsFoundByDataFrame(const std::string &path) const { return IsFoundByGet(*fFile, path); }

@@ -96,5 +96,12 @@ inline HardwareCounters &TheHardwareCounters()
    return counters;
 }
 
+/// Open the counters of the loop; return the reasons for refused ones, '' for none.
+inline std::string OpenHardwareCounters()
+{
+   TheHardwareCounters().OpenHardwareEvents();
+   return TheHardwareCounters().problems;
+}
+
 } // namespace treehammer
 #endif

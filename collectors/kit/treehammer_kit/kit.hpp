@@ -143,6 +143,7 @@ public:
    FriendTrees friends; // detached from the tree, so that they are not read
 
    bool Open(const std::string &url) { return OpenFile(url, current); }
+   void SetSetting(const std::string &name, const std::string &value) { current.settings[name] = value; }
 
    bool GetTree(const std::string &name)
    {
@@ -161,6 +162,12 @@ public:
       entries_total = current.tree->GetEntries();
       return WithoutErrors("open", "getting the tree of");
    }
+
+   /// List the branches; untimed.
+   std::vector<BranchInfo> Survey() const { return treehammer::Survey(current.tree); }
+
+   /// List the branches with another number of entries than the tree; untimed.
+   BranchLengths OtherLengths() const { return FindOtherLengths(*current.tree); }
 
    /// Entries of each cluster; untimed.
    std::vector<Long64_t> ClusterEntries() const
@@ -188,6 +195,9 @@ public:
       for (auto entry : fEntries)
          fEntryList->Enter(entry);
    }
+
+   /// Count the chosen events.
+   Long64_t CountEvents() const { return current.entries.size(); }
 
    /// The order of these calls matters: TTreePerfStats created after AddBranchToCache costs 60 % CPU.
    bool Prepare(Long64_t cache_bytes, bool all_branches, const std::vector<int> &selected)

@@ -53,9 +53,6 @@ class NTuplePasses(ReadPasses):
         raise_on_failure(reader, good, "get_tree", url)
         return reader
 
-    def _list_branches(self, reader: Any) -> Any:
-        return reader.Survey()
-
     def _sum_zip_bytes(self, reader: Any, positions: List[int]) -> int:
         return int(reader.ZipBytes(positions))
 

@@ -95,6 +95,7 @@ public:
    bool cluster_cache = false;
 
    bool Open(const std::string &url) { return OpenFile(url, current); }
+   void SetSetting(const std::string &name, const std::string &value) { current.settings[name] = value; }
 
    /// Read anchor, header, footer and page lists; later, as many clusters at once (0: ROOT's choice).
    bool GetTree(const std::string &name, bool with_cluster_cache, unsigned clusters = 0)
@@ -151,6 +152,9 @@ public:
       fEntries = SampleEntries(total, fraction, seed);
       current.entries = Entries(fEntries);
    }
+
+   /// Count the chosen events.
+   Long64_t CountEvents() const { return current.entries.size(); }
 
    /// Connect the selected fields; only connected fields are read.
    bool Prepare(const std::vector<int> &selected)

@@ -8,7 +8,7 @@ import traceback
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Mapping, NoReturn, Optional, Sequence
 
-from . import build_facts, extensions, root_engine, value_checksum
+from . import build_facts, extensions, loop_libraries, root_engine, value_checksum
 from .payload_task import PayloadError, PayloadTask, write_result
 
 
@@ -34,18 +34,26 @@ class PayloadReport:
 
 
 def run_payload(
-    perform: Callable[[PayloadTask, PayloadReport], None], folder: Optional[str] = None
+    perform: Callable[[PayloadTask, PayloadReport], None],
+    folder: Optional[str] = None,
+    build: Optional[Callable[[str, PayloadTask], Dict[str, Any]]] = None,
 ) -> NoReturn:
     """Perform the task of ``job.json``, write the result, and exit.
 
     Args:
         perform: performs the task and fills in the report.
         folder: the payload's folder, base of ``@file``; by default the script's.
+        build: builds libraries for the task below a folder, where the worker asks for that alone;
+            returns the result's values.
     """
 
     def perform_job(job: str, report: PayloadReport) -> None:
         task = PayloadTask.read(job, folder or os.path.dirname(os.path.abspath(sys.argv[0])))
-        perform(task, report)
+        base = os.environ.get(loop_libraries.BUILD_VARIABLE)
+        if base is None:
+            perform(task, report)
+        elif build:
+            report.values.update(build(base, task))
 
     report_job("treehammer_kit", perform_job)
 
@@ -84,14 +92,23 @@ def report_job(kit: str, perform: Callable[[str, PayloadReport], None]) -> NoRet
 
 
 def perform_with_root(
-    task: PayloadTask, report: PayloadReport, run_timed: Callable[[Any], None]
+    task: PayloadTask,
+    report: PayloadReport,
+    run_timed: Callable[[Any], None],
+    libraries: Optional[loop_libraries.LoopLibraries] = None,
 ) -> None:
     """Load ROOT, compute the checksum or run the timed part, and report the facts of this ROOT.
 
+    Args:
+        task: the execution.
+        report: takes the values.
+        run_timed: runs the timed part with ROOT.
+        libraries: libraries of kit and loop, if they were compiled.
+
     Raises:
-        PayloadError: ROOT cannot be imported, or the checksum or the timed part fails.
+        PayloadError: ROOT cannot be loaded, or the checksum or the timed part fails.
     """
-    root, imported = root_engine.load_root()
+    root, imported = root_engine.load_root(libraries)
     report.values.update(imported)
     report.values.update(build_facts.collect_build_facts(root))
     extensions.load_extensions(root, task.libraries, task.imports, task.folder)

@@ -72,7 +72,7 @@ class ReadPasses:
         self._turns_reader: Any = None
         self._turns_url = ""
         for url in task.urls:
-            root.treehammer.Reader.LoadPlugin(url)
+            root.treehammer.LoadPlugin(url)
 
     def run_pass(self) -> PassRead:
         """Read every file once.
@@ -91,7 +91,7 @@ class ReadPasses:
         self._turns_url = self._task.urls[number]
         self._turns_reader = self._open_prepared(self._turns_url)
         self._turns_reader.StartTurns()
-        return int(self._turns_reader.current.entries.size())
+        return int(self._turns_reader.CountEvents())
 
     def run_turn(self, first: int, last: int) -> str:
         """Read the entries at positions [first, last); return the figures of this turn.
@@ -101,14 +101,14 @@ class ReadPasses:
         """
         reader = self._turns_reader
         raise_on_failure(reader, reader.RunTurn(first, last), "loop", self._turns_url)
-        events = int(reader.turn.events)
+        events = int(reader.CountTurnEvents())
         if events > last - first:
             message = (
                 f"the loop read {events} events in a turn of {last - first}: it must read "
                 "pass.entries alone, or the payload call treehammer_kit.run(..., turns=False)"
             )
             raise PayloadError("payload", "turns", "loop", message)
-        return str(reader.turn.Answer())
+        return str(reader.DescribeTurn())
 
     def close_turns(self) -> List[FileRead]:
         """Close a file that was read in turns; return its figures."""
@@ -180,7 +180,7 @@ class ReadPasses:
         raise_on_failure(reader, self._prepare(reader, choice), "prepare", url)
         for name, value in task.settings.items():
             text = value if isinstance(value, str) else json.dumps(value)
-            reader.current.settings[name] = text
+            reader.SetSetting(name, text)
         return reader
 
     def _count_eligible(self, reader: Any) -> int:
@@ -248,7 +248,7 @@ class ReadPasses:
 
     def _list_branches(self, reader: Any) -> Any:
         """List the branches, or the fields that represent them."""
-        return self._root.treehammer.Survey(reader.current.tree)
+        return reader.Survey()
 
     def _sum_zip_bytes(self, reader: Any, positions: List[int]) -> int:
         sizes = [int(item.zip_bytes) for item in self._list_branches(reader)]
@@ -265,7 +265,7 @@ class ReadPasses:
         chosen = set(selected)
         return {
             str(item.first): int(item.second)
-            for item in self._root.treehammer.FindOtherLengths(reader.current.tree)
+            for item in reader.OtherLengths()
             if str(item.first).partition("/")[0] in chosen
         }
 

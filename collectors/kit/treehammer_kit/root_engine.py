@@ -1,4 +1,4 @@
-"""Untimed preparation of ROOT in this process: import, warm-up of the JIT, compilation."""
+"""Untimed preparation of ROOT in this process: loading, warm-up, compilation by the interpreter."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import faulthandler
 import os
 import resource
 import signal
-import sys
 import tempfile
 import time
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Sequence, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
+from .compiled_kit import CompiledRoot
+from .loop_libraries import LoopLibraries, LoopSource, mark_lines
 from .ntuple_passes import NTuplePasses, summarize_ntuple_passes
 from .pass_summary import PassRead, summarize_tree_passes
 from .payload_task import RNTUPLE, TTREE, PayloadError, PayloadTask
@@ -26,32 +27,48 @@ _DATAFRAME_CLUSTERS = "ROOT_RNTUPLE_CLUSTERBUNCHSIZE"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def load_root() -> Tuple[Any, Dict[str, Any]]:
-    """Import ROOT; return the module and the time it took, by catalogue name.
+def load_root(libraries: Optional[LoopLibraries] = None) -> Tuple[Any, Dict[str, Any]]:
+    """Load ROOT; return the module and the time it took, by catalogue name.
+
+    Args:
+        libraries: the kit's library, which takes the place of PyROOT and the interpreter.
 
     Raises:
-        PayloadError: ROOT cannot be imported.
+        PayloadError: ROOT cannot be loaded.
     """
     wall, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the wheels announce that they are pre-releases
-            import ROOT
-
-            # ROOT 6.40 is loaded lazily, at the first use of an attribute.
-            ROOT.gROOT.SetBatch(True)
-            ROOT.gErrorIgnoreLevel = ROOT.kWarning
-            configure_crash_handling()
-    except ImportError as error:
+        root = _load_compiled_root(libraries) if libraries else _import_root()
+    except (ImportError, OSError) as error:
         raise PayloadError(
             "software-setup", "broken", "import", f"cannot import ROOT: {error}"
         ) from error
     after = resource.getrusage(resource.RUSAGE_SELF)
-    return ROOT, {
+    return root, {
         "import_wall_s": time.monotonic() - wall,
         "import_user_s": after.ru_utime - before.ru_utime,
         "import_sys_s": after.ru_stime - before.ru_stime,
     }
+
+
+def _load_compiled_root(libraries: LoopLibraries) -> CompiledRoot:
+    root = CompiledRoot(libraries.kit, libraries.loop)
+    root.gROOT.SetBatch()
+    configure_crash_handling()
+    root.treehammer.PrintFramesOfCrashes()
+    return root
+
+
+def _import_root() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the wheels announce that they are pre-releases
+        import ROOT
+
+        # ROOT 6.40 is loaded lazily, at the first use of an attribute.
+        ROOT.gROOT.SetBatch(True)
+        ROOT.gErrorIgnoreLevel = ROOT.kWarning
+        configure_crash_handling()
+    return ROOT
 
 
 def configure_crash_handling() -> None:
@@ -169,18 +186,28 @@ def select_reader(root: Any, task: PayloadTask) -> FormatReader:
             "treehammer_columns.run_dataframe() reads with several",
         )
     set_prefetching(root, task)
-    compile_kit(root)
-    if task.format == RNTUPLE:
-        compile_ntuple_header(root, "ntuple_reader.hpp")
+    if not isinstance(root, CompiledRoot):
+        compile_kit(root)
+        if task.format == RNTUPLE:
+            compile_ntuple_header(root, "ntuple_reader.hpp")
     return _FORMATS[task.format]
 
 
+def describe_loop(task: PayloadTask, code: str, function: str) -> LoopSource:
+    """Describe the loop that a payload has for the task's format."""
+    argument = _FORMATS[task.format].loop_argument
+    return LoopSource(code, function, argument, task.format == RNTUPLE, task.folder)
+
+
 def compile_loop(root: Any, code: str, function: str, format_: FormatReader) -> None:
-    """Compile the payload's loop and install it as the timed loop.
+    """Compile the payload's loop, or load it, and install it as the timed loop.
 
     Raises:
         PayloadError: the code does not compile, or does not define ``function``.
     """
+    if isinstance(root, CompiledRoot):
+        root.load_loop(format_.loop_name)
+        return
     wanted = f"void {function}(treehammer::{format_.loop_argument} &pass)"
     if not code:
         raise PayloadError(
@@ -205,24 +232,12 @@ def declare_payload_code(root: Any, code: str) -> bool:
 
     The compiler's messages name the line of the script that contains the code.
     """
-    script = sys.argv[0]
-    try:
-        with open(script, encoding="utf-8") as stream:
-            text = stream.read()
-    except (OSError, ValueError):
-        text = ""
-    at = text.find(code)
-    if at >= 0:
-        line = text.count("\n", 0, at) + 1
-        code = f'#line {line} "{os.path.basename(script)}"\n{code}'
-    return bool(root.gInterpreter.Declare(f"#pragma cling optimize(2)\n{code}"))
+    return bool(root.gInterpreter.Declare(f"#pragma cling optimize(2)\n{mark_lines(code)}"))
 
 
 def open_hardware_counters(root: Any) -> Dict[str, str]:
     """Open the processor's counters; return the reason for missing ones by catalogue name."""
-    counters = root.treehammer.TheHardwareCounters()
-    counters.OpenHardwareEvents()
-    problems = str(counters.problems)
+    problems = str(root.treehammer.OpenHardwareCounters())
     return {"hw_counters_missing": problems} if problems else {}
 
 

@@ -25,6 +25,7 @@ class JobContext:
         signals: the worker's signals.
         common_start: lets executions of a load test start together; None for other tests.
         builds: failures of the builds in folders, None for success.
+        loops: folders of the libraries of compiled loops, '' for none.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class JobContext:
     ) -> None:
         self.common_start = common_start
         self.builds: Dict[str, Optional[Failure]] = {}
+        self.loops: Dict[str, str] = {}
         self.job = job
         self.job_folder = job_folder
         self.output = output

@@ -8,8 +8,9 @@ import re
 import resource
 import shutil
 import time
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, ExecutionSpec, InputFile, Scalar
 from ...shared_files import local_path, write_atomically
@@ -19,7 +20,7 @@ from ..payload.recorder_plugin import RecorderPlugin
 from ..payload.root_settings import write_root_settings
 from ..probes import credential_checks, page_cache, storage_door
 from ..start.common_start import LoadStart
-from . import input_files, library_build, remote_copy, server_settings
+from . import input_files, library_build, loop_build, remote_copy, server_settings
 from .execution_record import ExecutionRecord
 from .job_context import JobContext
 
@@ -84,6 +85,9 @@ class PayloadPreparation:
         self._recorder: Optional[RecorderPlugin] = None
         self._payload = context.job.payload_of(spec)
         self._build_folder = library_build.locate_build(context, spec)
+        self._loops_folder = ""
+        if loop_build.has_loop(context, spec):
+            self._loops_folder = loop_build.locate_base(context, spec)
         if self._payload.record and spec.kind != CHECKSUM:
             self._recorder = RecorderPlugin(folder, context.output, name)
 
@@ -99,6 +103,7 @@ class PayloadPreparation:
         os.makedirs(self._folder)
         setup = self._setup_root()
         self._build_libraries(setup)
+        self._build_loop(setup)
         spec = self._prepare_inputs(setup)
         self._probe_door(spec)
         self._record.phase = "setup"
@@ -143,10 +148,13 @@ class PayloadPreparation:
         """List the folders, besides the kit, that a payload in a container needs."""
         if self._build_folder:
             os.makedirs(self._build_folder, exist_ok=True)  # as a container expects
+        if self._loops_folder:
+            os.makedirs(self._loops_folder, exist_ok=True)
         return {
             "work": self._folder,
             "payload": self._context.locate_payload(self._spec),
             **({"build": self._build_folder} if self._build_folder else {}),
+            **({"loops": self._loops_folder} if self._loops_folder else {}),
             # Staged files are below the work folder.
             "input": input_files.find_common_folder(self._spec.files) or self._folder,
         }
@@ -157,13 +165,30 @@ class PayloadPreparation:
             return
         self._record.phase = library_build.BUILD
         is_first = not library_build.is_built(self._context, self._build_folder)
+        with self._timing_build() if is_first else nullcontext():
+            library_build.build_libraries(self._context, self._spec, setup, self._build_folder)
+
+    def _build_loop(self, setup: providers.SoftwareSetup) -> None:
+        """Build the payload's loop, unless an earlier execution did."""
+        context, spec = self._context, self._spec
+        if not self._loops_folder or loop_build.is_loop_built(context, spec):
+            return
+        self._write_payload_job(spec)
+        variables = {**self._payload_environment(spec), **self._library_environment(setup)}
+        with self._timing_build():
+            loop_build.build_loop(context, spec, setup, self._folder, variables)
+
+    @contextmanager
+    def _timing_build(self) -> Iterator[None]:
+        """Add the time of a block to that of the execution's builds."""
         start, cpu = time.monotonic(), _own_and_children_cpu_s()
         try:
-            library_build.build_libraries(self._context, self._spec, setup, self._build_folder)
+            yield
         finally:
-            if is_first:
-                self._record.values["build_wall_s"] = time.monotonic() - start
-                self._record.values["build_cpu_s"] = _own_and_children_cpu_s() - cpu
+            values = self._record.values
+            values["build_wall_s"] = values.get("build_wall_s", 0.0) + time.monotonic() - start
+            spent = _own_and_children_cpu_s() - cpu
+            values["build_cpu_s"] = values.get("build_cpu_s", 0.0) + spent
 
     def _library_environment(self, setup: providers.SoftwareSetup) -> Dict[str, str]:
         build = self._payload.build
@@ -272,6 +297,9 @@ class PayloadPreparation:
             "TREEHAMMER_KIND": spec.kind,
             **{f"TREEHAMMER_AXIS_{axis.upper()}": text for axis, text in axes.items()},
         }
+        libraries = loop_build.find_loop_libraries(self._context, spec)
+        if libraries and self._loops_folder:
+            env[loop_build.LOOP_LIBRARIES_VARIABLE] = libraries
         if JOB_MARK_VARIABLE in self._context.base_env:
             env[JOB_MARK_VARIABLE] = self._context.base_env[JOB_MARK_VARIABLE]
         if self._load_start is not None:

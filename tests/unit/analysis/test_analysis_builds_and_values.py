@@ -29,6 +29,16 @@ def test_different_compiler_prevents_verdict() -> None:
     assert not found.regressed
 
 
+def test_loop_compiled_differently_prevents_verdict() -> None:
+    samples = [
+        replace(s, build={**s.build, "loop_compiler": "cling" if is_b(s) else "g++ 12.2.0 -O2"})
+        for s in SimulatedCampaign(effect=0.06).samples()
+    ]
+    (row,) = rows(ask(samples))
+    assert row.verdict == Verdict.BUILD_DIFFERS
+    assert evidence(row).build == ("loop compiler g++ 12.2.0 -O2 → cling",)
+
+
 def test_compiler_package_difference_is_listed_and_ignored() -> None:
     packaged = "c++ (GCC) 14.2.1 20250110 (Red Hat 14.2.1-{})".format
     samples = [

@@ -112,7 +112,7 @@ _TABLES = {
         id:int root_provider:text? root_version:text? root_commit:text? root_platform:text?
         root_compiler:text? root_flags:text? root_cxx_standard:text? root_features:long?
         zlib_version:text? lzma_version:text? lz4_version:text? zstd_version:text?
-        libcore_sha256:text?
+        libcore_sha256:text? loop_compiler:text?
     """,
     "status_change": """
         id:key subject_kind:word site:text? rule:word? state:word previous:word since_us:int

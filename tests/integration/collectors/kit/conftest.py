@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -214,6 +214,7 @@ def run_payload(
         fresh: bool = False,
         may_crash: bool = False,
         missing_branches: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
         **axes: Any,
     ) -> PayloadOutcome:
         job, result = folder / "job.json", folder / "result.json"
@@ -240,6 +241,7 @@ def run_payload(
             )
         )
         env = {**setup.env, "TREEHAMMER_JOB": str(job), "TREEHAMMER_RESULT": str(result)}
+        env.update(variables or {})
         command = setup.build_command("macro" if payload.suffix == ".C" else "python", str(payload))
         if fresh:
             done = subprocess.run(
