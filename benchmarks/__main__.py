@@ -17,6 +17,8 @@ from benchmarks.analysis import (
     paired_campaigns,
     planted_causes,
     release_comparison,
+    sequential_resampling,
+    side_bias,
     verdict_error_rates,
     verdict_simulation,
 )
@@ -60,6 +62,7 @@ SIMPLE_BENCHMARKS: Mapping[str, ModuleType] = {
     "change-replay": change_replay,
     "tls": tls_cost,
     "bisection": bisection_simulation,
+    "sequential": sequential_resampling,
     "patrol": patrol_kills,
     "walk": page_walk,
 }
@@ -67,6 +70,7 @@ SIMPLE_BENCHMARKS: Mapping[str, ModuleType] = {
 CONFIGURABLE_BENCHMARKS: Mapping[str, ModuleType] = {
     "aa": aa_jobs,
     "paired": paired_campaigns,
+    "sides": side_bias,
     "releases": release_comparison,
     "verdicts": verdict_error_rates,
     "scale": scaling,
@@ -86,7 +90,7 @@ CONFIGURABLE_BENCHMARKS: Mapping[str, ModuleType] = {
 }
 BENCHMARK_NAMES = (*SIMPLE_BENCHMARKS, *CONFIGURABLE_BENCHMARKS)
 #: Take hours or install other tools: run only when named.
-EXPLICIT_ONLY = ("releases", "paired", "peers", "changes", "change-replay", "patrol-story")
+EXPLICIT_ONLY = ("releases", "paired", "sides", "peers", "changes", "change-replay", "patrol-story")
 
 
 def main() -> int:

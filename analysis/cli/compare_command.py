@@ -190,10 +190,14 @@ def compare_selected(
     """Compare each further value with the first and store the verdicts."""
     # scipy takes a third of a second to load, which no other command should pay for.
     from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
-    from treehammer.analysis.samples.headline_rows import load_headline_rows
+    from treehammer.analysis.samples.headline_rows import (
+        load_earlier_checksums,
+        load_headline_rows,
+    )
 
     columns = (*SAMPLE_COLUMNS, *COUNTER_NAMES)
     rows = load_headline_rows(store, selection, columns)
+    rows += load_earlier_checksums(store, rows, columns)
     counted = [CountedSample.from_row(row) for row in rows]
     if not counted:
         raise NothingToDoError("no measurement is selected", where=str(selection))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from treehammer.collectors.job_spec import CHECKSUM
 from treehammer.collectors.record.latency_histogram import QUANTILES
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.operation_steps import CLIENT, MAIN_OPERATIONS
@@ -48,12 +49,12 @@ def load_headline_rows(
     metrics = {metric for statement in stated.values() for metric in statement.headline}
     added = [one.name for one in metrics if not one.figure and one.name in METRICS_BY_NAME]
     wanted = tuple(dict.fromkeys((*columns, *sorted(added))))
-    looks = campaign_queries.fetch_sequential_plans(store)
+    sequential = campaign_queries.fetch_sequential_plans(store)
     with store.snapshot() as snapshot:
         rows: list[Row] = []
         for measured in snapshot.measurements(selection, wanted):
-            if measured["campaign_id"] in looks:
-                measured["looks"] = looks[measured["campaign_id"]]
+            if plan := sequential.get(str(measured["campaign_id"])):
+                measured["looks"] = len(plan["looks"])
             rows.append(measured)
             if len(rows) % _PROGRESS_ROWS == 0:
                 on_progress(len(rows))
@@ -86,6 +87,25 @@ def load_metric_rows(
         _add_own_metrics(snapshot, selection, rows)
         _add_figures(snapshot, selection, rows)
     return rows
+
+
+def load_earlier_checksums(
+    store: ResultsReader, rows: Iterable[Row], columns: Sequence[str]
+) -> list[Row]:
+    """Load the checksum executions of earlier campaigns that the campaigns of some rows rely on.
+
+    Args:
+        store: the database.
+        rows: of :func:`load_headline_rows`.
+        columns: those of the rows.
+    """
+    sequential = campaign_queries.fetch_sequential_plans(store)
+    present = {str(row["campaign_id"]) for row in rows}
+    earlier = {sequential[id_].get("checksums", "") for id_ in present & sequential.keys()}
+    missing = sorted(earlier - present - {""})
+    if not missing:
+        return []
+    return load_headline_rows(store, Selection.parse(missing, [f"kind={CHECKSUM}"]), columns)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ BLOCK_SHARES = {"b": 1.0, "c": 0.5}
 CPU, WALL = HEADLINE_METRICS
 #: Limit up to which effects count as none where a planted slowdown is looked for, as a share of it.
 FINDING_SHARE = 0.5
-_COLUMNS = (
+PLANTED_COLUMNS = (
     *SAMPLE_COLUMNS,
     *COUNTER_NAMES,
     "started_us",
@@ -183,12 +183,12 @@ def read_campaign(
 ) -> tuple[list[PairedLaunch], list[CampaignResult]]:
     """Read the launches of one campaign, and the result of each side that is complete in all jobs."""
     selection = Selection.parse([campaign.id], [])
-    rows: list[Mapping[str, Any]] = list(store.measurements(selection, _COLUMNS))
+    rows: list[Mapping[str, Any]] = list(store.measurements(selection, PLANTED_COLUMNS))
     extras: dict[str, dict[str, float]] = defaultdict(dict)
     for extra in store.extras(selection):
         extras[extra.measurement_id][extra.name] = extra.value
     label = campaign.name.split()[0]
-    launches = list(_build_launches(rows, extras, label))
+    launches = list(build_launches(rows, extras, label))
     results = [
         _judge_side(rows, of_side, ComparisonQuery(AXIS, BASE, side, selection=selection))
         for side in BLOCK_SHARES
@@ -229,7 +229,7 @@ def _judge_side(
     )
 
 
-def _build_launches(
+def build_launches(
     rows: Sequence[Mapping[str, Any]], extras: Mapping[str, Mapping[str, float]], label: str
 ) -> Iterator[tuple[str, PairedLaunch]]:
     """Build the launches in order of time, each with the name of its side that is not the base."""

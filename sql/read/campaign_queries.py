@@ -108,14 +108,14 @@ def fetch_plans(store: ResultsReader, ids: Collection[str]) -> dict[str, str]:
         }
 
 
-def fetch_sequential_plans(store: ResultsReader) -> dict[str, int]:
-    """Map each campaign that ends when it is decided to the number of its looks."""
+def fetch_sequential_plans(store: ResultsReader) -> dict[str, dict[str, Any]]:
+    """Map each campaign that ends when it is decided to the sequential part of its plan."""
     query = sa.select(campaign.c.id, campaign.c.plan).where(
         campaign.c.plan.like('%"until_decided": {%')
     )
     with store.connection() as connection:
         rows = connection.execute(query)
-        return {str(id_): len(json.loads(plan)["until_decided"]["looks"]) for id_, plan in rows}
+        return {str(id_): json.loads(plan)["until_decided"] for id_, plan in rows}
 
 
 def list_campaigns(store: ResultsReader, first: int, count: int) -> tuple[list[CampaignState], int]:

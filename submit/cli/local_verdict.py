@@ -31,6 +31,7 @@ from treehammer.submit.cli.live_progress import live_display
 from treehammer.submit.lifecycle import submission
 from treehammer.submit.lifecycle.campaign_request import CampaignRequest
 from treehammer.submit.planning.plan import Plan
+from treehammer.submit.planning.proven_checksums import find_proving_campaign
 from treehammer.submit.tracking import campaign_polling
 from treehammer.terminal import TABLE, print_hint
 
@@ -148,7 +149,9 @@ def run_until_decided(
         TreehammerError: a step failed; submitted jobs continue.
     """
     compared = require_compared_axis(plan)
-    whole, settings = plan.until_decided(sequential), choose_slots(settings)
+    with Store.open(settings.database) as store:
+        whole = plan.until_decided(sequential, find_proving_campaign(store, plan))
+    settings = choose_slots(settings)
     submission.check_plan_limits(whole, settings)
     campaign = submission.submit_plan(whole.between_looks(0, sequential.looks[0]), settings)
     title = f"{campaign.name} ({campaign.id})"

@@ -26,7 +26,7 @@ class JobSequence(Sequence[PlannedJob]):
 
     Jobs are created on iteration and not kept, so memory does not grow with their number.
     ``repeats`` are those of a campaign that ends when it is decided, between two looks; () for
-    those of the test.
+    those of the test.  Without ``has_checksums``, an earlier campaign proved the values that are read.
     """
 
     planner: JobPlanner
@@ -34,6 +34,7 @@ class JobSequence(Sequence[PlannedJob]):
     watches: tuple[ServerWatch, ...] = ()
     max_jobs: int = 0
     repeats: range | tuple[()] = ()
+    has_checksums: bool = True
 
     def read_through(self, accesses: Iterable[DoorAccess]) -> JobSequence:
         """Return the same jobs through these doors alone."""
@@ -201,6 +202,8 @@ class JobSequence(Sequence[PlannedJob]):
         )
 
     def _checksum_jobs(self) -> Iterator[PlannedJob]:
-        for access in self.accesses if self._repeats[0] == 1 else ():
+        if not self.has_checksums or self._repeats[0] > 1:
+            return
+        for access in self.accesses:
             if groups := self.groups_at(access):
                 yield from self.planner.plan_checksum_job(access, groups)

@@ -70,13 +70,19 @@ class Plan:
         """Number of planned measurements, timed and checksum."""
         return sum(len(job.spec.executions) * times for job, times in self.jobs.iterate_kinds())
 
-    def until_decided(self, sequential: SequentialPlan) -> Plan:
-        """Return the plan of the same campaign up to the last look of a sequential plan."""
-        request = json.loads(self.request) | {PLAN_KEY: sequential.describe()}
+    def until_decided(self, sequential: SequentialPlan, checksums: str = "") -> Plan:
+        """Return the plan of the same campaign up to the last look of a sequential plan.
+
+        Args:
+            sequential: the looks.
+            checksums: earlier campaign whose checksum executions need not be repeated; '' for none.
+        """
+        document = sequential.describe() | ({"checksums": checksums} if checksums else {})
+        request = json.loads(self.request) | {PLAN_KEY: document}
         planner = replace(self.jobs.planner, is_sequential=True)
         plan = replace(
             self,
-            jobs=replace(self.jobs, planner=planner),
+            jobs=replace(self.jobs, planner=planner, has_checksums=not checksums),
             request=json.dumps(request, sort_keys=True),
         )
         return plan.between_looks(0, sequential.looks[-1])

@@ -19,7 +19,7 @@ from treehammer.analysis.comparison.counter_changes import (
     attach_counters,
     compare_counters,
 )
-from treehammer.analysis.samples.headline_rows import load_headline_rows
+from treehammer.analysis.samples.headline_rows import load_earlier_checksums, load_headline_rows
 from treehammer.analysis.samples.sample import (
     SAMPLE_COLUMNS,
     SELECTION_AXIS,
@@ -341,7 +341,9 @@ def _load_samples(
     store: Store, selection: Selection, on_progress: Callable[[int], None]
 ) -> list[CountedSample]:
     try:
-        rows = load_headline_rows(store, selection, (*SAMPLE_COLUMNS, *COUNTER_NAMES), on_progress)
+        columns = (*SAMPLE_COLUMNS, *COUNTER_NAMES)
+        rows = load_headline_rows(store, selection, columns, on_progress)
+        rows += load_earlier_checksums(store, rows, columns)
         samples = [CountedSample.from_row(row) for row in rows]
     except (ValueError, AttributeError) as error:
         # Measurements uploaded by other programs may hold any text.
