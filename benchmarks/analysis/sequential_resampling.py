@@ -121,7 +121,8 @@ def draw_launches(
     """Draw launches in random order, with random sides and a slowdown of B; rows of CPU and wall."""
     order = dice.permutation(len(ratios))
     signs = dice.choice((-1.0, 1.0), len(ratios))
-    return ratios[order] * signs[:, None] + math.log1p(slowdown)
+    drawn: npt.NDArray[np.float64] = ratios[order] * signs[:, None] + math.log1p(slowdown)
+    return drawn
 
 
 def run_plan(

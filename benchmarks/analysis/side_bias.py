@@ -105,7 +105,7 @@ def _read_launches(store: Store, campaign_id: str, name: str) -> list[PairedLaun
     extras: dict[str, dict[str, float]] = defaultdict(dict)
     for extra in store.extras(selection):
         extras[extra.measurement_id][extra.name] = extra.value
-    return [launch for _, launch in build_launches(rows, extras, name.split()[0])]
+    return [launch for _, launch in build_launches(rows, extras, name.split(maxsplit=1)[0])]
 
 
 def build_figures(label: str, launches: Sequence[PairedLaunch]) -> Iterator[RatioFigure]:

@@ -126,6 +126,13 @@ def parse_sequential_plan(max_launches: int, delta: float) -> SequentialPlan:
         raise ConfigError(str(error)) from error
 
 
+def describe_looks(sequential: SequentialPlan) -> str:
+    """Describe when a comparison ends, below the table of its limit."""
+    looks = [str(look) for look in sequential.looks]
+    text = f"{', '.join(looks[:-1])} or {looks[-1]}" if len(looks) > 1 else looks[0]
+    return f"At most; ends as soon as it is decided, after {text} launches of each variant."
+
+
 def choose_slots(settings: Settings) -> Settings:
     """Let launches run side by side on cores of their own, unless the settings state a number."""
     if settings.sources.get("local_slots") != "default":

@@ -28,6 +28,7 @@ from treehammer.submit.cli.campaign_commands import (
     rate_progress,
 )
 from treehammer.submit.cli.local_verdict import (
+    describe_looks,
     ends_when_decided,
     parse_sequential_plan,
     print_local_verdict,
@@ -188,6 +189,8 @@ def submit(
         if ends_early:
             plan = plan.until_decided(sequential)
         _print_plan_table(plan, settings, form)
+        if ends_early and form == TABLE:
+            click.echo(describe_looks(sequential))
         if dry_run:
             return ExitCode.DONE
     with on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from measurement_factory import make_measurement
 from plan_factory import (
     READING_TEST,
     make_grid_plan,
@@ -17,6 +18,7 @@ from plan_factory import (
 )
 
 from treehammer.analysis.statistics.sequential import SequentialPlan
+from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ConfigError
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.local_verdict import (
@@ -28,6 +30,7 @@ from treehammer.submit.cli.local_verdict import (
 from treehammer.submit.lifecycle.campaign_request import CampaignRequest
 from treehammer.submit.planning.job_planner import PlannedJob
 from treehammer.submit.planning.plan import Plan
+from treehammer.submit.planning.proven_checksums import find_proving_campaign
 
 PAIRED_TEST = READING_TEST.replace("rounds = 2", 'rounds = 2\nmode = "paired"')
 SEQUENTIAL = SequentialPlan.up_to(12)
@@ -47,6 +50,22 @@ def count_launches(jobs: Iterable[PlannedJob]) -> Counter[tuple[str, str]]:
         for execution in job.spec.executions
         if execution.side == "B"
     )
+
+
+def make_checksum_records(plan: Plan) -> list[Measurement]:
+    """Make the good records of the checksum executions of a plan."""
+    return [
+        make_measurement(
+            **{
+                **{n: v for n, v in execution.identity.items() if v is not None},
+                "measurement_id": f"checksum-{execution.position}",
+            },
+            value_checksum="0123",
+        )
+        for job in plan.jobs
+        if job.kind == "checksum"
+        for execution in job.spec.executions
+    ]
 
 
 def test_first_look_has_two_jobs_of_two_launches_for_each_variant(plan: Plan) -> None:
@@ -154,3 +173,20 @@ def test_number_of_jobs_at_once_that_the_user_set_is_kept(tmp_path: Path) -> Non
         settings, local_slots=1, sources={**settings.sources, "local_slots": "--local-slots"}
     )
     assert choose_slots(stated).local_slots == 1
+
+
+def test_checksums_are_not_repeated_where_an_earlier_campaign_proved_them(tmp_path: Path) -> None:
+    first = make_local_plan(tmp_path, PAIRED_TEST).until_decided(SEQUENTIAL)
+    second = make_local_plan(tmp_path, PAIRED_TEST, created_us=1)
+    with Store.open(f"sqlite:///{tmp_path}/results.db") as store:
+        assert find_proving_campaign(store, second) == ""
+        store.add_campaign(first.make_campaign_row(), first.make_job_rows())
+        checksums = make_checksum_records(first)
+        store.add(checksums[:1])
+        assert find_proving_campaign(store, second) == "", "one release is not proven"
+        store.add(checksums)
+        assert find_proving_campaign(store, second) == first.campaign_id
+    plan = second.until_decided(SEQUENTIAL, first.campaign_id)
+    assert {job.kind for job in plan.jobs} == {"timed"}
+    assert json.loads(plan.request)["until_decided"]["checksums"] == first.campaign_id
+    assert len(plan.jobs) == len(list(plan.jobs))
