@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 import click
 
 from treehammer.analysis.cli.compare_command import (
-    compare_selected,
     print_comparisons,
-    print_conclusions,
-    print_verdict_tables,
     rate_results,
 )
 from treehammer.analysis.comparison import instruction_changes
+from treehammer.analysis.statistics.sequential import DEFAULT_MAX_LAUNCHES, SequentialPlan
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
@@ -31,14 +29,17 @@ from treehammer.hctests.matrix.definition import (
     format_commit,
 )
 from treehammer.hctests.matrix.identity import RELEASE_AXIS
-from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.campaign_commands import (
-    follow_on_terminal,
     print_progress,
     rate_progress,
 )
 from treehammer.submit.cli.count_command import DEFAULT_EVENTS, print_count_pair
+from treehammer.submit.cli.local_verdict import (
+    parse_sequential_plan,
+    print_local_verdict,
+    run_until_decided,
+)
 from treehammer.submit.counting import count_runner
 from treehammer.submit.counting.callgrind_run import Valgrind, find_valgrind
 from treehammer.submit.lifecycle import submission
@@ -47,8 +48,8 @@ from treehammer.submit.planning.plan import Plan
 from treehammer.submit.tracking.campaign_polling import make_tracker
 from treehammer.terminal import TABLE, on_interrupt, output_options, progress_bar
 
-#: Launches of each variant, unless -S rounds= or -S repeats= says otherwise: enough for a verdict.
-LAUNCHES = 4
+#: Keys of [test] that the comparison chooses itself.
+FIXED_KEYS = {"mode", "repeats", "rounds"}
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,13 @@ class TreeComparison:
 )
 @definition_options
 @click.option(
+    "--max-launches",
+    type=int,
+    default=DEFAULT_MAX_LAUNCHES,
+    show_default=True,
+    help="Launches of each variant after which an undecided comparison ends, 3 to 96.",
+)
+@click.option(
     "--delta",
     type=float,
     default=DEFAULT_DELTA,
@@ -103,12 +111,14 @@ def try_command(
     against: str,
     axes: Mapping[str, tuple[str, ...]],
     overrides: Mapping[str, str],
+    max_launches: int,
     delta: float,
     counts: bool,
     form: str,
 ) -> ExitCode:
     """Compare the working tree of a test with its last commit, in turns on this machine.
 
+    Ends as soon as it is decided whether the working tree is faster, slower or the same.
     PATH is the folder of a test, or one that contains a single changed test. Reads with the last
     ROOT release of the test unless -P root= names others. Leaves with 1 when the working tree is
     slower by more than --delta or a measurement failed, with 3 when nothing changed.
@@ -120,11 +130,12 @@ def try_command(
     """
     if counts and form != TABLE:
         raise ConfigError("counts are printed as a table only", where="--count")
+    sequential = parse_sequential_plan(max_launches, delta)
     valgrind = find_valgrind() if counts else None
     with on_interrupt("nothing was submitted"):
         folder = find_changed_test(path, against, settings)
         compared = _plan_comparison(folder, against, axes, overrides, settings)
-    code = _measure(compared, delta, settings, form)
+    code = _measure(compared, sequential, settings, form)
     if valgrind is not None:
         with on_interrupt("the verdict is stored"):
             _count(compared, valgrind, settings)
@@ -182,19 +193,19 @@ def _plan_comparison(
 ) -> TreeComparison:
     if COMMIT_AXIS in axes:
         raise ConfigError("the commit is named by --against", where=f"-P {COMMIT_AXIS}")
+    for key in FIXED_KEYS & overrides.keys():
+        raise ConfigError(
+            "the comparison takes turns and ends when it is decided",
+            where=f"-S {key}",
+            hint="--max-launches limits it; -P commit=A,B of 'treehammer submit' takes any size.",
+        )
     tree = load_pinned_test(str(folder), {}, {}, settings)
     compared = {
         RELEASE_AXIS: _choose_release(tree),
         **axes,
         COMMIT_AXIS: (against, WORKING_TREE),
     }
-    # Launches of one job count one by one; executables mostly run alone, and count by jobs.
-    by_jobs = tree.definition.payload_kind == "executable"
-    repeats, rounds = (LAUNCHES, 1) if by_jobs else (1, LAUNCHES)
-    size = {"repeats": str(repeats), "rounds": str(rounds)}
-    if {"rounds", "repeats"} & overrides.keys():
-        size = {}
-    request = CampaignRequest(str(folder), compared, {"mode": PAIRED, **size, **overrides})
+    request = CampaignRequest(str(folder), compared, {**overrides, "mode": PAIRED})
     return TreeComparison(plan_request(request, settings, fetch=True, bars=progress_bar), against)
 
 
@@ -203,25 +214,22 @@ def _choose_release(tree: PinnedTest) -> tuple[str, ...]:
     return tuple(map(str, tree.definition.axes[RELEASE_AXIS][-1:]))
 
 
-def _measure(compared: TreeComparison, delta: float, settings: Settings, form: str) -> ExitCode:
-    """Run the launches, print the verdicts and return the exit code."""
+def _measure(
+    compared: TreeComparison, sequential: SequentialPlan, settings: Settings, form: str
+) -> ExitCode:
+    """Run launches until the comparison is decided, print the verdicts and return the exit code."""
     plan = compared.plan
     with on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)):
-        campaign = submission.submit_plan(plan, settings)
-        with Store.open(settings.database) as store:
-            tracker = make_tracker(store, settings)
-            progress = follow_on_terminal(tracker, campaign, form)
-            failed = rate_progress(progress)
-            if failed and form == TABLE:
-                print_progress(tracker, campaign, progress, form)
-            selection = Selection((campaign.id,))
-            results = compare_selected(store, selection, COMMIT_AXIS, compared.commits, delta)
-    if form == TABLE:
-        print_verdict_tables(results, compared.names)
-    else:
-        print_comparisons(results, compared.names, form=form)
-    print_conclusions([one.comparison for one in results], compared.names, form=form)
-    return failed or rate_results(results, delta)
+        verdict = run_until_decided(plan, sequential, settings, form)
+        failed = rate_progress(verdict.progress)
+        if failed and form == TABLE:
+            with Store.open(settings.database) as store:
+                tracker = make_tracker(store, settings)
+                print_progress(tracker, verdict.campaign, verdict.progress, form)
+    if form != TABLE:
+        print_comparisons(verdict.results, compared.names, form=form)
+    print_local_verdict(replace(verdict, names=compared.names), sequential, form)
+    return failed or rate_results(verdict.results, sequential.delta)
 
 
 def _count(compared: TreeComparison, valgrind: Valgrind, settings: Settings) -> None:

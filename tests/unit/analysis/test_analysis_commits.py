@@ -103,7 +103,7 @@ def test_branches_and_tags_of_separate_campaigns_are_compared(
     settings: Settings, repository: git.Repo
 ) -> None:
     folder = str(repository.working_dir)
-    first, second = repository.commit("v1").hexsha, repository.commit("main").hexsha
+    first, second = repository.git.rev_parse("v1"), repository.git.rev_parse("main")
     remember(settings, measured_rows(first, repository=folder))
     remember(settings, measured_rows(second, effect=0.1, repository=folder))
     code, result = compare(settings, "v1", "main")
@@ -158,7 +158,7 @@ def test_states_of_a_working_tree_are_values_of_their_own(settings: Settings) ->
 
 
 def test_unknown_commits_are_named(settings: Settings, repository: git.Repo) -> None:
-    first, second = (repository.commit(ref).hexsha for ref in ("v1", "main"))
+    first, second = (repository.git.rev_parse(ref) for ref in ("v1", "main"))
     remember(settings, measured_rows(first, repository=str(repository.working_dir)))
     with pytest.raises(NothingToDoError, match=f"commit main .{second[:10]}"):
         resolve(settings, "main")

@@ -71,7 +71,7 @@ def tests(tmp_path: Path) -> TestRepository:
 def test_commits_have_their_own_payload_and_settings(tests: TestRepository) -> None:
     pinned = tests.pin("v1", "main")
     first, second = pinned.commits.values()
-    assert [*pinned.commits] == [tests.repo.commit(ref).hexsha for ref in ("v1", "main")]
+    assert [*pinned.commits] == [tests.repo.git.rev_parse(ref) for ref in ("v1", "main")]
     assert pinned.definition.axes["commit"] == tuple(pinned.commits)
     assert (first.definition.payload, second.definition.payload) == ("read.py", "scan.C")
     assert [test.definition.settings["block"] for test in (first, second)] == [1, 2]
