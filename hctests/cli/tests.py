@@ -19,6 +19,7 @@ from treehammer.hctests.git import pinned_tests
 from treehammer.hctests.git.repository_address import mask_credentials
 from treehammer.hctests.matrix import execution_order, identity, variant_expansion
 from treehammer.hctests.matrix.definition import PinnedTest, TestDefinition, Variant
+from treehammer.hctests.matrix.headline import find_numeric_metric
 from treehammer.hctests.schema import toml_models
 from treehammer.tables import TableColumn
 from treehammer.terminal import JSON, TABLE, output_options, print_rows
@@ -206,6 +207,7 @@ def _collect_facts(
         "executions": executions * definition.repeats,
         "settings": dict(definition.settings),
         **({"load": asdict(definition.load)} if definition.load else {}),
+        **({"expect": [asdict(one) for one in definition.expect]} if definition.expect else {}),
         **({"before": asdict(definition.before)} if definition.before else {}),
         **({"build": asdict(definition.build)} if definition.build else {}),
     }
@@ -238,6 +240,10 @@ def _print_facts(facts: dict[str, Any], definition: TestDefinition) -> None:
         lines["load"] = definition.load.describe()
     for name, text in lines.items():
         click.echo(f"{name:8} {text}")
+    is_load = definition.load is not None
+    for limit in definition.expect:
+        metric = find_numeric_metric(limit.metric, definition.metrics, is_load=is_load)
+        click.echo(f"expect   {limit.describe(metric.unit)}")
     click.echo()
 
 

@@ -54,6 +54,19 @@ class ExpectedLimit:
             if bound is not None:
                 yield kind, bound
 
+    def describe(self, unit: str) -> str:
+        """Describe the limit, e.g. ``max_rss_bytes at most 2e+09 B where root=6.40.00``."""
+        unit = "" if unit == "1" else f" {unit}"
+        unit = f" × {self.base}" if self.base else unit
+        parts = [
+            f"{name.replace('_', ' ')} {bound:g}{unit}{place}"
+            for place, table in (("", self), *((f" at {s}", at) for s, at in self.sites.items()))
+            for name in BOUNDS
+            if (bound := getattr(table, name)) is not None
+        ]
+        where = " ".join(f"{axis}={value}" for axis, value in self.where.items())
+        return f"{self.metric} {', '.join(parts)}" + (f" where {where}" if where else "")
+
     def resolve_base(
         self, axes: Mapping[str, Sequence[Scalar]], bundle: Sequence[str]
     ) -> tuple[str, Scalar]:

@@ -311,6 +311,7 @@ OPERATIONS = (
             "failures": "failures by class and site",
             "unsupported": "tests that a release or setup does not support, by site",
             "messages": "error messages",
+            "limits": "limits that the test states, with their outcomes",
         },
         (
             Parameter("campaign_id", "Identity.", _TEXT, in_path=True),

@@ -52,6 +52,7 @@ def write_report(database: str, campaign: str, output: Path) -> None:
         ConfigError: the campaign is unknown or ambiguous, or the file cannot be written.
     """
     # Imported here because scipy takes a third of a second to load.
+    from treehammer.analysis.comparison.limit_outcomes import judge_limits
     from treehammer.analysis.samples.headline_rows import load_headline_rows
     from treehammer.web.report.campaign_report import (
         REPORT_COLUMNS,
@@ -64,6 +65,8 @@ def write_report(database: str, campaign: str, output: Path) -> None:
         row = store.campaign(campaign)
         selection = Selection(campaigns=(row.id,))
         measurements = load_headline_rows(store, selection, REPORT_COLUMNS)
+        made_us = time.time_ns() // 1000
+        limits = judge_limits(store, row, made_us)
         with store.snapshot() as snapshot:
             limited = list_limited_loads(snapshot, selection)
     if not measurements:
@@ -72,8 +75,7 @@ def write_report(database: str, campaign: str, output: Path) -> None:
             where=row.name,
             hint="Wait for its jobs (treehammer status) and collect them (treehammer collect).",
         )
-    made_us = time.time_ns() // 1000
-    report = build_report(row, measurements, made_us=made_us, limited_loads=limited)
+    report = build_report(row, measurements, made_us=made_us, limited_loads=limited, limits=limits)
     page = render_report(report)
     try:
         write_atomically(output, page)

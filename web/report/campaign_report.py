@@ -14,6 +14,7 @@ from treehammer.analysis.comparison.comparison import (
     compare_together,
     compare_with_first,
 )
+from treehammer.analysis.comparison.limit_outcomes import LimitReport
 from treehammer.analysis.comparison.wording.conclusion import describe_conclusion
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.descriptive.group_summary import Row
@@ -132,6 +133,7 @@ class CampaignReport:
     implausible: tuple[Row, ...]
     listed: tuple[Row, ...]
     limited_loads: tuple[str, ...] = ()
+    limits: LimitReport | None = None
 
     @property
     def missing_count(self) -> int:
@@ -163,7 +165,12 @@ def list_limited_loads(snapshot: DatabaseSnapshot, selection: Selection) -> list
 
 
 def build_report(
-    campaign: CampaignRow, rows: Iterable[Row], *, made_us: int, limited_loads: Iterable[str] = ()
+    campaign: CampaignRow,
+    rows: Iterable[Row],
+    *,
+    made_us: int,
+    limited_loads: Iterable[str] = (),
+    limits: LimitReport | None = None,
 ) -> CampaignReport:
     """Compute a report.
 
@@ -172,6 +179,7 @@ def build_report(
         rows: its measurements with :data:`REPORT_COLUMNS`.
         made_us: time of the report, microseconds since 1970 UTC.
         limited_loads: from :func:`list_limited_loads`.
+        limits: outcomes of the limits that the test states; None for a test without any.
     """
     rows = list(rows)
     samples = [Sample.from_row(row) for row in rows]
@@ -203,6 +211,7 @@ def build_report(
         implausible=_count_rows(implausible, IMPLAUSIBLE_COLUMNS),
         listed=tuple(rows[:MAX_LISTED]),
         limited_loads=tuple(limited_loads),
+        limits=limits if limits and limits.outcomes else None,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from treehammer.analysis.comparison.wording.attribution import attribute_rows
+from treehammer.analysis.comparison.wording.limit_text import make_limit_table
 from treehammer.version import __version__
 from treehammer.web.display.template_environment import build_environment
 from treehammer.web.report import report_tables
@@ -65,6 +66,7 @@ def render_report(report: CampaignReport) -> str:
 _FILTERS: Mapping[str, Callable[..., Any]] = {
     "attributed": attribute_rows,
     "effect_tables": report_tables.make_effect_tables,
+    "limit_table": make_limit_table,
     # Safe: matplotlib and ElementTree escape the figure's texts.
     "inline": lambda drawing: Markup(drawing.svg),  # noqa: S704
 }

@@ -11,7 +11,7 @@ from treehammer.analysis.comparison.wording.verdict_text import METRIC_TITLES, c
 from treehammer.analysis.statistics.verdict import ALPHA
 from treehammer.errors import ExitCode
 from treehammer.hctests.matrix.expected_limits import AT_MOST
-from treehammer.tables import TableColumn
+from treehammer.tables import DataTable, TableColumn
 from treehammer.text_formatting import format_share, format_significant, pluralize
 
 _MARKS = {
@@ -75,6 +75,17 @@ def limit_columns(report: LimitReport) -> tuple[TableColumn, ...]:
         TableColumn("why", "why", is_long=True),
     )
     return tuple(column for column in columns if optional.get(column.key, True))
+
+
+def make_limit_table(report: LimitReport) -> DataTable:
+    """Make the table of the limits for pages."""
+    return DataTable(
+        "limits",
+        f"Limits: {describe_limits(report)}",
+        limit_columns(report),
+        flatten_outcomes(report),
+        note=" ".join(list_limit_notes(report)),
+    )
 
 
 def _state_class(state: str) -> str:

@@ -130,3 +130,18 @@ def test_mistakes_are_named_with_line_and_key(
 def test_stored_limits_of_other_versions_are_left_out() -> None:
     documents = [{"metric": "a", "at_most": 2}, {"at_most": 1}, {"metric": "b", "at_most": []}, 7]
     assert parse_stored_limits(documents) == [ExpectedLimit("a", 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        (ExpectedLimit("a", 2e9), "a at most 2e+09 B"),
+        (ExpectedLimit("a", 1.02, base="first"), "a at most 1.02 × first"),
+        (
+            ExpectedLimit("a", 9, 4, where={"root": "x"}, sites={"S": LimitBounds(at_most=12)}),
+            "a at most 9 B, at least 4 B, at most 12 B at S where root=x",
+        ),
+    ],
+)
+def test_limits_are_described_with_units(limit: ExpectedLimit, text: str) -> None:
+    assert limit.describe("B") == text

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Collection
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
+from treehammer.analysis.comparison.limit_outcomes import judge_limits
+from treehammer.analysis.comparison.wording.limit_text import make_limit_table
 from treehammer.collectors.job_state import JobState
 from treehammer.collectors.record.outcome import BAD_OUTCOME_LABELS
 from treehammer.errors import ConfigError, suggest_word
+from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import count_campaign
 from treehammer.sql.write.store import Store
 from treehammer.submit.lifecycle import rerun
+from treehammer.tables import DataTable
 from treehammer.web.core.route_paths import require_text
 from treehammer.web.views.campaign.campaign_facts import describe_provenance, list_related_links
 from treehammer.web.views.campaign.campaign_progress import make_progress
@@ -40,6 +45,8 @@ from treehammer.web.views.shared.pagination import (
 
 #: Known values listed for an unknown one.
 _MAX_SUGGESTED = 20
+#: Measurements of a campaign whose limits the page judges; of larger ones `treehammer check` does.
+MAX_LIMITED_MEASUREMENTS = 2_000
 #: Seconds between two refreshes of a running campaign's progress.
 REFRESH_INTERVAL_S = 5
 
@@ -87,9 +94,11 @@ def campaign_view(store: Store, request: Request) -> PageView:
     }
     filters = {name: _parse_choice(request, name, values) for name, values in known.items()}
     messages = build_message_table(store, campaign, request)
+    limits = _build_limit_tables(store, campaign)
     jobs, job_count = build_job_table(store, campaign, request)
     values = {
         **live,
+        "limits": limits,
         "messages": messages,
         "jobs": jobs,
         "job_count": job_count,
@@ -108,8 +117,19 @@ def campaign_view(store: Store, request: Request) -> PageView:
         "campaign.html.j2",
         campaign.name or campaign.id,
         values,
-        (jobs, sites, failures, unsupported, messages),
+        (jobs, sites, failures, unsupported, messages, *limits),
     )
+
+
+def _build_limit_tables(store: Store, campaign: CampaignRow) -> list[DataTable]:
+    """Build the table of the limits that the test states; none for a test without limits."""
+    if not json.loads(campaign.plan).get("definition", {}).get("expect"):
+        return []
+    if campaign.planned_measurements > MAX_LIMITED_MEASUREMENTS:
+        text = f"Judge this large campaign by: treehammer check --campaign {campaign.id}"
+        return [DataTable("limits", "Limits", (), (), empty_text=text)]
+    report = judge_limits(store, campaign, time.time_ns() // 1000)
+    return [make_limit_table(report)] if report.outcomes else []
 
 
 def _parse_choice(request: Request, name: str, known: Collection[str]) -> str:
