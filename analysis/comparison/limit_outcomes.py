@@ -35,6 +35,7 @@ from treehammer.analysis.statistics.estimates import (
     MIN_SPREAD,
     Estimate,
     adjust_benjamini_hochberg,
+    adjust_for_looks,
     estimate_over_hosts,
     has_enough_jobs,
 )
@@ -42,7 +43,12 @@ from treehammer.analysis.statistics.verdict import ALPHA, MIN_HOSTS, MIN_JOBS, V
 from treehammer.collectors.job_spec import PAIRED, TIMED
 from treehammer.collectors.record.exact_counters import COUNTER_NAMES
 from treehammer.errors import ExitCode
-from treehammer.hctests.matrix.definition import MetricDeclaration, Scalar
+from treehammer.hctests.matrix.definition import (
+    COMMIT_AXIS,
+    MetricDeclaration,
+    Scalar,
+    format_commit,
+)
 from treehammer.hctests.matrix.expected_limits import (
     AT_MOST,
     ExpectedLimit,
@@ -50,6 +56,7 @@ from treehammer.hctests.matrix.expected_limits import (
 )
 from treehammer.hctests.matrix.headline import HeadlineMetric, find_numeric_metric
 from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import MeasurementCount, count_campaign
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.reader import ResultsReader
@@ -74,7 +81,7 @@ class LimitOutcome:
         unit: its unit; ``1`` for counts and ratios.
         kind: ``at_most`` or ``at_least``.
         bound: in the metric's unit; with a base a multiple of its value.
-        base: ``AXIS=VALUE`` of the base; '' for an absolute bound.
+        base: ``AXIS=VALUE`` of the base, commits shortened; '' for an absolute bound.
         site: name of the site; '' where nothing was measured anywhere.
         label: the variant, as short as it can be told from the others.
         state: the outcome.
@@ -147,9 +154,8 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
     plan = json.loads(campaign.plan)
     definition = plan.get("definition", {})
     limits = list(_find_limits(definition))
-    count = count_campaign(store, campaign.id, now_us).total
     if not limits:
-        return LimitReport(campaign, count, ())
+        return LimitReport(campaign, MeasurementCount(), ())
     metrics = tuple(dict.fromkeys(metric for _, metric in limits))
     rows = load_metric_rows(store, Selection((campaign.id,)), SAMPLE_COLUMNS, metrics)
     samples = unify_hosts(
@@ -162,7 +168,9 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
         for limit, metric in limits
         for question in _complete_sites(limit, metric, sites, list(limited.measure(limit, metric)))
     ]
-    return LimitReport(campaign, count, tuple(_judge_questions(questions)))
+    count = count_campaign(store, campaign.id, now_us).total
+    looks = campaign_queries.fetch_sequential_plans(store).get(campaign.id, 1)
+    return LimitReport(campaign, count, tuple(_judge_questions(questions, looks)))
 
 
 def _find_limits(definition: Mapping[str, Any]) -> Iterator[tuple[ExpectedLimit, HeadlineMetric]]:
@@ -269,12 +277,18 @@ class _LimitedCampaign:
         return {key: label.removeprefix(name).lstrip() for key, label in labels.items()}
 
     def _measure_means(self, limit: ExpectedLimit, metric: HeadlineMetric) -> Iterator[_Question]:
-        labels = self._label_variants("")
+        # Of compared commits the first is what was there before: nobody can mend it any more.
+        earlier, *later = self._axes.get(COMMIT_AXIS, ("",))
+        axis = COMMIT_AXIS if later else ""
+        labels = self._label_variants(axis)
         groups: dict[str, list[Sample]] = defaultdict(list)
         for sample in self._select(limit.where):
-            groups[comparison_key(sample, "")].append(sample)
+            if not axis or sample.axis_value(axis) != earlier:
+                groups[comparison_key(sample, "")].append(sample)
         for group in groups.values():
-            site, label = group[0].site, labels[release_key(group[0], "")]
+            site, label = group[0].site, labels[release_key(group[0], axis)]
+            if axis:
+                label = f"{label} {_name_value(axis, group[0].axis_value(axis))}".lstrip()
             values = self._collect_values(group, metric.name)
             for kind, bound in limit.list_bounds(site):
                 outcome = LimitOutcome(metric.name, metric.unit, kind, bound, "", site, label)
@@ -333,7 +347,7 @@ class _LimitedCampaign:
         samples = self._select(limit.where, axis)
         measured = {value for one in samples if (value := one.axis_value(axis)) is not None}
         others = {*self._axes.get(axis, ()), *measured} - {base}
-        labels = self._label_variants(axis)
+        labels, named_base = self._label_variants(axis), _name_value(axis, base)
         for value in sorted(others, key=natural_sort_key):
             if limit.where.get(axis, value) != value:
                 continue
@@ -341,12 +355,13 @@ class _LimitedCampaign:
                 if not series.b and self._has_rules:
                     continue  # [[exclude]] or [[include]] may have planned the base alone
                 effect = measure_effect(series, metric, axis, self._checksums)
-                label = f"{labels[series.release]} {axis}={value}".lstrip()
+                other = _name_value(axis, value)
+                label = f"{labels[series.release]} {other}".lstrip()
                 for kind, bound in limit.list_bounds(series.site):
                     outcome = LimitOutcome(
-                        metric.name, metric.unit, kind, bound, f"{axis}={base}", series.site, label
+                        metric.name, metric.unit, kind, bound, named_base, series.site, label
                     )
-                    yield self._ask_ratio(outcome, effect, f"{axis}={value}")
+                    yield self._ask_ratio(outcome, effect, other)
 
     def _ask_ratio(self, outcome: LimitOutcome, effect: SeriesEffect, other: str) -> _Question:
         outcome = replace(
@@ -382,6 +397,10 @@ class _LimitedCampaign:
         return sides[1][0] / sides[0][0]
 
 
+def _name_value(axis: str, value: Scalar | None) -> str:
+    return f"{axis}={format_commit(str(value)) if axis == COMMIT_AXIS else value}"
+
+
 def _explain_unusable(group: Sequence[Sample], metric: str) -> str:
     """Say why no execution of a group has a usable value."""
     reasons = Counter(
@@ -403,17 +422,20 @@ def _decide_exactly(outcome: LimitOutcome, value: float) -> LimitOutcome:
     return replace(outcome, state=state, value=value, low=value, high=value, level=0.0)
 
 
-def _judge_questions(questions: Sequence[_Question]) -> list[LimitOutcome]:
+def _judge_questions(questions: Sequence[_Question], looks: int) -> list[LimitOutcome]:
     """Judge all limits of a campaign together, as compare judges its site rows.
 
-    The interval excludes the limit exactly when the adjusted test of 'equals the limit' rejects.
+    The interval excludes the limit exactly when the adjusted test of 'equals the limit' rejects. A
+    campaign that ends when it is decided shares the error rate over its looks.
     """
     shifted = [
         replace(question.estimate, mean=question.estimate.mean - question.target)
         for question in questions
         if question.estimate is not None
     ]
-    tests = iter(zip(shifted, adjust_benjamini_hochberg([one.p for one in shifted]), strict=True))
+    p_values = [distance.p for distance in shifted]
+    adjusted = adjust_for_looks(p_values, adjust_benjamini_hochberg, looks)
+    tests = iter(zip(shifted, adjusted, strict=True))
     outcomes = []
     for question in questions:
         if question.estimate is None:

@@ -268,18 +268,24 @@ def judge_family(
         looks: number of looks at the data that share the error rate, of which this is one; see
             :class:`~treehammer.analysis.statistics.sequential.SequentialPlan`.
     """
-    relevant = _adjust_for_looks([one.p_beyond(delta) for one in estimates], adjust, looks)
-    same = _adjust_for_looks([one.p_within(delta) for one in estimates], adjust, looks)
-    different = _adjust_for_looks([one.p for one in estimates], adjust, looks)
+    relevant = adjust_for_looks([one.p_beyond(delta) for one in estimates], adjust, looks)
+    same = adjust_for_looks([one.p_within(delta) for one in estimates], adjust, looks)
+    different = adjust_for_looks([one.p for one in estimates], adjust, looks)
     return [
         _judge_estimate(*tests) for tests in zip(estimates, relevant, same, different, strict=True)
     ]
 
 
-def _adjust_for_looks(
+def adjust_for_looks(
     p_values: Sequence[float], adjust: Adjustment, looks: int
 ) -> list[AdjustedTest]:
-    """Adjust p-values for their family, and each for several looks by Bonferroni."""
+    """Adjust p-values for their family, and each for several looks by Bonferroni.
+
+    Args:
+        p_values: of the tests of one family.
+        adjust: correction for the size of the family.
+        looks: number of looks at the data that share the error rate.
+    """
     adjusted = adjust([min(looks * p, 1.0) for p in p_values])
     return [AdjustedTest(test.p, test.level / looks) for test in adjusted]
 

@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from cli_verbs import find_command
 from click.testing import CliRunner, Result
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
 from scipy import stats
+from service_thread import run_service
 
 from treehammer.analysis.comparison.limit_outcomes import (
     LimitOutcome,
@@ -25,6 +27,7 @@ from treehammer.analysis.comparison.wording import limit_text
 from treehammer.config import load_settings
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
+from treehammer.web.cli.report_command import write_report
 
 RELEASES = ("6.38.00", "6.40.00")
 
@@ -135,6 +138,22 @@ def test_several_limits_share_the_correction_of_comparisons(store: Store) -> Non
     assert [one.level for one in outcomes] == pytest.approx([expected] * len(outcomes))
 
 
+def test_looks_of_a_sequential_plan_share_the_error_rate(store: Store) -> None:
+    plan = json.loads(make_plan([{"metric": "cpu_per_event_s", "at_most": 3e-6}]))
+    fill(store)
+    row = replace(store.campaign("campaign"), id="looked", name="looked")
+    plan["until_decided"] = {"looks": [3, 6, 12, 24], "delta": 0.02}
+    store.add_campaign(replace(row, plan=json.dumps(plan, sort_keys=True)), [])
+    for number in range(4):
+        seconds = 2e-6 + number * 1e-9
+        measurement = make_measurement(
+            f"looked{number}", campaign_id="looked", host="n1", cpu_per_event_s=seconds
+        )
+        store.add([measurement])
+    (outcome,) = judge_limits(store, store.campaign("looked"), 2).outcomes
+    assert outcome.level == pytest.approx(0.05 / 4)
+
+
 def test_own_metrics_zeros_and_values_without_spread_are_judged(store: Store) -> None:
     fill(
         store,
@@ -204,6 +223,27 @@ def test_sites_have_bounds_of_their_own(store: Store) -> None:
     assert (outcome.state, outcome.bound) == (LimitState.KEPT, 3e-6)
 
 
+def test_first_of_compared_commits_is_the_base_and_has_no_absolute_limit(store: Store) -> None:
+    commits = ["a" * 40, "b" * 40]
+    axes = {"axes": {"root": ["none"], "commit": commits}, "bundle": ["commit"]}
+    limits = [
+        {"metric": "depth", "at_most": 15},
+        {"metric": "depth", "at_most": 1.5, "base": "first"},
+    ]
+    metrics = {"depth": {"unit": "1", "exact": True}}
+    plan = {"definition": {**axes, "metrics": metrics, "expect": limits}, "sites": ["local"]}
+    row = make_campaign_row(plan=json.dumps(plan), test_name="x")
+    store.add_campaign(row, [make_job_row("job", planned_measurements=2)])
+    for position, (commit, depth) in enumerate(zip(commits, (20, 10), strict=True), 1):
+        values: dict[str, Any] = {"commit_id": commit, "test_hash": commit, "test_path": "x"}
+        extras = {"depth": depth}
+        store.add([make_measurement("job", 1, position, host="n1", extras=extras, **values)])
+    absolute, relative = judge(store).outcomes
+    assert (absolute.label, absolute.value) == ("commit=bbbbbbbbbb", 10)
+    assert (relative.label, relative.base) == ("commit=bbbbbbbbbb", "commit=aaaaaaaaaa")
+    assert (relative.value, relative.state) == (0.5, LimitState.KEPT)
+
+
 def check(folder: Path, *arguments: str) -> Result:
     settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
     return CliRunner().invoke(find_command("check"), arguments, obj=settings, standalone_mode=False)
@@ -245,3 +285,26 @@ def test_check_refuses_what_has_no_answer(store: Store, tmp_path: Path) -> None:
     ):
         found = check(tmp_path, *arguments)
         assert (found.return_value, message in found.output) == (3, True), found.output
+
+
+def test_report_and_campaign_page_show_the_outcomes(store: Store, tmp_path: Path) -> None:
+    fill(store, {"metric": "cpu_per_event_s", "at_most": 1.02, "base": "first"}, ratio=1.1)
+    write_report(f"sqlite:///{tmp_path}/results.db", "last", tmp_path / "report.html")
+    report = (tmp_path / "report.html").read_text()
+    with run_service(tmp_path, reading_open=True) as service:
+        page = service.load_page("/campaigns/campaign")
+        document = service.client.get("/campaigns/campaign?format=json&table=limits").json()
+    for text in (report, page):
+        assert "Limits: 1 missed" in text
+        assert "≤ 1.02 × 6.38.00" in text
+        assert "Intervals of 95 % confidence" in text
+    (row,) = document["tables"]["limits"]
+    assert (row["state"], row["metric"]) == ("missed", "cpu_per_event_s")
+
+
+def test_page_of_a_large_campaign_names_the_command(store: Store, tmp_path: Path) -> None:
+    plan = make_plan([{"metric": "depth", "at_most": 1}])
+    store.add_campaign(make_campaign_row(plan=plan, planned_measurements=2001), [])
+    with run_service(tmp_path, reading_open=True) as service:
+        page = service.load_page("/campaigns/campaign")
+    assert "treehammer check --campaign campaign" in page
