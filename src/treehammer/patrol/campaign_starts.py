@@ -12,6 +12,8 @@ from typing import Any
 from treehammer.analysis.status.usability import EVERY_SITE, SiteUses, SubjectUse, Usability
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, TreehammerError
+from treehammer.hctests.git.pinned_tests import pin_test
+from treehammer.hctests.matrix.definition import DOOR_AXIS
 from treehammer.patrol.occasions import Occasion
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
 from treehammer.sql.core.watch_rows import PatrolStartRow
@@ -246,6 +248,21 @@ class CampaignStarter:
     def select_sites(self, entry: PatrolEntry) -> StartSites:
         """Return the sites of an entry; see :func:`select_entry_sites`."""
         return select_entry_sites(entry, self._settings)
+
+    def list_named_doors(self, entry: PatrolEntry, spec: str) -> tuple[str, ...]:
+        """List the doors that an entry names, else those that its test names.
+
+        Args:
+            entry: the entry.
+            spec: its test, pinned to a commit if it is in a repository.
+
+        Raises:
+            TreehammerError: the test cannot be fetched, or has mistakes.
+        """
+        if DOOR_AXIS in entry.axes:
+            return entry.axes[DOOR_AXIS]
+        named = pin_test(spec, self._settings).definition.axes.get(DOOR_AXIS, ())
+        return tuple(map(str, named))
 
     def start_campaign(
         self,

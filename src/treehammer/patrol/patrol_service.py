@@ -7,9 +7,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from treehammer.analysis.changes.change_update import update_changes
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.analysis.status.usability import (
     SiteUses,
+    SubjectUse,
     find_probe_time,
     list_uses,
 )
@@ -235,8 +236,9 @@ class Patrol:
             state.note("quiet hours")
             return
         restrictions = chosen.list_restrictions(uses)
-        self._probe_sites(entry, commit, chosen, uses, state)
-        self._probe_doors(entry, commit, chosen, uses, state)
+        if self._rules.probes.uses_test(entry.test_name):
+            self._probe_sites(entry, commit, chosen, uses, state)
+            self._probe_doors(entry, commit, chosen, uses, state)
         left = chosen.select_usable(uses)
         message = "; ".join(
             f"without {name}: {found[0].describe()}" for name, found in restrictions.items()
@@ -285,18 +287,14 @@ class Patrol:
         state: _EntryState,
     ) -> None:
         """Start the due probe of each site that is critical by the rules, through working doors."""
-        if not self._rules.probes.uses_test(entry.test_name):
-            return
         restrictions = chosen.list_restrictions(uses)
         for name, found in restrictions.items():
-            now_us = self._read_clock()
-            due_us = find_probe_time(found, self._rules.probes.every_us, now_us)
-            if due_us is None:
-                continue
-            due = Occasion(name_occasion(PROBE, f"{name}:{due_us}"), due_us, entry.spec_at(commit))
-            if not self._was_probed(entry.name, name, due):
+            due = self._find_due_probe(entry, commit, name, found)
+            if due is not None:
                 pair = chosen.narrow_to(name, restrictions)
-                has_choice = DOOR_AXIS not in entry.axes and uses.have_working_doors(pair.storage)
+                has_choice = uses.have_working_doors(
+                    pair.storage
+                ) and not self._starter.list_named_doors(entry, due.spec)
                 pair = pair.leave_out_doors(uses, with_critical=has_choice)
                 self._start(entry, due, pair, state, f"probe of {name}", probe=True)
 
@@ -308,21 +306,27 @@ class Patrol:
         uses: SiteUses,
         state: _EntryState,
     ) -> None:
-        """Start the due probe of each critical door that the entry names, at a usable site."""
+        """Start the due probe of each critical door that is named by the entry or its test."""
         left = chosen.select_usable(uses)
-        if left is None or not self._rules.probes.uses_test(entry.test_name):
+        if left is None:
             return
         for use in (use for name in left.storage for use in uses.restricted_doors(name)):
             storage, door = split_door_label(use.site)
-            due_us = find_probe_time([use], self._rules.probes.every_us, self._read_clock())
-            if due_us is None or door not in entry.axes.get(DOOR_AXIS, ()):
-                continue
-            name = name_occasion(PROBE, f"{use.site}:{due_us}")
-            due = Occasion(name, due_us, entry.spec_at(commit), {DOOR_AXIS: (door,)})
-            if not self._was_probed(entry.name, use.site, due):
-                runners = left.runners[:1]
-                pair = StartSites((storage,), runners).leave_out_doors(uses, use.site)
+            due = self._find_due_probe(entry, commit, use.site, [use])
+            if due is not None and door in self._starter.list_named_doors(entry, due.spec):
+                due = replace(due, axes={DOOR_AXIS: (door,)})
+                pair = StartSites((storage,), left.runners[:1]).leave_out_doors(uses, use.site)
                 self._start(entry, due, pair, state, f"probe of {use.site}", probe=True)
+
+    def _find_due_probe(
+        self, entry: PatrolEntry, commit: str, label: str, restrictions: Collection[SubjectUse]
+    ) -> Occasion | None:
+        """Find the due probe of a site or door; None if it has started or an earlier one runs."""
+        due_us = find_probe_time(restrictions, self._rules.probes.every_us, self._read_clock())
+        if due_us is None:
+            return None
+        due = Occasion(name_occasion(PROBE, f"{label}:{due_us}"), due_us, entry.spec_at(commit))
+        return None if self._was_probed(entry.name, label, due) else due
 
     def _was_probed(self, entry: str, label: str, due: Occasion) -> bool:
         """Return whether the probe of a site or door has started, or an earlier one has not ended."""

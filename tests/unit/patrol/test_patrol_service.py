@@ -227,8 +227,26 @@ def test_critical_site_gets_probes_only_and_returns_by_itself(grid: SimulatedGri
     assert grid.requests[-1].sites == ("SITE_A", "SITE_B")
 
 
-def test_critical_door_is_left_out_and_probed_by_entries_that_name_it(grid: SimulatedGrid) -> None:
-    named = HOURLY.replace("hourly", "named") + 'axes = {door = ["root", "file"]}\n'
+DOORS_TEST = """
+[test]
+name = "doors"
+payload = "read.py"
+[matrix]
+door = ["root", "file"]
+"""
+
+
+@pytest.mark.parametrize("by_test", [False, True], ids=["entry", "test"])
+def test_critical_door_is_left_out_and_probed_by_entries_that_name_it(
+    grid: SimulatedGrid, by_test: bool
+) -> None:
+    named = HOURLY.replace("hourly", "named")
+    if by_test:
+        (grid.folder / "test.toml").write_text(DOORS_TEST)
+        (grid.folder / "read.py").write_text("print()\n")
+        named = named.replace("ttree-read", str(grid.folder))
+    else:
+        named += 'axes = {door = ["root", "file"]}\n'
     patrol = grid.open(HOURLY + named)
     grid.set_use("SITE_A:file", Usability.PROBE_ONLY, "door")
     begin_us = grid.now_us
