@@ -56,7 +56,6 @@ from treehammer.hctests.matrix.expected_limits import (
 )
 from treehammer.hctests.matrix.headline import HeadlineMetric, find_numeric_metric
 from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import MeasurementCount, count_campaign
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.reader import ResultsReader
@@ -169,7 +168,8 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
         for question in _complete_sites(limit, metric, sites, list(limited.measure(limit, metric)))
     ]
     count = count_campaign(store, campaign.id, now_us).total
-    looks = campaign_queries.fetch_sequential_plans(store).get(campaign.id, 1)
+    sequential = plan.get("until_decided")
+    looks = len(sequential["looks"]) if sequential else 1
     return LimitReport(campaign, count, tuple(_judge_questions(questions, looks)))
 
 
