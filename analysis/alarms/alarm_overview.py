@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -56,57 +55,43 @@ STALE_LIMITS_S = (3600.0, 86_400.0)
 SERVICE_RULE = "service/1"
 
 
-@dataclass(frozen=True)
-class ServiceFacts:
-    """Facts that the state of the service depends on.
-
-    Attributes:
-        jobs: unfinished jobs by state.
-        outbox: numbers of messages.
-        evaluated_us: time of the latest evaluation of the states of sites; None before the first.
-        now_us: time of the facts.
-    """
-
-    jobs: Mapping[str, int]
-    outbox: OutboxSummary
-    evaluated_us: int | None
-    now_us: int
-
-
 def assess_service(store: Store, now_us: int) -> SubjectState:
     """Assess the service by its database."""
     latest = state_history.find_latest_rule_set(store)
-    return judge_service(
-        ServiceFacts(
-            overview_queries.count_jobs_by_state(store, OPEN_JOB_STATES),
-            AlarmOutbox(store).summarize(),
-            latest.evaluated_us if latest else None,
-            now_us,
-        )
-    )
+    jobs = overview_queries.count_jobs_by_state(store, OPEN_JOB_STATES)
+    evaluated_us = latest.evaluated_us if latest else None
+    return judge_service(jobs, AlarmOutbox(store).summarize(), evaluated_us, now_us)
 
 
-def judge_service(facts: ServiceFacts) -> SubjectState:
-    """Judge the facts.
+def judge_service(
+    jobs: Mapping[str, int], outbox: OutboxSummary, evaluated_us: int | None, now_us: int
+) -> SubjectState:
+    """Judge the service.
 
     Warning: a message was given up, one waits for an hour, a fifth of the unfinished jobs is held, or
     the states of sites were not evaluated for an hour. Critical: a message waits for a day, four
     fifths of the unfinished jobs are held, or no state was evaluated for a day.
+
+    Args:
+        jobs: unfinished jobs by state.
+        outbox: numbers of messages.
+        evaluated_us: time of the latest evaluation of the states of sites; None before the first.
+        now_us: the time.
     """
-    held = facts.jobs.get(JobState.HELD.value, 0)
-    open_jobs = sum(facts.jobs.values())
-    waiting_s = _find_age_s(facts.outbox.oldest_us, facts.now_us) or 0.0
-    stale_s = _find_age_s(facts.evaluated_us, facts.now_us)
+    held = jobs.get(JobState.HELD.value, 0)
+    open_jobs = sum(jobs.values())
+    waiting_s = _find_age_s(outbox.oldest_us, now_us) or 0.0
+    stale_s = _find_age_s(evaluated_us, now_us)
     share = 100 * held / open_jobs if open_jobs else 0.0
     held_figure = AlarmFigure("held_jobs", share, "%", HELD_WARNING, HELD_CRITICAL, maximum=100.0)
     oldest_figure = AlarmFigure("oldest_message", waiting_s, "s", *WAITING_LIMITS_S)
     stale_figure = AlarmFigure("states_age", stale_s, "s", *STALE_LIMITS_S)
-    lost_figure = AlarmFigure("given_up_messages", facts.outbox.given_up, warning=0)
+    lost_figure = AlarmFigure("given_up_messages", outbox.given_up, warning=0)
     reasons = [
         (judge_figure(held_figure) if held >= MIN_HELD else AlarmLevel.OK, f"{held} held jobs"),
         (judge_figure(oldest_figure), f"a message waits for {waiting_s / 3600:.0f} h"),
         (judge_figure(stale_figure), f"states not evaluated for {(stale_s or 0.0) / 3600:.0f} h"),
-        (judge_figure(lost_figure), f"{facts.outbox.given_up} undeliverable messages"),
+        (judge_figure(lost_figure), f"{outbox.given_up} undeliverable messages"),
     ]
     problems = [text for level, text in reasons if level is not AlarmLevel.OK]
     summary = ", ".join(problems) or f"{open_jobs} jobs in progress, {held} held"
@@ -117,13 +102,12 @@ def judge_service(facts: ServiceFacts) -> SubjectState:
         summary,
         details=(
             f"{open_jobs} unfinished jobs, {held} held",
-            f"messages: {facts.outbox.waiting} waiting, {facts.outbox.sent} sent, "
-            f"{facts.outbox.given_up} given up",
+            f"messages: {outbox.waiting} waiting, {outbox.sent} sent, {outbox.given_up} given up",
         ),
         figures=(
             AlarmFigure("open_jobs", open_jobs),
             held_figure,
-            AlarmFigure("waiting_messages", facts.outbox.waiting),
+            AlarmFigure("waiting_messages", outbox.waiting),
             oldest_figure,
             lost_figure,
             stale_figure,

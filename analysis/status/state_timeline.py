@@ -20,7 +20,7 @@ from treehammer.analysis.status.status_rules import (
     find_worst_state,
 )
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, StatusChangeRow
-from treehammer.sql.watch.state_history import CENTRAL
+from treehammer.sql.watch.state_history import CENTRAL, SUBJECT_KINDS
 
 
 class Subject(NamedTuple):
@@ -83,9 +83,10 @@ def override_end(override: OverrideRow) -> int:
     return override.until_us if override.ended_us is None else override.ended_us
 
 
-def applies_to(row: DowntimeRow | OverrideRow, subject: Subject) -> bool:
-    """Return whether a downtime or override is one of a subject."""
-    return row.site == subject.site and row.subject_kind in ("", subject.kind)
+def list_subjects(row: DowntimeRow | OverrideRow) -> list[Subject]:
+    """List the subjects of a downtime or override: jobs and storage of a site, or one of them."""
+    kinds = (row.subject_kind,) if row.subject_kind else SUBJECT_KINDS
+    return [Subject(kind, row.site) for kind in kinds]
 
 
 @dataclass
@@ -225,8 +226,8 @@ class _KindTimeline:
                 rules=dict(given.before),
                 state=SiteState(given.overall.state) if given.overall else SiteState.UNKNOWN,
                 cause=given.overall.cause if given.overall else NO_RESULTS,
-                downtimes=[row for row in downtimes if applies_to(row, subject)],
-                overrides=[row for row in overrides if applies_to(row, subject)],
+                downtimes=[row for row in downtimes if subject in list_subjects(row)],
+                overrides=[row for row in overrides if subject in list_subjects(row)],
             )
             for subject, given in subjects.items()
         }

@@ -18,7 +18,12 @@ from treehammer.analysis.status.rule_judgements import (
     charge_run,
 )
 from treehammer.analysis.status.rule_replay import ReplayWindow, RuleChange, replay_rule
-from treehammer.analysis.status.state_timeline import Subject, SubjectInput, build_timeline
+from treehammer.analysis.status.state_timeline import (
+    Subject,
+    SubjectInput,
+    build_timeline,
+    list_subjects,
+)
 from treehammer.analysis.status.status_rules import OperationsRule, SiteState, StatusRules
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
@@ -133,14 +138,11 @@ def _list_subjects(
 
     Doors have no downtime: that of their storage excludes them.
     """
-    found = {*runs, *(Subject(STORAGE_SITE, site) for site in days)}
-    found |= {
+    subjects = {*runs, *(Subject(STORAGE_SITE, site) for site in days)}
+    subjects |= {
         Subject(row.subject_kind, row.site) for row in states if row.subject_kind in JUDGED_KINDS
     }
-    for exception in exceptions:
-        kinds = (exception.subject_kind,) if exception.subject_kind else SUBJECT_KINDS
-        found |= {Subject(kind, exception.site) for kind in kinds}
-    return sorted(found)
+    return sorted(subjects.union(*map(list_subjects, exceptions)))
 
 
 def _list_judged_doors(
@@ -168,44 +170,37 @@ def _charge_runs(
     downtimes: Sequence[DowntimeRow],
 ) -> dict[Subject, list[ChargedRun]]:
     """Charge each run to its site, its storage and its doors, unless these were in a downtime."""
-    found: defaultdict[Subject, list[ChargedRun]] = defaultdict(list)
-    down: defaultdict[Subject, list[DowntimeRow]] = defaultdict(list)
-    for one in downtimes:
-        for kind in (one.subject_kind,) if one.subject_kind else SUBJECT_KINDS:
-            down[Subject(kind, one.site)].append(one)
+    charged_runs: defaultdict[Subject, list[ChargedRun]] = defaultdict(list)
+    outages: defaultdict[Subject, list[DowntimeRow]] = defaultdict(list)
+    for downtime in downtimes:
+        for subject in list_subjects(downtime):
+            outages[subject].append(downtime)
     for run in runs:
-        for subject, part in _list_charged_parts(run, judged_doors):
+        for subject, owner, part in _list_charged_parts(run, judged_doors):
             charged = charge_run(part, subject.kind, rules)
             if charged is not None:
-                mine = found[subject]  # A site has a state even if all its runs were in a downtime.
-                if not _is_down(down.get(_downtime_subject(subject), ()), run.ended_us):
-                    mine.append(charged)
-    for door_runs in (found[subject] for subject in found if subject.kind == DOOR):
-        door_runs.sort(key=lambda charged: charged.run.ended_us)
-    return found
+                of_subject = charged_runs[subject]  # It has a state even if all were in a downtime.
+                if not any(row.starts_us <= run.ended_us < row.ends_us for row in outages[owner]):
+                    of_subject.append(charged)
+    for subject, door_runs in charged_runs.items():
+        if subject.kind == DOOR:
+            door_runs.sort(key=lambda charged: charged.run.ended_us)
+    return charged_runs
 
 
 def _list_charged_parts(
     run: RunOutcome, judged_doors: Collection[str]
-) -> Iterator[tuple[Subject, RunOutcome]]:
-    """Yield the site, the storage and the doors of a run with the part of it that counts."""
+) -> Iterator[tuple[Subject, Subject, RunOutcome]]:
+    """Yield the site, the storage and the doors of a run with the part of it that counts.
+
+    The second subject has the downtimes that hold: doors are down with their storage.
+    """
     for kind, site in zip(SUBJECT_KINDS, (run.site, run.storage_site), strict=True):
         if site:
-            yield Subject(kind, site), run
+            yield Subject(kind, site), Subject(kind, site), run
     for label, part in run.by_door.items():
         if label in judged_doors:
-            yield Subject(DOOR, label), part
-
-
-def _downtime_subject(subject: Subject) -> Subject:
-    """Return the subject whose downtimes hold: doors are down with their storage."""
-    if subject.kind != DOOR:
-        return subject
-    return Subject(STORAGE_SITE, split_door_label(subject.site)[0])
-
-
-def _is_down(downtimes: Iterable[DowntimeRow], time_us: int) -> bool:
-    return any(one.starts_us <= time_us < one.ends_us for one in downtimes)
+            yield Subject(DOOR, label), Subject(STORAGE_SITE, run.storage_site), part
 
 
 def _judge_days(

@@ -8,7 +8,7 @@ import pytest
 from measurement_factory import build_change_point
 
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel, SubjectState
-from treehammer.analysis.alarms.alarm_overview import ServiceFacts, judge_service
+from treehammer.analysis.alarms.alarm_overview import judge_service
 from treehammer.analysis.alarms.alarm_watch import find_change_points, find_state_changes
 from treehammer.sql.core.watch_rows import AlarmMessage
 from treehammer.sql.watch.alarm_outbox import AlarmOutbox, OutboxSummary
@@ -119,7 +119,7 @@ def test_service_is_judged_by_jobs_and_messages(
     level: AlarmLevel,
     summary: str,
 ) -> None:
-    state = judge_service(ServiceFacts(jobs, OutboxSummary(*outbox_facts), 2 * HOUR, 2 * HOUR))
+    state = judge_service(jobs, OutboxSummary(*outbox_facts), 2 * HOUR, 2 * HOUR)
     assert (state.level, state.summary) == (level, summary)
 
 
@@ -131,4 +131,4 @@ def test_stale_states_are_a_state_of_the_service(
     evaluated_us: int | None, level: AlarmLevel
 ) -> None:
     outbox = OutboxSummary(0, 0, 0, None)
-    assert judge_service(ServiceFacts({}, outbox, evaluated_us, 31 * HOUR)).level is level
+    assert judge_service({}, outbox, evaluated_us, 31 * HOUR).level is level
