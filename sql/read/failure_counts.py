@@ -317,6 +317,8 @@ def fetch_commit_counts(
             commit_counts.submitted_us = created_us
         commit_of = {id_: commit for id_, commit, _ in rows}
         chosen = _choose_campaigns(commit_of, set(campaign_ids))
+        if not chosen:
+            return []
         tallies = sa.select(*groups, _BAD_COUNT, sa.func.count()).group_by(*groups)
         site_of = load_subjects(connection).index_column("site")
         for row in connection.execute(tallies.where(groups[0].in_(chosen))):
