@@ -19,14 +19,9 @@ from treehammer.analysis.alarms.alarm_levels import (
 from treehammer.analysis.alarms.release_state import assess_release, assess_releases
 from treehammer.analysis.status.failure_explanation import FailureExplanation
 from treehammer.analysis.status.rule_judgements import charge_run
+from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
 from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
-from treehammer.analysis.status.status_rules import (
-    WORST_FIRST,
-    ShareRule,
-    SiteState,
-    StatusRules,
-    duration_us,
-)
+from treehammer.analysis.status.status_rules import ShareRule, StatusRules, duration_us
 from treehammer.analysis.status.usability import use_by_state
 from treehammer.collectors.job_state import OPEN_JOB_STATES, JobState
 from treehammer.durations import SECOND_US

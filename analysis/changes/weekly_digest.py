@@ -18,7 +18,7 @@ from treehammer.analysis.changes.change_text import (
 )
 from treehammer.analysis.comparison.wording.verdict_text import format_effect
 from treehammer.analysis.status.failure_explanation import FailureExplanation
-from treehammer.analysis.status.status_rules import WORST_FIRST, SiteState
+from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
 from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
 from treehammer.sql.read.reader import ResultsReader

@@ -22,7 +22,7 @@ from treehammer.analysis.status.failure_attribution import (
     blame_host,
 )
 from treehammer.analysis.status.failure_causes import FailureCause, find_failure_cause
-from treehammer.analysis.status.status_rules import SiteState
+from treehammer.analysis.status.site_state import SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import failure_counts

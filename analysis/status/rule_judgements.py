@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.status_rules import (
     ExclusionRule,
     ShareRule,
-    SiteState,
     SpeedRule,
     StatusRules,
     duration_us,

@@ -21,11 +21,11 @@ from treehammer.analysis.status.rule_judgements import (
     judge_speed,
     judge_tests,
 )
+from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.status_rules import (
     ExclusionRule,
     OperationsRule,
     ShareRule,
-    SiteState,
     SpeedRule,
     StatusRule,
     duration_us,

@@ -1,12 +1,11 @@
-"""States of sites, and the rules for them: schema of their file, shipped rules and versions."""
+"""Rules for the states of sites: schema of their file, shipped rules and versions."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from enum import StrEnum
+from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -34,40 +33,6 @@ RESERVED_RULE_NAMES = ("downtime", "override", "central", "no-results")
 SubjectKind = Literal["site", "storage_site"]
 #: Kinds that runs are charged to.
 _ChargedKind = Literal["site", "storage_site", "door"]
-
-
-class SiteState(StrEnum):
-    """State of a site, a storage, or one of their days."""
-
-    OK = "ok"
-    #: Works with failures above a threshold, or its exclusion is suspended.
-    WARNING = "warning"
-    #: Does not work; work is better sent elsewhere.
-    CRITICAL = "critical"
-    #: Too few results to judge.
-    UNKNOWN = "unknown"
-    #: Announced not to work.
-    DOWNTIME = "downtime"
-
-    @property
-    def letter(self) -> str:
-        """Short text for a small cell."""
-        return "–" if self is SiteState.UNKNOWN else self.value[0].upper()
-
-
-#: States from the worst to the least informative.
-WORST_FIRST = (
-    SiteState.CRITICAL,
-    SiteState.WARNING,
-    SiteState.DOWNTIME,
-    SiteState.OK,
-    SiteState.UNKNOWN,
-)
-
-
-def find_worst_state(states: Iterable[SiteState]) -> SiteState:
-    """Return the worst of several states; unknown only if all are."""
-    return min(states, key=WORST_FIRST.index, default=SiteState.UNKNOWN)
 
 
 class StatusRulesError(InvalidDocumentError):

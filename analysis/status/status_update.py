@@ -18,13 +18,14 @@ from treehammer.analysis.status.rule_judgements import (
     charge_run,
 )
 from treehammer.analysis.status.rule_replay import ReplayWindow, RuleChange, replay_rule
+from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.state_timeline import (
     Subject,
     SubjectInput,
     build_timeline,
     list_subjects,
 )
-from treehammer.analysis.status.status_rules import OperationsRule, SiteState, StatusRules
+from treehammer.analysis.status.status_rules import OperationsRule, StatusRules
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
 from treehammer.sql.read.operation_figures import list_operation_days

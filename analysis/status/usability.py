@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.state_timeline import DOWNTIME, OVERRIDE
-from treehammer.analysis.status.status_rules import SiteState, StatusRules
+from treehammer.analysis.status.status_rules import StatusRules
 from treehammer.analysis.status.status_update import update_states
 from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.sql.core.watch_rows import StatusChangeRow

@@ -17,7 +17,7 @@ from treehammer.analysis.alarms import alarm_overview
 from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel
 from treehammer.analysis.alarms.alarm_watch import list_slowdowns
 from treehammer.analysis.alarms.release_state import list_regressions
-from treehammer.analysis.status.status_rules import SiteState
+from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.usability import Usability, list_uses
 from treehammer.collectors.job_state import OPEN_JOB_STATES
 from treehammer.sql.read import overview_queries

@@ -9,12 +9,8 @@ from typing import Any
 
 import click
 
-from treehammer.analysis.status.status_rules import (
-    WORST_FIRST,
-    SiteState,
-    StatusRules,
-    load_status_rules,
-)
+from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
+from treehammer.analysis.status.status_rules import StatusRules, load_status_rules
 from treehammer.analysis.status.status_update import update_states
 from treehammer.analysis.status.usability import use_by_state
 from treehammer.config import Settings

@@ -16,7 +16,8 @@ from measurement_factory import make_campaign_row
 
 from treehammer import config
 from treehammer.analysis.changes.change_update import UpdateResult
-from treehammer.analysis.status.status_rules import RULES_FILE, SiteState
+from treehammer.analysis.status.site_state import SiteState
+from treehammer.analysis.status.status_rules import RULES_FILE
 from treehammer.analysis.status.usability import SiteUses, SubjectUse, Usability
 from treehammer.errors import BatchError
 from treehammer.patrol import campaign_starts, patrol_service

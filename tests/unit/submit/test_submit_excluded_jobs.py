@@ -11,7 +11,8 @@ from measurement_factory import make_job_row
 from plan_factory import SHELL_TEST, make_grid_plan, make_grid_site, make_settings
 from tracking_harness import FakeBatch
 
-from treehammer.analysis.status.status_rules import SiteState, load_shipped_rules
+from treehammer.analysis.status.site_state import SiteState
+from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.analysis.status.status_update import update_states
 from treehammer.analysis.status.usability import SiteUses, SubjectUse, Usability
 from treehammer.collectors.job_state import JobState

@@ -23,7 +23,7 @@ from treehammer.analysis.comparison.verdict_headline import (
 from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.status.day_states import DayOutcomes
 from treehammer.analysis.status.failure_explanation import FailureExplanation
-from treehammer.analysis.status.status_rules import SiteState
+from treehammer.analysis.status.site_state import SiteState
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import FirstMeasurement

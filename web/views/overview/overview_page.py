@@ -25,7 +25,7 @@ from treehammer.analysis.status.day_states import (
     describe_daily_rule,
     load_rule,
 )
-from treehammer.analysis.status.status_rules import SiteState
+from treehammer.analysis.status.site_state import SiteState
 from treehammer.collectors.job_state import OPEN_JOB_STATES
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import VerdictRow

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from treehammer.analysis.comparison.verdict_headline import count_headline, count_slower
 from treehammer.analysis.status.day_states import DayOutcomes
-from treehammer.analysis.status.status_rules import WORST_FIRST, SiteState
+from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read.overview_queries import CampaignState, ComparisonSummary
 from treehammer.web.views.shared.site_day_matrix import SiteRow

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.status.day_states import DayOutcomes, describe_daily_rule
-from treehammer.analysis.status.status_rules import SiteState
+from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.usability import list_uses
 from treehammer.sql.read import overview_queries, site_history
 from treehammer.sql.read.figure_query import FigureQuery

@@ -16,7 +16,7 @@ from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.samples.sample import natural_sort_key
 from treehammer.analysis.status.day_states import DayOutcomes
 from treehammer.analysis.status.failure_explanation import explain_period, explain_slowness
-from treehammer.analysis.status.status_rules import SiteState
+from treehammer.analysis.status.site_state import SiteState
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.hctests.matrix.identity import drop_release_axis
