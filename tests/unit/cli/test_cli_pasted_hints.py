@@ -27,6 +27,7 @@ OUTLETS = ("print_hint", "add_global_options", "on_interrupt")
 #: Functions and constants whose text an error, a table or print_hint prints.
 PRINTED_ELSEWHERE = {
     "analysis/cli/explain_command.py": "format_next_command, by print_hint",
+    "analysis/comparison/wording/limit_text.py": "note, by print_hint",
     "analysis/comparison/refusals.py": "remedies, by print_hint as notes of a comparison",
     "datasets/catalogues/folder_catalogue.py": "hints of errors",
     "datasets/production/dataset_writers.py": "hint of errors",
