@@ -167,8 +167,8 @@ def _describe_unknown_request(text: str, release: str) -> str:
     if _RELEASE_PATTERN.fullmatch(release):
         nearest = " or ".join(map(repr, find_nearest_releases(release, WHEELS)))
         return (
-            f"no wheel of ROOT {release}; did you mean {nearest}? `treehammer releases` lists all; "
-            f"write 'path:/its/folder@{release}' for an installed build, "
+            f"no wheel of ROOT {release}; did you mean {nearest}? The command releases lists all. "
+            f"Write 'path:/its/folder@{release}' for an installed build, "
             f"'cvmfs:ROOT/{release.replace('/', '.')}/PLATFORM' for one on CVMFS"
         )
     known = ", ".join(WHEELS)

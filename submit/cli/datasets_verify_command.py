@@ -206,7 +206,7 @@ def _declare_bad_replicas(
 
 
 def _declare_bad_replica(check: ReplicaCheck, did: str, rucio: RucioClient) -> str:
-    reason = f"treehammer read it in full twice: {check.message}"
+    reason = f"read in full twice by treehammer: {check.message}"
     try:
         try:
             rucio.declare_bad_replica(check.expected.rse, did, reason)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from treehammer.analysis.cli.compare_command import (
+    ComparisonResult,
+    print_conclusions,
+    print_verdict_tables,
+    rate_results,
+)
 from treehammer.analysis.comparison.wording import verdict_text
-from treehammer.analysis.comparison.wording.conclusion import describe_conclusion
 from treehammer.analysis.descriptive.read_rates import RATE_COLUMNS, ReadRates
-from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample
+from treehammer.analysis.statistics.sequential import DEFAULT_MAX_LAUNCHES
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.collectors.job_spec import PAIRED, SOLO, TIMED, SoftwareRequest
 from treehammer.collectors.package_index import check_unknown_wheels
@@ -25,10 +31,11 @@ from treehammer.collectors.software import providers
 from treehammer.collectors.software_preparation import prepare_root
 from treehammer.config import Settings, sqlite_url
 from treehammer.datasets.model.manifest import RNTUPLE, Manifest, list_some
-from treehammer.errors import BatchError, ExitCode
+from treehammer.errors import BatchError, ExitCode, TreehammerError
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
+from treehammer.submit.cli.local_verdict import parse_sequential_plan, run_until_decided
 from treehammer.submit.lifecycle.file_read import (
     MeasuredFiles,
     OpenedFiles,
@@ -40,6 +47,7 @@ from treehammer.submit.lifecycle.file_read import (
     plan_read,
 )
 from treehammer.submit.lifecycle.submission import submit_plan
+from treehammer.submit.planning.plan import Plan
 from treehammer.submit.tracking.campaign_polling import make_tracker, wait_for_campaign
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
@@ -59,9 +67,6 @@ from treehammer.text_formatting import (
     pluralize,
     split_list,
 )
-
-if TYPE_CHECKING:
-    from treehammer.analysis.comparison.comparison import Comparison
 
 #: Seconds that cancelled jobs get to end.
 _END_TIMEOUT_S = 30.0
@@ -148,7 +153,8 @@ def read_command(
     roots = choose_releases(split_list(releases), addresses, settings.software_dir)
     request = ReadRequest(roots, ",".join(patterns), cache_mb, cold, threads, keep)
     with (
-        on_interrupt("nothing was kept"),
+        _stop_on_sigterm(),
+        on_interrupt(f"campaign {keep} was cancelled" if keep else "nothing was kept"),
         tempfile.TemporaryDirectory(prefix="treehammer-") as name,
     ):
         folder = Path(name)
@@ -163,6 +169,16 @@ def read_command(
     if keep and form == TABLE:
         print_hint(f"Kept: treehammer summary --campaign {result.campaign.name}")
     return result.exit_code
+
+
+@contextmanager
+def _stop_on_sigterm() -> Iterator[None]:
+    """Handle SIGTERM as Ctrl-C, so that no job outlives its folder."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _prepare_releases(roots: Sequence[str], settings: Settings) -> dict[str, SoftwareRequest]:
@@ -187,7 +203,7 @@ class _ReadResult:
     manifest: Manifest
     urls: Sequence[str]
     rates: Sequence[ReadRates]
-    comparisons: Sequence[Comparison]
+    comparisons: Sequence[ComparisonResult]
     campaign: CampaignRow
 
     @property
@@ -197,9 +213,8 @@ class _ReadResult:
 
     @property
     def exit_code(self) -> ExitCode:
-        """1 if a release is slower than the first."""
-        regressed = any(comparison.regressed for comparison in self.comparisons)
-        return ExitCode.REGRESSION if regressed else ExitCode.DONE
+        """1 if a release is slower than the first, 3 if nothing could be compared."""
+        return rate_results(self.comparisons, DEFAULT_DELTA) if self.comparisons else ExitCode.DONE
 
 
 @dataclass(frozen=True)
@@ -218,51 +233,47 @@ class _ReadSession:
             BatchError: a read failed.
         """
         request = self.request
-        campaign, rows = self._run(measured, SOLO)
+        campaign, rows = self._run(measured)
         if _find_failure(rows) and not request.branches and request.threads == 1:
             software = self.software[request.releases[0]]
             probed = leave_out_unreadable(measured, self.files, software, progress_bar)
             if probed.manifest.unreadable_branches:
                 measured = probed
-                campaign, rows = self._run(measured, SOLO)
+                campaign, rows = self._run(measured)
         if failure := _find_failure(rows):
             if request.threads > 1:
                 failure.hint = "Choose other columns with -b, or read with one thread."
             raise failure
-        comparisons: Sequence[Comparison] = ()
+        comparisons: Sequence[ComparisonResult] = ()
         if len(request.releases) > 1 and request.threads == 1:
-            paired, _ = self._run(measured, PAIRED)
-            comparisons = self._compare(paired)
+            comparisons = self._compare(measured)
         rates = [ReadRates.from_row(row) for row in rows]
         rates.sort(key=lambda one: request.releases.index(one.root))
         return _ReadResult(measured.manifest, self.files.urls, rates, comparisons, campaign)
 
-    def _run(self, measured: MeasuredFiles, mode: str) -> tuple[CampaignRow, list[dict[str, Any]]]:
-        """Run a campaign; return it with its timed measurements."""
-        plan = plan_read(
+    def _plan(self, measured: MeasuredFiles, mode: str) -> Plan:
+        return plan_read(
             self.request, self.files, measured, self.software, self.settings, mode=mode
         )
+
+    def _run(self, measured: MeasuredFiles) -> tuple[CampaignRow, list[dict[str, Any]]]:
+        """Read with each release alone; return the campaign with its timed measurements."""
+        plan = self._plan(measured, SOLO)
         with _cancel_on_interrupt(self.settings, plan.campaign_id):
             campaign = submit_plan(plan, self.settings)
             wait_for_campaign(campaign, self.settings, progress_bar)
-        columns = (*RATE_COLUMNS, *OUTCOME_COLUMNS, "failure_message", "log_excerpt")
+        columns = (*RATE_COLUMNS, *OUTCOME_COLUMNS, "failure_message")
         selection = Selection.parse((campaign.id,), [f"kind={TIMED}"])
         with Store.open(self.settings.database) as store:
             rows = list(store.measurements(selection, tuple(dict.fromkeys(columns))))
         return campaign, rows
 
-    def _compare(self, campaign: CampaignRow) -> list[Comparison]:
-        # scipy takes a third of a second to load.
-        from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
-
-        selection = Selection.parse((campaign.id,), ())
-        with Store.open(self.settings.database) as store:
-            rows = store.measurements(selection, SAMPLE_COLUMNS)
-            samples = [Sample.from_row(row) for row in rows]
-        queries = compare_with_first(
-            "root", self.request.releases, delta=DEFAULT_DELTA, selection=selection
-        )
-        return compare_together(samples, queries, now_us=time.time_ns() // 1000)
+    def _compare(self, measured: MeasuredFiles) -> Sequence[ComparisonResult]:
+        """Compare the releases in turns with the first one, until that is decided."""
+        plan = self._plan(measured, PAIRED)
+        sequential = parse_sequential_plan(DEFAULT_MAX_LAUNCHES, DEFAULT_DELTA)
+        with _cancel_on_interrupt(self.settings, plan.campaign_id):
+            return run_until_decided(plan, sequential, self.settings, JSON).results
 
 
 @contextmanager
@@ -271,7 +282,8 @@ def _cancel_on_interrupt(settings: Settings, campaign_id: str) -> Iterator[None]
     try:
         yield
     except KeyboardInterrupt:
-        with Store.open(settings.database) as store:
+        # Nothing is to be cancelled if the campaign was not stored yet.
+        with suppress(TreehammerError), Store.open(settings.database, create=False) as store:
             tracker = make_tracker(store, settings)
             campaign = store.campaign(campaign_id)
             tracker.cancel(campaign)
@@ -296,7 +308,7 @@ def _find_failure(rows: Sequence[Mapping[str, Any]]) -> BatchError | None:
 def _print_result(result: _ReadResult, form: str) -> None:
     rows = [rates.flatten() for rates in result.rates]
     if form == JSON:
-        verdicts = [row for one in result.comparisons for row in one.verdicts]
+        verdicts = [row for one in result.comparisons for row in one.comparison.verdicts]
         document = {
             "files": list(result.urls),
             "tree": result.manifest.tree,
@@ -317,9 +329,9 @@ def _print_result(result: _ReadResult, form: str) -> None:
             click.echo(f"{rates.root}: {rates.describe_bottleneck()}.")
     if result.is_not_compared and form == TABLE:
         click.echo("No verdict: with several threads, releases cannot take turns.")
-    for comparison in result.comparisons:
-        text = describe_conclusion(comparison.verdicts)
-        click.secho(f"\n{text}", bold=True, err=form != TABLE)
+    if form == TABLE:
+        print_verdict_tables(result.comparisons)
+    print_conclusions([one.comparison for one in result.comparisons], {}, form=form)
 
 
 def _describe_content(result: _ReadResult) -> Iterator[str]:

@@ -361,7 +361,7 @@ def _choose_test(
     format_ = measured.manifest.files[0].layout.format
     if request.threads > 1:
         event_column, columns = measured.choose_columns(request.branches)
-        axes = {
+        axes: dict[str, tuple[str, ...]] = {
             "format": (format_,),
             "threads": (str(request.threads),),
             "branches": (",".join(columns),),
@@ -370,7 +370,7 @@ def _choose_test(
         keys = {"settings.filter": event_column, "settings.minimum": str(-(2**62))}
         return _THREADS_TEST, axes, keys
     all_branches = "readable" if measured.manifest.unreadable_branches else "1.0"
-    own_axes = {"branches": (request.branches or all_branches,)}
+    own_axes: dict[str, tuple[str, ...]] = {"branches": (request.branches or all_branches,)}
     if format_ == RNTUPLE:
         return "rntuple-read", {**own_axes, "format": (RNTUPLE,)}, {}
     return "ttree-read", own_axes, {}
