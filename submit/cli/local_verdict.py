@@ -22,7 +22,7 @@ from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.hctests.matrix.definition import Scalar
+from treehammer.hctests.matrix.definition import COMMIT_AXIS, Scalar, format_commit
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.read.measurement_selection import Selection
@@ -254,6 +254,8 @@ def _print_compare_hint(
         return
     query = results[0].comparison.query
     values = [str(value) for value in (query.a, *(result.comparison.query.b for result in results))]
+    if query.axis == COMMIT_AXIS:  # a campaign has one state of a working tree at most
+        values = [*map(format_commit, values)]
     words = ["treehammer", "compare", *values, "--axis", query.axis, "--campaign", campaign.id]
     if query.delta != DEFAULT_DELTA:
         words += ["--delta", f"{query.delta:g}"]
