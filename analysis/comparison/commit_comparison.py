@@ -71,7 +71,7 @@ def resolve_commits(
                 repositories.add(str(row["repository"] or ""))
     names: dict[str, str] = {}
     for text in texts:
-        commit = _find_measured(text, measured)
+        commit = find_measured(text, measured)
         if not commit:
             commit = _resolve_ref(text, measured, sorted(repositories - {""}), settings)
         if commit in names:
@@ -81,8 +81,12 @@ def resolve_commits(
     return names
 
 
-def _find_measured(text: str, measured: Iterable[str]) -> str:
-    """Find the measured commit that a hash, or its beginning, means; '' for none."""
+def find_measured(text: str, measured: Iterable[str]) -> str:
+    """Find the measured commit that a hash, or its beginning, means; '' for none.
+
+    Raises:
+        ConfigError: it fits several.
+    """
     start, plus, tree = text.partition("+")
     if not _HASH.fullmatch(start):
         return ""

@@ -406,6 +406,21 @@ def test_sides_at_different_sites_are_listed_as_missing(tmp_path: Path) -> None:
     }
 
 
+def test_commits_may_be_abbreviated(tmp_path: Path) -> None:
+    commits = {"6.38.00": "a" * 40, "6.40.00": "b" * 40}
+    shared = {"axis_root": "6.40.00", "test_path": "read", "dirty": False}
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        for one in jobs():
+            commit = commits[str(one.values["axis_root"])]
+            own = {"commit_id": commit, "test_hash": commit, "variant": '{"root":"6.40.00"}'}
+            store.add([Measurement({**one.values, **shared, **own})])
+    with run_service(tmp_path, reading_open=True) as service:
+        page = html.unescape(service.load_page("/compare?axis=commit&a=aaaaaa&b=bbbbbb"))
+        assert service.client.get("/compare?axis=commit&a=aaaaaa&b=c").status_code == 404
+    assert "commit bbbbbbbbbb against aaaaaaaaaa" in page
+    assert "slower" in page
+
+
 def test_refused_comparison_keeps_form_values(measured: ServiceThread) -> None:
     page = measured.client.get("/compare?a=6.38.00&b=7", headers=PEOPLE)
     assert page.status_code == 404

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
+from treehammer.analysis.comparison.commit_comparison import add_setups, find_measured
 from treehammer.analysis.comparison.counter_changes import (
     CountedSample,
     attach_counters,
@@ -30,6 +31,7 @@ from treehammer.analysis.samples.sample import (
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
 from treehammer.collectors.record.exact_counters import COUNTER_NAMES
 from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.hctests.matrix.definition import COMMIT_AXIS
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries, figure_sql
 from treehammer.sql.read.figure_query import ALL_MEASUREMENTS, FigureQuery
@@ -245,6 +247,8 @@ def compare_now(
     for side in selections:
         report = functools.partial(_report_further, on_progress, sum(map(len, loaded)))
         loaded.append(_load_samples(store, side, report))
+    if query.axis == COMMIT_AXIS:
+        loaded = [add_setups(store, side) for side in loaded]
     label_sides = _label_by_selection if query.axis == SELECTION_AXIS else _select_by_value
     comparison_query, counted = label_sides(query, loaded)
     samples = [one.sample for one in counted]
@@ -275,8 +279,10 @@ def _select_by_value(
     query: CompareQuery, loaded: Sequence[Sequence[CountedSample]]
 ) -> tuple[ComparisonQuery, list[CountedSample]]:
     """Take from either side's samples those with its value of the axis."""
-    a = find_axis_value((one.sample for one in loaded[0]), query.axis, query.a)
-    b = find_axis_value((one.sample for one in loaded[-1]), query.axis, query.b)
+    a, b = (
+        _find_side_value(query.axis, text, [one.sample for one in side])
+        for text, side in ((query.a, loaded[0]), (query.b, loaded[-1]))
+    )
     comparison_query = _build_question(query, a, b)
     if len(loaded) == 1:
         return comparison_query, list(loaded[0])
@@ -284,6 +290,14 @@ def _select_by_value(
     return comparison_query, [
         one for side, value in sides for one in side if one.sample.axis_value(query.axis) == value
     ]
+
+
+def _find_side_value(axis: str, text: str, samples: Sequence[Sample]) -> Any:
+    """Find the value that a text means; a commit may be abbreviated."""
+    if axis == COMMIT_AXIS:
+        measured = {commit for sample in samples if (commit := sample.commit)}
+        text = find_measured(text, measured) or text
+    return find_axis_value(samples, axis, text)
 
 
 def _samples_with_value(samples: Iterable[Sample], axis: str, value: Any) -> list[Sample]:
