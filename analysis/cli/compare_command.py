@@ -42,6 +42,7 @@ from treehammer.terminal import TABLE, on_interrupt, output_options, print_hint,
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison
     from treehammer.analysis.comparison.instruction_changes import CountPair
+    from treehammer.analysis.comparison.phase_changes import PhaseChange, PhasedSample
 
 #: Verdicts that are also said in a sentence, at most.
 MAX_SENTENCES = 6
@@ -49,10 +50,11 @@ MAX_SENTENCES = 6
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """A comparison of times with the changes of exact counters and of instructions."""
+    """A comparison of times with the changes of exact counters, of phases and of instructions."""
 
     comparison: Comparison
     counters: Sequence[CounterChange] = ()
+    phases: Sequence[PhaseChange] = ()
     instructions: Sequence[CountPair] = ()
 
     @property
@@ -190,12 +192,13 @@ def compare_selected(
     """Compare each further value with the first and store the verdicts."""
     # scipy takes a third of a second to load, which no other command should pay for.
     from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
+    from treehammer.analysis.comparison.phase_changes import PHASE_COLUMNS, PhasedSample
     from treehammer.analysis.samples.headline_rows import (
         load_earlier_checksums,
         load_headline_rows,
     )
 
-    columns = (*SAMPLE_COLUMNS, *COUNTER_NAMES)
+    columns = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *COUNTER_NAMES, *PHASE_COLUMNS)))
     rows = load_headline_rows(store, selection, columns)
     rows += load_earlier_checksums(store, rows, columns)
     counted = [CountedSample.from_row(row) for row in rows]
@@ -206,23 +209,30 @@ def compare_selected(
     if axis == COMMIT_AXIS:
         counted = commit_comparison.add_setups(store, counted)
     samples = [one.sample for one in counted]
+    phased = [PhasedSample.from_row(row, sample) for row, sample in zip(rows, samples, strict=True)]
     values = [find_axis_value(samples, axis, text) for text in texts]
     questions = compare_with_first(axis, values, delta=delta, selection=selection)
     return [
-        _store_result(store, counted, comparison)
+        _store_result(store, counted, phased, comparison)
         for comparison in compare_together(samples, questions, now_us=time.time_ns() // 1000)
     ]
 
 
 def _store_result(
-    store: Store, counted: Sequence[CountedSample], found: Comparison
+    store: Store,
+    counted: Sequence[CountedSample],
+    phased: Sequence[PhasedSample],
+    found: Comparison,
 ) -> ComparisonResult:
+    from treehammer.analysis.comparison.phase_changes import compare_phases
+
     query = found.query
     changes = counter_changes.compare_counters(counted, query.axis, query.a, query.b)
     verdicts = counter_changes.attach_counters(found.verdicts, changes)
     store.replace_comparison(query.id, found.pairs, verdicts)
     instructions = instruction_changes.load_counted_work(store, verdicts)
-    return ComparisonResult(replace(found, verdicts=verdicts), changes, instructions)
+    phases = compare_phases(phased, query.axis, query.a, query.b)
+    return ComparisonResult(replace(found, verdicts=verdicts), changes, phases, instructions)
 
 
 def _load_campaign_names(store: Store, results: Sequence[ComparisonResult]) -> dict[str, str]:
@@ -281,14 +291,23 @@ def _list_notes(one: ComparisonResult, names: Mapping[str, str], form: str) -> l
     notes = [*attribute_rows(one.comparison.verdicts, names), *one.comparison.notes]
     if form == TABLE and one.counters:
         notes.append(counter_changes.summarize_counters(one.counters))
+    if one.phases:
+        from treehammer.analysis.comparison.phase_changes import describe_phases
+
+        notes += describe_phases(one.phases)
     return notes
 
 
 def _flatten_results(results: Sequence[ComparisonResult]) -> list[dict[str, Any]]:
-    """Return verdicts and then changes of counters as flat rows."""
+    """Return verdicts, then changes of counters and of phases as flat rows."""
     verdicts = [row for one in results for row in one.comparison.verdicts]
-    changes = [change for one in results for change in one.counters]
-    return [*map(verdict_text.flatten_verdict, verdicts), *map(asdict, changes)]
+    counters = [change for one in results for change in one.counters]
+    phases = [change for one in results for change in one.phases]
+    return [
+        *map(verdict_text.flatten_verdict, verdicts),
+        *map(asdict, counters),
+        *map(asdict, phases),
+    ]
 
 
 def print_conclusions(
