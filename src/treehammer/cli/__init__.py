@@ -79,7 +79,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
     "Measure": {
         "try": LazyCommand(
             "submit.cli.try_command:try_command",
-            "Compare a changed test with its last commit, in turns on this machine.",
+            "Compare a changed test with its last commit, in turns.",
         ),
         "read": LazyCommand(
             "submit.cli.read_command:read_command",
