@@ -12,7 +12,6 @@ from typing import Any
 from treehammer.analysis.comparison.counter_changes import CountedSample
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, SourceError
-from treehammer.hctests.git.pinned_tests import open_repository
 from treehammer.hctests.matrix import identity
 from treehammer.hctests.matrix.definition import COMMIT_DIGITS, DIRTY_SUFFIX, format_commit
 from treehammer.sql.read import campaign_queries
@@ -110,6 +109,9 @@ def _resolve_ref(
     text: str, measured: Iterable[str], repositories: Sequence[str], settings: Settings
 ) -> str:
     """Resolve a ref by Git in several repositories to the one measured commit that it means."""
+    # Only names of branches and tags need Git.
+    from treehammer.hctests.git.pinned_tests import open_repository
+
     resolved: set[str] = set()
     errors: list[SourceError] = []
     for repository in (*repositories, str(Path.cwd())):
