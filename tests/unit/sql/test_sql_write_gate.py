@@ -39,6 +39,9 @@ GATED: dict[str, Callable[[Store], object]] = {
     "add_campaign": lambda store: store.add_campaign(
         make_campaign_row("b"), [make_job_row("j", campaign_id="b")]
     ),
+    "extend_campaign": lambda store: store.extend_campaign(
+        "given", [make_job_row("m", campaign_id="given")]
+    ),
     "set_jobs": lambda store: store.set_jobs([make_job_row("k", campaign_id="given")]),
     "apply_upload": lambda store: store.apply_upload(
         CampaignUpload(make_campaign_row("d"), [make_job_row("l", campaign_id="d")]), SENDER
