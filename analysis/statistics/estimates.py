@@ -63,15 +63,15 @@ class Estimate:
 
     def interval(self, level: float = ALPHA) -> tuple[float, float]:
         """Compute the interval that misses the true mean with probability ``level``."""
-        half_width = -float(_load_special().stdtrit(self.df, level / 2)) * self.se
+        half_width = -float(load_special().stdtrit(self.df, level / 2)) * self.se
         return self.mean - half_width, self.mean + half_width
 
     def _tail(self, distance: float) -> float:
-        return float(_load_special().stdtr(self.df, -distance / self.se))
+        return float(load_special().stdtr(self.df, -distance / self.se))
 
 
 @cache
-def _load_special() -> ModuleType:
+def load_special() -> ModuleType:
     """Load SciPy's distributions, for which a service's start need not wait.
 
     ``scipy.stats`` would take 0.5 s more.
@@ -308,7 +308,7 @@ def _power(
     units: npt.NDArray[np.int64], level: float, reach: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """Compute the probability that a t test at a level finds an effect of ``reach`` errors."""
-    special = _load_special()
+    special = load_special()
     missed: npt.NDArray[np.float64] = special.nctdtr(
         units - 1, reach, -special.stdtrit(units - 1, level)
     )
@@ -333,7 +333,7 @@ def plan_units(estimate: Estimate, n: int, level: float, delta: float) -> int | 
         Units that reach :data:`TARGET_POWER`; None beyond :data:`MAX_JOBS_NAMED`.
     """
     sum_of_squares = estimate.se**2 * n * estimate.df
-    spread = math.sqrt(sum_of_squares / float(_load_special().chdtri(estimate.df, TARGET_POWER)))
+    spread = math.sqrt(sum_of_squares / float(load_special().chdtri(estimate.df, TARGET_POWER)))
     # 'Same' must hold at both edges, and each may take half of the remaining risk.
     power = (1 + TARGET_POWER) / 2
 

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +32,10 @@ HAND_RUNS = 5
 ASV_FACTORS = (1.1, 1.01)
 #: Tolerances of a reference: ReFrame's tutorial's, and one for small changes.
 REFRAME_TOLERANCES = (0.1, 0.02)
-#: Settings of a campaign of one verdict, by mode. Solo mode needs three jobs on a host.
-CAMPAIGN_SETTINGS = {
-    "paired": ("repeats=1", "rounds=4"),
+#: Settings of a campaign of one verdict, by mode. Paired mode ends when it is decided; solo mode needs
+#: three jobs on a host.
+CAMPAIGN_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "paired": (),
     "solo": ("repeats=3", "rounds=1", "passes=5"),
 }
 
@@ -55,11 +57,13 @@ class ToolResult:
         judgements: one for each rule.
         planted: additional CPU time of side B; NaN between releases.
         read_bytes: of one pass, as reported by the tool; NaN if it reports none.
+        seconds: wall time until the verdict; NaN if the call took no longer.
     """
 
     judgements: tuple[PeerJudgement, ...]
     planted: float
     read_bytes: float = math.nan
+    seconds: float = math.nan
 
 
 def compare_by_asv(environment: PeerEnvironment, scenario: PeerScenario) -> ToolResult:
@@ -228,7 +232,7 @@ def compare_solo(environment: PeerEnvironment, scenario: PeerScenario) -> ToolRe
 def _compare_by_treehammer(
     mode: str, environment: PeerEnvironment, scenario: PeerScenario
 ) -> ToolResult:
-    base = (TREEHAMMER, "--data-dir", environment.home / "treehammer", "--local-slots", "1")
+    base = (TREEHAMMER, "--data-dir", environment.home / "treehammer")
     axes: tuple[str, ...] = ("branches=1.0", "cache_mb=30", "cache=warm")
     if math.isnan(scenario.planted):
         test, axis = str(REPOSITORY / "hctests" / "ttree-read"), "root"
@@ -239,7 +243,10 @@ def _compare_by_treehammer(
         axes = (*axes, f"blocks={environment.blocks(scenario.planted):.6g}")
     options = [word for one in axes for word in ("-P", one)]
     options += [word for one in CAMPAIGN_SETTINGS[mode] for word in ("-S", one)]
+    start = time.monotonic()
     run_command([*base, "submit", test, *options, "-S", f"mode={mode}", "--wait"])
+    # In paired mode it prints the verdict, which is only read again below.
+    seconds = time.monotonic() - start if mode == "paired" else math.nan
     printed = run_command(
         [*base, "compare", *sides, "--axis", axis, "--campaign", "last", "--json"],
         accepted=(ExitCode.DONE, ExitCode.REGRESSION),
@@ -252,6 +259,7 @@ def _compare_by_treehammer(
         tuple(_read_verdicts(json.loads(printed))),
         scenario.planted,
         fmean(read) if read else math.nan,
+        seconds,
     )
 
 

@@ -126,7 +126,8 @@ def _compare(
     started, load = datetime.now(UTC), os.getloadavg()[0]
     start = time.monotonic()
     result: ToolResult = TOOLS[tool](environment, scenario)
-    seconds = time.monotonic() - start
+    elapsed_s = time.monotonic() - start
+    seconds = elapsed_s if math.isnan(result.seconds) else result.seconds
     return [
         PeerVerdict(
             label=label,

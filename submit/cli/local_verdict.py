@@ -167,6 +167,7 @@ def run_until_decided(
         live_display(title, campaign.planned_measurements, to_stderr=form != TABLE) as show,
     ):
         tracker = campaign_polling.make_tracker(store, settings)
+        _load_statistics()
         for launches, following in pairwise((*sequential.looks, 0)):
             progress = campaign_polling.follow_campaign(tracker, campaign, show, _print_notice)
             results, names = _compare(store, campaign, compared, sequential.delta, settings)
@@ -177,6 +178,14 @@ def run_until_decided(
                 whole.between_looks(launches, following), settings
             )
     return LocalVerdict(campaign, progress, results, names, launches, decided)
+
+
+def _load_statistics() -> None:
+    """Load in a third of a second, while the first launches start, what the verdict needs."""
+    from treehammer.analysis.comparison import comparison  # noqa: F401
+    from treehammer.analysis.statistics import estimates
+
+    estimates.load_special()
 
 
 def _compare(

@@ -136,8 +136,9 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--until",
     type=click.Choice(["decided", "planned"]),
-    help="End a comparison on this machine as soon as it is decided, or run every planned job "
-    "[default: decided with --wait in paired mode, unless -S sets repeats or rounds].",
+    help="End a comparison on this machine as soon as it is decided, or run every planned job and "
+    "leave the verdict to compare [default: decided with --wait in paired mode, unless -S sets "
+    "repeats or rounds].",
 )
 @click.option(
     "--max-launches",
@@ -212,7 +213,8 @@ def submit(
             progress = follow_on_terminal(tracker, campaign, form)
             if form == TABLE:
                 print_progress(tracker, campaign, progress, form)
-            print_planned_verdict(store, campaign, plan, delta, settings, form)
+            if until is None:
+                print_planned_verdict(store, campaign, plan, delta, settings, form)
             limits_code = _check_limits(store, campaign, form)
     return rate_progress(progress) or limits_code
 
