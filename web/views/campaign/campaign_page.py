@@ -94,7 +94,7 @@ def campaign_view(store: Store, request: Request) -> PageView:
     }
     filters = {name: _parse_choice(request, name, values) for name, values in known.items()}
     messages = build_message_table(store, campaign, request)
-    limits = _build_limit_tables(store, campaign)
+    limits = _build_limit_table(store, campaign)
     jobs, job_count = build_job_table(store, campaign, request)
     values = {
         **live,
@@ -117,19 +117,18 @@ def campaign_view(store: Store, request: Request) -> PageView:
         "campaign.html.j2",
         campaign.name or campaign.id,
         values,
-        (jobs, sites, failures, unsupported, messages, *limits),
+        (jobs, sites, failures, unsupported, messages, limits),
     )
 
 
-def _build_limit_tables(store: Store, campaign: CampaignRow) -> list[DataTable]:
-    """Build the table of the limits that the test states; none for a test without limits."""
+def _build_limit_table(store: Store, campaign: CampaignRow) -> DataTable:
+    """Build the table of the limits that the test states; empty for a test without limits."""
     if not json.loads(campaign.plan).get("definition", {}).get("expect"):
-        return []
+        return DataTable("limits", "Limits", (), (), empty_text="")
     if campaign.planned_measurements > MAX_LIMITED_MEASUREMENTS:
         text = f"Judge this large campaign by: treehammer check --campaign {campaign.id}"
-        return [DataTable("limits", "Limits", (), (), empty_text=text)]
-    report = judge_limits(store, campaign, time.time_ns() // 1000)
-    return [make_limit_table(report)] if report.outcomes else []
+        return DataTable("limits", "Limits", (), (), empty_text=text)
+    return make_limit_table(judge_limits(store, campaign, time.time_ns() // 1000))
 
 
 def _parse_choice(request: Request, name: str, known: Collection[str]) -> str:
