@@ -144,7 +144,9 @@ def pair_counts(rows: Iterable[InstructionRow], axis: str, a: str, b: str) -> li
     sides: dict[str, dict[tuple[_Key, int], InstructionCount]] = {a: {}, b: {}}
     for count in _group_rows(rows):
         if (value := count.side(axis)) in sides:
-            sides[value][count.work_key(axis), count.facts.events] = count
+            # A changed loop may read another number of the same entries.
+            events = 0 if axis == COMMIT_AXIS else count.facts.events
+            sides[value][count.work_key(axis), events] = count
     pairs = [
         CountPair(one, sides[b][key], _drop_axis(one.facts.label, axis), axis)
         for key, one in sides[a].items()

@@ -114,3 +114,10 @@ def test_numbers_are_written_with_their_sign() -> None:
     assert format_count(400_873.4) == "400,873"
     assert format_count(-798.2, signed=True) == "−798"
     assert "not time" in instruction_changes.NOT_TIME
+
+
+def test_commits_are_paired_by_the_hashes_of_their_tests() -> None:
+    rows = build_count(B, OLD, test_hash="a") + build_count(B, NEW, test_hash="b", events=50)
+    (pair,) = pair_counts(rows, "commit", "a", "b")
+    assert (pair.total.a_per_event, pair.total.b_per_event) == (4000, 8200)
+    assert not pair_counts(rows, "commit", "a", "c")
