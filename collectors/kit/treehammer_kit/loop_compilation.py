@@ -184,9 +184,9 @@ def _replacing(path: str) -> Iterator[str]:
 
 
 def _remove_old(base: str) -> None:
-    """Remove libraries that were not used for long."""
+    """Remove libraries that were not used for long, and what interrupted builds left."""
     limit = time.time() - _MAX_AGE_DAYS * _DAY_S
-    for path in glob.glob(os.path.join(base, "*", "*.so")):
+    for path in glob.glob(os.path.join(base, "*", "*")):
         with suppress(OSError):
             if os.stat(path).st_mtime < limit:
                 os.unlink(path)

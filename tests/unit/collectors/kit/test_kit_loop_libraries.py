@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,3 +100,14 @@ def test_machine_without_compiler_leaves_the_loop_to_cling(
     message = capsys.readouterr().err
     assert message.startswith("treehammer_kit: the loop is compiled by cling: ")
     assert re.search(reason, message)
+
+
+def test_only_libraries_that_no_job_used_for_long_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "release"
+    folder.mkdir()
+    for name, days in (("loop-old.so", 61), ("kit.so.1.tmp", 61), ("loop-used.so", 59)):
+        (folder / name).touch()
+        then = time.time() - days * 86400
+        os.utime(folder / name, (then, then))
+    loop_compilation._remove_old(str(tmp_path))
+    assert [path.name for path in folder.iterdir()] == ["loop-used.so"]
