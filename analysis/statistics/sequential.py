@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ LOOKS = (3, 6, 12, 24, 48, 96)
 #: Limit of the launches of a series unless the user sets one.
 DEFAULT_MAX_LAUNCHES = 24
 #: Verdicts that further launches may change.
-_OPEN_VERDICTS = (Verdict.UNDECIDED, Verdict.DIFFERENT, Verdict.NOT_ENOUGH)
+_OPEN_VERDICTS = (Verdict.UNDECIDED, Verdict.NOT_ENOUGH)
 #: Key of the plan in the request of a campaign.
 PLAN_KEY = "until_decided"
 
@@ -51,10 +50,13 @@ class SequentialPlan:
         return asdict(self)
 
 
-def is_decided(verdicts: Iterable[str]) -> bool:
-    """Return whether further launches cannot change any of these verdicts on one metric.
+def is_open(verdict: str, low: float | None, high: float | None, delta: float) -> bool:
+    """Return whether further launches would tell more about a series.
 
-    Refused series stay refused, except those with too few launches.  ``different`` is still open: the
-    effect may turn out to lie beyond the limit or within it.
+    Refused series stay refused, except those with too few launches.  ``different`` is open until its
+    interval (ln) is no wider than ``delta``: the size is then known, and whether it lies just within or
+    just beyond the limit would take many more launches to tell.
     """
-    return not any(verdict in _OPEN_VERDICTS for verdict in verdicts)
+    if verdict == Verdict.DIFFERENT and low is not None and high is not None:
+        return high - low > delta
+    return verdict in _OPEN_VERDICTS

@@ -25,7 +25,7 @@ from treehammer.analysis.statistics.estimates import (
     estimate_mean,
     judge_family,
 )
-from treehammer.analysis.statistics.sequential import SequentialPlan, is_decided
+from treehammer.analysis.statistics.sequential import SequentialPlan, is_open
 from treehammer.analysis.statistics.verdict import Verdict
 
 #: Trials of each slowdown, limit and plan.
@@ -135,7 +135,8 @@ def run_plan(
         family = [estimate for estimate in estimates if estimate is not None]
         judged = judge_family(family, delta, adjust_benjamini_hochberg, len(looks))
         verdict = judged[0].verdict
-        if is_decided([verdict]):
+        low, high = family[0].interval(judged[0].level)
+        if not is_open(verdict, low, high, delta):
             break
     return verdict, look
 

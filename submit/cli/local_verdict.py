@@ -16,7 +16,7 @@ from treehammer.analysis.cli.compare_command import (
     print_conclusions,
     print_verdict_tables,
 )
-from treehammer.analysis.statistics.sequential import SequentialPlan, is_decided
+from treehammer.analysis.statistics.sequential import SequentialPlan, is_open
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.job_spec import PAIRED
@@ -171,7 +171,7 @@ def run_until_decided(
         for launches, following in pairwise((*sequential.looks, 0)):
             progress = campaign_polling.follow_campaign(tracker, campaign, show, _print_notice)
             results, names = _compare(store, campaign, compared, sequential.delta, settings)
-            decided = bool(results) and is_decided(_list_verdicts(results))
+            decided = bool(results) and _are_decided(results, sequential.delta)
             if decided or not following or not results:
                 break
             campaign = submission.extend_submission(
@@ -201,14 +201,14 @@ def _compare(
         return [], {}
 
 
-def _list_verdicts(results: Sequence[ComparisonResult]) -> list[str]:
-    """List the verdicts of each series on its first metric: CPU time unless the test states others."""
+def _are_decided(results: Sequence[ComparisonResult], delta: float) -> bool:
+    """Return whether each series is decided on its first metric: CPU time unless the test states others."""
     first = {
-        (row.b, row.comparison_key): row.verdict
+        (row.b, row.comparison_key): row
         for result in results
         for row in reversed(result.comparison.of_series)
     }
-    return [*first.values()]
+    return not any(is_open(row.verdict, row.low, row.high, delta) for row in first.values())
 
 
 def _print_notice(line: str) -> None:

@@ -15,7 +15,7 @@ from treehammer.analysis.statistics.estimates import (
     estimate_mean,
     judge_family,
 )
-from treehammer.analysis.statistics.sequential import LOOKS, SequentialPlan, is_decided
+from treehammer.analysis.statistics.sequential import LOOKS, SequentialPlan, is_open
 from treehammer.analysis.statistics.verdict import ALPHA, DEFAULT_DELTA, Verdict
 
 #: Verdicts that are false where nothing differs.
@@ -43,20 +43,24 @@ def test_limit_of_no_effect_out_of_range_is_refused(delta: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "decided"),
+    ("verdict", "low", "high", "expected"),
     [
-        ([Verdict.SAME, Verdict.SLOWER, Verdict.FASTER], True),
-        ([Verdict.SAME, Verdict.UNDECIDED], False),
-        ([Verdict.DIFFERENT], False),
-        ([Verdict.NOT_ENOUGH], False),
-        ([Verdict.FAILED, Verdict.VALUES_DIFFER, Verdict.BUILD_DIFFERS], True),
-        ([], True),
+        (Verdict.SAME, -0.005, 0.005, False),
+        (Verdict.SLOWER, 0.021, 0.08, False),
+        (Verdict.FASTER, -0.08, -0.021, False),
+        (Verdict.UNDECIDED, -0.01, 0.03, True),
+        (Verdict.DIFFERENT, 0.005, 0.03, True),
+        (Verdict.DIFFERENT, 0.015, 0.03, False),  # its size is known
+        (Verdict.NOT_ENOUGH, None, None, True),
+        (Verdict.FAILED, None, None, False),
+        (Verdict.VALUES_DIFFER, None, None, False),
+        (Verdict.BUILD_DIFFERS, None, None, False),
     ],
 )
 def test_only_verdicts_that_launches_may_change_are_open(
-    verdicts: list[Verdict], decided: bool
+    verdict: Verdict, low: float | None, high: float | None, expected: bool
 ) -> None:
-    assert is_decided(verdicts) is decided
+    assert is_open(verdict, low, high, DEFAULT_DELTA) is expected
 
 
 def test_a_look_is_judged_at_its_share_of_the_error_rate() -> None:

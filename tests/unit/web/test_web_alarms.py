@@ -131,7 +131,10 @@ def test_service_is_checked_from_outside(settings: Settings, service: ServiceThr
 @pytest.mark.parametrize(
     ("words", "output"),
     [
-        ((), "TREEHAMMER UNKNOWN - give one of --site, --release, --service, --campaign and --all\n"),
+        (
+            (),
+            "TREEHAMMER UNKNOWN - give one of --site, --release, --service, --campaign and --all\n",
+        ),
         (("--site", "SITE_OJ"), "SITE SITE_OJ UNKNOWN - there is no site 'SITE_OJ' that"),
         (("--release", "5.34"), "RELEASE 5.34 UNKNOWN - ROOT '5.34' was never measured"),
         (("--all", "--url", "http://example.org"), "TREEHAMMER UNKNOWN - must begin with https://"),
