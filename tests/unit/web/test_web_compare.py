@@ -35,6 +35,7 @@ from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample, find_axis
 from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.cli import cli
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.hctests.matrix.definition import Scalar, Variant
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
@@ -408,7 +409,7 @@ def test_sides_at_different_sites_are_listed_as_missing(tmp_path: Path) -> None:
 
 def test_commits_may_be_abbreviated(tmp_path: Path) -> None:
     commits = {"6.38.00": "a" * 40, "6.40.00": "b" * 40}
-    shared = {"axis_root": "6.40.00", "test_path": "read", "dirty": False}
+    shared: dict[str, Value] = {"axis_root": "6.40.00", "test_path": "read", "dirty": False}
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         for one in jobs():
             commit = commits[str(one.values["axis_root"])]

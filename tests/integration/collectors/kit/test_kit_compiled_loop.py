@@ -48,7 +48,11 @@ def test_compiled_loop_reports_what_the_interpreted_one_does(
 
 def build_loop(setup: providers.SoftwareSetup, folder: Path, file_format: str) -> str:
     """Build the libraries of both formats' shipped loop as the worker does; return their folder."""
-    execution = {"kind": "timed", "variant": {"format": file_format}, "files": []}
+    execution: dict[str, object] = {
+        "kind": "timed",
+        "variant": {"format": file_format},
+        "files": [],
+    }
     execution |= {"tree": "events", "passes": 1, "seed": 1}
     job, result = folder / "job.json", folder / "result.json"
     job.write_text(json.dumps({"format": 1, "execution": execution, "settings": {}}))
