@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from treehammer.collectors.job_spec import (
@@ -23,6 +27,7 @@ from treehammer.collectors.worker.run.execution import Execution
 from treehammer.collectors.worker.run.job_context import JobContext
 from treehammer.collectors.worker.run.job_runner import locate_kit
 from treehammer.collectors.worker.stop_signals import StopSignals
+from treehammer.collectors.worker.turns.forked_call import ForkedCall
 from treehammer.config import Settings
 from treehammer.hctests.matrix.definition import PinnedTest, TestDefinition, Variant
 from treehammer.hctests.matrix.variant_expansion import expand_variants
@@ -65,19 +70,38 @@ def find_payload_problems(
         _make_spec(number, variant, definition, settings, bars)
         for number, variant in enumerate(_select_variants(definition), start=1)
     ]
-    with tempfile.TemporaryDirectory(prefix="treehammer-check-") as name, StopSignals() as signals:
+    with tempfile.TemporaryDirectory(prefix="treehammer-check-") as name:
         folder = Path(name).resolve()
         payload = copy_payload(pinned, folder / PAYLOAD_FOLDER)
-        payload_process.become_subreaper()
-        context = _make_context(definition, specs, folder, signals)
         for spec in specs:
-            execution = Execution(context, spec)
-            execution.run()
-            if signals.stopped_by:
-                raise KeyboardInterrupt
-            if failure := execution.failure:
+            if failure := _run_apart(partial(_try_execution, definition, specs, spec, folder)):
                 text = failure.message.replace(f"{payload}/", "")
                 yield ContentProblem("test.payload", _name_trial(spec, failure), text)
+
+
+def _run_apart(trial: Callable[[], Failure | None]) -> Failure | None:
+    """Run a trial in a child process: the worker kills all that descends from its own one."""
+    call = ForkedCall(trial)
+    try:
+        select.select([call.fd], [], [])
+    except BaseException:
+        call.stop()
+        with suppress(OSError):  # it was killed
+            call.result()
+        raise
+    failure: Failure | None = call.result()
+    return failure
+
+
+def _try_execution(
+    definition: TestDefinition, specs: list[ExecutionSpec], spec: ExecutionSpec, folder: Path
+) -> Failure | None:
+    os.setsid()
+    payload_process.become_subreaper()
+    with StopSignals() as signals:
+        execution = Execution(_make_context(definition, specs, folder, signals), spec)
+        execution.run()
+    return execution.failure
 
 
 def _select_variants(definition: TestDefinition) -> list[Variant]:

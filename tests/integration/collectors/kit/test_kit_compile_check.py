@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,11 @@ def test_errors_that_would_fail_a_job_are_found(
 def test_payloads_that_compile_are_good_before_their_dataset_is_made(tmp_path: Path) -> None:
     (tmp_path / "test.toml").write_text(TEST.format(payload="loop.C", files=[], root="6.40.00"))
     (tmp_path / "loop.C").write_text(LOOP)
-    result = CliRunner().invoke(
-        commands, ["check", str(tmp_path), "--compile"], obj=config.load_settings()
-    )
+    # The worker kills what descends from its process, with all of its process group.
+    with subprocess.Popen(["sleep", "600"], process_group=0) as bystander:
+        result = CliRunner().invoke(
+            commands, ["check", str(tmp_path), "--compile"], obj=config.load_settings()
+        )
+        assert bystander.poll() is None
+        bystander.kill()
     assert (result.exit_code, result.output) == (0, f"ok {tmp_path}: mine\n")
