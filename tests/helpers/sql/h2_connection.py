@@ -46,7 +46,7 @@ _ERRORS: dict[int, tuple[str, type[Exception]]] = {
 # Quoted text or name, which may contain colons, or a parameter.
 _PARAMETER = re.compile(r"""'(?:[^']|'')*'|:("[^"]+")|"[^"]*"|:([A-Za-z]\w*)""")
 _FIRST_REVISION = re.compile(
-    r"(INSERT INTO alembic_version \(version_num\) VALUES \('(\w+)'\)) RETURNING .*"
+    r"(INSERT INTO alembic_version \(version_num\) VALUES \('([\w.]+)'\)) RETURNING .*"
 )
 _READS = re.compile(r"\s*(?:SELECT|WITH)\b", re.IGNORECASE)
 _LOCKS = re.compile(r"\bFOR UPDATE\b", re.IGNORECASE)

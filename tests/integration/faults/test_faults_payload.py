@@ -156,5 +156,5 @@ def test_successful_executions_are_compared(user: Any, submitted: object) -> Non
     good = user.run_json_command("compare", "none", "forks", "--axis", "fault")
     assert {row["metric"] for row in good} == {"cpu_per_event_s", "wall_per_event_s"}
     assert {row["verdict"] for row in good}.isdisjoint({"failed", "faster", "slower"})
-    bad = user.run_json_command("compare", "none", "crash", "--axis", "fault")
+    bad = user.run_json_command("compare", "none", "crash", "--axis", "fault", exit_code=3)
     assert {row["verdict"] for row in bad if row["scope"] in ("host", "site")} == {"failed"}

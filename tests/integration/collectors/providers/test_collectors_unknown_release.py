@@ -18,7 +18,7 @@ payload = "read.py"
 branches = [1.0]
 root = ["6.38.00", "6.41.00"]
 """
-PROBLEM = "no wheel of ROOT 6.41.00; did you mean '6.40.00'? wheels: 6.37.01, 6.38.00"
+PROBLEM = "no wheel of ROOT 6.41.00; did you mean '6.40.00'?"
 
 
 def treehammer(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -288,9 +288,9 @@ INSERT INTO site_override (id, site, subject_kind, state, who, why, made_us, unt
 
 INSERT INTO software (id, root_provider, root_version, root_commit, root_platform, root_compiler,
     root_flags, root_cxx_standard, root_features, zlib_version, lzma_version, lz4_version,
-    zstd_version, libcore_sha256) VALUES (:id, :root_provider, :root_version, :root_commit,
-    :root_platform, :root_compiler, :root_flags, :root_cxx_standard, :root_features, :zlib_version,
-    :lzma_version, :lz4_version, :zstd_version, :libcore_sha256)
+    zstd_version, libcore_sha256, loop_compiler) VALUES (:id, :root_provider, :root_version,
+    :root_commit, :root_platform, :root_compiler, :root_flags, :root_cxx_standard, :root_features,
+    :zlib_version, :lzma_version, :lz4_version, :zstd_version, :libcore_sha256, :loop_compiler)
 ; -- many rows
 
 INSERT INTO status_change (id, subject_kind, site, rule, state, previous, since_us, decided_us,
