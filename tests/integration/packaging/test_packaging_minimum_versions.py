@@ -24,7 +24,7 @@ VERSION_DEPENDENT_TESTS = (
 )
 #: Extras of the service, its figures, and the fixtures that pytest loads.
 TESTED_EXTRAS = ("grid", "uproot", "service", "testbed")
-RUNNERS = ("pytest", "pytest-timeout", "httpx", "hypothesis")
+RUNNERS = ("pytest", "pytest-timeout", "pytest-rerunfailures", "httpx", "hypothesis")
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
