@@ -26,7 +26,7 @@ PROGRESS = re.compile(r"^[A-Z][^:]*: 0/0\b|^Fetching ROOT 0 |^0 0 \w[^:]*: 0 of 
 #: End of a row with a verdict in normalized text, and sentences that depend on verdicts.
 VERDICT = re.compile(r"(?<=\(0 launches\)) .*")
 VERDICT_NOTE = re.compile(
-    r"^(Controls are |Different|Do not trust|On this host, |Undecided)|, (CPU|wall): |points at"
+    r"^(Controls are |Different|Do not trust|On this host, |Undecided)|, (CPU|wall): |points at|by phase, in % of "
     r"|^(0 )?(new )?(jobs? )?(would )?decide$"  # rest of a wrapped verdict
 )
 TIMEOUT_S = 900
