@@ -35,12 +35,13 @@ def compare_campaign_commits(
     selection = Selection((earlier_id, later_id))
     rows = load_headline_rows(store, selection, (*SAMPLE_COLUMNS, *COUNTER_NAMES))
     counted = add_setups(store, map(CountedSample.from_row, rows))
-    tests = [{s.sample.test_hash for s in counted if s.sample.commit == c} for c in commits]
+    samples = [item.sample for item in counted]
+    tests = [{s.test_hash for s in samples if s.commit == commit} for commit in commits]
     if not all(tests) or tests[0] & tests[1]:
         return None
     query = ComparisonQuery(COMMIT_AXIS, commits[0], commits[1], selection=selection)
     try:
-        comparison = compare_samples([one.sample for one in counted], query, now_us=now_us)
+        comparison = compare_samples(samples, query, now_us=now_us)
     except NothingToDoError:
         return None
     changes = counter_changes.compare_counters(counted, COMMIT_AXIS, *commits)

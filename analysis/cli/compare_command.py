@@ -87,6 +87,15 @@ class ComparisonResult:
         return worse or self.comparison.regressed
 
 
+delta_option = click.option(
+    "--delta",
+    type=float,
+    default=DEFAULT_DELTA,
+    show_default=True,
+    help="Effects within this count as none; in ln, so 0.02 is about 2 %.",
+)
+
+
 @click.command("compare")
 @click.argument("a")
 @click.argument("b", nargs=-1, required=True)
@@ -100,13 +109,7 @@ class ComparisonResult:
 @click.option(
     "--where", "wheres", multiple=True, metavar="COLUMN=VALUE", help="Only these measurements."
 )
-@click.option(
-    "--delta",
-    type=float,
-    default=DEFAULT_DELTA,
-    show_default=True,
-    help="Effects within this count as none; in ln, so 0.02 is about 2 %.",
-)
+@delta_option
 @output_options
 @click.pass_obj
 @on_interrupt("nothing half-made was stored")

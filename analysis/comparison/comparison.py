@@ -252,8 +252,8 @@ def _judge_known(
     adjust: Adjustment,
 ) -> list[Judgement]:
     """Judge the estimates together; a refused one stands outside the family."""
-    known = [estimate for estimate in estimates if estimate is not None]
-    family = iter(judge_family(known, rule.delta, adjust, rule.looks))
+    answered = [estimate for estimate in estimates if estimate is not None]
+    family = iter(judge_family(answered, rule.delta, adjust, rule.looks))
     return [
         Judgement(one.refused or Verdict.NOT_ENOUGH)
         if estimate is None

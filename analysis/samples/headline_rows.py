@@ -36,8 +36,9 @@ def load_headline_rows(
 
     Rows of tests that state a headline have the keys ``headline`` and its names; those of tests with
     exact metrics have the keys ``exact_metrics`` (name -> better direction, '' for none) and their
-    names. Those of campaigns that end when they are decided have the key ``looks``. Neither is part of a test's identity: of several campaigns of a test, the newest one that
-    states any of them decides for all.
+    names. Neither is part of a test's identity: of several campaigns of a test, the newest one that
+    states any of them decides for all. Rows of campaigns that end when they are decided have the key
+    ``looks``.
 
     Args:
         store: the database.
@@ -49,12 +50,9 @@ def load_headline_rows(
     metrics = {metric for statement in stated.values() for metric in statement.headline}
     added = [one.name for one in metrics if not one.figure and one.name in METRICS_BY_NAME]
     wanted = tuple(dict.fromkeys((*columns, *sorted(added))))
-    sequential = campaign_queries.fetch_sequential_plans(store)
     with store.snapshot() as snapshot:
         rows: list[Row] = []
         for measured in snapshot.measurements(selection, wanted):
-            if plan := sequential.get(str(measured["campaign_id"])):
-                measured["looks"] = len(plan["looks"])
             rows.append(measured)
             if len(rows) % _PROGRESS_ROWS == 0:
                 on_progress(len(rows))
@@ -62,7 +60,16 @@ def load_headline_rows(
         if owners:
             _add_own_metrics(snapshot, selection, owners)
             _add_figures(snapshot, selection, owners)
+    _add_looks(store, rows)
     return rows
+
+
+def _add_looks(store: ResultsReader, rows: Sequence[Row]) -> None:
+    campaigns = {str(row["campaign_id"]) for row in rows}
+    sequential = campaign_queries.fetch_sequential_plans(store, campaigns)
+    for row in rows if sequential else ():
+        if plan := sequential.get(str(row["campaign_id"])):
+            row["looks"] = len(plan["looks"])
 
 
 def load_metric_rows(
@@ -99,9 +106,9 @@ def load_earlier_checksums(
         rows: of :func:`load_headline_rows`.
         columns: those of the rows.
     """
-    sequential = campaign_queries.fetch_sequential_plans(store)
     present = {str(row["campaign_id"]) for row in rows}
-    earlier = {sequential[id_].get("checksums", "") for id_ in present & sequential.keys()}
+    sequential = campaign_queries.fetch_sequential_plans(store, present)
+    earlier = {plan.get("checksums", "") for plan in sequential.values()}
     missing = sorted(earlier - present - {""})
     if not missing:
         return []

@@ -96,26 +96,27 @@ def fetch_plans_with_own_metrics(store: ResultsReader) -> list[tuple[str, str]]:
         return [(str(id_), str(plan)) for id_, plan in connection.execute(query)]
 
 
-def fetch_plans(store: ResultsReader, ids: Collection[str]) -> dict[str, str]:
-    """Fetch the plans of campaigns as JSON, by identity; unknown campaigns are left out."""
+def fetch_plans(
+    store: ResultsReader, ids: Collection[str], *conditions: sa.ColumnElement[bool]
+) -> dict[str, str]:
+    """Fetch the plans of those campaigns that exist and meet conditions, as JSON, by identity."""
     with store.connection() as connection:
         return {
             str(id_): str(plan)
             for part in split_ids(sorted(ids))
             for id_, plan in connection.execute(
-                sa.select(campaign.c.id, campaign.c.plan).where(campaign.c.id.in_(part))
+                sa.select(campaign.c.id, campaign.c.plan).where(
+                    campaign.c.id.in_(part), *conditions
+                )
             )
         }
 
 
-def fetch_sequential_plans(store: ResultsReader) -> dict[str, dict[str, Any]]:
-    """Map each campaign that ends when it is decided to the sequential part of its plan."""
-    query = sa.select(campaign.c.id, campaign.c.plan).where(
-        campaign.c.plan.like('%"until_decided": {%')
-    )
-    with store.connection() as connection:
-        rows = connection.execute(query)
-        return {str(id_): json.loads(plan)["until_decided"] for id_, plan in rows}
+def fetch_sequential_plans(store: ResultsReader, ids: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Map those campaigns that end when they are decided to the sequential part of their plans."""
+    mentioned = campaign.c.plan.like('%"until_decided"%')
+    plans = {id_: json.loads(plan) for id_, plan in fetch_plans(store, ids, mentioned).items()}
+    return {id_: plan["until_decided"] for id_, plan in plans.items() if "until_decided" in plan}
 
 
 def list_campaigns(store: ResultsReader, first: int, count: int) -> tuple[list[CampaignState], int]:

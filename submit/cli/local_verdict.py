@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any, TypeVar
 
 import click
 import psutil
@@ -13,10 +14,11 @@ import psutil
 from treehammer.analysis.cli.compare_command import (
     ComparisonResult,
     compare_named,
+    delta_option,
     print_conclusions,
     print_verdict_tables,
 )
-from treehammer.analysis.statistics.sequential import SequentialPlan, is_open
+from treehammer.analysis.statistics.sequential import DEFAULT_MAX_LAUNCHES, SequentialPlan, is_open
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.collectors.batch_names import LOCAL_BATCH
 from treehammer.collectors.job_spec import PAIRED
@@ -35,8 +37,24 @@ from treehammer.submit.planning.proven_checksums import find_proving_campaign
 from treehammer.submit.tracking import campaign_polling
 from treehammer.terminal import TABLE, print_hint
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
 #: Jobs that run at once unless the settings state a number: the launches of one look.
 SIDE_BY_SIDE = 2
+
+
+_max_launches_option = click.option(
+    "--max-launches",
+    type=int,
+    default=DEFAULT_MAX_LAUNCHES,
+    show_default=True,
+    help="Launches of each variant after which an undecided comparison ends, 3 to 96.",
+)
+
+
+def sequential_options(command: _Command) -> _Command:
+    """Add the options of :func:`parse_sequential_plan` to a command."""
+    return _max_launches_option(delta_option(command))
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from typing import Any
 import click
 
 from treehammer.analysis.cli.limit_output import print_limits
-from treehammer.analysis.statistics.sequential import DEFAULT_MAX_LAUNCHES, SequentialPlan
-from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
+from treehammer.analysis.statistics.sequential import SequentialPlan
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli.definition_options import definition_options
@@ -34,6 +33,7 @@ from treehammer.submit.cli.local_verdict import (
     print_local_verdict,
     print_planned_verdict,
     run_until_decided,
+    sequential_options,
 )
 from treehammer.submit.cli.site_names import complete_sites
 from treehammer.submit.cli.submission_click_options import submission_click_options
@@ -140,20 +140,7 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "leave the verdict to compare [default: decided with --wait in paired mode, unless -S sets "
     "repeats or rounds].",
 )
-@click.option(
-    "--max-launches",
-    type=int,
-    default=DEFAULT_MAX_LAUNCHES,
-    show_default=True,
-    help="Launches of each variant after which an undecided comparison ends, 3 to 96.",
-)
-@click.option(
-    "--delta",
-    type=float,
-    default=DEFAULT_DELTA,
-    show_default=True,
-    help="Effects within this count as none; in ln, so 0.02 is about 2 %.",
-)
+@sequential_options
 @output_options
 @click.pass_obj
 def submit(

@@ -14,8 +14,7 @@ from treehammer.analysis.cli.compare_command import (
     rate_results,
 )
 from treehammer.analysis.comparison import instruction_changes
-from treehammer.analysis.statistics.sequential import DEFAULT_MAX_LAUNCHES, SequentialPlan
-from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
+from treehammer.analysis.statistics.sequential import SequentialPlan
 from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
@@ -39,6 +38,7 @@ from treehammer.submit.cli.local_verdict import (
     parse_sequential_plan,
     print_local_verdict,
     run_until_decided,
+    sequential_options,
 )
 from treehammer.submit.counting import count_runner
 from treehammer.submit.counting.callgrind_run import Valgrind, find_valgrind
@@ -86,20 +86,7 @@ class TreeComparison:
     help="Commit, branch or tag to compare the working tree with.",
 )
 @definition_options
-@click.option(
-    "--max-launches",
-    type=int,
-    default=DEFAULT_MAX_LAUNCHES,
-    show_default=True,
-    help="Launches of each variant after which an undecided comparison ends, 3 to 96.",
-)
-@click.option(
-    "--delta",
-    type=float,
-    default=DEFAULT_DELTA,
-    show_default=True,
-    help="Effects within this count as none; in ln, so 0.02 is about 2 %.",
-)
+@sequential_options
 @click.option(
     "--count", "counts", is_flag=True, help="Also list the functions whose instructions changed."
 )

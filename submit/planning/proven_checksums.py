@@ -44,13 +44,13 @@ def find_proving_campaign(store: Store, plan: Plan) -> str:
     newest = [campaign.id for campaign in store.campaigns()[:MAX_CAMPAIGNS]]
     if not newest:
         return ""
-    found: dict[str, set[_Slot]] = defaultdict(set)
+    proven: dict[str, set[_Slot]] = defaultdict(set)
     for row in store.measurements(Selection.parse(newest, [f"kind={CHECKSUM}"]), _COLUMNS):
         if row["value_checksum"] and not row["failure_class"]:
             root = json.loads(str(row["variant"]))["root"]
             place = (str(row["site"]), str(row["storage_site"]), str(row["door"]))
-            found[str(row["campaign_id"])].add((str(row["dataset_hash"]), str(root), *place))
-    return next((id_ for id_ in newest if needed <= found[id_]), "")
+            proven[str(row["campaign_id"])].add((str(row["dataset_hash"]), str(root), *place))
+    return next((id_ for id_ in newest if needed <= proven[id_]), "")
 
 
 def _slot_of_execution(execution: ExecutionSpec) -> _Slot:

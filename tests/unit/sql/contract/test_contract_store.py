@@ -564,7 +564,7 @@ def raw_connection(url: str) -> Iterator[sa.Connection]:
 
 
 def test_storage_site_defaults_to_site(store: Store) -> None:
-    """Records from before it was recorded equal those with it, and share their subject."""
+    """Records without it equal those with it, and share their subject."""
     old, new = make_measurement(site="A"), make_measurement(site="A", storage_site="A")
     assert store.add([old]) == AddResult(1, 0)
     assert store.add([new, make_measurement(position=2, site="A", storage_site="A")]) == (
