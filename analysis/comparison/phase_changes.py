@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from scipy import stats
-
 from treehammer.analysis.samples.sample import Sample, comparison_key, find_varying_axes
+from treehammer.analysis.statistics.estimates import load_special
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.exact_counters import find_access_mode
 from treehammer.hctests.matrix.definition import Scalar
@@ -158,7 +157,7 @@ def _compare_pairs(
         name for name in PHASES if all(name in side.phases for pair in pairs for side in pair)
     ]
     level = 1 - (1 - CONFIDENCE) / len(phases) / 2
-    width = float(stats.t.ppf(level, len(pairs) - 1)) / math.sqrt(len(pairs))
+    width = float(load_special().stdtrit(len(pairs) - 1, level)) / math.sqrt(len(pairs))
     changes = []
     for name in phases:
         shares = [(b.phases[name] - a.phases[name]) / a.loop_s for a, b in pairs]

@@ -200,7 +200,7 @@ def run_until_decided(
 
 def _load_statistics() -> None:
     """Load in a third of a second, while the first launches start, what the verdict needs."""
-    from treehammer.analysis.comparison import comparison  # noqa: F401
+    from treehammer.analysis.comparison import comparison, phase_changes  # noqa: F401
     from treehammer.analysis.statistics import estimates
 
     estimates.load_special()
