@@ -112,9 +112,9 @@ def show(
         content = {"test": facts, "variants": rows, "orders": orders}
         click.echo(json.dumps(content, indent=1, default=str))
         return
-    shown = _displayed_axes(pinned.definition)
+    displayed_axes = _displayed_axes(pinned.definition)
     columns = [TableColumn("job", "job", is_number=True), TableColumn("letter", "letter")]
-    columns += [TableColumn(axis, axis, is_number=axis == "cache_mb") for axis in shown]
+    columns += [TableColumn(axis, axis, is_number=axis == "cache_mb") for axis in displayed_axes]
     if form == TABLE:
         _print_facts(facts, pinned.definition)
     print_rows(rows, columns, form=form)
@@ -207,7 +207,7 @@ def _collect_facts(
         "executions": executions * definition.repeats,
         "settings": dict(definition.settings),
         **({"load": asdict(definition.load)} if definition.load else {}),
-        **({"expect": [asdict(one) for one in definition.expect]} if definition.expect else {}),
+        **({"expect": [asdict(limit) for limit in definition.expect]} if definition.expect else {}),
         **({"before": asdict(definition.before)} if definition.before else {}),
         **({"build": asdict(definition.build)} if definition.build else {}),
     }

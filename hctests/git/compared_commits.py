@@ -86,24 +86,24 @@ def _pin_value(
     else:
         at_commit = pinned_tests.pin_at_commit(pinned, spec, text, settings)
     shared = {key: value for key, value in overrides.items() if key.startswith(_OVERRIDDEN_TABLES)}
-    own = definition_loader.override_definition(at_commit.definition, {}, shared)
-    merged = _merge_definitions(pinned.definition, own)
+    at_commit_definition = definition_loader.override_definition(at_commit.definition, {}, shared)
+    merged = _merge_definitions(pinned.definition, at_commit_definition)
     _check_branch_files(merged, f"{_describe_value(text)}: {pinned.path}")
     return replace(at_commit, definition=merged)
 
 
-def _merge_definitions(common: TestDefinition, own: TestDefinition) -> TestDefinition:
+def _merge_definitions(common: TestDefinition, at_commit: TestDefinition) -> TestDefinition:
     """Combine what all commits have in common with what belongs to one."""
     return replace(
         common,
-        payload=own.payload,
-        settings=own.settings,
-        environment=own.environment,
-        metrics=own.metrics,
-        files=own.files,
-        libraries=own.libraries,
-        imports=own.imports,
-        build=own.build,
+        payload=at_commit.payload,
+        settings=at_commit.settings,
+        environment=at_commit.environment,
+        metrics=at_commit.metrics,
+        files=at_commit.files,
+        libraries=at_commit.libraries,
+        imports=at_commit.imports,
+        build=at_commit.build,
     )
 
 

@@ -164,10 +164,10 @@ def _pin_working_tree(folder: Path) -> PinnedTest:
         outside = True
     if outside:
         return PinnedTest(definition, str(folder), "", "", False, ".", folder, hashes)
-    path = folder.relative_to(Path(repository.shown).resolve()).as_posix()
+    path = folder.relative_to(Path(repository.display_name).resolve()).as_posix()
     commit = repository.head_commit()
     dirty = _differs_from_commit(repository, commit, path, folder, contents)
-    return PinnedTest(definition, repository.shown, "", commit, dirty, path, folder, hashes)
+    return PinnedTest(definition, repository.display_name, "", commit, dirty, path, folder, hashes)
 
 
 def _differs_from_commit(
@@ -190,14 +190,18 @@ def _differs_from_commit(
 
 def _pin_commit(url: str, ref: str, path: str, git_dir: Path) -> PinnedTest:
     repository, commit = open_repository(url, ref, git_dir)
-    inside = _check_inside_repository(path, f"{repository.shown}@{ref}:{path}")
+    inside = _check_inside_repository(path, f"{repository.display_name}@{ref}:{path}")
     folder = _export_folder(repository, commit, inside, git_dir)
-    shown = f"{repository.shown}@{ref}:{(PurePosixPath(inside) / TEST_FILE_NAME).as_posix()}"
-    definition = definition_loader.load_definition(folder, shown=shown)
+    display_name = (
+        f"{repository.display_name}@{ref}:{(PurePosixPath(inside) / TEST_FILE_NAME).as_posix()}"
+    )
+    definition = definition_loader.load_definition(folder, name=display_name)
     hashes = {
         name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in definition.files
     }
-    return PinnedTest(definition, repository.shown, ref, commit, False, inside, folder, hashes)
+    return PinnedTest(
+        definition, repository.display_name, ref, commit, False, inside, folder, hashes
+    )
 
 
 def open_repository(url: str, ref: str, git_dir: Path) -> tuple[Repository, str]:
@@ -237,7 +241,7 @@ def _check_inside_repository(path: str, where: str) -> str:
 def _export_folder(repository: Repository, commit: str, path: str, git_dir: Path) -> Path:
     """Export a folder of a commit as a read-only copy, verified at each use."""
     entries = _list_test_files(repository, commit, path)
-    where = f"{repository.shown}@{commit[:12]}:{path}"
+    where = f"{repository.display_name}@{commit[:12]}:{path}"
     if not any(entry.name == TEST_FILE_NAME for entry in entries):
         hint = repository.suggest_tests(commit, path)
         raise SourceError(f"that folder contains no {TEST_FILE_NAME}", where=where, hint=hint)

@@ -59,12 +59,12 @@ class Repository:
 
     Args:
         directory: the Git directory.
-        shown: name in messages and measurements, without credentials.
+        display_name: name in messages and measurements, without credentials.
     """
 
-    def __init__(self, directory: Path, shown: str) -> None:
+    def __init__(self, directory: Path, display_name: str) -> None:
         self.directory = directory
-        self.shown = shown
+        self.display_name = display_name
         self._git = git.Git(str(directory))
 
     @classmethod
@@ -96,11 +96,11 @@ class Repository:
             if "ambiguous" in str(error.stderr):
                 raise SourceError(
                     f"more than one commit starts with {ref!r}",
-                    where=self.shown,
+                    where=self.display_name,
                     hint="Give more digits.",
                 ) from error
             names = self._read_git("for-each-ref", "--format=%(refname)").splitlines()
-            raise _unknown_ref_error(ref, names, self.shown) from error
+            raise _unknown_ref_error(ref, names, self.display_name) from error
 
     def head_commit(self) -> str:
         """Return the full hash of HEAD; '' without any commit."""
@@ -123,7 +123,7 @@ class Repository:
         if not places:
             raise SourceError(
                 f"{last[:12]} does not descend from {first[:12]} by first parents",
-                where=self.shown,
+                where=self.display_name,
                 hint="Name two commits of one branch, the older one first.",
             )
         return commits[places[0] + 1 :]
@@ -151,7 +151,7 @@ class Repository:
         Raises:
             SourceError: the folder is missing, or contains a submodule or an unsafe name.
         """
-        where = f"{self.shown}@{commit[:12]}:{path}"
+        where = f"{self.display_name}@{commit[:12]}:{path}"
         self._require_folder(commit, path, where)
         listing = self._read_git(
             "ls-tree", "-r", "-z", "-l", "--full-tree", f"{commit}:{_find_repository_root(path)}"
@@ -210,7 +210,7 @@ class Repository:
     def ignores(self, path: Path) -> bool:
         """Return whether the working tree ignores the path, by .gitignore and not committed."""
         try:
-            self._run_git("check-ignore", "--quiet", str(path), GIT_WORK_TREE=self.shown)
+            self._run_git("check-ignore", "--quiet", str(path), GIT_WORK_TREE=self.display_name)
         except GitCommandError:
             return False
         return True
@@ -257,7 +257,7 @@ class Repository:
     def _damage_error(self, error: GitCommandError) -> SourceError:
         return SourceError(
             f"Git cannot read the repository: {_extract_reason(error)}",
-            where=self.shown,
+            where=self.display_name,
             hint=f"Run 'git fsck' in {self.directory} for details.",
         )
 
@@ -358,7 +358,7 @@ def _fetch_ref(repository: Repository, address: RepositoryAddress, ref: str) -> 
     elif _SHORT_HASH.fullmatch(ref):
         repository._fetch(address, *_ALL_REFS)
         return repository.resolve_commit(ref)
-    raise _unknown_ref_error(ref, names, repository.shown)
+    raise _unknown_ref_error(ref, names, repository.display_name)
 
 
 def _list_remote_refs(
@@ -395,12 +395,14 @@ def _parse_entry(line: str) -> GitFile:
     return GitFile(name, mode, id_, int(size) if size.isdigit() else 0)
 
 
-def _unknown_ref_error(ref: str, names: Iterable[str], shown: str) -> SourceError:
+def _unknown_ref_error(ref: str, names: Iterable[str], display_name: str) -> SourceError:
     short = (re.sub(r"^refs/(mirror/)?(heads|tags|remotes)/", "", name) for name in names)
-    known = sorted({name for name in short if not name.startswith("refs/") and "^{}" not in name})
-    near = difflib.get_close_matches(ref, known, n=3) or known[:10]
+    short_names = sorted(
+        {name for name in short if not name.startswith("refs/") and "^{}" not in name}
+    )
+    near = difflib.get_close_matches(ref, short_names, n=3) or short_names[:10]
     listed = f"Similar names: {', '.join(near)}." if near else "It has no branches or tags."
-    return SourceError(f"no branch, tag or commit {ref!r}", where=shown, hint=listed)
+    return SourceError(f"no branch, tag or commit {ref!r}", where=display_name, hint=listed)
 
 
 def _extract_reason(error: GitCommandError) -> str:

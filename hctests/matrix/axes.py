@@ -133,9 +133,9 @@ def _normalize_name(value: Any) -> Scalar:
     return str(value)
 
 
-def _make_choice_reader(*known: str) -> Callable[[Any], Scalar]:
+def _make_choice_reader(*choices: str) -> Callable[[Any], Scalar]:
     def read(value: Any) -> Scalar:
-        if not isinstance(value, str) or value not in known:
+        if not isinstance(value, str) or value not in choices:
             raise ValueError(f"unknown value {_format_value(value)}")
         return value
 

@@ -195,8 +195,8 @@ class TestDefinition:
 
     def dataset_for(self, variant: Variant) -> str:
         """Return the name of the dataset that a variant reads; '' for none."""
-        own = variant.dataset or self.dataset
-        return self.twins.get(str(dict(variant.values).get(FORMAT_AXIS, "")), own)
+        dataset = variant.dataset or self.dataset
+        return self.twins.get(str(dict(variant.values).get(FORMAT_AXIS, "")), dataset)
 
     def axis_values(self, axis: str) -> tuple[str, ...]:
         """Return all values of an axis as text, those of [[include]] alone last."""

@@ -54,22 +54,22 @@ DEFAULT_HEADLINE = (HeadlineMetric("cpu_per_event_s"), HeadlineMetric("wall_per_
 
 
 def find_headline_metric(
-    name: str, own: Mapping[str, MetricDeclaration], *, is_load: bool
+    name: str, declared: Mapping[str, MetricDeclaration], *, is_load: bool
 ) -> HeadlineMetric:
     """Find a headline metric by name.
 
     Args:
         name: name as stated in the test.
-        own: metrics that the test declares.
+        declared: metrics that the test declares.
         is_load: whether its measurements have operations.
 
     Raises:
         KeyError: nothing has this name.
         ValueError: it cannot be judged, with the reason.
     """
-    metric = find_numeric_metric(name, own, is_load=is_load)
-    if name in own:
-        if own[name].exact:
+    metric = find_numeric_metric(name, declared, is_load=is_load)
+    if name in declared:
+        if declared[name].exact:
             raise ValueError("is exact, so that every comparison lists it anyway")
         if metric.better not in ("lower", "higher"):
             raise ValueError(f'needs a direction: better = "lower" or "higher" in [metrics.{name}]')
@@ -81,21 +81,21 @@ def find_headline_metric(
 
 
 def find_numeric_metric(
-    name: str, own: Mapping[str, MetricDeclaration], *, is_load: bool
+    name: str, declared: Mapping[str, MetricDeclaration], *, is_load: bool
 ) -> HeadlineMetric:
     """Find any number by name, exact counters and metrics without a direction included.
 
     Args:
         name: name as stated in the test.
-        own: metrics that the test declares.
+        declared: metrics that the test declares.
         is_load: whether its measurements have operations.
 
     Raises:
         KeyError: nothing has this name.
         ValueError: the test's measurements hold no such number, with the reason.
     """
-    if name in own:
-        return HeadlineMetric(name, own[name].unit, own[name].better)
+    if name in declared:
+        return HeadlineMetric(name, declared[name].unit, declared[name].better)
     if name in METRICS_BY_NAME:
         metric = METRICS_BY_NAME[name]
         if metric.type not in ("int", "float"):
@@ -120,26 +120,30 @@ def _split_figure(name: str) -> tuple[str, str]:
     return "", ""
 
 
-def list_headline_names(own: Mapping[str, MetricDeclaration], *, is_load: bool) -> Iterator[str]:
+def list_headline_names(
+    declared: Mapping[str, MetricDeclaration], *, is_load: bool
+) -> Iterator[str]:
     """Yield all names that :func:`find_headline_metric` accepts."""
-    return _list_accepted(find_headline_metric, own, is_load=is_load)
+    return _list_accepted(find_headline_metric, declared, is_load=is_load)
 
 
-def list_numeric_names(own: Mapping[str, MetricDeclaration], *, is_load: bool) -> Iterator[str]:
+def list_numeric_names(
+    declared: Mapping[str, MetricDeclaration], *, is_load: bool
+) -> Iterator[str]:
     """Yield all names that :func:`find_numeric_metric` accepts."""
-    return _list_accepted(find_numeric_metric, own, is_load=is_load)
+    return _list_accepted(find_numeric_metric, declared, is_load=is_load)
 
 
 def _list_accepted(
-    find: Callable[..., HeadlineMetric], own: Mapping[str, MetricDeclaration], *, is_load: bool
+    find: Callable[..., HeadlineMetric], declared: Mapping[str, MetricDeclaration], *, is_load: bool
 ) -> Iterator[str]:
     figures = [
         *OPERATION_FIGURES,
         *(f"{operation}_{figure}" for operation in OPERATIONS for figure in OPERATION_FIGURES),
     ]
-    for name in (*own, *METRICS_BY_NAME, *(figures if is_load else ())):
+    for name in (*declared, *METRICS_BY_NAME, *(figures if is_load else ())):
         try:
-            find(name, own, is_load=is_load)
+            find(name, declared, is_load=is_load)
         except ValueError:
             continue
         yield name

@@ -52,9 +52,11 @@ def group_variants(definition: TestDefinition, *doors: str) -> tuple[VariantGrou
     gathered: dict[tuple[tuple[str, Scalar], ...], list[Variant]] = {}
     for door in doors:
         for variant in expand_variants(definition, door):
-            rest = tuple(pair for pair in variant.values if pair[0] not in definition.bundle)
+            shared_values = tuple(
+                pair for pair in variant.values if pair[0] not in definition.bundle
+            )
             member = replace(variant, door=door) if definition.bundles_doors else variant
-            gathered.setdefault(rest, []).append(member)
+            gathered.setdefault(shared_values, []).append(member)
     return tuple(VariantGroup(tuple(members)) for members in gathered.values())
 
 

@@ -72,20 +72,20 @@ def check_bundle(
     document: DefinitionDocument, matrix: Mapping[str, Sequence[Scalar]]
 ) -> Iterator[DocumentProblem]:
     """Check that ``bundle`` names axes that may run interleaved, each once."""
-    bundle, known = document.matrix.bundle, tuple(matrix)
+    bundle, axis_names = document.matrix.bundle, tuple(matrix)
     for index, name in enumerate(bundle):
         path: KeyPath = ("matrix", "bundle", index)
         if name in axes.NEVER_BUNDLED_AXES:
             yield DocumentProblem(
                 path, f"{name!r} cannot be bundled: {axes.NEVER_BUNDLED_AXES[name]}"
             )
-        elif name == DOOR_AXIS and name not in known:
+        elif name == DOOR_AXIS and name not in axis_names:
             yield DocumentProblem(
                 path, "'door' needs the names of the doors: door = [...] in [matrix], -P door=A,B"
             )
-        elif name not in known:
+        elif name not in axis_names:
             yield DocumentProblem(
-                path, f"{name!r} is not an axis of this test{suggest_nearest(name, known)}"
+                path, f"{name!r} is not an axis of this test{suggest_nearest(name, axis_names)}"
             )
         elif name in bundle[:index]:
             yield DocumentProblem(path, f"{name!r} is given twice")
@@ -128,31 +128,31 @@ def check_mode(
 
 
 def check_rule(
-    rule: Mapping[str, Scalar], known: Mapping[str, Sequence[Scalar]], path: KeyPath
+    rule: Mapping[str, Scalar], matrix: Mapping[str, Sequence[Scalar]], path: KeyPath
 ) -> Iterator[DocumentProblem]:
     """Check that an exclude or include rule names axes and possible values of them."""
     if not rule:
         yield DocumentProblem(path, "is empty (expected at least one axis and its value)")
-    for name, given in rule.items():
-        here = (*path, name)
-        if name not in known:
+    for name, typed in rule.items():
+        key_path = (*path, name)
+        if name not in matrix:
             yield DocumentProblem(
-                here, f"is not an axis of this test{suggest_nearest(name, known)}"
+                key_path, f"is not an axis of this test{suggest_nearest(name, matrix)}"
             )
             continue
         try:
-            value = axes.find_axis(name).normalize(given)
+            value = axes.find_axis(name).normalize(typed)
         except ValueError as error:
-            yield DocumentProblem(here, f"{error} (expected {axes.find_axis(name).expected})")
+            yield DocumentProblem(key_path, f"{error} (expected {axes.find_axis(name).expected})")
             continue
         listed = path[0] in ("exclude", "expect") or name == "door"
-        if listed and value not in known[name]:
-            values = ", ".join(map(repr, known[name]))
+        if listed and value not in matrix[name]:
+            values = ", ".join(map(repr, matrix[name]))
             yield DocumentProblem(
-                here, f"{value!r} is not a value of that axis (expected one of: {values})"
+                key_path, f"{value!r} is not a value of that axis (expected one of: {values})"
             )
-        elif not axes.have_same_kind((*known[name], value)) and name not in axes.AXES_BY_NAME:
-            yield DocumentProblem(here, f"{value!r} has another type than the axis' values")
+        elif not axes.have_same_kind((*matrix[name], value)) and name not in axes.AXES_BY_NAME:
+            yield DocumentProblem(key_path, f"{value!r} has another type than the axis' values")
 
 
 def check_variants(definition: TestDefinition) -> Iterator[DocumentProblem]:
@@ -275,15 +275,15 @@ def declare_metrics(document: DefinitionDocument) -> dict[str, MetricDeclaration
 
 def check_headline(names: Sequence[str], document: DefinitionDocument) -> Iterator[DocumentProblem]:
     """Check that the headline metrics exist, have a direction and are named once."""
-    own = declare_metrics(document)
+    declared = declare_metrics(document)
     is_load = document.load is not None
     for index, name in enumerate(names):
         path: KeyPath = ("test", "headline", index)
         try:
-            headline.find_headline_metric(name, own, is_load=is_load)
+            headline.find_headline_metric(name, declared, is_load=is_load)
         except KeyError:
-            known = headline.list_headline_names(own, is_load=is_load)
-            near = suggest_nearest(name, known)
+            metric_names = headline.list_headline_names(declared, is_load=is_load)
+            near = suggest_nearest(name, metric_names)
             yield DocumentProblem(path, f"{name!r} is not a metric{near}")
         except ValueError as error:
             yield DocumentProblem(path, f"{name!r} {error}")
@@ -325,14 +325,15 @@ def check_before(
     before: BeforeTable, document: DefinitionDocument, matrix: Mapping[str, Sequence[Scalar]]
 ) -> Iterator[DocumentProblem]:
     """Check that a command applies bundled axes of the test's own, outside of paired mode."""
-    known = {*axes.AXES_BY_NAME, *axes.OPTIONAL_AXES}
+    predefined = {*axes.AXES_BY_NAME, *axes.OPTIONAL_AXES}
     # A server's threads need another name than those of the payload.
-    own = [name for name in matrix if name not in known]
+    own_axes = [name for name in matrix if name not in predefined]
     for index, name in enumerate(before.settings):
         path: KeyPath = ("before", "settings", index)
-        if name not in own:
+        if name not in own_axes:
             yield DocumentProblem(
-                path, f"{name!r} is not an axis of this test's own{suggest_nearest(name, own)}"
+                path,
+                f"{name!r} is not an axis of this test's own{suggest_nearest(name, own_axes)}",
             )
         elif name not in document.matrix.bundle:
             yield DocumentProblem(

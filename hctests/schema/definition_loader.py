@@ -50,21 +50,21 @@ from treehammer.hctests.schema.toml_models import (
 FIXED_KEYS: Final = ("name", "payload", "files")
 
 
-def load_definition(folder: Path, *, shown: str = "") -> TestDefinition:
+def load_definition(folder: Path, *, name: str = "") -> TestDefinition:
     """Read and check the test in a folder.
 
     Args:
         folder: folder of ``test.toml`` and of every file that it names.
-        shown: name of test.toml in messages; its path by default.
+        name: name of test.toml in messages; its path by default.
 
     Raises:
         DefinitionError: test.toml is missing or has mistakes, all listed in ``problems``.
     """
     path = folder / TEST_FILE_NAME
-    shown = shown or str(path)
-    text = _read_file(path, shown)
-    raw = document_problems.parse_document(text, shown, DefinitionError)
-    return _check_definition(raw, folder, document_problems.make_key_locator(text, shown), shown)
+    name = name or str(path)
+    text = _read_file(path, name)
+    raw = document_problems.parse_document(text, name, DefinitionError)
+    return _check_definition(raw, folder, document_problems.make_key_locator(text, name), name)
 
 
 def override_definition(
@@ -103,24 +103,24 @@ def override_definition(
     )
 
 
-def _read_file(path: Path, shown: str) -> str:
+def _read_file(path: Path, name: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise DefinitionError(
-            "no test here", where=shown, hint="A test is a folder that contains test.toml."
+            "no test here", where=name, hint="A test is a folder that contains test.toml."
         ) from error
     except UnicodeDecodeError as error:
-        raise DefinitionError(f"is not UTF-8 text ({error.reason})", where=shown) from error
+        raise DefinitionError(f"is not UTF-8 text ({error.reason})", where=name) from error
     except OSError as error:
-        raise DefinitionError(f"cannot be read ({error.strerror})", where=shown) from error
+        raise DefinitionError(f"cannot be read ({error.strerror})", where=name) from error
 
 
 def _check_definition(
     raw: dict[str, Any],
     folder: Path | None,
     where: document_problems.LocateKeys,
-    shown: str,
+    name: str,
     *,
     files: Sequence[str] = (),
     earlier: Sequence[DocumentProblem] = (),
@@ -141,14 +141,14 @@ def _check_definition(
         if not any(document_problems.problems_overlap(problem, shape) for shape in problems)
     ]
     if problems:
-        raise document_problems.combine_problems(problems, where, shown, DefinitionError)
+        raise document_problems.combine_problems(problems, where, name, DefinitionError)
 
     definition = _build_definition(document, matrix, files or tuple(named))
     problems += definition_checks.check_variants(definition)
     if folder is not None:
         problems += _check_contents(definition, folder)
     if problems:
-        raise document_problems.combine_problems(problems, where, shown, DefinitionError)
+        raise document_problems.combine_problems(problems, where, name, DefinitionError)
     return definition
 
 
@@ -158,9 +158,9 @@ def _check_contents(definition: TestDefinition, folder: Path) -> Iterator[Docume
     yield from file_checks.check_dictionary_files(folder, definition)
     yield from limit_checks.check_bases(definition)
     yield from file_checks.check_reported_metrics(folder, definition)
-    for table, one in (("before", definition.before), ("build", definition.build)):
-        if one:
-            yield from file_checks.check_executable(folder, one.command, (table, "command"))
+    for table, command in (("before", definition.before), ("build", definition.build)):
+        if command:
+            yield from file_checks.check_executable(folder, command.command, (table, "command"))
 
 
 def _check_across_keys(
@@ -198,17 +198,17 @@ def _check_across_keys(
 
 
 def _check_files(
-    named: Mapping[str, toml_positions.KeyPath], folder: Path | None, known: Sequence[str]
+    named: Mapping[str, toml_positions.KeyPath], folder: Path | None, expected: Sequence[str]
 ) -> Iterator[DocumentProblem]:
     """Check that the files exist or, without a folder, are among the known ones."""
     for name, path in named.items():
         if folder is not None:
             yield from file_checks.check_file(folder, name, path)
-        elif name not in known:
+        elif name not in expected:
             yield DocumentProblem(
                 path,
                 f"{name!r} is not a file of this test (expected one named in [test] files, so that "
-                f"it is part of the test's identity){suggest_nearest(name, known)}",
+                f"it is part of the test's identity){suggest_nearest(name, expected)}",
             )
 
 
@@ -218,13 +218,13 @@ def _collect_axes(
     """Collect every axis and its values: those of test.toml in its order, then the defaults."""
     matrix = document.matrix
     values = {**dict(matrix), **(matrix.__pydantic_extra__ or {})}
-    given = [name for name in document.matrix.model_fields_set if name != "bundle"]
-    given.sort(key=list(raw.get("matrix", {})).index)
-    axes = {name: tuple(values[name]) for name in given}
+    names = [name for name in document.matrix.model_fields_set if name != "bundle"]
+    names.sort(key=list(raw.get("matrix", {})).index)
+    axes = {name: tuple(values[name]) for name in names}
     for name, axis in AXES_BY_NAME.items():
         if name not in axes and name != "door":
             axes[name] = axis.default
-    if "root" not in given and detect_payload_kind(document.test.payload) == "executable":
+    if "root" not in names and detect_payload_kind(document.test.payload) == "executable":
         axes["root"] = ("none",)
     return axes
 
@@ -385,13 +385,13 @@ def _build_build_table(build: BuildCommand) -> dict[str, Any]:
 def _override_axes(
     raw: dict[str, Any], definition: TestDefinition, typed: Mapping[str, Sequence[str]]
 ) -> Iterator[DocumentProblem]:
-    known = (*raw["matrix"], "door", DATASET_AXIS, COMMIT_AXIS)
+    axes = (*raw["matrix"], "door", DATASET_AXIS, COMMIT_AXIS)
     if len(typed.get(COMMIT_AXIS, ())) > 1:
         # Commits are compared by turns; a release stays the same within a job.
         raw["matrix"]["bundle"] = [COMMIT_AXIS]
     for name, texts in typed.items():
-        if name not in known:
-            near = suggest_nearest(name, known)
+        if name not in axes:
+            near = suggest_nearest(name, axes)
             yield DocumentProblem(("matrix", name), f"is not an axis of this test{near}")
         elif name == "bundle":
             raw["matrix"]["bundle"] = list(texts)
@@ -416,7 +416,9 @@ def _drop_conflicts(raw: dict[str, Any], axis: str, values: Sequence[Scalar]) ->
     if axis == DATASET_AXIS:
         raw["test"]["dataset"] = ""
     if axis == FORMAT_AXIS:
-        raw["twins"] = {one: twin for one, twin in raw["twins"].items() if one in values}
+        raw["twins"] = {
+            format_: twin for format_, twin in raw["twins"].items() if format_ in values
+        }
     for kind in ("exclude", "include"):
         raw[kind] = [rule for rule in raw[kind] if axis not in rule or rule[axis] in values]
     raw["expect"] = [
@@ -440,12 +442,12 @@ def _override_key(raw: dict[str, Any], key: str, text: str) -> Iterator[Document
 
 
 def _override_test_key(table: dict[str, Any], key: str, text: str) -> Iterator[DocumentProblem]:
-    known = [name for name in table if name not in FIXED_KEYS]
+    replaceable = [name for name in table if name not in FIXED_KEYS]
     if key in FIXED_KEYS:
         yield DocumentProblem(("test", key), "cannot be replaced here; change test.toml")
-    elif key not in known:
-        listed = ", ".join((*known, "settings.KEY, environment.NAME, load.KEY, twins.FORMAT"))
-        near = suggest_nearest(key, known)
+    elif key not in replaceable:
+        listed = ", ".join((*replaceable, "settings.KEY, environment.NAME, load.KEY, twins.FORMAT"))
+        near = suggest_nearest(key, replaceable)
         yield DocumentProblem(("test", key), f"unknown key (known: {listed}){near}")
     else:
         table[key] = text if isinstance(table[key], str) else _parse_toml_value(text)
@@ -468,12 +470,12 @@ def _override_setting(
 ) -> Iterator[DocumentProblem]:
     table: Any = settings
     for depth, key in enumerate(path[1:], 2):
-        known = tuple(table) if isinstance(table, dict) else ()
-        if key not in known:
-            listed = ", ".join(known) or "none"
+        keys = tuple(table) if isinstance(table, dict) else ()
+        if key not in keys:
+            listed = ", ".join(keys) or "none"
             yield DocumentProblem(
                 path[:depth],
-                f"test.toml has no such setting (known: {listed}){suggest_nearest(key, known)}",
+                f"test.toml has no such setting (known: {listed}){suggest_nearest(key, keys)}",
             )
             return
         if depth < len(path):

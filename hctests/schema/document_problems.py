@@ -65,7 +65,7 @@ class DocumentTables:
 LocateKeys = Callable[[KeyPath], tuple[int, str]]
 
 
-def parse_document(text: str, shown: str, error: type[InvalidDocumentError]) -> dict[str, Any]:
+def parse_document(text: str, name: str, error: type[InvalidDocumentError]) -> dict[str, Any]:
     """Parse a TOML document.
 
     Raises:
@@ -77,30 +77,30 @@ def parse_document(text: str, shown: str, error: type[InvalidDocumentError]) -> 
         match = _SYNTAX_ERROR.fullmatch(str(failure))
         reason = match["problem"] if match else str(failure)
         line = match["line"] if match and match["line"] else str(text.count("\n") + 1)
-        problem = f"{shown}:{line}: not valid TOML: {reason[:1].lower()}{reason[1:]}"
+        problem = f"{name}:{line}: not valid TOML: {reason[:1].lower()}{reason[1:]}"
         problem += _suggest_quotes(text.splitlines()[int(line) - 1 : int(line)])
-        raise error("1 mistake", where=shown, problems=(problem,)) from failure
+        raise error("1 mistake", where=name, problems=(problem,)) from failure
 
 
 def _suggest_quotes(lines: Sequence[str]) -> str:
     """Suggest quotes around a bare text, the most frequent mistake; '' for other lines."""
-    bare = _BARE_TEXT.fullmatch(lines[0]) if lines else None
-    if bare is None:
+    match = _BARE_TEXT.fullmatch(lines[0]) if lines else None
+    if match is None:
         return ""
     try:
         tomllib.loads(lines[0])
     except ValueError:
-        return f'. Text needs quotes: {bare["key"]} = "{bare["text"]}"'
+        return f'. Text needs quotes: {match["key"]} = "{match["text"]}"'
     return ""  # a repeated key, for example
 
 
-def make_key_locator(text: str, shown: str) -> LocateKeys:
-    """Create the locator of a valid document's keys; messages call the document ``shown``."""
+def make_key_locator(text: str, name: str) -> LocateKeys:
+    """Create the locator of a valid document's keys; messages call the document ``name``."""
     lines = toml_positions.locate_keys(text)
 
     def locate(keys: KeyPath) -> tuple[int, str]:
         line = toml_positions.find_line(lines, keys)
-        return line, ": ".join(filter(None, (f"{shown}:{line}", format_key_path(keys))))
+        return line, ": ".join(filter(None, (f"{name}:{line}", format_key_path(keys))))
 
     return locate
 
@@ -110,20 +110,20 @@ def format_key_path(keys: KeyPath) -> str:
     return ".".join(str(key) for key in keys if isinstance(key, str))
 
 
-def problems_overlap(one: DocumentProblem, other: DocumentProblem) -> bool:
+def problems_overlap(problem: DocumentProblem, other: DocumentProblem) -> bool:
     """Return whether both problems have the same path, or one path contains the other."""
-    shared = min(len(one.path), len(other.path))
-    return one.path[:shared] == other.path[:shared]
+    shared = min(len(problem.path), len(other.path))
+    return problem.path[:shared] == other.path[:shared]
 
 
 def combine_problems(
-    problems: Iterable[DocumentProblem], where: LocateKeys, shown: str, error: type[E]
+    problems: Iterable[DocumentProblem], where: LocateKeys, name: str, error: type[E]
 ) -> E:
     """Create one error for all problems, in the order of the file."""
     lines = sorted((*where(problem.path), problem.text) for problem in problems)
     texts = tuple(f"{place}: {text}" for _, place, text in lines)
     count = f"{len(texts)} mistake{'s' if len(texts) > 1 else ''}"
-    return error(count, where=shown, problems=texts)
+    return error(count, where=name, problems=texts)
 
 
 def build_document_schema(model: type[BaseModel], name: str) -> dict[str, Any]:
@@ -150,11 +150,11 @@ def validate_document(
         return model.model_validate(raw), []
     except ValidationError as error:
         details = error.errors(include_url=False)
-    rest = copy.deepcopy(dict(raw))
+    valid = copy.deepcopy(dict(raw))
     for detail in reversed(details):
-        _remove_key(rest, _error_path(detail))
-    fill_required(rest)
-    return model.model_validate(rest), [_convert_error(detail, tables) for detail in details]
+        _remove_key(valid, _error_path(detail))
+    fill_required(valid)
+    return model.model_validate(valid), [_convert_error(detail, tables) for detail in details]
 
 
 def read_document_text(path: Path, error: type[InvalidDocumentError], hint: str) -> str:
@@ -174,19 +174,19 @@ def read_document_text(path: Path, error: type[InvalidDocumentError], hint: str)
 def load_document(
     model: type[M],
     text: str,
-    shown: str,
+    name: str,
     tables: DocumentTables,
     fill_required: Callable[[dict[str, Any]], None],
     check_across: Callable[[M], Iterable[DocumentProblem]],
     error: type[InvalidDocumentError],
 ) -> M:
-    """Parse and validate the text of a document, called ``shown`` in messages.
+    """Parse and validate the text of a document, called ``name`` in messages.
 
     Raises:
         InvalidDocumentError: of the given type, with all problems of shape and across tables.
     """
     document, problems = validate_document(
-        model, parse_document(text, shown, error), tables, fill_required
+        model, parse_document(text, name, error), tables, fill_required
     )
     # A problem that overlaps with a mistake of shape is only its consequence.
     problems += [
@@ -195,7 +195,7 @@ def load_document(
         if not any(problems_overlap(problem, other) for other in problems)
     ]
     if problems:
-        raise combine_problems(problems, make_key_locator(text, shown), shown, error)
+        raise combine_problems(problems, make_key_locator(text, name), name, error)
     return document
 
 
@@ -270,10 +270,10 @@ def _describe_error(kind: str, value: Any, context: Mapping[str, Any], message: 
 
 def _describe_unknown_key(path: KeyPath, tables: DocumentTables) -> str:
     key, table = str(path[-1]), tables.find_table(path)
-    known = tables.list_keys(table)
-    near = suggest_nearest(key, known)
+    keys = tables.list_keys(table)
+    near = suggest_nearest(key, keys)
     if not near:
         homes = [name for name in tables.models if name and key in tables.list_keys(name)]
         near = f"; it belongs to [{homes[0]}]" if homes else ""
     where = f" of [{table}]" if table else ""
-    return f"unknown key{where} (known: {', '.join(known)}){near}"
+    return f"unknown key{where} (known: {', '.join(keys)}){near}"

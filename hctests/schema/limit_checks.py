@@ -20,13 +20,15 @@ def check_limits(
     matrix: Mapping[str, Sequence[Scalar]],
 ) -> Iterator[DocumentProblem]:
     """Check that limits are of metrics that exist, and that their bounds leave something."""
-    own, is_load = definition_checks.declare_metrics(document), document.load is not None
+    declared, is_load = definition_checks.declare_metrics(document), document.load is not None
     for index, limit in enumerate(limits):
         path: KeyPath = ("expect", index)
         try:
-            headline.find_numeric_metric(limit.metric, own, is_load=is_load)
+            headline.find_numeric_metric(limit.metric, declared, is_load=is_load)
         except KeyError:
-            near = suggest_nearest(limit.metric, headline.list_numeric_names(own, is_load=is_load))
+            near = suggest_nearest(
+                limit.metric, headline.list_numeric_names(declared, is_load=is_load)
+            )
             yield DocumentProblem((*path, "metric"), f"{limit.metric!r} is not a metric{near}")
         except ValueError as error:
             yield DocumentProblem((*path, "metric"), f"{limit.metric!r} {error}")

@@ -380,12 +380,12 @@ def validate_definition(raw: Mapping[str, Any]) -> tuple[DefinitionDocument, lis
     return validate_document(DefinitionDocument, raw, _DEFINITION_TABLES, _fill_required_keys)
 
 
-def _fill_required_keys(rest: dict[str, Any]) -> None:
-    test = rest.setdefault("test", {})
+def _fill_required_keys(document: dict[str, Any]) -> None:
+    test = document.setdefault("test", {})
     test.setdefault("name", "unnamed")
     test.setdefault("payload", "test.toml")  # an existing file causes no further problem
-    rest["expect"] = [limit for limit in rest.get("expect", ()) if "metric" in limit]
-    if not {"command", "settings"} <= {*rest.get("before", ())}:
-        rest.pop("before", None)
-    if not {"command", "outputs"} <= {*rest.get("build", ())}:
-        rest.pop("build", None)
+    document["expect"] = [limit for limit in document.get("expect", ()) if "metric" in limit]
+    if not {"command", "settings"} <= {*document.get("before", ())}:
+        document.pop("before", None)
+    if not {"command", "outputs"} <= {*document.get("build", ())}:
+        document.pop("build", None)

@@ -38,7 +38,7 @@ def find_line(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
 
 
 def _locate_table(node: Node, lines: dict[KeyPath, int], counts: dict[KeyPath, int]) -> None:
-    header, *rest = node.named_children
+    header, *children = node.named_children
     path = _resolve_header(_split_key(header), counts)
     if node.type == "table_array_element":
         counts[path] = counts.get(path, 0) + 1
@@ -47,7 +47,7 @@ def _locate_table(node: Node, lines: dict[KeyPath, int], counts: dict[KeyPath, i
     for length in range(1, len(path)):  # tables that exist only through headers like this
         lines.setdefault(path[:length], header.start_point.row + 1)
     lines[path] = header.start_point.row + 1
-    for child in rest:
+    for child in children:
         if child.type == "pair":
             _locate_pair(child, path, lines)
 

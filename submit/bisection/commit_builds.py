@@ -68,7 +68,7 @@ class CommitBuilder:
 
     def locate(self, commit: str) -> Path:
         """Return the folder of a commit's build, built or not."""
-        key = f"{self.repository.shown}\n{self.command}"
+        key = f"{self.repository.display_name}\n{self.command}"
         return self.root / hashlib.sha256(key.encode()).hexdigest()[:12] / commit[:20]
 
     def _build_anew(self, commit: str, folder: Path) -> str:
