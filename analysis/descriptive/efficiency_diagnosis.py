@@ -189,8 +189,8 @@ def _sum_round_trips(rows: Sequence[Row]) -> float | None:
 
 
 def _median(rows: Sequence[Row], name: str) -> float | None:
-    known = [row[name] for row in rows if row[name] is not None]
-    return float(statistics.median(known)) if known else None
+    values = [row[name] for row in rows if row[name] is not None]
+    return float(statistics.median(values)) if values else None
 
 
 # The words

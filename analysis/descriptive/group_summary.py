@@ -101,20 +101,22 @@ class ExecutionGroup:
         Unpaired (Welch's t on the logarithms); None where either has no positive values, without an
         interval where either has fewer than two jobs.
         """
-        here, there = self.job_values(metric), other.job_values(metric)
-        if not here or not there or min(*here, *there) <= 0:
+        values, other_values = self.job_values(metric), other.job_values(metric)
+        if not values or not other_values or min(*values, *other_values) <= 0:
             return None
-        jobs = len(here)
-        estimate = estimate_unpaired(there, here)
+        jobs = len(values)
+        estimate = estimate_unpaired(other_values, values)
         if estimate is None:
-            return MeanWithInterval(jobs, math.exp(_mean_of_logs(here) - _mean_of_logs(there)))
+            return MeanWithInterval(
+                jobs, math.exp(_mean_of_logs(values) - _mean_of_logs(other_values))
+            )
         return MeanWithInterval(jobs, math.exp(estimate.mean), *map(math.exp, estimate.interval()))
 
     def job_values(self, metric: str) -> list[float]:
         """Return one value per job: the median over the executions of its last attempt that has one."""
-        known = (row for row in self.rows if row[metric] is not None)
-        jobs = select_last_attempts(known, lambda row: (row["job_id"], row["attempt"]))
-        return [float(median(row[metric] for row in found)) for found in jobs.values()]
+        measured = (row for row in self.rows if row[metric] is not None)
+        jobs = select_last_attempts(measured, lambda row: (row["job_id"], row["attempt"]))
+        return [float(median(row[metric] for row in rows)) for rows in jobs.values()]
 
 
 def is_usable(row: Row) -> bool:
@@ -144,8 +146,8 @@ def list_axes(rows: Iterable[Row]) -> tuple[str, ...]:
 
 def lookup_value(row: Row, name: str) -> Scalar | None:
     """Get a row's value for an axis of its variant or for a column."""
-    found = dict(parse_variant(row["variant"]).values)
-    value: Scalar | None = found[name] if name in found else row.get(name)
+    axis_values = dict(parse_variant(row["variant"]).values)
+    value: Scalar | None = axis_values[name] if name in axis_values else row.get(name)
     return value
 
 

@@ -72,14 +72,14 @@ def compare_over_time(
     days, place_of_day = np.unique(sums.day, return_inverse=True)
     times = np.array([time(int(day)) or 0 for day in days], np.int64)
     cells = _WorkCells.collect(sums, times[place_of_day])
-    own = cells.site == sums.sites.index(site)
-    own &= cells.time > 0
-    shown, owner = np.unique(cells.time[own], return_inverse=True)
-    beside = np.isin(cells.group, cells.group[own])
+    of_site = cells.site == sums.sites.index(site)
+    of_site &= cells.time > 0
+    compared_times, owner = np.unique(cells.time[of_site], return_inverse=True)
+    beside = np.isin(cells.group, cells.group[of_site])
     pairs = np.unique(cells.time[beside] * len(sums.sites) + cells.site[beside])
-    place = np.searchsorted(shown, pairs // len(sums.sites))
-    others = np.bincount(place, minlength=len(shown)) - 1
-    return _compare_owners(cells, np.flatnonzero(own), owner, shown, others)
+    place = np.searchsorted(compared_times, pairs // len(sums.sites))
+    peer_counts = np.bincount(place, minlength=len(compared_times)) - 1
+    return _compare_owners(cells, np.flatnonzero(of_site), owner, compared_times, peer_counts)
 
 
 def compare_sites(sums: WorkSums) -> dict[str, PeerComparison]:
@@ -89,22 +89,26 @@ def compare_sites(sums: WorkSums) -> dict[str, PeerComparison]:
         sums: of one metric over the period, of all sites.
     """
     cells = _WorkCells.collect(sums, np.zeros_like(sums.day))
-    shown, owner = np.unique(cells.site, return_inverse=True)
+    places, owner = np.unique(cells.site, return_inverse=True)
     works, work = np.unique(cells.work, return_inverse=True)
-    did = np.zeros((len(works), len(shown)), np.float32)
+    did = np.zeros((len(works), len(places)), np.float32)
     did[work, owner] = 1
-    others = (did.T @ did > 0).sum(axis=0) - 1
-    found = _compare_owners(cells, np.arange(len(cells.site)), owner, np.zeros_like(shown), others)
-    return {sums.sites[place]: one for place, one in zip(shown, found, strict=True)}
+    peer_counts = (did.T @ did > 0).sum(axis=0) - 1
+    comparisons = _compare_owners(
+        cells, np.arange(len(cells.site)), owner, np.zeros_like(places), peer_counts
+    )
+    return {
+        sums.sites[place]: comparison for place, comparison in zip(places, comparisons, strict=True)
+    }
 
 
 def list_site_means(sums: WorkSums) -> dict[WorkKey, dict[str, float]]:
     """Return the mean of each work at each site."""
     cells = _WorkCells.collect(sums, np.zeros_like(sums.day))
-    found: dict[WorkKey, dict[str, float]] = defaultdict(dict)
+    means: dict[WorkKey, dict[str, float]] = defaultdict(dict)
     for work, site, mean in zip(cells.work, cells.site, cells.means, strict=True):
-        found[sums.works[work]][sums.sites[site]] = float(mean)
-    return found
+        means[sums.works[work]][sums.sites[site]] = float(mean)
+    return means
 
 
 def _add_by_place(places: Integers, values: Floats, count: int) -> Floats:
@@ -150,36 +154,44 @@ class _WorkCells:
         """Median of the other sites' means, at the time and of the work of each cell; or NaN."""
         order = np.lexsort((self.means, self.group))
         _, starts, sizes = np.unique(self.group, return_index=True, return_counts=True)
-        start, others = np.repeat(starts, sizes), np.repeat(sizes, sizes) - 1
+        start, peer_counts = np.repeat(starts, sizes), np.repeat(sizes, sizes) - 1
         left_out = np.arange(len(order)) - start
         ordered = self.means[order]
 
         def pick(middle: Integers) -> Floats:
-            place = np.clip(middle + (middle >= left_out), 0, others)
+            place = np.clip(middle + (middle >= left_out), 0, peer_counts)
             picked: Floats = ordered[start + place]
             return picked
 
-        medians = (pick((others - 1) // 2) + pick(others // 2)) / 2
-        found = np.empty_like(medians)
-        found[order] = np.where(others > 0, medians, np.nan)
-        return found
+        medians = (pick((peer_counts - 1) // 2) + pick(peer_counts // 2)) / 2
+        at_cells = np.empty_like(medians)
+        at_cells[order] = np.where(peer_counts > 0, medians, np.nan)
+        return at_cells
 
 
 def _compare_owners(
-    cells: _WorkCells, own: Integers, owner: Integers, times: Integers, others: Integers
+    cells: _WorkCells,
+    cell_indices: Integers,
+    owner: Integers,
+    times: Integers,
+    peer_counts: Integers,
 ) -> list[PeerComparison]:
     """Compare owners, each a site at a time, with the other sites.
 
     Args:
         cells: of all sites.
-        own: places of the owners' cells.
+        cell_indices: places of the owners' cells.
         owner: owner of each of these.
         times: time of each owner.
-        others: number of similar sites of each owner.
+        peer_counts: number of similar sites of each owner.
     """
-    medians, count, total = cells.other_medians[own], cells.count[own], cells.total[own]
+    medians, count, total = (
+        cells.other_medians[cell_indices],
+        cells.count[cell_indices],
+        cells.total[cell_indices],
+    )
     is_compared = ~np.isnan(medians)
-    variance = np.maximum(0.0, cells.squares[own] / count - cells.means[own] ** 2)
+    variance = np.maximum(0.0, cells.squares[cell_indices] / count - cells.means[cell_indices] ** 2)
 
     def add(values: Floats, where: npt.NDArray[np.bool_]) -> Floats:
         return _add_by_place(owner, np.where(where, values, 0.0), len(times))
@@ -198,7 +210,7 @@ def _compare_owners(
         "shown": add(count, is_shown),
         "variance": add(count * variance, is_shown),
         "freedom": add(count - 1, is_shown),
-        "others": others,
+        "others": peer_counts,
     }
     return [
         _build_comparison(**dict(zip(columns, map(float, values), strict=True)))

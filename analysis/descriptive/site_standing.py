@@ -68,18 +68,20 @@ def rank_site(
         site: the site.
         better: ``higher`` or ``lower``; anything else gives no place.
     """
-    found = {
-        name: one.difference for name, one in comparisons.items() if one.difference is not None
+    differences = {
+        name: comparison.difference
+        for name, comparison in comparisons.items()
+        if comparison.difference is not None
     }
-    if site not in found:
+    if site not in differences:
         return None
-    own = found[site]
+    difference = differences[site]
     sign = {"higher": 1, "lower": -1}.get(better or "")
     if sign is None:
-        return SiteStanding(own, None, len(found))
-    order = sorted(found, key=lambda name: (-sign * found[name], name))
-    better_sites = tuple(name for name in order if sign * found[name] > sign * own)
-    return SiteStanding(own, 1 + len(better_sites), len(found), better_sites)
+        return SiteStanding(difference, None, len(differences))
+    order = sorted(differences, key=lambda name: (-sign * differences[name], name))
+    better_sites = tuple(name for name in order if sign * differences[name] > sign * difference)
+    return SiteStanding(difference, 1 + len(better_sites), len(differences), better_sites)
 
 
 @dataclass(frozen=True)
@@ -88,54 +90,62 @@ class ConditionContrast:
 
     Attributes:
         title: of the condition.
-        own: values at the site.
-        others: value -> number of better sites that have it, the most frequent first.
+        site_values: values at the site.
+        peer_counts: value -> number of better sites that have it, the most frequent first.
         differing: better sites that share none of the site's values.
-        known: better sites that report the condition.
+        reporting: better sites that report the condition.
     """
 
     title: str
-    own: tuple[str, ...]
-    others: Mapping[str, int]
+    site_values: tuple[str, ...]
+    peer_counts: Mapping[str, int]
     differing: int
-    known: int
+    reporting: int
 
 
 def contrast_conditions(
-    own: Mapping[str, Collection[str]], others: Iterable[Mapping[str, Collection[str]]]
+    site_conditions: Mapping[str, Collection[str]],
+    peer_conditions: Iterable[Mapping[str, Collection[str]]],
 ) -> list[ConditionContrast]:
     """Find the conditions in which most of the better sites differ, the clearest first.
 
     Args:
-        own: title of a condition -> the site's values.
-        others: the same of each better site.
+        site_conditions: title of a condition -> the site's values.
+        peer_conditions: the same of each better site.
     """
-    found = []
-    better = list(others)
-    for title, values in own.items():
-        known = [set(one[title]) for one in better if one.get(title)]
-        differing = sum(one.isdisjoint(values) for one in known)
-        if 2 * differing > len(known):
-            counts = Counter(value for one in known for value in one)
-            found.append(
+    contrasts = []
+    better = list(peer_conditions)
+    for title, values in site_conditions.items():
+        reported = [set(conditions[title]) for conditions in better if conditions.get(title)]
+        differing = sum(site_values.isdisjoint(values) for site_values in reported)
+        if 2 * differing > len(reported):
+            counts = Counter(value for site_values in reported for value in site_values)
+            contrasts.append(
                 ConditionContrast(
                     title,
                     tuple(sorted(values, key=natural_sort_key)),
                     dict(counts.most_common()),
                     differing,
-                    len(known),
+                    len(reported),
                 )
             )
-    return sorted(found, key=lambda one: (-one.differing / one.known, -one.known, one.title))
+    return sorted(
+        contrasts,
+        key=lambda contrast: (
+            -contrast.differing / contrast.reporting,
+            -contrast.reporting,
+            contrast.title,
+        ),
+    )
 
 
 def find_peer_medians(sums: WorkSums, site: str) -> dict[WorkKey, float]:
     """Find the median of the other sites' means, of each work that they did."""
-    found = {}
+    medians = {}
     for work, means in list_site_means(sums).items():
-        if others := [mean for name, mean in means.items() if name != site]:
-            found[work] = statistics.median(others)
-    return found
+        if peer_means := [mean for name, mean in means.items() if name != site]:
+            medians[work] = statistics.median(peer_means)
+    return medians
 
 
 def split_difference(
@@ -152,8 +162,10 @@ def split_difference(
         if work in medians and moments.value_count:
             parts[name].append((moments, medians[work]))
     whole = math.fsum(_expect(pairs) for pairs in parts.values())
-    found = [_build_contribution(name, pairs, whole) for name, pairs in parts.items()]
-    return sorted(found, key=lambda one: (-abs(one.share), one.name))
+    contributions = [_build_contribution(name, pairs, whole) for name, pairs in parts.items()]
+    return sorted(
+        contributions, key=lambda contribution: (-abs(contribution.share), contribution.name)
+    )
 
 
 def score_partition(

@@ -131,7 +131,7 @@ def sum_breakdowns(rows: Iterable[Row]) -> TimeBreakdown:
 
 
 def _sum_parts(breakdowns: Sequence[Mapping[TimePart, float]]) -> dict[TimePart, float]:
-    return {part: math.fsum(one[part] for one in breakdowns) for part in TimePart}
+    return {part: math.fsum(breakdown[part] for breakdown in breakdowns) for part in TimePart}
 
 
 def split_wall_time(row: Row) -> dict[TimePart, float]:
@@ -261,5 +261,5 @@ def _sum_passes(row: Row, name: str) -> float:
 
 
 def _first_known(row: Row, *names: str) -> float | None:
-    known = (row[name] for name in names)
-    return next((float(value) for value in known if value is not None), None)
+    values = (row[name] for name in names)
+    return next((float(value) for value in values if value is not None), None)

@@ -135,11 +135,11 @@ def test_conditions_that_few_better_sites_differ_in_are_left_out() -> None:
         {"kernel": {"5"}, "CPU model": {"newest"}, "container": {"none"}},
     ]
     found = contrast_conditions(own, others)
-    assert [(one.title, one.differing, one.known) for one in found] == [
+    assert [(one.title, one.differing, one.reporting) for one in found] == [
         ("CPU model", 2, 3),
         ("kernel", 2, 3),
     ]
-    assert found[0].others == {"newest": 2, "new": 1}
+    assert found[0].peer_counts == {"newest": 2, "new": 1}
     assert contrast_conditions(own, []) == []
 
 

@@ -69,10 +69,10 @@ class StandingView:
         rows = [
             {
                 "condition": one.title,
-                "own": list(one.own),
-                "others": dict(one.others),
+                "own": list(one.site_values),
+                "others": dict(one.peer_counts),
                 "differing": one.differing,
-                "known": one.known,
+                "known": one.reporting,
             }
             for one in self.contrasts
         ]
