@@ -159,7 +159,7 @@ class StorageDay:
     def problems(self) -> tuple[tuple[SiteState, str], ...]:
         """Exceeded thresholds."""
         rule = self.rule
-        found = []
+        exceeded = []
         for name, done, failed, least in (
             ("opens", self.opened, self.open_failed, rule.min_opens),
             ("reads", self.blocks, self.block_failed, rule.min_blocks),
@@ -167,12 +167,12 @@ class StorageDay:
             if not failed or done + failed < least:
                 continue
             if not done:
-                found.append((SiteState.CRITICAL, f"none of {failed} {name} succeeded"))
+                exceeded.append((SiteState.CRITICAL, f"none of {failed} {name} succeeded"))
             elif failed > rule.max_failed_per_success * done:
-                found.append((SiteState.WARNING, f"{failed} of {done + failed} {name} failed"))
+                exceeded.append((SiteState.WARNING, f"{failed} of {done + failed} {name} failed"))
         if self.block_s is not None and self._judges_blocks and self.block_s > rule.max_block_s:
-            found.append((SiteState.WARNING, f"{self.block_s:.3g} s per block"))
-        return tuple(found)
+            exceeded.append((SiteState.WARNING, f"{self.block_s:.3g} s per block"))
+        return tuple(exceeded)
 
     @property
     def _judges_blocks(self) -> bool:

@@ -96,11 +96,11 @@ def _log_choose(total: int, count: int) -> float:
 
 def _log_likelihood(*sides: Tally) -> float:
     """Return the log-likelihood of outcomes with one rate of failures on each side."""
-    found = 0.0
+    total = 0.0
     for side in sides:
         for count in (side.bad, side.total - side.bad):
-            found += count * math.log(count / side.total) if count else 0.0
-    return found
+            total += count * math.log(count / side.total) if count else 0.0
+    return total
 
 
 @dataclass(frozen=True)
@@ -182,8 +182,10 @@ class FailureQuestion:
         by_test: defaultdict[str, Tally] = defaultdict(Tally)
         for cell in filter(self.is_here, self.cells):
             by_test[cell.test] += cell.tally
-        least = _MIN_RELATIVE_SHARE * max((own.share for own in by_test.values()), default=0.0)
-        return tuple(sorted(t for t, own in by_test.items() if own.bad and own.share >= least))
+        least = _MIN_RELATIVE_SHARE * max((tally.share for tally in by_test.values()), default=0.0)
+        return tuple(
+            sorted(t for t, tally in by_test.items() if tally.bad and tally.share >= least)
+        )
 
 
 def attribute_failures(question: FailureQuestion) -> FailureAttribution | None:
@@ -192,9 +194,9 @@ def attribute_failures(question: FailureQuestion) -> FailureAttribution | None:
     if not tests:
         return None
     same_work = [cell for cell in question.cells if cell.test in tests]
-    here = sum_cells(filter(question.is_here, same_work))
+    inside = sum_cells(filter(question.is_here, same_work))
     sites = _count_sites(same_work)
-    base = FailureAttribution(Culprit.UNKNOWN, tests, here, sum_cells(same_work) - here, sites)
+    base = FailureAttribution(Culprit.UNKNOWN, tests, inside, sum_cells(same_work) - inside, sites)
     is_widespread = sites.bad >= MIN_CENTRAL_SITES and sites.share >= CENTRAL_SHARE
     factors = _deduplicate(_list_factors(question, tests), question.cells)
     proven = [
@@ -205,12 +207,12 @@ def attribute_failures(question: FailureQuestion) -> FailureAttribution | None:
     ]
     if proven:
         return _describe_factor(_choose_factor(proven, question), base, question)
-    if question.count_jobs(here).bad < MIN_FAILED_JOBS:
+    if question.count_jobs(inside).bad < MIN_FAILED_JOBS:
         return base
     if is_widespread:
         return _attribute_to_all(base, same_work, question)
     elsewhere = question.count_jobs(base.outside).bad
-    is_common = elsewhere >= MIN_FAILED_JOBS and base.outside.share >= here.share / 2
+    is_common = elsewhere >= MIN_FAILED_JOBS and base.outside.share >= inside.share / 2
     return replace(base, culprit=Culprit.COMMON) if is_common else base
 
 
@@ -230,13 +232,13 @@ def _attribute_to_all(
 
 
 def blame_host(
-    found: FailureAttribution, hosts: Mapping[str, Tally], question: FailureQuestion
+    attribution: FailureAttribution, hosts: Mapping[str, Tally], question: FailureQuestion
 ) -> str:
     """Find the host of a failing site that fails more often than its others; '' without any."""
-    if found.culprit is not Culprit.SITE:
+    if attribution.culprit is not Culprit.SITE:
         return ""
     whole = sum(hosts.values(), Tally())
-    sides = {name: (own, whole - own) for name, own in hosts.items() if name}
+    sides = {name: (tally, whole - tally) for name, tally in hosts.items() if name}
     proven = [
         (_log_likelihood(*sides[name]), name)
         for name in sides
@@ -245,12 +247,12 @@ def blame_host(
     if not proven:
         return ""
     _, name = max(proven)
-    own, others = sides[name]
-    return f"{own} on host {name}, {others} on its others"
+    tally, other_tally = sides[name]
+    return f"{tally} on host {name}, {other_tally} on its others"
 
 
 def blame_commit(
-    found: FailureAttribution, commits: Sequence[CommitCounts], question: FailureQuestion
+    attribution: FailureAttribution, commits: Sequence[CommitCounts], question: FailureQuestion
 ) -> FailureAttribution:
     """Refine an attribution by the commits of the failing test.
 
@@ -259,19 +261,19 @@ def blame_commit(
     """
     failing = _find_failing_commits(commits)
     if not failing or len(failing) == len(commits):
-        return found
+        return attribution
     first = min(failing, key=lambda commit: commit.submitted_us)
     by_site: defaultdict[str, Tally] = defaultdict(Tally)
     for commit in failing:
         for site, tally in commit.by_site.items():
             by_site[site] += tally
     now = sum(by_site.values(), Tally())
-    if found.culprit is Culprit.SITE:
+    if attribution.culprit is Culprit.SITE:
         if (now - by_site[question.site]).total:
-            return found
-        return replace(found, culprit=Culprit.UNKNOWN, commit=first.commit)
-    if found.culprit not in (Culprit.TEST, Culprit.CENTRAL, Culprit.COMMON, Culprit.UNKNOWN):
-        return found
+            return attribution
+        return replace(attribution, culprit=Culprit.UNKNOWN, commit=first.commit)
+    if attribution.culprit not in (Culprit.TEST, Culprit.CENTRAL, Culprit.COMMON, Culprit.UNKNOWN):
+        return attribution
     earlier = (commit.tally for commit in commits if commit.submitted_us < first.submitted_us)
     before = sum(earlier, Tally())
     fails = [tally.share >= now.share / 2 for tally in by_site.values()]
@@ -279,22 +281,22 @@ def blame_commit(
     is_spread = _is_spread(by_site, question)
     if is_widespread and is_spread and question.fails_more(now, before):
         return replace(
-            found,
+            attribution,
             culprit=Culprit.TEST,
-            name=found.tests[0],
+            name=attribution.tests[0],
             inside=now,
             outside=before,
             sites=Tally(sum(fails), len(fails)),
             commit=first.commit,
             commit_us=first.submitted_us,
         )
-    return found
+    return attribution
 
 
 def _find_failing_commits(commits: Sequence[CommitCounts]) -> list[CommitCounts]:
     """Find the commits with at least half of the largest share of failures."""
-    worst = max((one.tally.share for one in commits), default=0.0)
-    return [one for one in commits if one.tally.share >= worst / 2] if worst else []
+    worst = max((commit.tally.share for commit in commits), default=0.0)
+    return [commit for commit in commits if commit.tally.share >= worst / 2] if worst else []
 
 
 def _list_factors(question: FailureQuestion, tests: Collection[str]) -> Iterator[_Factor]:
@@ -302,18 +304,18 @@ def _list_factors(question: FailureQuestion, tests: Collection[str]) -> Iterator
     same_work = [cell for cell in question.cells if cell.test in tests]
     sites = {cell.site for cell in same_work}
     failing = [cell for cell in same_work if cell.tally.bad and question.is_here(cell)]
-    own = {} if question.is_storage else {"site": question.site}
-    if own:
-        yield _Factor(Culprit.SITE, own, tests, sites)
+    site_condition = {} if question.is_storage else {"site": question.site}
+    if site_condition:
+        yield _Factor(Culprit.SITE, site_condition, tests, sites)
     for storage in _list_values(failing, "storage_site"):
         yield _Factor(Culprit.STORAGE, {"storage_site": storage}, tests, sites)
     for test in tests:
         yield _Factor(Culprit.TEST, {"test": test}, tests, sites)
     for release in _list_values(failing, "release"):
         yield _Factor(Culprit.RELEASE, {"release": release}, tests, sites)
-    for column in ("release", "door") if own else ():
+    for column in ("release", "door") if site_condition else ():
         for value in _list_values(failing, column):
-            yield _Factor(Culprit.SITE, {**own, column: value}, tests, sites)
+            yield _Factor(Culprit.SITE, {**site_condition, column: value}, tests, sites)
 
 
 def _list_values(cells: Iterable[OutcomeCell], column: str) -> list[str]:
@@ -341,20 +343,20 @@ def _is_proven(factor: _Factor, question: FailureQuestion, tried: int) -> bool:
     failing = sum(tally.share >= inside.share / 2 for tally in by_site.values())
     if factor.culprit is Culprit.STORAGE and failing < MIN_SITES:
         # One reader: its own work at other storages must be better.
-        others = sum_cells(
+        at_readers = sum_cells(
             cell
             for cell in question.cells
             if factor.compares(cell) and by_site.get(cell.site, Tally()).bad
         )
-        return question.fails_more(inside, others - inside)
+        return question.fails_more(inside, at_readers - inside)
     return failing >= MIN_SITES and _is_spread(by_site, question)
 
 
 def _is_spread(by_site: Mapping[str, Tally], question: FailureQuestion) -> bool:
     """Return whether enough jobs failed apart from those at the site with the most failures."""
     failures = [tally.bad for tally in by_site.values()]
-    others = sum(failures) - max(failures, default=0)
-    return others / question.failures_per_job >= MIN_FAILED_JOBS - 0.5
+    remaining = sum(failures) - max(failures, default=0)
+    return remaining / question.failures_per_job >= MIN_FAILED_JOBS - 0.5
 
 
 def _split(factor: _Factor, question: FailureQuestion) -> tuple[Tally, Tally]:
@@ -380,9 +382,9 @@ def _describe_factor(
 ) -> FailureAttribution:
     inside, outside = _split(factor, question)
     covered = [cell for cell in question.cells if factor.covers(cell)]
-    here = {cell.test for cell in question.cells if question.is_here(cell)}
+    failing_tests = {cell.test for cell in question.cells if question.is_here(cell)}
     detail = factor.detail
-    if factor.culprit is Culprit.SITE and here - {*base.tests}:
+    if factor.culprit is Culprit.SITE and failing_tests - {*base.tests}:
         detail = f"{detail} in {', '.join(base.tests)}".strip()
     tests = (factor.name,) if factor.culprit is Culprit.TEST else base.tests
     return replace(

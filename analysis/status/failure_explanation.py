@@ -153,10 +153,10 @@ def explain_period(
         test: only this test; '' for all.
         counts: counts that other explanations have read.
     """
-    found = _explain_failures(store, site, period, by, test, counts or PeriodCounts(store))
-    if found is None and by == JOB_SITE:
-        found = explain_slowness(store, site, period)
-    return found
+    explanation = _explain_failures(store, site, period, by, test, counts or PeriodCounts(store))
+    if explanation is None and by == JOB_SITE:
+        explanation = explain_slowness(store, site, period)
+    return explanation
 
 
 def _explain_failures(
@@ -176,71 +176,80 @@ def _explain_failures(
         sum(run.count for run in runs) / len(jobs),
         cells,
     )
-    found = attribute_failures(question)
-    if found is None:
+    attribution = attribute_failures(question)
+    if attribution is None:
         return None
-    runs = [run for run in runs if run.test in found.tests]
-    if len(found.tests) == 1:
+    runs = [run for run in runs if run.test in attribution.tests]
+    if len(attribution.tests) == 1:
         campaigns = {run.campaign_id for run in runs}
-        commits = failure_counts.fetch_commit_counts(store, found.tests[0], campaigns, period)
-        found = blame_commit(found, commits, question)
-    since = "" if found.commit else _find_begin(store, site, by, period, found, runs)
-    hosts = failure_counts.fetch_host_counts(store, by, site, period, found.tests)
-    host = blame_host(found, hosts, question)
-    sentence = _describe_attribution(found, since, len(jobs)) + (f"; {host}" if host else "")
-    action = _find_downtime(store, found, site, runs) or _suggest_action(found, runs)
-    return FailureExplanation(found.culprit.value, sentence, action, found.tests)
+        commits = failure_counts.fetch_commit_counts(store, attribution.tests[0], campaigns, period)
+        attribution = blame_commit(attribution, commits, question)
+    since = "" if attribution.commit else _find_begin(store, site, by, period, attribution, runs)
+    hosts = failure_counts.fetch_host_counts(store, by, site, period, attribution.tests)
+    host = blame_host(attribution, hosts, question)
+    sentence = _describe_attribution(attribution, since, len(jobs)) + (f"; {host}" if host else "")
+    action = _find_downtime(store, attribution, site, runs) or _suggest_action(attribution, runs)
+    return FailureExplanation(attribution.culprit.value, sentence, action, attribution.tests)
 
 
 def _find_downtime(
-    store: ResultsReader, found: FailureAttribution, site: str, runs: Sequence[FailedRun]
+    store: ResultsReader, attribution: FailureAttribution, site: str, runs: Sequence[FailedRun]
 ) -> str:
     """Return the announced outage of a failing site or storage as its cause; '' without any."""
-    if found.culprit not in (Culprit.SITE, Culprit.STORAGE):
+    if attribution.culprit not in (Culprit.SITE, Culprit.STORAGE):
         return ""
     last_us = max(run.started_us for run in runs)
     for row in site_exceptions.list_downtimes(store, ends_after_us=last_us):
         is_outage = row.severity == site_exceptions.OUTAGE and row.starts_us <= last_us
-        if row.site == (found.name or site) and is_outage:
+        if row.site == (attribution.name or site) and is_outage:
             until = format_minute(row.ends_us)
             return f"Cause: downtime until {until} UTC, {row.description}. Wait for its end."
     return ""
 
 
-def _describe_attribution(found: FailureAttribution, since: str, jobs: int) -> str:
+def _describe_attribution(attribution: FailureAttribution, since: str, jobs: int) -> str:
     """Write the sentence: counts, origin, since when."""
-    here = f"{found.inside} failed here, {found.outside} elsewhere"
-    elsewhere = f"{found.outside} elsewhere" if found.outside.total else "no other site ran this"
-    test = found.tests[0] if len(found.tests) == 1 else f"{len(found.tests)} tests"
-    at_sites = f"at {found.sites} sites"
-    commit = f"commit {found.commit[:10]}"
-    detail = f" {found.detail}" if found.detail else ""
-    if found.culprit is Culprit.UNKNOWN:
-        if found.commit:
-            return f"{here}; no other site ran {commit}: the site or the test"
-        if found.sites.bad >= MIN_CENTRAL_SITES and 2 * found.sites.bad >= found.sites.total:
+    counts = f"{attribution.inside} failed here, {attribution.outside} elsewhere"
+    elsewhere = (
+        f"{attribution.outside} elsewhere"
+        if attribution.outside.total
+        else "no other site ran this"
+    )
+    test = (
+        attribution.tests[0] if len(attribution.tests) == 1 else f"{len(attribution.tests)} tests"
+    )
+    at_sites = f"at {attribution.sites} sites"
+    commit = f"commit {attribution.commit[:10]}"
+    detail = f" {attribution.detail}" if attribution.detail else ""
+    if attribution.culprit is Culprit.UNKNOWN:
+        if attribution.commit:
+            return f"{counts}; no other site ran {commit}: the site or the test"
+        if (
+            attribution.sites.bad >= MIN_CENTRAL_SITES
+            and 2 * attribution.sites.bad >= attribution.sites.total
+        ):
             return f"{test} fails {at_sites} and no other test ran: the test or central{since}"
-        few = "too few failed jobs to tell" if jobs < MIN_FAILED_JOBS else found.culprit
-        return f"{found.inside} failed here in {pluralize(jobs, 'job')}, {elsewhere}: {few}{since}"
-    if found.culprit is Culprit.TEST and found.commit:
-        begin = f"since {commit} ({format_minute(found.commit_us)} UTC)"
-        return f"{test} fails {at_sites} {begin}, {found.outside} failed before: the test"
+        few = "too few failed jobs to tell" if jobs < MIN_FAILED_JOBS else attribution.culprit
+        return f"{attribution.inside} failed here in {pluralize(jobs, 'job')}, {elsewhere}: {few}{since}"
+    if attribution.culprit is Culprit.TEST and attribution.commit:
+        begin = f"since {commit} ({format_minute(attribution.commit_us)} UTC)"
+        return f"{test} fails {at_sites} {begin}, {attribution.outside} failed before: the test"
     texts: Mapping[Culprit, str] = {
-        Culprit.SITE: f"{here}: the site{detail}",
+        Culprit.SITE: f"{counts}: the site{detail}",
         Culprit.STORAGE: (
-            f"{here}, and all sites read {found.name}: the storage"
-            if found.detail
-            else f"{found.inside} failed at {found.sites} sites that read {found.name}, "
-            f"{found.outside} at other storages: the storage"
+            f"{counts}, and all sites read {attribution.name}: the storage"
+            if attribution.detail
+            else f"{attribution.inside} failed at {attribution.sites} sites that read {attribution.name}, "
+            f"{attribution.outside} at other storages: the storage"
         ),
-        Culprit.TEST: f"{test} fails {at_sites}, other tests in {found.outside} there: the test",
+        Culprit.TEST: f"{test} fails {at_sites}, other tests in {attribution.outside} there: the test",
         Culprit.RELEASE: (
-            f"ROOT {found.name} fails {at_sites}, other releases in {found.outside}: the release"
+            f"ROOT {attribution.name} fails {at_sites}, other releases in {attribution.outside}: the release"
         ),
-        Culprit.CENTRAL: f"{found.inside} failed here, and {test} fail {at_sites}: central",
-        Culprit.COMMON: f"{here}: {found.culprit}",
+        Culprit.CENTRAL: f"{attribution.inside} failed here, and {test} fail {at_sites}: central",
+        Culprit.COMMON: f"{counts}: {attribution.culprit}",
     }
-    return f"{texts[found.culprit]}{since}"
+    return f"{texts[attribution.culprit]}{since}"
 
 
 def _find_begin(
@@ -248,14 +257,16 @@ def _find_begin(
     site: str,
     by: str,
     period: Period,
-    found: FailureAttribution,
+    attribution: FailureAttribution,
     runs: Sequence[FailedRun],
 ) -> str:
     """Find the first of the days with failures in a row, with the time if it is in the period."""
-    days = failure_counts.fetch_bad_days(store, by, site, period.extend(SEARCHED_DAYS), found.tests)
+    days = failure_counts.fetch_bad_days(
+        store, by, site, period.extend(SEARCHED_DAYS), attribution.tests
+    )
     started = min((run.started_us for run in runs), default=period.from_us)
     first = Period.of_day(started).days[0]
-    least = found.inside.share / 2
+    least = attribution.inside.share / 2
     for day in sorted((day for day in days if day < first), reverse=True):
         if not days[day].bad or days[day].share < least:
             break
@@ -265,7 +276,7 @@ def _find_begin(
     return f", since {number_to_day(first)}"
 
 
-def _suggest_action(found: FailureAttribution, runs: Sequence[FailedRun]) -> str:
+def _suggest_action(attribution: FailureAttribution, runs: Sequence[FailedRun]) -> str:
     """Suggest an action by the most frequent class of failures and its most frequent message."""
     if not runs:
         return ""
@@ -281,7 +292,7 @@ def _suggest_action(found: FailureAttribution, runs: Sequence[FailedRun]) -> str
         Culprit.TEST: "Fix the test, or submit the commit before with URL@COMMIT.",
         Culprit.CENTRAL: f"Check what all sites share. {cause.action}",
     }
-    return f"Cause: {share}. {by_culprit.get(found.culprit, cause.action)}"
+    return f"Cause: {share}. {by_culprit.get(attribution.culprit, cause.action)}"
 
 
 def explain_slowness(store: ResultsReader, site: str, period: Period) -> FailureExplanation | None:
@@ -289,12 +300,14 @@ def explain_slowness(store: ResultsReader, site: str, period: Period) -> Failure
     # numpy takes a tenth of a second to load, which no check of a state should pay for.
     from treehammer.analysis.status.slow_sites import find_slowness
 
-    found = find_slowness(store, site, period.extend(SEARCHED_DAYS).days)
-    if found is None:
+    slowness = find_slowness(store, site, period.extend(SEARCHED_DAYS).days)
+    if slowness is None:
         return None
-    if not found.peers:
-        sentence = f"{found.describe()}: {Culprit.UNKNOWN}"
-        return FailureExplanation(Culprit.UNKNOWN.value, sentence, found.action)
+    if not slowness.peers:
+        sentence = f"{slowness.describe()}: {Culprit.UNKNOWN}"
+        return FailureExplanation(Culprit.UNKNOWN.value, sentence, slowness.action)
     return FailureExplanation(
-        Culprit.SITE.value, f"{found.describe()}: {Culprit.SITE}{found.since}", found.action
+        Culprit.SITE.value,
+        f"{slowness.describe()}: {Culprit.SITE}{slowness.since}",
+        slowness.action,
     )

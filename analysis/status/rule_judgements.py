@@ -155,11 +155,11 @@ def judge_speed(
 
 
 def _group_event_times(runs: Iterable[ChargedRun]) -> dict[str, list[float]]:
-    found: defaultdict[str, list[float]] = defaultdict(list)
+    times_by_series: defaultdict[str, list[float]] = defaultdict(list)
     for run in runs:
         for series, event_s in run.run.event_s.items():
-            found[series].append(event_s)
-    return {series: times for series, times in found.items() if min(times) > 0}
+            times_by_series[series].append(event_s)
+    return {series: times for series, times in times_by_series.items() if min(times) > 0}
 
 
 def judge_tests(
@@ -179,7 +179,9 @@ def judge_tests(
         recent: the runs of the time after which the rule forgets a test.
     """
     by_test = _group_by_test(runs)
-    failing = {test: bad for test, some in by_test.items() if (bad := _list_failures(rule, some))}
+    failing = {
+        test: bad for test, test_runs in by_test.items() if (bad := _list_failures(rule, test_runs))
+    }
     if before.state is SiteState.CRITICAL:
         return _judge_recovery(rule, by_test, before, now_us, recent)
     if failing and len(failing) >= min(rule.failing_tests, len(by_test)):
@@ -189,7 +191,7 @@ def judge_tests(
     if failing:
         reason = _describe_failing(rule, failing)
         return _judge(SiteState.WARNING, reason, collect_evidence, memory)
-    if all(len(some) < rule.failed_runs for some in by_test.values()):
+    if all(len(test_runs) < rule.failed_runs for test_runs in by_test.values()):
         reason = f"fewer than {rule.failed_runs} runs of any test in {rule.window}"
         return _judge(SiteState.UNKNOWN, reason, collect_evidence, memory)
     reason = f"{pluralize(len(by_test), 'test')} ran, none failed {rule.failed_runs} times in a row"
@@ -251,7 +253,7 @@ def _judge_recovery(
         for test in tests
         if _have_same_end(by_test.get(test, ()), rule.recovery_runs, succeeded=True)
     }
-    runs = [run for some in by_test.values() for run in some]
+    runs = [run for test_runs in by_test.values() for run in test_runs]
     collect_evidence = partial(_collect_test_evidence, by_test, runs)
     if tests and recovered == tests:
         of_all = f"all {len(tests)} tests" if len(tests) > 1 else "the only test"

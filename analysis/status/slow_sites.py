@@ -51,17 +51,25 @@ def find_slowness(store: ResultsReader, site: str, days: tuple[int, int]) -> Slo
     last = days[1]
     # Most sites are not slow, which the last day alone shows.
     compared = peer_comparison.compare_sites(_fetch_sums(store, site, (last, last)))
-    differences = {name: one.difference for name, one in compared.items() if name != site}
-    others = [difference for difference in differences.values() if difference is not None]
-    if len(others) < MIN_PEERS:
+    differences = {
+        name: comparison.difference for name, comparison in compared.items() if name != site
+    }
+    other_differences = [
+        difference for difference in differences.values() if difference is not None
+    ]
+    if len(other_differences) < MIN_PEERS:
         return _compare_with_past(_fetch_sums(store, site, days), site, last)
     now = compared.get(site)
     slow = (now and now.difference) or 0.0
-    if now is None or now.compared_count < MIN_TIMED or not _is_slow(slow, others):
+    if now is None or now.compared_count < MIN_TIMED or not _is_slow(slow, other_differences):
         return None
     sums = _fetch_sums(store, site, days)
     daily = peer_comparison.compare_over_time(sums, site, lambda day: day)
-    by_day = {one.time: one.difference for one in daily if one.difference is not None}
+    by_day = {
+        comparison.time: comparison.difference
+        for comparison in daily
+        if comparison.difference is not None
+    }
     since = _find_begin({**by_day, last: slow}, last)
     return Slowness(1 + slow, now.peer_count, since, _suggest_action(store, site, last, slow))
 
@@ -70,10 +78,10 @@ def _fetch_sums(store: ResultsReader, site: str, days: tuple[int, int]) -> WorkS
     return peer_sums.fetch_peer_sums(store, site, _WALL, days, {}).dailies
 
 
-def _is_slow(slow: float, others: Sequence[float]) -> bool:
+def _is_slow(slow: float, other_differences: Sequence[float]) -> bool:
     """Return whether a difference is far above those of other sites or days."""
-    middle = statistics.median(others)
-    spread = _SIGMA_PER_MAD * statistics.median(abs(value - middle) for value in others)
+    middle = statistics.median(other_differences)
+    spread = _SIGMA_PER_MAD * statistics.median(abs(value - middle) for value in other_differences)
     return slow >= max(SLOW_LEAST, SLOW_SIGMAS * spread)
 
 

@@ -54,23 +54,33 @@ class _SubjectState:
     @property
     def by_rules(self) -> SiteState:
         """Worst state by any rule."""
-        return find_worst_state(one.state for one in self.rules.values())
+        return find_worst_state(change.state for change in self.rules.values())
 
     @property
     def critical_since_us(self) -> int | None:
         """Time since which a rule finds the subject critical; None if none does."""
-        times = [one.time_us for one in self.rules.values() if one.state is SiteState.CRITICAL]
+        times = [
+            change.time_us for change in self.rules.values() if change.state is SiteState.CRITICAL
+        ]
         return min(times, default=None)
 
     def find_downtime(self, time_us: int) -> DowntimeRow | None:
         """Return the downtime at a time; of several the one that ends last."""
-        at = [one for one in self.downtimes if one.starts_us <= time_us < one.ends_us]
-        return max(at, key=lambda one: (one.ends_us, one.id), default=None)
+        current = [
+            downtime
+            for downtime in self.downtimes
+            if downtime.starts_us <= time_us < downtime.ends_us
+        ]
+        return max(current, key=lambda downtime: (downtime.ends_us, downtime.id), default=None)
 
     def find_override(self, time_us: int) -> OverrideRow | None:
         """Return the override at a time; of several the latest."""
-        at = [one for one in self.overrides if one.made_us <= time_us < override_end(one)]
-        return max(at, key=lambda one: (one.made_us, one.id), default=None)
+        current = [
+            override
+            for override in self.overrides
+            if override.made_us <= time_us < override_end(override)
+        ]
+        return max(current, key=lambda override: (override.made_us, override.id), default=None)
 
 
 def override_end(override: OverrideRow) -> int:
@@ -190,8 +200,8 @@ def build_timeline(
         window: the time; changes are decided at its end.
     """
     by_kind: defaultdict[str, dict[Subject, SubjectInput]] = defaultdict(dict)
-    for subject, given in subjects.items():
-        by_kind[subject.kind][subject] = given
+    for subject, subject_input in subjects.items():
+        by_kind[subject.kind][subject] = subject_input
     changes: list[StatusChangeRow] = []
     for kind, inputs in sorted(by_kind.items()):
         event = central.get(kind)
@@ -218,18 +228,20 @@ class _KindTimeline:
         self._window = window
         self._states = {
             subject: _SubjectState(
-                rules=dict(given.before),
-                state=SiteState(given.overall.state) if given.overall else SiteState.UNKNOWN,
-                cause=given.overall.cause if given.overall else NO_RESULTS,
+                rules=dict(subject_input.before),
+                state=SiteState(subject_input.overall.state)
+                if subject_input.overall
+                else SiteState.UNKNOWN,
+                cause=subject_input.overall.cause if subject_input.overall else NO_RESULTS,
                 downtimes=[row for row in downtimes if subject in list_subjects(row)],
                 overrides=[row for row in overrides if subject in list_subjects(row)],
             )
-            for subject, given in subjects.items()
+            for subject, subject_input in subjects.items()
         }
         members = [
             subject.site
-            for subject, given in subjects.items()
-            if given.overall is not None and given.overall.cause == CENTRAL_CAUSE
+            for subject, subject_input in subjects.items()
+            if subject_input.overall is not None and subject_input.overall.cause == CENTRAL_CAUSE
         ]
         self._event = CentralEvent.resume(rules.central, central, members)
         self._found: list[StatusChangeRow] = []
@@ -255,12 +267,12 @@ class _KindTimeline:
         return self._found
 
     def _sort_rule_changes(self) -> dict[int, list[tuple[Subject, str, RuleChange]]]:
-        found: defaultdict[int, list[tuple[Subject, str, RuleChange]]] = defaultdict(list)
-        for subject, given in self._inputs.items():
-            for name, changes in given.changes.items():
+        changes_by_time: defaultdict[int, list[tuple[Subject, str, RuleChange]]] = defaultdict(list)
+        for subject, subject_input in self._inputs.items():
+            for name, changes in subject_input.changes.items():
                 for change in changes:
-                    found[change.time_us].append((subject, name, change))
-        return found
+                    changes_by_time[change.time_us].append((subject, name, change))
+        return changes_by_time
 
     def _list_edges(self) -> Iterator[int]:
         """List the times in the window at which a downtime, override or grace begins or ends."""
@@ -348,7 +360,7 @@ class _KindTimeline:
         by_rules = current.by_rules
         reason = decisive.reason if decisive else "no results"
         evidence = {
-            "rules": {name: one.state.value for name, one in sorted(current.rules.items())},
+            "rules": {name: change.state.value for name, change in sorted(current.rules.items())},
             **(decisive.evidence if decisive else {}),
         }
         if (override := current.find_override(time_us)) is not None:
@@ -380,7 +392,7 @@ class _KindTimeline:
 def _find_decisive_rule(current: _SubjectState) -> tuple[str, RuleChange | None]:
     """Return the first rule with the worst state."""
     worst = current.by_rules
-    for name, one in sorted(current.rules.items()):
-        if one.state is worst:
-            return name, one
+    for name, change in sorted(current.rules.items()):
+        if change.state is worst:
+            return name, change
     return NO_RESULTS, None

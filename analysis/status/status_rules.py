@@ -50,8 +50,8 @@ def _validate_duration(text: str) -> str:
 def _validate_failures(names: list[str]) -> list[str]:
     for name in names:
         if name not in FAILURE_CLASSES:
-            known = ", ".join(FAILURE_CLASSES)
-            raise invalid_value(f"unknown failure class {name!r} (expected some of {known})")
+            classes = ", ".join(FAILURE_CLASSES)
+            raise invalid_value(f"unknown failure class {name!r} (expected some of {classes})")
     return names
 
 
@@ -347,8 +347,8 @@ def load_status_rules(path: Path | None = None) -> StatusRules:
     )
 
 
-def parse_status_rules(text: str, shown: str) -> StatusRules:
-    """Parse the text of a rules file; messages call it ``shown``.
+def parse_status_rules(text: str, name: str) -> StatusRules:
+    """Parse the text of a rules file; messages call it ``name``.
 
     Raises:
         StatusRulesError: the text has mistakes.
@@ -356,9 +356,9 @@ def parse_status_rules(text: str, shown: str) -> StatusRules:
     document = document_problems.load_document(
         RulesDocument,
         text,
-        shown,
+        name,
         _DOCUMENT_TABLES,
-        lambda rest: rest.setdefault("rules", {"missing": {}}),
+        lambda raw: raw.setdefault("rules", {"missing": {}}),
         _list_rule_problems,
         StatusRulesError,
     )
@@ -379,8 +379,8 @@ def _list_rule_problems(document: RulesDocument) -> Iterator[DocumentProblem]:
             yield DocumentProblem((*path, "kind"), f"is missing or unknown (known: {kinds})")
         else:
             tables = DocumentTables({_LOCATED: model}, lambda _path: _LOCATED)
-            for one in document_problems.list_problems(model, table, tables):
-                yield DocumentProblem((*path, *one.path), one.text)
+            for problem in document_problems.list_problems(model, table, tables):
+                yield DocumentProblem((*path, *problem.path), problem.text)
 
 
 def _table_of(path: KeyPath) -> str:

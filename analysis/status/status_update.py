@@ -78,8 +78,8 @@ def update_states(store: Store, now_us: int, rules: StatusRules) -> StatusUpdate
     window = ReplayWindow(from_us, now_us, rules.step_us)
     replayed = _replay(store, rules, window)
     later = state_history.list_state_changes(store, since_us=from_us + 1, rules=True, doors=True)
-    known = [row for row in later if row.since_us <= now_us]
-    new, gone = _compare_changes(known, replayed)
+    recorded_changes = [row for row in later if row.since_us <= now_us]
+    new, gone = _compare_changes(recorded_changes, replayed)
     new = add_explanations(store, new)
     rule_set = RuleSetRow(rules.version, rules.document, started_us, now_us)
     recorded = state_history.record_evaluation(
@@ -110,9 +110,9 @@ def _replay(
     states = state_history.list_current_states(store, at_us=window.from_us, rules=True, doors=True)
     data_us = window.from_us - rules.longest_memory_us
     announced = site_exceptions.list_downtimes(store, ends_after_us=data_us)
-    downtimes = [one for one in announced if one.severity == site_exceptions.OUTAGE]
+    downtimes = [downtime for downtime in announced if downtime.severity == site_exceptions.OUTAGE]
     overrides = site_exceptions.list_overrides(store, ends_after_us=window.from_us)
-    overrides = [one for one in overrides if one.made_us <= window.to_us]
+    overrides = [override for override in overrides if override.made_us <= window.to_us]
     outcomes = list_run_outcomes(store, data_us, window.to_us, with_times=rules.needs_times)
     judged_doors = _list_judged_doors(outcomes, states)
     runs = _charge_runs(outcomes, judged_doors, rules, downtimes)
@@ -213,15 +213,17 @@ def _judge_days(
     last = epoch_day_to_number(window.to_us // DAY_US)
     if rule is None or first is None or last is None:
         return {}
-    found: defaultdict[str, dict[int, StateJudgement]] = defaultdict(dict)
-    for (site, day), one in judge_storage_days(
+    judgements: defaultdict[str, dict[int, StateJudgement]] = defaultdict(dict)
+    for (site, day), storage_day in judge_storage_days(
         list_operation_days(store, first, last), rule
     ).items():
         if site:
-            evidence: CollectEvidence = partial(dict, day=day, counts=one.counts)
-            memory = RuleMemory(one.status)
-            found[site][day] = StateJudgement(one.status, f"load tests: {one}", evidence, memory)
-    return dict(found)
+            evidence: CollectEvidence = partial(dict, day=day, counts=storage_day.counts)
+            memory = RuleMemory(storage_day.status)
+            judgements[site][day] = StateJudgement(
+                storage_day.status, f"load tests: {storage_day}", evidence, memory
+            )
+    return dict(judgements)
 
 
 def _replay_subject(
@@ -276,8 +278,8 @@ def _rule_rows(
             reason=change.reason,
             evidence=change.dump_evidence(),
         )
-        for subject, given in inputs.items()
-        for name, changes in given.changes.items()
+        for subject, subject_input in inputs.items()
+        for name, changes in subject_input.changes.items()
         for change in changes
     ]
 
@@ -286,10 +288,10 @@ _CHANGE_KEY = attrgetter("subject_kind", "site", "rule", "since_us", "state", "p
 
 
 def _compare_changes(
-    known: Iterable[StatusChangeRow], replayed: Iterable[StatusChangeRow]
+    recorded_changes: Iterable[StatusChangeRow], replayed: Iterable[StatusChangeRow]
 ) -> tuple[list[StatusChangeRow], list[StatusChangeRow]]:
     """Return the changes that are new, and the recorded ones that no longer follow."""
-    recorded = {_CHANGE_KEY(row): row for row in known}
+    recorded = {_CHANGE_KEY(row): row for row in recorded_changes}
     expected = {_CHANGE_KEY(row): row for row in replayed}
     new = [row for key, row in expected.items() if key not in recorded]
     return new, [row for key, row in recorded.items() if key not in expected]

@@ -113,8 +113,8 @@ class SiteUses:
     def restricted_doors(self, storage: str) -> tuple[SubjectUse, ...]:
         """Return the uses of the doors of a storage that are not usable."""
         doors = (use for _, use in sorted(self.by_subject.items()) if use.kind == DOOR)
-        own = (use for use in doors if split_door_label(use.site)[0] == storage)
-        return tuple(use for use in own if not use.is_usable)
+        doors_of_storage = (use for use in doors if split_door_label(use.site)[0] == storage)
+        return tuple(use for use in doors_of_storage if not use.is_usable)
 
     def have_working_doors(self, storages: Iterable[str]) -> bool:
         """Return whether each of some storages has a door that works by its state."""
