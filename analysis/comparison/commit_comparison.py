@@ -24,17 +24,17 @@ MAX_LISTED = 8
 _HASH = re.compile(r"[0-9a-f]{4,64}")
 
 
-def add_setups(store: ResultsReader, counted: Iterable[CountedSample]) -> list[CountedSample]:
+def add_setups(store: ResultsReader, items: Iterable[CountedSample]) -> list[CountedSample]:
     """Add to each sample the setup of its campaign, '' where the database lacks the campaign."""
-    counted = list(counted)
-    plans = campaign_queries.fetch_plans(store, {one.sample.campaign_id for one in counted})
+    items = list(items)
+    plans = campaign_queries.fetch_plans(store, {item.sample.campaign_id for item in items})
     setups = {
         campaign: identity.compute_setup(json.loads(plan).get("definition", {}))
         for campaign, plan in plans.items()
     }
     return [
-        replace(one, sample=replace(one.sample, setup=setups.get(one.sample.campaign_id, "")))
-        for one in counted
+        replace(item, sample=replace(item.sample, setup=setups.get(item.sample.campaign_id, "")))
+        for item in items
     ]
 
 
@@ -121,12 +121,12 @@ def _resolve_ref(
             resolved.add(open_repository(repository, text, settings.git_dir)[1])
         except SourceError as error:
             errors.append(error)
-    found = resolved.intersection(measured)
-    if len(found) == 1:
-        return found.pop()
-    if found:
+    matches = resolved.intersection(measured)
+    if len(matches) == 1:
+        return matches.pop()
+    if matches:
         raise ConfigError(
-            f"{text!r} is another commit in each of several repositories: {_list_commits(found)}",
+            f"{text!r} is another commit in each of several repositories: {_list_commits(matches)}",
             where="compare",
             hint="Name the commit by its hash.",
         )
@@ -143,9 +143,9 @@ def _resolve_ref(
 def _list_commits(commits: Iterable[str]) -> str:
     """List commits, those of modified trees with the hash that distinguishes them."""
     ordered = sorted(commits)
-    shown = [f"{commit.partition('+')[0][:COMMIT_DIGITS]}{_tree_of(commit)}" for commit in ordered]
-    more = len(shown) - MAX_LISTED
-    return ", ".join(shown[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+    names = [f"{commit.partition('+')[0][:COMMIT_DIGITS]}{_tree_of(commit)}" for commit in ordered]
+    more = len(names) - MAX_LISTED
+    return ", ".join(names[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _tree_of(commit: str) -> str:

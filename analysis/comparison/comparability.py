@@ -79,8 +79,8 @@ def _find_mixed_releases(
     if axis == "root":
         for side, samples in (("A", a), ("B", b)):
             for fact in _RELEASE_FACTS:
-                if len(found := _fact_values(samples, fact)) > 1:
-                    yield f"{fact.removeprefix('root_')} within side {side}", _join_values(found)
+                if len(values := _fact_values(samples, fact)) > 1:
+                    yield f"{fact.removeprefix('root_')} within side {side}", _join_values(values)
 
 
 def _fact_values(samples: Sequence[Sample], fact: str) -> frozenset[str]:
@@ -137,17 +137,17 @@ def collect_checksums(samples: Iterable[Sample]) -> ChecksumsBySlot:
 
     A checksum execution of class ``data-check`` found other content than the dataset's.
     """
-    found: dict[ChecksumSlot, set[ValueDigest]] = defaultdict(set)
+    digests: dict[ChecksumSlot, set[ValueDigest]] = defaultdict(set)
     for sample in samples:
         if sample.value_checksum and not sample.failure_class:
-            found[_checksum_slot(sample)].add((sample.value_checksum, _checksum_coverage(sample)))
+            digests[_checksum_slot(sample)].add((sample.value_checksum, _checksum_coverage(sample)))
         elif sample.kind == CHECKSUM and sample.failure_class == "data-check":
-            found[_checksum_slot(sample)].add(_ALTERED)
-    return {slot: frozenset(values) for slot, values in found.items()}
+            digests[_checksum_slot(sample)].add(_ALTERED)
+    return {slot: frozenset(values) for slot, values in digests.items()}
 
 
 def compare_data(
-    a: Iterable[Sample], b: Iterable[Sample], known: ChecksumsBySlot, axis: str = ""
+    a: Iterable[Sample], b: Iterable[Sample], checksums: ChecksumsBySlot, axis: str = ""
 ) -> DataComparison:
     """Return whether both sides are proven to have read the same values.
 
@@ -159,17 +159,17 @@ def compare_data(
     """
     slots_a, slots_b = set(map(_checksum_slot, a)), set(map(_checksum_slot, b))
     slots = slots_a | slots_b
-    found = set[ValueDigest]().union(*(known.get(slot, ()) for slot in slots))
-    if _ALTERED in found:
+    digests = set[ValueDigest]().union(*(checksums.get(slot, ()) for slot in slots))
+    if _ALTERED in digests:
         return DataComparison.ALTERED
     if slots_a & slots_b:
         return DataComparison.UNCHECKED
-    if len({extent for _, extent in found}) > 1:
+    if len({extent for _, extent in digests}) > 1:
         return DataComparison.UNCHECKED
-    if len({digest for digest, _ in found}) > 1:
+    if len({digest for digest, _ in digests}) > 1:
         return _differ_by_axis(axis)
-    complete = slots <= known.keys()
-    return DataComparison.PROVEN if complete and found else DataComparison.UNCHECKED
+    complete = slots <= checksums.keys()
+    return DataComparison.PROVEN if complete and digests else DataComparison.UNCHECKED
 
 
 def _differ_by_axis(axis: str) -> DataComparison:

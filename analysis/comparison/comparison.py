@@ -97,9 +97,9 @@ def compare_with_first(
     axis: str, values: Sequence[Scalar], *, delta: float, selection: Selection
 ) -> list[ComparisonQuery]:
     """Compare each further value with the first; several share one correction."""
-    others = tuple(dict.fromkeys(values[1:]))
-    among = others if len(others) > 1 else ()
-    return [ComparisonQuery(axis, values[0], b, delta, selection, among=among) for b in others]
+    further = tuple(dict.fromkeys(values[1:]))
+    among = further if len(further) > 1 else ()
+    return [ComparisonQuery(axis, values[0], b, delta, selection, among=among) for b in further]
 
 
 @dataclass(frozen=True)
@@ -132,70 +132,71 @@ class Comparison:
 
 
 def compare_samples(
-    samples: Iterable[Sample], question: ComparisonQuery, *, now_us: int
+    samples: Iterable[Sample], query: ComparisonQuery, *, now_us: int
 ) -> Comparison:
-    """Compare both sides of ``question`` (see :func:`compare_together`)."""
-    return compare_together(samples, [question], now_us=now_us)[0]
+    """Compare both sides of ``query`` (see :func:`compare_together`)."""
+    return compare_together(samples, [query], now_us=now_us)[0]
 
 
 def compare_together(
-    samples: Iterable[Sample], questions: Sequence[ComparisonQuery], *, now_us: int
+    samples: Iterable[Sample], queries: Sequence[ComparisonQuery], *, now_us: int
 ) -> list[Comparison]:
-    """Answer several questions that share one correction for the number of tests.
+    """Run several queries that share one correction for the number of tests.
 
     Args:
-        samples: timed and checksum executions; others than the questions' are ignored.
-        questions: the comparisons, with one delta; at least one.
+        samples: timed and checksum executions; those that no query selects are ignored.
+        queries: the comparisons, with one delta; at least one.
         now_us: time that the verdicts carry, microseconds since 1970 UTC.
 
     Returns:
-        one comparison per question; without those for which nothing was recorded.
+        one comparison per query, without those for which nothing was recorded.
 
     Raises:
         NothingToDoError: no execution of any side recorded a headline metric or a failure.
     """
     samples = unify_hosts(samples)
-    known = collect_checksums(samples)
-    found = [(one, _measure_effects(samples, one, known)) for one in questions]
-    answerable = [(question, effects) for question, effects in found if effects]
+    checksums = collect_checksums(samples)
+    measured_queries = [(query, _measure_effects(samples, query, checksums)) for query in queries]
+    answerable = [(query, effects) for query, effects in measured_queries if effects]
     if not answerable:
-        values = " or ".join(str(one.b) for one in questions)
+        values = " or ".join(str(query.b) for query in queries)
         raise NothingToDoError(
-            f"no execution with {questions[0].axis}={questions[0].a} or {values} "
+            f"no execution with {queries[0].axis}={queries[0].a} or {values} "
             "recorded CPU or wall time per event, or another headline metric of its test",
             where="compare",
             hint="A payload without the kit reports cpu_per_event_s and wall_per_event_s itself. A test "
             "of anything else names its metrics: headline in [test].",
         )
     pooled = [
-        [] if question.axis == "site" else pool_over_sites(effects)
-        for question, effects in answerable
+        [] if query.axis == "site" else pool_over_sites(effects) for query, effects in answerable
     ]
-    rule = _Rule(questions[0].delta, _count_looks(answerable))
+    rule = _Rule(queries[0].delta, _count_looks(answerable))
     measured = chain.from_iterable(effects for _, effects in answerable)
     judged = iter(_judge_effects(list(measured), rule))
     over_sites = iter(_judge_pooled_effects(list(chain.from_iterable(pooled)), rule))
     return [
         _build_comparison(
             samples,
-            _RowBuilder(question, now_us, contrast_sites(effects, group, rule.delta), rule.looks),
+            _RowBuilder(query, now_us, contrast_sites(effects, group, rule.delta), rule.looks),
             list(zip(effects, islice(judged, len(effects)), strict=True)),
             list(zip(group, islice(over_sites, len(group)), strict=True)),
         )
-        for (question, effects), group in zip(answerable, pooled, strict=True)
+        for (query, effects), group in zip(answerable, pooled, strict=True)
     ]
 
 
 def _measure_effects(
-    samples: Sequence[Sample], question: ComparisonQuery, known: ChecksumsBySlot
+    samples: Sequence[Sample], query: ComparisonQuery, checksums: ChecksumsBySlot
 ) -> list[SeriesEffect]:
-    found = split_sides(samples, question.axis, question.a, question.b)
-    executions = [one for series in found for one in (*series.a, *series.b)]
+    series_list = split_sides(samples, query.axis, query.a, query.b)
+    executions = [execution for series in series_list for execution in (*series.a, *series.b)]
     return [
-        measure_effect(series, metric, question.axis, known)
-        for series in found
+        measure_effect(series, metric, query.axis, checksums)
+        for series in series_list
         for metric in (*series.a, *series.b)[0].headline
-        if any(one.failure_class or metric.name in one.metrics for one in executions)
+        if any(
+            execution.failure_class or metric.name in execution.metrics for execution in executions
+        )
     ]
 
 
@@ -209,11 +210,11 @@ def _build_comparison(
         *(rows.build_series_row(*pair) for pair in series),
         *(rows.build_pooled_row(*pair) for pair in pooled),
     )
-    jobs = {pair.job_id for one, _ in series for pair in one.pairs}
-    verdicts = attach_controls(verdicts, check_controls(samples, jobs, rows.question.axis))
+    jobs = {pair.job_id for effect, _ in series for pair in effect.pairs}
+    verdicts = attach_controls(verdicts, check_controls(samples, jobs, rows.query.axis))
     return Comparison(
-        query=rows.question,
-        pairs=tuple(row for one, _ in series for row in rows.build_pair_rows(one)),
+        query=rows.query,
+        pairs=tuple(row for effect, _ in series for row in rows.build_pair_rows(effect)),
         verdicts=verdicts,
         notes=tuple(comparison_notes.comparison_notes(verdicts)),
     )
@@ -234,13 +235,14 @@ class _Rule:
 
 
 def _judge_effects(effects: Sequence[SeriesEffect], rule: _Rule) -> list[Judgement]:
-    estimates = [one.estimate if one.refused is None else None for one in effects]
+    estimates = [effect.estimate if effect.refused is None else None for effect in effects]
     return _judge_known(effects, estimates, rule, adjust_benjamini_hochberg)
 
 
 def _judge_pooled_effects(pooled: Sequence[PooledEffect], rule: _Rule) -> list[Judgement]:
     estimates = [
-        one.pooled.estimate if one.pooled and one.refused is None else None for one in pooled
+        effect.pooled.estimate if effect.pooled and effect.refused is None else None
+        for effect in pooled
     ]
     return _judge_known(pooled, estimates, rule, adjust_holm)
 
@@ -255,10 +257,10 @@ def _judge_known(
     answered = [estimate for estimate in estimates if estimate is not None]
     family = iter(judge_family(answered, rule.delta, adjust, rule.looks))
     return [
-        Judgement(one.refused or Verdict.NOT_ENOUGH)
+        Judgement(effect.refused or Verdict.NOT_ENOUGH)
         if estimate is None
-        else _orient_judgement(next(family), one.headline)
-        for one, estimate in zip(effects, estimates, strict=True)
+        else _orient_judgement(next(family), effect.headline)
+        for effect, estimate in zip(effects, estimates, strict=True)
     ]
 
 
@@ -283,150 +285,150 @@ class _Plan:
     sites: int | None = None
 
 
-def _plan_series(one: SeriesEffect, judged: Judgement, delta: float) -> _Plan:
-    if judged.verdict is Verdict.NOT_ENOUGH and one.jobs and one.missing_jobs:
-        return _Plan(jobs=one.jobs + one.missing_jobs)
-    if judged.verdict not in OPEN_VERDICTS or one.estimate is None:
+def _plan_series(effect: SeriesEffect, judged: Judgement, delta: float) -> _Plan:
+    if judged.verdict is Verdict.NOT_ENOUGH and effect.jobs and effect.missing_jobs:
+        return _Plan(jobs=effect.jobs + effect.missing_jobs)
+    if judged.verdict not in OPEN_VERDICTS or effect.estimate is None:
         return _Plan()
-    if one.scope == SITE_SCOPE:
-        hosts = plan_units(one.estimate, one.hosts, judged.planned_level, delta)
-        return _Plan(hosts and math.ceil(hosts * one.jobs / one.hosts), hosts)
-    return _Plan(plan_units(one.estimate, one.jobs, judged.planned_level, delta))
+    if effect.scope == SITE_SCOPE:
+        hosts = plan_units(effect.estimate, effect.hosts, judged.planned_level, delta)
+        return _Plan(hosts and math.ceil(hosts * effect.jobs / effect.hosts), hosts)
+    return _Plan(plan_units(effect.estimate, effect.jobs, judged.planned_level, delta))
 
 
-def _plan_pooled(one: PooledEffect, judged: Judgement, delta: float) -> _Plan:
-    if judged.verdict not in OPEN_VERDICTS or one.pooled is None:
+def _plan_pooled(effect: PooledEffect, judged: Judgement, delta: float) -> _Plan:
+    if judged.verdict not in OPEN_VERDICTS or effect.pooled is None:
         return _Plan()
-    estimate = one.pooled.estimate
-    if one.pooled.tau is None:
-        return _Plan(plan_units(estimate, one.jobs, judged.planned_level, delta))
-    sites = plan_units(estimate, one.pooled.sites, judged.planned_level, delta)
-    return _Plan(sites and sites * one.jobs_per_site, sites=sites)
+    estimate = effect.pooled.estimate
+    if effect.pooled.tau is None:
+        return _Plan(plan_units(estimate, effect.jobs, judged.planned_level, delta))
+    sites = plan_units(estimate, effect.pooled.sites, judged.planned_level, delta)
+    return _Plan(sites and sites * effect.jobs_per_site, sites=sites)
 
 
 class _RowBuilder:
     """Makes the store's rows of one comparison."""
 
     def __init__(
-        self, question: ComparisonQuery, now_us: int, contrasts: SiteContrasts, looks: int
+        self, query: ComparisonQuery, now_us: int, contrasts: SiteContrasts, looks: int
     ) -> None:
-        self.question = question
+        self.query = query
         self._now_us = now_us
         self._contrasts = contrasts
         self._query_values: dict[str, Any] = {
-            "campaigns": question.selection.campaigns,
-            "where": _condition_texts(question.selection.conditions),
-            "where_a": _condition_texts(question.where_a),
-            "where_b": _condition_texts(question.where_b),
-            "among": tuple(str(value) for value in question.among),
-            "delta": question.delta,
+            "campaigns": query.selection.campaigns,
+            "where": _condition_texts(query.selection.conditions),
+            "where_a": _condition_texts(query.where_a),
+            "where_b": _condition_texts(query.where_b),
+            "among": tuple(str(value) for value in query.among),
+            "delta": query.delta,
             "looks": looks,
         }
 
-    def build_pair_rows(self, one: SeriesEffect) -> Iterator[PairRow]:
-        for pair in one.pairs:
+    def build_pair_rows(self, effect: SeriesEffect) -> Iterator[PairRow]:
+        for pair in effect.pairs:
             yield PairRow(
-                comparison_id=self.question.id,
+                comparison_id=self.query.id,
                 job_id=pair.job_id,
                 campaign_id=pair.campaign_id,
-                site=one.series.site,
+                site=effect.series.site,
                 host=pair.host,
-                comparison_key=one.series.key,
-                label=one.series.label,
-                metric=one.metric,
-                axis=self.question.axis,
-                a=str(self.question.a),
-                b=str(self.question.b),
+                comparison_key=effect.series.key,
+                label=effect.series.label,
+                metric=effect.metric,
+                axis=self.query.axis,
+                a=str(self.query.a),
+                b=str(self.query.b),
                 rounds=pair.rounds,
                 a_value=pair.a,
                 b_value=pair.b,
                 log_ratio=pair.d,
             )
 
-    def build_series_row(self, one: SeriesEffect, judged: Judgement) -> VerdictRow:
-        a_value, b_value = one.side_means
-        plan = _plan_series(one, judged, self.question.delta)
+    def build_series_row(self, effect: SeriesEffect, judged: Judgement) -> VerdictRow:
+        a_value, b_value = effect.side_means
+        plan = _plan_series(effect, judged, self.query.delta)
         evidence = VerdictEvidence(
-            why=one.why,
-            remedy=one.remedy or comparison_notes.REMEDIES.get(judged.verdict, ""),
-            test=one.test_name if one.estimate else "",
-            unpaired=one.unpaired,
+            why=effect.why,
+            remedy=effect.remedy or comparison_notes.REMEDIES.get(judged.verdict, ""),
+            test=effect.test_name if effect.estimate else "",
+            unpaired=effect.unpaired,
             a_value=a_value,
             b_value=b_value,
-            jobs_a=len(one.pairs or one.a),
-            jobs_b=len(one.pairs or one.b),
-            p=one.estimate.p if one.estimate else None,
+            jobs_a=len(effect.pairs or effect.a),
+            jobs_b=len(effect.pairs or effect.b),
+            p=effect.estimate.p if effect.estimate else None,
             p_adjusted=judged.p_adjusted,
             level=judged.level,
-            unit=one.headline.unit,
-            better=one.headline.better,
-            cpu_s=one.cpu_s,
-            launches=one.launches if one.scope != SITE_SCOPE else 0,
-            same_data=one.data_comparison.value,
-            build=one.build.reasons,
-            bundled=one.build.bundled,
-            repackaged=one.build.repackaged,
-            unknown=one.build.unknown,
-            left_out=one.left_out,
+            unit=effect.headline.unit,
+            better=effect.headline.better,
+            cpu_s=effect.cpu_s,
+            launches=effect.launches if effect.scope != SITE_SCOPE else 0,
+            same_data=effect.data_comparison.value,
+            build=effect.build.reasons,
+            bundled=effect.build.bundled,
+            repackaged=effect.build.repackaged,
+            unknown=effect.build.unknown,
+            left_out=effect.left_out,
             hosts_needed=plan.hosts,
-            site_shift=self._contrasts.shifts.get((one.metric, one.series.site), ()),
-            servers_a=list_servers(one.series.a),
-            servers_b=list_servers(one.series.b),
-            of_a=common_values(one.series.a),
-            of_b=common_values(one.series.b),
+            site_shift=self._contrasts.shifts.get((effect.metric, effect.series.site), ()),
+            servers_a=list_servers(effect.series.a),
+            servers_b=list_servers(effect.series.b),
+            of_a=common_values(effect.series.a),
+            of_b=common_values(effect.series.b),
             **self._query_values,
         )
         return self._build_row(
-            one,
-            one.estimate,
+            effect,
+            effect.estimate,
             judged,
             evidence,
-            scope=one.scope,
-            site=one.series.site,
-            comparison_key=one.series.key,
-            effect=one.mean,
+            scope=effect.scope,
+            site=effect.series.site,
+            comparison_key=effect.series.key,
+            effect=effect.mean,
             jobs_needed=plan.jobs,
         )
 
-    def build_pooled_row(self, one: PooledEffect, judged: Judgement) -> VerdictRow:
-        pooled = one.pooled
+    def build_pooled_row(self, effect: PooledEffect, judged: Judgement) -> VerdictRow:
+        pooled = effect.pooled
         estimate = pooled.estimate if pooled else None
-        plan = _plan_pooled(one, judged, self.question.delta)
+        plan = _plan_pooled(effect, judged, self.query.delta)
         evidence = VerdictEvidence(
-            why=one.why,
+            why=effect.why,
             test=_name_pooled_test(pooled) if pooled else "",
-            jobs_a=one.jobs,
-            jobs_b=one.jobs,
+            jobs_a=effect.jobs,
+            jobs_b=effect.jobs,
             p=estimate.p if estimate else None,
             p_adjusted=judged.p_adjusted,
             level=judged.level,
-            unit=one.headline.unit,
-            better=one.headline.better,
-            sites=one.sites,
-            shared_hosts=one.shared_hosts,
+            unit=effect.headline.unit,
+            better=effect.headline.better,
+            sites=effect.sites,
+            shared_hosts=effect.shared_hosts,
             tau=pooled.tau if pooled else None,
             prediction=(pooled.prediction or ()) if pooled else (),
             sites_needed=plan.sites,
-            points_at_change=(one.series.release, one.metric) in self._contrasts.slower,
-            of_a=one.of_a,
-            of_b=one.of_b,
+            points_at_change=(effect.series.release, effect.metric) in self._contrasts.slower,
+            of_a=effect.of_a,
+            of_b=effect.of_b,
             **self._query_values,
         )
         return self._build_row(
-            one,
+            effect,
             estimate,
             judged,
             evidence,
             scope=SITES_SCOPE,
             site="",
-            comparison_key=one.series.release,
+            comparison_key=effect.series.release,
             effect=estimate.mean if estimate else None,
             jobs_needed=plan.jobs,
         )
 
     def _build_row(
         self,
-        one: SeriesEffect | PooledEffect,
+        effect: SeriesEffect | PooledEffect,
         estimate: Estimate | None,
         judged: Judgement,
         evidence: VerdictEvidence,
@@ -434,19 +436,19 @@ class _RowBuilder:
     ) -> VerdictRow:
         low, high = estimate.interval(judged.level) if estimate else (None, None)
         return VerdictRow(
-            comparison_id=self.question.id,
+            comparison_id=self.query.id,
             created_us=self._now_us,
             rule_version=RULE_VERSION,
-            label=one.series.label,
-            metric=one.metric,
-            axis=self.question.axis,
-            a=str(self.question.a),
-            b=str(self.question.b),
+            label=effect.series.label,
+            metric=effect.metric,
+            axis=self.query.axis,
+            a=str(self.query.a),
+            b=str(self.query.b),
             verdict=judged.verdict.value,
             low=low,
             high=high,
-            jobs=one.jobs,
-            hosts=one.hosts,
+            jobs=effect.jobs,
+            hosts=effect.hosts,
             evidence=evidence.to_json(),
             **columns,
         )

@@ -16,10 +16,10 @@ def attach_controls(
     """Add the controls to the evidence of the first row."""
     if not rows:
         return ()
-    first, *others = rows
-    documents = tuple(asdict(one) for one in controls)
+    first, *following = rows
+    documents = tuple(asdict(control) for control in controls)
     evidence = replace(VerdictEvidence.from_json(first.evidence), controls=documents)
-    return (replace(first, evidence=evidence.to_json()), *others)
+    return (replace(first, evidence=evidence.to_json()), *following)
 
 
 def stored_controls(rows: Sequence[VerdictRow]) -> list[ControlCheck]:

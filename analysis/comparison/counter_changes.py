@@ -37,22 +37,22 @@ MAX_NAMED = 3
 class CountedSample:
     """A measurement with its exact counters.
 
-    ``own`` maps those that its test declares to their better direction, '' for none.
+    ``declared`` maps those that its test declares to their better direction, '' for none.
     """
 
     sample: Sample
     counters: Mapping[str, float]
-    own: Mapping[str, str] = field(default_factory=dict)
+    declared: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> CountedSample:
         """Build one from a row of the store with the columns of a sample and COUNTER_NAMES."""
         sample = Sample.from_row(row)
         mode = find_access_mode(dict(sample.variant.values), sample.door_protocol)
-        own = row.get("exact_metrics") or {}
-        names = (*EXACT_COUNTERS.get(mode or "", ()), *own)
+        declared = row.get("exact_metrics") or {}
+        names = (*EXACT_COUNTERS.get(mode or "", ()), *declared)
         counters = {name: float(row[name]) for name in names if row.get(name) is not None}
-        return cls(sample, counters, own)
+        return cls(sample, counters, declared)
 
 
 @dataclass(frozen=True)
@@ -88,17 +88,19 @@ def compare_counters(
 ) -> list[CounterChange]:
     """Compare the exact counters of all series that have usable executions on both sides."""
     usable = [
-        one for one in counted if one.sample.axis_value(axis) in (a, b) and _is_usable(one.sample)
+        item
+        for item in counted
+        if item.sample.axis_value(axis) in (a, b) and _is_usable(item.sample)
     ]
     shown_axes = tuple(
-        name for name in find_varying_axes(one.sample.variant for one in usable) if name != axis
+        name for name in find_varying_axes(item.sample.variant for item in usable) if name != axis
     )
     changes = [
         change
         for of_a, of_b in _group_sides(usable, axis, b)
         for change in _compare_sides(of_a, of_b, axis, shown_axes)
     ]
-    return sorted(changes, key=lambda one: (one.label, one.site))
+    return sorted(changes, key=lambda change: (change.label, change.site))
 
 
 def _group_sides(
@@ -108,9 +110,9 @@ def _group_sides(
     sides: dict[str, tuple[list[CountedSample], list[CountedSample]]] = defaultdict(
         lambda: ([], [])
     )
-    for one in counted:
-        key = f"{comparison_key(one.sample, axis)} {one.sample.site if axis != 'site' else ''}"
-        sides[key][one.sample.axis_value(axis) == b].append(one)
+    for item in counted:
+        key = f"{comparison_key(item.sample, axis)} {item.sample.site if axis != 'site' else ''}"
+        sides[key][item.sample.axis_value(axis) == b].append(item)
     return [(of_a, of_b) for of_a, of_b in sides.values() if of_a and of_b]
 
 
@@ -126,8 +128,8 @@ def _compare_sides(
 ) -> Iterator[CounterChange]:
     first = of_a[0].sample
     label = first.variant.label(shown_axes) if shown_axes else first.test_name
-    own = {name: better for one in (*of_a, *of_b) for name, better in one.own.items()}
-    for name in (*COUNTER_NAMES, *sorted(own)):
+    declared = {name: better for item in (*of_a, *of_b) for name, better in item.declared.items()}
+    for name in (*COUNTER_NAMES, *sorted(declared)):
         values_a, values_b = _collect_values(of_a, name), _collect_values(of_b, name)
         if values_a and values_b:
             a, b = min(values_a), min(values_b)
@@ -140,9 +142,9 @@ def _compare_sides(
                 a_value=a,
                 b_value=b,
                 effect=log_ratio(a, b),
-                jobs=len({one.sample.job_id for one in (*of_a, *of_b)}),
+                jobs=len({item.sample.job_id for item in (*of_a, *of_b)}),
                 comparison_key=comparison_key(first, axis),
-                better=own[name] if name in own else METRICS_BY_NAME[name].better,
+                better=declared[name] if name in declared else METRICS_BY_NAME[name].better,
             )
 
 
@@ -156,14 +158,14 @@ def attach_counters(
 ) -> tuple[VerdictRow, ...]:
     """Add the counters of each series to the evidence of its first row."""
     by_series: dict[str, dict[str, Sequence[str | float]]] = defaultdict(dict)
-    for one in changes:
-        by_series[one.comparison_key][one.metric] = (
-            one.verdict,
-            one.a_value,
-            one.b_value,
-            one.jobs,
+    for change in changes:
+        by_series[change.comparison_key][change.metric] = (
+            change.verdict,
+            change.a_value,
+            change.b_value,
+            change.jobs,
             # The direction of other counters is in the catalogue.
-            *((one.better,) if one.metric not in METRICS_BY_NAME else ()),
+            *((change.better,) if change.metric not in METRICS_BY_NAME else ()),
         )
     attached = []
     for row in rows:
@@ -201,14 +203,14 @@ def stored_counters(rows: Iterable[VerdictRow]) -> list[CounterChange]:
 
 
 def _collect_values(side: Iterable[CountedSample], name: str) -> set[float]:
-    return {one.counters[name] for one in side if name in one.counters}
+    return {item.counters[name] for item in side if name in item.counters}
 
 
 def _decide(a: set[float], b: set[float]) -> str:
     if len(a) > 1 or len(b) > 1:
         return VARIES
-    (one,), (other,) = a, b
-    return SAME if one == other else MORE if other > one else FEWER
+    (value_a,), (value_b,) = a, b
+    return SAME if value_a == value_b else MORE if value_b > value_a else FEWER
 
 
 def format_counter_verdict(change: CounterChange) -> str:
@@ -231,10 +233,12 @@ def summarize_counters(changes: Sequence[CounterChange]) -> str:
     if not changes:
         return ""
     counts = Counter(change.verdict for change in changes)
-    series = len({(one.site, one.label) for one in changes})
+    series = len({(change.site, change.label) for change in changes})
     verdicts = ", ".join(
         f"{counts[name]} {name}" for name in (SAME, MORE, FEWER, VARIES) if counts[name]
     )
-    changed = dict.fromkeys(format_counter_verdict(one) for one in changes if one.verdict != SAME)
+    changed = dict.fromkeys(
+        format_counter_verdict(change) for change in changes if change.verdict != SAME
+    )
     named = f" ({', '.join(changed)})" if 0 < len(changed) <= MAX_NAMED else ""
     return f"Exact counters of {pluralize(series, 'variant')}: {verdicts}{named}."

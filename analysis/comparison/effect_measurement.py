@@ -27,7 +27,7 @@ from treehammer.hctests.matrix.headline import HeadlineMetric
 
 
 def measure_effect(
-    series: SeriesSides, headline: HeadlineMetric, axis: str, known: ChecksumsBySlot
+    series: SeriesSides, headline: HeadlineMetric, axis: str, checksums: ChecksumsBySlot
 ) -> SeriesEffect:
     """Measure one series: pairs where jobs hold both sides, else unpaired jobs."""
     metric = headline.name
@@ -56,7 +56,7 @@ def measure_effect(
         build=compare_builds(
             _select_valid_samples(a, metric), _select_valid_samples(b, metric), axis
         ),
-        data_comparison=compare_data(a, b, known, axis),
+        data_comparison=compare_data(a, b, checksums, axis),
         estimate=None,
     )
     return _estimate_or_refuse(measured)

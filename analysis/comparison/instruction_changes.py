@@ -111,14 +111,16 @@ class CountPair:
         """List the libraries' changes, the largest library first, without negligible ones."""
         least = SHOWN_SHARE * self.a.per_event
         parts = (self._part(*part) for part in self._parts(functions=False))
-        changes = [one for one in parts if max(one.a_per_event, one.b_per_event) >= least]
-        return sorted(changes, key=lambda one: -max(one.a_per_event, one.b_per_event))
+        changes = [
+            change for change in parts if max(change.a_per_event, change.b_per_event) >= least
+        ]
+        return sorted(changes, key=lambda change: -max(change.a_per_event, change.b_per_event))
 
     def functions(self) -> list[InstructionChange]:
         """Return the functions with the largest changes."""
         changes = [self._part(*part) for part in self._parts(functions=True)]
-        changed = [one for one in changes if one.difference]
-        return sorted(changed, key=lambda one: -abs(one.difference))[:LISTED_FUNCTIONS]
+        changed = [change for change in changes if change.difference]
+        return sorted(changed, key=lambda change: -abs(change.difference))[:LISTED_FUNCTIONS]
 
     def _parts(self, *, functions: bool) -> Iterable[tuple[str, str]]:
         sides = (side.list_parts(functions=functions) for side in (self.a, self.b))
@@ -148,8 +150,8 @@ def pair_counts(rows: Iterable[InstructionRow], axis: str, a: str, b: str) -> li
             events = 0 if axis == COMMIT_AXIS else count.facts.events
             sides[value][count.work_key(axis), events] = count
     pairs = [
-        CountPair(one, sides[b][key], _drop_axis(one.facts.label, axis), axis)
-        for key, one in sides[a].items()
+        CountPair(count_a, sides[b][key], _drop_axis(count_a.facts.label, axis), axis)
+        for key, count_a in sides[a].items()
         if key in sides[b]
     ]
     return sorted(pairs, key=lambda pair: (pair.label, pair.a.facts.events))
@@ -160,8 +162,8 @@ def _group_rows(rows: Iterable[InstructionRow]) -> Iterator[InstructionCount]:
     by_count: dict[str, list[InstructionRow]] = {}
     for row in rows:
         by_count.setdefault(row.count_id, []).append(row)
-    for some in by_count.values():
-        count = InstructionCount.from_rows(some)
+    for rows_of_count in by_count.values():
+        count = InstructionCount.from_rows(rows_of_count)
         if count.facts.events > 0 and count.total > 0:
             yield count
 

@@ -175,14 +175,14 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
 
 def _find_limits(definition: Mapping[str, Any]) -> Iterator[tuple[ExpectedLimit, HeadlineMetric]]:
     """Find the limits of a stored definition, and the metrics that this version knows."""
-    own = {
+    declared = {
         name: MetricDeclaration(metric.get("unit", "1"), metric.get("better", ""))
         for name, metric in definition.get("metrics", {}).items()
     }
     is_load = definition.get("load") is not None
     for limit in parse_stored_limits(definition.get("expect", ())):
         try:
-            yield limit, find_numeric_metric(limit.metric, own, is_load=is_load)
+            yield limit, find_numeric_metric(limit.metric, declared, is_load=is_load)
         except (KeyError, ValueError):
             continue
 
@@ -252,7 +252,11 @@ class _LimitedCampaign:
         self._has_rules = bool(definition.get("exclude") or definition.get("include"))
         self._exact = {
             *COUNTER_NAMES,
-            *(name for name, own in definition.get("metrics", {}).items() if own.get("exact")),
+            *(
+                name
+                for name, metric in definition.get("metrics", {}).items()
+                if metric.get("exact")
+            ),
         }
 
     def measure(self, limit: ExpectedLimit, metric: HeadlineMetric) -> Iterator[_Question]:
@@ -345,10 +349,10 @@ class _LimitedCampaign:
         self, limit: ExpectedLimit, metric: HeadlineMetric, axis: str, base: Scalar
     ) -> Iterator[_Question]:
         samples = self._select(limit.where, axis)
-        measured = {value for one in samples if (value := one.axis_value(axis)) is not None}
-        others = {*self._axes.get(axis, ()), *measured} - {base}
+        measured = {value for sample in samples if (value := sample.axis_value(axis)) is not None}
+        compared_values = {*self._axes.get(axis, ()), *measured} - {base}
         labels, named_base = self._label_variants(axis), _name_value(axis, base)
-        for value in sorted(others, key=natural_sort_key):
+        for value in sorted(compared_values, key=natural_sort_key):
             if limit.where.get(axis, value) != value:
                 continue
             for series in split_sides(samples, axis, base, value):

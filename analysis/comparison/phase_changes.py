@@ -123,20 +123,20 @@ def compare_phases(
 ) -> list[PhaseChange]:
     """Compare the phases of all series with enough pairs of executions in one round of a job."""
     usable = [
-        one
-        for one in measured
-        if one.phases and one.sample.axis_value(axis) in (a, b) and _is_usable(one.sample)
+        item
+        for item in measured
+        if item.phases and item.sample.axis_value(axis) in (a, b) and _is_usable(item.sample)
     ]
-    varying = find_varying_axes(one.sample.variant for one in usable)
+    varying = find_varying_axes(item.sample.variant for item in usable)
     axes = tuple(name for name in varying if name != axis)
     series: dict[tuple[str, str], dict[tuple[str, int, int], dict[bool, PhasedSample]]] = (
         defaultdict(lambda: defaultdict(dict))
     )
-    for one in usable:
-        sample = one.sample
+    for item in usable:
+        sample = item.sample
         key = (comparison_key(sample, axis), "" if axis == "site" else sample.site)
         pair = series[key][sample.job_id, sample.attempt, sample.round]
-        pair[sample.axis_value(axis) == b] = one
+        pair[sample.axis_value(axis) == b] = item
     changes: list[PhaseChange] = []
     for rounds in series.values():
         pairs = [(pair[False], pair[True]) for pair in rounds.values() if len(pair) == 2]
@@ -188,8 +188,8 @@ def describe_phases(changes: Sequence[PhaseChange]) -> list[str]:
     for (label, site), phases in series.items():
         certain = [_describe_change(change) for change in phases if change.is_certain]
         if certain:
-            rest = [change.phase for change in phases if not change.is_certain]
-            unchanged = f"; no certain change of {', '.join(rest)}" if rest else ""
+            uncertain = [change.phase for change in phases if not change.is_certain]
+            unchanged = f"; no certain change of {', '.join(uncertain)}" if uncertain else ""
             sentences.append(
                 f"{label} at {site}, by phase, in % of the loop's CPU: {', '.join(certain)}{unchanged}."
             )

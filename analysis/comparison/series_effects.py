@@ -155,20 +155,20 @@ class SeriesEffect:
     def cpu_s(self) -> float | None:
         """Median over jobs of the CPU on the side with less; None where it was not measured."""
         if self.pairs:
-            found = [pair.cpu_s for pair in self.pairs if pair.cpu_s is not None]
-            return median(found) if found else None
+            measured = [pair.cpu_s for pair in self.pairs if pair.cpu_s is not None]
+            return median(measured) if measured else None
         sides = [[job.cpu_s for job in side if job.cpu_s is not None] for side in (self.a, self.b)]
         return min(median(side) for side in sides) if all(sides) else None
 
     @property
     def launch_cpu_s(self) -> float | None:
         """Median over jobs of the CPU of a launch on the side with less; None where not measured."""
-        found = [
+        measured = [
             pair.cpu_s / len(pair.launches)
             for pair in self.pairs
             if pair.cpu_s is not None and pair.launches
         ]
-        return median(found) if found else None
+        return median(measured) if measured else None
 
 
 def _collect_hosts(jobs: Iterable[JobPair | JobValue]) -> set[str]:
@@ -206,13 +206,13 @@ def select_jobs(jobs: Sequence[Job]) -> tuple[list[Job], Counter[str]]:
         host is known, or if the rest would be too few to judge.
     """
     counts = _count_per_host(jobs)
-    known = [job for job in jobs if job.host] if counts else list(jobs)
-    left_out = Counter({UNKNOWN_HOST: len(jobs) - len(known)})
+    selected = [job for job in jobs if job.host] if counts else list(jobs)
+    left_out = Counter({UNKNOWN_HOST: len(jobs) - len(selected)})
     if len(counts) == 2 and min(counts.values()) == 1 and max(counts.values()) >= MIN_JOBS:
-        several = [job for job in known if counts[job.host] > 1]
-        left_out[ONLY_JOB_OF_HOST] = len(known) - len(several)
-        known = several
-    return known, +left_out
+        several = [job for job in selected if counts[job.host] > 1]
+        left_out[ONLY_JOB_OF_HOST] = len(selected) - len(several)
+        selected = several
+    return selected, +left_out
 
 
 def estimate_effect(effects: Sequence[SeriesEffect]) -> Estimate | None:
@@ -220,11 +220,11 @@ def estimate_effect(effects: Sequence[SeriesEffect]) -> Estimate | None:
 
     Unpaired sides are estimated apart, and subtracted by Welch's method.
     """
-    pairs = list(chain.from_iterable(one.pairs for one in effects))
+    pairs = list(chain.from_iterable(effect.pairs for effect in effects))
     if pairs:
         return estimate_over_hosts(group_by_host(pairs, lambda pair: pair.launches or [pair.d]))
-    a = _estimate_side(chain.from_iterable(one.a for one in effects))
-    b = _estimate_side(chain.from_iterable(one.b for one in effects))
+    a = _estimate_side(chain.from_iterable(effect.a for effect in effects))
+    b = _estimate_side(chain.from_iterable(effect.b for effect in effects))
     return combine_estimates((a, b), (-1.0, 1.0)) if a and b else None
 
 

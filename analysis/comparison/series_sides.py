@@ -38,7 +38,7 @@ class SeriesSides:
 def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> list[SeriesSides]:
     """Group timed executions that have value ``a`` or ``b`` on ``axis`` by comparison key."""
     sides: dict[str, tuple[list[Sample], list[Sample]]] = defaultdict(lambda: ([], []))
-    others: dict[str, set[RoundKey]] = defaultdict(set)
+    elsewhere: dict[str, set[RoundKey]] = defaultdict(set)
     for sample in samples:
         value = sample.axis_value(axis)
         if sample.kind != TIMED or value is None:
@@ -47,24 +47,25 @@ def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> l
         if value in (a, b):
             sides[key][0 if value == a else 1].append(sample)
         else:
-            others[key].add((sample.job_id, sample.attempt, sample.round))
+            elsewhere[key].add((sample.job_id, sample.attempt, sample.round))
     label = label_series([*chain.from_iterable(chain.from_iterable(sides.values()))], axis)
-    found = []
+    series_list = []
     for key, (left, right) in sides.items():
-        one = (left or right)[0]
-        found.append(
+        first = (left or right)[0]
+        series_list.append(
             SeriesSides(
                 key=key,
-                release=release_key(one, axis),
-                label=label[release_key(one, axis)],
-                site=f"{a} → {b}" if axis == "site" else one.site,
+                release=release_key(first, axis),
+                label=label[release_key(first, axis)],
+                site=f"{a} → {b}" if axis == "site" else first.site,
                 a=tuple(left),
                 b=tuple(right),
-                elsewhere=frozenset(others[key]),
+                elsewhere=frozenset(elsewhere[key]),
             )
         )
     return sorted(
-        found, key=lambda series: (natural_sort_key(series.label), natural_sort_key(series.site))
+        series_list,
+        key=lambda series: (natural_sort_key(series.label), natural_sort_key(series.site)),
     )
 
 
@@ -83,10 +84,10 @@ def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
     with_dataset = several and axis not in (DATASET_AXIS, FORMAT_AXIS)
     labels = {
         key: " ".join(
-            [_label_sample(one, varying, one_test=one_test, with_storage=with_storage)]
-            + [f"dataset={one.dataset}"] * with_dataset
+            [_label_sample(sample, varying, one_test=one_test, with_storage=with_storage)]
+            + [f"dataset={sample.dataset}"] * with_dataset
         )
-        for key, one in by_release.items()
+        for key, sample in by_release.items()
     }
     doubled = Counter(labels.values())
     return {
@@ -128,14 +129,14 @@ _IDENTIFYING_COLUMNS = (
 
 def common_values(side: Iterable[Sample]) -> dict[str, str | int]:
     """Return the columns in which all these executions agree, with the value to select them by."""
-    found: dict[str, set[str | int]] = defaultdict(set)
+    values_by_column: dict[str, set[str | int]] = defaultdict(set)
     for sample in side:
-        found["variant"].add(sample.variant.canonical_json)
+        values_by_column["variant"].add(sample.variant.canonical_json)
         for name in _IDENTIFYING_COLUMNS:
-            found[name].add(getattr(sample, name))
+            values_by_column[name].add(getattr(sample, name))
     common = {
         name: value
-        for name, values in found.items()
+        for name, values in values_by_column.items()
         if len(values) == 1
         for value in values
         if value
@@ -147,5 +148,5 @@ def common_values(side: Iterable[Sample]) -> dict[str, str | int]:
 
 def list_servers(side: Iterable[Sample]) -> tuple[str, ...]:
     """List the versions that storage servers reported to these executions."""
-    found = {sample.server_version for sample in side} - {""}
-    return tuple(sorted(found, key=natural_sort_key))
+    versions = {sample.server_version for sample in side} - {""}
+    return tuple(sorted(versions, key=natural_sort_key))

@@ -57,21 +57,23 @@ def contrast_sites(
     lies beyond delta.  An undecided series contradicts nothing.
     """
     shifts = _find_shifts(effects, delta)
-    judged = [(one, rest) for one in pooled if (rest := _pool_other_sites(one, shifts))]
+    judged = [
+        (effect, estimate) for effect in pooled if (estimate := _pool_other_sites(effect, shifts))
+    ]
     tests = adjust_holm([estimate.p for _, estimate in judged])
     slower = frozenset(
-        (one.series.release, one.metric)
-        for (one, estimate), test in zip(judged, tests, strict=True)
-        if test.p <= ALPHA and one.headline.sign * estimate.mean > delta
+        (effect.series.release, effect.metric)
+        for (effect, estimate), test in zip(judged, tests, strict=True)
+        if test.p <= ALPHA and effect.headline.sign * estimate.mean > delta
     )
     return SiteContrasts(shifts, slower)
 
 
 def _find_shifts(effects: Sequence[SeriesEffect], delta: float) -> Shifts:
     by_metric: dict[str, list[SeriesEffect]] = defaultdict(list)
-    for one in effects:
-        if one.refused is None:
-            by_metric[one.metric].append(one)
+    for effect in effects:
+        if effect.refused is None:
+            by_metric[effect.metric].append(effect)
     return {
         (metric, site): shift
         for metric, of_metric in by_metric.items()
@@ -79,12 +81,14 @@ def _find_shifts(effects: Sequence[SeriesEffect], delta: float) -> Shifts:
     }
 
 
-def _pool_other_sites(one: PooledEffect, shifts: Shifts) -> Estimate | None:
+def _pool_other_sites(effect: PooledEffect, shifts: Shifts) -> Estimate | None:
     """Pool the sites that do not stand apart; None with fewer than two or after a refusal."""
-    rest = {
-        site: found for site, found in one.estimates.items() if (one.metric, site) not in shifts
+    estimates = {
+        site: estimate
+        for site, estimate in effect.estimates.items()
+        if (effect.metric, site) not in shifts
     }
-    pooled = pool_separate_sites(rest, one.shared_hosts) if one.refused is None else None
+    pooled = pool_separate_sites(estimates, effect.shared_hosts) if effect.refused is None else None
     return pooled.estimate if pooled else None
 
 
@@ -93,13 +97,15 @@ def _find_odd_sites(
 ) -> dict[str, tuple[float, float, float]]:
     """Set sites apart one by one, the most certain first, while at least three are left."""
     sites: dict[str, list[SeriesEffect]] = defaultdict(list)
-    for one in effects:
-        sites[one.series.site].append(one)
+    for effect in effects:
+        sites[effect.series.site].append(effect)
     level = ALPHA / max(len(sites), 1)
     odd: dict[str, tuple[float, float, float]] = {}
     while len(sites) >= MIN_CONTRASTED_SITES:
         shifts = _estimate_shifts(sites)
-        apart = [site for site, one in shifts.items() if one.p <= level and abs(one.mean) > delta]
+        apart = [
+            site for site, shift in shifts.items() if shift.p <= level and abs(shift.mean) > delta
+        ]
         if not apart:
             break
         site = max(apart, key=lambda name: abs(shifts[name].mean) / shifts[name].se)
@@ -116,13 +122,17 @@ def _estimate_shifts(sites: Mapping[str, Sequence[SeriesEffect]]) -> dict[str, E
     either.  Each is the site's own or that pooled over all sites, whichever is larger.
     """
     means: dict[str, dict[str, float]] = {
-        site: {one.series.release: one.mean for one in of_site if one.mean is not None}
+        site: {effect.series.release: effect.mean for effect in of_site if effect.mean is not None}
         for site, of_site in sites.items()
     }
     residuals = {site: _collect_residuals(site, of_site, means) for site, of_site in sites.items()}
     inflation = 1 + _MEDIAN_VARIANCE / (len(sites) - 1)
-    by_variant = _pool_errors({site: one.by_variant for site, one in residuals.items()}, 1.0)
-    by_unit = _pool_errors({site: one.by_unit for site, one in residuals.items()}, inflation)
+    by_variant = _pool_errors(
+        {site: residual.by_variant for site, residual in residuals.items()}, 1.0
+    )
+    by_unit = _pool_errors(
+        {site: residual.by_unit for site, residual in residuals.items()}, inflation
+    )
     shifts = {}
     for site, error in by_unit.items():
         se, df = max(error, by_variant.get(site, error))
@@ -136,23 +146,23 @@ def _collect_residuals(
 ) -> _Residuals:
     by_variant: dict[str, float] = {}
     by_unit: dict[str, list[float]] = defaultdict(list)
-    hosts = set[str]().union(*(one.host_names for one in effects))
-    for one in effects:
-        release = one.series.release
+    hosts = set[str]().union(*(effect.host_names for effect in effects))
+    for effect in effects:
+        release = effect.series.release
         center = _find_center(release, [of for name, of in means.items() if name != site])
-        if center is None or one.mean is None:
+        if center is None or effect.mean is None:
             continue
-        by_variant[release] = one.mean - center
-        for host, values in group_by_host(one.pairs, lambda pair: [pair.d]).items():
+        by_variant[release] = effect.mean - center
+        for host, values in group_by_host(effect.pairs, lambda pair: [pair.d]).items():
             by_unit[host].extend(value - center for value in values)
     several = len(hosts) >= MIN_HOSTS
     units = map(fmean, by_unit.values()) if several else chain.from_iterable(by_unit.values())
     return _Residuals(list(by_variant.values()), list(units))
 
 
-def _find_center(release: str, others: Iterable[Mapping[str, float]]) -> float | None:
+def _find_center(release: str, other_sites: Iterable[Mapping[str, float]]) -> float | None:
     """Find the median effect of a release at the other sites; None where none measured it."""
-    means = [of_site[release] for of_site in others if release in of_site]
+    means = [of_site[release] for of_site in other_sites if release in of_site]
     return median(means) if means else None
 
 
@@ -169,9 +179,9 @@ def _pool_errors(
     df = sum(len(values) - 1 for values in several.values())
     if not df:
         return {}
-    own = {site: variance(values) for site, values in several.items()}
-    common = sum((len(values) - 1) * own[site] for site, values in several.items()) / df
+    variances = {site: variance(values) for site, values in several.items()}
+    common = sum((len(values) - 1) * variances[site] for site, values in several.items()) / df
     return {
-        site: (math.sqrt(inflation * max(own[site], common) / len(values)), df)
+        site: (math.sqrt(inflation * max(variances[site], common) / len(values)), df)
         for site, values in several.items()
     }

@@ -60,12 +60,12 @@ def pool_over_sites(effects: Sequence[SeriesEffect]) -> list[PooledEffect]:
     for information.
     """
     groups: dict[tuple[str, str], list[SeriesEffect]] = defaultdict(list)
-    for one in effects:
-        groups[one.series.release, one.metric].append(one)
+    for effect in effects:
+        groups[effect.series.release, effect.metric].append(effect)
     return [
         _pool_group(group)
         for group in groups.values()
-        if any(one.refused not in ONE_SIDED_VERDICTS for one in group)
+        if any(effect.refused not in ONE_SIDED_VERDICTS for effect in group)
     ]
 
 
@@ -80,9 +80,11 @@ def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
     sites = _group_by_site(chosen)
     # The doors of one site share its nodes: together they are one site's answer.
     estimates = {
-        site: found for site, one in sites.items() if (found := estimate_effect(one)) is not None
+        site: estimate
+        for site, of_site in sites.items()
+        if (estimate := estimate_effect(of_site)) is not None
     }
-    jobs = [sum(one.jobs for one in of_site) for of_site in sites.values()]
+    jobs = [sum(effect.jobs for effect in of_site) for of_site in sites.values()]
     shared_hosts = _find_shared_hosts(sites)
     return PooledEffect(
         series=group[0].series,
@@ -96,13 +98,13 @@ def _pool_group(group: Sequence[SeriesEffect]) -> PooledEffect:
         pooled=pool_separate_sites(estimates, shared_hosts),
         refused=refused,
         why=why,
-        of_a=common_values(chain.from_iterable(one.series.a for one in group)),
-        of_b=common_values(chain.from_iterable(one.series.b for one in group)),
+        of_a=common_values(chain.from_iterable(effect.series.a for effect in group)),
+        of_b=common_values(chain.from_iterable(effect.series.b for effect in group)),
     )
 
 
 def _select_refused(group: Iterable[SeriesEffect], verdict: Verdict | None) -> list[SeriesEffect]:
-    return [one for one in group if one.refused is verdict]
+    return [effect for effect in group if effect.refused is verdict]
 
 
 def _find_shared_hosts(
@@ -111,9 +113,9 @@ def _find_shared_hosts(
     """Find the hosts that measured for several sites, with these sites."""
     sites_of: dict[str, list[str]] = defaultdict(list)
     for site, effects in sites.items():
-        for host in set[str]().union(*(one.host_names for one in effects)):
+        for host in set[str]().union(*(effect.host_names for effect in effects)):
             sites_of[host].append(site)
-    return {host: tuple(found) for host, found in sorted(sites_of.items()) if len(found) > 1}
+    return {host: tuple(names) for host, names in sorted(sites_of.items()) if len(names) > 1}
 
 
 def pool_separate_sites(
@@ -129,13 +131,13 @@ def pool_separate_sites(
 
 
 def _count_hosts(effects: Iterable[SeriesEffect]) -> int:
-    return len(set[str]().union(*(one.host_names for one in effects)))
+    return len(set[str]().union(*(effect.host_names for effect in effects)))
 
 
 def _find_refusal(
     group: Sequence[SeriesEffect], entering: Sequence[SeriesEffect]
 ) -> tuple[Verdict | None, str]:
-    outside = {one.series.site: one.refused for one in group if one.refused is not None}
+    outside = {effect.series.site: effect.refused for effect in group if effect.refused is not None}
     counts = Counter(verdict.value for verdict in outside.values())
     left = ", ".join(f"{count} × {verdict}" for verdict, count in sorted(counts.items()))
     if not entering:
@@ -151,6 +153,6 @@ def _find_refusal(
 
 def _group_by_site(effects: Sequence[SeriesEffect]) -> Mapping[str, list[SeriesEffect]]:
     sites: dict[str, list[SeriesEffect]] = defaultdict(list)
-    for one in effects:
-        sites[one.series.site].append(one)
+    for effect in effects:
+        sites[effect.series.site].append(effect)
     return dict(sorted(sites.items()))

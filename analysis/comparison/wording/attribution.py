@@ -38,11 +38,13 @@ def attribute_rows(
         rows: of the comparison.
         names: of campaigns, by identity.
     """
-    said: dict[str, list[str]] = {}
+    metrics_by_sentence: dict[str, list[str]] = {}
     for metric in list_metrics(rows):
         for sentence in _attribute_metric([row for row in rows if row.metric == metric], names):
-            said.setdefault(sentence, []).append(title_metric(metric))
-    return tuple(f"{' and '.join(titles)}: {sentence}" for sentence, titles in said.items())
+            metrics_by_sentence.setdefault(sentence, []).append(title_metric(metric))
+    return tuple(
+        f"{' and '.join(titles)}: {sentence}" for sentence, titles in metrics_by_sentence.items()
+    )
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,15 @@ class _Findings:
     def collect(cls, rows: Sequence[VerdictRow]) -> _Findings:
         """Collect the findings from the rows' evidence."""
         evidence = [(row, VerdictEvidence.from_json(row.evidence)) for row in rows]
-        shifts = {row.site: one.site_shift for row, one in evidence if one.site_shift}
-        slower = [row.label for row, one in evidence if one.points_at_change]
+        shifts = {
+            row.site: row_evidence.site_shift
+            for row, row_evidence in evidence
+            if row_evidence.site_shift
+        }
+        slower = [row.label for row, row_evidence in evidence if row_evidence.points_at_change]
         slow = filter(_is_slower_series, rows)
-        rest = [row for row in slow if row.site not in shifts and row.label not in slower]
-        return cls(shifts, slower, rest)
+        unexplained = [row for row in slow if row.site not in shifts and row.label not in slower]
+        return cls(shifts, slower, unexplained)
 
 
 def _is_slower_series(row: VerdictRow) -> bool:
@@ -72,20 +78,20 @@ def _is_slower_series(row: VerdictRow) -> bool:
 
 
 def _attribute_metric(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> Iterator[str]:
-    found = _Findings.collect(rows)
+    findings = _Findings.collect(rows)
     metric, worse = rows[0].metric, word_verdict(rows[0].metric, Verdict.SLOWER)
     better = VerdictEvidence.from_json(rows[0].evidence).better
-    if found.slower:
-        where = "at the other sites" if found.shifts else "over the sites"
+    if findings.slower:
+        where = "at the other sites" if findings.shifts else "over the sites"
         change = _name_change(rows, names)
-        yield f"{worse} {where}, which points at {change}: {_join_names(found.slower)}"
-    for site, (shift, low, high) in found.shifts.items():
+        yield f"{worse} {where}, which points at {change}: {_join_names(findings.slower)}"
+    for site, (shift, low, high) in findings.shifts.items():
         yield (
             f"{site} is {describe_change(shift, metric, better)} {format_change_interval(low, high)} than the other "
             "sites, which points at that site"
         )
-    if found.unexplained:
-        yield _describe_unexplained(rows, found.unexplained, names)
+    if findings.unexplained:
+        yield _describe_unexplained(rows, findings.unexplained, names)
 
 
 def _describe_unexplained(
@@ -106,8 +112,8 @@ def summarize_attribution(
     rows: Sequence[VerdictRow], names: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[str, ...]:
     """Return the findings of :func:`attribute_rows`, or a sentence that explains their absence."""
-    if said := attribute_rows(rows, names):
-        return said
+    if sentences := attribute_rows(rows, names):
+        return sentences
     if not any(Verdict(row.verdict).is_statistical for row in rows):
         return ("No verdict could be given, so nothing is attributed to a site or a cause.",)
     changed = "the release" if rows[0].axis == "root" else rows[0].axis
@@ -115,12 +121,12 @@ def summarize_attribution(
 
 
 def _name_change(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> str:
-    one = rows[0]
-    name = side_names(one, names)[1]
+    first = rows[0]
+    name = side_names(first, names)[1]
     named = {"root": "the release", COMMIT_AXIS: name if " " in name else f"commit {name}"}
-    return named.get(one.axis, f"{one.axis}={name}")
+    return named.get(first.axis, f"{first.axis}={name}")
 
 
 def _join_names(names: Sequence[str]) -> str:
-    shown = "; ".join(names[:MAX_NAMED])
-    return shown if len(names) <= MAX_NAMED else f"{shown}; and {len(names) - MAX_NAMED} more"
+    listed = "; ".join(names[:MAX_NAMED])
+    return listed if len(names) <= MAX_NAMED else f"{listed}; and {len(names) - MAX_NAMED} more"

@@ -56,9 +56,9 @@ def comparison_notes(rows: Sequence[VerdictRow]) -> list[str]:
     notes += _server_notes(series)
     notes += _relevance_notes(series)
     notes += _remedy_notes(series)
-    notes.append(_data_note({row.comparison_key: one.same_data for row, one in series}))
+    notes.append(_data_note({row.comparison_key: evidence.same_data for row, evidence in series}))
     if left_out := _count_left_out(
-        [one for row, one in series if row.metric == series[0][0].metric]
+        [evidence for row, evidence in series if row.metric == series[0][0].metric]
     ):
         notes.append(f"Left out of the comparison: {left_out}.")
     if any(row.jobs for row, _ in series):
@@ -73,7 +73,7 @@ def _scope_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
             "other hosts of the site may differ."
         )
     pooled = [VerdictEvidence.from_json(row.evidence) for row in rows if not row.site]
-    if any(1 < len(one.sites) < MIN_SITES for one in pooled):
+    if any(1 < len(evidence.sites) < MIN_SITES for evidence in pooled):
         yield (
             f"Means over fewer than {MIN_SITES} sites speak of just these sites; "
             "other sites may differ."
@@ -83,7 +83,7 @@ def _scope_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
 
 def _sharing_notes(pooled: Iterable[VerdictEvidence]) -> Iterator[str]:
     sharing: dict[str, set[str]] = {}
-    for host, sites in chain.from_iterable(one.shared_hosts.items() for one in pooled):
+    for host, sites in chain.from_iterable(evidence.shared_hosts.items() for evidence in pooled):
         sharing.setdefault(host, set()).update(sites)
     for host, names in sorted(sharing.items()):
         yield (
@@ -97,20 +97,20 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _exclusion_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
-    if short := [one for row, one in series if row.verdict == Verdict.TOO_LITTLE]:
-        remedies = "; ".join(dict.fromkeys(one.remedy for one in short))
+    if short := [evidence for row, evidence in series if row.verdict == Verdict.TOO_LITTLE]:
+        remedies = "; ".join(dict.fromkeys(evidence.remedy for evidence in short))
         yield (
             f"Too little read: less than {MIN_CPU_S:g} s of CPU per side in a job, or "
             f"{MIN_LAUNCH_CPU_S:g} s in a launch, is mostly clock steps and start-up, and enters no "
             f"verdict; {remedies}."
         )
-    if any(THROUGH_BASE in one.test for _, one in series):
+    if any(THROUGH_BASE in evidence.test for _, evidence in series):
         yield (
             "Through the base: no launch holds both values, since paired mode launches each with the "
             "first value of the axis. Effects are differences of two launches' ratios and as noisy "
             "as both; compare with the first value, or submit these two alone, for a sharper answer."
         )
-    if any(one.unpaired for _, one in series):
+    if any(evidence.unpaired for _, evidence in series):
         yield (
             "Unpaired: no job holds both sides, so separate jobs are compared (Welch's t on ln of "
             "the jobs' values). Other nodes and other times are part of such an effect."
@@ -121,18 +121,18 @@ def control_notes(controls: Iterable[ControlCheck]) -> Iterator[str]:
     """Describe the A/A launches of the compared jobs, in which nothing differs."""
     for check in controls:
         launches = f"{check.launches} A/A launches" if check.launches > 1 else "1 A/A launch"
-        found = (
+        difference = (
             f"{title_metric(check.metric)} {verdict_text.format_effect(check.mean)} in {launches}"
         )
         if check.sd is not None:
-            found += f" (standard deviation {100 * check.sd:.1f} %)"
+            difference += f" (standard deviation {100 * check.sd:.1f} %)"
         if check.is_off:
             yield (
-                f"Controls are off: {found}, although nothing differs in them. "
+                f"Controls are off: {difference}, although nothing differs in them. "
                 "Do not trust effects of this size; repeat the campaign on quieter nodes."
             )
         else:
-            yield f"Controls are {'in order' if check.is_in_order else 'inconclusive'}: {found}."
+            yield f"Controls are {'in order' if check.is_in_order else 'inconclusive'}: {difference}."
 
 
 def _relevance_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
@@ -145,14 +145,14 @@ def _relevance_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
 
 
 def _remedy_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
-    found: dict[str, list[str]] = {}
-    for row, one in series:
-        if one.remedy and row.verdict not in _EXPLAINED:
-            verdicts = found.setdefault(one.remedy, [])
+    verdicts_by_remedy: dict[str, list[str]] = {}
+    for row, evidence in series:
+        if evidence.remedy and row.verdict not in _EXPLAINED:
+            verdicts = verdicts_by_remedy.setdefault(evidence.remedy, [])
             verdicts += [row.verdict] if row.verdict not in verdicts else []
-    for remedy, verdicts in found.items():
-        said = " or ".join(verdicts)
-        yield f"{said[0].upper()}{said[1:]}: {remedy}."
+    for remedy, verdicts in verdicts_by_remedy.items():
+        listed = " or ".join(verdicts)
+        yield f"{listed[0].upper()}{listed[1:]}: {remedy}."
 
 
 def _reading_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
@@ -181,10 +181,10 @@ def _reading_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
 
 
 def _build_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
-    series = [one for row, one in rows if row.verdict not in ONE_SIDED_VERDICTS]
+    series = [evidence for row, evidence in rows if row.verdict not in ONE_SIDED_VERDICTS]
     verdicts = {row.verdict for row, _ in rows}
     if Verdict.BUILD_DIFFERS in verdicts:
-        differences = _collect_texts(one.build for one in series)
+        differences = _collect_texts(evidence.build for evidence in series)
         yield (
             f"Build differs ({'; '.join(differences)}): by more than version and commit, "
             "so nothing is credited to the compared value."
@@ -195,7 +195,7 @@ def _build_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
             "different work, and no change counts as a regression."
         )
     for name, sentence in _BUILD_SENTENCES.items():
-        if texts := _collect_texts(getattr(one, name) for one in series):
+        if texts := _collect_texts(getattr(evidence, name) for evidence in series):
             yield sentence.format("; ".join(texts))
 
 
@@ -206,7 +206,7 @@ def _collect_texts(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:
 
 def _server_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
     """Name the versions of the storage servers, which are context and may change within a series."""
-    within = [side for _, one in series for side in (one.servers_a, one.servers_b)]
+    within = [side for _, evidence in series for side in (evidence.servers_a, evidence.servers_b)]
     sides = [_collect_texts(within[::2]), _collect_texts(within[1::2])]
     if not any(sides) or series[0][0].axis == SERVER_AXIS:
         return
@@ -225,15 +225,15 @@ def _server_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
         )
 
 
-def _data_note(found: Mapping[str, str]) -> str:
-    counts = Counter(found.values())
-    said = ", ".join(f"{text} for {counts[text]}" for text in sorted(counts))
-    return f"Value checksums, of {len(found)} series: {said}."
+def _data_note(results: Mapping[str, str]) -> str:
+    counts = Counter(results.values())
+    listed = ", ".join(f"{text} for {counts[text]}" for text in sorted(counts))
+    return f"Value checksums, of {len(results)} series: {listed}."
 
 
 def _count_left_out(series: Iterable[VerdictEvidence]) -> str:
     counts: Counter[str] = Counter()
-    for one in series:
-        if one.left_out:
-            counts.update(one.left_out)
+    for evidence in series:
+        if evidence.left_out:
+            counts.update(evidence.left_out)
     return ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.items()))

@@ -123,15 +123,19 @@ def _describe_results(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> I
 
 def _list_news(rows: Sequence[VerdictRow]) -> Iterator[tuple[list[_Result], _Scope]]:
     """Yield each metric's results that no earlier metric implies, if any, with their scope."""
-    known: dict[tuple[str, str], Claim] = {}
+    claims: dict[tuple[str, str], Claim] = {}
     for metric in list_metrics(rows):
         of_metric = [row for row in rows if row.metric == metric]
         results = [_Result(_find_claim(row), _describe_part(row, rows), row) for row in of_metric]
         # Wall time mostly follows CPU time; other metrics each say something else.
-        known = known if metric in METRIC_TITLES else {}
-        if news := [one for one in results if known.get(_identify_part(one.row)) is not one.claim]:
+        claims = claims if metric in METRIC_TITLES else {}
+        if news := [
+            result
+            for result in results
+            if claims.get(_identify_part(result.row)) is not result.claim
+        ]:
             yield news, _Scope.find(results, rows)
-        known |= {_identify_part(one.row): one.claim for one in results}
+        claims |= {_identify_part(result.row): result.claim for result in results}
 
 
 def _identify_part(row: VerdictRow) -> tuple[str, str]:
@@ -160,7 +164,9 @@ class _Scope:
             results: all results on a metric.
             rows: verdicts on all metrics.
         """
-        labels, sites = ({getattr(one.row, name) for one in results} for name in ("label", "site"))
+        labels, sites = (
+            {getattr(result.row, name) for result in results} for name in ("label", "site")
+        )
         noun = "cases"
         if len(labels) == len(results):
             noun = "variants" if len(sites) == 1 else noun
@@ -174,7 +180,7 @@ class _Scope:
         claim, metric = group[0].claim, group[0].row.metric
         if metric == WALL or claim not in (Claim.MORE, Claim.LESS):
             return ""
-        rows = [self.wall_times.get(_identify_part(one.row)) for one in group]
+        rows = [self.wall_times.get(_identify_part(result.row)) for result in group]
         same = [row for row in rows if row and _find_claim(row) is claim]
         if len(same) < len(group):
             return ""
@@ -203,7 +209,7 @@ def _describe_metric(results: Sequence[_Result], scope: _Scope, names: Mapping[s
     }
     clauses: list[str] = []
     for claim in Claim:
-        group = [one for one in results if one.claim is claim]
+        group = [result for result in results if result.claim is claim]
         if group:
             wordings = claim.value if is_time else _PLAIN_WORDING.get(claim, claim.value)
             wording = wordings[bool(clauses)]
@@ -226,7 +232,7 @@ def _describe_size(group: Sequence[_Result]) -> str:
         interval = []
     if group[0].claim is Claim.UNDECIDED:
         return f" (between {' and '.join(map(_describe_amount, interval))})" if interval else ""
-    sizes = _join_sizes([one.row.effect or 0.0 for one in group])
+    sizes = _join_sizes([result.row.effect or 0.0 for result in group])
     details = [f"{_join_sizes(interval)} %"] if interval else []
     details += _describe_relevance(group)
     return f"{sizes} % ({', '.join(details)})" if details else f"{sizes} %"
@@ -234,7 +240,7 @@ def _describe_size(group: Sequence[_Result]) -> str:
 
 def _describe_relevance(group: Sequence[_Result]) -> Iterator[str]:
     """Say which changes may be too small to matter, although they are not 0."""
-    open_ = sum(one.row.verdict == Verdict.DIFFERENT for one in group)
+    open_ = sum(result.row.verdict == Verdict.DIFFERENT for result in group)
     if open_:
         delta = VerdictEvidence.from_json(group[0].row.evidence).delta
         limit = format_delta(delta).removeprefix("±")
@@ -259,7 +265,7 @@ def _join_parts(group: Sequence[_Result], scope: _Scope) -> str:
         preposition = "at" if scope.noun == "sites" else "in"
         share = f"{len(group)} of" if len(group) < scope.total else "all"
         return f" {preposition} {share} {scope.total} {scope.noun}"
-    parts = [one.part for one in group if one.part]
+    parts = [result.part for result in group if result.part]
     if len(parts) < 2:
         return "".join(f" {part}" for part in parts)
     return f" {', '.join(parts[:-1])} and {parts[-1]}"
@@ -268,15 +274,15 @@ def _join_parts(group: Sequence[_Result], scope: _Scope) -> str:
 def _describe_part(row: VerdictRow, rows: Sequence[VerdictRow]) -> str:
     """Name the variant of a row, with the site where rows are of several."""
     label = _FRACTION.sub(_describe_fraction, row.label.replace(" ", ", "))
-    words = [f"for {label}"] if len({one.label for one in rows}) > 1 else []
-    if len({one.site for one in rows}) > 1:
+    words = [f"for {label}"] if len({other.label for other in rows}) > 1 else []
+    if len({other.site for other in rows}) > 1:
         place = f"at {row.site}" if row.site else describe_place(row)
         words += [place] if row.site or row.effect is not None else []
     return " ".join(words)
 
 
-def _describe_fraction(found: re.Match[str]) -> str:
-    name, share = found.groups()
+def _describe_fraction(match: re.Match[str]) -> str:
+    name, share = match.groups()
     return f"all {name}" if share == "100" else f"{share} % of the {name}"
 
 
@@ -296,7 +302,7 @@ def _find_common_place(rows: Sequence[VerdictRow]) -> str:
 def _join_numbers_of_sites(places: Collection[str]) -> str:
     """Join places such as ``over 3 sites`` to ``over 3 to 5 sites``; '' if one is of another kind."""
     counts = [_SITES.fullmatch(place) for place in places]
-    numbers = [int(found[1]) for found in counts if found]
+    numbers = [int(match[1]) for match in counts if match]
     return f"over {min(numbers)} to {max(numbers)} sites" if len(numbers) == len(places) else ""
 
 
@@ -313,7 +319,7 @@ def _describe_controls(
 ) -> Iterator[str]:
     """Describe those controls that are off, and that of the first metric."""
     is_any_off = any(check.is_off for check in controls)
-    for place, check in sorted(enumerate(controls), key=lambda one: not one[1].is_off):
+    for place, check in sorted(enumerate(controls), key=lambda numbered: not numbered[1].is_off):
         value = name_value(axis, check.base, names)
         base = value if axis == "root" else _name_side(axis, value)
         pair = f"{base} against itself" if check.base else "equal executions"

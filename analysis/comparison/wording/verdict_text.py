@@ -44,10 +44,10 @@ def title_metric(metric: str) -> str:
 
 def list_metrics(rows: Iterable[VerdictRow]) -> list[str]:
     """List the metrics of a comparison: times per event, then the others in the order of rows."""
-    found = dict.fromkeys(row.metric for row in rows)
+    metrics = dict.fromkeys(row.metric for row in rows)
     return [
-        *(name for name in METRIC_TITLES if name in found),
-        *(n for n in found if n not in METRIC_TITLES),
+        *(name for name in METRIC_TITLES if name in metrics),
+        *(n for n in metrics if n not in METRIC_TITLES),
     ]
 
 
@@ -130,23 +130,26 @@ def name_value(axis: str, value: str, names: Mapping[str, str]) -> str:
 
 
 def describe_selection(
-    asked: VerdictEvidence, names: Mapping[str, str] = MappingProxyType({}), *, sides: bool = True
+    evidence: VerdictEvidence,
+    names: Mapping[str, str] = MappingProxyType({}),
+    *,
+    sides: bool = True,
 ) -> str:
     """Describe the compared measurements, e.g. ``campaign nightly and site=SITE_A``.
 
     Args:
-        asked: evidence of any of its rows.
+        evidence: evidence of any of its rows.
         names: of campaigns, by identity.
         sides: whether to name the conditions on one side alone.
     """
-    if asked.campaigns is None:
+    if evidence.campaigns is None:
         return "selection not recorded"
-    found = [names.get(one, one) for one in asked.campaigns]
-    words = [f"campaign {' or '.join(found)}"] if found else []
-    words += _format_conditions(asked.where)
+    campaigns = [names.get(campaign, campaign) for campaign in evidence.campaigns]
+    words = [f"campaign {' or '.join(campaigns)}"] if campaigns else []
+    words += _format_conditions(evidence.where)
     if sides:
-        words += [f"A: {text}" for text in _format_conditions(asked.where_a)]
-        words += [f"B: {text}" for text in _format_conditions(asked.where_b)]
+        words += [f"A: {text}" for text in _format_conditions(evidence.where_a)]
+        words += [f"B: {text}" for text in _format_conditions(evidence.where_b)]
     return " and ".join(words) or "all measurements"
 
 
