@@ -83,26 +83,28 @@ def find_changes(series: Sequence[DailySeries], kind: SeriesKind) -> list[Change
     for _ in range(MAX_CHANGES):
         if (change := search.take_clearest()) is None:
             break
-        if not any(_is_same_step(change, known) for known in changes):
+        if not any(_is_same_step(change, earlier) for earlier in changes):
             changes.append(change)
-    return sorted(changes, key=lambda one: (one.day, one.group.attribution, one.group.subject))
+    return sorted(
+        changes, key=lambda change: (change.day, change.group.attribution, change.group.subject)
+    )
 
 
-def _is_same_step(one: Change, other: Change) -> bool:
+def _is_same_step(change: Change, other: Change) -> bool:
     """Return whether two findings are one step, whose sides have :data:`MIN_DAYS` days at least."""
-    return one.group.members == other.group.members and abs(one.day - other.day) < MIN_DAYS
+    return change.group.members == other.group.members and abs(change.day - other.day) < MIN_DAYS
 
 
 class _ChangeSearch:
     """Series with the changes found so far taken out, and the steps of each pool of them."""
 
     def __init__(self, series: Sequence[DailySeries], kind: SeriesKind) -> None:
-        self._series = {one.identity: one for one in series}
+        self._series = {member.identity: member for member in series}
         self._original = dict(self._series)
         self._groups = group_series(series, kind)
-        pools = {one.members for one in self._groups}
+        pools = {group.members for group in self._groups}
         pools |= {frozenset({identity}) for identity in self._series}
-        days = max((len(one.days) for one in series), default=1)
+        days = max((len(member.days) for member in series), default=1)
         self._level = ALPHA / max(len(pools) * days * LOOKS, 1)
         self._taken: list[Change] = []
         self._steps: dict[frozenset[str], list[Step]] = {}
@@ -113,7 +115,8 @@ class _ChangeSearch:
         """Explain the clearest step, and take it out of its series; None if there is none."""
         while candidates := [(pool, step) for pool, all_ in self._steps.items() for step in all_]:
             pool, step = max(
-                candidates, key=lambda one: abs(one[1].estimate.mean) / one[1].estimate.se
+                candidates,
+                key=lambda candidate: abs(candidate[1].estimate.mean) / candidate[1].estimate.se,
             )
             explanation = explain_step(list(self._series.values()), self._groups, step.day, pool)
             if explanation and (change := self._build_change(explanation, step)):
@@ -125,35 +128,37 @@ class _ChangeSearch:
     def _build_change(self, explanation: Explanation, step: Step) -> Change | None:
         """Measure the change over the members of the explanation, near the day of the step."""
         group = explanation.group
-        near = [
-            one
-            for one in self._find_steps(group.members)
-            if abs(one.day - step.day) <= DAY_TOLERANCE
+        candidates = [
+            candidate
+            for candidate in self._find_steps(group.members)
+            if abs(candidate.day - step.day) <= DAY_TOLERANCE
         ]
-        if not near:
+        if not candidates:
             return None
-        own = min(near, key=lambda one: one.estimate.p)
+        clearest = min(candidates, key=lambda candidate: candidate.estimate.p)
         members = [self._original[identity] for identity in sorted(group.members)]
-        others = [one for key, one in self._original.items() if key not in group.members]
-        causes = find_causes(members, others, own.day)
+        outsiders = [
+            outsider for key, outsider in self._original.items() if key not in group.members
+        ]
+        causes = find_causes(members, outsiders, clearest.day)
         group = choose_attribution(group, explanation.equivalent, causes)
-        days, values = pool_series([self._series[one.identity] for one in members])
+        days, values = pool_series([self._series[member.identity] for member in members])
         return Change(
             group,
-            own.day,
-            own.estimate.mean,
-            own.estimate.interval(),
-            own.estimate.p,
-            own.days_before,
-            own.days_after,
-            is_seconded(days, values, own.day),
+            clearest.day,
+            clearest.estimate.mean,
+            clearest.estimate.interval(),
+            clearest.estimate.p,
+            clearest.days_before,
+            clearest.days_after,
+            is_seconded(days, values, clearest.day),
             causes,
             explanation.steps,
         )
 
     def _take_out(self, change: Change) -> None:
         sizes = {step.identity: step.size for step in change.steps}
-        if any(_is_same_step(change, known) for known in self._taken):
+        if any(_is_same_step(change, earlier) for earlier in self._taken):
             # The members' own steps, over a month, differ from the one between few days.
             sizes = {}
         self._taken.append(change)
@@ -167,5 +172,5 @@ class _ChangeSearch:
     def _find_steps(self, pool: frozenset[str]) -> list[Step]:
         """Find the significant steps of a pool that are large enough to report."""
         days, values = pool_series([self._series[identity] for identity in sorted(pool)])
-        found = find_steps(days, values, self._level)
-        return [step for step in found if abs(step.estimate.mean) >= MIN_SIZE]
+        steps = find_steps(days, values, self._level)
+        return [step for step in steps if abs(step.estimate.mean) >= MIN_SIZE]

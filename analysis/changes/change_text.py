@@ -33,8 +33,8 @@ def name_subject(change: ChangePointRow) -> str:
 
 def format_day(day: int) -> str:
     """Format a day number as an ISO date."""
-    found = number_to_day(day)
-    return found.isoformat() if found else str(day)
+    date_ = number_to_day(day)
+    return date_.isoformat() if date_ else str(day)
 
 
 def format_interval(change: ChangePointRow) -> str:
@@ -46,8 +46,8 @@ def describe_quantity(change: ChangePointRow) -> str:
     """Describe the quantity that changed, and how nodes are told apart where not by their names."""
     metric = title_metric(change.metric)
     if change.kind == SeriesKind.LEVEL:
-        others = [name for name in list_node_identities(change) if name != NodeIdentity.HOST]
-        nodes = f" (nodes by {' and '.join(others)})" if others else ""
+        properties = [name for name in list_node_identities(change) if name != NodeIdentity.HOST]
+        nodes = f" (nodes by {' and '.join(properties)})" if properties else ""
         return f"{metric} of {change.control}{nodes}"
     return f"{metric} relative to {change.control}"
 
@@ -55,7 +55,7 @@ def describe_quantity(change: ChangePointRow) -> str:
 def describe_change(change: ChangePointRow) -> str:
     """Describe a change in one sentence."""
     state = ", provisional" if change.state == ChangeState.PROVISIONAL else ""
-    places = [one for one in list_places(change) if one.get("site")]
+    places = [place for place in list_places(change) if place.get("site")]
     where = _describe_places(places) if change.attribution == Attribution.UNKNOWN else ""
     cause = f"; changed on that day: {change.cause}" if change.cause else ""
     name = name_subject(change)
@@ -67,7 +67,7 @@ def describe_change(change: ChangePointRow) -> str:
 
 
 def _describe_places(places: Iterable[Mapping[str, Any]]) -> str:
-    sites = sorted({str(one["site"]) for one in places})
+    sites = sorted({str(place["site"]) for place in places})
     return f", at {', '.join(sites[:3])}{f' and {len(sites) - 3} more' if len(sites) > 3 else ''}"
 
 
@@ -79,16 +79,16 @@ def is_regression(change: ChangePointRow) -> bool:
 def list_places(change: ChangePointRow) -> list[dict[str, Any]]:
     """List the changed series of a change; none where the evidence cannot be read."""
     try:
-        found = json.loads(change.evidence)
+        evidence = json.loads(change.evidence)
     except ValueError:
         return []
-    rows = found if isinstance(found, list) else []
+    rows = evidence if isinstance(evidence, list) else []
     return [row for row in rows if isinstance(row, dict)]
 
 
 def list_node_identities(change: ChangePointRow) -> list[str]:
     """List the properties by which nodes were recognized; none for ratios."""
-    names = {one.get("nodes_by") for one in list_places(change)}
+    names = {place.get("nodes_by") for place in list_places(change)}
     return [name.value for name in NodeIdentity if name in names]
 
 
@@ -100,21 +100,23 @@ def select_changes(
     A change everywhere is one of each site. Levels concern the control release alone.
     """
     return [
-        one
-        for one in changes
-        if (not site or _concerns_site(one, site))
-        and (not release or _concerns_release(one, release))
+        change
+        for change in changes
+        if (not site or _concerns_site(change, site))
+        and (not release or _concerns_release(change, release))
     ]
 
 
 def _concerns_site(change: ChangePointRow, site: str) -> bool:
-    return any(site in (one.get("site"), one.get("storage_site")) for one in list_places(change))
+    return any(
+        site in (place.get("site"), place.get("storage_site")) for place in list_places(change)
+    )
 
 
 def _concerns_release(change: ChangePointRow, release: str) -> bool:
     if change.kind == SeriesKind.LEVEL:
         return change.control == release
-    return any(one.get("release") == release for one in list_places(change))
+    return any(place.get("release") == release for place in list_places(change))
 
 
 def make_change_record(change: ChangePointRow) -> dict[str, Any]:
@@ -141,5 +143,5 @@ def make_change_record(change: ChangePointRow) -> dict[str, Any]:
         "days_after": change.days_after,
         "seconded": change.seconded,
         "cause": change.cause,
-        "sites": sorted({str(one["site"]) for one in list_places(change) if one.get("site")}),
+        "sites": sorted({str(place["site"]) for place in list_places(change) if place.get("site")}),
     }

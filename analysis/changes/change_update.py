@@ -69,10 +69,10 @@ def update_changes(
         change_points.fetch_watched_series(store),
         change_points.fetch_watched_days(store, *window),
     )
-    known = change_points.fetch_change_points(store, window[0])
-    rows = list(_find_rows(families, known, int(now.timestamp() * 1e6)))
+    earlier = change_points.fetch_change_points(store, window[0])
+    rows = list(_find_rows(families, earlier, int(now.timestamp() * 1e6)))
     change_points.replace_change_points(store, rows, window[0])
-    new = {row.id for row in rows} - {row.id for row in known}
+    new = {row.id for row in rows} - {row.id for row in earlier}
     return UpdateResult(
         (today - read_from).days + 1,
         sum(map(len, families.values())),
@@ -84,9 +84,9 @@ def update_changes(
 
 def _list_nameless_sites(series: Iterable[DailySeries]) -> Mapping[NodeIdentity, Collection[str]]:
     sites: dict[NodeIdentity, set[str]] = {}
-    for one in series:
-        if one.nodes_by not in (None, NodeIdentity.HOST):
-            sites.setdefault(one.nodes_by, set()).add(one.place.site)
+    for member in series:
+        if member.nodes_by not in (None, NodeIdentity.HOST):
+            sites.setdefault(member.nodes_by, set()).add(member.place.site)
     return sites
 
 
@@ -115,15 +115,15 @@ def _average_days(
 
 def _find_rows(
     families: Mapping[SeriesFamily, Sequence[DailySeries]],
-    known: Iterable[ChangePointRow],
+    stored: Iterable[ChangePointRow],
     now_us: int,
 ) -> Iterable[ChangePointRow]:
-    unclaimed = list(known)
+    unclaimed = list(stored)
     for family, series in families.items():
-        places = {one.identity: one for one in series}
+        places = {member.identity: member for member in series}
         for change in find_changes(series, family.kind):
             row = _build_row(family, change, places, now_us)
-            earlier = next((one for one in unclaimed if _is_same(one, row)), None)
+            earlier = next((candidate for candidate in unclaimed if _is_same(candidate, row)), None)
             if earlier:
                 unclaimed.remove(earlier)
                 same_state = earlier.state == row.state
@@ -132,16 +132,16 @@ def _find_rows(
             yield row
 
 
-def _is_same(one: ChangePointRow, other: ChangePointRow) -> bool:
+def _is_same(change: ChangePointRow, other: ChangePointRow) -> bool:
     """Return whether two findings are one change, whose day and attribution may become clearer."""
-    days = [number_to_day(row.day) for row in (one, other)]
+    days = [number_to_day(row.day) for row in (change, other)]
     return (
-        (one.kind, one.metric, one.test_name, one.control)
+        (change.kind, change.metric, change.test_name, change.control)
         == (other.kind, other.metric, other.test_name, other.control)
         and days[0] is not None
         and days[1] is not None
         and abs((days[0] - days[1]).days) <= DAY_TOLERANCE
-        and (one.attribution, one.subject) == (other.attribution, other.subject)
+        and (change.attribution, change.subject) == (other.attribution, other.subject)
     )
 
 

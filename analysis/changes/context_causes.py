@@ -55,17 +55,17 @@ class ContextCause:
 
 
 def find_causes(
-    members: Sequence[DailySeries], others: Sequence[DailySeries], day: int
+    members: Sequence[DailySeries], outsiders: Sequence[DailySeries], day: int
 ) -> list[ContextCause]:
     """Find context that changed in most of the members, and more often than in the others."""
-    inside, outside = _count_switches(members, day), _count_switches(others, day)
+    inside, outside = _count_switches(members, day), _count_switches(outsiders, day)
     causes = []
     for (aspect, before, after), count in inside.most_common():
         share = count / len(members)
-        elsewhere = outside[aspect, before, after] / max(len(others), 1)
+        elsewhere = outside[aspect, before, after] / max(len(outsiders), 1)
         if share > 0.5 and share > 2 * elsewhere:
             causes.append(ContextCause(aspect, before, after, share))
-    return sorted(causes, key=lambda one: (-one.share, list(ASPECTS).index(one.aspect)))
+    return sorted(causes, key=lambda cause: (-cause.share, list(ASPECTS).index(cause.aspect)))
 
 
 def choose_attribution(
@@ -80,15 +80,15 @@ def choose_attribution(
 
 
 def _count_switches(series: Sequence[DailySeries], day: int) -> Counter[tuple[str, str, str]]:
-    return Counter(switch for one in series for switch in set(_find_switches(one, day)))
+    return Counter(switch for member in series for switch in set(_find_switches(member, day)))
 
 
-def _find_switches(one: DailySeries, day: int) -> Iterator[tuple[str, str, str]]:
-    first = int(np.searchsorted(one.days, day - CONTEXT_TOLERANCE))
-    last = int(np.searchsorted(one.days, day + CONTEXT_TOLERANCE, side="right"))
+def _find_switches(series: DailySeries, day: int) -> Iterator[tuple[str, str, str]]:
+    first = int(np.searchsorted(series.days, day - CONTEXT_TOLERANCE))
+    last = int(np.searchsorted(series.days, day + CONTEXT_TOLERANCE, side="right"))
     sides = (
-        one.contexts[max(first - CONTEXT_DAYS, 0) : first],
-        one.contexts[last : last + CONTEXT_DAYS],
+        series.contexts[max(first - CONTEXT_DAYS, 0) : first],
+        series.contexts[last : last + CONTEXT_DAYS],
     )
     for aspect in ASPECTS:
         before, after = ([values[aspect] for values in side if aspect in values] for side in sides)

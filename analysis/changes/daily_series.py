@@ -83,9 +83,9 @@ def pool_series(members: Sequence[DailySeries]) -> tuple[npt.NDArray[np.int64], 
     if len(members) == 1:
         return members[0].days, members[0].values
     return adjust_for_items(
-        np.repeat(np.arange(len(members)), [len(one.days) for one in members]),
-        np.concatenate([one.days for one in members]),
-        np.concatenate([one.values for one in members]),
+        np.repeat(np.arange(len(members)), [len(member.days) for member in members]),
+        np.concatenate([member.days for member in members]),
+        np.concatenate([member.values for member in members]),
     )
 
 
@@ -99,12 +99,12 @@ def adjust_for_items(
         days: day ordinal of each value.
         values: the values.
     """
-    known, columns = np.unique(days, return_inverse=True)
+    distinct_days, columns = np.unique(days, return_inverse=True)
     count = int(items.max()) + 1
-    whole = len(values) == count * len(known)
-    if whole and len(np.unique(items * len(known) + columns)) == len(values):
+    whole = len(values) == count * len(distinct_days)
+    if whole and len(np.unique(items * len(distinct_days) + columns)) == len(values):
         totals = np.bincount(columns, weights=values)
-        return known, totals / count - values.mean()
+        return distinct_days, totals / count - values.mean()
     from scipy import sparse  # takes 0.2 s to load, and whole tables do not need it
     from scipy.sparse import linalg
 
@@ -114,7 +114,7 @@ def adjust_for_items(
             np.ones(2 * len(values)),
             (np.concatenate([rows, rows]), np.concatenate([items, count + columns])),
         ),
-        shape=(len(values), count + len(known)),
+        shape=(len(values), count + len(distinct_days)),
     ).tocsr()
     solved = linalg.lsqr(design, values - values.mean(), atol=1e-10, btol=1e-10)[0]
-    return known, np.asarray(solved[count:], dtype=float)
+    return distinct_days, np.asarray(solved[count:], dtype=float)

@@ -122,13 +122,13 @@ def collect_points(
     """
     executions = [_read_execution(row) for row in rows]
     tests: dict[str, list[_Execution]] = defaultdict(list)
-    for one in executions:
-        tests[one.sample.test_name].append(one)
+    for execution in executions:
+        tests[execution.sample.test_name].append(execution)
     points = []
-    for test, own in tests.items():
-        control = controls.get(test) or _choose_control(own, default_control)
+    for test, of_test in tests.items():
+        control = controls.get(test) or _choose_control(of_test, default_control)
         if control:
-            points += list(_collect_of_test(own, control))
+            points += list(_collect_of_test(of_test, control))
     return points
 
 
@@ -156,52 +156,52 @@ def _read_execution(row: Mapping[str, Any]) -> _Execution:
     )
 
 
-def _choose_control(executions: Sequence[_Execution], wanted: str) -> str:
+def _choose_control(executions: Sequence[_Execution], preferred: str) -> str:
     """Choose the release that shares most jobs with another one; of equals the oldest."""
     jobs: dict[str, set[str]] = defaultdict(set)
-    for one in executions:
-        if one.release:
-            jobs[one.sample.job_id].add(one.release)
+    for execution in executions:
+        if execution.release:
+            jobs[execution.sample.job_id].add(execution.release)
     shared = Counter(
         release for releases in jobs.values() if len(releases) > 1 for release in releases
     )
-    if wanted in shared:
-        return wanted
+    if preferred in shared:
+        return preferred
     by_age = sorted(shared, key=natural_sort_key)
     return max(by_age, key=shared.__getitem__, default="")
 
 
 def _collect_of_test(executions: Sequence[_Execution], control: str) -> Iterator[JobPoint]:
     works: dict[str, dict[str, list[_Execution]]] = defaultdict(lambda: defaultdict(list))
-    for one in executions:
-        works[comparison_key(one.sample, RELEASE_AXIS)][one.release].append(one)
+    for execution in executions:
+        works[comparison_key(execution.sample, RELEASE_AXIS)][execution.release].append(execution)
     for work, releases in works.items():
         if control not in releases:
             continue
         for metric in HEADLINE_METRICS:
             yield from _collect_levels(work, metric, control, releases[control])
-            for release, others in releases.items():
+            for release, of_release in releases.items():
                 if release != control:
-                    yield from _collect_ratios(work, metric, control, releases[control], others)
+                    yield from _collect_ratios(work, metric, control, releases[control], of_release)
 
 
 def _collect_levels(
     work: str, metric: str, control: str, executions: Sequence[_Execution]
 ) -> Iterator[JobPoint]:
     jobs = _first_of_jobs(executions)
-    values, _ = collect_job_values((one.sample for one in executions), metric)
-    for found in values:
-        one = jobs[found.job_id]
+    values, _ = collect_job_values((execution.sample for execution in executions), metric)
+    for job_value in values:
+        first = jobs[job_value.job_id]
         series = make_series(
             SeriesKind.LEVEL,
             metric,
-            one.sample.test_name,
+            first.sample.test_name,
             control,
-            _find_place(one),
+            _find_place(first),
             work=work,
-            host=found.host,
+            host=job_value.host,
         )
-        yield JobPoint(series, one.day, math.log(found.value), one.context)
+        yield JobPoint(series, first.day, math.log(job_value.value), first.context)
 
 
 def _collect_ratios(
@@ -213,34 +213,36 @@ def _collect_ratios(
 ) -> Iterator[JobPoint]:
     jobs = _first_of_jobs(executions)
     pairs, _ = pair_jobs(
-        (one.sample for one in controls), (one.sample for one in executions), metric
+        (execution.sample for execution in controls),
+        (execution.sample for execution in executions),
+        metric,
     )
-    for found in pairs:
-        one = jobs[found.job_id]
+    for pair in pairs:
+        first = jobs[pair.job_id]
         series = make_series(
             SeriesKind.RATIO,
             metric,
-            one.sample.test_name,
+            first.sample.test_name,
             control,
-            _find_place(one, one.release),
+            _find_place(first, first.release),
             work=work,
         )
-        yield JobPoint(series, one.day, found.d, one.context)
+        yield JobPoint(series, first.day, pair.d, first.context)
 
 
 def _first_of_jobs(executions: Iterable[_Execution]) -> dict[str, _Execution]:
     """Map each job to its first execution: a job that crosses midnight belongs to one day."""
-    found: dict[str, _Execution] = {}
-    for one in executions:
-        known = found.get(one.sample.job_id)
-        if known is None or one.day < known.day:
-            found[one.sample.job_id] = one
-    return found
+    firsts: dict[str, _Execution] = {}
+    for execution in executions:
+        earliest = firsts.get(execution.sample.job_id)
+        if earliest is None or execution.day < earliest.day:
+            firsts[execution.sample.job_id] = execution
+    return firsts
 
 
-def _find_place(one: _Execution, release: str = "") -> SeriesPlace:
-    sample = one.sample
-    return SeriesPlace(sample.site, sample.storage_site, sample.door, release, one.label)
+def _find_place(execution: _Execution, release: str = "") -> SeriesPlace:
+    sample = execution.sample
+    return SeriesPlace(sample.site, sample.storage_site, sample.door, release, execution.label)
 
 
 def average_points(
@@ -254,7 +256,7 @@ def average_points(
         groups[point.series.id, point.day].append(point)
     days = []
     for (identity, day), jobs in groups.items():
-        values = np.array([one.value for one in jobs])
+        values = np.array([job.value for job in jobs])
         mean = float(values.mean())
         squares = float(((values - mean) ** 2).sum())
         context = json.dumps(_usual_context(jobs), sort_keys=True)
@@ -264,10 +266,10 @@ def average_points(
 
 def _usual_context(jobs: Sequence[JobPoint]) -> Context:
     values: dict[str, Counter[str]] = defaultdict(Counter)
-    for one in jobs:
-        for aspect, value in one.context.items():
+    for point in jobs:
+        for aspect, value in point.context.items():
             values[aspect][value] += 1
-    return {aspect: min(found, key=lambda v: (-found[v], v)) for aspect, found in values.items()}
+    return {aspect: min(counts, key=lambda v: (-counts[v], v)) for aspect, counts in values.items()}
 
 
 def build_families(
@@ -283,21 +285,25 @@ def build_families(
             by_id[row.series_id][day.toordinal()] = row
     families: dict[SeriesFamily, list[DailySeries]] = defaultdict(list)
     levels: dict[tuple[SeriesFamily, SeriesPlace], list[LevelDay]] = defaultdict(list)
-    for one in series:
-        if one.id not in by_id or one.kind not in tuple(SeriesKind):
+    for watched in series:
+        if watched.id not in by_id or watched.kind not in tuple(SeriesKind):
             continue
-        family = SeriesFamily(SeriesKind(one.kind), one.metric, one.test_name, one.control)
-        place = SeriesPlace(one.site, one.storage_site, one.door, one.release, one.variant_label)
-        own = by_id[one.id]
-        contexts = {day: _parse_context(row) for day, row in own.items()}
+        family = SeriesFamily(
+            SeriesKind(watched.kind), watched.metric, watched.test_name, watched.control
+        )
+        place = SeriesPlace(
+            watched.site, watched.storage_site, watched.door, watched.release, watched.variant_label
+        )
+        rows = by_id[watched.id]
+        contexts = {day: _parse_context(row) for day, row in rows.items()}
         if family.kind is SeriesKind.RATIO:
-            values = {day: row.value for day, row in own.items()}
-            families[family].append(DailySeries.from_days(one.id, place, values, contexts))
+            values = {day: row.value for day, row in rows.items()}
+            families[family].append(DailySeries.from_days(watched.id, place, values, contexts))
         else:
-            door = SeriesPlace(one.site, one.storage_site, one.door)
+            door = SeriesPlace(watched.site, watched.storage_site, watched.door)
             levels[family, door] += [
-                LevelDay(one.work, one.host, day, row.value, contexts[day])
-                for day, row in own.items()
+                LevelDay(watched.work, watched.host, day, row.value, contexts[day])
+                for day, row in rows.items()
             ]
     for (family, door), items in levels.items():
         families[family].append(_pool_levels(door, items))

@@ -79,18 +79,20 @@ _PREFERRED: Mapping[frozenset[Attribution], Attribution] = MappingProxyType(
 
 def group_series(series: Collection[DailySeries], kind: SeriesKind) -> list[SeriesGroup]:
     """List the groups that may explain a step."""
-    found: dict[tuple[Attribution, str], set[str]] = defaultdict(set)
-    for one in series:
-        place = one.place
-        found[Attribution.SITE, place.site].add(one.identity)
-        found[Attribution.STORAGE, place.storage_site].add(one.identity)
-        found[Attribution.STORAGE, f"{place.storage_site} / {place.door}"].add(one.identity)
-        found[Attribution.CENTRAL, ""].add(one.identity)
+    members_by_subject: dict[tuple[Attribution, str], set[str]] = defaultdict(set)
+    for member in series:
+        place = member.place
+        members_by_subject[Attribution.SITE, place.site].add(member.identity)
+        members_by_subject[Attribution.STORAGE, place.storage_site].add(member.identity)
+        members_by_subject[Attribution.STORAGE, f"{place.storage_site} / {place.door}"].add(
+            member.identity
+        )
+        members_by_subject[Attribution.CENTRAL, ""].add(member.identity)
         if kind is SeriesKind.RATIO:
-            found[Attribution.RELEASE, place.release].add(one.identity)
+            members_by_subject[Attribution.RELEASE, place.release].add(member.identity)
     return [
         SeriesGroup(attribution, subject, frozenset(members))
-        for (attribution, subject), members in sorted(found.items())
+        for (attribution, subject), members in sorted(members_by_subject.items())
     ]
 
 
@@ -108,30 +110,30 @@ def explain_step(
     Returns:
         None where no series has enough days around the step.
     """
-    steps = list(filter(None, (_measure_step(one, day) for one in series)))
+    steps = list(filter(None, (_measure_step(member, day) for member in series)))
     by_members = _group_by_members(groups, frozenset(step.identity for step in steps))
     if not by_members:
         return None
     misfits = {members: _misfit(steps, members) for members in by_members}
     best = min(misfits, key=misfits.__getitem__)
-    lead = min((one for members, one in misfits.items() if members != best), default=math.inf)
+    lead = min((misfit for members, misfit in misfits.items() if members != best), default=math.inf)
     unknown = SeriesGroup(Attribution.UNKNOWN, "", affected)
     if lead - misfits[best] < MIN_LEAD or not _take_part(steps, best):
         return Explanation(unknown, {}, steps)
     same = by_members[best]
-    equivalent = {one.attribution: one.subject for one in reversed(same)}
+    equivalent = {group.attribution: group.subject for group in reversed(same)}
     return Explanation(_choose_group(same, equivalent) or unknown, equivalent, steps)
 
 
 def _group_by_members(
-    groups: Iterable[SeriesGroup], known: frozenset[str]
+    groups: Iterable[SeriesGroup], measured: frozenset[str]
 ) -> Mapping[frozenset[str], Sequence[SeriesGroup]]:
     """Collect groups with the same known members, which the data cannot tell apart."""
-    found: dict[frozenset[str], list[SeriesGroup]] = defaultdict(list)
+    groups_by_members: dict[frozenset[str], list[SeriesGroup]] = defaultdict(list)
     for group in groups:
-        if members := group.members & known:
-            found[members].append(group)
-    return found
+        if members := group.members & measured:
+            groups_by_members[members].append(group)
+    return groups_by_members
 
 
 def _choose_group(
@@ -139,21 +141,21 @@ def _choose_group(
 ) -> SeriesGroup | None:
     """Choose among groups with the same members; None where they mean different things."""
     kinds = frozenset(equivalent)
-    wanted = next(iter(kinds)) if len(kinds) == 1 else _PREFERRED.get(kinds)
+    kind = next(iter(kinds)) if len(kinds) == 1 else _PREFERRED.get(kinds)
     # The first of a kind is the whole storage, the second its only door.
-    chosen = next((one for one in same if one.attribution is wanted), None)
+    chosen = next((group for group in same if group.attribution is kind), None)
     if chosen is not None:
         return chosen
-    members = frozenset[str]().union(*(one.members for one in same))
+    members = frozenset[str]().union(*(group.members for group in same))
     return SeriesGroup(Attribution.UNKNOWN, "", members)
 
 
-def _measure_step(one: DailySeries, day: int) -> MemberStep | None:
-    index = int(np.searchsorted(one.days, day))
-    first = int(np.searchsorted(one.days, day - WINDOW_DAYS))
-    last = int(np.searchsorted(one.days, day + WINDOW_DAYS))
-    estimate = estimate_step(one.values, first, index, last)
-    return MemberStep(one.identity, estimate.mean, estimate.se) if estimate else None
+def _measure_step(series: DailySeries, day: int) -> MemberStep | None:
+    index = int(np.searchsorted(series.days, day))
+    first = int(np.searchsorted(series.days, day - WINDOW_DAYS))
+    last = int(np.searchsorted(series.days, day + WINDOW_DAYS))
+    estimate = estimate_step(series.values, first, index, last)
+    return MemberStep(series.identity, estimate.mean, estimate.se) if estimate else None
 
 
 def _misfit(steps: Sequence[MemberStep], members: frozenset[str]) -> float:

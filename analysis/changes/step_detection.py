@@ -65,7 +65,7 @@ def find_steps(days: npt.NDArray[np.int64], values: Values, level: float) -> lis
     breaks = find_breaks(values)
     while breaks:
         steps = list(_estimate_steps(days, values, breaks))
-        weakest = max(steps, key=lambda one: _adjust_p(one, len(values)))
+        weakest = max(steps, key=lambda step: _adjust_p(step, len(values)))
         if _adjust_p(weakest, len(values)) <= level:
             return steps
         breaks.remove(weakest.index)
@@ -81,8 +81,8 @@ def is_seconded(days: npt.NDArray[np.int64], values: Values, day: int) -> bool:
     if len(values) < 2 * MIN_DAYS or spread <= MIN_SPREAD:
         return False
     scaled = (values - np.median(values)) / spread
-    found = _run_kernel(scaled, SECOND_PENALTY, "rbf", {"gamma": 1 / (2 * SECOND_WIDTH**2)})
-    return any(abs(int(days[place]) - day) <= DAY_TOLERANCE for place in found)
+    places = _run_kernel(scaled, SECOND_PENALTY, "rbf", {"gamma": 1 / (2 * SECOND_WIDTH**2)})
+    return any(abs(int(days[place]) - day) <= DAY_TOLERANCE for place in places)
 
 
 def estimate_step(values: Values, first: int, index: int, last: int) -> Estimate | None:
@@ -155,6 +155,6 @@ def _correlation_factor(residuals: Values) -> float:
     """Return the factor on the variance of a mean of days whose neighbors are correlated."""
     total = float(residuals @ residuals)
     # The fitted means make the estimate too small by about one part in the number of days.
-    found = float(residuals[1:] @ residuals[:-1]) / total + 2 / len(residuals)
-    correlation = min(max(found, 0.0), _MAX_CORRELATION)
+    estimate = float(residuals[1:] @ residuals[:-1]) / total + 2 / len(residuals)
+    correlation = min(max(estimate, 0.0), _MAX_CORRELATION)
     return (1 + correlation) / (1 - correlation)

@@ -124,15 +124,15 @@ def build_digest(
     """
     start_us = _start_us(first)
     end_us = start_us + 7 * DAY_US
-    own = [one for one in changes if start_us <= one.found_us < end_us]
+    found_in_week = [change for change in changes if start_us <= change.found_us < end_us]
     slower: list[ChangePointRow] = []
     faster: list[ChangePointRow] = []
     provisional: list[ChangePointRow] = []
-    for one in own:
-        if one.state == ChangeState.PROVISIONAL:
-            provisional.append(one)
-        elif one.state == ChangeState.CONFIRMED:
-            (slower if is_regression(one) else faster).append(one)
+    for change in found_in_week:
+        if change.state == ChangeState.PROVISIONAL:
+            provisional.append(change)
+        elif change.state == ChangeState.CONFIRMED:
+            (slower if is_regression(change) else faster).append(change)
     return WeeklyDigest(
         first,
         (
@@ -188,10 +188,20 @@ def _describe_states(rows: Sequence[StatusChangeRow]) -> str:
 
 def _build_section(title: str, changes: Sequence[ChangePointRow], empty: str) -> DigestSection:
     groups: dict[tuple[object, ...], list[ChangePointRow]] = {}
-    for one in sorted(changes, key=lambda change: (-abs(change.effect), change.metric)):
-        subject = (one.kind, one.test_name, one.control, one.attribution, one.subject)
-        key = (*subject, one.day) if one.subject or one.attribution == "central" else (one.id,)
-        groups.setdefault(key, []).append(one)
+    for change in sorted(changes, key=lambda change: (-abs(change.effect), change.metric)):
+        subject = (
+            change.kind,
+            change.test_name,
+            change.control,
+            change.attribution,
+            change.subject,
+        )
+        key = (
+            (*subject, change.day)
+            if change.subject or change.attribution == "central"
+            else (change.id,)
+        )
+        groups.setdefault(key, []).append(change)
     lines = [
         DigestLine(_describe_group(group), f"/changes/{quote(group[0].id, safe='')}")
         for group in groups.values()
@@ -202,10 +212,10 @@ def _build_section(title: str, changes: Sequence[ChangePointRow], empty: str) ->
 def _describe_group(group: Sequence[ChangePointRow]) -> str:
     first = group[0]
     sizes = ", ".join(
-        f"{describe_quantity(one)} {format_effect(one.effect)} ({format_interval(one)})"
-        for one in group
+        f"{describe_quantity(change)} {format_effect(change.effect)} ({format_interval(change)})"
+        for change in group
     )
-    causes = dict.fromkeys(one.cause for one in group if one.cause)
+    causes = dict.fromkeys(change.cause for change in group if change.cause)
     cause = f"; changed on that day: {'; '.join(causes)}" if causes else ""
     name = name_subject(first)
     return f"{name[0].upper()}{name[1:]} since {format_day(first.day)}, test {first.test_name}: {sizes}{cause}"
