@@ -15,8 +15,8 @@ def check_controls(
     samples: Iterable[Sample], jobs: Collection[str], axis: str
 ) -> tuple[ControlCheck, ...]:
     """Check the controls of some jobs, for each headline metric that they recorded."""
-    controls = [one for one in samples if one.kind == CONTROL and one.job_id in jobs]
-    bases = {str(one.axis_value(axis)) for one in controls}
+    controls = [sample for sample in samples if sample.kind == CONTROL and sample.job_id in jobs]
+    bases = {str(sample.axis_value(axis)) for sample in controls}
     base = bases.pop() if len(bases) == 1 else ""
     checks = []
     for metric in HEADLINE_METRICS:
@@ -27,9 +27,9 @@ def check_controls(
 
 def _select_ratios(controls: Iterable[Sample], metric: str) -> list[float]:
     return [
-        one.launch_ratios[metric]
-        for one in controls
-        if metric in one.launch_ratios and not one.reason_unusable(metric)
+        control.launch_ratios[metric]
+        for control in controls
+        if metric in control.launch_ratios and not control.reason_unusable(metric)
     ]
 
 

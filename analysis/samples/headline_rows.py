@@ -48,11 +48,13 @@ def load_headline_rows(
     """
     stated = _parse_plans(campaign_queries.fetch_plans_with_own_metrics(store))
     metrics = {metric for statement in stated.values() for metric in statement.headline}
-    added = [one.name for one in metrics if not one.figure and one.name in METRICS_BY_NAME]
-    wanted = tuple(dict.fromkeys((*columns, *sorted(added))))
+    added = [
+        metric.name for metric in metrics if not metric.figure and metric.name in METRICS_BY_NAME
+    ]
+    requested = tuple(dict.fromkeys((*columns, *sorted(added))))
     with store.snapshot() as snapshot:
         rows: list[Row] = []
-        for measured in snapshot.measurements(selection, wanted):
+        for measured in snapshot.measurements(selection, requested):
             rows.append(measured)
             if len(rows) % _PROGRESS_ROWS == 0:
                 on_progress(len(rows))
@@ -125,31 +127,31 @@ class _Statement:
 
 def _parse_plans(plans: Iterable[tuple[str, str]]) -> dict[str, _Statement]:
     """Map campaigns, the newest first, to statements; names that are unknown here are left out."""
-    found = {}
+    statements = {}
     for campaign, plan in plans:
         definition = json.loads(plan).get("definition", {})
-        own = {
-            name: MetricDeclaration(one.get("unit", "1"), one.get("better", ""))
-            for name, one in definition.get("metrics", {}).items()
+        declared = {
+            name: MetricDeclaration(metric.get("unit", "1"), metric.get("better", ""))
+            for name, metric in definition.get("metrics", {}).items()
         }
-        headline = tuple(_parse_names(definition, own))
+        headline = tuple(_parse_names(definition, declared))
         exact = {
-            name: own[name].better
-            for name, one in definition.get("metrics", {}).items()
-            if one.get("exact") and name not in METRICS_BY_NAME
+            name: declared[name].better
+            for name, metric in definition.get("metrics", {}).items()
+            if metric.get("exact") and name not in METRICS_BY_NAME
         }
         if headline or exact:
-            found[campaign] = _Statement(headline, exact)
-    return found
+            statements[campaign] = _Statement(headline, exact)
+    return statements
 
 
 def _parse_names(
-    definition: Mapping[str, Any], own: Mapping[str, MetricDeclaration]
+    definition: Mapping[str, Any], declared: Mapping[str, MetricDeclaration]
 ) -> Iterator[HeadlineMetric]:
     is_load = definition.get("load") is not None
     for name in definition.get("headline", ()):
         try:
-            yield find_headline_metric(name, own, is_load=is_load)
+            yield find_headline_metric(name, declared, is_load=is_load)
         except (KeyError, ValueError):  # stated in another version
             continue
 
@@ -162,11 +164,11 @@ def _find_statements(
     for row in rows:
         if row["campaign_id"] in stated:
             tests.setdefault(row["campaign_id"], set()).add(row["test_hash"])
-    found: dict[str, _Statement] = {}
+    statements: dict[str, _Statement] = {}
     for campaign, statement in stated.items():
         for test in tests.get(campaign, ()):
-            found.setdefault(test, statement)
-    return found
+            statements.setdefault(test, statement)
+    return statements
 
 
 def _add_statements(rows: Iterable[Row], statements: Mapping[str, _Statement]) -> list[Row]:
@@ -184,14 +186,14 @@ def _add_own_metrics(
     snapshot: DatabaseSnapshot, selection: Selection, owners: Sequence[Row]
 ) -> None:
     by_id = {row["measurement_id"]: row for row in owners}
-    names = {one.name for row in owners for one in row.get("headline", ())}
+    names = {metric.name for row in owners for metric in row.get("headline", ())}
     names |= {name for row in owners for name in row["exact_metrics"]}
     names -= METRICS_BY_NAME.keys()
     if not names:
         return
-    for one in snapshot.extras(selection):
-        if one.name in names and one.measurement_id in by_id:
-            by_id[one.measurement_id][one.name] = one.value
+    for extra in snapshot.extras(selection):
+        if extra.name in names and extra.measurement_id in by_id:
+            by_id[extra.measurement_id][extra.name] = extra.value
 
 
 @dataclass(frozen=True)
@@ -209,21 +211,23 @@ class _OperationsOfRow:
 def _fetch_client_operations(
     snapshot: DatabaseSnapshot, selection: Selection
 ) -> Mapping[str, Mapping[str, OperationGroup]]:
-    found: dict[str, dict[str, OperationGroup]] = defaultdict(dict)
+    operations: dict[str, dict[str, OperationGroup]] = defaultdict(dict)
     for group in fetch_operations(snapshot, selection, key=lambda row: row["measurement_id"]):
         if group.side == CLIENT:
-            found[str(group.key)][group.operation] = group
-    return found
+            operations[str(group.key)][group.operation] = group
+    return operations
 
 
 def _add_figures(snapshot: DatabaseSnapshot, selection: Selection, owners: Sequence[Row]) -> None:
-    owners = [row for row in owners if any(one.figure for one in row.get("headline", ()))]
+    owners = [row for row in owners if any(metric.figure for metric in row.get("headline", ()))]
     if not owners:
         return
     campaigns = tuple(dict.fromkeys(str(row["campaign_id"]) for row in owners))
-    found = _fetch_client_operations(snapshot, Selection(campaigns, selection.conditions))
+    operations_by_id = _fetch_client_operations(
+        snapshot, Selection(campaigns, selection.conditions)
+    )
     for row in owners:
-        operations = _OperationsOfRow(found.get(row["measurement_id"], {}))
+        operations = _OperationsOfRow(operations_by_id.get(row["measurement_id"], {}))
         for metric in row["headline"]:
             if metric.figure:
                 row[metric.name] = operations.find_value(metric)

@@ -125,7 +125,7 @@ def pair_jobs(
             left_out[UNPAIRED_EXECUTION] += len(usable_a) + len(usable_b)
     through_base = not whole
     whole = whole or list(_pair_through_base(lone, metric))
-    jobs = select_last_attempts(whole, lambda one: (one.a[0].job_id, one.a[0].attempt))
+    jobs = select_last_attempts(whole, lambda round_: (round_.a[0].job_id, round_.a[0].attempt))
     pairs = [
         replace(_make_pair(rounds_of, metric), through_base=through_base)
         for rounds_of in jobs.values()
@@ -154,7 +154,7 @@ def _pair_through_base(
 
 
 def _count_executions(rounds: Iterable[_Round]) -> int:
-    return sum(len(one.executions) for one in rounds)
+    return sum(len(round_.executions) for round_ in rounds)
 
 
 def collect_job_values(
@@ -188,35 +188,35 @@ def select_last_attempts(
         of: job and attempt of one.
     """
     jobs: dict[str, dict[int, list[T]]] = defaultdict(lambda: defaultdict(list))
-    for one in executions:
-        job, attempt = of(one)
-        jobs[job][attempt].append(one)
+    for execution in executions:
+        job, attempt = of(execution)
+        jobs[job][attempt].append(execution)
     return {job: attempts[max(attempts)] for job, attempts in sorted(jobs.items())}
 
 
 def _select_usable(samples: Iterable[Sample], metric: str, left_out: Counter[str]) -> list[Sample]:
-    kept = []
+    usable = []
     for sample in samples:
         reason = sample.reason_unusable(metric)
         if reason:
             left_out[reason] += 1
         else:
-            kept.append(sample)
-    return kept
+            usable.append(sample)
+    return usable
 
 
 def _make_pair(rounds: Sequence[_Round], metric: str) -> JobPair:
-    launches = [one for one in rounds if one.ratio is not None]
+    launches = [round_ for round_ in rounds if round_.ratio is not None]
     counted = launches or rounds
-    ratios = tuple(one.ratio for one in launches if one.ratio is not None)
-    executions = [sample for one in counted for sample in one.executions]
+    ratios = tuple(round_.ratio for round_ in launches if round_.ratio is not None)
+    executions = [sample for round_ in counted for sample in round_.executions]
     return JobPair(
         job_id=executions[0].job_id,
         campaign_id=min(sample.campaign_id for sample in executions),
         host=_first_host(executions),
         rounds=len(counted),
-        a=fmean(sample.metrics[metric] for one in counted for sample in one.a),
-        b=fmean(sample.metrics[metric] for one in counted for sample in one.b),
+        a=fmean(sample.metrics[metric] for round_ in counted for sample in round_.a),
+        b=fmean(sample.metrics[metric] for round_ in counted for sample in round_.b),
         d=fmean(ratios) if ratios else _find_median_ratio(rounds, metric),
         cpu_s=_sum_smaller_cpu(counted),
         launches=ratios,
@@ -226,16 +226,16 @@ def _make_pair(rounds: Sequence[_Round], metric: str) -> JobPair:
 def _find_median_ratio(rounds: Sequence[_Round], metric: str) -> float:
     """Find the median over rounds of ln(B/A) of sequential executions, each side's median of a round."""
     return median(
-        math.log(median(sample.metrics[metric] for sample in one.b))
-        - math.log(median(sample.metrics[metric] for sample in one.a))
-        for one in rounds
+        math.log(median(sample.metrics[metric] for sample in round_.b))
+        - math.log(median(sample.metrics[metric] for sample in round_.a))
+        for round_ in rounds
     )
 
 
 def _sum_smaller_cpu(rounds: Sequence[_Round]) -> float | None:
     """Return the loops' CPU seconds on the side with less; None if a side's are not known."""
-    a = _sum_loop_cpu([sample for one in rounds for sample in one.a])
-    b = _sum_loop_cpu([sample for one in rounds for sample in one.b])
+    a = _sum_loop_cpu([sample for round_ in rounds for sample in round_.a])
+    b = _sum_loop_cpu([sample for round_ in rounds for sample in round_.b])
     return None if a is None or b is None else min(a, b)
 
 
@@ -255,6 +255,6 @@ def _first_host(samples: Sequence[Sample]) -> str:
 
 def _sum_loop_cpu(samples: Sequence[Sample]) -> float | None:
     """Return the CPU seconds of all loops; None where one of them is missing or impossible."""
-    found = [sample.loop_cpu_s for sample in samples]
-    times = [seconds for seconds in found if seconds is not None and is_possible_time(seconds)]
-    return math.fsum(times) if len(times) == len(found) else None
+    recorded = [sample.loop_cpu_s for sample in samples]
+    times = [seconds for seconds in recorded if seconds is not None and is_possible_time(seconds)]
+    return math.fsum(times) if len(times) == len(recorded) else None

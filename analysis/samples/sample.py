@@ -175,7 +175,7 @@ class Sample:
             dirty=bool(row["dirty"]),
             plausible=bool(row["plausible"]),
             loop_cpu_s=_sum_pass_cpu(row),
-            metrics=_select_recorded(row, {one.name: one.name for one in headline}),
+            metrics=_select_recorded(row, {metric.name: metric.name for metric in headline}),
             build=build,
             checksum_version=row.get("checksum_version") or 0,
             content_hash=row.get("content_hash") or "",
@@ -218,8 +218,8 @@ class Sample:
 
 def _select_recorded(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, float]:
     """Select the recorded values of some columns, by the names that are mapped to them."""
-    found = {name: row.get(column) for name, column in columns.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {name: row.get(column) for name, column in columns.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _sum_pass_cpu(row: Mapping[str, Any]) -> float | None:
@@ -292,9 +292,9 @@ def find_varying_axes(variants: Iterable[Variant]) -> dict[str, list[Scalar]]:
         for axis, value in variant.values:
             values.setdefault(axis, set()).add(value)
     return {
-        axis: sorted(found, key=natural_sort_key)
-        for axis, found in values.items()
-        if len(found) > 1
+        axis: sorted(axis_values, key=natural_sort_key)
+        for axis, axis_values in values.items()
+        if len(axis_values) > 1
     }
 
 
@@ -326,7 +326,11 @@ def unify_hosts(samples: Iterable[Sample]) -> list[Sample]:
     for sample in samples:
         if sample.machine:
             hosts.setdefault((sample.site, sample.machine), set()).add(sample.host)
-    names = {machine: min(own) for machine, own in hosts.items() if len(own) > 1}
+    names = {
+        machine: min(hosts_of_machine)
+        for machine, hosts_of_machine in hosts.items()
+        if len(hosts_of_machine) > 1
+    }
     return [
         replace(sample, host=names[sample.site, sample.machine])
         if (sample.site, sample.machine) in names
@@ -392,11 +396,11 @@ def find_axis_value(samples: Iterable[Sample], axis: str, text: str) -> Scalar:
     for value in present:
         if matches_value(text, value):
             return value
-    known = ", ".join(str(value) for value in sorted(present, key=natural_sort_key))
+    listed = ", ".join(str(value) for value in sorted(present, key=natural_sort_key))
     raise NothingToDoError(
         f"no measurement has {axis}={text}",
         where="compare",
-        hint=f"Values present: {known or 'none'}.",
+        hint=f"Values present: {listed or 'none'}.",
     )
 
 

@@ -118,8 +118,8 @@ def estimate_unpaired(a: Sequence[float], b: Sequence[float]) -> Estimate | None
     any one unit.
     """
     sides = [estimate_mean([math.log(value) for value in side]) for side in (a, b)]
-    known = [side for side in sides if side is not None]
-    return combine_estimates(known, (-1.0, 1.0)) if len(known) == len(sides) else None
+    estimates = [side for side in sides if side is not None]
+    return combine_estimates(estimates, (-1.0, 1.0)) if len(estimates) == len(sides) else None
 
 
 def has_enough_jobs(jobs_per_host: Collection[int]) -> bool:
@@ -145,8 +145,8 @@ def estimate_over_hosts(by_host: Mapping[str, Sequence[float]]) -> Estimate | No
     if len(by_host) >= MIN_HOSTS:
         return estimate_mean([fmean(values) for values in by_host.values()])
     parts = [estimate_mean(values) for _, values in sorted(by_host.items())]
-    known = [part for part in parts if part is not None]
-    return average_estimates(known) if len(known) == len(parts) else None
+    estimates = [part for part in parts if part is not None]
+    return average_estimates(estimates) if len(estimates) == len(parts) else None
 
 
 @dataclass(frozen=True)
@@ -178,11 +178,11 @@ def pool_estimates(groups: Sequence[Sequence[Estimate]]) -> PooledEstimate | Non
     if len(sites) < 2:
         return None
     separate = [average_estimates(group) for group in groups]
-    over_sites = estimate_mean([one.mean for one in separate])
+    over_sites = estimate_mean([estimate.mean for estimate in separate])
     if len(separate) < MIN_SITES or over_sites is None:
         return PooledEstimate(average_estimates(sites), len(separate))
     between = len(separate) * over_sites.se**2
-    tau = math.sqrt(max(between - fmean(one.se**2 for one in separate), 0.0))
+    tau = math.sqrt(max(between - fmean(estimate.se**2 for estimate in separate), 0.0))
     one_more = Estimate(over_sites.mean, math.hypot(tau, over_sites.se), over_sites.df)
     return PooledEstimate(over_sites, len(separate), tau, one_more.interval())
 
@@ -268,9 +268,9 @@ def judge_family(
         looks: number of looks at the data that share the error rate, of which this is one; see
             :class:`~treehammer.analysis.statistics.sequential.SequentialPlan`.
     """
-    relevant = adjust_for_looks([one.p_beyond(delta) for one in estimates], adjust, looks)
-    same = adjust_for_looks([one.p_within(delta) for one in estimates], adjust, looks)
-    different = adjust_for_looks([one.p for one in estimates], adjust, looks)
+    relevant = adjust_for_looks([estimate.p_beyond(delta) for estimate in estimates], adjust, looks)
+    same = adjust_for_looks([estimate.p_within(delta) for estimate in estimates], adjust, looks)
+    different = adjust_for_looks([estimate.p for estimate in estimates], adjust, looks)
     return [
         _judge_estimate(*tests) for tests in zip(estimates, relevant, same, different, strict=True)
     ]

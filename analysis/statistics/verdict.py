@@ -174,7 +174,7 @@ class VerdictEvidence:
         Values that both sides have, which are most of it, are kept once, as ``of_both``.
         """
         defaults = asdict(VerdictEvidence())
-        document = {name: one for name, one in asdict(self).items() if one != defaults[name]}
+        document = {name: value for name, value in asdict(self).items() if value != defaults[name]}
         if both := dict(self.of_a.items() & self.of_b.items()):
             document[_BOTH_SIDES] = both
             for side in _SIDES:
