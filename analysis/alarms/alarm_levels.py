@@ -122,13 +122,13 @@ class SubjectState:
             "rule": self.rule,
             "evidence": self.evidence,
             "details": list(self.details),
-            "figures": [asdict(one) for one in self.figures],
+            "figures": [asdict(figure) for figure in self.figures],
         }
 
 
 def worst_level(*levels: AlarmLevel) -> AlarmLevel:
     """Return the worst of some states; OK without any."""
-    return max(levels, key=lambda one: one.rank, default=AlarmLevel.OK)
+    return max(levels, key=lambda level: level.rank, default=AlarmLevel.OK)
 
 
 def judge_figure(figure: AlarmFigure) -> AlarmLevel:

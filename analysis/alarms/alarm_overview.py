@@ -252,10 +252,10 @@ def require_measured_release(store: Store, name: str) -> None:
     Raises:
         NothingToDoError: it never was; names the nearest release.
     """
-    known = ReleaseCheckTable(store).list_measured_releases()
-    if name not in known:
+    releases = ReleaseCheckTable(store).list_measured_releases()
+    if name not in releases:
         raise NothingToDoError(
-            f"ROOT {name[:100]!r} was never measured", hint=suggest_word(name, known)
+            f"ROOT {name[:100]!r} was never measured", hint=suggest_word(name, releases)
         )
 
 
@@ -276,19 +276,19 @@ def build_monit_documents(
     return [
         {
             "producer": producer,
-            "type": f"{one.kind}_status",
+            "type": f"{subject.kind}_status",
             "type_prefix": "raw",
             "timestamp": now_us // 1000,
-            "_id": hash_identity(producer, one.kind, one.name, now_us // 1000),
-            "name": one.name,
-            "status": one.level.value,
-            "status_code": one.level.code,
-            "summary": one.summary,
-            "details": "\n".join(one.details),
-            "since": None if one.since_us is None else one.since_us // 1000,
-            "rule": one.rule,
-            "evidence": one.evidence,
-            **{f"figure_{figure.name}": figure.value for figure in one.figures},
+            "_id": hash_identity(producer, subject.kind, subject.name, now_us // 1000),
+            "name": subject.name,
+            "status": subject.level.value,
+            "status_code": subject.level.code,
+            "summary": subject.summary,
+            "details": "\n".join(subject.details),
+            "since": None if subject.since_us is None else subject.since_us // 1000,
+            "rule": subject.rule,
+            "evidence": subject.evidence,
+            **{f"figure_{figure.name}": figure.value for figure in subject.figures},
         }
-        for one in subjects
+        for subject in subjects
     ]

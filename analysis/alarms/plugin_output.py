@@ -78,13 +78,17 @@ def _shorten(line: str) -> str:
 def _list_extras(subject: SubjectState) -> Sequence[str]:
     extras = [f"rule: {subject.rule}"] if subject.rule else []
     extras += [f"evidence: {subject.evidence}"] if subject.evidence else []
-    for one in subject.figures:
+    for figure in subject.figures:
         limits = [
-            f"{word} above {_format_number(limit)}{one.unit}"
-            for word, limit in (("warning", one.warning), ("critical", one.critical))
+            f"{word} above {_format_number(limit)}{figure.unit}"
+            for word, limit in (("warning", figure.warning), ("critical", figure.critical))
             if limit is not None
         ]
         if limits:
-            value = "unknown" if one.value is None else f"{_format_number(one.value)}{one.unit}"
-            extras.append(f"{one.name}: {value}; {', '.join(limits)}")
+            value = (
+                "unknown"
+                if figure.value is None
+                else f"{_format_number(figure.value)}{figure.unit}"
+            )
+            extras.append(f"{figure.name}: {value}; {', '.join(limits)}")
     return extras

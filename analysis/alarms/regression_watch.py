@@ -97,12 +97,12 @@ def requested_reruns(store: Store) -> list[RerunRequest]:
     checks = ReleaseCheckTable(store).list_checks(states=(CheckState.SUSPECTED,))
     return [
         RerunRequest(
-            one.id,
-            one.campaign_id,
-            one.reruns + 1,
-            f"confirm that {one.test_name} is slower with ROOT {one.b} than with {one.a}",
+            check.id,
+            check.campaign_id,
+            check.reruns + 1,
+            f"confirm that {check.test_name} is slower with ROOT {check.b} than with {check.a}",
         )
-        for one in reversed(checks)
+        for check in reversed(checks)
     ]
 
 
@@ -131,10 +131,10 @@ def judge_rerun(
         rows: verdicts of the rerun.
         reruns: number of reruns until now.
     """
-    again = [row.verdict for row in rows if _identify_row(row) in slower]
-    if Verdict.SLOWER in again:
+    verdicts = [row.verdict for row in rows if _identify_row(row) in slower]
+    if Verdict.SLOWER in verdicts:
         return CheckState.CONFIRMED
-    if again and all(verdict in (Verdict.SAME, Verdict.FASTER) for verdict in again):
+    if verdicts and all(verdict in (Verdict.SAME, Verdict.FASTER) for verdict in verdicts):
         return CheckState.REFUTED
     return CheckState.SUSPECTED if reruns < MAX_RERUNS else CheckState.UNDECIDED
 
@@ -145,12 +145,12 @@ def _check_campaign(
     """Compare each release of a campaign with its oldest one."""
     test_name = fetch_campaign(store, campaign_id).test_name
     releases = sorted(table.list_releases(campaign_id), key=natural_sort_key)
-    found = _compare_releases(store, campaign_id, releases, now_us)
-    if not found:
+    comparisons = _compare_releases(store, campaign_id, releases, now_us)
+    if not comparisons:
         state = CheckState.NOT_COMPARABLE
         return [_make_check(campaign_id, test_name, "", "", state, now_us)]
     checks = []
-    for comparison in found:
+    for comparison in comparisons:
         sides = str(comparison.query.a), str(comparison.query.b)
         check = _make_check(campaign_id, test_name, *sides, CheckState.CLEAR, now_us)
         state = _find_first_state(table, check, comparison)
@@ -159,30 +159,33 @@ def _check_campaign(
 
 
 def _find_first_state(
-    table: ReleaseCheckTable, check: ReleaseCheck, found: Comparison
+    table: ReleaseCheckTable, check: ReleaseCheck, comparison: Comparison
 ) -> CheckState:
-    if not found.regressed:
+    if not comparison.regressed:
         return CheckState.CLEAR
-    for one in table.list_checks(release=check.b):
-        if (one.test_name, one.a) == (check.test_name, check.a) and one.state != CheckState.KNOWN:
-            return CheckState.KNOWN if one.state in _OPEN_STATES else CheckState.SUSPECTED
+    for earlier in table.list_checks(release=check.b):
+        if (earlier.test_name, earlier.a) == (
+            check.test_name,
+            check.a,
+        ) and earlier.state != CheckState.KNOWN:
+            return CheckState.KNOWN if earlier.state in _OPEN_STATES else CheckState.SUSPECTED
     return CheckState.SUSPECTED
 
 
 def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck:
-    first = {
+    suspects = {
         _identify_row(row)
         for row in store.verdicts(check.comparison_id)
         if row.verdict == Verdict.SLOWER
     }
-    found = _compare_releases(store, check.rerun_id, (check.a, check.b), now_us)
-    rows = found[0].verdicts if found else ()
-    state = judge_rerun(first, rows, check.reruns)
-    after = replace(check, state=state, changed_us=now_us)
+    comparisons = _compare_releases(store, check.rerun_id, (check.a, check.b), now_us)
+    rows = comparisons[0].verdicts if comparisons else ()
+    state = judge_rerun(suspects, rows, check.reruns)
+    judged = replace(check, state=state, changed_us=now_us)
     # A suspicion keeps its first comparison, which the next rerun repeats.
     if state in (CheckState.CONFIRMED, CheckState.REFUTED):
-        after = _add_result(after, found[0], state)
-    return after
+        judged = _add_result(judged, comparisons[0], state)
+    return judged
 
 
 def _compare_releases(
@@ -193,18 +196,18 @@ def _compare_releases(
         return []
     selection = Selection((campaign_id,))
     rows = load_headline_rows(store, selection, SAMPLE_COLUMNS)
-    base, *others = releases
-    among = tuple(others) if len(others) > 1 else ()
-    questions = [
-        ComparisonQuery("root", base, b, DEFAULT_DELTA, selection, among=among) for b in others
+    base, *newer = releases
+    among = tuple(newer) if len(newer) > 1 else ()
+    queries = [
+        ComparisonQuery("root", base, b, DEFAULT_DELTA, selection, among=among) for b in newer
     ]
     try:
-        found = compare_together(map(Sample.from_row, rows), questions, now_us=now_us)
+        comparisons = compare_together(map(Sample.from_row, rows), queries, now_us=now_us)
     except NothingToDoError:
         return []
-    for one in found:
-        store.replace_comparison(one.query.id, one.pairs, one.verdicts)
-    return found
+    for comparison in comparisons:
+        store.replace_comparison(comparison.query.id, comparison.pairs, comparison.verdicts)
+    return comparisons
 
 
 def _make_check(
@@ -215,17 +218,17 @@ def _make_check(
     return replace(check, checked_us=now_us, changed_us=now_us)
 
 
-def _add_result(check: ReleaseCheck, found: Comparison, state: CheckState) -> ReleaseCheck:
-    rows: Sequence[VerdictRow] = select_headline(found.verdicts)
-    if found.regressed and all(row.verdict != Verdict.SLOWER for row in rows):
-        rows = found.of_series  # single sites alone are slower
+def _add_result(check: ReleaseCheck, comparison: Comparison, state: CheckState) -> ReleaseCheck:
+    rows: Sequence[VerdictRow] = select_headline(comparison.verdicts)
+    if comparison.regressed and all(row.verdict != Verdict.SLOWER for row in rows):
+        rows = comparison.of_series  # single sites alone are slower
     slower = [row for row in rows if row.verdict == Verdict.SLOWER]
     slower.sort(key=lambda row: -abs(row.effect or 0.0))
     judged = [row for row in rows if Verdict(row.verdict).is_statistical]
     return replace(
         check,
         state=state,
-        comparison_id=found.query.id,
+        comparison_id=comparison.query.id,
         compared=len(judged),
         slower=len(slower),
         effect=slower[0].effect if slower else None,

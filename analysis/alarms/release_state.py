@@ -189,7 +189,9 @@ def judge_release(
             AlarmFigure("slower_tests", counts[AlarmLevel.CRITICAL], critical=0),
             AlarmFigure("suspected_tests", counts[AlarmLevel.WARNING], warning=0),
         ),
-        since_us=max((one.changed_us for one in newest if _level(one) is level), default=None),
+        since_us=max(
+            (check.changed_us for check in newest if _level(check) is level), default=None
+        ),
         evidence=link_check(newest[0]) if newest else "/compare",
         rule=RULE,
     )
@@ -221,13 +223,13 @@ def _explain_unknown(
     release: str, checks: Iterable[ReleaseCheck], compared: Sequence[ReleaseCheck]
 ) -> str:
     """Say why a release has no state: no verdict, only the base of others, or never compared."""
-    own = [*checks, *(check for check in compared if check.b == release)]
-    if any(one.state != CheckState.NOT_COMPARABLE for one in own):
-        tests = len({one.test_name for one in own})
+    release_checks = [*checks, *(check for check in compared if check.b == release)]
+    if any(check.state != CheckState.NOT_COMPARABLE for check in release_checks):
+        tests = len({check.test_name for check in release_checks})
         return f"compared in {pluralize(tests, 'test')}, without a verdict"
-    others = sorted({one.b for one in compared if one.a == release}, key=natural_sort_key)
-    if others:
-        return f"only the base of comparisons, of {', '.join(others)}"
+    newer = sorted({check.b for check in compared if check.a == release}, key=natural_sort_key)
+    if newer:
+        return f"only the base of comparisons, of {', '.join(newer)}"
     return "not compared with an older release"
 
 

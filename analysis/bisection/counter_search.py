@@ -55,7 +55,7 @@ class CounterSearch:
         outcome = SearchOutcome.STEP
         if value != bad:
             outcome = SearchOutcome.SEVERAL_STEPS
-            same = max(build for build, one in self.values.items() if one != bad)
+            same = max(build for build, counter in self.values.items() if counter != bad)
             other = min(build for build in self.values if build > same)
             steps.append(self._make_step(same, other))
         return Conclusion(outcome, 1.0, tuple(steps), (last_same + 1, first_changed), last_level)
@@ -68,9 +68,10 @@ class CounterSearch:
         """Return the last build before the first known change, and the build with that change."""
         good = self.values[0]
         changed = min(
-            (build for build, one in self.values.items() if one != good), default=self.builds - 1
+            (build for build, value in self.values.items() if value != good),
+            default=self.builds - 1,
         )
-        return max(b for b, one in self.values.items() if one == good and b < changed), changed
+        return max(b for b, value in self.values.items() if value == good and b < changed), changed
 
     def _list_between(self, low: int, high: int) -> list[int]:
         return [b for b in range(low + 1, high) if b not in self.skipped and b not in self.values]

@@ -29,18 +29,18 @@ def expect_information(posterior: StepPosterior, build: int) -> float:
 
     This is the mutual information of the job's effect and the hypothesis.
     """
-    known = _merge_equal(posterior, build)
-    share = known.probability
+    hypotheses = _merge_equal(posterior, build)
+    share = hypotheses.probability
     if len(share) == 1:
         return 0.0
-    mean, scale = _predict_effect(posterior, known, build)
+    mean, scale = _predict_effect(posterior, hypotheses, build)
     # Rows: the hypothesis from which an effect is drawn, at each node; columns: every hypothesis.
     effects = mean[:, None] + scale[:, None] * _NODES
     distance = (effects[:, :, None] - mean) / scale
     density = np.exp(-(distance**2) / 2) / scale
-    own = np.exp(-(_NODES**2) / 2) / scale[:, None]
+    undiluted = np.exp(-(_NODES**2) / 2) / scale[:, None]
     mixed = density @ share
-    return float(share @ (np.log(own / mixed) @ _WEIGHTS))
+    return float(share @ (np.log(undiluted / mixed) @ _WEIGHTS))
 
 
 def _merge_equal(posterior: StepPosterior, build: int) -> Hypotheses:
@@ -48,22 +48,26 @@ def _merge_equal(posterior: StepPosterior, build: int) -> Hypotheses:
 
     They agree on the measured builds that each level covers, and on the level of this build.
     """
-    known, gap = posterior.hypotheses, posterior.gaps
+    hypotheses, gap = posterior.hypotheses, posterior.gaps
     width = 2 * (int(gap[-1]) + 1)
-    codes = (2 * gap[known.first] + (known.first <= build)) * width
-    codes += 2 * gap[known.second] + (known.second <= build)
-    share: Floats = np.bincount(codes, known.probability).astype(float)
-    one_of = np.zeros(len(share), dtype=np.int64)
-    one_of[codes] = np.arange(len(codes))
-    kept = np.flatnonzero(share)
-    return Hypotheses(share[kept], known.first[one_of[kept]], known.second[one_of[kept]])
+    codes = (2 * gap[hypotheses.first] + (hypotheses.first <= build)) * width
+    codes += 2 * gap[hypotheses.second] + (hypotheses.second <= build)
+    share: Floats = np.bincount(codes, hypotheses.probability).astype(float)
+    representatives = np.zeros(len(share), dtype=np.int64)
+    representatives[codes] = np.arange(len(codes))
+    possible = np.flatnonzero(share)
+    return Hypotheses(
+        share[possible],
+        hypotheses.first[representatives[possible]],
+        hypotheses.second[representatives[possible]],
+    )
 
 
 def _predict_effect(
-    posterior: StepPosterior, known: Hypotheses, build: int
+    posterior: StepPosterior, hypotheses: Hypotheses, build: int
 ) -> tuple[Floats, Floats]:
     """Predict the effect of one more job of a build under each hypothesis: mean and spread."""
-    first, second = known.first, known.second
+    first, second = hypotheses.first, hypotheses.second
     in_second = (second > 0) & (second <= build)
     changed = (first > 0) & (first <= build)
     start = np.where(in_second, second, np.where(changed, first, 0))

@@ -75,12 +75,12 @@ class StepPosterior:
     def __init__(self, builds: int, jobs: Iterable[JobEffect]) -> None:
         self.builds = builds
         self.jobs = tuple(jobs)
-        place = np.array([one.build for one in self.jobs], dtype=np.int64)
-        effect = np.array([one.effect for one in self.jobs], dtype=float)
-        self.counts = np.bincount(place, minlength=builds).astype(float)
-        sums = np.bincount(place, effect, minlength=builds)
+        builds_of_jobs = np.array([job.build for job in self.jobs], dtype=np.int64)
+        effect = np.array([job.effect for job in self.jobs], dtype=float)
+        self.counts = np.bincount(builds_of_jobs, minlength=builds).astype(float)
+        sums = np.bincount(builds_of_jobs, effect, minlength=builds)
         self.means = np.divide(sums, self.counts, out=np.zeros(builds), where=self.counts > 0)
-        within = float(np.sum((effect - self.means[place]) ** 2))
+        within = float(np.sum((effect - self.means[builds_of_jobs]) ** 2))
         weights = self.counts / (1 + BUILD_VARIANCE * self.counts)
         self._weight = np.concatenate([[0.0], np.cumsum(weights)])
         self._moment = np.concatenate([[0.0], np.cumsum(weights * self.means)])
@@ -94,8 +94,10 @@ class StepPosterior:
         log = self._log_prior(first, second) + self._log_likelihood(first, second)
         probability = np.exp(log - log.max())
         probability /= probability.sum()
-        kept = probability > NEGLIGIBLE
-        return Hypotheses(probability[kept] / probability[kept].sum(), first[kept], second[kept])
+        likely = probability > NEGLIGIBLE
+        return Hypotheses(
+            probability[likely] / probability[likely].sum(), first[likely], second[likely]
+        )
 
     @cached_property
     def gaps(self) -> Indices:
@@ -114,13 +116,13 @@ class StepPosterior:
 
     def estimate_step(self, first: int, second: int, *, at_second: bool = False) -> LevelEstimate:
         """Estimate the size of the first or the second step of a hypothesis."""
-        one, two = np.array([first]), np.array([second])
-        end = np.where(two > 0, two, self.builds)
-        mean, variance = self.level(one, end)
+        first_build, second_build = np.array([first]), np.array([second])
+        end = np.where(second_build > 0, second_build, self.builds)
+        mean, variance = self.level(first_build, end)
         if at_second:
-            after, more = self.level(two, np.array([self.builds]))
+            after, more = self.level(second_build, np.array([self.builds]))
             mean, variance = after - mean, variance + more
-        noise = self.noise_variance(one, two)
+        noise = self.noise_variance(first_build, second_build)
         scale = math.sqrt(float((variance * noise)[0]))
         return LevelEstimate(float(mean[0]), scale, 2 * self.shape)
 
@@ -156,11 +158,11 @@ class StepPosterior:
     def _explain(self, first: Indices, second: Indices) -> tuple[Floats, Floats]:
         """Sum over the levels: squares that they explain, and the log of their Occam factors."""
         end = np.where(second > 0, second, self.builds)
-        one = self._explain_level(first, end)
-        two = self._explain_level(second, np.full_like(second, self.builds))
+        first_level = self._explain_level(first, end)
+        second_level = self._explain_level(second, np.full_like(second, self.builds))
         has_one, has_two = first > 0, second > 0
-        explained = np.where(has_one, one[0], 0.0) + np.where(has_two, two[0], 0.0)
-        occam = np.where(has_one, one[1], 0.0) + np.where(has_two, two[1], 0.0)
+        explained = np.where(has_one, first_level[0], 0.0) + np.where(has_two, second_level[0], 0.0)
+        occam = np.where(has_one, first_level[1], 0.0) + np.where(has_two, second_level[1], 0.0)
         return explained, occam
 
     def _explain_level(self, start: Indices, end: Indices) -> tuple[Floats, Floats]:

@@ -107,9 +107,9 @@ class StepSearch:
     def conclude(self) -> Conclusion:
         """Conclude from the jobs measured so far."""
         posterior = self._posterior
-        known = posterior.hypotheses
-        kind = (known.first > 0).astype(int) + (known.second > 0)
-        shares = np.bincount(kind, known.probability, minlength=3)
+        hypotheses = posterior.hypotheses
+        kind = (hypotheses.first > 0).astype(int) + (hypotheses.second > 0)
+        shares = np.bincount(kind, hypotheses.probability, minlength=3)
         likeliest, steps, certainty = self._explanation
         outcome = SearchOutcome.UNDECIDED
         if certainty >= self.certainty and not self._find_unconfirmed_side(steps):
@@ -156,23 +156,26 @@ class StepSearch:
         self, posterior: StepPosterior
     ) -> tuple[SearchOutcome, tuple[FoundStep, ...], float]:
         """Find the likeliest explanation: steps at certain (groups of) builds."""
-        known, group = posterior.hypotheses, self._group_starts()
-        first, second = group[known.first], np.where(known.second > 0, group[known.second], 0)
+        hypotheses, group = posterior.hypotheses, self._group_starts()
+        first, second = (
+            group[hypotheses.first],
+            np.where(hypotheses.second > 0, group[hypotheses.second], 0),
+        )
         keys = first * self.builds + second
-        found, inverse = np.unique(keys, return_inverse=True)
-        shares = np.bincount(inverse.ravel(), known.probability)
+        pairs, inverse = np.unique(keys, return_inverse=True)
+        shares = np.bincount(inverse.ravel(), hypotheses.probability)
         best = int(np.argmax(shares))
         certainty = float(shares[best])
-        one, two = divmod(int(found[best]), self.builds)
-        if not one:
+        earlier, later = divmod(int(pairs[best]), self.builds)
+        if not earlier:
             return SearchOutcome.UNCHANGED, (), certainty
-        if not two or one == two:  # two steps in one group look like one
-            size = posterior.estimate_step(one, 0)
-            return SearchOutcome.STEP, (self._make_step(one, certainty, size),), certainty
-        sizes = (posterior.estimate_step(one, two, at_second=b) for b in (False, True))
-        where = zip((one, two), (first, second), sizes, strict=True)
+        if not later or earlier == later:  # two steps in one group look like one
+            size = posterior.estimate_step(earlier, 0)
+            return SearchOutcome.STEP, (self._make_step(earlier, certainty, size),), certainty
+        sizes = (posterior.estimate_step(earlier, later, at_second=b) for b in (False, True))
+        where = zip((earlier, later), (first, second), sizes, strict=True)
         steps = tuple(
-            self._make_step(build, self._sum_share(known.probability, build, places), size)
+            self._make_step(build, self._sum_share(hypotheses.probability, build, places), size)
             for build, places, size in where
         )
         return SearchOutcome.SEVERAL_STEPS, steps, certainty
@@ -191,8 +194,8 @@ class StepSearch:
 
     def _find_candidates(self, posterior: StepPosterior) -> tuple[int, int]:
         """Find the range of builds that holds the first step with 95 % probability."""
-        known = posterior.hypotheses
-        share = np.bincount(known.first, known.probability, minlength=self.builds)[1:]
+        hypotheses = posterior.hypotheses
+        share = np.bincount(hypotheses.first, hypotheses.probability, minlength=self.builds)[1:]
         if not share.sum():
             return 1, self.builds - 1
         total = np.cumsum(share / share.sum())

@@ -82,11 +82,11 @@ def changes_command(
                     f"Host names change at {', '.join(sorted(sites))}: nodes by {identity}.",
                     err=True,
                 )
-        found = fetch_change_points(store, day_to_number(first))
-        chosen = change_text.select_changes(found, site, release)
+        changes = fetch_change_points(store, day_to_number(first))
+        chosen = change_text.select_changes(changes, site, release)
         if not chosen:
             _require_known(store, site, release)
-    print_rows([change_text.make_change_record(one) for one in chosen], _COLUMNS, form=form)
+    print_rows([change_text.make_change_record(change) for change in chosen], _COLUMNS, form=form)
     if not chosen:
         click.echo("No changes found.", err=True)
 

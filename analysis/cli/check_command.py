@@ -157,7 +157,7 @@ def check_command(
     except TreehammerError as error:
         return _print_error(kind, name, error)
     _print_states(states, form, producer, verbose)
-    return worst_level(*(one.level for one in states)).code if form == PLUGIN else 0
+    return worst_level(*(state.level for state in states)).code if form == PLUGIN else 0
 
 
 def _check_limits(settings: Settings, campaign: str, url: str | None, form: str) -> int:
@@ -217,7 +217,7 @@ def _print_states(states: Sequence[SubjectState], form: str, producer: str, verb
             states, now_us=now_us, producer=producer
         )
     else:
-        document = [one.to_document() for one in states]
+        document = [state_.to_document() for state_ in states]
     click.echo(json.dumps(document, indent=1))
 
 

@@ -211,13 +211,13 @@ def compare_selected(
         texts = [campaign_queries.resolve_campaign(store, text) for text in texts]
     if axis == COMMIT_AXIS:
         counted = commit_comparison.add_setups(store, counted)
-    samples = [one.sample for one in counted]
+    samples = [item.sample for item in counted]
     phased = [PhasedSample.from_row(row, sample) for row, sample in zip(rows, samples, strict=True)]
     values = [find_axis_value(samples, axis, text) for text in texts]
-    questions = compare_with_first(axis, values, delta=delta, selection=selection)
+    queries = compare_with_first(axis, values, delta=delta, selection=selection)
     return [
         _store_result(store, counted, phased, comparison)
-        for comparison in compare_together(samples, questions, now_us=time.time_ns() // 1000)
+        for comparison in compare_together(samples, queries, now_us=time.time_ns() // 1000)
     ]
 
 
@@ -225,21 +225,21 @@ def _store_result(
     store: Store,
     counted: Sequence[CountedSample],
     phased: Sequence[PhasedSample],
-    found: Comparison,
+    comparison: Comparison,
 ) -> ComparisonResult:
     from treehammer.analysis.comparison.phase_changes import compare_phases
 
-    query = found.query
+    query = comparison.query
     changes = counter_changes.compare_counters(counted, query.axis, query.a, query.b)
-    verdicts = counter_changes.attach_counters(found.verdicts, changes)
-    store.replace_comparison(query.id, found.pairs, verdicts)
+    verdicts = counter_changes.attach_counters(comparison.verdicts, changes)
+    store.replace_comparison(query.id, comparison.pairs, verdicts)
     instructions = instruction_changes.load_counted_work(store, verdicts)
     phases = compare_phases(phased, query.axis, query.a, query.b)
-    return ComparisonResult(replace(found, verdicts=verdicts), changes, phases, instructions)
+    return ComparisonResult(replace(comparison, verdicts=verdicts), changes, phases, instructions)
 
 
 def _load_campaign_names(store: Store, results: Sequence[ComparisonResult]) -> dict[str, str]:
-    queries = [one.comparison.query for one in results]
+    queries = [result.comparison.query for result in results]
     compared = {str(value) for query in queries for value in (query.a, query.b)}
     return campaign_queries.fetch_distinct_names(store, compared)
 
@@ -256,13 +256,13 @@ def print_comparisons(
     """
     if form != TABLE:
         print_rows(_flatten_results(results), (), form=form)
-    notes, common = _separate_common([_list_notes(one, names, form) for one in results])
-    for number, (one, own) in enumerate(zip(results, notes, strict=True)):
+    notes, common = _separate_common([_list_notes(result, names, form) for result in results])
+    for number, (result, result_notes) in enumerate(zip(results, notes, strict=True)):
         if form == TABLE:
             click.echo("\n" if number else "", nl=False)
-            _print_tables(one.comparison, names)
-            _print_changed_counters(one.counters, _side_names(one.comparison, names))
-        _print_lines(own, form)
+            _print_tables(result.comparison, names)
+            _print_changed_counters(result.counters, _side_names(result.comparison, names))
+        _print_lines(result_notes, form)
     if common:
         _print_lines(["\nAll comparisons:", *common], form)
 
@@ -279,9 +279,11 @@ def print_verdict_tables(
 
 def _separate_common(notes: Sequence[list[str]]) -> tuple[list[list[str]], list[str]]:
     """Return the notes without those that several comparisons share, and the shared ones."""
-    first, *others = notes
-    common = [line for line in first if all(line in other for other in others)] if others else []
-    return [[line for line in own if line not in common] for own in notes], common
+    first, *following = notes
+    common = (
+        [line for line in first if all(line in other for other in following)] if following else []
+    )
+    return [[line for line in lines if line not in common] for lines in notes], common
 
 
 def _print_lines(lines: Iterable[str], form: str) -> None:
@@ -289,23 +291,23 @@ def _print_lines(lines: Iterable[str], form: str) -> None:
         print_hint(line, err=form != TABLE)
 
 
-def _list_notes(one: ComparisonResult, names: Mapping[str, str], form: str) -> list[str]:
+def _list_notes(result: ComparisonResult, names: Mapping[str, str], form: str) -> list[str]:
     """List the sentences below the tables of a comparison."""
-    notes = [*attribute_rows(one.comparison.verdicts, names), *one.comparison.notes]
-    if form == TABLE and one.counters:
-        notes.append(counter_changes.summarize_counters(one.counters))
-    if one.phases:
+    notes = [*attribute_rows(result.comparison.verdicts, names), *result.comparison.notes]
+    if form == TABLE and result.counters:
+        notes.append(counter_changes.summarize_counters(result.counters))
+    if result.phases:
         from treehammer.analysis.comparison.phase_changes import describe_phases
 
-        notes += describe_phases(one.phases)
+        notes += describe_phases(result.phases)
     return notes
 
 
 def _flatten_results(results: Sequence[ComparisonResult]) -> list[dict[str, Any]]:
     """Return verdicts, then changes of counters and of phases as flat rows."""
-    verdicts = [row for one in results for row in one.comparison.verdicts]
-    counters = [change for one in results for change in one.counters]
-    phases = [change for one in results for change in one.phases]
+    verdicts = [row for result in results for row in result.comparison.verdicts]
+    counters = [change for result in results for change in result.counters]
+    phases = [change for result in results for change in result.phases]
     return [
         *map(verdict_text.flatten_verdict, verdicts),
         *map(asdict, counters),
@@ -314,27 +316,27 @@ def _flatten_results(results: Sequence[ComparisonResult]) -> list[dict[str, Any]
 
 
 def print_conclusions(
-    found: Sequence[Comparison], names: Mapping[str, str], *, form: str = TABLE
+    comparisons: Sequence[Comparison], names: Mapping[str, str], *, form: str = TABLE
 ) -> None:
     """Print each comparison's conclusion; with JSON and CSV to standard error."""
-    for one in found:
-        text = describe_conclusion(one.verdicts, names)
+    for comparison in comparisons:
+        text = describe_conclusion(comparison.verdicts, names)
         click.secho(f"\n{text}", bold=True, err=form != TABLE)
 
 
-def _print_tables(found: Comparison, names: Mapping[str, str]) -> None:
-    first = found.verdicts[0]
+def _print_tables(comparison: Comparison, names: Mapping[str, str]) -> None:
+    first = comparison.verdicts[0]
     title = verdict_text.comparison_title(first, names)
-    columns = _verdict_columns(found.verdicts, names)
-    _print_verdicts(found.of_series, columns, f"{title}, by site")
+    columns = _verdict_columns(comparison.verdicts, names)
+    _print_verdicts(comparison.of_series, columns, f"{title}, by site")
     click.echo()
-    if pooled := [row for row in found.over_sites if row.effect is not None]:
-        shown = [c for c in columns if c.key not in ("site", "shown_a", "shown_b")]
-        _print_verdicts(pooled, shown, f"{title}, all sites")
+    if pooled := [row for row in comparison.over_sites if row.effect is not None]:
+        pooled_columns = [c for c in columns if c.key not in ("site", "shown_a", "shown_b")]
+        _print_verdicts(pooled, pooled_columns, f"{title}, all sites")
         click.echo()
-    for line in verdict_text.explain_not_pooled(found.over_sites):
+    for line in verdict_text.explain_not_pooled(comparison.over_sites):
         click.echo(line)
-    _print_sentences(found.verdicts, names)
+    _print_sentences(comparison.verdicts, names)
 
 
 def _print_sentences(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> None:
@@ -352,7 +354,7 @@ def _side_names(comparison: Comparison, names: Mapping[str, str]) -> tuple[str, 
 
 
 def _print_changed_counters(counters: Sequence[CounterChange], sides: tuple[str, str]) -> None:
-    changed = [one for one in counters if one.verdict != counter_changes.SAME]
+    changed = [change for change in counters if change.verdict != counter_changes.SAME]
     if changed:
         columns = (
             TableColumn("label", "variant"),
@@ -362,8 +364,8 @@ def _print_changed_counters(counters: Sequence[CounterChange], sides: tuple[str,
             TableColumn("shown_verdict", "verdict"),
         )
         rows = [
-            {**asdict(one), "shown_verdict": counter_changes.format_counter_verdict(one)}
-            for one in changed
+            {**asdict(change), "shown_verdict": counter_changes.format_counter_verdict(change)}
+            for change in changed
         ]
         print_rows(rows, columns, title="Exact counters that changed")
 
@@ -395,20 +397,20 @@ def _verdict_columns(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> li
 
 
 def _print_verdicts(rows: Sequence[VerdictRow], columns: Sequence[TableColumn], title: str) -> None:
-    def row(one: VerdictRow) -> dict[str, Any]:
-        shown = {
-            "interval": verdict_text.format_interval(one) or None,
-            "shown_verdict": verdict_text.format_verdict(one),
-            "holds_for": verdict_text.describe_scope(one),
+    def row(verdict: VerdictRow) -> dict[str, Any]:
+        cells = {
+            "interval": verdict_text.format_interval(verdict) or None,
+            "shown_verdict": verdict_text.format_verdict(verdict),
+            "holds_for": verdict_text.describe_scope(verdict),
         }
-        flat = verdict_text.flatten_verdict(one)
+        flat = verdict_text.flatten_verdict(verdict)
         for side in "ab":
             value = flat[f"{side}_value"]
-            shown[f"shown_{side}"] = (
+            cells[f"shown_{side}"] = (
                 None
                 if value is None
-                else verdict_text.format_metric_value(one.metric, value, flat["unit"])
+                else verdict_text.format_metric_value(verdict.metric, value, flat["unit"])
             )
-        return {**flat, **shown}
+        return {**flat, **cells}
 
-    print_rows([row(one) for one in rows], columns, title=title)
+    print_rows([row(verdict) for verdict in rows], columns, title=title)

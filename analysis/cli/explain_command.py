@@ -76,16 +76,16 @@ def explain_command(
         selection = query.build_selection(store)
         with store.snapshot() as snapshot:
             rows = select_explained(snapshot.measurements(selection, _COLUMNS))
-        own = query.select_own(rows)
-        diagnosis = diagnose_efficiency(own)
+        explained = query.select_own(rows)
+        diagnosis = diagnose_efficiency(explained)
         if diagnosis is None:
             raise query.build_nothing_error(store)
-    others = _find_other_shares(rows, {row["site"] for row in own})
-    headline, efficiency, *evidence = diagnosis.describe(query.name_subject(own))
+    other_shares = _find_other_shares(rows, {row["site"] for row in explained})
+    headline, efficiency, *evidence = diagnosis.describe(query.name_subject(explained))
     if form == TABLE:
         click.secho(headline, bold=True)
         click.echo(efficiency)
-    print_rows(_list_parts(diagnosis, others), _make_columns(others), form=form)
+    print_rows(_list_parts(diagnosis, other_shares), _make_columns(other_shares), form=form)
     if form == TABLE:
         print_hint("\n".join([*evidence, f"Next: {query.format_next_command(diagnosis)}"]))
 
@@ -116,15 +116,15 @@ class _ExplainQuery:
         Raises:
             ConfigError: they belong to several jobs with this beginning.
         """
-        own = [row for row in rows if self.site in (None, row["site"])]
-        jobs = _list_jobs(own)
+        selected = [row for row in rows if self.site in (None, row["site"])]
+        jobs = _list_jobs(selected)
         if self.job and len(jobs) > 1:
             raise ConfigError(
                 f"{self.job!r} is the beginning of {len(jobs)} jobs",
                 where="JOB",
                 hint=", ".join(jobs[:10]),
             )
-        return own
+        return selected
 
     def build_nothing_error(self, store: Store) -> TreehammerError:
         """Build the error of a query without measurements: a mistyped name, or nothing to explain."""
@@ -185,29 +185,34 @@ def _list_jobs(rows: Iterable[Row]) -> list[str]:
     return sorted({row["job_id"] for row in rows})
 
 
-def _find_other_shares(rows: Sequence[Row], own: set[str]) -> dict[TimePart, float]:
+def _find_other_shares(rows: Sequence[Row], excluded_sites: set[str]) -> dict[TimePart, float]:
     """Return the median over the other sites of each part's share; empty without any."""
     by_site: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        if row["site"] not in own:
+        if row["site"] not in excluded_sites:
             by_site[row["site"]].append(row)
-    breakdowns = [one for one in map(sum_breakdowns, by_site.values()) if one.wall_s]
+    breakdowns = [
+        breakdown for breakdown in map(sum_breakdowns, by_site.values()) if breakdown.wall_s
+    ]
     if not breakdowns:
         return {}
-    return {part: statistics.median(one.share(part) for one in breakdowns) for part in TimePart}
+    return {
+        part: statistics.median(breakdown.share(part) for breakdown in breakdowns)
+        for part in TimePart
+    }
 
 
 def _list_parts(
-    diagnosis: EfficiencyDiagnosis, others: Mapping[TimePart, float]
+    diagnosis: EfficiencyDiagnosis, other_shares: Mapping[TimePart, float]
 ) -> list[dict[str, Any]]:
     """List the parts of the wall time, beside those of other sites if there are any."""
     lines = diagnosis.breakdown.list_parts()
-    if not others:
+    if not other_shares:
         return lines
-    return [{**line, "other_sites_share": others[TimePart(line["part"])]} for line in lines]
+    return [{**line, "other_sites_share": other_shares[TimePart(line["part"])]} for line in lines]
 
 
-def _make_columns(others: Mapping[TimePart, float]) -> list[TableColumn]:
+def _make_columns(other_shares: Mapping[TimePart, float]) -> list[TableColumn]:
     columns = [
         TableColumn("part", "part of the wall time"),
         TableColumn("wall_s", "s", lambda value: f"{value:.1f}", is_number=True),
@@ -216,7 +221,7 @@ def _make_columns(others: Mapping[TimePart, float]) -> list[TableColumn]:
             "without_cpu_s", "without CPU, s", lambda value: f"{value:.1f}", is_number=True
         ),
     ]
-    if others:
+    if other_shares:
         columns.append(
             TableColumn("other_sites_share", "other sites", format_share, is_number=True)
         )

@@ -78,9 +78,9 @@ def _describe_failures(groups: Sequence[OperationGroup]) -> str:
     for group in groups:
         totals[group.operation].update(group.failures)
     parts = [
-        f"{operation}: {', '.join(f'{name} {count:,}' for name, count in found.most_common())}"
-        for operation, found in sorted(totals.items())
-        if found
+        f"{operation}: {', '.join(f'{name} {count:,}' for name, count in counts.most_common())}"
+        for operation, counts in sorted(totals.items())
+        if counts
     ]
     return f"Failed operations: {'; '.join(parts)}." if parts else ""
 
@@ -93,11 +93,11 @@ class _GroupKey:
         self._measurements: dict[str, dict[str, Any]] = {}
 
     def find(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
-        own = self._measurements.get(row["measurement_id"])
-        if own is None:
-            own = {name: lookup_value(row, name) for name in self._by}
-            self._measurements[row["measurement_id"]] = own
-        return tuple(row[name] if name in STEP_COLUMNS else own[name] for name in self._by)
+        axis_values = self._measurements.get(row["measurement_id"])
+        if axis_values is None:
+            axis_values = {name: lookup_value(row, name) for name in self._by}
+            self._measurements[row["measurement_id"]] = axis_values
+        return tuple(row[name] if name in STEP_COLUMNS else axis_values[name] for name in self._by)
 
 
 def _sort_key(group: OperationGroup) -> tuple[Any, ...]:

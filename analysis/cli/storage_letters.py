@@ -52,8 +52,8 @@ def print_letters(store: ResultsReader, form: str) -> None:
             hint="Run one: treehammer submit open-rate --wait",
         )
     lines = [
-        {"storage_site": site, "day": str(number_to_day(day)), **one.as_dict()}
-        for (site, day), one in judged.items()
+        {"storage_site": site, "day": str(number_to_day(day)), **storage_day.as_dict()}
+        for (site, day), storage_day in judged.items()
     ]
     print_rows(lines, _COLUMNS, form=form, title=f"Storages under load, last {DAYS} days")
     click.echo(rule.describe(), err=form != TABLE)

@@ -127,31 +127,31 @@ def summary_command(
     if letters:
         _print_letters(settings, (campaign != "last", wheres, by, metrics, baseline), form)
         return
-    wanted = _split_names(by)
+    group_names = _split_names(by)
     with Store.open(settings.database, create=False) as store:
         chosen = None if campaign == "all" else store.campaign(campaign)
         title = chosen.name if chosen else "all campaigns"
         selection = Selection.parse((chosen.id,) if chosen else (), wheres)
         if metrics is None and baseline is None and _has_operations(store, selection):
-            _summarize_operations(store, selection, wanted, title, form)
+            _summarize_operations(store, selection, group_names, title, form)
             return
-        shown = _split_names(metrics or DEFAULT_QUANTITIES)
-        rows = _load_rows(store, selection, shown, wanted)
-    table, groups = _group_rows(rows, wanted, shown, baseline)
+        quantities = _split_names(metrics or DEFAULT_QUANTITIES)
+        rows = _load_rows(store, selection, quantities, group_names)
+    table, groups = _group_rows(rows, group_names, quantities, baseline)
     _print_summary(table, groups, title, form)
 
 
-def _print_letters(settings: Settings, others: Iterable[object], form: str) -> None:
+def _print_letters(settings: Settings, other_options: Iterable[object], form: str) -> None:
     from treehammer.analysis.cli.storage_letters import print_letters
 
-    if any(others):
+    if any(other_options):
         raise click.UsageError("--letters has no other options than --json and --csv.")
     with Store.open(settings.database, create=False) as store:
         print_letters(store, form)
 
 
 def _group_rows(
-    rows: Sequence[Row], wanted: Sequence[str], shown: Sequence[str], baseline: str | None
+    rows: Sequence[Row], group_names: Sequence[str], quantities: Sequence[str], baseline: str | None
 ) -> tuple[_SummaryTable, list[ExecutionGroup]]:
     """Group rows by the wanted names, by default by all that vary."""
     # scipy takes a third of a second to load, which no other command should pay for.
@@ -161,11 +161,13 @@ def _group_rows(
         lookup_value,
     )
 
-    wanted = wanted or find_distinguishing_names(rows, _CONTEXT_COLUMNS)
-    _check_axes(rows, wanted)
-    groups = group_executions(rows, lambda row: tuple(lookup_value(row, name) for name in wanted))
-    base = _RatioBase.parse(baseline, wanted, groups) if baseline else None
-    return _SummaryTable(wanted, shown, base), groups
+    group_names = group_names or find_distinguishing_names(rows, _CONTEXT_COLUMNS)
+    _check_axes(rows, group_names)
+    groups = group_executions(
+        rows, lambda row: tuple(lookup_value(row, name) for name in group_names)
+    )
+    base = _RatioBase.parse(baseline, group_names, groups) if baseline else None
+    return _SummaryTable(group_names, quantities, base), groups
 
 
 def _print_summary(
@@ -186,17 +188,17 @@ def _has_operations(store: Store, selection: Selection) -> bool:
 
 
 def _summarize_operations(
-    store: Store, selection: Selection, wanted: Sequence[str], title: str, form: str
+    store: Store, selection: Selection, group_names: Sequence[str], title: str, form: str
 ) -> None:
     from treehammer.analysis.cli.operation_summary import STEP_COLUMNS, print_operations
     from treehammer.analysis.descriptive.group_summary import find_distinguishing_names
 
-    beside = [name for name in wanted if name not in STEP_COLUMNS]
+    beside = [name for name in group_names if name not in STEP_COLUMNS]
     rows = _load_rows(store, selection, (), beside)
-    wanted = wanted or find_distinguishing_names(rows, _CONTEXT_COLUMNS)
+    group_names = group_names or find_distinguishing_names(rows, _CONTEXT_COLUMNS)
     _check_axes(rows, beside)
     with store.snapshot() as snapshot:
-        print_operations(snapshot, selection, wanted, title=title, form=form)
+        print_operations(snapshot, selection, group_names, title=title, form=form)
 
 
 def _split_names(text: str) -> tuple[str, ...]:
@@ -204,22 +206,22 @@ def _split_names(text: str) -> tuple[str, ...]:
 
 
 def _load_rows(
-    store: Store, selection: Selection, shown: Sequence[str], by: Sequence[str]
+    store: Store, selection: Selection, quantities: Sequence[str], by: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Load the selected timed measurements, including metrics that tests define."""
-    columns = [name for name in (*_REQUIRED_COLUMNS, *shown, *by) if name in METRICS_BY_NAME]
+    columns = [name for name in (*_REQUIRED_COLUMNS, *quantities, *by) if name in METRICS_BY_NAME]
     with store.snapshot() as snapshot:
-        found = snapshot.measurements(selection, tuple(dict.fromkeys(columns)))
-        rows: list[dict[str, Any]] = [row for row in found if row["kind"] == "timed"]
+        measurements = snapshot.measurements(selection, tuple(dict.fromkeys(columns)))
+        rows: list[dict[str, Any]] = [row for row in measurements if row["kind"] == "timed"]
         if not rows:
             raise NothingToDoError("no timed measurement is selected", where=str(selection))
         reported: dict[str, float] = {}
-        if own := [name for name in shown if name not in METRICS_BY_NAME]:
+        if own_metrics := [name for name in quantities if name not in METRICS_BY_NAME]:
             extras = list(snapshot.extras(selection))
-            rows = _add_own_metrics(rows, own, extras)
-            for one in extras:
-                reported[one.name] = max(one.value, reported.get(one.name, one.value))
-    for name in shown:
+            rows = _add_own_metrics(rows, own_metrics, extras)
+            for extra in extras:
+                reported[extra.name] = max(extra.value, reported.get(extra.name, extra.value))
+    for name in quantities:
         _check_quantity(name, rows, reported)
     return rows
 
@@ -229,9 +231,9 @@ def _add_own_metrics(
 ) -> list[dict[str, Any]]:
     """Add metrics that tests define; None where a measurement lacks one."""
     by_id = {row["measurement_id"]: {**row, **dict.fromkeys(names)} for row in rows}
-    for one in extras:
-        if one.name in names and one.measurement_id in by_id:
-            by_id[one.measurement_id][one.name] = one.value
+    for extra in extras:
+        if extra.name in names and extra.measurement_id in by_id:
+            by_id[extra.measurement_id][extra.name] = extra.value
     return list(by_id.values())
 
 
@@ -240,7 +242,9 @@ def _check_quantity(name: str, rows: Sequence[Row], reported: Mapping[str, float
     if metric and metric.type not in ("int", "float"):
         raise ConfigError(f"{name} is not a number", where="--metrics")
     if not metric and all(row[name] is None for row in rows):
-        numbers = [one.name for one in METRICS_BY_NAME.values() if one.type in ("int", "float")]
+        numbers = [
+            metric_.name for metric_ in METRICS_BY_NAME.values() if metric_.type in ("int", "float")
+        ]
         listed = f"Reported: {', '.join(sorted(reported))}. " * bool(reported)
         limited = (
             "In some steps the load generator was the limit; without others there are no rates and "
@@ -300,7 +304,10 @@ class _RatioBase:
     ) -> ExecutionGroup | None:
         """Find the baseline of a group; None for a baseline itself, and where none exists."""
         key = (*group.key[: self.key_index], self.value, *group.key[self.key_index + 1 :])
-        return next((one for one in groups if one.key == key and one is not group), None)
+        return next(
+            (candidate for candidate in groups if candidate.key == key and candidate is not group),
+            None,
+        )
 
 
 @dataclass(frozen=True)
@@ -308,7 +315,7 @@ class _SummaryTable:
     """Printed columns of groups."""
 
     by: Sequence[str]
-    shown: Sequence[str]
+    quantities: Sequence[str]
     base: _RatioBase | None
 
     def line(self, group: ExecutionGroup, groups: Sequence[ExecutionGroup]) -> dict[str, Any]:
@@ -321,7 +328,7 @@ class _SummaryTable:
             **counted,
         }
         base = self.base.find_base_group(group, groups) if self.base else None
-        for name in self.shown:
+        for name in self.quantities:
             line[f"figure of {name}"] = group.mean_over_jobs(name)
             if self.base:
                 line[f"ratio of {name}"] = group.ratio_over_jobs(base, name) if base else None
@@ -329,22 +336,24 @@ class _SummaryTable:
 
     def columns(self, lines: Sequence[Mapping[str, Any]]) -> list[TableColumn]:
         """Build the columns of the table; counts of excluded measurements only if there are any."""
-        found = [TableColumn(name, name) for name in self.by]
-        found += [
+        columns = [TableColumn(name, name) for name in self.by]
+        columns += [
             TableColumn("jobs", "jobs", is_number=True),
             TableColumn("hosts", "hosts", is_number=True),
         ]
-        for name in self.shown:
-            found.append(
+        for name in self.quantities:
+            columns.append(
                 TableColumn(f"figure of {name}", _column_title(name), _format_mean, is_number=True)
             )
             if self.base:
                 title = f"times that of\n{self.base.text}"
-                found.append(TableColumn(f"ratio of {name}", title, _format_ratio, is_number=True))
+                columns.append(
+                    TableColumn(f"ratio of {name}", title, _format_ratio, is_number=True)
+                )
         for outcome in Outcome:
             if outcome is not Outcome.GOOD and any(line[outcome.key] for line in lines):
-                found.append(TableColumn(outcome.key, outcome.value, is_number=True))
-        return found
+                columns.append(TableColumn(outcome.key, outcome.value, is_number=True))
+        return columns
 
 
 def _column_title(name: str) -> str:
