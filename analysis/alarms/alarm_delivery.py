@@ -1,8 +1,8 @@
 """Recipients of messages, and the delivery of those that wait in the outbox.
 
-A message is claimed before it is sent and marked afterwards. Nobody can do both at once: if the process
-is killed in between, the message is sent again with the same identity when its lease ends, by which
-receivers drop the copy.
+A message is claimed before it is sent and marked afterwards. If the process is killed in
+between, the message is sent again with the same identity when its lease ends, and receivers drop the
+copy.
 """
 
 from __future__ import annotations

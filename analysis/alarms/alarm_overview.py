@@ -186,7 +186,7 @@ def _describe_row(row: StatusChangeRow) -> str:
 
 
 def _list_details(rows: Sequence[StatusChangeRow]) -> tuple[str, ...]:
-    """List the states of jobs and storage, and who and why; the same explanation once."""
+    """List the states of jobs and storage with their explanations, equal ones once."""
     explanations = (str(FailureExplanation.from_change(row) or "") for row in rows)
     return (*map(_describe_row, rows), *filter(None, dict.fromkeys(explanations)))
 

@@ -67,7 +67,7 @@ def _format_range(threshold: float | None) -> str:
 
 
 def _clean_line(text: str) -> str:
-    """Remove what ends a field of the output, or controls a terminal."""
+    """Remove field separators of the output and control characters."""
     return make_single_line(text).replace("|", "/")
 
 

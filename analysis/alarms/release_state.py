@@ -113,7 +113,7 @@ def _load_compared(store: Store, release: str | None = None) -> list[ReleaseChec
 def _is_counted(row: VerdictRow) -> bool:
     """Return whether a comparison, by its first row, is one of all results with an older release.
 
-    One of some results, or within another tolerance, could hide what the others show.
+    A comparison of selected results, or with another tolerance, could hide a regression.
     """
     return natural_sort_key(row.a) < natural_sort_key(row.b) and _is_whole(row.evidence)
 
@@ -140,7 +140,7 @@ def _find_effects(counts: Sequence[VerdictCount]) -> dict[str, float]:
 def check_of_comparison(test_name: str, comparison: ComparisonSummary) -> ReleaseCheck:
     """Describe a stored comparison of two releases as a check: suspected if something is slower.
 
-    Nobody reruns it, unlike the suspicion of a finished campaign.
+    It is not rerun, unlike the suspicion of a finished campaign.
     """
     first = comparison.first_verdict
     rows = select_headline(comparison.counts)

@@ -54,7 +54,7 @@ class Conclusion:
     """Result of a search at some moment.
 
     Attributes:
-        outcome: what the measurements show at the wanted certainty.
+        outcome: conclusion from the measurements at the requested certainty.
         certainty: probability of that; of the likeliest explanation while undecided.
         steps: its steps, in order of builds.
         candidates: first and last build that may have changed the metric, with 95 % probability.

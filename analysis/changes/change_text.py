@@ -43,7 +43,7 @@ def format_interval(change: ChangePointRow) -> str:
 
 
 def describe_quantity(change: ChangePointRow) -> str:
-    """Describe the quantity that changed, and how nodes are told apart where not by their names."""
+    """Describe the quantity that changed, and how nodes are identified if not by name."""
     metric = title_metric(change.metric)
     if change.kind == SeriesKind.LEVEL:
         properties = [name for name in list_node_identities(change) if name != NodeIdentity.HOST]

@@ -36,7 +36,7 @@ LATE_DAYS = 7
 class UpdateResult:
     """Counts of an update: days read again, watched series, new and all changes of the window.
 
-    ``nodes_by`` names the sites whose host names change, by what recognizes their nodes instead.
+    ``nodes_by`` maps the properties that identify nodes to the sites whose host names change.
     """
 
     days: int

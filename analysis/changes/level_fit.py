@@ -39,7 +39,7 @@ def identify_nodes(items: Sequence[LevelDay]) -> list[tuple[NodeIdentity, str]]:
     """Identify the node of each value by its first property that was seen on another day, too.
 
     Names of pods, pilots and containers are new for each job, as are those of a farm that is larger
-    than its tests are frequent. Such a name tells a node from no other day's.
+    than its tests are frequent. Such a name does not identify a node on another day.
     """
     days: dict[tuple[NodeIdentity, str], set[int]] = defaultdict(set)
     properties = [tuple(_list_properties(item)) for item in items]

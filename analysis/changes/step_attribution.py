@@ -128,7 +128,7 @@ def explain_step(
 def _group_by_members(
     groups: Iterable[SeriesGroup], measured: frozenset[str]
 ) -> Mapping[frozenset[str], Sequence[SeriesGroup]]:
-    """Collect groups with the same known members, which the data cannot tell apart."""
+    """Collect groups with the same measured members, which the data cannot distinguish."""
     groups_by_members: dict[frozenset[str], list[SeriesGroup]] = defaultdict(list)
     for group in groups:
         if members := group.members & measured:

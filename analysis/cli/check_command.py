@@ -59,7 +59,7 @@ class _PluginCommand(click.Command):
             raise
         except TreehammerError as error:
             return _print_failure("", error.message)
-        except Exception as error:  # Monitoring needs a state whatever happens.
+        except Exception as error:  # Monitoring always needs a state.
             return _print_failure("", f"internal error: {type(error).__name__}: {error}")
 
 

@@ -193,7 +193,7 @@ def compare_selected(
     store: Store, selection: Selection, axis: str, texts: Sequence[str], delta: float
 ) -> list[ComparisonResult]:
     """Compare each further value with the first and store the verdicts."""
-    # scipy takes a third of a second to load, which no other command should pay for.
+    # scipy takes a third of a second to load, so load it only here.
     from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
     from treehammer.analysis.comparison.phase_changes import PHASE_COLUMNS, PhasedSample
     from treehammer.analysis.samples.headline_rows import (

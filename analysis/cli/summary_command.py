@@ -154,7 +154,7 @@ def _group_rows(
     rows: Sequence[Row], group_names: Sequence[str], quantities: Sequence[str], baseline: str | None
 ) -> tuple[_SummaryTable, list[ExecutionGroup]]:
     """Group rows by the wanted names, by default by all that vary."""
-    # scipy takes a third of a second to load, which no other command should pay for.
+    # scipy takes a third of a second to load, so load it only here.
     from treehammer.analysis.descriptive.group_summary import (
         find_distinguishing_names,
         group_executions,

@@ -1,4 +1,4 @@
-"""Commits of a test as sides of a comparison: their names, and what both must have in common."""
+"""Commits of a test as sides of a comparison: their names and the setup that both share."""
 
 from __future__ import annotations
 

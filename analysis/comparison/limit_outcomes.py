@@ -82,13 +82,13 @@ class LimitOutcome:
         bound: in the metric's unit; with a base a multiple of its value.
         base: ``AXIS=VALUE`` of the base, commits shortened; '' for an absolute bound.
         site: name of the site; '' where nothing was measured anywhere.
-        label: the variant, as short as it can be told from the others.
+        label: shortest distinguishing label of the variant.
         state: the outcome.
         value: mean over hosts, with a base the ratio to it; None where nothing was measured.
         low, high: interval of ``value`` at ``level``, its error rate; None without one.
         units: jobs, or launches in paired mode, that the value is a mean of.
         hosts: known hosts on which they ran.
-        why: reason for which it was not judged.
+        why: reason why it was not judged.
     """
 
     metric: str
@@ -281,7 +281,7 @@ class _LimitedCampaign:
         return {key: label.removeprefix(name).lstrip() for key, label in labels.items()}
 
     def _measure_means(self, limit: ExpectedLimit, metric: HeadlineMetric) -> Iterator[_Question]:
-        # Of compared commits the first is what was there before: nobody can mend it any more.
+        # The first of the compared commits is the base: its own means are not judged.
         earlier, *later = self._axes.get(COMMIT_AXIS, ("",))
         axis = COMMIT_AXIS if later else ""
         labels = self._label_variants(axis)

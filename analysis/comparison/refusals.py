@@ -26,7 +26,7 @@ class RefusalReason(NamedTuple):
 
 
 def find_refusal_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
-    """Find everything that forbids a verdict; the first reason names the refusal."""
+    """Find all reasons against a verdict; the first names the refusal."""
     yield from _find_zeros(effect)
     if not effect.pairs and not (effect.a and effect.b):
         yield _explain_one_sided(effect)
@@ -98,14 +98,14 @@ def _find_reading_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
         remedy = "time the loop with the kit, or report loop_cpu_s"
         yield RefusalReason(Verdict.TOO_LITTLE, "the loop's CPU time was not measured", remedy)
     elif cpu_s < needed_s:
-        # Never rounded up to what is needed.
+        # Do not round up to the required time.
         seconds = min(cpu_s, needed_s - 0.01)
         why = f"{seconds:.3g} s of CPU per side in a {unit}, at least {needed_s:g} s needed"
         yield RefusalReason(Verdict.TOO_LITTLE, why, _choose_reading_remedy(effect))
 
 
 def _choose_reading_remedy(effect: SeriesEffect) -> str:
-    """Choose what makes a job read more: launches read on by themselves until the wall limit."""
+    """Choose the remedy for too little reading: launches read until the wall limit by themselves."""
     if effect.launches:
         return "raise wall_limit_s, which ended the launches early"
     return "read more passes, rounds or events per job"

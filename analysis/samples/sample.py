@@ -317,9 +317,9 @@ def count_hosts(rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def unify_hosts(samples: Iterable[Sample]) -> list[Sample]:
-    """Give the executions on one machine of a site one host name, though its pods have many.
+    """Unify the host names of executions on one machine of a site, such as those of its pods.
 
-    Jobs on one machine are not independent, whatever they are called.
+    Jobs on one machine are not independent, even under different host names.
     """
     samples = list(samples)
     hosts: dict[tuple[str, str], set[str]] = {}

@@ -106,7 +106,7 @@ def combine_estimates(parts: Sequence[Estimate], weights: Sequence[float]) -> Es
 
 
 def average_estimates(parts: Sequence[Estimate]) -> Estimate:
-    """Estimate the plain mean of just these hosts or sites; it holds for no other ones."""
+    """Estimate the plain mean of these hosts or sites; it does not hold for others."""
     return combine_estimates(parts, [1 / len(parts)] * len(parts))
 
 
@@ -316,7 +316,7 @@ def _power(
 
 
 def plan_units(estimate: Estimate, n: int, level: float, delta: float) -> int | None:
-    """Compute how many units (jobs, hosts or sites) a new campaign needs for a likely decision.
+    """Compute the number of units (jobs, hosts or sites) that will likely decide a new campaign.
 
     Planned for a true effect of 0 ('same') and of 2 delta ('slower'), whatever was observed: to
     plan for the observed effect and to look again as jobs come in would double the false verdicts.

@@ -23,8 +23,8 @@ class SequentialPlan:
     """Numbers of launches of a series after which it is judged, and the limit of no effect.
 
     Each look is judged at the error rate divided by the number of looks.  By Bonferroni's inequality,
-    a claim is then false at any of them with at most the whole rate, whatever ends the campaign and
-    however the looks depend on each other.
+    the probability of a false claim at any of them is at most the whole rate. This holds for any reason
+    to end the campaign and any dependence between the looks.
     """
 
     looks: tuple[int, ...]
@@ -51,11 +51,11 @@ class SequentialPlan:
 
 
 def is_open(verdict: str, low: float | None, high: float | None, delta: float) -> bool:
-    """Return whether further launches would tell more about a series.
+    """Return whether further launches could decide more about a series.
 
     Refused series stay refused, except those with too few launches.  ``different`` is open until its
-    interval (ln) is no wider than ``delta``: the size is then known, and whether it lies just within or
-    just beyond the limit would take many more launches to tell.
+    interval (ln) is no wider than ``delta``: the size is then known. Deciding whether it lies just within
+    or just beyond the limit would take many more launches.
     """
     if verdict == Verdict.DIFFERENT and low is not None and high is not None:
         return high - low > delta

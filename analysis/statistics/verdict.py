@@ -121,8 +121,7 @@ class VerdictEvidence:
         controls: fields of each :class:`~treehammer.analysis.statistics.control.ControlCheck` of the
             comparison; kept with its first row.
 
-    ``campaigns`` is None in what was recorded before these last ones were: then the selection is
-    not known.
+    ``campaigns`` is None in older records: then the selection is not known.
     """
 
     why: str = ""
@@ -205,5 +204,5 @@ class VerdictEvidence:
 
 #: Fields of the values of either side, and the key in JSON of those that both have.
 _SIDES, _BOTH_SIDES = ("of_a", "of_b"), "of_both"
-#: Default of each field. Nobody changes the mappings among them, which all evidence shares.
+#: Default of each field. All evidence shares the mappings among them, so they must not be changed.
 _DEFAULTS: Mapping[str, Any] = vars(VerdictEvidence())

@@ -257,7 +257,7 @@ def blame_commit(
     """Refine an attribution by the commits of the failing test.
 
     A test that fails at several sites since a commit is the culprit. A site is not blamed for a
-    commit that no other site ran.
+    commit that ran only there.
     """
     failing = _find_failing_commits(commits)
     if not failing or len(failing) == len(commits):

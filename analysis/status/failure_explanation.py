@@ -1,4 +1,4 @@
-"""Who and why, in one sentence: the origin of a site's failures or slowness, since when, and what to do.
+"""Explanation of a site's failures or slowness in one sentence: origin, begin and remedy.
 
 Pages, ``status``, ``check``, messages and the digest show this sentence. States keep the one of their
 evaluation in their evidence.
@@ -33,8 +33,8 @@ from treehammer.sql.watch import site_exceptions, state_history
 from treehammer.sql.watch.state_history import SUBJECT_KINDS
 from treehammer.text_formatting import format_minute, pluralize
 
-#: Times before a change of a state whose results explain it: shorter ones where a good day before
-#: hides what has just begun.
+#: Periods before a change of state whose results explain it. Shorter ones show new failures that the
+#: good results of a day would hide.
 STATE_PERIODS_US = (DAY_US, DAY_US // 4, DAY_US // 24)
 #: Changes of states that one evaluation explains, the newest ones.
 MAX_EXPLAINED = 100
@@ -53,8 +53,8 @@ class FailureExplanation:
     Attributes:
         culprit: a value of :class:`.failure_attribution.Culprit`.
         sentence: counts, origin and since when.
-        action: the cause of most failures, and what to do.
-        tests: tests that it is about.
+        action: the cause of most failures, and the remedy.
+        tests: affected tests.
     """
 
     culprit: str
@@ -170,7 +170,7 @@ def _explain_failures(
     jobs = {(run.campaign_id, run.job_id) for run in runs}
     question = FailureQuestion(
         site,
-        # A storage that only its own site reads cannot be told from the site.
+        # A storage that only its own site reads is indistinguishable from the site.
         by == STORAGE_SITE and readers != {site},
         test,
         sum(run.count for run in runs) / len(jobs),

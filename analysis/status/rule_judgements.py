@@ -109,7 +109,7 @@ _BAD = (SiteState.WARNING, SiteState.CRITICAL)
 
 
 def classify_share(rule: ShareRule, good: int, bad: int, *, was_bad: bool = False) -> SiteState:
-    """Return the state by numbers of good and bad measurements, whatever their sum."""
+    """Return the state by the share of bad measurements, without a minimum of their number."""
     if not good + bad:
         return SiteState.UNKNOWN
     if not good:

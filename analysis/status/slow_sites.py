@@ -32,7 +32,7 @@ class Slowness:
         ratio: time per event over that of the same work at other sites, or on the days before.
         peers: number of other sites; 0 if it is compared with the days before.
         since: end of a sentence with the first of the slow days in a row.
-        action: cause, and what to do.
+        action: cause and remedy.
     """
 
     ratio: float

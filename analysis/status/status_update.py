@@ -97,7 +97,7 @@ def update_states(store: Store, now_us: int, rules: StatusRules) -> StatusUpdate
 
 
 def _find_start(before: RuleSetRow | None, rules: StatusRules, now_us: int) -> int:
-    """Return the time since which these rules are in use: what other rules decided, stays."""
+    """Return the time since which these rules are in use; earlier decisions remain."""
     if before is None:
         return max(0, now_us - rules.reevaluate_us)
     return before.started_us if before.version == rules.version else before.evaluated_us

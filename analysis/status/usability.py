@@ -35,12 +35,12 @@ EVERY_SITE = "all"
 
 
 class Usability(StrEnum):
-    """What may be sent to a site, or read from a storage."""
+    """Permitted use of a site's jobs or a storage."""
 
     USABLE = "usable"
-    #: Does not work by the rules: single jobs find out whether it has recovered.
+    #: Fails by the rules: single jobs test whether it has recovered.
     PROBE_ONLY = "probe only"
-    #: Announced not to work, or set so by a person: nothing is sent until the end.
+    #: Announced outage, or excluded by a person: nothing is sent until its end.
     EXCLUDED = "excluded"
 
 
@@ -51,7 +51,7 @@ class SubjectUse:
     Attributes:
         kind: a value of :data:`.state_history.JUDGED_KINDS`.
         site: name of the site; label of the door.
-        usability: what may be sent.
+        usability: permitted use.
         state: state from which this follows.
         cause: deciding rule, ``downtime``, ``override`` or ``central``.
         reason: a sentence for people.
@@ -177,7 +177,7 @@ def _judge_use(state: SiteState, cause: str, site: str) -> Usability:
 
 
 def find_probe_time(restrictions: Collection[SubjectUse], every_us: int, now_us: int) -> int | None:
-    """Return the time of a site's latest due probe; None before the first, and where none is allowed."""
+    """Return the time of a site's latest due probe; None before the first, or if none is allowed."""
     if not restrictions or any(use.usability is Usability.EXCLUDED for use in restrictions):
         return None
     since_us = max(use.since_us for use in restrictions)

@@ -32,7 +32,7 @@ def pin_commits(
     is that of ``pinned``. The values of the axis become those of :func:`.identity.identify_commit`.
 
     Args:
-        pinned: the test, which states what all commits have in common.
+        pinned: the test, whose definition states the shared part.
         spec: the specification by which it was pinned.
         overrides: key of [test] -> value as typed; those of settings and variables hold for all.
         settings: ``git_dir`` contains mirrors and the files of pinned tests.
@@ -67,7 +67,7 @@ def pin_commits(
 def _pin_value(
     pinned: PinnedTest, spec: str, text: str, overrides: Mapping[str, str], settings: Settings
 ) -> PinnedTest:
-    """Pin the test at one value of the axis, with what all commits have in common."""
+    """Pin the test at one value of the axis, with the definitions that all commits share."""
     where = f"{pinned.definition.name}: axis {COMMIT_AXIS}"
     if not pinned.commit:
         raise SourceError(
@@ -93,7 +93,7 @@ def _pin_value(
 
 
 def _merge_definitions(common: TestDefinition, at_commit: TestDefinition) -> TestDefinition:
-    """Combine what all commits have in common with what belongs to one."""
+    """Combine the definition shared by all commits with that of one commit."""
     return replace(
         common,
         payload=at_commit.payload,

@@ -12,7 +12,7 @@ from treehammer.hctests.matrix.axes import parse_axis_text
 if TYPE_CHECKING:
     from treehammer.hctests.matrix.definition import Scalar
 
-#: Base of a limit: the first value of the bundled axis, whatever the command line makes it.
+#: Base of a limit: the first value of the bundled axis, also if the command line replaces the values.
 FIRST_VALUE: Final = "first"
 #: Both kinds of bounds.
 BOUNDS = AT_MOST, AT_LEAST = "at_most", "at_least"

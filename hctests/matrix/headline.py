@@ -1,4 +1,4 @@
-"""Headline metrics: what comparisons of a test judge, with unit and direction."""
+"""Headline metrics that comparisons of a test judge, with unit and direction."""
 
 from __future__ import annotations
 

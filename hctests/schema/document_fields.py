@@ -21,7 +21,7 @@ _BYTES = TypeAdapter(ByteSize)
 
 
 def invalid_value(message: str) -> PydanticCustomError:
-    """Create the error of a validator; ``message`` is what people read."""
+    """Create the error of a validator with a message for people."""
     return PydanticCustomError("invalid", "{message}", {"message": message})
 
 

@@ -1,4 +1,4 @@
-"""The conclusion of a comparison: a paragraph for readers who do not know its tables."""
+"""The conclusion of a comparison: a paragraph for readers new to its tables."""
 
 from __future__ import annotations
 
