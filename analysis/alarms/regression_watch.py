@@ -86,9 +86,9 @@ def watch_campaigns(store: Store, now_us: int) -> list[ReleaseCheck]:
         changed += checks
     for before in table.list_checks(states=(CheckState.RERUNNING,)):
         if table.is_finished(before.rerun_id):
-            after = _judge_rerun(store, before, now_us)
-            if table.update_check(before, after):
-                changed.append(after)
+            updated = _judge_rerun(store, before, now_us)
+            if table.update_check(before, updated):
+                changed.append(updated)
     return changed
 
 
@@ -115,9 +115,9 @@ def record_rerun(store: Store, request: RerunRequest, rerun_id: str, now_us: int
     table = ReleaseCheckTable(store)
     for check in table.list_checks(states=(CheckState.SUSPECTED,)):
         if check.id == request.check_id and check.reruns + 1 == request.number:
-            after = replace(check, state=CheckState.RERUNNING, changed_us=now_us)
-            after = replace(after, reruns=request.number, rerun_id=rerun_id)
-            return table.update_check(check, after)
+            updated = replace(check, state=CheckState.RERUNNING, changed_us=now_us)
+            updated = replace(updated, reruns=request.number, rerun_id=rerun_id)
+            return table.update_check(check, updated)
     return False
 
 

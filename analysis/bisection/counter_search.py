@@ -26,9 +26,9 @@ class CounterSearch:
         if not self.values:
             return self.builds - 1
         last_same, first_changed = self._bracket()
-        left = self._list_between(last_same, first_changed)
+        remaining = self._list_between(last_same, first_changed)
         middle = (last_same + first_changed) / 2
-        return min(left, key=lambda build: abs(build - middle))
+        return min(remaining, key=lambda build: abs(build - middle))
 
     def conclude(self) -> Conclusion:
         """Conclude from the values measured so far."""
@@ -39,12 +39,12 @@ class CounterSearch:
         level = log_ratio(good, bad)
         last_level = None if level is None else (level, level, level)
         if good == bad:
-            every = (1, self.builds - 1)
-            return Conclusion(SearchOutcome.UNCHANGED, 1.0, (), every, last_level)
+            all_builds = (1, self.builds - 1)
+            return Conclusion(SearchOutcome.UNCHANGED, 1.0, (), all_builds, last_level)
         if self._list_between(last_same, first_changed):
             certainty = 1 / (first_changed - last_same)
-            left = (last_same + 1, first_changed)
-            return Conclusion(SearchOutcome.UNDECIDED, certainty, (), left, last_level)
+            remaining = (last_same + 1, first_changed)
+            return Conclusion(SearchOutcome.UNDECIDED, certainty, (), remaining, last_level)
         return self._describe_steps(last_same, first_changed, last_level)
 
     def _describe_steps(
@@ -55,9 +55,9 @@ class CounterSearch:
         outcome = SearchOutcome.STEP
         if value != bad:
             outcome = SearchOutcome.SEVERAL_STEPS
-            same = max(build for build, counter in self.values.items() if counter != bad)
-            other = min(build for build in self.values if build > same)
-            steps.append(self._make_step(same, other))
+            last_unchanged = max(build for build, counter in self.values.items() if counter != bad)
+            first_bad = min(build for build in self.values if build > last_unchanged)
+            steps.append(self._make_step(last_unchanged, first_bad))
         return Conclusion(outcome, 1.0, tuple(steps), (last_same + 1, first_changed), last_level)
 
     def _make_step(self, before: int, after: int) -> FoundStep:

@@ -80,11 +80,11 @@ class StepPosterior:
         self.counts = np.bincount(builds_of_jobs, minlength=builds).astype(float)
         sums = np.bincount(builds_of_jobs, effect, minlength=builds)
         self.means = np.divide(sums, self.counts, out=np.zeros(builds), where=self.counts > 0)
-        within = float(np.sum((effect - self.means[builds_of_jobs]) ** 2))
+        residual_squares = float(np.sum((effect - self.means[builds_of_jobs]) ** 2))
         weights = self.counts / (1 + BUILD_VARIANCE * self.counts)
         self._weight = np.concatenate([[0.0], np.cumsum(weights)])
         self._moment = np.concatenate([[0.0], np.cumsum(weights * self.means)])
-        self._squares = within + float(np.sum(weights * self.means**2))
+        self._squares = residual_squares + float(np.sum(weights * self.means**2))
         self.shape = (PRIOR_JOBS + len(self.jobs)) / 2
 
     @cached_property
@@ -120,8 +120,8 @@ class StepPosterior:
         end = np.where(second_build > 0, second_build, self.builds)
         mean, variance = self.level(first_build, end)
         if at_second:
-            after, more = self.level(second_build, np.array([self.builds]))
-            mean, variance = after - mean, variance + more
+            later_mean, later_variance = self.level(second_build, np.array([self.builds]))
+            mean, variance = later_mean - mean, variance + later_variance
         noise = self.noise_variance(first_build, second_build)
         scale = math.sqrt(float((variance * noise)[0]))
         return LevelEstimate(float(mean[0]), scale, 2 * self.shape)

@@ -89,8 +89,8 @@ class StepSearch:
 
     def add_effects(self, build: int, effects: Collection[float]) -> StepSearch:
         """Return the search with the effects of further jobs of a build."""
-        more = tuple(JobEffect(build, effect) for effect in effects)
-        return replace(self, jobs=(*self.jobs, *more))
+        jobs = tuple(JobEffect(build, effect) for effect in effects)
+        return replace(self, jobs=(*self.jobs, *jobs))
 
     def choose_next(self) -> int:
         """Choose the build to measure next: BAD first, then the most informative one.
@@ -175,16 +175,16 @@ class StepSearch:
         sizes = (posterior.estimate_step(earlier, later, at_second=b) for b in (False, True))
         where = zip((earlier, later), (first, second), sizes, strict=True)
         steps = tuple(
-            self._make_step(build, self._sum_share(hypotheses.probability, build, places), size)
-            for build, places, size in where
+            self._make_step(build, self._sum_share(hypotheses.probability, build, starts), size)
+            for build, starts, size in where
         )
         return SearchOutcome.SEVERAL_STEPS, steps, certainty
 
     @staticmethod
     def _sum_share(
-        probability: Floats, build: int, places: np.ndarray[tuple[int], np.dtype[np.int64]]
+        probability: Floats, build: int, starts: np.ndarray[tuple[int], np.dtype[np.int64]]
     ) -> float:
-        return float(probability[places == build].sum())
+        return float(probability[starts == build].sum())
 
     def _make_step(self, build: int, certainty: float, size: LevelEstimate) -> FoundStep:
         first = build

@@ -113,7 +113,7 @@ class _ChangeSearch:
 
     def take_clearest(self) -> Change | None:
         """Explain the clearest step, and take it out of its series; None if there is none."""
-        while candidates := [(pool, step) for pool, all_ in self._steps.items() for step in all_]:
+        while candidates := [(pool, step) for pool, steps in self._steps.items() for step in steps]:
             pool, step = max(
                 candidates,
                 key=lambda candidate: abs(candidate[1].estimate.mean) / candidate[1].estimate.se,

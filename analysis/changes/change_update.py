@@ -61,10 +61,10 @@ def update_changes(
         rebuild: read all days of the window again, such as after a change of the pinned control.
     """
     today = now.astimezone(UTC).date()
-    first = today - timedelta(days=WINDOW_DAYS - 1)
-    read_from = first if rebuild else _find_first_to_read(store, first)
+    first_day = today - timedelta(days=WINDOW_DAYS - 1)
+    read_from = first_day if rebuild else _find_first_to_read(store, first_day)
     _average_days(store, read_from, today, control, keep_controls=not rebuild)
-    window = day_to_number(first), day_to_number(today)
+    window = day_to_number(first_day), day_to_number(today)
     families = build_families(
         change_points.fetch_watched_series(store),
         change_points.fetch_watched_days(store, *window),
@@ -90,16 +90,16 @@ def _list_nameless_sites(series: Iterable[DailySeries]) -> Mapping[NodeIdentity,
     return sites
 
 
-def _find_first_to_read(store: ResultsReader, first: date) -> date:
+def _find_first_to_read(store: ResultsReader, first_day: date) -> date:
     number = change_points.find_last_watched_day(store)
-    last = number_to_day(number) if number else None
-    return max(first, last - timedelta(days=LATE_DAYS)) if last else first
+    last_day = number_to_day(number) if number else None
+    return max(first_day, last_day - timedelta(days=LATE_DAYS)) if last_day else first_day
 
 
 def _average_days(
-    store: Store, first: date, last: date, control: str, *, keep_controls: bool
+    store: Store, first_day: date, last_day: date, control: str, *, keep_controls: bool
 ) -> None:
-    days = day_to_number(first), day_to_number(last)
+    days = day_to_number(first_day), day_to_number(last_day)
     selection = Selection(
         conditions=(
             Condition("day", ">=", days[0]),

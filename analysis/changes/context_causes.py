@@ -58,12 +58,15 @@ def find_causes(
     members: Sequence[DailySeries], outsiders: Sequence[DailySeries], day: int
 ) -> list[ContextCause]:
     """Find context that changed in most of the members, and more often than in the others."""
-    inside, outside = _count_switches(members, day), _count_switches(outsiders, day)
+    member_switches, outsider_switches = (
+        _count_switches(members, day),
+        _count_switches(outsiders, day),
+    )
     causes = []
-    for (aspect, before, after), count in inside.most_common():
+    for (aspect, before, after), count in member_switches.most_common():
         share = count / len(members)
-        elsewhere = outside[aspect, before, after] / max(len(outsiders), 1)
-        if share > 0.5 and share > 2 * elsewhere:
+        outsider_share = outsider_switches[aspect, before, after] / max(len(outsiders), 1)
+        if share > 0.5 and share > 2 * outsider_share:
             causes.append(ContextCause(aspect, before, after, share))
     return sorted(causes, key=lambda cause: (-cause.share, list(ASPECTS).index(cause.aspect)))
 

@@ -116,13 +116,15 @@ def explain_step(
         return None
     misfits = {members: _misfit(steps, members) for members in by_members}
     best = min(misfits, key=misfits.__getitem__)
-    lead = min((misfit for members, misfit in misfits.items() if members != best), default=math.inf)
+    second_misfit = min(
+        (misfit for members, misfit in misfits.items() if members != best), default=math.inf
+    )
     unknown = SeriesGroup(Attribution.UNKNOWN, "", affected)
-    if lead - misfits[best] < MIN_LEAD or not _take_part(steps, best):
+    if second_misfit - misfits[best] < MIN_LEAD or not _take_part(steps, best):
         return Explanation(unknown, {}, steps)
-    same = by_members[best]
-    equivalent = {group.attribution: group.subject for group in reversed(same)}
-    return Explanation(_choose_group(same, equivalent) or unknown, equivalent, steps)
+    best_groups = by_members[best]
+    equivalent = {group.attribution: group.subject for group in reversed(best_groups)}
+    return Explanation(_choose_group(best_groups, equivalent) or unknown, equivalent, steps)
 
 
 def _group_by_members(
@@ -137,16 +139,16 @@ def _group_by_members(
 
 
 def _choose_group(
-    same: Sequence[SeriesGroup], equivalent: Mapping[Attribution, str]
+    groups: Sequence[SeriesGroup], equivalent: Mapping[Attribution, str]
 ) -> SeriesGroup | None:
     """Choose among groups with the same members; None where they mean different things."""
     kinds = frozenset(equivalent)
     kind = next(iter(kinds)) if len(kinds) == 1 else _PREFERRED.get(kinds)
     # The first of a kind is the whole storage, the second its only door.
-    chosen = next((group for group in same if group.attribution is kind), None)
+    chosen = next((group for group in groups if group.attribution is kind), None)
     if chosen is not None:
         return chosen
-    members = frozenset[str]().union(*(group.members for group in same))
+    members = frozenset[str]().union(*(group.members for group in groups))
     return SeriesGroup(Attribution.UNKNOWN, "", members)
 
 

@@ -81,8 +81,8 @@ def is_seconded(days: npt.NDArray[np.int64], values: Values, day: int) -> bool:
     if len(values) < 2 * MIN_DAYS or spread <= MIN_SPREAD:
         return False
     scaled = (values - np.median(values)) / spread
-    places = _run_kernel(scaled, SECOND_PENALTY, "rbf", {"gamma": 1 / (2 * SECOND_WIDTH**2)})
-    return any(abs(int(days[place]) - day) <= DAY_TOLERANCE for place in places)
+    breaks = _run_kernel(scaled, SECOND_PENALTY, "rbf", {"gamma": 1 / (2 * SECOND_WIDTH**2)})
+    return any(abs(int(days[index]) - day) <= DAY_TOLERANCE for index in breaks)
 
 
 def estimate_step(values: Values, first: int, index: int, last: int) -> Estimate | None:
@@ -137,8 +137,8 @@ def _run_kernel(
     import ruptures
 
     detector = ruptures.KernelCPD(kernel=kernel, min_size=MIN_DAYS, params=parameters)
-    *places, _ = detector.fit(values.reshape(-1, 1)).predict(pen=penalty)
-    return [int(place) for place in places]
+    *breaks, _ = detector.fit(values.reshape(-1, 1)).predict(pen=penalty)
+    return [int(index) for index in breaks]
 
 
 def _estimate_steps(

@@ -107,22 +107,24 @@ def last_whole_week(today: date) -> date:
     return today - timedelta(days=today.weekday() + 7)
 
 
-def load_digest(store: ResultsReader, first: date) -> WeeklyDigest:
-    """Load the digest of the week from ``first``, a Monday."""
+def load_digest(store: ResultsReader, first_day: date) -> WeeklyDigest:
+    """Load the digest of the week from ``first_day``, a Monday."""
     return build_digest(
-        fetch_change_points(store), list_state_changes(store, since_us=_start_us(first)), first
+        fetch_change_points(store),
+        list_state_changes(store, since_us=_start_us(first_day)),
+        first_day,
     )
 
 
 def build_digest(
-    changes: Iterable[ChangePointRow], states: Iterable[StatusChangeRow], first: date
+    changes: Iterable[ChangePointRow], states: Iterable[StatusChangeRow], first_day: date
 ) -> WeeklyDigest:
-    """Build the digest of the week from ``first``.
+    """Build the digest of the week from ``first_day``.
 
     A change belongs to the week in which it was confirmed. Provisional ones are listed apart.
     Metrics of one change share a line, and all bad states of a site.
     """
-    start_us = _start_us(first)
+    start_us = _start_us(first_day)
     end_us = start_us + 7 * DAY_US
     found_in_week = [change for change in changes if start_us <= change.found_us < end_us]
     slower: list[ChangePointRow] = []
@@ -134,7 +136,7 @@ def build_digest(
         elif change.state == ChangeState.CONFIRMED:
             (slower if is_regression(change) else faster).append(change)
     return WeeklyDigest(
-        first,
+        first_day,
         (
             _build_state_section([row for row in states if start_us <= row.since_us < end_us]),
             _build_section("Slower", slower, "Nothing became slower."),
@@ -146,8 +148,8 @@ def build_digest(
     )
 
 
-def _start_us(first: date) -> int:
-    return int(datetime(first.year, first.month, first.day, tzinfo=UTC).timestamp() * 1e6)
+def _start_us(day: date) -> int:
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1e6)
 
 
 def _build_state_section(states: Iterable[StatusChangeRow]) -> DigestSection:

@@ -67,7 +67,7 @@ def changes_command(
              treehammer changes --site SITE_A --since 2026-03-01
     """
     now = datetime.now(UTC)
-    first = since.date() if since else now.date() - timedelta(days=WINDOW_DAYS - 1)
+    first_day = since.date() if since else now.date() - timedelta(days=WINDOW_DAYS - 1)
     with Store.open(settings.database, create=False) as store:
         if update or rebuild:
             control = settings.control_release
@@ -82,7 +82,7 @@ def changes_command(
                     f"Host names change at {', '.join(sorted(sites))}: nodes by {identity}.",
                     err=True,
                 )
-        changes = fetch_change_points(store, day_to_number(first))
+        changes = fetch_change_points(store, day_to_number(first_day))
         chosen = change_text.select_changes(changes, site, release)
         if not chosen:
             _require_known(store, site, release)

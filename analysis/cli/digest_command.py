@@ -35,11 +35,11 @@ def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> Non
              treehammer digest --mail
     """
     try:
-        first = parse_week(week) if week else last_whole_week(datetime.now(UTC).date())
+        first_day = parse_week(week) if week else last_whole_week(datetime.now(UTC).date())
     except ValueError:
         raise ConfigError(f"{week!r} is not a week; write 2026-W46", where="--week") from None
     with Store.open(settings.database, create=False) as store:
-        digest = load_digest(store, first)
+        digest = load_digest(store, first_day)
     if mail:
         count = _mail_digest(settings, digest)
         click.echo(f"Sent to {count} recipients.", err=True)

@@ -104,8 +104,8 @@ class _ExplainQuery:
         if self.job:
             return Selection.parse((), [f"job_id~{self.job}*"])
         if self.site and not self.campaign:
-            first = datetime.now(UTC) - timedelta(days=self.days - 1)
-            return Selection.parse((), [f"day>={first:%Y%m%d}"])
+            first_day = datetime.now(UTC) - timedelta(days=self.days - 1)
+            return Selection.parse((), [f"day>={first_day:%Y%m%d}"])
         if self.campaign == "all":
             return Selection.parse((), [])
         return Selection.parse((store.campaign(self.campaign or "last").id,), [])

@@ -41,10 +41,10 @@ def print_letters(store: ResultsReader, form: str) -> None:
     Raises:
         NothingToDoError: there was none.
     """
-    last = datetime.now(UTC).date()
-    first = last - timedelta(days=DAYS - 1)
+    last_day = datetime.now(UTC).date()
+    first_day = last_day - timedelta(days=DAYS - 1)
     rule = load_rule()
-    days = list_operation_days(store, day_to_number(first), day_to_number(last))
+    days = list_operation_days(store, day_to_number(first_day), day_to_number(last_day))
     judged = judge_storage_days(days, rule)
     if not judged:
         raise NothingToDoError(

@@ -193,10 +193,10 @@ def _summarize_operations(
     from treehammer.analysis.cli.operation_summary import STEP_COLUMNS, print_operations
     from treehammer.analysis.descriptive.group_summary import find_distinguishing_names
 
-    beside = [name for name in group_names if name not in STEP_COLUMNS]
-    rows = _load_rows(store, selection, (), beside)
+    group_columns = [name for name in group_names if name not in STEP_COLUMNS]
+    rows = _load_rows(store, selection, (), group_columns)
     group_names = group_names or find_distinguishing_names(rows, _CONTEXT_COLUMNS)
-    _check_axes(rows, beside)
+    _check_axes(rows, group_columns)
     with store.snapshot() as snapshot:
         print_operations(snapshot, selection, group_names, title=title, form=form)
 
@@ -264,8 +264,8 @@ def _check_axes(rows: Sequence[Row], names: Sequence[str]) -> None:
     axes = list_axes(rows)
     for name in names:
         metric = METRICS_BY_NAME.get(name)
-        whole = metric and metric.type in ("int", "float", "text", "bool")
-        if name not in axes and (not whole or name in LONG_TEXT_METRICS):
+        is_groupable = metric and metric.type in ("int", "float", "text", "bool")
+        if name not in axes and (not is_groupable or name in LONG_TEXT_METRICS):
             raise ConfigError(
                 f"{name!r} is neither an axis of these measurements nor a column to group by",
                 where="--by",
@@ -288,11 +288,11 @@ class _RatioBase:
             raise ConfigError(
                 f"{name!r} is not a column of --by", where="--baseline", hint=", ".join(by)
             )
-        place = by.index(name)
-        values = {group.key[place]: None for group in groups if group.key[place] is not None}
+        index = by.index(name)
+        values = {group.key[index]: None for group in groups if group.key[index] is not None}
         for value in values:
             if value is not None and matches_value(typed, value):
-                return cls(place, value, text)
+                return cls(index, value, text)
         raise ConfigError(
             f"no group has {text}",
             where="--baseline",
@@ -373,11 +373,11 @@ def _flatten_line(line: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten a line for programs: every figure becomes three plain values."""
     flat: dict[str, Any] = {}
     for key, value in line.items():
-        what, _, name = key.partition(" of ")
+        quantity, _, name = key.partition(" of ")
         if not name:
             flat[key] = value
             continue
-        name = name if what == "figure" else f"{name}_ratio"
+        name = name if quantity == "figure" else f"{name}_ratio"
         flat[name] = value.mean if value else None
         flat[f"{name}_low"], flat[f"{name}_high"] = (
             (value.low, value.high) if value else (None, None)

@@ -56,20 +56,20 @@ def compare_builds(a: Iterable[Sample], b: Iterable[Sample], axis: str) -> Build
     builtin = _collect_features(a) & _collect_features(b)
     differing, bundled, repackaged, unknown = dict(_find_mixed_releases(a, b, axis)), [], [], []
     for fact in facts:
-        left, right = _fact_values(a, fact), _fact_values(b, fact)
+        values_a, values_b = _fact_values(a, fact), _fact_values(b, fact)
         name = _LIBRARY_FACTS.get(fact, fact.removeprefix("root_").replace("_", " "))
-        if left == right:
+        if values_a == values_b:
             continue
-        if not left or not right:
+        if not values_a or not values_b:
             unknown.append(name)
         elif fact == "root_features":
             differing[name] = _describe_feature_changes(a, b)
-        elif fact == "root_compiler" and _strip_package(left) == _strip_package(right):
-            repackaged.append(f"{_join_values(left)} → {_join_values(right)}")
+        elif fact == "root_compiler" and _strip_package(values_a) == _strip_package(values_b):
+            repackaged.append(f"{_join_values(values_a)} → {_join_values(values_b)}")
         elif f"builtin_{name}" in builtin:
-            bundled.append(f"{name} {_join_values(left)} → {_join_values(right)}")
+            bundled.append(f"{name} {_join_values(values_a)} → {_join_values(values_b)}")
         else:
-            differing[name] = f"{_join_values(left)} → {_join_values(right)}"
+            differing[name] = f"{_join_values(values_a)} → {_join_values(values_b)}"
     return BuildDifference(differing, tuple(bundled), tuple(repackaged), tuple(unknown))
 
 
@@ -101,9 +101,9 @@ def _collect_features(samples: Sequence[Sample]) -> set[str]:
 
 
 def _describe_feature_changes(a: Sequence[Sample], b: Sequence[Sample]) -> str:
-    before, after = _collect_features(a), _collect_features(b)
-    changes = [f"-{word}" for word in sorted(before - after)]
-    changes += [f"+{word}" for word in sorted(after - before)]
+    features_a, features_b = _collect_features(a), _collect_features(b)
+    changes = [f"-{word}" for word in sorted(features_a - features_b)]
+    changes += [f"+{word}" for word in sorted(features_b - features_a)]
     return " ".join(changes) or "differ between nodes"
 
 

@@ -109,10 +109,10 @@ class CountPair:
 
     def libraries(self) -> list[InstructionChange]:
         """List the libraries' changes, the largest library first, without negligible ones."""
-        least = SHOWN_SHARE * self.a.per_event
+        threshold = SHOWN_SHARE * self.a.per_event
         parts = (self._part(*part) for part in self._parts(functions=False))
         changes = [
-            change for change in parts if max(change.a_per_event, change.b_per_event) >= least
+            change for change in parts if max(change.a_per_event, change.b_per_event) >= threshold
         ]
         return sorted(changes, key=lambda change: -max(change.a_per_event, change.b_per_event))
 

@@ -209,9 +209,9 @@ def select_jobs(jobs: Sequence[Job]) -> tuple[list[Job], Counter[str]]:
     selected = [job for job in jobs if job.host] if counts else list(jobs)
     left_out = Counter({UNKNOWN_HOST: len(jobs) - len(selected)})
     if len(counts) == 2 and min(counts.values()) == 1 and max(counts.values()) >= MIN_JOBS:
-        several = [job for job in selected if counts[job.host] > 1]
-        left_out[ONLY_JOB_OF_HOST] = len(selected) - len(several)
-        selected = several
+        repeated = [job for job in selected if counts[job.host] > 1]
+        left_out[ONLY_JOB_OF_HOST] = len(selected) - len(repeated)
+        selected = repeated
     return selected, +left_out
 
 

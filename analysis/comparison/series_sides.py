@@ -50,16 +50,16 @@ def split_sides(samples: Iterable[Sample], axis: str, a: Scalar, b: Scalar) -> l
             elsewhere[key].add((sample.job_id, sample.attempt, sample.round))
     label = label_series([*chain.from_iterable(chain.from_iterable(sides.values()))], axis)
     series_list = []
-    for key, (left, right) in sides.items():
-        first = (left or right)[0]
+    for key, (side_a, side_b) in sides.items():
+        first = (side_a or side_b)[0]
         series_list.append(
             SeriesSides(
                 key=key,
                 release=release_key(first, axis),
                 label=label[release_key(first, axis)],
                 site=f"{a} → {b}" if axis == "site" else first.site,
-                a=tuple(left),
-                b=tuple(right),
+                a=tuple(side_a),
+                b=tuple(side_b),
                 elsewhere=frozenset(elsewhere[key]),
             )
         )
@@ -80,8 +80,8 @@ def label_series(samples: Sequence[Sample], axis: str) -> Mapping[str, str]:
     one_test = len({sample.test_name for sample in samples}) == 1
     by_release = {release_key(sample, axis): sample for sample in samples}
     with_storage = axis != "storage_site"
-    several = len({sample.dataset for sample in samples}) > 1
-    with_dataset = several and axis not in (DATASET_AXIS, FORMAT_AXIS)
+    has_datasets = len({sample.dataset for sample in samples}) > 1
+    with_dataset = has_datasets and axis not in (DATASET_AXIS, FORMAT_AXIS)
     labels = {
         key: " ".join(
             [_label_sample(sample, varying, one_test=one_test, with_storage=with_storage)]

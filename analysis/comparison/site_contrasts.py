@@ -100,18 +100,18 @@ def _find_odd_sites(
     for effect in effects:
         sites[effect.series.site].append(effect)
     level = ALPHA / max(len(sites), 1)
-    odd: dict[str, tuple[float, float, float]] = {}
+    contrasts: dict[str, tuple[float, float, float]] = {}
     while len(sites) >= MIN_CONTRASTED_SITES:
         shifts = _estimate_shifts(sites)
-        apart = [
+        candidates = [
             site for site, shift in shifts.items() if shift.p <= level and abs(shift.mean) > delta
         ]
-        if not apart:
+        if not candidates:
             break
-        site = max(apart, key=lambda name: abs(shifts[name].mean) / shifts[name].se)
-        odd[site] = (shifts[site].mean, *shifts[site].interval(level))
+        site = max(candidates, key=lambda name: abs(shifts[name].mean) / shifts[name].se)
+        contrasts[site] = (shifts[site].mean, *shifts[site].interval(level))
         del sites[site]
-    return odd
+    return contrasts
 
 
 def _estimate_shifts(sites: Mapping[str, Sequence[SeriesEffect]]) -> dict[str, Estimate]:
@@ -155,8 +155,10 @@ def _collect_residuals(
         by_variant[release] = effect.mean - center
         for host, values in group_by_host(effect.pairs, lambda pair: [pair.d]).items():
             by_unit[host].extend(value - center for value in values)
-    several = len(hosts) >= MIN_HOSTS
-    units = map(fmean, by_unit.values()) if several else chain.from_iterable(by_unit.values())
+    has_enough_hosts = len(hosts) >= MIN_HOSTS
+    units = (
+        map(fmean, by_unit.values()) if has_enough_hosts else chain.from_iterable(by_unit.values())
+    )
     return _Residuals(list(by_variant.values()), list(units))
 
 
@@ -175,13 +177,13 @@ def _pool_errors(
         groups: values by site.
         inflation: factor on the variance.
     """
-    several = {site: values for site, values in groups.items() if len(values) > 1}
-    df = sum(len(values) - 1 for values in several.values())
+    pooled = {site: values for site, values in groups.items() if len(values) > 1}
+    df = sum(len(values) - 1 for values in pooled.values())
     if not df:
         return {}
-    variances = {site: variance(values) for site, values in several.items()}
-    common = sum((len(values) - 1) * variances[site] for site, values in several.items()) / df
+    variances = {site: variance(values) for site, values in pooled.items()}
+    common = sum((len(values) - 1) * variances[site] for site, values in pooled.items()) / df
     return {
         site: (math.sqrt(inflation * max(variances[site], common) / len(values)), df)
-        for site, values in several.items()
+        for site, values in pooled.items()
     }

@@ -137,18 +137,20 @@ def _count_hosts(effects: Iterable[SeriesEffect]) -> int:
 def _find_refusal(
     group: Sequence[SeriesEffect], entering: Sequence[SeriesEffect]
 ) -> tuple[Verdict | None, str]:
-    outside = {effect.series.site: effect.refused for effect in group if effect.refused is not None}
-    counts = Counter(verdict.value for verdict in outside.values())
-    left = ", ".join(f"{count} × {verdict}" for verdict, count in sorted(counts.items()))
+    excluded = {
+        effect.series.site: effect.refused for effect in group if effect.refused is not None
+    }
+    counts = Counter(verdict.value for verdict in excluded.values())
+    reasons = ", ".join(f"{count} × {verdict}" for verdict, count in sorted(counts.items()))
     if not entering:
-        verdicts = set(outside.values()) - set(ONE_SIDED_VERDICTS)
-        same = verdicts.pop() if len(verdicts) == 1 else Verdict.NOT_ENOUGH
-        return same, f"no site enters the verdict ({left})"
+        verdicts = set(excluded.values()) - set(ONE_SIDED_VERDICTS)
+        refusal = verdicts.pop() if len(verdicts) == 1 else Verdict.NOT_ENOUGH
+        return refusal, f"no site enters the verdict ({reasons})"
     sites = sorted(_group_by_site(entering))
-    beside = f"; outside: {left}" if left else ""
+    note = f"; outside: {reasons}" if reasons else ""
     if len(sites) == 1:
-        return Verdict.NOT_ENOUGH, f"one site ({sites[0]}); two needed{beside}"
-    return None, beside.removeprefix("; ")
+        return Verdict.NOT_ENOUGH, f"one site ({sites[0]}); two needed{note}"
+    return None, note.removeprefix("; ")
 
 
 def _group_by_site(effects: Sequence[SeriesEffect]) -> Mapping[str, list[SeriesEffect]]:

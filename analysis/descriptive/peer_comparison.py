@@ -75,10 +75,10 @@ def compare_over_time(
     of_site = cells.site == sums.sites.index(site)
     of_site &= cells.time > 0
     compared_times, owner = np.unique(cells.time[of_site], return_inverse=True)
-    beside = np.isin(cells.group, cells.group[of_site])
-    pairs = np.unique(cells.time[beside] * len(sums.sites) + cells.site[beside])
-    place = np.searchsorted(compared_times, pairs // len(sums.sites))
-    peer_counts = np.bincount(place, minlength=len(compared_times)) - 1
+    is_comparable = np.isin(cells.group, cells.group[of_site])
+    pairs = np.unique(cells.time[is_comparable] * len(sums.sites) + cells.site[is_comparable])
+    indices = np.searchsorted(compared_times, pairs // len(sums.sites))
+    peer_counts = np.bincount(indices, minlength=len(compared_times)) - 1
     return _compare_owners(cells, np.flatnonzero(of_site), owner, compared_times, peer_counts)
 
 
@@ -89,16 +89,17 @@ def compare_sites(sums: WorkSums) -> dict[str, PeerComparison]:
         sums: of one metric over the period, of all sites.
     """
     cells = _WorkCells.collect(sums, np.zeros_like(sums.day))
-    places, owner = np.unique(cells.site, return_inverse=True)
+    site_indices, owner = np.unique(cells.site, return_inverse=True)
     works, work = np.unique(cells.work, return_inverse=True)
-    did = np.zeros((len(works), len(places)), np.float32)
-    did[work, owner] = 1
-    peer_counts = (did.T @ did > 0).sum(axis=0) - 1
+    participation = np.zeros((len(works), len(site_indices)), np.float32)
+    participation[work, owner] = 1
+    peer_counts = (participation.T @ participation > 0).sum(axis=0) - 1
     comparisons = _compare_owners(
-        cells, np.arange(len(cells.site)), owner, np.zeros_like(places), peer_counts
+        cells, np.arange(len(cells.site)), owner, np.zeros_like(site_indices), peer_counts
     )
     return {
-        sums.sites[place]: comparison for place, comparison in zip(places, comparisons, strict=True)
+        sums.sites[index]: comparison
+        for index, comparison in zip(site_indices, comparisons, strict=True)
     }
 
 
@@ -111,8 +112,8 @@ def list_site_means(sums: WorkSums) -> dict[WorkKey, dict[str, float]]:
     return means
 
 
-def _add_by_place(places: Integers, values: Floats, count: int) -> Floats:
-    return np.bincount(places, values, count).astype(float)
+def _add_by_place(indices: Integers, values: Floats, count: int) -> Floats:
+    return np.bincount(indices, values, count).astype(float)
 
 
 @dataclass(frozen=True)
@@ -135,11 +136,11 @@ class _WorkCells:
         """Add up the rows, each at its time."""
         used = sums.count > 0
         keys = (times * len(sums.works) + sums.work) * len(sums.sites) + sums.site
-        cells, places = np.unique(keys[used], return_inverse=True)
+        cells, indices = np.unique(keys[used], return_inverse=True)
         group, site = np.divmod(cells, max(len(sums.sites), 1))
         time, work = np.divmod(group, max(len(sums.works), 1))
         added = (
-            _add_by_place(places, column[used], len(cells))
+            _add_by_place(indices, column[used], len(cells))
             for column in (sums.count, sums.total, sums.squares)
         )
         return cls(time, work, site, group, *added)
@@ -159,8 +160,8 @@ class _WorkCells:
         ordered = self.means[order]
 
         def pick(middle: Integers) -> Floats:
-            place = np.clip(middle + (middle >= left_out), 0, peer_counts)
-            picked: Floats = ordered[start + place]
+            index = np.clip(middle + (middle >= left_out), 0, peer_counts)
+            picked: Floats = ordered[start + index]
             return picked
 
         medians = (pick((peer_counts - 1) // 2) + pick(peer_counts // 2)) / 2
@@ -196,14 +197,14 @@ def _compare_owners(
     def add(values: Floats, where: npt.NDArray[np.bool_]) -> Floats:
         return _add_by_place(owner, np.where(where, values, 0.0), len(times))
 
-    every = np.ones_like(is_compared)
+    all_cells = np.ones_like(is_compared)
     compared = add(count, is_compared)
     # Each work scatters about its own mean; all are shown where none can be compared.
     is_shown = is_compared | (compared == 0)[owner]
     columns = {
         "time": times,
-        "count": add(count, every),
-        "total": add(total, every),
+        "count": add(count, all_cells),
+        "total": add(total, all_cells),
         "compared": compared,
         "own_total": add(total, is_compared),
         "median_total": add(count * medians, is_compared),

@@ -161,8 +161,10 @@ def split_difference(
     for name, work, moments in groups:
         if work in medians and moments.value_count:
             parts[name].append((moments, medians[work]))
-    whole = math.fsum(_expect(pairs) for pairs in parts.values())
-    contributions = [_build_contribution(name, pairs, whole) for name, pairs in parts.items()]
+    expected_total = math.fsum(_expect(pairs) for pairs in parts.values())
+    contributions = [
+        _build_contribution(name, pairs, expected_total) for name, pairs in parts.items()
+    ]
     return sorted(
         contributions, key=lambda contribution: (-abs(contribution.share), contribution.name)
     )
@@ -208,10 +210,10 @@ def _expect(pairs: Iterable[tuple[Moments, float]]) -> float:
 
 
 def _build_contribution(
-    name: str, pairs: list[tuple[Moments, float]], whole: float
+    name: str, pairs: list[tuple[Moments, float]], expected_total: float
 ) -> Contribution:
     count = sum(moments.value_count for moments, _ in pairs)
     total = math.fsum(moments.total for moments, _ in pairs)
     expected = _expect(pairs)
-    share = (total - expected) / whole if whole else 0.0
+    share = (total - expected) / expected_total if expected_total else 0.0
     return Contribution(name, count, total / count, expected / count, share)

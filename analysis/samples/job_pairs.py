@@ -112,37 +112,37 @@ def pair_jobs(
         for sample in samples:
             rounds[sample.job_id, sample.attempt, sample.round][side].append(sample)
     left_out: Counter[str] = Counter()
-    whole: list[_Round] = []
-    lone: list[tuple[list[Sample], list[Sample]]] = []
+    complete: list[_Round] = []
+    one_sided: list[tuple[list[Sample], list[Sample]]] = []
     for key, halves in sorted(rounds.items()):
         usable_a, usable_b = (_select_usable(half, metric, left_out) for half in halves)
         if usable_a and usable_b:
             ratio = _find_launch_ratio(usable_a, usable_b, metric)
-            whole.append(_Round(usable_a, usable_b, ratio))
+            complete.append(_Round(usable_a, usable_b, ratio))
         elif key in elsewhere:
-            lone.append((usable_a, usable_b))
+            one_sided.append((usable_a, usable_b))
         else:
             left_out[UNPAIRED_EXECUTION] += len(usable_a) + len(usable_b)
-    through_base = not whole
-    whole = whole or list(_pair_through_base(lone, metric))
-    jobs = select_last_attempts(whole, lambda round_: (round_.a[0].job_id, round_.a[0].attempt))
+    through_base = not complete
+    complete = complete or list(_pair_through_base(one_sided, metric))
+    jobs = select_last_attempts(complete, lambda round_: (round_.a[0].job_id, round_.a[0].attempt))
     pairs = [
         replace(_make_pair(rounds_of, metric), through_base=through_base)
         for rounds_of in jobs.values()
     ]
     counted = chain.from_iterable(jobs.values())
-    left_out[EARLIER_ATTEMPT] += _count_executions(whole) - _count_executions(counted)
+    left_out[EARLIER_ATTEMPT] += _count_executions(complete) - _count_executions(counted)
     return pairs, +left_out
 
 
 def _pair_through_base(
-    lone: Iterable[tuple[Sequence[Sample], Sequence[Sample]]], metric: str
+    one_sided: Iterable[tuple[Sequence[Sample], Sequence[Sample]]], metric: str
 ) -> Iterator[_Round]:
     """Pair launches of one attempt that recorded ln(value/base), in order of their rounds."""
     launches: dict[tuple[str, int], tuple[list[Sample], list[Sample]]] = defaultdict(
         lambda: ([], [])
     )
-    for halves in lone:
+    for halves in one_sided:
         for side, half in enumerate(halves):
             for sample in half:
                 if metric in sample.launch_ratios:

@@ -341,13 +341,13 @@ def plan_units(estimate: Estimate, n: int, level: float, delta: float) -> int | 
         """Find the first number of units, in rising order, at which a decision is likely."""
         reach = delta / spread * np.sqrt(units)
         relevant = _power(units, level / 2, reach)
-        within = _power(units, level, reach)
-        reached = np.flatnonzero((relevant >= TARGET_POWER) & (within >= power))
+        same = _power(units, level, reach)
+        reached = np.flatnonzero((relevant >= TARGET_POWER) & (same >= power))
         return int(reached[0]) if len(reached) else None
 
     low, grid = 1, np.append(2 ** np.arange(1, int(math.log2(MAX_JOBS_NAMED)) + 1), MAX_JOBS_NAMED)
-    while (place := first(grid)) is not None:
-        low, high = int(grid[place - 1]) if place else low, int(grid[place])
+    while (index := first(grid)) is not None:
+        low, high = int(grid[index - 1]) if index else low, int(grid[index])
         if high - low == 1:
             return high
         grid = np.unique(np.linspace(low + 1, high, 32).astype(np.int64))

@@ -174,11 +174,11 @@ class VerdictEvidence:
         """
         defaults = asdict(VerdictEvidence())
         document = {name: value for name, value in asdict(self).items() if value != defaults[name]}
-        if both := dict(self.of_a.items() & self.of_b.items()):
-            document[_BOTH_SIDES] = both
+        if common := dict(self.of_a.items() & self.of_b.items()):
+            document[_BOTH_SIDES] = common
             for side in _SIDES:
                 document[side] = {
-                    name: value for name, value in document[side].items() if name not in both
+                    name: value for name, value in document[side].items() if name not in common
                 }
         return json.dumps(document, sort_keys=True, allow_nan=False, separators=(",", ":"))
 
@@ -190,9 +190,9 @@ class VerdictEvidence:
         for name, value in document.items():
             if value.__class__ is list:
                 document[name] = tuple(value)
-        if both := document.pop(_BOTH_SIDES, None):
+        if common := document.pop(_BOTH_SIDES, None):
             for side in _SIDES:
-                document[side] = {**both, **document.get(side, {})}
+                document[side] = {**common, **document.get(side, {})}
         values = {**_DEFAULTS, **document}
         if len(values) > len(_DEFAULTS):
             raise TypeError(f"unknown evidence: {sorted(values.keys() - _DEFAULTS.keys())}")

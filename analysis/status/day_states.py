@@ -160,11 +160,11 @@ class StorageDay:
         """Exceeded thresholds."""
         rule = self.rule
         exceeded = []
-        for name, done, failed, least in (
+        for name, done, failed, minimum in (
             ("opens", self.opened, self.open_failed, rule.min_opens),
             ("reads", self.blocks, self.block_failed, rule.min_blocks),
         ):
-            if not failed or done + failed < least:
+            if not failed or done + failed < minimum:
                 continue
             if not done:
                 exceeded.append((SiteState.CRITICAL, f"none of {failed} {name} succeeded"))

@@ -78,10 +78,10 @@ def is_more_frequent(inside: Tally, outside: Tally, error_rate: float = ERROR_RA
     if inside.bad < MIN_FAILED_JOBS or not outside.total or inside.share <= outside.share:
         return False
     bad, total = inside.bad + outside.bad, inside.total + outside.total
-    whole = _log_choose(total, bad)
+    ways = _log_choose(total, bad)
     chance = 0.0
     for count in range(inside.bad, min(bad, inside.total) + 1):
-        term = _log_choose(inside.total, count) + _log_choose(outside.total, bad - count) - whole
+        term = _log_choose(inside.total, count) + _log_choose(outside.total, bad - count) - ways
         chance += math.exp(term)
         if chance > error_rate or term < math.log(error_rate) - 30:
             break
@@ -182,9 +182,11 @@ class FailureQuestion:
         by_test: defaultdict[str, Tally] = defaultdict(Tally)
         for cell in filter(self.is_here, self.cells):
             by_test[cell.test] += cell.tally
-        least = _MIN_RELATIVE_SHARE * max((tally.share for tally in by_test.values()), default=0.0)
+        threshold = _MIN_RELATIVE_SHARE * max(
+            (tally.share for tally in by_test.values()), default=0.0
+        )
         return tuple(
-            sorted(t for t, tally in by_test.items() if tally.bad and tally.share >= least)
+            sorted(t for t, tally in by_test.items() if tally.bad and tally.share >= threshold)
         )
 
 
@@ -237,8 +239,8 @@ def blame_host(
     """Find the host of a failing site that fails more often than its others; '' without any."""
     if attribution.culprit is not Culprit.SITE:
         return ""
-    whole = sum(hosts.values(), Tally())
-    sides = {name: (tally, whole - tally) for name, tally in hosts.items() if name}
+    total = sum(hosts.values(), Tally())
+    sides = {name: (tally, total - tally) for name, tally in hosts.items() if name}
     proven = [
         (_log_likelihood(*sides[name]), name)
         for name in sides
@@ -326,7 +328,7 @@ def _deduplicate(factors: Iterable[_Factor], cells: Sequence[OutcomeCell]) -> li
     """Keep the first of the factors that cover the same cells, and none that covers all."""
     distinct: dict[tuple[int, ...], _Factor] = {}
     for factor in factors:
-        covered = tuple(place for place, cell in enumerate(cells) if factor.covers(cell))
+        covered = tuple(index for index, cell in enumerate(cells) if factor.covers(cell))
         if len(covered) < len(cells):
             distinct.setdefault(covered, factor)
     return list(distinct.values())
@@ -367,11 +369,11 @@ def _split(factor: _Factor, question: FailureQuestion) -> tuple[Tally, Tally]:
 
 def _choose_factor(factors: Sequence[_Factor], question: FailureQuestion) -> _Factor:
     """Choose the factor that explains the outcomes of all work best."""
-    whole = sum_cells(question.cells)
+    total = sum_cells(question.cells)
 
     def score(factor: _Factor) -> float:
         inside = sum_cells(filter(factor.covers, question.cells))
-        jobs = map(question.count_jobs, (inside, whole - inside))
+        jobs = map(question.count_jobs, (inside, total - inside))
         return _log_likelihood(*jobs) - _NARROWER * bool(factor.detail)
 
     return max(factors, key=score)

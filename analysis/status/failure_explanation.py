@@ -210,7 +210,7 @@ def _find_downtime(
 def _describe_attribution(attribution: FailureAttribution, since: str, jobs: int) -> str:
     """Write the sentence: counts, origin, since when."""
     counts = f"{attribution.inside} failed here, {attribution.outside} elsewhere"
-    elsewhere = (
+    outside = (
         f"{attribution.outside} elsewhere"
         if attribution.outside.total
         else "no other site ran this"
@@ -229,11 +229,13 @@ def _describe_attribution(attribution: FailureAttribution, since: str, jobs: int
             and 2 * attribution.sites.bad >= attribution.sites.total
         ):
             return f"{test} fails {at_sites} and no other test ran: the test or central{since}"
-        few = "too few failed jobs to tell" if jobs < MIN_FAILED_JOBS else attribution.culprit
-        return f"{attribution.inside} failed here in {pluralize(jobs, 'job')}, {elsewhere}: {few}{since}"
+        origin = "too few failed jobs to tell" if jobs < MIN_FAILED_JOBS else attribution.culprit
+        return f"{attribution.inside} failed here in {pluralize(jobs, 'job')}, {outside}: {origin}{since}"
     if attribution.culprit is Culprit.TEST and attribution.commit:
-        begin = f"since {commit} ({format_minute(attribution.commit_us)} UTC)"
-        return f"{test} fails {at_sites} {begin}, {attribution.outside} failed before: the test"
+        since_commit = f"since {commit} ({format_minute(attribution.commit_us)} UTC)"
+        return (
+            f"{test} fails {at_sites} {since_commit}, {attribution.outside} failed before: the test"
+        )
     texts: Mapping[Culprit, str] = {
         Culprit.SITE: f"{counts}: the site{detail}",
         Culprit.STORAGE: (
@@ -265,15 +267,15 @@ def _find_begin(
         store, by, site, period.extend(SEARCHED_DAYS), attribution.tests
     )
     started = min((run.started_us for run in runs), default=period.from_us)
-    first = Period.of_day(started).days[0]
-    least = attribution.inside.share / 2
-    for day in sorted((day for day in days if day < first), reverse=True):
-        if not days[day].bad or days[day].share < least:
+    first_day = Period.of_day(started).days[0]
+    threshold = attribution.inside.share / 2
+    for day in sorted((day for day in days if day < first_day), reverse=True):
+        if not days[day].bad or days[day].share < threshold:
             break
-        first = day
-    if first == Period.of_day(started).days[0]:
+        first_day = day
+    if first_day == Period.of_day(started).days[0]:
         return f", since {format_minute(started)} UTC"
-    return f", since {number_to_day(first)}"
+    return f", since {number_to_day(first_day)}"
 
 
 def _suggest_action(attribution: FailureAttribution, runs: Sequence[FailedRun]) -> str:

@@ -42,15 +42,17 @@ class Slowness:
 
     def describe(self) -> str:
         """Describe it without the origin."""
-        same = f"at {pluralize(self.peers, 'other site')}" if self.peers else "on the days before"
-        return f"an event takes {self.ratio:.2g} times the wall time of the same work {same}"
+        reference = (
+            f"at {pluralize(self.peers, 'other site')}" if self.peers else "on the days before"
+        )
+        return f"an event takes {self.ratio:.2g} times the wall time of the same work {reference}"
 
 
 def find_slowness(store: ResultsReader, site: str, days: tuple[int, int]) -> Slowness | None:
     """Find out whether a site is slow on the last of some days (YYYYMMDD), and since when."""
-    last = days[1]
+    last_day = days[1]
     # Most sites are not slow, which the last day alone shows.
-    compared = peer_comparison.compare_sites(_fetch_sums(store, site, (last, last)))
+    compared = peer_comparison.compare_sites(_fetch_sums(store, site, (last_day, last_day)))
     differences = {
         name: comparison.difference for name, comparison in compared.items() if name != site
     }
@@ -58,10 +60,14 @@ def find_slowness(store: ResultsReader, site: str, days: tuple[int, int]) -> Slo
         difference for difference in differences.values() if difference is not None
     ]
     if len(other_differences) < MIN_PEERS:
-        return _compare_with_past(_fetch_sums(store, site, days), site, last)
-    now = compared.get(site)
-    slow = (now and now.difference) or 0.0
-    if now is None or now.compared_count < MIN_TIMED or not _is_slow(slow, other_differences):
+        return _compare_with_past(_fetch_sums(store, site, days), site, last_day)
+    on_last_day = compared.get(site)
+    slow = (on_last_day and on_last_day.difference) or 0.0
+    if (
+        on_last_day is None
+        or on_last_day.compared_count < MIN_TIMED
+        or not _is_slow(slow, other_differences)
+    ):
         return None
     sums = _fetch_sums(store, site, days)
     daily = peer_comparison.compare_over_time(sums, site, lambda day: day)
@@ -70,8 +76,10 @@ def find_slowness(store: ResultsReader, site: str, days: tuple[int, int]) -> Slo
         for comparison in daily
         if comparison.difference is not None
     }
-    since = _find_begin({**by_day, last: slow}, last)
-    return Slowness(1 + slow, now.peer_count, since, _suggest_action(store, site, last, slow))
+    since = _find_begin({**by_day, last_day: slow}, last_day)
+    return Slowness(
+        1 + slow, on_last_day.peer_count, since, _suggest_action(store, site, last_day, slow)
+    )
 
 
 def _fetch_sums(store: ResultsReader, site: str, days: tuple[int, int]) -> WorkSums:
@@ -85,14 +93,14 @@ def _is_slow(slow: float, other_differences: Sequence[float]) -> bool:
     return slow >= max(SLOW_LEAST, SLOW_SIGMAS * spread)
 
 
-def _compare_with_past(sums: WorkSums, site: str, last: int) -> Slowness | None:
+def _compare_with_past(sums: WorkSums, site: str, last_day: int) -> Slowness | None:
     """Compare a site with its own days before, where too few others did the same work."""
     days: defaultdict[int, list[float]] = defaultdict(list)
     rows = zip(sums.day, sums.site, sums.work, sums.count, sums.total, strict=True)
     means = {
         (int(day), int(work)): total / count
-        for day, place, work, count, total in rows
-        if count and sums.sites[place] == site
+        for day, index, work, count, total in rows
+        if count and sums.sites[index] == site
     }
     usual = {
         work: statistics.median(mean for (day, other), mean in means.items() if other == work)
@@ -102,22 +110,22 @@ def _compare_with_past(sums: WorkSums, site: str, last: int) -> Slowness | None:
         if usual[work] > 0:
             days[day].append(mean / usual[work] - 1)
     changes = {day: statistics.median(values) for day, values in days.items()}
-    past = [change for day, change in changes.items() if day < last]
-    slow = changes.get(last, 0.0)
+    past = [change for day, change in changes.items() if day < last_day]
+    slow = changes.get(last_day, 0.0)
     if len(past) < MIN_DAYS or not _is_slow(slow, past):
         return None
     return Slowness(1 + slow, 0, "", "Cause: unknown. Run the same test at other sites.")
 
 
-def _find_begin(by_day: Mapping[int, float], last: int) -> str:
+def _find_begin(by_day: Mapping[int, float], last_day: int) -> str:
     """Find the first of the slow days in a row; it is open if all searched days are slow."""
-    least = by_day[last] / 2
-    first = last
-    for day in sorted((day for day in by_day if day < last), reverse=True):
-        if by_day[day] < least:
-            return f", since {number_to_day(first)}"
-        first = day
-    return f", since {number_to_day(first)} or before" if len(by_day) > 1 else ""
+    threshold = by_day[last_day] / 2
+    first_day = last_day
+    for day in sorted((day for day in by_day if day < last_day), reverse=True):
+        if by_day[day] < threshold:
+            return f", since {number_to_day(first_day)}"
+        first_day = day
+    return f", since {number_to_day(first_day)} or before" if len(by_day) > 1 else ""
 
 
 def _suggest_action(store: ResultsReader, site: str, day: int, slow: float) -> str:

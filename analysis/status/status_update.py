@@ -79,20 +79,20 @@ def update_states(store: Store, now_us: int, rules: StatusRules) -> StatusUpdate
     replayed = _replay(store, rules, window)
     later = state_history.list_state_changes(store, since_us=from_us + 1, rules=True, doors=True)
     recorded_changes = [row for row in later if row.since_us <= now_us]
-    new, gone = _compare_changes(recorded_changes, replayed)
+    new, obsolete = _compare_changes(recorded_changes, replayed)
     new = add_explanations(store, new)
     rule_set = RuleSetRow(rules.version, rules.document, started_us, now_us)
     recorded = state_history.record_evaluation(
         store,
         before=before,
         rule_set=rule_set,
-        superseded=[row.id for row in gone],
+        superseded=[row.id for row in obsolete],
         changes=new,
     )
     if not recorded:
         return StatusUpdate((), (), recorded=False)
     return StatusUpdate(
-        tuple(row for row in new if not row.rule), tuple(row for row in gone if not row.rule)
+        tuple(row for row in new if not row.rule), tuple(row for row in obsolete if not row.rule)
     )
 
 
@@ -209,13 +209,13 @@ def _judge_days(
 ) -> dict[str, dict[int, StateJudgement]]:
     """Judge the load tests of each storage on the days whose end is in the window."""
     rule = next(iter(rules.list_rules(OperationsRule)), None)
-    first = epoch_day_to_number(window.from_us // DAY_US)
-    last = epoch_day_to_number(window.to_us // DAY_US)
-    if rule is None or first is None or last is None:
+    first_day = epoch_day_to_number(window.from_us // DAY_US)
+    last_day = epoch_day_to_number(window.to_us // DAY_US)
+    if rule is None or first_day is None or last_day is None:
         return {}
     judgements: defaultdict[str, dict[int, StateJudgement]] = defaultdict(dict)
     for (site, day), storage_day in judge_storage_days(
-        list_operation_days(store, first, last), rule
+        list_operation_days(store, first_day, last_day), rule
     ).items():
         if site:
             evidence: CollectEvidence = partial(dict, day=day, counts=storage_day.counts)

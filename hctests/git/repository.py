@@ -119,14 +119,14 @@ class Repository:
         """
         text = self._read_git("log", "--first-parent", "--reverse", "--format=%H%x09%s", last)
         commits = [(line[: len(last)], line[len(last) + 1 :]) for line in text.splitlines()]
-        places = [place for place, (commit, _) in enumerate(commits) if commit == first]
-        if not places:
+        indices = [index for index, (commit, _) in enumerate(commits) if commit == first]
+        if not indices:
             raise SourceError(
                 f"{last[:12]} does not descend from {first[:12]} by first parents",
                 where=self.display_name,
                 hint="Name two commits of one branch, the older one first.",
             )
-        return commits[places[0] + 1 :]
+        return commits[indices[0] + 1 :]
 
     def write_tree(self, commit: str, folder: Path) -> None:
         """Write all files of a commit into an existing folder; no hook runs."""
@@ -188,10 +188,14 @@ class Repository:
     def suggest_tests(self, commit: str, path: str) -> str:
         """Write a sentence that lists the tests of a commit, similar paths first."""
         tests = self.list_tests(commit)
-        near = difflib.get_close_matches(path, tests, n=3)
-        listed = [*near, *(test for test in tests if test not in near)]
-        more = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
-        return f"Tests there: {', '.join(listed[:10])}{more}." if listed else "It contains no test."
+        similar = difflib.get_close_matches(path, tests, n=3)
+        listed = [*similar, *(test for test in tests if test not in similar)]
+        remainder = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
+        return (
+            f"Tests there: {', '.join(listed[:10])}{remainder}."
+            if listed
+            else "It contains no test."
+        )
 
     def read_content(self, entry: GitFile) -> bytes:
         """Read the content of a file; for a link, its target."""
@@ -231,9 +235,9 @@ class Repository:
                 reason = f"{prefix} is a symbolic link: name its target instead"
             raise SourceError(reason, where=where, hint=self.suggest_tests(commit, path))
 
-    def _git_environment(self, **more: str) -> dict[str, str]:
+    def _git_environment(self, **variables: str) -> dict[str, str]:
         # In a Git hook GIT_DIR names another repository.
-        return {"GIT_DIR": str(self.directory), **more}
+        return {"GIT_DIR": str(self.directory), **variables}
 
     def _run_git(self, *arguments: str, timeout: float | None = None, **environment: str) -> str:
         """Run Git and return its output; callers handle GitCommandError."""
@@ -400,8 +404,8 @@ def _unknown_ref_error(ref: str, names: Iterable[str], display_name: str) -> Sou
     short_names = sorted(
         {name for name in short if not name.startswith("refs/") and "^{}" not in name}
     )
-    near = difflib.get_close_matches(ref, short_names, n=3) or short_names[:10]
-    listed = f"Similar names: {', '.join(near)}." if near else "It has no branches or tags."
+    similar = difflib.get_close_matches(ref, short_names, n=3) or short_names[:10]
+    listed = f"Similar names: {', '.join(similar)}." if similar else "It has no branches or tags."
     return SourceError(f"no branch, tag or commit {ref!r}", where=display_name, hint=listed)
 
 

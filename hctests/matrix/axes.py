@@ -82,8 +82,8 @@ def _check_number(value: Any) -> float:
 def _normalize_number(value: Any) -> int | float:
     """Convert to a whole number if possible: 30.0 and 30 are one value."""
     number = _check_number(value)
-    whole = int(number)
-    return whole if whole == number and is_number(whole) else number
+    integer = int(number)
+    return integer if integer == number and is_number(integer) else number
 
 
 def _normalize_root(value: Any) -> Scalar:

@@ -78,7 +78,7 @@ def order_job(
     """
     if definition.mode != PAIRED or len(group.variants) < 2:
         rounds = order_executions(group, definition.rounds, seed)
-        return tuple(OrderedExecution(*place) for place in rounds)
+        return tuple(OrderedExecution(*execution) for execution in rounds)
     design = design or LaunchDesign.of_repeat(definition.rounds, 1, seed)
     launches = shuffle_items(tuple(_plan_launches(design, group)), seed, "launches")
     return tuple(

@@ -59,8 +59,11 @@ class ExpectedLimit:
         unit = "" if unit == "1" else f" {unit}"
         unit = f" × {self.base}" if self.base else unit
         parts = [
-            f"{name.replace('_', ' ')} {bound:g}{unit}{place}"
-            for place, table in (("", self), *((f" at {s}", at) for s, at in self.sites.items()))
+            f"{name.replace('_', ' ')} {bound:g}{unit}{scope}"
+            for scope, table in (
+                ("", self),
+                *((f" at {s}", at_site) for s, at_site in self.sites.items()),
+            )
             for name in BOUNDS
             if (bound := getattr(table, name)) is not None
         ]
@@ -77,8 +80,8 @@ class ExpectedLimit:
         if not self.base:
             return "", ""
         if self.base == FIRST_VALUE:
-            several = (name for name in bundle if len(axes.get(name, ())) > 1)
-            axis = next(several, bundle[0] if bundle else "root")
+            candidates = (name for name in bundle if len(axes.get(name, ())) > 1)
+            axis = next(candidates, bundle[0] if bundle else "root")
             return axis, next(iter(axes.get(axis, ())), "")
         name, _, text = self.base.partition("=")
         if name not in axes:

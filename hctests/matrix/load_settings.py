@@ -57,5 +57,5 @@ class LoadSettings:
             "clients": self.ceiling.clients,
             "MB/s": self.ceiling.mb_per_s,
         }
-        most = [f"{value:g} {unit}" for unit, value in bounds.items() if value]
-        return "; ".join([*parts, *([f"at most {', '.join(most)} at a door"] if most else [])])
+        limits = [f"{value:g} {unit}" for unit, value in bounds.items() if value]
+        return "; ".join([*parts, *([f"at most {', '.join(limits)} at a door"] if limits else [])])

@@ -57,11 +57,13 @@ def check_axes(matrix: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProbl
 def _check_axis_name(name: str, path: KeyPath) -> Iterator[DocumentProblem]:
     if name in axes.AXES_BY_NAME or name in axes.OPTIONAL_AXES:
         return
-    near = suggest_nearest(name, (*axes.AXES_BY_NAME, "bundle", "exclude", "include"), cutoff=0.8)
+    suggestion = suggest_nearest(
+        name, (*axes.AXES_BY_NAME, "bundle", "exclude", "include"), cutoff=0.8
+    )
     if name in TEST_TABLE_KEYS:
         yield DocumentProblem(path, "is a key of [test], not an axis")
-    elif near:
-        yield DocumentProblem(path, f"unknown axis, too similar to a known one{near}")
+    elif suggestion:
+        yield DocumentProblem(path, f"unknown axis, too similar to a known one{suggestion}")
     elif not re.fullmatch(axes.AXIS_NAME_PATTERN, name):
         yield DocumentProblem(
             path, "is not an axis name (expected up to 30 of a-z, 0-9 and _, a letter first)"
@@ -283,8 +285,8 @@ def check_headline(names: Sequence[str], document: DefinitionDocument) -> Iterat
             headline.find_headline_metric(name, declared, is_load=is_load)
         except KeyError:
             metric_names = headline.list_headline_names(declared, is_load=is_load)
-            near = suggest_nearest(name, metric_names)
-            yield DocumentProblem(path, f"{name!r} is not a metric{near}")
+            suggestion = suggest_nearest(name, metric_names)
+            yield DocumentProblem(path, f"{name!r} is not a metric{suggestion}")
         except ValueError as error:
             yield DocumentProblem(path, f"{name!r} {error}")
         if name in names[:index]:

@@ -391,8 +391,8 @@ def _override_axes(
         raw["matrix"]["bundle"] = [COMMIT_AXIS]
     for name, texts in typed.items():
         if name not in axes:
-            near = suggest_nearest(name, axes)
-            yield DocumentProblem(("matrix", name), f"is not an axis of this test{near}")
+            suggestion = suggest_nearest(name, axes)
+            yield DocumentProblem(("matrix", name), f"is not an axis of this test{suggestion}")
         elif name == "bundle":
             raw["matrix"]["bundle"] = list(texts)
         else:
@@ -447,8 +447,8 @@ def _override_test_key(table: dict[str, Any], key: str, text: str) -> Iterator[D
         yield DocumentProblem(("test", key), "cannot be replaced here; change test.toml")
     elif key not in replaceable:
         listed = ", ".join((*replaceable, "settings.KEY, environment.NAME, load.KEY, twins.FORMAT"))
-        near = suggest_nearest(key, replaceable)
-        yield DocumentProblem(("test", key), f"unknown key (known: {listed}){near}")
+        suggestion = suggest_nearest(key, replaceable)
+        yield DocumentProblem(("test", key), f"unknown key (known: {listed}){suggestion}")
     else:
         table[key] = text if isinstance(table[key], str) else _parse_toml_value(text)
 

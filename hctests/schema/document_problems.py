@@ -121,7 +121,7 @@ def combine_problems(
 ) -> E:
     """Create one error for all problems, in the order of the file."""
     lines = sorted((*where(problem.path), problem.text) for problem in problems)
-    texts = tuple(f"{place}: {text}" for _, place, text in lines)
+    texts = tuple(f"{location}: {text}" for _, location, text in lines)
     count = f"{len(texts)} mistake{'s' if len(texts) > 1 else ''}"
     return error(count, where=name, problems=texts)
 
@@ -271,9 +271,9 @@ def _describe_error(kind: str, value: Any, context: Mapping[str, Any], message: 
 def _describe_unknown_key(path: KeyPath, tables: DocumentTables) -> str:
     key, table = str(path[-1]), tables.find_table(path)
     keys = tables.list_keys(table)
-    near = suggest_nearest(key, keys)
-    if not near:
+    suggestion = suggest_nearest(key, keys)
+    if not suggestion:
         homes = [name for name in tables.models if name and key in tables.list_keys(name)]
-        near = f"; it belongs to [{homes[0]}]" if homes else ""
+        suggestion = f"; it belongs to [{homes[0]}]" if homes else ""
     where = f" of [{table}]" if table else ""
-    return f"unknown key{where} (known: {', '.join(keys)}){near}"
+    return f"unknown key{where} (known: {', '.join(keys)}){suggestion}"

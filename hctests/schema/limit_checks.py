@@ -26,10 +26,12 @@ def check_limits(
         try:
             headline.find_numeric_metric(limit.metric, declared, is_load=is_load)
         except KeyError:
-            near = suggest_nearest(
+            suggestion = suggest_nearest(
                 limit.metric, headline.list_numeric_names(declared, is_load=is_load)
             )
-            yield DocumentProblem((*path, "metric"), f"{limit.metric!r} is not a metric{near}")
+            yield DocumentProblem(
+                (*path, "metric"), f"{limit.metric!r} is not a metric{suggestion}"
+            )
         except ValueError as error:
             yield DocumentProblem((*path, "metric"), f"{limit.metric!r} {error}")
         if limit.where:
@@ -40,21 +42,23 @@ def check_limits(
 def _check_bounds(limit: ExpectTable, path: KeyPath) -> Iterator[DocumentProblem]:
     """Check the bounds of a limit, and those of each site together with the ones they complete."""
     tables: list[tuple[ExpectTable | SiteLimitTable, KeyPath]] = [(limit, path)]
-    tables += [(at, (*path, "sites", site)) for site, at in limit.sites.items()]
+    tables += [(site_limit, (*path, "sites", site)) for site, site_limit in limit.sites.items()]
     if limit.at_most is None and limit.at_least is None and not limit.sites:
         yield DocumentProblem(path, "has no bound: add at_most or at_least")
-    for table, place in tables:
+    for table, key_path in tables:
         at_most = limit.at_most if table.at_most is None else table.at_most
         at_least = limit.at_least if table.at_least is None else table.at_least
         if table is not limit and table.at_most is None and table.at_least is None:
-            yield DocumentProblem(place, "has no bound: add at_most or at_least")
+            yield DocumentProblem(key_path, "has no bound: add at_most or at_least")
         if at_most is not None and at_least is not None and at_least > at_most:
-            yield DocumentProblem(place, f"at_least = {at_least:g} is above at_most = {at_most:g}")
+            yield DocumentProblem(
+                key_path, f"at_least = {at_least:g} is above at_most = {at_most:g}"
+            )
         for kind in BOUNDS:
             bound = getattr(table, kind)
             if limit.base and bound is not None and bound <= 0:
                 yield DocumentProblem(
-                    (*place, kind), f"{bound:g} is no multiple of a base (expected more than 0)"
+                    (*key_path, kind), f"{bound:g} is no multiple of a base (expected more than 0)"
                 )
 
 
@@ -65,9 +69,9 @@ def check_bases(definition: TestDefinition) -> Iterator[DocumentProblem]:
         included = (rule[axis] for rule in definition.include if axis in rule)
         values = [*definition.axes.get(axis, ()), *included]
         if axis and value not in values:
-            texts = [str(each) for each in values]
-            near = suggest_nearest(str(value), texts)
+            texts = [str(candidate) for candidate in values]
+            suggestion = suggest_nearest(str(value), texts)
             yield DocumentProblem(
                 ("expect", index, "base"),
-                f"{str(value)!r} is not a value of {axis} (expected one of: {', '.join(texts)}){near}",
+                f"{str(value)!r} is not a value of {axis} (expected one of: {', '.join(texts)}){suggestion}",
             )

@@ -206,8 +206,10 @@ def _collect_texts(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:
 
 def _server_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
     """Name the versions of the storage servers, which are context and may change within a series."""
-    within = [side for _, evidence in series for side in (evidence.servers_a, evidence.servers_b)]
-    sides = [_collect_texts(within[::2]), _collect_texts(within[1::2])]
+    versions_of_sides = [
+        side for _, evidence in series for side in (evidence.servers_a, evidence.servers_b)
+    ]
+    sides = [_collect_texts(versions_of_sides[::2]), _collect_texts(versions_of_sides[1::2])]
     if not any(sides) or series[0][0].axis == SERVER_AXIS:
         return
     if sides[0] == sides[1]:
@@ -218,7 +220,7 @@ def _server_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
             for side, versions in zip((series[0][0].a, series[0][0].b), sides, strict=True)
         )
         yield f"Storage servers: {'; '.join(texts)}."
-    if max(map(len, within)) > 1:
+    if max(map(len, versions_of_sides)) > 1:
         yield (
             "Servers changed within series, so effects mix their versions; choose one with --where "
             "'server_version=…', or compare the versions with --axis server_version."

@@ -240,11 +240,11 @@ def _describe_size(group: Sequence[_Result]) -> str:
 
 def _describe_relevance(group: Sequence[_Result]) -> Iterator[str]:
     """Say which changes may be too small to matter, although they are not 0."""
-    open_ = sum(result.row.verdict == Verdict.DIFFERENT for result in group)
-    if open_:
+    uncertain = sum(result.row.verdict == Verdict.DIFFERENT for result in group)
+    if uncertain:
         delta = VerdictEvidence.from_json(group[0].row.evidence).delta
         limit = format_delta(delta).removeprefix("±")
-        yield f"{'not' if open_ == len(group) else 'not all'} surely beyond {limit}"
+        yield f"{'not' if uncertain == len(group) else 'not all'} surely beyond {limit}"
 
 
 def _join_sizes(effects: Sequence[float]) -> str:
@@ -319,7 +319,7 @@ def _describe_controls(
 ) -> Iterator[str]:
     """Describe those controls that are off, and that of the first metric."""
     is_any_off = any(check.is_off for check in controls)
-    for place, check in sorted(enumerate(controls), key=lambda numbered: not numbered[1].is_off):
+    for index, check in sorted(enumerate(controls), key=lambda numbered: not numbered[1].is_off):
         value = name_value(axis, check.base, names)
         base = value if axis == "root" else _name_side(axis, value)
         pair = f"{base} against itself" if check.base else "equal executions"
@@ -330,8 +330,8 @@ def _describe_controls(
             yield (
                 f"Do not trust this result: the control {difference}, although it compares equals."
             )
-        elif place == 0 and check.launches == 1:
+        elif index == 0 and check.launches == 1:
             yield f"The only control launch {difference}."
-        elif place == 0:
+        elif index == 0:
             reason = "as it should" if check.is_in_order else "which may be its scatter"
             yield f"The control {difference}, {reason}."
