@@ -97,14 +97,14 @@ def _field_type(table: str, name: str, hint: Any) -> Any:
     return number if hint is int else number | None
 
 
-def _row_model(name: str, row_class: type, omit: str = "", **others: Any) -> type[BaseModel]:
-    """Build the model of a table's rows, with ``others`` replacing or extending its fields."""
+def _row_model(name: str, row_class: type, omit: str = "", **replacements: Any) -> type[BaseModel]:
+    """Build the model of a table's rows, with ``replacements`` replacing or extending its fields."""
     hints = get_type_hints(row_class)
-    names = [field.name for field in fields(row_class) if field.name not in (omit, *others)]
-    own: dict[str, Any] = {
+    names = [field.name for field in fields(row_class) if field.name not in (omit, *replacements)]
+    row_fields: dict[str, Any] = {
         field: (_field_type(name.lower(), field, hints[field]), ...) for field in names
     }
-    return create_model(name, __base__=_StrictModel, **own, **others)
+    return create_model(name, __base__=_StrictModel, **row_fields, **replacements)
 
 
 def _list_of(model: type[BaseModel]) -> Any:
@@ -146,13 +146,15 @@ def parse_campaign_document(document: Any) -> CampaignUpload:
         CampaignDocument.model_validate(document)
     except ValidationError as error:
         raise CampaignDocumentError(
-            [_describe_error(one) for one in error.errors(include_url=False)]
+            [_describe_error(details) for details in error.errors(include_url=False)]
         ) from None
     upload = _build_rows(document)
     duplicates = [
         *_find_duplicates("job", (job.id for job in upload.jobs)),
-        *_find_duplicates("attempt", ((one.job_id, one.number) for one in upload.attempts)),
-        *_find_duplicates("replica", (one.id for one in upload.replicas)),
+        *_find_duplicates(
+            "attempt", ((attempt.job_id, attempt.number) for attempt in upload.attempts)
+        ),
+        *_find_duplicates("replica", (replica.id for replica in upload.replicas)),
     ]
     if duplicates:
         raise CampaignDocumentError(duplicates)
@@ -163,10 +165,10 @@ def _build_rows(document: Any) -> CampaignUpload:
     campaign = {**document["campaign"], "plan": _canonical_plan(document["campaign"]["plan"])}
     jobs, attempts = [], []
     for values in document["jobs"]:
-        own = {name: value for name, value in values.items() if name != "attempts"}
-        jobs.append(JobRow(campaign_id=campaign["id"], **own))
-        attempts += [AttemptRow(job_id=own["id"], **one) for one in values["attempts"]]
-    replicas = [ReplicaRow(**one) for one in document["replicas"]]
+        columns = {name: value for name, value in values.items() if name != "attempts"}
+        jobs.append(JobRow(campaign_id=campaign["id"], **columns))
+        attempts += [AttemptRow(job_id=columns["id"], **attempt) for attempt in values["attempts"]]
+    replicas = [ReplicaRow(**replica) for replica in document["replicas"]]
     return CampaignUpload(CampaignRow(**campaign), jobs, attempts, replicas)
 
 
@@ -196,6 +198,6 @@ def _find_duplicates(kind: str, keys: Iterable[Hashable]) -> Iterator[str]:
 
 def _describe_error(error: Any) -> str:
     """Describe a validation error in one line, without the invalid value."""
-    where = ".".join(map(str, error["loc"]))
+    location = ".".join(map(str, error["loc"]))
     message = str(error["msg"]).removeprefix("Value error, ")
-    return f"{where or 'the body'}: {message[:1].lower()}{message[1:]}"
+    return f"{location or 'the body'}: {message[:1].lower()}{message[1:]}"

@@ -125,8 +125,8 @@ class MeasurementIngest:
                 "too many measurements of this key are waiting to be written; try again later"
             ) from None
         except tuple(kind for kind, _, _ in _UNAVAILABLE) as error:
-            known = (texts for kind, *texts in _UNAVAILABLE if isinstance(error, kind))
-            raise service_unavailable(*next(known)) from None
+            answers = (texts for kind, *texts in _UNAVAILABLE if isinstance(error, kind))
+            raise service_unavailable(*next(answers)) from None
 
 
 def parse_measurements(body: bytes, grant: AccessGrant, limits: RequestLimits) -> list[Measurement]:
@@ -147,7 +147,7 @@ def parse_measurements(body: bytes, grant: AccessGrant, limits: RequestLimits) -
             errors.append({"index": index, "reasons": reasons})
     if errors:
         raise _invalid_measurements(errors[:MAX_ERRORS])
-    if (extras := sum(len(one.extras) for one in measurements)) > limits.extras:
+    if (extras := sum(len(measurement.extras) for measurement in measurements)) > limits.extras:
         raise RequestRefusedError(
             413, f"{extras} extras in one request; send at most {limits.extras} at a time"
         )

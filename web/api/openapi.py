@@ -107,7 +107,10 @@ def _build_schemas() -> dict[str, Any]:
 
 
 def _build_paths(limits: RequestLimits) -> dict[str, Any]:
-    pages = {f"{API_PREFIX}{one.path}": {"get": _describe_page(one)} for one in OPERATIONS}
+    pages = {
+        f"{API_PREFIX}{operation.path}": {"get": _describe_page(operation)}
+        for operation in OPERATIONS
+    }
     pages[CAMPAIGNS_PATH]["post"] = _describe_campaign_upload(limits)
     id_schema = {**NO_NUL, "minLength": 1, "maxLength": 128}
     id_ = {"name": "measurement_id", "in": "path", "required": True, "schema": id_schema}
@@ -244,14 +247,16 @@ def _describe_common_start() -> dict[str, Any]:
     }
 
 
-def _describe_upload(body: dict[str, Any], stored: str, invalid: str, why: str) -> dict[str, Any]:
+def _describe_upload(
+    body: dict[str, Any], stored: str, invalid: str, reason: str
+) -> dict[str, Any]:
     return {
         "security": _TOKEN,
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {
             "200": _json_response("The rows are stored.", stored),
             **_describe_refusals(_UPLOAD_REFUSALS),
-            "422": _json_response(f"{why}; nothing was stored.", invalid),
+            "422": _json_response(f"{reason}; nothing was stored.", invalid),
         },
     }
 
@@ -272,18 +277,20 @@ def _describe_page(operation: PageOperation) -> dict[str, Any]:
         "operationId": operation.name,
         "summary": operation.summary,
         "security": _TOKEN_OR_PUBLIC,
-        "parameters": [_describe_parameter(one) for one in operation.all_parameters],
+        "parameters": [_describe_parameter(parameter) for parameter in operation.all_parameters],
         "responses": {"200": answer, **_describe_refusals(_READ_REFUSALS)},
     }
 
 
-def _describe_parameter(one: Parameter) -> dict[str, Any]:
+def _describe_parameter(parameter: Parameter) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "in": "path" if one.in_path else "query",
-        "required": one.in_path or one.required,
-        "description": one.description,
-        "schema": {"type": "array", "items": one.schema} if one.repeatable else one.schema,
+        "name": parameter.name,
+        "in": "path" if parameter.in_path else "query",
+        "required": parameter.in_path or parameter.required,
+        "description": parameter.description,
+        "schema": {"type": "array", "items": parameter.schema}
+        if parameter.repeatable
+        else parameter.schema,
     }
 
 

@@ -69,8 +69,8 @@ async def _stream_lines(
 ) -> AsyncIterator[str]:
     # In short queries, so that a slow reader holds no connection; stored operations never change.
     for start in range(0, len(owners), CHUNK):
-        some = owners[start : start + CHUNK]
-        yield await anyio.to_thread.run_sync(_write_lines, database, some, limiter=limiter)
+        chunk = owners[start : start + CHUNK]
+        yield await anyio.to_thread.run_sync(_write_lines, database, chunk, limiter=limiter)
 
 
 def _write_lines(database: LiveDatabase, owners: Sequence[Owner]) -> str:

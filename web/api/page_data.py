@@ -28,11 +28,11 @@ def routes(context: PageContext, queries: Mapping[str, PageQuery]) -> list[BaseR
     """Return a route for each operation; ``queries`` are those of the pages, by route name."""
     return [
         context.page_route(
-            API_PREFIX + allow_any_text(one.path),
-            _page_data(queries[one.page_route], one),
-            f"api-{one.name}",
+            API_PREFIX + allow_any_text(operation.path),
+            _page_data(queries[operation.page_route], operation),
+            f"api-{operation.name}",
         )
-        for one in OPERATIONS
+        for operation in OPERATIONS
     ]
 
 
@@ -62,21 +62,25 @@ def _check_parameters(request: Request, operation: PageOperation) -> None:
     Raises:
         ConfigError: a parameter is unknown, repeated or has a value outside its schema.
     """
-    known = {one.name: one for one in operation.all_parameters if not one.in_path}
+    parameters = {
+        parameter.name: parameter for parameter in operation.all_parameters if not parameter.in_path
+    }
     query = request.query_params
     for name, value in query.multi_items():
-        if name not in known:
-            raise _unknown_parameter(name, operation, known)
-        if len(query.getlist(name)) > 1 and not known[name].repeatable:
+        if name not in parameters:
+            raise _unknown_parameter(name, operation, parameters)
+        if len(query.getlist(name)) > 1 and not parameters[name].repeatable:
             raise ConfigError(f"{name} may not be repeated")
-        if not known[name].allows(value):
-            raise ConfigError(f"{name} cannot be {value[:40]!r}", hint=known[name].description)
+        if not parameters[name].allows(value):
+            raise ConfigError(f"{name} cannot be {value[:40]!r}", hint=parameters[name].description)
 
 
-def _unknown_parameter(name: str, operation: PageOperation, known: Iterable[str]) -> ConfigError:
-    words = [one.name for one in operation.named_parameters if not one.in_path]
+def _unknown_parameter(
+    name: str, operation: PageOperation, parameters: Iterable[str]
+) -> ConfigError:
+    words = [parameter.name for parameter in operation.named_parameters if not parameter.in_path]
     words += ["any column of the catalogue"] if operation.filters else []
-    hint = f"{suggest_word(name, known)}Known parameters: {', '.join(words)}."
+    hint = f"{suggest_word(name, parameters)}Known parameters: {', '.join(words)}."
     return ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
 
 
@@ -97,7 +101,7 @@ def _about_values(view: PageView, operation: PageOperation) -> dict[str, Any]:
     if "facts" in about:
         about["facts"] = dict(about["facts"])
     if "changes" in about:
-        about["changes"] = [one.text for one in about["changes"]]
+        about["changes"] = [change.text for change in about["changes"]]
     if "progress" in about:
         about["progress"] = about["progress"].as_dict()
     return about

@@ -87,7 +87,7 @@ def _is_text(schema: Mapping[str, Any], value: str) -> bool:
 
 #: Checks by the keyword of a schema, the first that it has.
 _CHECKS: Mapping[str, Callable[[Any, str], bool]] = {
-    "anyOf": lambda schemas, value: any(_matches(one, value) for one in schemas),
+    "anyOf": lambda schemas, value: any(_matches(schema, value) for schema in schemas),
     "const": lambda constant, value: value == str(constant),
     "enum": lambda choices, value: value in map(str, choices),
 }
@@ -140,8 +140,8 @@ class PageOperation:
         )
 
 
-def _window_parameters(many: tuple[int, ...]) -> tuple[Parameter, ...]:
-    days = {"type": "integer", "enum": list(many)}
+def _window_parameters(day_counts: tuple[int, ...]) -> tuple[Parameter, ...]:
+    days = {"type": "integer", "enum": list(day_counts)}
     return (
         Parameter("to", "Last day (UTC), by default today.", _DAY),
         Parameter("days", "Number of days.", days),
@@ -173,8 +173,8 @@ _CAMPAIGN = Parameter(
 
 
 def _condition(name: str, meaning: str) -> Parameter:
-    several = "several on one column match any of them."
-    return Parameter(name, f"{meaning}; {several}", _CONDITION, repeatable=True)
+    rule = "several on one column match any of them."
+    return Parameter(name, f"{meaning}; {rule}", _CONDITION, repeatable=True)
 
 
 _EXPLORE_PARAMETERS = (

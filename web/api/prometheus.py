@@ -87,9 +87,9 @@ def _measurement_families(store: Store) -> Iterable[Metric]:
         labels=["site"],
     )
     latest: dict[str, int] = {}
-    for one in overview_queries.count_site_outcomes(store):
-        measurements.add_metric([one.site, one.outcome], one.measurements)
-        latest[one.site] = max(latest.get(one.site, 0), one.last_day)
+    for row in overview_queries.count_site_outcomes(store):
+        measurements.add_metric([row.site, row.outcome], row.measurements)
+        latest[row.site] = max(latest.get(row.site, 0), row.last_day)
     for site, day in latest.items():
         last.add_metric([site], calendar_days.midnight_us(calendar_days.day_from_number(day)) / 1e6)
     return measurements, last
@@ -103,11 +103,12 @@ def _use_family(store: Store) -> Metric:
         "excluded.",
         labels=["site", "of", "door", "use"],
     )
-    for (kind, label), one in list_uses(store).by_subject.items():
+    for (kind, label), site_use in list_uses(store).by_subject.items():
         site, door = locate_subject(kind, label)
         for usability in Usability:
             use.add_metric(
-                [site, KIND_WORDS[kind], door, usability.value], float(one.usability is usability)
+                [site, KIND_WORDS[kind], door, usability.value],
+                float(site_use.usability is usability),
             )
     return use
 
@@ -142,17 +143,19 @@ def _alarm_families(store: Store) -> Iterable[Metric]:
         "Figures that states depend on, in their unit.",
         labels=[*labels, "figure", "unit"],
     )
-    for one in alarm_overview.assess_all(store, time.time_ns() // 1000):
-        subject = [one.kind.value, one.name]
-        code.add_metric(subject, one.level.code)
-        if one.kind is AlarmKind.SITE:
-            downtime.add_metric(subject, float(one.level is AlarmLevel.DOWNTIME))
-            excused.add_metric(subject, float(one.is_excused))
+    for alarm_state in alarm_overview.assess_all(store, time.time_ns() // 1000):
+        subject = [alarm_state.kind.value, alarm_state.name]
+        code.add_metric(subject, alarm_state.level.code)
+        if alarm_state.kind is AlarmKind.SITE:
+            downtime.add_metric(subject, float(alarm_state.level is AlarmLevel.DOWNTIME))
+            excused.add_metric(subject, float(alarm_state.is_excused))
             for state in SiteState:
-                status.add_metric([one.name, state.value], float(one.level == state.value.upper()))
-        if one.since_us is not None:
-            since.add_metric(subject, one.since_us / 1e6)
-        for figure in one.figures:
+                status.add_metric(
+                    [alarm_state.name, state.value], float(alarm_state.level == state.value.upper())
+                )
+        if alarm_state.since_us is not None:
+            since.add_metric(subject, alarm_state.since_us / 1e6)
+        for figure in alarm_state.figures:
             if figure.value is not None:
                 figures.add_metric([*subject, figure.name, figure.unit], figure.value)
     for row in state_history.list_current_states(store):
@@ -180,8 +183,8 @@ def _regression_families(store: Store) -> Iterable[Metric]:
         "Relative change of a metric at a confirmed change point of the last week to the slower.",
         labels=["test", "metric", "attribution", "subject", "change"],
     )
-    found = change_points.fetch_change_points(store)
-    for change in list_slowdowns(found, time.time_ns() // 1000):
+    points = change_points.fetch_change_points(store)
+    for change in list_slowdowns(points, time.time_ns() // 1000):
         labels = [change.test_name, change.metric, change.attribution, change.subject, change.id]
         changes.add_metric(labels, math.expm1(change.effect))
     return regressions, changes

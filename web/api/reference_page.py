@@ -30,7 +30,9 @@ def reference_view(_store: Store, request: Request) -> PageView:
     """Collect the operations of the service that answers."""
     info, operations = _describe_operations(request.app.state.limits)
     values = {"operations": operations, "info": info}
-    return PageView("api.html.j2", "API", values, tuple(one["parameters"] for one in operations))
+    return PageView(
+        "api.html.j2", "API", values, tuple(operation["parameters"] for operation in operations)
+    )
 
 
 @cache
@@ -54,7 +56,8 @@ def _list_operations(description: Mapping[str, Any]) -> Iterator[dict[str, Any]]
                 "needs_token": _needs_token(operation),
                 "parameters": _build_parameter_table(operation),
                 "answers": [
-                    (status, one["description"]) for status, one in operation["responses"].items()
+                    (status, response["description"])
+                    for status, response in operation["responses"].items()
                 ],
             }
 
@@ -75,10 +78,14 @@ def _build_parameter_table(operation: Mapping[str, Any]) -> DataTable:
         TableColumn("values", "values", is_long=True),
     )
     columns_apart = len(parameters) > _MAX_PARAMETERS
-    shown = [one for one in parameters if not (columns_apart and one["name"] in METRICS_BY_NAME)]
-    hidden = len(parameters) - len(shown)
+    listed = [
+        parameter
+        for parameter in parameters
+        if not (columns_apart and parameter["name"] in METRICS_BY_NAME)
+    ]
+    hidden = len(parameters) - len(listed)
     note = f"Conditions on {hidden} columns of the catalogue, as COLUMN=VALUE." if hidden else ""
-    rows = [_parameter_row(one) for one in shown]
+    rows = [_parameter_row(parameter) for parameter in listed]
     return DataTable(operation["operationId"], "Parameters", columns, rows, "No parameters.", note)
 
 

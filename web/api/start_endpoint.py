@@ -71,9 +71,9 @@ class CommonStartEndpoint:
             raise RequestRefusedError(403, "only the token of a job permits a common start")
         with self._budget.open_lease(list_shares(grant)) as lease:
             body = await read_body(request, self._limits, lease)
-        wanted = _parse_request(body)
+        start_request = _parse_request(body)
         await self._require_owner(grant.campaign_id, grant.owner)
-        state = self._register(wanted, grant)
+        state = self._register(start_request, grant)
         request.state.note = f"{state.present} of {state.jobs} jobs for {grant.name}"
         answer = StartAnswer(
             time_us=time.time_ns() // 1000,
@@ -89,19 +89,19 @@ class CommonStartEndpoint:
         if (campaign_id, owner) in self._owned:
             return
         try:
-            known = await asyncio.to_thread(self._find_owner, campaign_id)
+            stored_owner = await asyncio.to_thread(self._find_owner, campaign_id)
         except StoreError:
             raise service_unavailable("the campaign's owner cannot be read now") from None
-        if known not in (None, owner):
+        if stored_owner not in (None, owner):
             raise RequestRefusedError(403, f"campaign {campaign_id} belongs to another group")
-        if known:
+        if stored_owner:
             if len(self._owned) >= MAX_KNOWN_OWNERS:
                 self._owned.clear()
             self._owned.add((campaign_id, owner))
 
-    def _register(self, wanted: StartRequest, grant: AccessGrant) -> StartState:
-        values = wanted.model_dump(exclude={"barrier"})
-        id_ = BarrierId(grant.owner, str(grant.campaign_id), wanted.barrier)
+    def _register(self, start_request: StartRequest, grant: AccessGrant) -> StartState:
+        values = start_request.model_dump(exclude={"barrier"})
+        id_ = BarrierId(grant.owner, str(grant.campaign_id), start_request.barrier)
         try:
             return self._registry.register(id_, Arrival(str(grant.job_id), **values), grant.key_id)
         except BarrierConflictError as error:
@@ -119,5 +119,5 @@ def _parse_request(body: bytes) -> StartRequest:
         return StartRequest.model_validate(parse_json(body, _MARKS))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
-        raise RequestRefusedError(422, f"{where}: {first['msg']}") from None
+        location = ".".join(map(str, first["loc"])) or "the body"
+        raise RequestRefusedError(422, f"{location}: {first['msg']}") from None

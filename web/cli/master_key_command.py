@@ -54,7 +54,7 @@ def rotate_master_command(settings: Settings, finish: bool, at_once: bool) -> No
 
 
 def _record_rotation(keyring: Keyring, masters: MasterKeys) -> None:
-    old, new = (fingerprint_master_key(one) for one in (masters.previous[0], masters.current))
+    old, new = (fingerprint_master_key(master) for master in (masters.previous[0], masters.current))
     keyring.record_rotation(f"master key {old} to {new}", now_us=time.time_ns() // 1000)
 
 

@@ -40,7 +40,7 @@ def sessions_command(settings: Settings, form: str) -> None:
         TableColumn("created_us", "signed in", _format_minute),
         TableColumn("expires_us", "expires", _format_minute),
     ]
-    print_rows([_session_row(one) for one in sessions], columns, form=form)
+    print_rows([_session_row(session) for session in sessions], columns, form=form)
 
 
 def end_session(settings: Settings, session: str) -> str:
@@ -49,7 +49,7 @@ def end_session(settings: Settings, session: str) -> str:
     Raises:
         ConfigError: there is no such session.
     """
-    return _end(settings, "--session", session, lambda one: session_id(one) == session)
+    return _end(settings, "--session", session, lambda candidate: session_id(candidate) == session)
 
 
 def end_sessions_of(settings: Settings, holder: str) -> str:
@@ -58,13 +58,19 @@ def end_sessions_of(settings: Settings, holder: str) -> str:
     Raises:
         ConfigError: they have none.
     """
-    return _end(settings, "--sessions-of", holder, lambda one: holder in (one.key_id, one.name))
+    return _end(
+        settings, "--sessions-of", holder, lambda session: holder in (session.key_id, session.name)
+    )
 
 
 def _end(settings: Settings, option: str, text: str, matches: Callable[[ReadSession], bool]) -> str:
     with opened_engine(settings.database, create=False) as engine:
         table = SessionTable(engine)
-        chosen = [one for one in table.list_sessions(now_us=time.time_ns() // 1000) if matches(one)]
+        chosen = [
+            session
+            for session in table.list_sessions(now_us=time.time_ns() // 1000)
+            if matches(session)
+        ]
         if not chosen:
             raise ConfigError(
                 "no such session",
@@ -74,10 +80,10 @@ def _end(settings: Settings, option: str, text: str, matches: Callable[[ReadSess
         entry = audit_trail.make_entry(
             audit_trail.END_SESSIONS,
             audit_trail.local_actor(),
-            f"sessions of {', '.join(sorted({one.name for one in chosen}))}",
+            f"sessions of {', '.join(sorted({session.name for session in chosen}))}",
             now_us=time.time_ns() // 1000,
         )
-        ended = table.end_sessions([one.token_hash for one in chosen], [entry])
+        ended = table.end_sessions([session.token_hash for session in chosen], [entry])
     return f"{pluralize(ended, 'session')} ended"
 
 

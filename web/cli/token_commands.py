@@ -79,8 +79,8 @@ def create_command(
         key = keyring.create_key(
             masters.current, role, name, now_us=now_us, expires_us=end_us, owner=owner
         )
-    until = f"until {format_time(end_us)} UTC" if end_us else "until it is revoked"
-    click.echo(f"key {key.key_id} for {name}, role {role}, valid {until}", err=True)
+    validity = f"until {format_time(end_us)} UTC" if end_us else "until it is revoked"
+    click.echo(f"key {key.key_id} for {name}, role {role}, valid {validity}", err=True)
     if output is None:
         click.echo("shown only once; store it in a file that only you can read:", err=True)
         click.echo(key.text)
@@ -180,7 +180,7 @@ def _list_revocations(revocations: Sequence[Revocation], form: str) -> None:
         TableColumn("subject", "identity"),
         TableColumn("revoked_us", "revoked", _format_day),
     ]
-    print_rows([asdict(one) for one in revocations], columns, form=form)
+    print_rows([asdict(revocation) for revocation in revocations], columns, form=form)
 
 
 def _key_row(row: AccessKeyRow, masters: MasterKeys | None) -> dict[str, Any]:

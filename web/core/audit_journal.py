@@ -78,12 +78,12 @@ class AuditJournal:
         now_us = time.time_ns() // 1000
         try:
             await asyncio.to_thread(
-                self._write, [_make_entry(one, count, now_us) for one, count in counts.items()]
+                self._write, [_make_entry(event, count, now_us) for event, count in counts.items()]
             )
         except StoreError as error:
             _LOG.warning("sign-ins and refusals cannot be written to the audit trail: %s", error)
-            for one, count in counts.items():
-                self._add(one, count)
+            for event, count in counts.items():
+                self._add(event, count)
 
 
 def _make_entry(event: AuditEvent, count: int, now_us: int) -> AuditRow:

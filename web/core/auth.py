@@ -222,9 +222,9 @@ class AccessControl:
 
     def _verify_token(self, token: str) -> AccessGrant:
         now_us = self._now_us()
-        known = self._verified.get(token)
-        if known is not None and (known.expires_us is None or now_us <= known.expires_us):
-            return known
+        verified = self._verified.get(token)
+        if verified is not None and (verified.expires_us is None or now_us <= verified.expires_us):
+            return verified
         grant = verify_token(token, self._access, self._masters, now_us)
         if len(self._verified) >= MAX_VERIFIED_TOKENS:
             self._verified.clear()

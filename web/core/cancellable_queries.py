@@ -26,17 +26,19 @@ async def run_queries(work: Callable[[], Result], request: Request, seconds: flo
     """
     group = QueryGroup()
     running = asyncio.ensure_future(anyio.to_thread.run_sync(group.run, work))
-    gone = asyncio.ensure_future(_wait_for_disconnect(request))
+    disconnected = asyncio.ensure_future(_wait_for_disconnect(request))
     try:
-        await asyncio.wait({running, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            {running, disconnected}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+        )
         if running.done():
             return await running
-        has_left = gone.done()
+        is_disconnected = disconnected.done()
     finally:
-        gone.cancel()
+        disconnected.cancel()
         # Also after a cancellation: the slot of the query is free when its thread has ended.
         await asyncio.shield(_cancel_until_done(group, running))
-    if has_left:
+    if is_disconnected:
         raise service_unavailable("the client has closed the connection", "client gone")
     raise _took_too_long(seconds)
 

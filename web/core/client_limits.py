@@ -87,9 +87,9 @@ class RefusalLog:
             self._skipped += 1
             return
         self._logged[reason] = now_s
-        more = f"; {self._skipped} refusals were not logged" if self._skipped else ""
+        skipped = f"; {self._skipped} refusals were not logged" if self._skipped else ""
         self._skipped = 0
-        _LOG.warning("refusing %s: %s (setting %s)%s", client, reason, setting, more)
+        _LOG.warning("refusing %s: %s (setting %s)%s", client, reason, setting, skipped)
 
 
 @dataclass

@@ -72,7 +72,7 @@ class LiveDatabase:
         with self._use_engine() as engine:
             store = Store(engine)
             result = store.apply_upload(upload, sender)
-            if any(not finding.good for finding in upload.replicas):
+            if any(not replica.good for replica in upload.replicas):
                 store.mark_bad_replicas()
             return result
 
@@ -120,7 +120,9 @@ class LiveDatabase:
                     "extras": {extra.name: extra.value for extra in snapshot.extras(selection)},
                 }
                 if operations := snapshot.operations_of([id_]).get(id_):
-                    document["operations"] = [restore_operation(one) for one in operations]
+                    document["operations"] = [
+                        restore_operation(operation) for operation in operations
+                    ]
                 return document
         return None
 

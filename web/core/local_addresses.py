@@ -54,14 +54,14 @@ class SlashRedirects:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request for which there is no route."""
-        if scope["type"] == "http" and self._is_known(_toggle_slash(scope["path"]), scope):
+        if scope["type"] == "http" and self._has_route(_toggle_slash(scope["path"]), scope):
             request = Request({**scope, "path": _toggle_slash(scope["path"])})
             response = RedirectResponse(requested_address(request), 307)
             await response(scope, receive, send)
         else:
             await self._refuse(scope, receive, send)
 
-    def _is_known(self, path: str, scope: Scope) -> bool:
+    def _has_route(self, path: str, scope: Scope) -> bool:
         if not is_local_address(path):
             return False
         other = {**scope, "path": path}

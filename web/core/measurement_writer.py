@@ -198,8 +198,8 @@ class MeasurementWriter:
         self.failure = error.message
         # A load balancer sends no requests to an unhealthy service, which therefore checks by itself.
         self._check_due = True
-        message, when = self._logged
-        if message != error.message or time.monotonic() - when > REPEAT_LOG_S:
+        message, logged_s = self._logged
+        if message != error.message or time.monotonic() - logged_s > REPEAT_LOG_S:
             _LOG.error("the database cannot be written to: %s", error)
             self._logged = (error.message, time.monotonic())
 
@@ -239,10 +239,10 @@ class MeasurementWriter:
 
 def _result_of(request: WriteRequest, added: AddResult) -> AddResult:
     """Select the outcome of a request's own measurements."""
-    known = tuple(id_ for id_ in added.known_ids if id_ in request.ids)
+    known_ids = tuple(id_ for id_ in added.known_ids if id_ in request.ids)
     conflicting = tuple(id_ for id_ in added.conflicting if id_ in request.ids)
-    new = len(request.measurements) - len(known) - len(conflicting)
-    return AddResult(new, len(known), conflicting, known)
+    new = len(request.measurements) - len(known_ids) - len(conflicting)
+    return AddResult(new, len(known_ids), conflicting, known_ids)
 
 
 def _set_results(outcomes: Sequence[tuple[WriteRequest, AddResult | Exception]]) -> None:

@@ -108,7 +108,7 @@ class ServiceMetrics:
             Gauge(name, text, registry=self.registry).set_function(read)
 
     @contextmanager
-    def time_commit(self, what: str) -> Iterator[None]:
+    def time_commit(self, kind: str) -> Iterator[None]:
         """Time a write transaction; record a failure of the database."""
         start = time.monotonic()
         try:
@@ -116,12 +116,12 @@ class ServiceMetrics:
         except UnstorableContentError:
             raise
         except StoreError as error:
-            self._write_errors.labels(what).inc()
+            self._write_errors.labels(kind).inc()
             self._last_write_error.clear()
             message = error.message[:MAX_MESSAGE_CHARS]
             self._last_write_error.labels(message).set(time.time())
             raise
-        self._commit_seconds.labels(what).observe(time.monotonic() - start)
+        self._commit_seconds.labels(kind).observe(time.monotonic() - start)
 
     def count_written(self, added: AddResult) -> None:
         """Count the measurements of a committed transaction."""

@@ -133,14 +133,14 @@ class StartRegistry:
         poll_s = barrier.poll_s
         if barrier.start_us is None and arrival.start_us is not None:
             barrier.start_us, barrier.present = arrival.start_us, arrival.present or 1
-        here = len(barrier.members)
+        member_count = len(barrier.members)
         # A job that withdrew and came in another attempt counts once.
-        known = len(barrier.members | barrier.absent)
-        is_due = known >= barrier.jobs or now_s - barrier.first_s >= arrival.wait_s
-        if barrier.start_us is None and here and is_due:
+        decided_count = len(barrier.members | barrier.absent)
+        is_due = decided_count >= barrier.jobs or now_s - barrier.first_s >= arrival.wait_s
+        if barrier.start_us is None and member_count and is_due:
             notice_s = _NOTICE_S + 2 * poll_s + arrival.lead_s
-            barrier.start_us, barrier.present = round((now_s + notice_s) * 1e6), here
-        present = here if barrier.start_us is None else barrier.present
+            barrier.start_us, barrier.present = round((now_s + notice_s) * 1e6), member_count
+        present = member_count if barrier.start_us is None else barrier.present
         return StartState(barrier.start_us, present, barrier.jobs, poll_s)
 
     def _open_barrier(
@@ -151,9 +151,12 @@ class StartRegistry:
                 del self._barriers[other]
         job = (id_.campaign_id, arrival.job_id)
         self._make_room(
-            "job", JOB_DIVISOR, lambda one: (one.key_id, one.job) == (key_id, job), now_s
+            "job",
+            JOB_DIVISOR,
+            lambda candidate: (candidate.key_id, candidate.job) == (key_id, job),
+            now_s,
         )
-        self._make_room("key", KEY_DIVISOR, lambda one: one.key_id == key_id, now_s)
+        self._make_room("key", KEY_DIVISOR, lambda candidate: candidate.key_id == key_id, now_s)
         if len(self._barriers) >= MAX_BARRIERS:
             raise TooManyBarriersError
         barrier = self._barriers[id_] = _Barrier(arrival.jobs, key_id, job, now_s, now_s)
@@ -165,9 +168,9 @@ class StartRegistry:
         """Make room for one more barrier within a share, in place of those that have started."""
         share = max(1, MAX_BARRIERS // divisor)
         barriers = {id_: barrier for id_, barrier in self._barriers.items() if is_of(barrier)}
-        over = len(barriers) + 1 - share
+        excess = len(barriers) + 1 - share
         started = [id_ for id_, barrier in barriers.items() if barrier.has_started(now_s)]
-        if over > len(started):
+        if excess > len(started):
             raise BarrierShareError(name)
-        for id_ in sorted(started, key=lambda id_: barriers[id_].seen_s)[: max(over, 0)]:
+        for id_ in sorted(started, key=lambda id_: barriers[id_].seen_s)[: max(excess, 0)]:
             del self._barriers[id_]

@@ -80,8 +80,8 @@ class WriteQueue:
                 raise WriterClosedError
             if self._requests and self.waiting + count > self.max_waiting:
                 raise WriterFullError
-            mine = self._waiting_by_key[request.key_id]
-            if mine and mine + count > self.max_waiting // 2:
+            key_count = self._waiting_by_key[request.key_id]
+            if key_count and key_count + count > self.max_waiting // 2:
                 raise KeyShareFullError
             is_first = not self._requests
             self._requests.append(request)

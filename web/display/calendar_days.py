@@ -56,9 +56,9 @@ def parse_window(
     """
     last = parse_day(parameters["to"], "to") if parameters.get("to") else today()
     count = parameters.get("days", str(default))
-    known = [str(choice) for choice in choices]
-    if count not in known:
-        raise ConfigError(f"days must be one of {', '.join(known)}, not {count[:40]!r}")
+    allowed = [str(choice) for choice in choices]
+    if count not in allowed:
+        raise ConfigError(f"days must be one of {', '.join(allowed)}, not {count[:40]!r}")
     return days_until(last, int(count))
 
 
@@ -68,9 +68,9 @@ def days_until(last: date, count: int) -> list[date]:
 
 
 def _iter_days_until(last: date, count: int) -> Iterator[date]:
-    for back in reversed(range(count)):
+    for distance in reversed(range(count)):
         try:
-            yield last - back * _ONE_DAY
+            yield last - distance * _ONE_DAY
         except OverflowError:
             continue
 

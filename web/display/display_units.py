@@ -62,8 +62,8 @@ def aligned_format(
 
 def _largest_magnitude(values: Iterable[float | None]) -> float:
     # A figure has thousands of values.
-    known = [abs(value) for value in values if value is not None]
-    return max(filter(math.isfinite, known), default=0.0)
+    magnitudes = [abs(value) for value in values if value is not None]
+    return max(filter(math.isfinite, magnitudes), default=0.0)
 
 
 def format_per_cent(share: float | None) -> str:

@@ -97,14 +97,14 @@ def title_column(name: str) -> str:
     words = _drop_unit(name.removeprefix("axis_").removeprefix(EXTRA_PREFIX).split("_"), unit)
     is_per_event = len(words) > 2 and words[-2:] == ["per", "event"]
     *first, last = words[:-2] if is_per_event else words
-    shown = [_WORDS.get(word, word) for word in first]
-    if shown and (quantile := _QUANTILE.fullmatch(last)):
-        shown[-1] += ","
-        shown.append(f"{quantile[1]} % quantile")
+    title_words = [_WORDS.get(word, word) for word in first]
+    if title_words and (quantile := _QUANTILE.fullmatch(last)):
+        title_words[-1] += ","
+        title_words.append(f"{quantile[1]} % quantile")
     else:
         last_words = _LAST_TIME_WORDS if unit in ("s", "ns") else _WORDS
-        shown.append(last_words.get(last, last))
-    return " ".join([*shown, "per event"] if is_per_event else shown)
+        title_words.append(last_words.get(last, last))
+    return " ".join([*title_words, "per event"] if is_per_event else title_words)
 
 
 def _drop_unit(words: list[str], unit: str) -> list[str]:

@@ -93,8 +93,10 @@ class TableArrangement:
         for column in table.text_columns:
             if column.key == self.key:
                 return column
-        known = ", ".join(column.key for column in table.text_columns)
-        raise ConfigError(f"{_SORT}{self.table} must be one of {known}, not {self.key[:40]!r}")
+        column_keys = ", ".join(column.key for column in table.text_columns)
+        raise ConfigError(
+            f"{_SORT}{self.table} must be one of {column_keys}, not {self.key[:40]!r}"
+        )
 
     def _matches(self, table: DataTable, row: Row) -> bool:
         if not self.words:

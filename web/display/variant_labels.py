@@ -87,10 +87,10 @@ def _label_distinct(variants: frozenset[str], hide_release: bool) -> VariantLabe
     recorded = sorted(variants, key=_sort_key)
     keys = {variant: _work_key(variant, hidden) for variant in recorded}
     shared = _shared_axes({*keys.values()})
-    shown = {variant: _axes_without(variant, hidden | shared) for variant in recorded}
-    labels = {variant: _axes_text(variant, axes) for variant, axes in shown.items()}
+    distinct_axes = {variant: _axes_without(variant, hidden | shared) for variant in recorded}
+    labels = {variant: _axes_text(variant, axes) for variant, axes in distinct_axes.items()}
     names = _disambiguate(labels, keys)
-    axes, values = _axis_values(names, shown) if len({*keys.values()}) > 1 else ((), {})
+    axes, values = _axis_values(names, distinct_axes) if len({*keys.values()}) > 1 else ((), {})
     return VariantLabels(names, _shared_text(recorded, shared), axes, values)
 
 
@@ -134,12 +134,12 @@ def _disambiguate(labels: Mapping[str, str], keys: Mapping[str, WorkKey]) -> dic
 
 
 def _axis_values(
-    names: Mapping[str, str], shown: Mapping[str, tuple[str, ...]]
+    names: Mapping[str, str], distinct_axes: Mapping[str, tuple[str, ...]]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the axes of all names with each name's values; empty if they do not distinguish the names."""
-    if len({*shown.values()}) != 1:
+    if len({*distinct_axes.values()}) != 1:
         return (), {}
-    axes = next(iter(shown.values()))
+    axes = next(iter(distinct_axes.values()))
     values = {
         name: " · ".join(_axis_text(variant, axis) for axis in axes)
         for variant, name in names.items()
@@ -152,10 +152,10 @@ def _sort_key(variant: str) -> tuple[object, ...]:
     axes = _parse_axes(variant)
     if not axes:
         return 1, natural_sort_key(variant)
-    others = [(axis, value) for axis, value in axes.items() if axis != identity.RELEASE_AXIS]
+    other_axes = [(axis, value) for axis, value in axes.items() if axis != identity.RELEASE_AXIS]
     return (
         0,
-        tuple((axis, natural_sort_key(value)) for axis, value in others),
+        tuple((axis, natural_sort_key(value)) for axis, value in other_axes),
         natural_sort_key(release_of_variant(variant)),
         variant,
     )
