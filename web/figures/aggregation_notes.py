@@ -75,14 +75,14 @@ class Aggregation:
         largest = self.largest_counts
         if not largest:
             return ""
-        which = "line" if set(groups) & set(TIME_UNITS) else "point"
+        unit = "line" if set(groups) & set(TIME_UNITS) else "point"
         all_equal = all(
             counts[column] == largest[column]
             for counts in self.counts_by_point.values()
             for column in largest
         )
         subject = (
-            f"Each {which} aggregates" if all_equal else f"{which.capitalize()}s aggregate up to"
+            f"Each {unit} aggregates" if all_equal else f"{unit.capitalize()}s aggregate up to"
         )
         return f"{subject} {_join_words([*_format_counts(largest)])}."
 
@@ -129,7 +129,9 @@ def _collect_values(
     values: dict[str, Sequence[Scalar]] = {
         name: [row[place] for row in rows] for place, name in enumerate(columns)
     }
-    values[VARIANT_COLUMN] = [drop_release_axis(str(one or "")) for one in values[VARIANT_COLUMN]]
+    values[VARIANT_COLUMN] = [
+        drop_release_axis(str(variant or "")) for variant in values[VARIANT_COLUMN]
+    ]
     return values
 
 

@@ -71,7 +71,7 @@ def add_zoom(
         layers: of the chart.
         channels: axes of numbers or days.
     """
-    first, *others = layers
+    first, *following = layers
     zoom = {
         "name": ZOOM,
         "select": {
@@ -82,7 +82,7 @@ def add_zoom(
         "bind": "scales",
         "views": [_ZOOMED_LAYER],
     }
-    return [{**first, "name": _ZOOMED_LAYER}, *others], zoom
+    return [{**first, "name": _ZOOMED_LAYER}, *following], zoom
 
 
 def make_lists(layout: FigureLayout) -> list[Specification]:
@@ -90,7 +90,7 @@ def make_lists(layout: FigureLayout) -> list[Specification]:
     lists: Mapping[str, Any] = {
         "panels": [panel.title for panel in layout.panels],
         "places": list(layout.places),
-        "series": [one.name for one in layout.series],
+        "series": [line.name for line in layout.series],
         "hidden": [],
         "lit": -1,
     }
@@ -129,14 +129,14 @@ def encode_color(
         width: of the chart.
         names: expression of the list of their names.
     """
-    return encode_series(series, [one.color for one in series], width, names)
+    return encode_series(series, [line.color for line in series], width, names)
 
 
 def encode_marker(
     series: Sequence[FigureSeries], width: float, names: str = "series"
 ) -> Specification:
     """Return the marker by series, in the same legend."""
-    markers = [MARKER_SHAPES.get(one.marker, one.marker) for one in series]
+    markers = [MARKER_SHAPES.get(line.marker, line.marker) for line in series]
     return encode_series(series, markers, width, names)
 
 
@@ -152,7 +152,7 @@ def _make_legend(series: Sequence[FigureSeries], width: float, names: str) -> Sp
     """Return the legend of series below a chart; None for a single series without a name."""
     if len(series) == 1 and not series[0].name:
         return None
-    entry = 40 + max(len(one.name) for one in series) * _LETTER_WIDTH
+    entry = 40 + max(len(line.name) for line in series) * _LETTER_WIDTH
     return {
         "title": None,
         "orient": "bottom",

@@ -47,8 +47,8 @@ def draw_chart(specification: Mapping[str, Any], form: str) -> bytes:
 
 def _renumber_ids(svg: str) -> str:
     """Number ids from 1, so that equal charts have equal files; Vega counts on."""
-    found = list(dict.fromkeys(_IDS.findall(svg)))
-    numbers = {id_: f"{id_.rstrip('0123456789')}{place}" for place, id_ in enumerate(found, 1)}
+    ids = list(dict.fromkeys(_IDS.findall(svg)))
+    numbers = {id_: f"{id_.rstrip('0123456789')}{place}" for place, id_ in enumerate(ids, 1)}
     return _IDS.sub(lambda match: numbers[match[0]], svg)
 
 
@@ -89,10 +89,10 @@ def _make_array(kind: str, values: Sequence[Any]) -> Any:
 
     if kind == "text":
         # ROOT strings end at the first NUL.
-        return ["" if one is None else str(one).replace("\0", "") for one in values]
+        return ["" if value is None else str(value).replace("\0", "") for value in values]
     kinds = {"int": (np.int64, -(2**63)), "float": (np.float64, np.nan), "bool": (np.uint8, 255)}
     dtype, unknown = kinds[kind]
-    return np.array([unknown if one is None else one for one in values], dtype)
+    return np.array([unknown if value is None else value for value in values], dtype)
 
 
 def draw_file(form: str, request: Mapping[str, Any]) -> bytes:

@@ -29,7 +29,7 @@ class FigureFiles:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._cached: OrderedDict[str, bytes] = OrderedDict()
 
     def draw_file(self, form: str, drawing: Mapping[str, Any]) -> bytes:
         """Draw a file, or return it from the cache.
@@ -44,14 +44,14 @@ class FigureFiles:
         text = json.dumps(drawing, sort_keys=True).encode()
         key = f"{form} {hashlib.sha256(text).hexdigest()}"
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
+            if key in self._cached:
+                self._cached.move_to_end(key)
+                return self._cached[key]
         content = _run_drawing(form, text)
         with self._lock:
-            self._kept[key] = content
-            while sum(map(len, self._kept.values())) > MAX_CACHED_BYTES and len(self._kept) > 1:
-                self._kept.popitem(last=False)
+            self._cached[key] = content
+            while sum(map(len, self._cached.values())) > MAX_CACHED_BYTES and len(self._cached) > 1:
+                self._cached.popitem(last=False)
         return content
 
 

@@ -164,17 +164,17 @@ class ExploreQuery:
             *fields,
             ("from", self.first.isoformat() if self.first else ""),
             ("to", self.last.isoformat() if self.last else ""),
-            *(("campaign", one) for one in self.campaigns),
-            *(("where", text) for where in self.conditions for text in where.texts),
+            *(("campaign", campaign) for campaign in self.campaigns),
+            *(("where", text) for condition in self.conditions for text in condition.texts),
         ]
 
     def chosen_values(self, column: str) -> set[str]:
         """Return the values of a column that the conditions require."""
         return {
             "" if value is None else str(value)
-            for where in self.conditions
-            if where.column == column and where.operator == "="
-            for value in where.values
+            for condition in self.conditions
+            if condition.column == column and condition.operator == "="
+            for value in condition.values
         }
 
     @property
@@ -182,9 +182,9 @@ class ExploreQuery:
         """Conditions that are not choices in a list of the form."""
         return [
             text
-            for where in self.conditions
-            if where.column not in FILTERS or where.operator != "="
-            for text in where.texts
+            for condition in self.conditions
+            if condition.column not in FILTERS or condition.operator != "="
+            for text in condition.texts
         ] + [*self.unreadable_conditions]
 
     @property
@@ -259,7 +259,7 @@ def parse_leniently(request: Request, store: Store, default: ExploreQuery) -> Ex
     """Parse the valid parameters of a URL that has invalid ones, for the form."""
     parameters = request.query_params
     columns = ("", *DIMENSIONS)
-    known: Mapping[str, Iterable[str]] = {
+    allowed: Mapping[str, Iterable[str]] = {
         "metric": [metric.name for metric in METRICS],
         "by": DIMENSIONS,
         "color": columns,
@@ -271,7 +271,7 @@ def parse_leniently(request: Request, store: Store, default: ExploreQuery) -> Ex
     }
     choices = {
         name: parameters[name]
-        for name, values in known.items()
+        for name, values in allowed.items()
         if parameters.get(name, "-") in values
     }
     valid, invalid = [], []
@@ -300,10 +300,10 @@ def parse_leniently(request: Request, store: Store, default: ExploreQuery) -> Ex
 
 
 def _require_known_parameters(names: Iterable[str]) -> None:
-    known = [*_PARAMETERS, *METRICS_BY_NAME]
+    known_names = [*_PARAMETERS, *METRICS_BY_NAME]
     for name in names:
-        if name not in known and not is_arrangement(name):
-            hint = f"{suggest_word(name, known)}All catalogue columns are filters."
+        if name not in known_names and not is_arrangement(name):
+            hint = f"{suggest_word(name, known_names)}All catalogue columns are filters."
             raise ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
 
 
@@ -338,10 +338,10 @@ def _parse_window(
 
 
 def _parse_choice(
-    parameters: Mapping[str, str], name: str, known: Collection[str], default: str
+    parameters: Mapping[str, str], name: str, choices: Collection[str], default: str
 ) -> str:
     value = parameters.get(name, default)
-    if value not in known:
-        words = ", ".join(word for word in known if word)
+    if value not in choices:
+        words = ", ".join(word for word in choices if word)
         raise ConfigError(f"{name} must be one of {words}, not {value[:40]!r}")
     return value

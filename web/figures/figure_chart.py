@@ -72,8 +72,8 @@ def chart_figure(layout: FigureLayout, links: Mapping[str, Any] | None = None) -
     """
     width, height = _chart_size(layout)
     columns = min(len(layout.panels), _PANELS_PER_ROW if layout.kind != DOTS else 2)
-    whole = width * columns
-    layers, zoom = add_zoom(_LAYERS[layout.kind](layout, whole))
+    full_width = width * columns
+    layers, zoom = add_zoom(_LAYERS[layout.kind](layout, full_width))
     chart: Specification = {"layer": layers, "width": width, "height": height}
     if layout.has_panels:
         header = {"labelExpr": "panels[datum.value]", "title": None}
@@ -81,12 +81,12 @@ def chart_figure(layout: FigureLayout, links: Mapping[str, Any] | None = None) -
         chart = {"facet": facet, "spec": chart, "columns": columns}
     chart.update(data=MARKS, params=[*make_lists(layout), zoom])
     notes = (layout.bars, layout.shared and f"all variants: {layout.shared}", layout.selection)
-    subtitle = wrap_lines([*filter(None, notes), layout.aggregated, layout.left_out], whole)
+    subtitle = wrap_lines([*filter(None, notes), layout.aggregated, layout.left_out], full_width)
     if layout.title:
         chart["title"] = {"text": layout.title, "subtitle": subtitle}
     meta = {
         # Rows of a heat map have labels.
-        "series": [] if layout.kind == HEAT_MAP else [asdict(one) for one in layout.series],
+        "series": [] if layout.kind == HEAT_MAP else [asdict(series) for series in layout.series],
         "legend": layout.groups[2],
         "panels": len(layout.panels),
         "links": links,

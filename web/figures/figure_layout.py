@@ -185,7 +185,9 @@ class GroupNames:
 
     def _list_keys(self, points: Sequence[FigurePoint]) -> Iterator[tuple[Scalar, ...]]:
         # By columns, because a figure has thousands of points.
-        return zip(*([one.key.get(name) for one in points] for name in self.columns), strict=True)
+        return zip(
+            *([point.key.get(name) for point in points] for name in self.columns), strict=True
+        )
 
     def label_points(self, points: Sequence[FigurePoint]) -> list[str]:
         """Label points."""
@@ -215,9 +217,9 @@ class GroupNames:
         """Whether all labels are valid days, weeks or months."""
         return is_time_axis(self.column, self.all)
 
-    def select_drawable(self, most: int) -> list[str]:
+    def select_drawable(self, limit: int) -> list[str]:
         """Select the first labels up to a limit; of times the newest."""
-        return self.all[-most:] if self.are_time else self.all[:most]
+        return self.all[-limit:] if self.are_time else self.all[:limit]
 
     def axis_names(self) -> tuple[Mapping[str, str], str]:
         """Return the shorter labels for places along an axis, if any, and the axis' title."""
@@ -226,21 +228,23 @@ class GroupNames:
         axes = [title_column(f"axis_{axis}") for axis in self._variants.axes]
         return self._variants.values, " · ".join(axes)
 
-    def build_series(self, most: int = MAX_SERIES) -> list[FigureSeries]:
+    def build_series(self, limit: int = MAX_SERIES) -> list[FigureSeries]:
         """Build one series per label; a release has the same color in every figure."""
         family_of: dict[str, tuple[Scalar, ...]] = {}
         releases_of: dict[str, str] = {}
-        for (*apart, value), text in self._texts.items():
+        for (*separate_values, value), text in self._texts.items():
             variant = str(value) if self._variants.names and value else ""
-            family_of.setdefault(text, (*apart, drop_release_axis(variant) if variant else text))
-            named = str(value) if self.column in _RELEASE_COLUMNS and value else ""
-            releases_of.setdefault(text, named or release_of_variant(variant))
+            family_of.setdefault(
+                text, (*separate_values, drop_release_axis(variant) if variant else text)
+            )
+            release = str(value) if self.column in _RELEASE_COLUMNS and value else ""
+            releases_of.setdefault(text, release or release_of_variant(variant))
         series = style_series(
             [(name, family, releases_of[name]) for name, family in family_of.items()],
             by_release=self.column in _RELEASE_COLUMNS,
         )
-        kept = set(self.select_drawable(most))
-        return [one for one in series if one.name in kept]
+        drawable = set(self.select_drawable(limit))
+        return [line for line in series if line.name in drawable]
 
 
 def _sort_keys(
@@ -251,9 +255,9 @@ def _sort_keys(
     places = {name: place for place, name in enumerate(names)}
 
     def rank(key: tuple[Scalar, ...]) -> tuple[Any, ...]:
-        *apart, value = key
+        *separate_values, value = key
         place = places.get(str(value), len(places))
-        return [*map(rank_value, apart)], place, rank_value(value)
+        return [*map(rank_value, separate_values)], place, rank_value(value)
 
     return sorted(keys, key=rank)
 
@@ -291,7 +295,7 @@ def lay_out_figure(
         empty,
         places=tuple(shorten_label((short or {}).get(place, place)) for place in empty.places),
         series=tuple(
-            replace(one, name=shorten_label(one.name, _MAX_SERIES_CHARS)) for one in empty.series
+            replace(line, name=shorten_label(line.name, _MAX_SERIES_CHARS)) for line in empty.series
         ),
         panels=tuple(
             FigurePanel(shorten_label(title), tuple(panel_marks))
@@ -307,8 +311,8 @@ def _place_marks(
     empty: FigureLayout, marks: Iterable[tuple[MarkPosition, MarkFactory]]
 ) -> dict[str, list[FigureMark]]:
     """Place the marks that can be drawn, by panel."""
-    panels: dict[str, list[FigureMark]] = {one.title: [] for one in empty.panels}
-    names = {one.name: number for number, one in enumerate(empty.series)}
+    panels: dict[str, list[FigureMark]] = {panel.title: [] for panel in empty.panels}
+    names = {line.name: number for number, line in enumerate(empty.series)}
     numbers = {place: number for number, place in enumerate(empty.places)}
     for position, make_mark in marks:
         if position.panel in panels and position.place in numbers and position.name in names:

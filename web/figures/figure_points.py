@@ -160,8 +160,8 @@ def _load_groups(
     figure, snapshot = query.figure, DatabaseSnapshot(connection)
     if figure.source == "roll-ups" and not _is_interval(query):
         stored_columns = _stored_columns(figure.by, without=_OUTCOME_COLUMNS)
-        found, work = fetch_figure_and_work(connection, figure, stored_columns, MAX_GROUPS)
-        return found.groups, stored_columns, work
+        figure_groups, work = fetch_figure_and_work(connection, figure, stored_columns, MAX_GROUPS)
+        return figure_groups.groups, stored_columns, work
     # Measurements are read once, grouped by all aggregated columns, and by job for intervals.
     names = (*figure.by, "job_id") if _is_interval(query) else figure.by
     stored_columns = _stored_columns(names)
@@ -171,7 +171,7 @@ def _load_groups(
 
 
 def _collect_points(
-    store: Store, query: ExploreQuery, points: list[FigurePoint], source: str, **more: Any
+    store: Store, query: ExploreQuery, points: list[FigurePoint], source: str, **fields: Any
 ) -> FigurePoints:
     """Sort and label the points of a figure."""
     require_max_groups(len(points), MAX_GROUPS)
@@ -181,7 +181,7 @@ def _collect_points(
         source,
         variants=variants,
         campaigns=_campaign_names(store, points, query.group_columns),
-        **more,
+        **fields,
     )
 
 
@@ -191,31 +191,35 @@ def _load_relative(store: Store, query: ExploreQuery) -> FigurePoints:
     from treehammer.web.figures.relative_points import compare_with_same_work
 
     conditions = query.figure.selection.conditions
-    of_work = tuple(where for where in conditions if where.column in _WORK_CONDITIONS)
+    work_conditions = tuple(
+        condition for condition in conditions if condition.column in _WORK_CONDITIONS
+    )
     figures = [
         replace(query.figure, by=tuple(dict.fromkeys((*query.group_columns, *WORKLOAD_COLUMNS)))),
         replace(
             query.figure,
             by=("site", *WORKLOAD_COLUMNS),
-            selection=Selection(query.campaigns, of_work),
+            selection=Selection(query.campaigns, work_conditions),
         ),
     ]
     with store.connection() as connection:
         for figure in figures:
             if figure.source == "measurements":
                 _require_few_measurements(connection, figure)
-        own, everywhere = [
+        compared, all_sites = [
             DatabaseSnapshot(connection).fetch_figure(figure, MAX_READ).groups for figure in figures
         ]
-    means = compare_with_same_work(own, everywhere, query.metric, query.group_columns, query.by)
+    relative_means = compare_with_same_work(
+        compared, all_sites, query.metric, query.group_columns, query.by
+    )
     points = []
-    for key, groups in _group_by(own, query.group_columns).items():
-        found = means.by_group.get(key)
-        numbers = (found.count, found.difference, found.rms) if found else (0,)
+    for key, groups in _group_by(compared, query.group_columns).items():
+        relative = relative_means.by_group.get(key)
+        numbers = (relative.count, relative.difference, relative.rms) if relative else (0,)
         named = dict(zip(query.group_columns, key, strict=True))
         points.append(FigurePoint(named, *numbers, **_count_outcomes(groups)))
     return _collect_points(
-        store, query, points, source=figures[0].source, connected=means.connected
+        store, query, points, source=figures[0].source, connected=relative_means.connected
     )
 
 
@@ -229,7 +233,7 @@ def _campaign_names(
 ) -> Mapping[str, str]:
     ids = {point.key[CAMPAIGN_COLUMN] for point in points} if CAMPAIGN_COLUMN in groups else ()
     names = campaign_queries.fetch_distinct_names(store, sorted(map(str, filter(None, ids))))
-    return dict(sorted(names.items(), key=lambda one: natural_sort_key(one[1])))
+    return dict(sorted(names.items(), key=lambda item: natural_sort_key(item[1])))
 
 
 def _stored_columns(names: Sequence[str], without: Collection[str] = ()) -> tuple[str, ...]:
@@ -342,13 +346,13 @@ def _mean_over_jobs(groups: Iterable[FigureGroup], query: ExploreQuery) -> list[
     points = []
     for key, of_key in _group_by(groups, query.group_columns).items():
         moments = [group.metrics[query.metric] for group in of_key]
-        means = [one.mean for one in moments if one.mean is not None]
+        means = [job_moments.mean for job_moments in moments if job_moments.mean is not None]
         estimate = estimate_mean(means)
         low, high = estimate.interval() if estimate else (None, None)
         points.append(
             FigurePoint(
                 key=dict(zip(query.group_columns, key, strict=True)),
-                number=sum(one.value_count for one in moments),
+                number=sum(job_moments.value_count for job_moments in moments),
                 mean=sum(means) / len(means) if means else None,
                 low=low,
                 high=high,
@@ -389,7 +393,9 @@ def _sort_points(
 ) -> list[FigurePoint]:
     """Sort points in natural order of their groups; variants in that of their labels."""
     columns = []
-    places: dict[Scalar, int] = {one: place for place, one in enumerate(variants.names)}
+    places: dict[Scalar, int] = {
+        label_variant: place for place, label_variant in enumerate(variants.names)
+    }
     for name in names:
         labeled = places if name == VARIANT_COLUMN else {}
         columns.append(_rank_values([point.key[name] for point in points], labeled))
@@ -402,11 +408,11 @@ def _rank_values(values: Sequence[Any], labeled: Mapping[Scalar, int]) -> list[i
     if len({*map(type, values)} - {type(None)}) > 1:
         # Values are distinguished by type as well: 1 equals true.
         values = [_TypedValue(type(value), value) for value in values]
-    plain = {one: one.value if isinstance(one, _TypedValue) else one for one in {*values}}
+    plain = {value: value.value if isinstance(value, _TypedValue) else value for value in {*values}}
     ordered = sorted(
-        plain, key=lambda one: (labeled.get(plain[one], len(labeled)), rank_value(plain[one]))
+        plain, key=lambda value: (labeled.get(plain[value], len(labeled)), rank_value(plain[value]))
     )
-    ranks = {one: rank for rank, one in enumerate(ordered)}
+    ranks = {value: rank for rank, value in enumerate(ordered)}
     return [*map(ranks.__getitem__, values)]
 
 

@@ -37,11 +37,11 @@ def chart_histograms(reads_by_release: Mapping[str, Sequence[int]]) -> FigureCha
         return None
     bins = set[int]().union(*drawn.values())
     # The empty bins beside them end the steps, of which a single one would be no line.
-    shown = range(max(min(bins) - 1, 0), max(bins) + 2)
+    axis_bins = range(max(min(bins) - 1, 0), max(bins) + 2)
     marks = [
         FigureMark(series, place, reads[bin_], None, None)
         for series, reads in enumerate(drawn.values())
-        for place, bin_ in enumerate(shown)
+        for place, bin_ in enumerate(axis_bins)
     ]
     layout = FigureLayout(
         kind=STEPS,
@@ -51,7 +51,7 @@ def chart_histograms(reads_by_release: Mapping[str, Sequence[int]]) -> FigureCha
         groups=("", "from", "release"),
         counted="",
         scale=LINEAR,
-        places=tuple(map(format_edge, shown)),
+        places=tuple(map(format_edge, axis_bins)),
         series=tuple(
             style_series([(_title_reads(name), name, name) for name in drawn], by_release=True)
         ),

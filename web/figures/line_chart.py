@@ -58,9 +58,9 @@ class DayAxis:
     first: date
     last: date
 
-    def place(self, at: date) -> float:
+    def place(self, day: date) -> float:
         """Return the milliseconds of the middle of a day."""
-        return _milliseconds(at) + 43_200_000
+        return _milliseconds(day) + 43_200_000
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -91,9 +91,9 @@ class NumberAxis:
     whole: bool = False
     logarithmic: bool = False
 
-    def place(self, at: float) -> float | None:
+    def place(self, number: float) -> float | None:
         """Return a number, or None if it has no place on the axis."""
-        return at if at > 0 or not self.logarithmic else None
+        return number if number > 0 or not self.logarithmic else None
 
     @cached_property
     def ends(self) -> tuple[float, float]:
@@ -254,7 +254,7 @@ class LineChart:
 
     def _layers(self, *, interactive: bool) -> list[Specification]:
         series = [line.style for line in self.lines]
-        names = json.dumps([one.name for one in series])
+        names = json.dumps([style.name for style in series])
         base = {
             "x": self._across.encode("x", grid=False),
             "color": encode_color(series, _WIDTH, names),
@@ -268,32 +268,32 @@ class LineChart:
             "shape": encode_marker(series, _WIDTH, names),
             "tooltip": encode_field("text", NOMINAL, title=" "),
         }
-        shown = [HIDE_SERIES] if interactive else []
+        filters = [HIDE_SERIES] if interactive else []
         return [
-            *self._layer_lines(values, shown),
-            *self._layer_dots(points, bars, shown),
+            *self._layer_lines(values, filters),
+            *self._layer_dots(points, bars, filters),
             *self._layer_marks(),
         ]
 
     def _layer_lines(
-        self, encoding: Specification, shown: Sequence[Specification]
+        self, encoding: Specification, filters: Sequence[Specification]
     ) -> Iterator[Specification]:
         """Draw a layer of lines for each kind of dashes."""
         numbers: dict[str, list[int]] = {}
         for number, line in enumerate(self.lines):
             if line.dots and line.joined:
                 numbers.setdefault(json.dumps(_DASHED.get(line.role)), []).append(number)
-        for dash, some in numbers.items():
-            chosen = {"filter": f"indexof({some}, datum.s) >= 0"}
+        for dash, line_numbers in numbers.items():
+            chosen = {"filter": f"indexof({line_numbers}, datum.s) >= 0"}
             style: Specification = {"strokeDash": json.loads(dash) or [1, 0], "strokeWidth": 1.5}
-            yield make_layer("line", encoding, [*shown, chosen], **style)
+            yield make_layer("line", encoding, [*filters, chosen], **style)
 
     def _layer_dots(
-        self, points: Specification, bars: Specification, shown: Sequence[Specification]
+        self, points: Specification, bars: Specification, filters: Sequence[Specification]
     ) -> Iterator[Specification]:
         """Draw error bars, then hollow and filled dots; Vega warns of a layer without data."""
         plain = [number for number, line in enumerate(self.lines) if line.plain]
-        dotted = [*shown, {"filter": f"indexof({plain}, datum.s) < 0"}]
+        dotted = [*filters, {"filter": f"indexof({plain}, datum.s) < 0"}]
         drawn = _list_dots(self.lines)
         if any(dot.error for dot in drawn):
             yield make_layer("rule", bars, [*dotted, DROP_MISSING_BARS])
@@ -305,7 +305,7 @@ class LineChart:
     def _layer_marks(self) -> Iterator[Specification]:
         if not self.marks:
             return
-        at = self._across.encode("x", grid=False)
+        position = self._across.encode("x", grid=False)
         rule: Specification = {"color": _GRAY, "strokeWidth": 2, "strokeDash": [2, 3]}
         # Beside the line: above the plot it would lie outside of the drawing.
         text: Specification = {
@@ -320,9 +320,9 @@ class LineChart:
             "encoding": {"tooltip": encode_field("text", NOMINAL, title=" ")},
             "layer": [
                 # A range of days would need a domain of its own.
-                make_layer("rule", {"x": at}, **rule),
+                make_layer("rule", {"x": position}, **rule),
                 make_layer("rule", {"x": self._across.encode("end", grid=False)}, **rule),
-                make_layer("text", {"x": at, "text": encode_field("label", NOMINAL)}, **text),
+                make_layer("text", {"x": position, "text": encode_field("label", NOMINAL)}, **text),
             ],
         }
 
@@ -364,17 +364,17 @@ def _merge_marks(
     marks: Sequence[tuple[float, ChartMark]], marked: str, least: float
 ) -> Iterator[MarkBand]:
     """Merge marks that are too close for their numbers."""
-    near: list[tuple[float, ChartMark]] = []
+    cluster: list[tuple[float, ChartMark]] = []
     for place, (x, mark) in enumerate(marks):
-        near.append((x, mark))
+        cluster.append((x, mark))
         if place + 1 < len(marks) and marks[place + 1][0] - x < least:
             continue
-        first, last = near[0][1], mark
-        one = first is last
-        label = f"{first.number}" if one else f"{first.number}–{last.number}"
-        text = first.text if one else f"{marked} {first.number} to {last.number} in the table"
-        yield MarkBand(near[0][0], x, label, text)
-        near = []
+        first, last = cluster[0][1], mark
+        is_single = first is last
+        label = f"{first.number}" if is_single else f"{first.number}–{last.number}"
+        text = first.text if is_single else f"{marked} {first.number} to {last.number} in the table"
+        yield MarkBand(cluster[0][0], x, label, text)
+        cluster = []
 
 
 def _value_range(lines: Sequence[ChartLine]) -> list[float]:

@@ -64,7 +64,9 @@ def chart_phases(executions: Mapping[str, Mapping[str, Any]]) -> PhaseChart | No
         for kind, columns in (("wall time", "wall"), ("CPU time", "cpu"))
         for title, row in executions.items()
     }
-    phases = [one for one in _PHASES if any(seconds[one.name] > 0 for seconds in bars.values())]
+    phases = [
+        phase for phase in _PHASES if any(seconds[phase.name] > 0 for seconds in bars.values())
+    ]
     return PhaseChart("Time by phase", phases, bars) if phases else None
 
 
@@ -113,7 +115,7 @@ class PhaseChart:
         bars = make_layer("bar", encoding, [HIDE_SERIES], stroke="white", strokeWidth=0.5)
         size = _WIDTH, _BAR_HEIGHT * len(self.bars)
         chart = chart_layers([bars], self.title, size, zoomed=["x"])
-        meta = {"series": [asdict(one) for one in self.series], "legend": "Phases"}
+        meta = {"series": [asdict(line) for line in self.series], "legend": "Phases"}
         return complete_specification(chart, self._list_rows(), meta)
 
     def _list_rows(self) -> list[dict[str, str | float]]:

@@ -86,7 +86,7 @@ def choose_release_colors(releases: Iterable[str]) -> dict[str, str]:
     for release in sorted({*releases}, key=natural_sort_key):
         slot = _color_slot(release)
         slots = [(slot + step) % len(PALETTE) for step in range(len(PALETTE))]
-        free = [PALETTE[one] for one in slots if PALETTE[one] not in chosen.values()]
+        free = [PALETTE[index] for index in slots if PALETTE[index] not in chosen.values()]
         chosen[release] = free[0] if free else PALETTE[slot]
     return chosen
 

@@ -66,7 +66,7 @@ class _WorkMean(NamedTuple):
 
 def compare_with_same_work(
     groups: Iterable[FigureGroup],
-    everywhere: Iterable[FigureGroup],
+    site_groups: Iterable[FigureGroup],
     metric: str,
     columns: Sequence[str],
     by: str,
@@ -78,13 +78,13 @@ def compare_with_same_work(
 
     Args:
         groups: by the figure's columns and those of the work.
-        everywhere: by site and the columns of the work.
+        site_groups: by site and the columns of the work.
         metric: the metric.
         columns: group columns of the figure.
         by: the one whose values are places; the others define lines.
     """
     find_work = _make_work_finder(columns)
-    references = _find_references(everywhere, metric, find_work)
+    references = _find_references(site_groups, metric, find_work)
     lines: dict[GroupKey, list[_WorkMean]] = defaultdict(list)
     for group in groups:
         moments = group.metrics[metric]
@@ -95,18 +95,18 @@ def compare_with_same_work(
             log_ratio = math.log(moments.mean / references[work])
             variance = ((moments.rms or 0.0) / moments.mean) ** 2
             lines[line].append(_WorkMean(key, work, log_ratio, variance, moments.value_count))
-    found: dict[GroupKey, RelativeMean] = {}
+    by_group: dict[GroupKey, RelativeMean] = {}
     connected = True
     for means in lines.values():
         values, is_connected = _fit_places(means)
         connected &= is_connected
-        found |= _combine_means(means, values)
-    return RelativeMeans(found, connected)
+        by_group |= _combine_means(means, values)
+    return RelativeMeans(by_group, connected)
 
 
 def _make_work_finder(columns: Sequence[str]) -> Callable[[FigureGroup], WorkKey]:
     """Make a function that returns a group's work without the columns that the figure compares."""
-    kept = [
+    compared_places = [
         place
         for place, name in enumerate(WORKLOAD_COLUMNS)
         if not _COMPARED.get(name, set()) & {*columns}
@@ -114,17 +114,17 @@ def _make_work_finder(columns: Sequence[str]) -> Callable[[FigureGroup], WorkKey
 
     def find_work(group: FigureGroup) -> WorkKey:
         work = group_workload_key(group)
-        return tuple(work[place] for place in kept)
+        return tuple(work[place] for place in compared_places)
 
     return find_work
 
 
 def _find_references(
-    everywhere: Iterable[FigureGroup], metric: str, find_work: Callable[[FigureGroup], WorkKey]
+    site_groups: Iterable[FigureGroup], metric: str, find_work: Callable[[FigureGroup], WorkKey]
 ) -> dict[WorkKey, float]:
     """Find the median of the sites' means of each work."""
     means: dict[WorkKey, list[float]] = defaultdict(list)
-    for group in everywhere:
+    for group in site_groups:
         mean = group.metrics[metric].mean
         if mean and mean > 0:
             means[find_work(group)].append(mean)
@@ -139,11 +139,11 @@ def _fit_places(means: Sequence[_WorkMean]) -> tuple[dict[GroupKey, float], bool
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    works = {work: number for number, work in enumerate(dict.fromkeys(one.work for one in means))}
-    keys = {key: number for number, key in enumerate(dict.fromkeys(one.key for one in means))}
-    items = np.array([works[one.work] for one in means])
-    places = np.array([keys[one.key] for one in means])
-    logs = np.array([one.log_ratio for one in means])
+    works = {work: number for number, work in enumerate(dict.fromkeys(mean.work for mean in means))}
+    keys = {key: number for number, key in enumerate(dict.fromkeys(mean.key for mean in means))}
+    items = np.array([works[mean.work] for mean in means])
+    places = np.array([keys[mean.key] for mean in means])
+    logs = np.array([mean.log_ratio for mean in means])
     size = len(works) + len(keys)
     edges = coo_array((np.ones(len(means)), (items, len(works) + places)), shape=(size, size))
     count, labels = connected_components(edges, directed=False)
@@ -154,8 +154,10 @@ def _fit_places(means: Sequence[_WorkMean]) -> tuple[dict[GroupKey, float], bool
         own_places, indices = np.unique(places[chosen], return_inverse=True)
         _, effects = adjust_for_items(own_items, places[chosen], logs[chosen])
         # The mean over works of what remains: each work counts once, however many days it has.
-        rest = np.bincount(own_items, logs[chosen] - effects[indices]) / np.bincount(own_items)
-        values[own_places] = effects + rest.mean()
+        work_means = np.bincount(own_items, logs[chosen] - effects[indices]) / np.bincount(
+            own_items
+        )
+        values[own_places] = effects + work_means.mean()
     return dict(zip(keys, map(float, values), strict=True)), count == 1
 
 
@@ -163,11 +165,11 @@ def _combine_means(
     means: Iterable[_WorkMean], values: dict[GroupKey, float]
 ) -> dict[GroupKey, RelativeMean]:
     by_key: dict[GroupKey, list[_WorkMean]] = defaultdict(list)
-    for one in means:
-        by_key[one.key].append(one)
+    for mean in means:
+        by_key[mean.key].append(mean)
     combined = {}
-    for key, own in by_key.items():
-        count = sum(one.executions for one in own)
-        rms = math.sqrt(sum(one.executions * one.variance for one in own) / count)
+    for key, group_means in by_key.items():
+        count = sum(mean.executions for mean in group_means)
+        rms = math.sqrt(sum(mean.executions * mean.variance for mean in group_means) / count)
         combined[key] = RelativeMean(math.expm1(values[key]), rms, count)
     return combined

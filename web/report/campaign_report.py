@@ -143,7 +143,7 @@ class CampaignReport:
     @property
     def conclusions(self) -> tuple[str, ...]:
         """Conclusion of each comparison in plain sentences."""
-        return tuple(describe_conclusion(one.verdicts) for one in self.comparisons)
+        return tuple(describe_conclusion(comparison.verdicts) for comparison in self.comparisons)
 
 
 def list_limited_loads(snapshot: DatabaseSnapshot, selection: Selection) -> list[str]:
@@ -154,7 +154,7 @@ def list_limited_loads(snapshot: DatabaseSnapshot, selection: Selection) -> list
         columns=("site", "variant_label"),
         key=lambda row: (row["site"] or "", row["variant_label"] or ""),
     )
-    groups.sort(key=lambda one: (str(one.key), one.operation, one.side))
+    groups.sort(key=lambda group: (str(group.key), group.operation, group.side))
     texts = []
     for group in groups:
         key: Any = group.key

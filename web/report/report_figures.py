@@ -32,7 +32,7 @@ def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | Non
     cells = [cell for cell in cells if "eff_job" in cell.spreads]
     if not cells:
         return None
-    alt = "CPU efficiency. " + _alt_text(cells, lambda of: f"{of['eff_job'].mean:.2f}")
+    alt = "CPU efficiency. " + _alt_text(cells, lambda spreads: f"{spreads['eff_job'].mean:.2f}")
     places = list(dict.fromkeys(cell.place for cell in cells))
     names = _name_series(cells)
     numbers = {name: number for number, name in enumerate(names)}
@@ -66,11 +66,11 @@ def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | Non
 def _name_series(cells: Sequence[ExecutionCell]) -> Mapping[tuple[str, str], str]:
     """Name each variant and release, sorted by variant; a single variant is not named."""
     variants = list(dict.fromkeys(cell.variant for cell in cells))
-    found = dict.fromkeys((cell.variant, cell.release) for cell in cells)
+    pairs = dict.fromkeys((cell.variant, cell.release) for cell in cells)
     before = "{} · " if len(variants) > 1 else ""
     return {
         (variant, release): f"{before.format(variant)}root={release}"
-        for variant, release in sorted(found, key=lambda one: variants.index(one[0]))
+        for variant, release in sorted(pairs, key=lambda pair: variants.index(pair[0]))
     }
 
 
@@ -81,7 +81,9 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
         return None
     alt = "CPU and wall milliseconds per event. " + _alt_text(
         cells,
-        lambda of: " and ".join(f"{_MS_PER_S * of[name].mean:.3g}" for name in METRIC_TITLES),
+        lambda spreads: " and ".join(
+            f"{_MS_PER_S * spreads[name].mean:.3g}" for name in METRIC_TITLES
+        ),
     )
     variants = list(dict.fromkeys(cell.variant for cell in cells))
     releases = list(dict.fromkeys(cell.release for cell in cells))
@@ -94,9 +96,14 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
         scale=_choose_scale(chain.from_iterable(marks.values())),
         places=tuple(map(shorten_label, variants)),
         series=tuple(
-            style_series([(f"root={one}", one, one) for one in releases], by_release=True)
+            style_series(
+                [(f"root={release}", release, release) for release in releases], by_release=True
+            )
         ),
-        panels=tuple(FigurePanel(shorten_label(name), tuple(some)) for name, some in marks.items()),
+        panels=tuple(
+            FigurePanel(shorten_label(name), tuple(panel_marks))
+            for name, panel_marks in marks.items()
+        ),
     )
     caption = (
         "CPU and wall time of the read loop per event by variant and release: means, with the RMS "

@@ -107,8 +107,10 @@ class ConnectionGuard:
         """Return whether a client may open a further connection; ``handshakes`` count as well."""
         group = client_group(address)
         allowed = self._limits.connections_per_address
-        mine = self._by_group[group] + sum(one == group for one in handshakes)
-        if mine >= allowed and not self._is_exempt(address):
+        open_count = self._by_group[group] + sum(
+            handshake_group == group for handshake_group in handshakes
+        )
+        if open_count >= allowed and not self._is_exempt(address):
             reason = f"{allowed} connections from this address are open"
             self._log.warn(reason, f"address {group}", "serve_max_connections_per_address")
             return False
@@ -137,10 +139,14 @@ class ConnectionGuard:
             handshake.cancel()
             self.end_handshake(handshake)
             return True
-        idle = [one for one in self._connections.values() if one.idle_since_s is not None]
+        idle = [
+            connection
+            for connection in self._connections.values()
+            if connection.idle_since_s is not None
+        ]
         if not idle:
             return False
-        oldest = min(idle, key=lambda one: one.idle_since_s or 0.0)
+        oldest = min(idle, key=lambda connection: connection.idle_since_s or 0.0)
         self.discard(oldest)
         oldest.abort()
         return True

@@ -132,5 +132,5 @@ class _PiecewiseSender:
         last = len(body) - 1
         for start in range(0, len(body), PIECE_BYTES):
             end = start + PIECE_BYTES
-            more = message.get("more_body", False) or end <= last
-            await self._send({**message, "body": bytes(body[start:end]), "more_body": more})
+            more_body = message.get("more_body", False) or end <= last
+            await self._send({**message, "body": bytes(body[start:end]), "more_body": more_body})

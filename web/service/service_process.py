@@ -297,10 +297,12 @@ def _exit_later(seconds: float) -> None:
 def _describe_read_access(settings: Settings) -> str:
     if settings.serve_read_access == PUBLIC:
         return "reading is public"
-    others = [f"sign-in at {settings.serve_oidc_issuer}"] if settings.serve_oidc_issuer else []
+    alternatives = (
+        [f"sign-in at {settings.serve_oidc_issuer}"] if settings.serve_oidc_issuer else []
+    )
     if settings.serve_user_header:
-        others.append(f"{settings.serve_user_header} from the proxy")
-    return ", or ".join(["reading requires a key", *others])
+        alternatives.append(f"{settings.serve_user_header} from the proxy")
+    return ", or ".join(["reading requires a key", *alternatives])
 
 
 def configure_uvicorn(
