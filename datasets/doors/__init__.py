@@ -43,37 +43,37 @@ __all__ = [
 PROBE_BYTES = 1024
 
 
-def probe_door(protocol: str, prefix: str, target: ProbeTarget, *, here: bool) -> ProbeResult:
+def probe_door(protocol: str, prefix: str, target: ProbeTarget, *, is_local: bool) -> ProbeResult:
     """Probe a door; problems are reported within seconds.
 
     Args:
         protocol: ``file``, ``root``, ``https`` or ``http``.
         prefix: URL prefix or folder of the door.
         target: File to read.
-        here: Whether the site's jobs run on this machine and see the same paths.
+        is_local: Whether the site's jobs run on this machine and see the same paths.
     """
     if protocol == "file":
-        return folder.probe_folder(prefix, target, here=here)
-    reached = measure_reachability(prefix)
-    if reached.rtt_s is None:
+        return folder.probe_folder(prefix, target, is_local=is_local)
+    reachability = measure_reachability(prefix)
+    if reachability.rtt_s is None:
         return ProbeResult(
-            problem=f"does not answer: {reached.error}",
+            problem=f"does not answer: {reachability.error}",
             remedy="Check host and port of its prefix, and that the server and any firewall let "
             "this machine in.",
         )
-    through = xrootd.probe_server if protocol == "root" else http.probe_server
-    return through(normalize_url(prefix), target).with_rtt(reached.rtt_s)
+    probe_server = xrootd.probe_server if protocol == "root" else http.probe_server
+    return probe_server(normalize_url(prefix), target).with_rtt(reachability.rtt_s)
 
 
-def stat_file(url: str, *, here: bool = True) -> FileObservation:
+def stat_file(url: str, *, is_local: bool = True) -> FileObservation:
     """Get size and adler32 of a file from its door; folders provide no checksums.
 
     Args:
         url: a path, or a URL of root, https or http.
-        here: Whether a path refers to a file on this machine.
+        is_local: Whether a path refers to a file on this machine.
     """
-    if trouble := _precheck_url(url, here=here):
-        return trouble
+    if failed := _precheck_url(url, is_local=is_local):
+        return failed
     url, client = normalize_url(url), _find_client(url)
     if client == XROOTD_CLIENT:
         return xrootd.stat_file(url)
@@ -86,7 +86,7 @@ def read_file(
     advance: ByteCallback | None = None,
     *,
     copy_to: Path | None = None,
-    here: bool = True,
+    is_local: bool = True,
 ) -> FileObservation:
     """Read a file through a door; returns its size, adler32 and sha256.
 
@@ -95,10 +95,10 @@ def read_file(
         size: Expected size in bytes; no more than a block beyond it is read.
         advance: Callback for the number of bytes of each block.
         copy_to: New file for the bytes.
-        here: Whether a path refers to a file on this machine.
+        is_local: Whether a path refers to a file on this machine.
     """
-    if trouble := _precheck_url(url, here=here):
-        return trouble
+    if failed := _precheck_url(url, is_local=is_local):
+        return failed
     url, client = normalize_url(url), _find_client(url)
     if client == XROOTD_CLIENT:
         return xrootd.read_file(url, size, advance, copy_to)
@@ -109,8 +109,8 @@ def read_file(
 
 def probe_writing(url: str) -> FileObservation:
     """Write a small file to a URL or path, and remove it; its folder is made if it is missing."""
-    if trouble := _precheck_url(url, here=True):
-        return trouble
+    if failed := _precheck_url(url, is_local=True):
+        return failed
     with NamedTemporaryFile(prefix="treehammer-") as source:
         source.write(os.urandom(PROBE_BYTES))
         source.flush()
@@ -142,20 +142,20 @@ def _find_client(url: str) -> str:
     return scheme.client if scheme else ""
 
 
-def _precheck_url(url: str, *, here: bool) -> FileObservation | None:
+def _precheck_url(url: str, *, is_local: bool) -> FileObservation | None:
     """Find a reason not to contact the door; return None without any."""
     client = _find_client(url)
     if client == FILE_CLIENT:
-        if here or Path(url).parent.is_dir():
+        if is_local or Path(url).parent.is_dir():
             return None
-        why = "a folder of the site's nodes cannot be tried from here"
-        return FileObservation(failure=NOT_TRIED, message=why)
+        reason = "a folder of the site's nodes cannot be tried from here"
+        return FileObservation(failure=NOT_TRIED, message=reason)
     if not client:
         message = f"protocol {url.partition('://')[0]} is not supported"
         return FileObservation(failure=FAILED, message=message)
-    reached = measure_reachability(url)
+    reachability = measure_reachability(url)
     return (
         None
-        if reached.rtt_s is not None
-        else FileObservation(failure=NO_RESPONSE, message=reached.error)
+        if reachability.rtt_s is not None
+        else FileObservation(failure=NO_RESPONSE, message=reachability.error)
     )

@@ -39,10 +39,10 @@ def read_file(
 ) -> FileObservation:
     """Read a file and its checksums, and copy it to a new file if one is given."""
     try:
-        found = digest_file(path, advance, copy_to=copy_to)
+        digest = digest_file(path, advance, copy_to=copy_to)
     except OSError as error:
         return _describe_failure(error)
-    return FileObservation.from_digest(found)
+    return FileObservation.from_digest(digest)
 
 
 def write_file(source: Path, path: Path) -> FileObservation:
@@ -70,10 +70,10 @@ def _describe_failure(error: OSError) -> FileObservation:
     return FileObservation(failure=kind, message=str(error.strerror))
 
 
-def probe_folder(prefix: str, target: ProbeTarget, *, here: bool) -> ProbeResult:
+def probe_folder(prefix: str, target: ProbeTarget, *, is_local: bool) -> ProbeResult:
     """Check a folder of this machine and read a file in it."""
     root = Path(prefix)
-    if not here and not root.is_dir():
+    if not is_local and not root.is_dir():
         return ProbeResult(
             details="a folder of the site's nodes cannot be tried from here", tried=False
         )

@@ -69,9 +69,9 @@ def probe_server(prefix: str, target: ProbeTarget) -> ProbeResult:
     try:
         session = _HttpSession(prefix)
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "is none"
+        cause = getattr(error, "strerror", None) or "is none"
         return ProbeResult(
-            f"the credential cannot be used: {why}", "Correct X509_USER_PROXY, BEARER_TOKEN_FILE."
+            f"the credential cannot be used: {cause}", "Correct X509_USER_PROXY, BEARER_TOKEN_FILE."
         )
     try:
         try:
@@ -168,13 +168,13 @@ def remove_file(url: str) -> FileObservation:
     return _observe_file(url, delete)
 
 
-def _observe_file(url: str, ask: Callable[[_HttpSession], FileObservation]) -> FileObservation:
+def _observe_file(url: str, action: Callable[[_HttpSession], FileObservation]) -> FileObservation:
     try:
-        return ask(_HttpSession(url))
+        return action(_HttpSession(url))
     except HTTPError as error:
         with error:
-            trouble = {401: REFUSED, 403: REFUSED, 404: MISSING}.get(error.code, FAILED)
-            return FileObservation(failure=trouble, message=f"{error.code} {error.reason}")
+            failure = {401: REFUSED, 403: REFUSED, 404: MISSING}.get(error.code, FAILED)
+            return FileObservation(failure=failure, message=f"{error.code} {error.reason}")
     except HttpAnswerError as error:
         return FileObservation(failure=FAILED, message=str(error))
     except URLError as error:
@@ -241,13 +241,13 @@ class _HttpSession:
             "PROPFIND", self.url_of(path).rstrip("/") + "/", {"Depth": "1"}
         ) as answer:
             text = answer.read(MAX_LISTING_BYTES).decode("utf-8", "replace")
-        found = []
+        entries = []
         for response in _RESPONSE.findall(text):
             href = _HREF.search(response)
             if href:
                 name = unquote(urlsplit(href[1].strip()).path).rstrip("/").rpartition("/")[2]
-                found.append((name, bool(_COLLECTION.search(response))))
-        return found[1:]  # the first is the folder itself
+                entries.append((name, bool(_COLLECTION.search(response))))
+        return entries[1:]  # the first is the folder itself
 
     def url_of(self, path: str) -> str:
         """Build the URL of a path below the prefix."""
@@ -294,9 +294,9 @@ def _load_token() -> str:
 
 
 def _describe_http_error(error: HTTPError, target: ProbeTarget, server: str) -> ProbeResult:
-    said = error.read(200).decode("utf-8", "replace").strip().partition("\n")[0]
-    is_text = said and "<" not in said
-    message = f"{error.code} {error.reason}" + (f": {unescape(said)}" if is_text else "")
+    body_line = error.read(200).decode("utf-8", "replace").strip().partition("\n")[0]
+    is_text = body_line and "<" not in body_line
+    message = f"{error.code} {error.reason}" + (f": {unescape(body_line)}" if is_text else "")
     if error.code in (401, 403):
         return ProbeResult(message, PERMISSION_HINT, server=server)
     if error.code == 404:
@@ -325,5 +325,5 @@ def _describe_connection_error(reason: object) -> ProbeResult:
         return ProbeResult(
             f"the server accepts connections: {reason}", "Look into the server's log."
         )
-    what = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-    return ProbeResult(f"does not answer as a web server: {what}", "Check the port of its prefix.")
+    cause = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+    return ProbeResult(f"does not answer as a web server: {cause}", "Check the port of its prefix.")

@@ -101,12 +101,12 @@ def find_first_file(
         path: Folder to search; '' for the prefix itself.
         depth: Number of folder levels to search.
     """
-    listed = sorted(entries(path), key=lambda entry: (entry[0].startswith("."), entry[0]))
+    sorted_entries = sorted(entries(path), key=lambda entry: (entry[0].startswith("."), entry[0]))
     join = f"{path}/" if path else ""
-    for name, is_folder in listed[:MAX_FOLDER_ENTRIES]:
+    for name, is_folder in sorted_entries[:MAX_FOLDER_ENTRIES]:
         if not is_folder:
             return join + name
-        found = find_first_file(entries, join + name, depth - 1) if depth > 1 else ""
-        if found:
-            return found
+        inner_path = find_first_file(entries, join + name, depth - 1) if depth > 1 else ""
+        if inner_path:
+            return inner_path
     return ""

@@ -56,8 +56,8 @@ class _XRootDError(Exception):
     @property
     def is_permission_denied(self) -> bool:
         """Whether the server denies access."""
-        said = str(self)  # such as "Auth failed" or "not authorized"
-        return self.status.errno == NOT_AUTHORISED or "uth" in said
+        message = str(self)  # such as "Auth failed" or "not authorized"
+        return self.status.errno == NOT_AUTHORISED or "uth" in message
 
 
 def _unwrap_response(pair: tuple[Any, Any]) -> Any:
@@ -121,8 +121,8 @@ def _probe_file(
         size = _unwrap_response(opened.stat()).size
         sample = check_sample(target, path, _unwrap_response(opened.read(0, SAMPLE_BYTES)), size)
         data_server = opened.get_property("DataServer")
-    found = f"{sample.details} at {data_server}" if data_server else sample.details
-    return ProbeResult(sample.problem, sample.remedy, found)
+    details = f"{sample.details} at {data_server}" if data_server else sample.details
+    return ProbeResult(sample.problem, sample.remedy, details)
 
 
 def _make_lister(system: Any, base: str, role: str) -> Callable[[str], list[tuple[str, bool]]]:
@@ -190,8 +190,8 @@ def _query_checksum(system: Any, path: str) -> str:
     from XRootD.client.flags import QueryCode
 
     query = f"{path}?cks.type=adler32"
-    said = _unwrap_response(system.query(QueryCode.CHECKSUM, query, timeout=CHECKSUM_TIMEOUT_S))
-    kind, _, value = said.decode("ascii", "replace").strip("\0\n ").partition(" ")
+    answer = _unwrap_response(system.query(QueryCode.CHECKSUM, query, timeout=CHECKSUM_TIMEOUT_S))
+    kind, _, value = answer.decode("ascii", "replace").strip("\0\n ").partition(" ")
     return normalize_adler32(value) if kind == "adler32" else ""
 
 
@@ -208,11 +208,11 @@ def _read_file(url: str, size: str, copy_to: str) -> FileObservation:
     """Read a file of ``size`` bytes and its checksums, and copy it unless ``copy_to`` is ''."""
     from XRootD import client
 
-    with client.File() as file, Path(copy_to or os.devnull).open("wb") as kept:
+    with client.File() as file, Path(copy_to or os.devnull).open("wb") as copy:
         _unwrap_response(file.open(url))
         blocks = _read_blocks(file, int(size))
-        found = digest_blocks(blocks, lambda done: _print_message(done=done), kept)
-    return FileObservation.from_digest(found)
+        digest = digest_blocks(blocks, lambda done: _print_message(done=done), copy)
+    return FileObservation.from_digest(digest)
 
 
 def _read_blocks(file: Any, size: int) -> Iterator[bytes]:
@@ -247,16 +247,16 @@ def _remove_file(url: str) -> FileObservation:
     return FileObservation()
 
 
-def _run_file_action(do: Callable[..., FileObservation], *words: str) -> Mapping[str, Any]:
+def _run_file_action(action: Callable[..., FileObservation], *words: str) -> Mapping[str, Any]:
     try:
-        return asdict(do(*words))
+        return asdict(action(*words))
     except _XRootDError as error:
-        trouble = FAILED if error.status.errno else NO_RESPONSE
+        failure = FAILED if error.status.errno else NO_RESPONSE
         if error.status.errno == NOT_FOUND:
-            trouble = MISSING
+            failure = MISSING
         elif error.is_permission_denied:
-            trouble = REFUSED
-        return asdict(FileObservation(failure=trouble, message=str(error)))
+            failure = REFUSED
+        return asdict(FileObservation(failure=failure, message=str(error)))
     except OSError as error:
         return asdict(
             FileObservation(failure=FAILED, message=f"{error.filename}: {error.strerror}")

@@ -180,7 +180,7 @@ def check_by_stat(replica: ExpectedReplica) -> ReplicaCheck:
     """Compare size and checksum from the door with the manifest."""
     if not replica.url:
         return ReplicaCheck(replica, ABSENT_STATE, "no replica in the catalogue")
-    observed = doors.stat_file(replica.url, here=replica.is_local)
+    observed = doors.stat_file(replica.url, is_local=replica.is_local)
     if observed.failure:
         return ReplicaCheck(replica, observed.failure, observed.message)
     if difference := _describe_difference(replica.file, observed):
@@ -195,13 +195,13 @@ def _check_by_reading(replica: ExpectedReplica, advance: ByteCallback) -> Replic
     """Read a file and compare its content with the manifest; repeat the read if it differs."""
     if not replica.url:
         return ReplicaCheck(replica, ABSENT_STATE, "no replica in the catalogue")
-    observed = doors.read_file(replica.url, replica.file.size, advance, here=replica.is_local)
+    observed = doors.read_file(replica.url, replica.file.size, advance, is_local=replica.is_local)
     if observed.failure:
         return ReplicaCheck(replica, observed.failure, observed.message)
     first = _describe_difference(replica.file, observed)
     if not first:
         return ReplicaCheck(replica, GOOD_STATE, reads=1)
-    repeated = doors.read_file(replica.url, replica.file.size, here=replica.is_local)
+    repeated = doors.read_file(replica.url, replica.file.size, is_local=replica.is_local)
     if repeated.failure:
         message = f"{first}; the second read failed: {repeated.message}"
         return ReplicaCheck(replica, CORRUPT_STATE, message, reads=1, wrong_reads=1)

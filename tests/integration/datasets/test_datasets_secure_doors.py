@@ -82,7 +82,7 @@ def test_refused_token_is_reported_with_a_remedy(
     assert doors.stat_file(url).failure == "refused"
     chosen = secure.doors[door]
     probe = doors.probe_door(
-        chosen.protocol, chosen.prefix, ProbeTarget("set/data.bin", 1), here=True
+        chosen.protocol, chosen.prefix, ProbeTarget("set/data.bin", 1), is_local=True
     )
     assert "BEARER_TOKEN_FILE" in probe.remedy
 

@@ -104,7 +104,7 @@ def short_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def probe(protocol: str, prefix: str, path: str = "", size: int = 0) -> ProbeResult:
-    return doors.probe_door(protocol, prefix, ProbeTarget(path, size), here=True)
+    return doors.probe_door(protocol, prefix, ProbeTarget(path, size), is_local=True)
 
 
 def test_web_door_is_listed_and_read(storage: str) -> None:
@@ -239,10 +239,10 @@ def test_folder_is_read(tmp_path: Path) -> None:
 
 def test_remote_folder_is_not_probed(tmp_path: Path) -> None:
     folder = str(tmp_path / "nodes")
-    found = doors.probe_door("file", folder, ProbeTarget(), here=False)
+    found = doors.probe_door("file", folder, ProbeTarget(), is_local=False)
     assert not found.tried
     assert not found.problem
-    assert "there is no" in doors.probe_door("file", folder, ProbeTarget(), here=True).problem
+    assert "there is no" in doors.probe_door("file", folder, ProbeTarget(), is_local=True).problem
 
 
 def test_file_search_is_limited() -> None:

@@ -40,13 +40,13 @@ def door() -> Iterator[str]:
     ],
 )
 def test_probe_names_broken_rule(door: str, kind: str, problem: str) -> None:
-    result = doors.probe_door("http", f"{door}/{kind}", ProbeTarget("f", SIZE), here=True)
+    result = doors.probe_door("http", f"{door}/{kind}", ProbeTarget("f", SIZE), is_local=True)
     assert problem in result.problem
     assert result.remedy
 
 
 def test_door_may_omit_size_of_file(door: str) -> None:
-    result = doors.probe_door("http", f"{door}/star", ProbeTarget("f", SIZE), here=True)
+    result = doors.probe_door("http", f"{door}/star", ProbeTarget("f", SIZE), is_local=True)
     assert result.problem == ""
     assert "(the door does not state its size)" in result.details
 
@@ -59,7 +59,7 @@ def test_dripping_answer_ends_at_deadline(
     monkeypatch.setattr(http_requests, "TRANSFER_START_S", 0.5)
     start = time.monotonic()
     if kind == "slow-headers":
-        problem = doors.probe_door("http", f"{door}/{kind}", ProbeTarget("f", SIZE), here=True)
+        problem = doors.probe_door("http", f"{door}/{kind}", ProbeTarget("f", SIZE), is_local=True)
         assert "the answer was not complete after" in problem.problem
     observed = doors.read_file(f"{door}/{kind}/f", SIZE)
     assert observed.failure == NO_RESPONSE
@@ -140,7 +140,7 @@ def test_token_stays_at_door(
         assert doors.read_file(f"{door}/f", SIZE).size == SIZE
         assert doors.write_file(tmp_path / "source", f"{door}/f").failure == ""
         assert doors.remove_file(f"{door}/f").failure == ""
-        assert doors.probe_door("https", door, ProbeTarget("f", SIZE), here=True).problem == ""
+        assert doors.probe_door("https", door, ProbeTarget("f", SIZE), is_local=True).problem == ""
     assert {token for _, token in Redirector.requests} == {"Bearer secret"}
     expected = "Bearer secret" if allowed and scheme == "https" else None
     methods = ["HEAD", "GET", "PUT", "DELETE", "GET", "GET"]
