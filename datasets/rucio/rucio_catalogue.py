@@ -37,7 +37,7 @@ class RucioCatalogue:
 
     def __init__(self, settings: Settings, rucio: RucioClient | None = None) -> None:
         self.rucio = rucio or RucioClient(settings)
-        self._kept = settings.rucio_dir / "manifests"
+        self._manifests_folder = settings.rucio_dir / "manifests"
         self._rse = cache(self.rucio.fetch_rse)
 
     def has(self, name: str) -> bool:
@@ -64,14 +64,14 @@ class RucioCatalogue:
                 where="Rucio",
                 hint=f"Place it: treehammer datasets place {name} --sites SITES",
             ) from error
-        kept_as = self.rucio.names.file(name, MANIFEST_NAME)
-        if kept_as not in files:
+        manifest_did = self.rucio.names.file(name, MANIFEST_NAME)
+        if manifest_did not in files:
             raise DatasetError(
-                f"{self.rucio.scope}:{did} has no {kept_as}",
+                f"{self.rucio.scope}:{did} has no {manifest_did}",
                 where="Rucio",
                 hint="Treehammer has not placed it, or has not ended: treehammer datasets place.",
             )
-        return self._read_manifest(files[kept_as])
+        return self._read_manifest(files[manifest_did])
 
     def replicas(
         self, name: str, protocol: str, sites: Sequence[str] = (), *, domain: str = "wan"
@@ -89,33 +89,38 @@ class RucioCatalogue:
             CatalogueError: Rucio does not respond.
         """
         names = self.rucio.names
-        wanted = {names.file(name, file.name): file for file in self.manifest(name).files}
+        files_by_did = {names.file(name, file.name): file for file in self.manifest(name).files}
         expression = "|".join(f"site={site}" for site in sites)
         try:
-            found = self.rucio.list_locations(
+            locations = self.rucio.list_locations(
                 [names.dataset(name)], list_aliases(protocol), expression, domain
             )
         except RseExpressionError:
             return ()
         return tuple(
             Replica(
-                site=self._rse(one.rse).site,
-                rse=one.rse,
-                file=wanted[one.file].name,
-                url=normalize_url(one.url),
-                size=wanted[one.file].size,
-                adler32=wanted[one.file].adler32,
-                path=_path_below_prefix(one.url, self._rse(one.rse).prefixes),
+                site=self._rse(location.rse).site,
+                rse=location.rse,
+                file=files_by_did[location.file].name,
+                url=normalize_url(location.url),
+                size=files_by_did[location.file].size,
+                adler32=files_by_did[location.file].adler32,
+                path=_path_below_prefix(location.url, self._rse(location.rse).prefixes),
             )
-            for one in sorted(
-                found, key=lambda one: (self._rse(one.rse).site, one.file, one.priority)
+            for location in sorted(
+                locations,
+                key=lambda location: (
+                    self._rse(location.rse).site,
+                    location.file,
+                    location.priority,
+                ),
             )
-            if one.file in wanted
+            if location.file in files_by_did
         )
 
     def _read_manifest(self, file: DidFile) -> Manifest:
         key = f"{self.rucio.server} {self.rucio.scope} {file.name} {file.size} {file.adler32}"
-        folder = self._kept / hashlib.sha256(key.encode()).hexdigest()[:16]
+        folder = self._manifests_folder / hashlib.sha256(key.encode()).hexdigest()[:16]
         if not (folder / MANIFEST_NAME).is_file():
             self._fetch_manifest(file, folder)
         return Manifest.read(folder)
@@ -125,17 +130,21 @@ class RucioCatalogue:
         folder.mkdir(parents=True, exist_ok=True)
         if not file.adler32:
             file = self.rucio.fetch_file(file.name)  # which may have an md5
-        tried = []
-        for one in self.rucio.list_locations([file.name]):
-            with tempfile.TemporaryDirectory(dir=folder) as aside:
-                part = Path(aside) / MANIFEST_NAME
-                seen = doors.read_file(normalize_url(one.url), file.size, copy_to=part)
-                if not seen.failure and file.is_content_of(part, seen.size, seen.adler32):
+        problems = []
+        for location in self.rucio.list_locations([file.name]):
+            with tempfile.TemporaryDirectory(dir=folder) as temporary:
+                part = Path(temporary) / MANIFEST_NAME
+                observation = doors.read_file(normalize_url(location.url), file.size, copy_to=part)
+                if not observation.failure and file.is_content_of(
+                    part, observation.size, observation.adler32
+                ):
                     part.rename(folder / MANIFEST_NAME)
                     return
-            tried.append(f"{one.url}: {seen.message or 'is another file'}")
+            problems.append(f"{location.url}: {observation.message or 'is another file'}")
         raise CatalogueError(
-            "\n  ".join([f"no replica of {file.name} can be read:", *(tried or ["there is none"])]),
+            "\n  ".join(
+                [f"no replica of {file.name} can be read:", *(problems or ["there is none"])]
+            ),
             where="Rucio",
             hint="Place the dataset again from a machine that has it: treehammer datasets place.",
         )
@@ -143,5 +152,5 @@ class RucioCatalogue:
 
 def _path_below_prefix(url: str, prefixes: Sequence[str]) -> str:
     """Remove the longest matching prefix from a URL; return '' without a match."""
-    known = [prefix for prefix in prefixes if url.startswith(prefix)]
-    return url.removeprefix(max(known, key=len)).lstrip("/") if known else ""
+    matching = [prefix for prefix in prefixes if url.startswith(prefix)]
+    return url.removeprefix(max(matching, key=len)).lstrip("/") if matching else ""

@@ -97,17 +97,17 @@ class RucioClient:
     @cached_property
     def account(self) -> str:
         """Return the account of this client."""
-        given = self._call(lambda client: client.account)
-        return str(given or self._call(lambda client: client.whoami())["account"])
+        account = self._call(lambda client: client.account)
+        return str(account or self._call(lambda client: client.whoami())["account"])
 
     @cached_property
     def scope(self) -> str:
         """Return the scope of datasets: setting, ``user.ACCOUNT``, or the account's only scope."""
         if self._settings.rucio_scope:
             return self._settings.rucio_scope
-        own = self._call(lambda client: client.list_scopes_for_account(self.account))
-        usual = f"user.{self.account}"
-        return str(own[0]) if len(own) == 1 and usual not in own else usual
+        scopes = self._call(lambda client: client.list_scopes_for_account(self.account))
+        default_scope = f"user.{self.account}"
+        return str(scopes[0]) if len(scopes) == 1 and default_scope not in scopes else default_scope
 
     @cached_property
     def server(self) -> str:
@@ -122,8 +122,8 @@ class RucioClient:
         Raises:
             RseExpressionError: The expression is invalid, or selects none.
         """
-        found = self._call(lambda client: [row["rse"] for row in client.list_rses(expression)])
-        return tuple(self.fetch_rse(name) for name in sorted(found))
+        names = self._call(lambda client: [row["rse"] for row in client.list_rses(expression)])
+        return tuple(self.fetch_rse(name) for name in sorted(names))
 
     def fetch_rse(self, name: str) -> Rse:
         """Fetch the description of one RSE.
@@ -131,17 +131,17 @@ class RucioClient:
         Raises:
             RucioNotFoundError: no RSE has that name.
         """
-        about = self._call(lambda client: client.get_rse(name))
+        description = self._call(lambda client: client.get_rse(name))
         attributes = self._call(lambda client: client.list_rse_attributes(name))
         return Rse(
             name=name,
             site=str(attributes.get("site", "")),
-            kind=str(about["rse_type"]),
-            writable=bool(about["availability_write"]),
-            staging=bool(about.get("staging_area")),
+            kind=str(description["rse_type"]),
+            writable=bool(description["availability_write"]),
+            staging=bool(description.get("staging_area")),
             prefixes=tuple(
-                f"{one['scheme']}://{one['hostname']}:{one['port']}{one['prefix']}"
-                for one in about["protocols"]
+                f"{protocol['scheme']}://{protocol['hostname']}:{protocol['port']}{protocol['prefix']}"
+                for protocol in description["protocols"]
             ),
         )
 
@@ -161,13 +161,13 @@ class RucioClient:
             RucioNotFoundError: no such dataset.
         """
 
-        def ask(client: Any) -> list[DidFile]:
+        def request(client: Any) -> list[DidFile]:
             # Rucio lists no files for an unknown dataset, without an error.
             client.get_did(self.scope, dataset)
             rows = client.list_files(self.scope, dataset)
             return [DidFile.from_row(row) for row in rows]
 
-        return tuple(sorted(self._call(ask), key=lambda file: file.name))
+        return tuple(sorted(self._call(request), key=lambda file: file.name))
 
     def fetch_file(self, name: str) -> DidFile:
         """Fetch size and checksums of a file in the scope; listings have no md5.
@@ -198,23 +198,25 @@ class RucioClient:
         """
         dids = [{"scope": self.scope, "name": name} for name in names]
 
-        def ask(client: Any) -> list[Any]:
-            found = client.list_replicas(
+        def request(client: Any) -> list[Any]:
+            locations = client.list_replicas(
                 dids,
                 schemes=None if schemes is None else list(schemes),
                 rse_expression=expression or None,
                 domain=domain,
             )
-            return list(found)
+            return list(locations)
 
-        rows = self._call(ask)
-        found = [
-            ReplicaLocation(row["name"], about["rse"], url, int(about["priority"]))
+        rows = self._call(request)
+        locations = [
+            ReplicaLocation(row["name"], replica["rse"], url, int(replica["priority"]))
             for row in rows
-            for url, about in row["pfns"].items()
-            if about["type"] == DISK_STORAGE
+            for url, replica in row["pfns"].items()
+            if replica["type"] == DISK_STORAGE
         ]
-        return tuple(sorted(found, key=lambda one: (one.file, one.rse, one.priority)))
+        return tuple(
+            sorted(locations, key=lambda location: (location.file, location.rse, location.priority))
+        )
 
     # --- uploads
 
@@ -222,14 +224,14 @@ class RucioClient:
         """List the upload URLs of a file at an RSE; empty if it lacks the protocol."""
         did = f"{self.scope}:{name}"
 
-        def ask(client: Any) -> dict[str, str]:
-            found: dict[str, str] = client.lfns2pfns(
+        def request(client: Any) -> dict[str, str]:
+            urls: dict[str, str] = client.lfns2pfns(
                 rse, [did], protocol_domain="wan", operation="write", scheme=scheme
             )
-            return found
+            return urls
 
         try:
-            return (self._call(ask)[did],)
+            return (self._call(request)[did],)
         except RucioNotFoundError:
             return ()
 
@@ -282,7 +284,7 @@ class RucioClient:
     ) -> None:
         did = {"scope": self.scope, "name": name, "did_type": "FILE"}
 
-        def ask(client: Any) -> None:
+        def request(client: Any) -> None:
             try:
                 register(client, did)
             except Exception as error:
@@ -297,7 +299,7 @@ class RucioClient:
                 if kind not in VALID_NAME_ERRORS:
                     raise
 
-        self._call(ask)
+        self._call(request)
 
     def create_dataset(self, dataset: str) -> None:
         """Create a dataset in the account's scope unless it exists.
@@ -322,11 +324,11 @@ class RucioClient:
     def close_dataset(self, dataset: str) -> None:
         """Close a dataset for further files."""
 
-        def ask(client: Any) -> None:
+        def request(client: Any) -> None:
             if client.get_did(self.scope, dataset)["open"]:
                 client.set_status(self.scope, dataset, open=False)
 
-        self._call(ask)
+        self._call(request)
 
     # --- rules
 
@@ -337,8 +339,8 @@ class RucioClient:
             RucioNotFoundError: no such dataset.
         """
         rows = self._call(lambda client: list(client.list_did_rules(self.scope, dataset)))
-        found = [parse_rule(row) for row in rows]
-        return tuple(rule for rule in found if rule.account == self.account)
+        rules = [parse_rule(row) for row in rows]
+        return tuple(rule for rule in rules if rule.account == self.account)
 
     def fetch_rule(self, rule_id: str) -> ReplicationRule:
         """Fetch the current state of a rule.
@@ -360,7 +362,7 @@ class RucioClient:
             RucioDuplicateError: the account has such a rule.
             RucioDeniedError: the RSE accepts no files now, or the quota is full.
         """
-        made = self._call(
+        rule_ids = self._call(
             lambda client: client.add_replication_rule(
                 [{"scope": self.scope, "name": dataset}],
                 copies=1,
@@ -372,7 +374,7 @@ class RucioClient:
                 ignore_availability=False,
             )
         )
-        return str(made[0])
+        return str(rule_ids[0])
 
     def extend_rule(self, rule: ReplicationRule, lifetime_s: int | None) -> None:
         """Set the end of a rule, in seconds from now.
@@ -420,22 +422,22 @@ class RucioClient:
         Raises:
             RucioNotFoundError: The catalogue knows no such replica.
         """
-        known = [one.url for one in self.list_locations([name], expression=rse)][:1]
-        if not known:
+        urls = [location.url for location in self.list_locations([name], expression=rse)][:1]
+        if not urls:
             raise RucioNotFoundError(f"has no replica of {name}", where=rse)
         _check_declaration(
-            self._call(lambda client: client.declare_suspicious_file_replicas(known, reason))
+            self._call(lambda client: client.declare_suspicious_file_replicas(urls, reason))
         )
 
     # --- calls
 
-    def _call(self, ask: Callable[[Any], T]) -> T:
+    def _call(self, request: Callable[[Any], T]) -> T:
         """Call the server, retry transient errors, and translate exceptions."""
         for pause in (*RETRY_DELAYS_S, None):
             try:
                 # Keep the client's messages out of the command's output.
                 with redirect_stdout(sys.stderr):
-                    return ask(self._client_with_current_token())
+                    return request(self._client_with_current_token())
             except TreehammerError:
                 raise
             except Exception as error:  # raised by any of the client's libraries
@@ -455,18 +457,18 @@ class RucioClient:
             client.auth_token = client.headers["X-Rucio-Auth-Token"] = token
         return client
 
-    def _explain_login(self, kind: str, said: str) -> ConfigError | None:
+    def _explain_login(self, kind: str, message: str) -> ConfigError | None:
         """Explain an exception of Rucio's client by the credential, if it is the cause."""
         if "_login" not in self.__dict__:  # the exception precedes it: rucio.cfg is unusable
             return None
         if kind in LOGIN_ERRORS:
-            return self._login.explain_refusal(clean_message(said))
+            return self._login.explain_refusal(clean_message(message))
         if kind in TRANSIENT_ERRORS:
-            return self._login.explain_tls(f"{said} {self._messages.last}")
+            return self._login.explain_tls(f"{message} {self._messages.last}")
         return None
 
 
 def _check_declaration(refused: Mapping[str, Sequence[str]]) -> None:
-    left = [why for reasons in refused.values() for why in reasons]
-    if left:
-        raise CatalogueError(f"did not take the declaration: {'; '.join(map(str, left))}")
+    reasons = [reason for replica_reasons in refused.values() for reason in replica_reasons]
+    if reasons:
+        raise CatalogueError(f"did not take the declaration: {'; '.join(map(str, reasons))}")

@@ -194,9 +194,9 @@ class ReplicaLocation:
 
 def parse_rule(row: Mapping[str, Any]) -> ReplicationRule:
     """Convert a row of Rucio to a rule."""
-    ends = row.get("expires_at")
-    if isinstance(ends, str):
-        ends = datetime.strptime(ends, "%a, %d %b %Y %H:%M:%S %Z")
+    expires_at = row.get("expires_at")
+    if isinstance(expires_at, str):
+        expires_at = datetime.strptime(expires_at, "%a, %d %b %Y %H:%M:%S %Z")
     return ReplicationRule(
         id=str(row["id"]),
         expression=str(row["rse_expression"]),
@@ -206,14 +206,14 @@ def parse_rule(row: Mapping[str, Any]) -> ReplicationRule:
         locks_copying=int(row["locks_replicating_cnt"]),
         locks_stuck=int(row["locks_stuck_cnt"]),
         error=_clean_error_text(str(row.get("error") or "")),
-        expires_at=ends.replace(tzinfo=UTC).timestamp() if ends else None,
+        expires_at=expires_at.replace(tzinfo=UTC).timestamp() if expires_at else None,
     )
 
 
 def _clean_error_text(error: str) -> str:
     """Remove Rucio's names for error kinds from a transfer's error."""
-    found = error.removeprefix("RequestErrMsg.").removeprefix("TRANSFER_FAILED:")
-    return " ".join(found.split())
+    message = error.removeprefix("RequestErrMsg.").removeprefix("TRANSFER_FAILED:")
+    return " ".join(message.split())
 
 
 #: Name of an exception of Rucio -> the error that it becomes.
@@ -254,25 +254,25 @@ def clean_message(text: str) -> str:
 def translate_error(error: Exception, settings: Settings) -> Exception:
     """Translate an exception of Rucio; unexpected ones are returned unchanged."""
     kind = type(error).__name__
-    said = clean_message(str(error))
+    message = clean_message(str(error))
     where, file = "Rucio", str(settings.rucio_config or "rucio.cfg")
     if kind in _CONFIG_ERRORS:
         hint = "Name the client's rucio.cfg: rucio_config in treehammer.toml or TREEHAMMER_RUCIO_CONFIG."
-        return ConfigError(said, where=file, hint=hint)
+        return ConfigError(message, where=file, hint=hint)
     if kind in LOGIN_ERRORS:
-        who = settings.rucio_account or "your account"
+        account = settings.rucio_account or "your account"
         hint = "Check account, username and password in rucio.cfg, or your proxy or token."
-        return ConfigError(f"does not let {who} in: {said}", where=file, hint=hint)
+        return ConfigError(f"does not let {account} in: {message}", where=file, hint=hint)
     if kind in _ERRORS_BY_KIND:
-        return _ERRORS_BY_KIND[kind](said, where=where)
+        return _ERRORS_BY_KIND[kind](message, where=where)
     if kind in TRANSIENT_ERRORS:
         silent = kind not in _ANSWERED_ERRORS
         return (RucioSilentError if silent else CatalogueError)(
-            f"does not answer: {said}" if silent else f"{kind}: {said}",
+            f"does not answer: {message}" if silent else f"{kind}: {message}",
             where=where,
             hint="Nothing registered so far is lost: repeat the same command later.",
         )
-    return CatalogueError(f"{kind}: {said}", where=where) if _is_rucio_error(error) else error
+    return CatalogueError(f"{kind}: {message}", where=where) if _is_rucio_error(error) else error
 
 
 def _is_rucio_error(error: Exception) -> bool:

@@ -164,17 +164,17 @@ class RucioLogin:
                 hint=f"Protect it: chmod 600 {self.private_key}",
             )
 
-    def check_account(self, wanted: str, found: str) -> None:
+    def check_account(self, requested: str, token_account: str) -> None:
         """Check that a token is of the wanted account.
 
         Raises:
             ConfigError: Rucio admits another account with it.
         """
-        if found != wanted:
+        if token_account != requested:
             raise ConfigError(
-                f"Rucio does not let {wanted} in with this token: it is of account {found}",
+                f"Rucio does not let {requested} in with this token: it is of account {token_account}",
                 where=self.describe(),
-                hint=f"Use a token of {wanted}, or account {found}: rucio_account in "
+                hint=f"Use a token of {requested}, or account {token_account}: rucio_account in "
                 "treehammer.toml, RUCIO_ACCOUNT, or account in section [client].",
             )
 
@@ -186,7 +186,7 @@ class RucioLogin:
             return self.credential or self.config
         return f"{self.config}: {self.key} = {self.credential}"
 
-    def explain_refusal(self, said: str) -> ConfigError:
+    def explain_refusal(self, message: str) -> ConfigError:
         """Explain why the server admits an account with none of its credentials."""
         try:
             self.check()
@@ -194,7 +194,7 @@ class RucioLogin:
             return error  # it has expired meanwhile
         if not self.key and self.auth_type in _LABELS:
             return self._error_without_credential()
-        cause = "" if self.auth_type == OIDC else f": {said}"  # Rucio answers with a traceback
+        cause = "" if self.auth_type == OIDC else f": {message}"  # Rucio answers with a traceback
         return ConfigError(
             f"Rucio does not let {self.account} in with this {self.label}{cause}",
             where=self.describe(),
@@ -211,15 +211,15 @@ class RucioLogin:
             return f"Ask Rucio's administrators to add the {self.label}'s subject to the account."
         return "Check account, username and password in rucio.cfg."
 
-    def explain_tls(self, said: str) -> ConfigError | None:
+    def explain_tls(self, message: str) -> ConfigError | None:
         """Explain a connection that failed because of certificates; None for other causes."""
-        if _UNTRUSTED_SERVER.search(said):
+        if _UNTRUSTED_SERVER.search(message):
             return ConfigError(
                 "this client does not trust the certificate of the Rucio server",
                 where=self.authorities or self.config,
                 hint="Name the server's authorities: ca_cert in section [client], or X509_CERT_DIR.",
             )
-        if _REFUSED_CERTIFICATE.search(said) and self.auth_type in (X509, X509_PROXY):
+        if _REFUSED_CERTIFICATE.search(message) and self.auth_type in (X509, X509_PROXY):
             try:
                 self.check()
             except ConfigError as error:
@@ -233,8 +233,13 @@ class RucioLogin:
 
     def _describe_token(self) -> str:
         claims = token_claims(self.read_token())
-        known = {name: claims[name] for name in ("iss", "aud", "scope", "sub") if name in claims}
-        return ", ".join(f"{name} = {value}" for name, value in known.items()) or "it has no claims"
+        shown_claims = {
+            name: claims[name] for name in ("iss", "aud", "scope", "sub") if name in claims
+        }
+        return (
+            ", ".join(f"{name} = {value}" for name, value in shown_claims.items())
+            or "it has no claims"
+        )
 
 
 def find_login(
@@ -256,13 +261,13 @@ def find_login(
     https = "https:" in option("rucio_host") + option("auth_host")
     key, credential, private_key = "", "", ""
     if auth_type == X509:
-        named = [("RUCIO_CLIENT_CERT", "client_cert")]
-        key, credential = _find_named(named, option, environment)
+        names = [("RUCIO_CLIENT_CERT", "client_cert")]
+        key, credential = _find_named(names, option, environment)
         private_key = environment.get("RUCIO_CLIENT_KEY") or option("client_key")
     elif auth_type == X509_PROXY:
-        named = [("RUCIO_CLIENT_PROXY", "client_x509_proxy"), (PROXY_VARIABLE, "")]
+        names = [("RUCIO_CLIENT_PROXY", "client_x509_proxy"), (PROXY_VARIABLE, "")]
         usual = f"/tmp/x509up_u{os.geteuid()}"  # noqa: S108  # where every grid client looks
-        key, credential = _find_named(named, option, environment, [usual])
+        key, credential = _find_named(names, option, environment, [usual])
     elif auth_type == OIDC:
         key, credential = _find_token(environment)
     return RucioLogin(

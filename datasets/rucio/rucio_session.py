@@ -55,7 +55,7 @@ def open_client(settings: Settings, login: RucioLogin, messages: ClientMessages)
     from rucio.client.client import Client
     from rucio.common.exception import CannotAuthenticate
 
-    class KeptApart(Client):  # type: ignore[misc]  # the package has no types
+    class SingleLoginClient(Client):  # type: ignore[misc]  # the package has no types
         """Rucio client with one token per login, and without sign-in by a browser."""
 
         @property
@@ -82,16 +82,16 @@ def open_client(settings: Settings, login: RucioLogin, messages: ClientMessages)
                 raise CannotAuthenticate  # instead of questions to the user
             return super()._send_request(url, *arguments, **options)
 
-    name = sys.argv[0]
+    program_name = sys.argv[0]
     try:
-        client = KeptApart(
+        client = SingleLoginClient(
             account=settings.rucio_account or None,
             timeout=CALL_TIMEOUT_S,
             user_agent="treehammer",
             logger=messages.make_logger(),
         )
     finally:
-        sys.argv[0] = name  # the client shortens it
+        sys.argv[0] = program_name  # the client shortens it
     if login.auth_type == OIDC and client.account:
         # Rucio takes the account of the token, whatever account is requested.
         login.check_account(client.account, str(client.whoami()["account"]))

@@ -84,7 +84,7 @@ def upload_dataset(
     manifest: Manifest,
     folder: Path,
     catalogue: RucioCatalogue,
-    through: Sequence[Rse],
+    upload_rses: Sequence[Rse],
     bars: ProgressFactory = no_progress,
 ) -> str:
     """Register all files of a dataset, each with at least one replica.
@@ -93,7 +93,7 @@ def upload_dataset(
         manifest: Manifest of the dataset.
         folder: Folder with its files and its manifest.
         catalogue: Rucio catalogue.
-        through: RSEs to try in order for writing.
+        upload_rses: RSEs to try in order for writing.
         bars: Opens progress bars.
 
     Returns:
@@ -110,13 +110,13 @@ def upload_dataset(
     files = _list_expected_files(manifest, folder, catalogue, attached or {})
     missing = _find_missing_files(files, rucio)
     rucio.check_names(did if attached is None else None, [file.name for file, _ in missing])
-    used = _upload_files(missing, through, rucio, bars) if missing else ""
+    used_rse = _upload_files(missing, upload_rses, rucio, bars) if missing else ""
     if attached is None:
         rucio.create_dataset(did)
-    if left := [name for name in files if name not in (attached or {})]:
-        rucio.attach_files(did, left)
+    if unattached := [name for name in files if name not in (attached or {})]:
+        rucio.attach_files(did, unattached)
     rucio.close_dataset(did)
-    return used
+    return used_rse
 
 
 def _list_attached_files(name: str, rucio: RucioClient) -> dict[str, DidFile] | None:
@@ -128,7 +128,7 @@ def _list_attached_files(name: str, rucio: RucioClient) -> dict[str, DidFile] | 
 
 
 def _list_expected_files(
-    manifest: Manifest, folder: Path, catalogue: RucioCatalogue, known: Mapping[str, DidFile]
+    manifest: Manifest, folder: Path, catalogue: RucioCatalogue, attached: Mapping[str, DidFile]
 ) -> dict[str, tuple[DidFile, Path]]:
     """Map the DID of each expected file to file and path; the small manifest is first."""
     name, names = manifest.name, catalogue.rucio.names
@@ -140,9 +140,9 @@ def _list_expected_files(
         for file in manifest.files
     }
     path = folder / MANIFEST_NAME
-    theirs = names.file(name, MANIFEST_NAME)
+    manifest_did = names.file(name, MANIFEST_NAME)
     content = digest_file(path)
-    if theirs in known:
+    if manifest_did in attached:
         if catalogue.manifest(name).hash != manifest.hash:
             raise DatasetError(
                 f"{catalogue.rucio.scope}:{name} has other files than the dataset here",
@@ -150,8 +150,8 @@ def _list_expected_files(
                 hint="A dataset never changes: give this one another name.",
             )
         # Another machine may have written it with the same files.
-        return {theirs: (known[theirs], path), **files}
-    return {theirs: (DidFile(theirs, content.size, content.adler32), path), **files}
+        return {manifest_did: (attached[manifest_did], path), **files}
+    return {manifest_did: (DidFile(manifest_did, content.size, content.adler32), path), **files}
 
 
 def _find_missing_files(
@@ -161,14 +161,16 @@ def _find_missing_files(
     missing = []
     for name, (file, path) in files.items():
         try:
-            known = rucio.fetch_file(name)
+            registered = rucio.fetch_file(name)
         except RucioNotFoundError:
             missing.append((file, path))
             continue
-        if not known.is_content_of(path, file.size, file.adler32):
-            checksum = f"adler32 {known.adler32}" if known.adler32 else f"md5 {known.md5}"
+        if not registered.is_content_of(path, file.size, file.adler32):
+            checksum = (
+                f"adler32 {registered.adler32}" if registered.adler32 else f"md5 {registered.md5}"
+            )
             raise DatasetError(
-                f"{rucio.scope}:{name} is another file: {known.size} bytes with {checksum}, and "
+                f"{rucio.scope}:{name} is another file: {registered.size} bytes with {checksum}, and "
                 f"{file.size} with adler32 {file.adler32} here",
                 where="Rucio",
                 hint="A file never changes in Rucio: give the dataset another name.",
@@ -183,19 +185,19 @@ def _find_missing_files(
 
 def _upload_files(
     missing: Sequence[tuple[DidFile, Path]],
-    through: Sequence[Rse],
+    upload_rses: Sequence[Rse],
     rucio: RucioClient,
     bars: ProgressFactory,
 ) -> str:
     """Write files to RSEs in order until all are written; return the last one used."""
     refusals = []
     quotas = rucio.list_quotas()
-    left = list(missing)
-    for rse in through:
+    remaining = list(missing)
+    for rse in upload_rses:
         if not rse.writable:
             refusals.append(f"{rse.name}: accepts no files now")
             continue
-        total = sum(file.size for file, _ in left)
+        total = sum(file.size for file, _ in remaining)
         if rse.name in quotas and quotas[rse.name].free < total:
             refusals.append(
                 f"{rse.name}: the account's quota has no room for {format_size(total)} more"
@@ -203,9 +205,9 @@ def _upload_files(
             continue
         try:
             with byte_progress(bars, f"Writing to {rse.name}", total) as advance:
-                while left:
-                    _upload_file(*left[0], rse.name, rucio, advance)
-                    del left[0]
+                while remaining:
+                    _upload_file(*remaining[0], rse.name, rucio, advance)
+                    del remaining[0]
             return rse.name
         except CatalogueError as error:
             refusals.append(f"{rse.name}: {error.message}")
@@ -220,8 +222,8 @@ def _upload_file(
     file: DidFile, path: Path, rse: str, rucio: RucioClient, advance: ByteCallback
 ) -> None:
     schemes = [name for protocol in _UPLOAD_PROTOCOLS for name in list_aliases(protocol)]
-    found = (url for name in schemes for url in rucio.list_upload_urls(rse, file.name, name))
-    url = normalize_url(next(found, ""))
+    urls = (url for name in schemes for url in rucio.list_upload_urls(rse, file.name, name))
+    url = normalize_url(next(urls, ""))
     if not url:
         raise CatalogueError(f"cannot be written to by {', '.join(schemes)}")
     written = _write_file(file, path, url, advance)
@@ -242,11 +244,11 @@ def _write_file(file: DidFile, path: Path, url: str, advance: ByteCallback) -> b
         advance(file.size)
         return False
     for pause in (*WRITE_RETRY_DELAYS_S, None):
-        seen = doors.write_file(path, url, advance)
-        if not seen.failure:
+        observation = doors.write_file(path, url, advance)
+        if not observation.failure:
             break
-        if seen.failure not in (NO_RESPONSE, FAILED) or pause is None:
-            raise CatalogueError(f"{url}: {seen.message}{_discard_file(url)}")
+        if observation.failure not in (NO_RESPONSE, FAILED) or pause is None:
+            raise CatalogueError(f"{url}: {observation.message}{_discard_file(url)}")
         time.sleep(pause)
     if not _has_expected_content(file, url):
         problem = _discard_file(url)
@@ -263,73 +265,73 @@ def _discard_file(url: str) -> str:
 
 
 def _has_expected_content(file: DidFile, url: str) -> bool:
-    seen = doors.stat_file(url)
-    if seen.size == file.size and not seen.adler32:
-        seen = doors.read_file(url, file.size)
-    return (seen.size, seen.adler32) == (file.size, file.adler32)
+    observation = doors.stat_file(url)
+    if observation.size == file.size and not observation.adler32:
+        observation = doors.read_file(url, file.size)
+    return (observation.size, observation.adler32) == (file.size, file.adler32)
 
 
 # --- requesting and polling replicas
 
 
 def request_replicas(
-    manifest: Manifest, rses: Sequence[Rse], wish: RuleOptions, rucio: RucioClient
+    manifest: Manifest, rses: Sequence[Rse], options: RuleOptions, rucio: RucioClient
 ) -> list[ReplicationStatus]:
     """Create a rule for each RSE; extend rules that exist.
 
     Raises:
         CatalogueError: Rucio does not respond.
     """
-    ours = {rule.expression: rule for rule in rucio.list_rules(rucio.names.dataset(manifest.name))}
-    return [_request_replica(manifest, rse, ours.get(rse.name), wish, rucio) for rse in rses]
+    rules = {rule.expression: rule for rule in rucio.list_rules(rucio.names.dataset(manifest.name))}
+    return [_request_replica(manifest, rse, rules.get(rse.name), options, rucio) for rse in rses]
 
 
 def _request_replica(
     manifest: Manifest,
     rse: Rse,
     rule: ReplicationRule | None,
-    wish: RuleOptions,
+    options: RuleOptions,
     rucio: RucioClient,
 ) -> ReplicationStatus:
-    standing = ReplicationStatus(rse.site, rse.name, files_total=len(manifest.files) + 1)
+    status = ReplicationStatus(rse.site, rse.name, files_total=len(manifest.files) + 1)
     if rule is not None:
         try:
-            rucio.extend_rule(rule, wish.lifetime_s)
+            rucio.extend_rule(rule, options.lifetime_s)
         except RucioDeniedError:
             pass  # the rule keeps its end
-        return replace(standing, rule_id=rule.id)
+        return replace(status, rule_id=rule.id)
     try:
-        made = rucio.add_rule(
+        rule_id = rucio.add_rule(
             rucio.names.dataset(manifest.name),
             rse.name,
-            lifetime_s=wish.lifetime_s,
-            comment=wish.comment,
-            activity=wish.activity,
+            lifetime_s=options.lifetime_s,
+            comment=options.comment,
+            activity=options.activity,
         )
     except RucioDeniedError as error:
-        return replace(standing, state=DENIED, reason=error.message)
-    return replace(standing, rule_id=made)
+        return replace(status, state=DENIED, reason=error.message)
+    return replace(status, rule_id=rule_id)
 
 
 def keep_source_replica(
-    manifest: Manifest, rse: str, wish: RuleOptions, rucio: RucioClient
+    manifest: Manifest, rse: str, options: RuleOptions, rucio: RucioClient
 ) -> None:
     """Keep an unrequested source copy of the transfers for some time."""
-    kept_s = min(wish.lifetime_s or SOURCE_LIFETIME_S, SOURCE_LIFETIME_S)
+    kept_s = min(options.lifetime_s or SOURCE_LIFETIME_S, SOURCE_LIFETIME_S)
     try:
         rucio.add_rule(
             rucio.names.dataset(manifest.name),
             rse,
             lifetime_s=kept_s,
-            comment=f"{wish.comment} (source of the others)",
-            activity=wish.activity,
+            comment=f"{options.comment} (source of the others)",
+            activity=options.activity,
         )
     except (RucioDeniedError, RucioDuplicateError):
         pass  # the copy stays until the storage needs the space
 
 
 def poll_replication(
-    standings: Sequence[ReplicationStatus],
+    statuses: Sequence[ReplicationStatus],
     rucio: RucioClient,
     patience_s: float,
     *,
@@ -342,7 +344,7 @@ def poll_replication(
     itself also retries from time to time.
 
     Args:
-        standings: Statuses from :func:`request_replicas`.
+        statuses: Statuses from :func:`request_replicas`.
         rucio: Client.
         patience_s: Seconds without a new file after which stuck replicas are abandoned.
         sleep: Waits so many seconds.
@@ -351,38 +353,38 @@ def poll_replication(
     Yields:
         All statuses after each poll.
     """
-    current = list(standings)
+    current = list(statuses)
     began = progress = clock()
     boosts = _RuleBooster(rucio, clock)
     while True:
         before = current
-        current = [_poll_rule(standing, rucio) for standing in before]
+        current = [_poll_rule(status, rucio) for status in before]
         yield current
         now = clock()
         if _count_complete_files(current) != _count_complete_files(before):
             progress = now
-        states = {standing.state for standing in current}
+        states = {status.state for status in current}
         if not states & {WAITING, COPYING, STUCK}:
             return
         if not states & {WAITING, COPYING} and now - progress >= patience_s:
             return
-        boosts.boost_stuck([standing for standing in current if standing.state == STUCK])
+        boosts.boost_stuck([status for status in current if status.state == STUCK])
         sleep(min(MAX_POLL_INTERVAL_S, max(FIRST_POLL_INTERVAL_S, (now - began) / 20)))
 
 
-def _count_complete_files(standings: Sequence[ReplicationStatus]) -> list[int]:
-    return [standing.files_complete for standing in standings]
+def _count_complete_files(statuses: Sequence[ReplicationStatus]) -> list[int]:
+    return [status.files_complete for status in statuses]
 
 
-def _poll_rule(standing: ReplicationStatus, rucio: RucioClient) -> ReplicationStatus:
-    if standing.state == DENIED:
-        return standing
+def _poll_rule(status: ReplicationStatus, rucio: RucioClient) -> ReplicationStatus:
+    if status.state == DENIED:
+        return status
     try:
-        rule = rucio.fetch_rule(standing.rule_id)
+        rule = rucio.fetch_rule(status.rule_id)
     except RucioNotFoundError:
-        return replace(standing, state=DENIED, reason="its rule was deleted")
+        return replace(status, state=DENIED, reason="its rule was deleted")
     state, reason = _rule_status(rule)
-    return replace(standing, state=state, files_complete=rule.locks_ok, reason=reason)
+    return replace(status, state=state, files_complete=rule.locks_ok, reason=reason)
 
 
 def _rule_status(rule: ReplicationRule) -> tuple[str, str]:
@@ -407,14 +409,14 @@ class _RuleBooster:
 
     def boost_stuck(self, stuck: Sequence[ReplicationStatus]) -> None:
         now = self._clock()
-        for standing in stuck:
-            lasting = any(word in standing.reason.lower() for word in _PERMANENT_ERRORS)
-            if lasting or not self._allowed or now < self._next.get(standing.rule_id, now):
+        for status in stuck:
+            is_permanent = any(word in status.reason.lower() for word in _PERMANENT_ERRORS)
+            if is_permanent or not self._allowed or now < self._next.get(status.rule_id, now):
                 continue
-            pause = self._pauses.get(standing.rule_id, FIRST_BOOST_DELAY_S)
-            self._next[standing.rule_id] = now + pause
-            self._pauses[standing.rule_id] = 2 * pause
+            pause = self._pauses.get(status.rule_id, FIRST_BOOST_DELAY_S)
+            self._next[status.rule_id] = now + pause
+            self._pauses[status.rule_id] = 2 * pause
             try:
-                self._rucio.boost_rule(standing.rule_id)
+                self._rucio.boost_rule(status.rule_id)
             except RucioDeniedError:
                 self._allowed = False
