@@ -89,7 +89,7 @@ def rewrite_dataset(
         return _DatasetRewriter(catalogue, source, options, folder, software, bars).rewrite(name)
 
     return catalogue.create(
-        name, estimate_disk_space(source, options), fill, there=find_existing, bars=bars
+        name, estimate_disk_space(source, options), fill, find_existing=find_existing, bars=bars
     )
 
 
@@ -119,10 +119,10 @@ def _check_same_rewrite(
 ) -> Manifest:
     """Return the existing dataset if it is the requested one."""
     origin = manifest.origin
-    made_of = {"name": source.name, "hash": source.hash}
+    source_identity = {"name": source.name, "hash": source.hash}
     if (origin["kind"], origin.get("from"), origin.get("options")) == (
         REWRITTEN,
-        made_of,
+        source_identity,
         options.to_mapping(),
     ):
         return manifest
@@ -191,11 +191,11 @@ class _DatasetRewriter:
         }
         events = sum(file.layout.entries for file in files)
         with self._bars(f"{title} (events)", events) as step:
-            found = root_process.run_action("hashes", request, self._software, step)
+            result = root_process.run_action("hashes", request, self._software, step)
         return ValueChecksums(
-            found["checksum"],
-            dict(line.rsplit(" ", 1) for line in found["lines"]),
-            tuple(found["uncovered"]),
+            result["checksum"],
+            dict(line.rsplit(" ", 1) for line in result["lines"]),
+            tuple(result["uncovered"]),
         )
 
     def _compare_objects(self, after: ValueChecksums) -> int:
@@ -213,9 +213,9 @@ class _DatasetRewriter:
             trees = [file.layout.tree, self._new_tree]
             request = {"paths": paths, "trees": trees, "covered": covered}
             with self._bars(f"Comparing {file.name} (events)", file.layout.entries) as step:
-                found = root_process.run_action("compare", request, self._software, step)
-            _reject_differences(found["differing"], "branches")
-            compared = found["compared"]
+                result = root_process.run_action("compare", request, self._software, step)
+            _reject_differences(result["differing"], "branches")
+            compared = result["compared"]
         return compared
 
     def _rewrite_file(self, file: ManifestFile) -> dict[str, Any]:
@@ -226,9 +226,11 @@ class _DatasetRewriter:
             "skip_unwritable": options.skip_unwritable,
             "compression": options.compression_setting,
         }
-        given = {"source": str(self._home / file.name), "path": str(path), **common}
+        common_request = {"source": str(self._home / file.name), "path": str(path), **common}
         if options.writes_rntuple:
-            return self._run_action("twin", {**given, "clusterBytes": -options.auto_flush}, file)
+            return self._run_action(
+                "twin", {**common_request, "clusterBytes": -options.auto_flush}, file
+            )
         layout = {
             "autoFlush": options.auto_flush,
             "basketSize": options.basket_bytes,
@@ -236,13 +238,17 @@ class _DatasetRewriter:
         }
         sort = {"method": rewrite_options.ORDERS.get(options.order, "")}
         if not _needs_sorting_pass(file, options):
-            action, more = ("rewrite", layout) if options.rewrites_events else ("order", sort)
-            return self._run_action(action, {**given, **more}, file)
+            action, extra_options = (
+                ("rewrite", layout) if options.rewrites_events else ("order", sort)
+            )
+            return self._run_action(action, {**common_request, **extra_options}, file)
         unsorted = path.with_name(f".{file.name}.unsorted")
-        made = self._run_action("rewrite", {**given, **layout, "path": str(unsorted)}, file)
-        self._run_action("order", {**given, **sort, "source": str(unsorted)}, file)
+        facts = self._run_action(
+            "rewrite", {**common_request, **layout, "path": str(unsorted)}, file
+        )
+        self._run_action("order", {**common_request, **sort, "source": str(unsorted)}, file)
         unsorted.unlink()
-        return made
+        return facts
 
     def _run_action(
         self, action: str, request: Mapping[str, Any], file: ManifestFile
@@ -278,10 +284,10 @@ class _DatasetRewriter:
 
     def _check_order(self, file: ManifestFile) -> None:
         """Check the requested order by the positions of the baskets in the file."""
-        order, found = self._options.order, file.layout.basket_order
-        if order in ("entry", "branch") and order not in found.split():
+        order, measured = self._options.order, file.layout.basket_order
+        if order in ("entry", "branch") and order not in measured.split():
             raise DatasetError(
-                f"its baskets should lie by {order} and do not (measured: {found})",
+                f"its baskets should lie by {order} and do not (measured: {measured})",
                 where=file.name,
             )
 
@@ -317,6 +323,6 @@ def _find_differing_leaves(
 ) -> Iterator[str]:
     """List differing leaves and their kind; ``fewer`` permits leaves only in the source."""
     for leaf in sorted({*before.leaves, *after.leaves}):
-        ours, theirs = after.leaves.get(leaf), before.leaves.get(leaf)
-        if ours != theirs and not (fewer and ours is None):
+        rewritten, original = after.leaves.get(leaf), before.leaves.get(leaf)
+        if rewritten != original and not (fewer and rewritten is None):
             yield leaf

@@ -49,13 +49,13 @@ def check_pinned_hash(spec: RawSpec, manifest: Manifest) -> None:
 def find_file_mismatches(manifest: Manifest, folder: Path) -> Iterator[str]:
     """List files that are missing, unexpected or of another size."""
     expected = {file.name: file.size for file in manifest.files}
-    there = {path.name: path.stat().st_size for path in folder.iterdir() if path.exists()}
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.exists()}
     for name, size in expected.items():
-        if name not in there:
+        if name not in sizes:
             yield f"{name} is missing"
-        elif there[name] != size:
-            yield f"{name} has {there[name]} bytes instead of {size}"
-    for name in sorted(there.keys() - expected.keys() - {MANIFEST_NAME}):
+        elif sizes[name] != size:
+            yield f"{name} has {sizes[name]} bytes instead of {size}"
+    for name in sorted(sizes.keys() - expected.keys() - {MANIFEST_NAME}):
         yield f"{name} is not a file of the dataset"
 
 
@@ -69,9 +69,9 @@ def find_checksum_mismatches(
         yield f"{file.name} cannot be read ({error.strerror})"
         return
     for kind in ("adler32", "sha256"):
-        found, expected = getattr(content, kind), getattr(file, kind)
-        if found != expected:
-            yield f"{file.name} has {kind} {found} instead of {expected}"
+        actual, expected = getattr(content, kind), getattr(file, kind)
+        if actual != expected:
+            yield f"{file.name} has {kind} {actual} instead of {expected}"
 
 
 def find_spec_mismatch(manifest: Manifest) -> Iterator[str]:
@@ -86,30 +86,32 @@ def find_spec_mismatch(manifest: Manifest) -> Iterator[str]:
         yield "it was made by another version of treehammer, from another spec"
 
 
-def check_new_name(wanted: str) -> None:
+def check_new_name(name: str) -> None:
     """Refuse a name that a user's dataset cannot have.
 
     Raises:
         DatasetError: The name is malformed or reserved.
     """
-    if not spec_schema.DATASET_NAME.fullmatch(wanted):
-        near = re.sub(r"[^a-z0-9._-]+", "-", wanted.lower()).strip(".-_")[:100]
+    if not spec_schema.DATASET_NAME.fullmatch(name):
+        suggestion = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip(".-_")[:100]
         raise DatasetError(
             "a dataset's name has lower-case letters, digits, '.', '_' and '-' only",
-            where=wanted,
-            hint=f"For example: {near}" if spec_schema.DATASET_NAME.fullmatch(near) else "",
+            where=name,
+            hint=f"For example: {suggestion}"
+            if spec_schema.DATASET_NAME.fullmatch(suggestion)
+            else "",
         )
-    if wanted in generated_spec.list_shipped_specs():
-        raise DatasetError("is the name of a shipped dataset", where=wanted, hint="Choose another.")
+    if name in generated_spec.list_shipped_specs():
+        raise DatasetError("is the name of a shipped dataset", where=name, hint="Choose another.")
 
 
-def check_added_files(wanted: str, paths: Sequence[Path]) -> None:
+def check_added_files(name: str, paths: Sequence[Path]) -> None:
     """Refuse a name or files that cannot form a dataset.
 
     Raises:
         DatasetError: A name or a file is not usable.
     """
-    check_new_name(wanted)
+    check_new_name(name)
     for path in paths:
         if not path.is_file():
             raise DatasetError("there is no such file", where=str(path))

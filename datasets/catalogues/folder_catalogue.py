@@ -138,12 +138,12 @@ class FolderCatalogue:
 
     def unknown_dataset_error(self, name: str) -> DatasetError:
         """Build the error for an unknown name, with a list of known names."""
-        known = sorted({*self.names(), *generated_spec.list_shipped_specs()})
+        known_names = sorted({*self.names(), *generated_spec.list_shipped_specs()})
         if name in generated_spec.list_shipped_specs():
             hint = f"Make it: treehammer datasets make {name}"
         else:
-            hint = suggest_word(name, known)
-            hint += f"Known datasets: {', '.join(known)}. Others: treehammer datasets add"
+            hint = suggest_word(name, known_names)
+            hint += f"Known datasets: {', '.join(known_names)}. Others: treehammer datasets add"
         return DatasetError(f"there is no dataset {name!r}", where=str(self.root), hint=hint)
 
     def verify(
@@ -183,8 +183,10 @@ class FolderCatalogue:
         """Build the remedy for a dataset that has changed."""
         name, origin = manifest.name, manifest.origin
         if origin.get("kind") in MADE_KINDS:
-            own = origin["kind"] == RAW_KIND and name not in generated_spec.list_shipped_specs()
-            spec = f"{name}.toml" if own else name
+            is_user_spec = (
+                origin["kind"] == RAW_KIND and name not in generated_spec.list_shipped_specs()
+            )
+            spec = f"{name}.toml" if is_user_spec else name
             return f"Make it again: treehammer datasets make {spec} --replace"
         if origin.get("kind") == REWRITTEN:
             command = rewrite_options.parse_rewrite_options(origin["options"]).to_command(
@@ -330,7 +332,7 @@ class FolderCatalogue:
                 origin = {
                     **describe_added_origin(map(str, map(Path.resolve, paths)), software, content),
                     UNREADABLE_BRANCHES: unreadable,
-                    **({"libraries": [one.name for one in libraries]} if libraries else {}),
+                    **({"libraries": [library.name for library in libraries]} if libraries else {}),
                 }
                 return self._publish(folder, Manifest(name, files, origin))
 
@@ -340,7 +342,7 @@ class FolderCatalogue:
         size: int,
         fill: Callable[[Path], Manifest],
         *,
-        there: Callable[[], Manifest | None],
+        find_existing: Callable[[], Manifest | None],
         bars: ProgressFactory = no_progress,
     ) -> Manifest:
         """Fill a dataset's folder and publish it when complete.
@@ -349,17 +351,17 @@ class FolderCatalogue:
             name: Name of the dataset.
             size: Required free space in bytes.
             fill: Writes the files into a folder and returns their manifest.
-            there: Returns a usable existing dataset; called under the lock.
+            find_existing: Returns a usable existing dataset; called under the lock.
             bars: Opens progress bars.
 
         Raises:
-            DatasetError: The disk has too little space, or ``fill`` or ``there`` failed.
+            DatasetError: The disk has too little space, or ``fill`` or ``find_existing`` failed.
         """
         dataset_verification.check_new_name(name)
         with self._lock_dataset(name, bars):
-            found = there()
-            if found:
-                return found
+            existing = find_existing()
+            if existing:
+                return existing
             with self._staging_folder(name, size) as folder:
                 return self._publish(folder, fill(folder))
 
@@ -388,11 +390,14 @@ class FolderCatalogue:
         manifest = self.verify(name, bars=bars)
         with byte_progress(bars, "Comparing", size) as advance:
             names = dataset_verification.choose_file_names(paths)
-            found = [
+            checksums = [
                 (file_name, digest_file(path, advance).sha256)
                 for path, file_name in zip(paths, names, strict=True)
             ]
-        if found == [(f.name, f.sha256) for f in manifest.files] and tree in ("", manifest.tree):
+        if checksums == [(f.name, f.sha256) for f in manifest.files] and tree in (
+            "",
+            manifest.tree,
+        ):
             return manifest
         raise DatasetError(
             f"there is already a dataset {name!r} of other content",
@@ -405,12 +410,12 @@ class FolderCatalogue:
         """Lock a dataset against other processes; the lock ends with this process."""
 
         def wait() -> None:
-            step = waiting.enter_context(bars(f"Another process makes {name}", 1))
+            step = wait_stack.enter_context(bars(f"Another process makes {name}", 1))
             step(0, "waiting")
 
-        with ExitStack() as held:
-            with _report_disk_errors(self.root), ExitStack() as waiting:
-                held.enter_context(hold_lock(self.root / f".{name}.lock", wait))
+        with ExitStack() as lock_stack:
+            with _report_disk_errors(self.root), ExitStack() as wait_stack:
+                lock_stack.enter_context(hold_lock(self.root / f".{name}.lock", wait))
             yield
 
     @contextmanager
@@ -419,8 +424,8 @@ class FolderCatalogue:
 
         Remains of killed processes are removed too, since the caller holds the lock.
         """
-        for left in self.root.glob(f".{name}.part-*"):
-            shutil.rmtree(left)
+        for leftover in self.root.glob(f".{name}.part-*"):
+            shutil.rmtree(leftover)
         free = shutil.disk_usage(self.root).free
         if free < size:
             raise DatasetError(
@@ -472,14 +477,14 @@ def describe_added_origin(
     Args:
         sources: paths or URLs that they were taken from.
         software: ROOT that measured them.
-        content: what they have in common.
+        content: their common branches and differences.
     """
     return {
         "kind": ADDED,
         "description": "",
         "sources": list(sources),
         "measured_with": software.request,
-        OTHER_TREES: list(content.others),
+        OTHER_TREES: list(content.other_trees),
         **describe_content(content),
         "treehammer": __version__,
     }

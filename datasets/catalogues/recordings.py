@@ -54,7 +54,7 @@ def add_recording(
         name,
         path.stat().st_size,
         partial(_fill, name, path, figures, process, bars),
-        there=partial(_find_same, catalogue, name, path, bars),
+        find_existing=partial(_find_same, catalogue, name, path, bars),
         bars=bars,
     )
 
@@ -100,11 +100,11 @@ def _fill(
     document = {**figures._asdict(), "process": dict(process)}
     (folder / FIGURES_NAME).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
     with byte_progress(bars, f"Copying {name}", path.stat().st_size) as advance:
-        copied = digest_file(path, advance, copy_to=folder / RECORDING_NAME)
-    described = digest_file(folder / FIGURES_NAME)
+        recording_digest = digest_file(path, advance, copy_to=folder / RECORDING_NAME)
+    figures_digest = digest_file(folder / FIGURES_NAME)
     files = (
-        describe_file(RECORDING_NAME, copied, RAW_LAYOUT),
-        describe_file(FIGURES_NAME, described, RAW_LAYOUT),
+        describe_file(RECORDING_NAME, recording_digest, RAW_LAYOUT),
+        describe_file(FIGURES_NAME, figures_digest, RAW_LAYOUT),
     )
     origin = {
         "kind": RECORDING,

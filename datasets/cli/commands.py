@@ -119,12 +119,14 @@ def show(settings: Settings, name: str, compared: Path | None, form: str) -> Non
     rows = [
         {"dataset": name, "hash": manifest.hash, **flatten_file(file)} for file in manifest.files
     ]
-    others = _layouts_to_compare(manifest, compared, settings)
-    rows += [{"name": other, **flatten_layout(layout)} for other, layout in others.items()]
+    compared_layouts = _layouts_to_compare(manifest, compared, settings)
+    rows += [
+        {"name": title, **flatten_layout(layout)} for title, layout in compared_layouts.items()
+    ]
     _print_facts(facts, rows, form)
-    if others and form == TABLE:
+    if compared_layouts and form == TABLE:
         click.echo()
-        print_layout_comparison({name: manifest.files[0].layout, **others})
+        print_layout_comparison({name: manifest.files[0].layout, **compared_layouts})
 
 
 @datasets.command("add")
@@ -233,15 +235,15 @@ def _layouts_to_compare(
             hint="Leave out --compare.",
         )
     source = manifest.origin.get("source")
-    found = {str(source["file"]): TreeLayout.from_document(source["layout"])} if source else {}
+    layouts = {str(source["file"]): TreeLayout.from_document(source["layout"])} if source else {}
     if compared:
         software = root_process.prepare_dataset_root(
             layout_measurement.DEFAULT_ROOT, settings.software_dir, progress_bar
         )
-        (found[str(compared)],) = layout_measurement.measure_layouts(
+        (layouts[str(compared)],) = layout_measurement.measure_layouts(
             [compared], software, bars=progress_bar
         )
-    return found
+    return layouts
 
 
 datasets.add_command(make)

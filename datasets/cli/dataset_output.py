@@ -52,9 +52,9 @@ def print_findings(manifest: Manifest) -> None:
             click.echo(
                 f"{source} is stored as {file.name}: libraries take other names for patterns."
             )
-    others = manifest.origin.get(OTHER_TREES, [])
-    if others:
-        click.echo(f"Other trees: {format_origin_value(others)}; choose one with --tree.")
+    other_trees = manifest.origin.get(OTHER_TREES, [])
+    if other_trees:
+        click.echo(f"Other trees: {format_origin_value(other_trees)}; choose one with --tree.")
     for note in manifest.describe_peculiarities():
         click.echo(f"{note[0].upper()}{note[1:]}")
     unreadable = manifest.unreadable_branches
@@ -78,12 +78,12 @@ def print_layout_comparison(layouts: Mapping[str, TreeLayout]) -> None:
     """Print layouts side by side, with figures that do not depend on the file's size."""
     rows: dict[str, dict[str, Any]] = {}
     for name, layout in layouts.items():
-        own = [
+        facts = [
             *_layout_facts(layout),
             ("compressed, an event", f"{layout.zipped_bytes / max(1, layout.entries):,.0f} B"),
             ("events a cluster", f"{layout.entries / max(1, layout.clusters):,.0f}"),
         ]
-        for key, value in own:
+        for key, value in facts:
             rows.setdefault(key, {"key": key})[name] = value
     print_rows(list(rows.values()), [TableColumn("key", ""), *(TableColumn(n, n) for n in layouts)])
 
@@ -97,10 +97,10 @@ def format_origin_value(value: Any) -> str:
         )
     if not isinstance(value, list):
         return str(value)
-    more = f", and {len(value) - MAX_LISTED_ITEMS} more (all in {MANIFEST_NAME})" * (
+    suffix = f", and {len(value) - MAX_LISTED_ITEMS} more (all in {MANIFEST_NAME})" * (
         len(value) > MAX_LISTED_ITEMS
     )
-    return (", ".join(value[:MAX_LISTED_ITEMS]) or "none") + more
+    return (", ".join(value[:MAX_LISTED_ITEMS]) or "none") + suffix
 
 
 def file_facts(file: ManifestFile) -> list[tuple[str, str]]:
@@ -173,8 +173,8 @@ def _format_distribution(values: Distribution, unit: str) -> str:
 
 def flatten_file(file: ManifestFile) -> dict[str, Any]:
     """Flatten a file to one level of keys: ``basket_zipped_bytes_median`` and so on."""
-    own = {key: value for key, value in asdict(file).items() if key != "layout"}
-    return own | flatten_layout(file.layout)
+    columns = {key: value for key, value in asdict(file).items() if key != "layout"}
+    return columns | flatten_layout(file.layout)
 
 
 def flatten_layout(layout: TreeLayout) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from treehammer.datasets.specs.rewrite_options import FORMATS, ORDERS, RewriteOp
 from treehammer.errors import DatasetError
 from treehammer.terminal import on_interrupt, progress_bar
 
-#: Suffix of a spec of the user's own.
+#: Suffix of a user's spec.
 SPEC_SUFFIX = ".toml"
 
 #: Options of :class:`RewriteOptions`.
@@ -122,15 +122,15 @@ def make(
              treehammer datasets make reference-small --compression zstd:5 --order branch
     """
     requested = RewriteOptions(**options)
-    given = replace(settings, sources_dir=source or settings.sources_dir)
+    settings_with_source = replace(settings, sources_dir=source or settings.sources_dir)
     catalogue = FolderCatalogue(settings.datasets_dir)
     plan = generated_spec.load_shipped_spec(name)
     if name.endswith(SPEC_SUFFIX):
         manifest = _make_own(catalogue, Path(name), requested, new, replace_existing)
     elif requested.changes_layout or new or (requested.root and not plan):
-        manifest = _rewrite_dataset(given, name, requested, new, replace_existing)
+        manifest = _rewrite_dataset(settings_with_source, name, requested, new, replace_existing)
     elif plan:
-        manifest = _make_shipped(given, plan, requested.root, replace_existing)
+        manifest = _make_shipped(settings_with_source, plan, requested.root, replace_existing)
     else:
         hint = f"Shipped: {', '.join(generated_spec.list_shipped_specs())}."
         if catalogue.has(name):
@@ -165,7 +165,7 @@ def _make_own(
     new: str,
     replace_existing: bool,
 ) -> Manifest:
-    """Make a dataset from a spec of the user's own.
+    """Make a dataset from a user's spec.
 
     Raises:
         DatasetError: it is not a spec of raw files, or has a name or options that it cannot have.
@@ -188,7 +188,7 @@ def _make_own(
 def _rewrite_dataset(
     settings: Settings, name: str, requested: RewriteOptions, new: str, replace_existing: bool
 ) -> Manifest:
-    wanted = new or requested.suggest_name(name)
+    new_name = new or requested.suggest_name(name)
     source = catalogues.ensure_dataset(name, settings, progress_bar)
     release = requested.root or source.origin.get("root_requested", layout_measurement.DEFAULT_ROOT)
     software = root_process.prepare_dataset_root(release, settings.software_dir, progress_bar)
@@ -197,7 +197,7 @@ def _rewrite_dataset(
         catalogue,
         source,
         requested,
-        wanted,
+        new_name,
         software,
         bars=progress_bar,
         replace_existing=replace_existing,

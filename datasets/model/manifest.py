@@ -150,18 +150,18 @@ class Manifest:
         return tuple(self.origin.get(FRIEND_TREES, ()))
 
     def describe_peculiarities(self) -> Iterator[str]:
-        """Describe what the main tree's numbers do not show."""
+        """Describe peculiarities that the main tree's numbers do not show."""
         if missing := self.missing_branches:
-            named = list_some([f"{name} in {files}" for name, files in missing.items()])
+            examples = list_some([f"{name} in {files}" for name, files in missing.items()])
             yield (
                 f"{pluralize(len(missing), 'branch is', 'branches are')} missing in some files and never "
-                f"read ({named}); fractions are of the {len(self.branches)} common branches."
+                f"read ({examples}); fractions are of the {len(self.branches)} common branches."
             )
         if lengths := self.other_lengths:
-            named = list_some([f"{name}: {numbers}" for name, numbers in lengths.items()])
+            examples = list_some([f"{name}: {numbers}" for name, numbers in lengths.items()])
             yield (
                 f"{pluralize(len(lengths), 'branch has', 'branches have')} another number of entries "
-                f"than the tree ({named})."
+                f"than the tree ({examples})."
             )
         if friends := self.friend_trees:
             yield f"friend trees are not read: {list_some(friends)}."
@@ -174,8 +174,8 @@ class Manifest:
     @property
     def trees(self) -> tuple[str, ...]:
         """All trees and RNTuples of the first file; empty where the manifest does not list them."""
-        others = self.origin.get(OTHER_TREES)
-        return () if others is None else (self.tree, *others)
+        other_trees = self.origin.get(OTHER_TREES)
+        return () if other_trees is None else (self.tree, *other_trees)
 
     @property
     def size(self) -> int:
@@ -227,8 +227,10 @@ class Manifest:
 
 def list_some(items: Sequence[str]) -> str:
     """List the first items, and the number of the others."""
-    more = len(items) - MAX_NAMED_ITEMS
-    return ", ".join(items[:MAX_NAMED_ITEMS]) + (f", and {more} more" if more > 0 else "")
+    more_count = len(items) - MAX_NAMED_ITEMS
+    return ", ".join(items[:MAX_NAMED_ITEMS]) + (
+        f", and {more_count} more" if more_count > 0 else ""
+    )
 
 
 def _parse_file(document: dict[str, Any]) -> ManifestFile:

@@ -43,12 +43,12 @@ def write_generated_file(
     return root_process.run_action("make", request, software, on_done)
 
 
-def find_source(spec: MergedSpec, given: Path | None) -> Path:
+def find_source(spec: MergedSpec, location: Path | None) -> Path:
     """Find the source file of a merged dataset and verify its checksum.
 
     Args:
         spec: names the file.
-        given: the file, or a folder that holds it under any name; None where none was given.
+        location: the file, or a folder that holds it under any name; None where none was given.
 
     Raises:
         DatasetError: it is missing, or is another file.
@@ -59,29 +59,31 @@ def find_source(spec: MergedSpec, given: Path | None) -> Path:
         f"'treehammer datasets make {spec.name} --source PATH', or set sources_dir "
         "in treehammer.toml or as TREEHAMMER_SOURCES_DIR."
     )
-    if given is None:
+    if location is None:
         raise DatasetError(
             f"is made from {source.file}, which is not shipped with Treehammer",
             where=spec.name,
             hint=hint,
         )
     try:
-        if given.is_dir():
-            for path in _find_candidates(given, source):
+        if location.is_dir():
+            for path in _find_candidates(location, source):
                 if digest_file(path).sha256 == source.sha256:
                     return path
-            wrong = f"no file there is {source.file} ({source.size} bytes, sha256 {source.sha256})"
+            problem = (
+                f"no file there is {source.file} ({source.size} bytes, sha256 {source.sha256})"
+            )
         else:
-            found = digest_file(given)
-            if found.sha256 == source.sha256:
-                return given
-            wrong = (
-                f"has {found.size} bytes with sha256 {found.sha256}; {source.file} has "
+            digest = digest_file(location)
+            if digest.sha256 == source.sha256:
+                return location
+            problem = (
+                f"has {digest.size} bytes with sha256 {digest.sha256}; {source.file} has "
                 f"{source.size} bytes with {source.sha256}"
             )
     except OSError as error:
-        wrong = f"cannot be read ({error.strerror})"
-    raise DatasetError(wrong, where=str(given), hint=hint)
+        problem = f"cannot be read ({error.strerror})"
+    raise DatasetError(problem, where=str(location), hint=hint)
 
 
 def _find_candidates(folder: Path, source: MergeSource) -> Iterator[Path]:
@@ -124,13 +126,13 @@ def write_merged_file(
         "events_per_cluster": spec.events_per_cluster,
         "basket_memory": spec.basket_memory,
     }
-    made = root_process.run_action("merge", request, software, on_done)
+    writer_facts = root_process.run_action("merge", request, software, on_done)
     (layout,) = layout_measurement.measure_layouts([source], software, tree=spec.tree)
-    facts = {
+    source_facts = {
         "file": spec.source.file,
         "about": spec.source.description,
         "size": spec.source.size,
         "sha256": spec.source.sha256,
         "layout": asdict(layout),
     }
-    return {**made, "source": facts}
+    return {**writer_facts, "source": source_facts}

@@ -25,14 +25,14 @@ TOP_BRANCH_SHARE = 0.02
 
 @dataclass(frozen=True)
 class TreeContent:
-    """What the main trees of a dataset's files have in common, and where they differ.
+    """Common branches of the main trees of a dataset's files, and their differences.
 
     Attributes:
         branches: top-level branches of all files with entries, in the order of the first of them.
         missing: branch that a file with entries lacks -> the files that lack it.
         other_lengths: branch with another number of entries than its tree -> both numbers.
         friends: friend trees that lie with the main trees; they are not read.
-        others: trees and RNTuples of the first file beside the main one.
+        other_trees: trees and RNTuples of the first file beside the main one.
         types: leaf or field -> its type; files do not differ in them.
     """
 
@@ -40,7 +40,7 @@ class TreeContent:
     missing: Mapping[str, str] = field(default_factory=dict)
     other_lengths: Mapping[str, str] = field(default_factory=dict)
     friends: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
+    other_trees: tuple[str, ...] = ()
     types: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -80,7 +80,7 @@ def measure_files(
     with bars("Measuring files", len(paths)) as step:
         answer = root_process.run_action("measure", request, software, step)
     items = answer["layouts"]
-    content = replace(compare_trees(paths, items), others=tuple(answer["others"]))
+    content = replace(compare_trees(paths, items), other_trees=tuple(answer["others"]))
     return tuple(_build_layout(item) for item in items), content
 
 
@@ -132,10 +132,10 @@ def _merge_types(paths: Sequence[Path], items: Sequence[Mapping[str, Any]]) -> d
         ]
         if differing:
             expected, first = types[differing[0]]
-            others = f", and {pluralize(len(differing) - 1, 'more branch', 'more branches')} differ"
+            more = f", and {pluralize(len(differing) - 1, 'more branch', 'more branches')} differ"
             raise DatasetError(
                 f"branch {differing[0]!r} is {item['types'][differing[0]]} here and {expected} in "
-                f"{first.name}{others if len(differing) > 1 else ''}",
+                f"{first.name}{more if len(differing) > 1 else ''}",
                 where=str(path),
                 hint="Readers of several files take the types of the first for all. Add files of equal "
                 "types as a dataset of their own.",
@@ -190,8 +190,8 @@ def _build_layout(item: dict[str, Any]) -> TreeLayout:
     branch_zipped = zipped + embedded_zipped
     stored = branch_zipped > 0
     clusters = [
-        own + inside * record_share
-        for own, inside in zip(
+        direct + embedded_size * record_share
+        for direct, embedded_size in zip(
             item["clusters"], item["embeddedClusters"] or [0] * len(item["clusters"]), strict=True
         )
     ]

@@ -109,23 +109,23 @@ def load_spec(path: Path) -> AnySpec:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        plan = _parse_spec(tomllib.loads(text), hashlib.sha256(text.encode()).hexdigest())
+        spec = _parse_spec(tomllib.loads(text), hashlib.sha256(text.encode()).hexdigest())
     except OSError as error:
         raise DatasetError(f"cannot be read ({error.strerror})", where=str(path)) from error
     except ValidationError as error:
-        found = "\n".join(f"  {line}" for line in format_problems(error))
+        problems = "\n".join(f"  {line}" for line in format_problems(error))
         raise DatasetError(
-            f"is not a dataset spec:\n{found}",
+            f"is not a dataset spec:\n{problems}",
             where=str(path),
             hint="The shipped specs show every key.",
         ) from error
     except ValueError as error:
         raise DatasetError(f"is not valid TOML: {error}", where=str(path)) from error
-    if plan.name != path.stem:
+    if spec.name != path.stem:
         raise DatasetError(
-            f"dataset.name: is {plan.name!r}", where=str(path), hint="Name both alike."
+            f"dataset.name: is {spec.name!r}", where=str(path), hint="Name both alike."
         )
-    return plan
+    return spec
 
 
 def _parse_spec(raw: dict[str, Any], text_hash: str) -> AnySpec:
@@ -209,20 +209,20 @@ class _GeneratedSpecDocument(SpecTable):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        known = {collection.name for collection in self.collection}
-        names = Counter(f"n{name}" for name in known)
+        collection_names = {collection.name for collection in self.collection}
+        names = Counter(f"n{name}" for name in collection_names)
         for group in self.branches:
-            _require_collection(group.collection, known)
+            _require_collection(group.collection, collection_names)
             names.update(chain.from_iterable(map(_expand_names, group.names)))
-        twice = sorted(name for name, count in names.items() if count > 1)
-        if twice or len(known) < len(self.collection):
-            raise ValueError(f"named twice: {', '.join(twice) or 'a collection'}")
+        duplicates = sorted(name for name, count in names.items() if count > 1)
+        if duplicates or len(collection_names) < len(self.collection):
+            raise ValueError(f"named twice: {', '.join(duplicates) or 'a collection'}")
         return self
 
 
-def _require_collection(name: str | None, known: Collection[str]) -> None:
-    if name is not None and name not in known:
-        raise ValueError(f"no [[collection]] named {name!r}{suggest_nearest(name, known)}")
+def _require_collection(name: str | None, collections: Collection[str]) -> None:
+    if name is not None and name not in collections:
+        raise ValueError(f"no [[collection]] named {name!r}{suggest_nearest(name, collections)}")
 
 
 def _expand_names(pattern: str) -> Iterator[str]:

@@ -51,13 +51,13 @@ class RewriteOptions:
     skip_unwritable: bool = False
 
     def __post_init__(self) -> None:
-        for option, value, known in (
+        for option, value, choices in (
             ("--order", self.order, tuple(ORDERS)),
             ("--format", self.format, FORMATS),
         ):
-            if value and value not in known:
+            if value and value not in choices:
                 raise DatasetError(
-                    f"unknown value {value!r}; expected one of {', '.join(known)}", where=option
+                    f"unknown value {value!r}; expected one of {', '.join(choices)}", where=option
                 )
         # Invalid values are reported before conflicts.
         _ = self.compression_setting, self.auto_flush, self.basket_bytes, self.memory_bytes
@@ -197,5 +197,5 @@ def _parse_size(flag: str, text: str, or_else: str = "") -> int:
     return size
 
 
-def _conflict_error(one: str, other: str, why: str) -> DatasetError:
-    return DatasetError(f"cannot be combined with {other}", where=one, hint=why)
+def _conflict_error(option: str, other_option: str, reason: str) -> DatasetError:
+    return DatasetError(f"cannot be combined with {other_option}", where=option, hint=reason)

@@ -88,36 +88,40 @@ def _probe_tree(file: Any, path: str, name: str, channel: TextIO) -> list[dict[s
     tree.SetCacheSize(0)
     url = make_plain_url(path)
     # Compiles the calls, which each child would do again.
-    nothing = ROOT.std.vector["int"]()
-    ROOT.treehammer.ReadBranches(tree, nothing, 0, 0)
-    ROOT.treehammer.ReadTogether(url, name, nothing, 0)
+    no_branches = ROOT.std.vector["int"]()
+    ROOT.treehammer.ReadBranches(tree, no_branches, 0, 0)
+    ROOT.treehammer.ReadTogether(url, name, no_branches, 0)
 
     def read(positions: Sequence[int], address: int) -> dict[int, str]:
-        chosen = ROOT.std.vector["int"](positions)
-        failed = ROOT.treehammer.ReadBranches(tree, chosen, entries, address)
+        selection = ROOT.std.vector["int"](positions)
+        failed = ROOT.treehammer.ReadBranches(tree, selection, entries, address)
         return {int(failed): ""} if failed >= 0 else {}
 
     def read_together(positions: Sequence[int], _address: int) -> dict[int, str]:
-        chosen = ROOT.std.vector["int"](positions)
+        selection = ROOT.std.vector["int"](positions)
         return (
-            {} if ROOT.treehammer.ReadTogether(url, name, chosen, entries) else {positions[0]: ""}
+            {}
+            if ROOT.treehammer.ReadTogether(url, name, selection, entries)
+            else {positions[0]: ""}
         )
 
-    found: dict[int, _FailedRead] = {}
+    failures: dict[int, _FailedRead] = {}
     # In the order of growing suspicion.
-    order = [
+    by_suspicion = [
         position
         for position, branch in enumerate(branches)
         if not branch["class"] or _has_dictionary(branch["class"])
     ]
     for position, _ in enumerate(branches):
-        if position not in order:
-            found.update(_find_failing_branches(read, [position]))
+        if position not in by_suspicion:
+            failures.update(_find_failing_branches(read, [position]))
         send_message(channel, {"done": position + 1})
-    order += [position for position, _ in enumerate(branches) if position not in order]
-    _drop_failing_branches(read, len(branches), found)
-    _reduce_until_clean(read_together, [at for at in order if at not in found], found)
-    return _list_failed(branches, found)
+    by_suspicion += [
+        position for position, _ in enumerate(branches) if position not in by_suspicion
+    ]
+    _drop_failing_branches(read, len(branches), failures)
+    _reduce_until_clean(read_together, [at for at in by_suspicion if at not in failures], failures)
+    return _list_failed(branches, failures)
 
 
 def _probe_ntuple(file: Any, path: str, name: str, channel: TextIO) -> list[dict[str, str]]:
@@ -135,34 +139,36 @@ def _probe_ntuple(file: Any, path: str, name: str, channel: TextIO) -> list[dict
     ROOT.treehammer.ReadFields(file, name, ROOT.std.vector["int"](), 0)
 
     def read(positions: Sequence[int], address: int) -> dict[int, str]:
-        chosen = ROOT.std.vector["int"](positions)
-        failed = ROOT.treehammer.ReadFields(file, name, chosen, address)
+        selection = ROOT.std.vector["int"](positions)
+        failed = ROOT.treehammer.ReadFields(file, name, selection, address)
         return {int(item.first): f"ReadError: {item.second}" for item in failed}
 
     def read_together(positions: Sequence[int], address: int) -> dict[int, str]:
         return {**read(positions, address), **read(positions, address)}
 
-    found: dict[int, _FailedRead] = {}
-    _drop_failing_branches(read, len(fields), found)
-    order = [at for at, _ in enumerate(fields) if at not in found]
-    _reduce_until_clean(read_together, order, found)
+    failures: dict[int, _FailedRead] = {}
+    _drop_failing_branches(read, len(fields), failures)
+    order = [at for at, _ in enumerate(fields) if at not in failures]
+    _reduce_until_clean(read_together, order, failures)
     send_message(channel, {"done": len(fields)})
-    return _list_failed(fields, found)
+    return _list_failed(fields, failures)
 
 
-def _drop_failing_branches(read: _ReadBranches, count: int, found: dict[int, _FailedRead]) -> None:
-    """Read all but the failing branches until none fails; add the failing ones to ``found``."""
-    while left := [position for position in range(count) if position not in found]:
-        failed = _find_failing_branches(read, left)
+def _drop_failing_branches(
+    read: _ReadBranches, count: int, failures: dict[int, _FailedRead]
+) -> None:
+    """Read all but the failing branches until none fails; add the failing ones to ``failures``."""
+    while remaining := [position for position in range(count) if position not in failures]:
+        failed = _find_failing_branches(read, remaining)
         if not failed:
             break
-        found.update(failed)
+        failures.update(failed)
 
 
 def _reduce_until_clean(
-    read: _ReadBranches, order: Sequence[int], found: dict[int, _FailedRead]
+    read: _ReadBranches, order: Sequence[int], failures: dict[int, _FailedRead]
 ) -> None:
-    """Read branches together; leave out those with which it fails, and add them to ``found``.
+    """Read branches together; leave out those with which it fails, and add them to ``failures``.
 
     Branches that can be read one after the other may still damage the memory together. A group of
     branches is added to a clean one as long as their read is clean, and divided otherwise.
@@ -170,7 +176,7 @@ def _reduce_until_clean(
     Args:
         read: reads branches as a test does, twice.
         order: branches to read; of several that fail together, the last ones are left out.
-        found: gets the branches that are left out.
+        failures: gets the branches that are left out.
     """
     clean: list[int] = []
     groups = [list(order)]
@@ -181,23 +187,23 @@ def _reduce_until_clean(
             continue
         if time.monotonic() > deadline:
             end = f"was not tried with others within {REDUCTION_TIMEOUT_S:.0f} s"
-            found.update(dict.fromkeys(group, _FailedRead("", end)))
+            failures.update(dict.fromkeys(group, _FailedRead("", end)))
             continue
         failed = _find_failing_branches(read, sorted([*clean, *group]))
         if not failed:
             clean += group
         elif len(group) == 1:
             failure = next(iter(failed.values()))
-            found[group[0]] = failure._replace(end=f"together with others {failure.end}")
+            failures[group[0]] = failure._replace(end=f"together with others {failure.end}")
         else:
             half = len(group) // 2
             groups += [group[half:], group[:half]]
 
 
 def _list_failed(
-    branches: Sequence[dict[str, str]], found: dict[int, _FailedRead]
+    branches: Sequence[dict[str, str]], failures: dict[int, _FailedRead]
 ) -> list[dict[str, str]]:
-    return [{**branches[position], **found[position]._asdict()} for position in sorted(found)]
+    return [{**branches[position], **failures[position]._asdict()} for position in sorted(failures)]
 
 
 def _list_branches(tree: Any) -> list[dict[str, str]]:
@@ -208,8 +214,8 @@ def _list_branches(tree: Any) -> list[dict[str, str]]:
 
 
 def _has_dictionary(name: str) -> bool:
-    known = ROOT.TClass.GetClass(name)
-    return bool(known) and bool(known.HasDictionary())
+    root_class = ROOT.TClass.GetClass(name)
+    return bool(root_class) and bool(root_class.HasDictionary())
 
 
 def _find_failing_branches(read: _ReadBranches, positions: Sequence[int]) -> dict[int, _FailedRead]:
@@ -235,12 +241,12 @@ def _find_failing_branches(read: _ReadBranches, positions: Sequence[int]) -> dic
         finally:
             os.close(pidfd)
             status = os.waitpid(child, 0)[1]
-        last = current.value
+        last_position = current.value
         del current  # holds the memory open
         log.seek(max(0, log.seek(0, os.SEEK_END) - MAX_LOG_BYTES))
         text = log.read().decode("utf-8", "replace")
         if status:
-            return {last: _FailedRead(text, _describe_end(status))}
+            return {last_position: _FailedRead(text, _describe_end(status))}
         report.seek(0)
         return {
             int(position): _FailedRead(message or text, "failed")

@@ -89,8 +89,8 @@ def measure_files(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
         raise RequestError(
             request["paths"][0], f"the {describe_kind(layouts[0])} {tree!r} is empty"
         )
-    others = {item.path for item in list_objects(open_file(request["paths"][0]))} - {tree}
-    return {"root": str(ROOT.gROOT.GetVersion()), "layouts": layouts, "others": sorted(others)}
+    other_trees = {item.path for item in list_objects(open_file(request["paths"][0]))} - {tree}
+    return {"root": str(ROOT.gROOT.GetVersion()), "layouts": layouts, "others": sorted(other_trees)}
 
 
 def describe_kind(layout: dict[str, Any]) -> str:
@@ -134,7 +134,7 @@ def find_largest_in_file(path: str) -> tuple[str, int]:
 
 
 def measure_file(path: str, name: str) -> dict[str, Any]:
-    """Measure the layout of the tree or RNTuple ``name``, with what its files are compared by."""
+    """Measure the layout of the tree or RNTuple ``name``, with the facts that a dataset's files are compared by."""
     file = open_file(path)
     item = find_object(file, path, name)
     if item.is_ntuple:
@@ -217,7 +217,9 @@ def layout_to_json(layout: Any) -> dict[str, Any]:
         "entries": int(layout.entries),
         **{name: [int(value) for value in getattr(layout, name)] for name in lists},
         "sorted": [
-            name for name, kept in (("entry", layout.byEntry), ("branch", layout.byBranch)) if kept
+            name
+            for name, is_sorted in (("entry", layout.byEntry), ("branch", layout.byBranch))
+            if is_sorted
         ],
         "mean_jump": float(layout.meanJump),
     }

@@ -70,10 +70,10 @@ def write_merged(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     source = open_file(where)
     item, tree = find_tree(source, where, request["tree"])
     entries = int(tree.GetEntries())
-    found = (entries, int(tree.GetNbranches()))
-    if found != (request["entries"], request["branches"]):
+    dimensions = (entries, int(tree.GetNbranches()))
+    if dimensions != (request["entries"], request["branches"]):
         raise RequestError(
-            where, f"has {found[0]} entries x {found[1]} branches, not as its spec says"
+            where, f"has {dimensions[0]} entries x {dimensions[1]} branches, not as its spec says"
         )
     try:
         merger = ROOT.treehammer.Merger(tree, request["seed"])
@@ -117,9 +117,9 @@ def write_rewritten(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
     path, where = request["path"], request["source"]
     source = open_file(where)
     item, tree = find_tree(source, where, request["tree"])
-    wish = ROOT.treehammer.Wish()
+    layout = ROOT.treehammer.Wish()
     for key in ("compression", "autoFlush", "basketSize", "basketMemory"):
-        setattr(wish, key, request[key])
+        setattr(layout, key, request[key])
     entries = int(tree.GetEntries())
     try:
         rewriter = ROOT.treehammer.Rewriter(tree)
@@ -127,7 +127,7 @@ def write_rewritten(request: dict[str, Any], channel: TextIO) -> dict[str, Any]:
         left_out = {str(name): "does not come back as it was read" for name in trial}
         check_left_out(left_out, request["skip_unwritable"], where)
         rewriter.open(
-            f"{make_plain_url(path)}?reproducible={request['file_name']}", item.folder, wish
+            f"{make_plain_url(path)}?reproducible={request['file_name']}", item.folder, layout
         )
         run_with_progress(rewriter, entries, channel)
     except ROOT.std.exception as error:
