@@ -45,14 +45,14 @@ class Command:
 
 def commands(page: str) -> list[Command]:
     """Find the commands of a page; ``start`` and ``end`` bound the expected output."""
-    found: list[Command] = []
+    parsed: list[Command] = []
     for fence in FENCE.finditer(page):
         offset = fence.start(1)
         text, start, line = "", 0, 0
         for row in fence.group(1).splitlines(keepends=True):
             if row.startswith("$ "):
                 if text:
-                    found.append(_command(page, text, line, start, offset))
+                    parsed.append(_command(page, text, line, start, offset))
                 text, line = row[2:], page.count("\n", 0, offset) + 1
                 start = offset + len(row)
             elif row.startswith((">\n", "> ")) and start == offset:
@@ -60,8 +60,8 @@ def commands(page: str) -> list[Command]:
                 start = offset + len(row)
             offset += len(row)
         if text:
-            found.append(_command(page, text, line, start, offset))
-    return found
+            parsed.append(_command(page, text, line, start, offset))
+    return parsed
 
 
 def _command(page: str, text: str, line: int, start: int, end: int) -> Command:
@@ -76,9 +76,9 @@ def normalize(text: str) -> str:
     text = re.sub(r"[-─━=]{3,}", "-", text)
     lines = (VERDICT.sub("", " ".join(line.split())) for line in text.splitlines())
     omitted = (PROGRESS.match, VERDICT_NOTE.search)
-    shown = (line for line in lines if line and not any(omit(line) for omit in omitted))
+    kept_lines = (line for line in lines if line and not any(omit(line) for omit in omitted))
     # The heading stands before the progress and after it.
-    return "\n".join(line for line, _ in itertools.groupby(shown))
+    return "\n".join(line for line, _ in itertools.groupby(kept_lines))
 
 
 def agrees(expected: str, printed: str) -> bool:
@@ -92,7 +92,7 @@ def run(command: Command, folder: Path, environment: Mapping[str, str] | None = 
 
     The working folder and the home are replaced by the reader's.
     """
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", command.text],
         cwd=folder,
         env=environment,
@@ -103,10 +103,10 @@ def run(command: Command, folder: Path, environment: Mapping[str, str] | None = 
         timeout=TIMEOUT_S,
         check=False,
     )
-    shown = done.stdout
-    for place in (folder, Path(__file__).resolve().parents[1]):
-        shown = shown.replace(str(place), "~/treehammer")
-    lines = shown.replace(str(Path.home()), "~").splitlines()
+    output = result.stdout
+    for private_folder in (folder, Path(__file__).resolve().parents[1]):
+        output = output.replace(str(private_folder), "~/treehammer")
+    lines = output.replace(str(Path.home()), "~").splitlines()
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 

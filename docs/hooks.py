@@ -179,9 +179,9 @@ def schema_page(title: str, path: Path) -> str:
 
 def worker_page() -> str:
     """Render the page of the worker's command line."""
-    made = build_parser()
-    (verbs,) = (a for a in made._actions if isinstance(a, argparse._SubParsersAction))
-    texts = [made.format_help(), *(verb.format_help() for verb in verbs.choices.values())]
+    parser = build_parser()
+    (verbs,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    texts = [parser.format_help(), *(verb.format_help() for verb in verbs.choices.values())]
     titles = ["worker.pyz", *(f"worker.pyz {name}" for name in verbs.choices)]
     parts = [
         "# The worker",
@@ -196,16 +196,16 @@ def worker_page() -> str:
 def on_startup(**_: object) -> None:
     """Load all commands, which the command line imports lazily."""
     context = click.Context(cli)
-    found = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
-    cli.commands = {name: verb for name, verb in found.items() if verb}
+    commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    cli.commands = {name: verb for name, verb in commands.items() if verb}
 
 
 def on_page_content(html: str, *, page: Page, **_: object) -> None:
     """Refuse a command reference that lacks a command."""
     if page.file.src_uri == "reference/commands.md":
         verbs = cli.list_commands(click.Context(cli))
-        if lacking := [name for name in verbs if f'id="treehammer-{name}"' not in html]:
-            raise PluginError(f"reference/commands.md lacks {', '.join(lacking)}")
+        if missing := [name for name in verbs if f'id="treehammer-{name}"' not in html]:
+            raise PluginError(f"reference/commands.md lacks {', '.join(missing)}")
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: object) -> None:

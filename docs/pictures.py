@@ -104,17 +104,17 @@ def main() -> None:
         "names", nargs="*", help=f"of {', '.join(SHOTS)}; default: all that suit the data"
     )
     parser.add_argument("--looks", type=Path, metavar="FOLDER", help="both widths and schemes")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="treehammer-") as temporary:
-        data = Path(given.data or temporary)
+        data = Path(arguments.data or temporary)
         url = f"sqlite:///{data / 'results.db'}"
-        if not given.data:
+        if not arguments.data:
             planted_world.fill_database(url)
         with Store.open(url) as store:
-            parts = _find_parts(store, is_world=not given.data)
-        default = OF_CAMPAIGN if given.data else OF_WORLD
-        names = given.names or (LOOKED_AT if given.looks else default)
-        _take_pictures(data, names, parts, given.looks)
+            parts = _find_parts(store, is_world=not arguments.data)
+        default = OF_CAMPAIGN if arguments.data else OF_WORLD
+        names = arguments.names or (LOOKED_AT if arguments.looks else default)
+        _take_pictures(data, names, parts, arguments.looks)
 
 
 def _find_parts(store: Store, *, is_world: bool) -> dict[str, str]:
