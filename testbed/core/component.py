@@ -60,7 +60,7 @@ class GridOptions:
     @property
     def options(self) -> dict[str, Any]:
         """The options by name."""
-        return {one.name: getattr(self, one.name) for one in fields(GridOptions)}
+        return {field.name: getattr(self, field.name) for field in fields(GridOptions)}
 
 
 @dataclass(frozen=True)

@@ -26,28 +26,31 @@ TIMEOUT_S = 30.0
 
 @contextmanager
 def stop_daemon(
-    box: Workspace, parts: Sequence[Component], name: str, how: int | None = None
+    box: Workspace, components: Sequence[Component], name: str, signal_number: int | None = None
 ) -> Iterator[None]:
     """Stop a daemon while the block runs; restart it afterwards.
 
     Args:
         box: a running testbed.
-        parts: its components.
+        components: of the testbed.
         name: of the daemon in ``testbed status``, e.g. ``xrootd-SITE_B``.
-        how: the signal; by default the one for an orderly end.
+        signal_number: by default the one for an orderly end.
 
     Raises:
         TestbedError: the daemon is unknown, or does not come back.
     """
     running = _find_daemon(box, name)
-    _end_daemon(running, how or running.stop_signal)
+    _end_daemon(running, signal_number or running.stop_signal)
     try:
         yield
     finally:
-        again = next(d for part in parts for d in part.daemons() if d.name == name)
-        _replace_daemon(box, running, again)
+        restarted = next(
+            d for component in components for d in component.daemons() if d.name == name
+        )
+        _replace_daemon(box, running, restarted)
         wait_until(
-            lambda: not any(part.describe_missing() for part in parts), f"{name} is not ready again"
+            lambda: not any(component.describe_missing() for component in components),
+            f"{name} is not ready again",
         )
 
 
@@ -62,21 +65,21 @@ def restart_daemon(box: Workspace, daemon: DaemonSpec) -> None:
     _replace_daemon(box, running, daemon)
 
 
-def _end_daemon(running: RunningDaemon, how: int) -> None:
+def _end_daemon(running: RunningDaemon, signal_number: int) -> None:
     if not process_control.is_alive(running.pid, running.start_ticks):
         return
     # Its children may outlive it for a moment.
-    family = [(pid, start_time(pid)) for pid in _descendant_pids(running.pid)]
-    family.append((running.pid, running.start_ticks))
-    os.kill(running.pid, how)
+    processes = [(pid, start_time(pid)) for pid in _descendant_pids(running.pid)]
+    processes.append((running.pid, running.start_ticks))
+    os.kill(running.pid, signal_number)
     wait_until(
-        lambda: not any(process_control.is_alive(*one) for one in family),
+        lambda: not any(process_control.is_alive(*process) for process in processes),
         f"{running.name} does not end",
     )
 
 
-def _replace_daemon(box: Workspace, old: RunningDaemon, again: DaemonSpec) -> None:
-    new = lifecycle.launch_daemon(box, again)
+def _replace_daemon(box: Workspace, old: RunningDaemon, spec: DaemonSpec) -> None:
+    new = lifecycle.launch_daemon(box, spec)
     # Other daemons may have been replaced since this one ended.
     state = _load_state(box)
     daemons = tuple(new if daemon == old else daemon for daemon in state.daemons)
@@ -131,7 +134,7 @@ def slow_daemon(box: Workspace, name: str, *, stopped_s: float, running_s: float
 
 @contextmanager
 def mount_small_disk(
-    box: Workspace, parts: Sequence[Component], name: str, folder: Path, mebibytes: int
+    box: Workspace, components: Sequence[Component], name: str, folder: Path, mebibytes: int
 ) -> Iterator[None]:
     """Replace a daemon's folder by a small disk while the block runs, as root.
 
@@ -143,13 +146,13 @@ def mount_small_disk(
     running = _find_daemon(box, name)
     command = ["nsenter", "--target", str(running.pid), "--mount", "mount", "-t", "tmpfs"]
     command += ["-o", f"size={mebibytes}m,mode=777", "none", str(folder)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise TestbedError(f"no disk for {name}: {done.stderr.strip()}", hint="Try it as root.")
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    if result.returncode:
+        raise TestbedError(f"no disk for {name}: {result.stderr.strip()}", hint="Try it as root.")
     try:
         yield
     finally:
-        with stop_daemon(box, parts, name):
+        with stop_daemon(box, components, name):
             pass
 
 
@@ -166,26 +169,26 @@ def _load_state(box: Workspace) -> WorkspaceState:
 
 def _find_daemon(box: Workspace, name: str) -> RunningDaemon:
     daemons = _load_state(box).daemons
-    found = next((daemon for daemon in daemons if daemon.name == name), None)
-    if found is None:
-        known = ", ".join(daemon.name for daemon in daemons)
-        raise TestbedError(f"there is no daemon {name!r}", where=box.name, hint=f"Known: {known}.")
-    return found
+    match = next((daemon for daemon in daemons if daemon.name == name), None)
+    if match is None:
+        names = ", ".join(daemon.name for daemon in daemons)
+        raise TestbedError(f"there is no daemon {name!r}", where=box.name, hint=f"Known: {names}.")
+    return match
 
 
-def wait_until(true: Callable[[], bool], otherwise: str) -> None:
+def wait_until(condition: Callable[[], bool], message: str) -> None:
     """Wait until something is true.
 
     Args:
-        true: called repeatedly.
-        otherwise: message of the error while it is false.
+        condition: called repeatedly.
+        message: of the error while it is false.
 
     Raises:
         TestbedError: it stays false for :data:`TIMEOUT_S`.
     """
     end = time.monotonic() + TIMEOUT_S
-    while not true():
+    while not condition():
         if time.monotonic() > end:
-            raise TestbedError(f"{otherwise} within {TIMEOUT_S:.0f} s")
+            raise TestbedError(f"{message} within {TIMEOUT_S:.0f} s")
         process_control.reap_started()
         time.sleep(0.1)

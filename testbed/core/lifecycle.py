@@ -40,7 +40,7 @@ LOG_LINES = 15
 
 
 def bring_up(
-    box: Workspace, parts: Sequence[Component], say: ProgressCallback, *, keep: bool = False
+    box: Workspace, components: Sequence[Component], say: ProgressCallback, *, keep: bool = False
 ) -> bool:
     """Start the testbed if it does not run; return whether it was started.
 
@@ -48,7 +48,7 @@ def bring_up(
 
     Args:
         box: the testbed.
-        parts: its components.
+        components: of the testbed.
         say: receives progress.
         keep: keep a failed testbed for inspection.
 
@@ -59,36 +59,36 @@ def bring_up(
         if is_running(box, say):
             return False
         mount_namespace.check_mount_namespaces(box)
-        _install_components(parts, say)
+        _install_components(components, say)
         try:
-            _start_components(box, parts, say)
+            _start_components(box, components, say)
         except BaseException:
             if not keep:
-                _remove_workspace(box, parts)
+                _remove_workspace(box, components)
             raise
         return True
 
 
-def take_down(box: Workspace, parts: Sequence[Component], say: ProgressCallback) -> bool:
+def take_down(box: Workspace, components: Sequence[Component], say: ProgressCallback) -> bool:
     """Stop the testbed and remove its files; return whether there was anything."""
     with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
-        return _remove_workspace(box, parts)
+        return _remove_workspace(box, components)
 
 
 @contextmanager
 def run_testbed(
-    box: Workspace, parts: Sequence[Component], say: ProgressCallback
+    box: Workspace, components: Sequence[Component], say: ProgressCallback
 ) -> Iterator[None]:
     """Run a testbed within a block.
 
     Raises:
         TestbedError: see :func:`bring_up`.
     """
-    bring_up(box, parts, say)
+    bring_up(box, components, say)
     try:
         yield
     finally:
-        take_down(box, parts, say)
+        take_down(box, components, say)
 
 
 def is_running(box: Workspace, say: ProgressCallback) -> bool:
@@ -121,14 +121,16 @@ def is_running(box: Workspace, say: ProgressCallback) -> bool:
     return True
 
 
-def _install_components(parts: Sequence[Component], say: ProgressCallback) -> None:
-    with ThreadPoolExecutor(len(parts)) as pool:
-        for done in [pool.submit(part.install, say) for part in parts]:
+def _install_components(components: Sequence[Component], say: ProgressCallback) -> None:
+    with ThreadPoolExecutor(len(components)) as pool:
+        for done in [pool.submit(component.install, say) for component in components]:
             done.result()
 
 
-def _start_components(box: Workspace, parts: Sequence[Component], say: ProgressCallback) -> None:
-    _remove_workspace(box, parts)
+def _start_components(
+    box: Workspace, components: Sequence[Component], say: ProgressCallback
+) -> None:
+    _remove_workspace(box, components)
     state = WorkspaceState(**box.options)
     for path in (box.folder, box.folder / "logs", *box.hidden_folders):
         path.mkdir(parents=True, exist_ok=True)
@@ -136,14 +138,14 @@ def _start_components(box: Workspace, parts: Sequence[Component], say: ProgressC
         path.chmod(0o755)
     write_state(box.folder, state)
     mount_namespace.write_daemon_wrapper(box)
-    for part in parts:
-        part.configure()
-    for daemon in [daemon for part in parts for daemon in part.daemons()]:
+    for component in components:
+        component.configure()
+    for daemon in [daemon for component in components for daemon in component.daemons()]:
         state = replace(state, daemons=(*state.daemons, launch_daemon(box, daemon)))
         write_state(box.folder, state)
-    _wait_until_ready(box, parts, state, say)
-    for part in parts:
-        part.finish_setup()
+    _wait_until_ready(box, components, state, say)
+    for component in components:
+        component.finish_setup()
     write_state(box.folder, replace(state, ready=True))
 
 
@@ -178,25 +180,27 @@ def launch_daemon(box: Workspace, daemon: DaemonSpec) -> RunningDaemon:
 
 
 def _wait_until_ready(
-    box: Workspace, parts: Sequence[Component], state: WorkspaceState, say: ProgressCallback
+    box: Workspace, components: Sequence[Component], state: WorkspaceState, say: ProgressCallback
 ) -> None:
     until = time.monotonic() + READY_TIMEOUT_S
-    waiting = list(parts)
-    while waiting:
-        lacking = {part.name: part.describe_missing() for part in waiting}
-        for part in [part for part in waiting if not lacking[part.name]]:
-            say(f"{part.name} is ready")
-            waiting.remove(part)
+    pending = list(components)
+    while pending:
+        lacking = {component.name: component.describe_missing() for component in pending}
+        for component in [component for component in pending if not lacking[component.name]]:
+            say(f"{component.name} is ready")
+            pending.remove(component)
         process_control.reap_started()
         _require_running(box, state.daemons)
-        if waiting and time.monotonic() > until:
-            texts = "; ".join(f"{part.name}: {lacking[part.name]}" for part in waiting)
+        if pending and time.monotonic() > until:
+            texts = "; ".join(
+                f"{component.name}: {lacking[component.name]}" for component in pending
+            )
             raise TestbedError(
                 f"not ready after {READY_TIMEOUT_S:.0f} s: {texts}",
                 where=f"testbed {box.name}",
                 hint="Repeat with --keep and read treehammer testbed logs.",
             )
-        time.sleep(POLL_S if waiting else 0)
+        time.sleep(POLL_S if pending else 0)
 
 
 def _require_running(box: Workspace, daemons: Sequence[RunningDaemon]) -> None:
@@ -242,12 +246,12 @@ def _daemon_row(name: str, pid: int, state: str, since: float) -> dict[str, Any]
 
 def find_logs(box: Workspace) -> dict[str, Path]:
     """Map names to the logs of a testbed, including those in ``log`` folders of services."""
-    found = {path.stem: path for path in sorted((box.folder / "logs").glob("*.log"))}
+    logs = {path.stem: path for path in sorted((box.folder / "logs").glob("*.log"))}
     for pattern in ("*/log/*Log", "*/sites/*/log/*Log"):
         for path in sorted(box.folder.glob(pattern)):
             folders = path.relative_to(box.folder).parts[:-2]
-            found["-".join([*(f for f in folders if f != "sites"), path.name])] = path
-    return found
+            logs["-".join([*(f for f in folders if f != "sites"), path.name])] = path
+    return logs
 
 
 def daemon_log_path(box: Workspace, daemon: str) -> Path:
@@ -263,15 +267,15 @@ def read_last_lines(path: Path, lines: int) -> list[str]:
         return []
 
 
-def _remove_workspace(box: Workspace, parts: Sequence[Component]) -> bool:
+def _remove_workspace(box: Workspace, components: Sequence[Component]) -> bool:
     state = read_state(box.folder)
     daemons = state.daemons if state else ()
-    there = box.folder.exists() or bool(process_control.find_processes(box.folder))
+    existed = box.folder.exists() or bool(process_control.find_processes(box.folder))
     process_control.end_processes(
         box.folder, [(d.pid, d.start_ticks, d.stop_signal) for d in reversed(daemons)]
     )
-    for part in parts:
-        part.clean_up()
+    for component in components:
+        component.clean_up()
     if box.folder.exists():
         # A job may leave folders that their owner cannot write to.
         for path, names, _ in os.walk(box.folder):
@@ -279,4 +283,4 @@ def _remove_workspace(box: Workspace, parts: Sequence[Component]) -> bool:
                 if not folder.is_symlink():
                     folder.chmod(0o700)
         shutil.rmtree(box.folder)
-    return there
+    return existed

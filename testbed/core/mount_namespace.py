@@ -45,18 +45,18 @@ def check_mount_namespaces(box: Workspace) -> None:
             f"cannot hide your files from jobs: {', '.join(lacking)} is missing",
             hint="Install util-linux 2.38 or later.",
         )
-    users = [*switch_user_command(box), "unshare", "--user", "--map-root-user", "--mount"]
-    tries = [users] if box.user is None else [["unshare", "--mount"], users]
-    for command in tries:
-        tried = subprocess.run(
+    user_namespace = [*switch_user_command(box), "unshare", "--user", "--map-root-user", "--mount"]
+    commands = [user_namespace] if box.user is None else [["unshare", "--mount"], user_namespace]
+    for command in commands:
+        result = subprocess.run(
             [*command, "mount", "-t", "tmpfs", "none", "/tmp"],  # noqa: S108 - any folder does
             check=False,
             capture_output=True,
             text=True,
         )
-        if tried.returncode:
+        if result.returncode:
             raise TestbedError(
-                f"cannot hide your files from jobs: {tried.stderr.strip()}",
+                f"cannot hide your files from jobs: {result.stderr.strip()}",
                 where=shlex.join(command),
                 hint=_ROOT_HINT if command[0] == "unshare" and box.user else _USER_HINT,
             )
@@ -78,8 +78,8 @@ def topmost_inaccessible_parent(path: Path) -> Path | None:
     return None
 
 
-def _is_inside(path: Path, others: Iterable[Path]) -> bool:
-    return any(path == other or other in path.parents for other in others)
+def _is_inside(path: Path, folders: Iterable[Path]) -> bool:
+    return any(path == folder or folder in path.parents for folder in folders)
 
 
 def _choose_staging_folder(paths: Sequence[Path]) -> Path:
@@ -95,25 +95,25 @@ def _choose_staging_folder(paths: Sequence[Path]) -> Path:
 
 
 def render_mount_script(
-    hide: Sequence[Path],
-    show: Sequence[VisibleFolder],
-    then: Sequence[str],
-    before: Sequence[str] = (),
+    hidden: Sequence[Path],
+    visible: Sequence[VisibleFolder],
+    command: Sequence[str],
+    setup_lines: Sequence[str] = (),
 ) -> str:
     """Render a shell script that hides folders, shows some, and becomes a command.
 
-    It runs in a new mount namespace with the right to mount. ``then`` and the lines ``before``,
+    It runs in a new mount namespace with the right to mount. ``command`` and ``setup_lines``,
     which run when everything is mounted, are shell text, quoted by the caller.
 
     Raises:
         TestbedError: no folder is available as a mount point.
     """
-    views = sorted(show, key=lambda view: len(view.target.parts))
+    views = sorted(visible, key=lambda view: len(view.target.parts))
     stage = _choose_staging_folder(
-        [*hide, *(p for view in views for p in (view.source, view.target))]
+        [*hidden, *(p for view in views for p in (view.source, view.target))]
     )
     lines = ["#!/bin/sh", "set -eu", f"mount --rbind / {stage}"]
-    tops = [path for path in hide if not _is_inside(path, (o for o in hide if o != path))]
+    tops = [path for path in hidden if not _is_inside(path, (o for o in hidden if o != path))]
     lines += [
         f"mount -t tmpfs -o mode=755 none {_quote_path(path)}" for path in dict.fromkeys(tops)
     ]
@@ -122,7 +122,7 @@ def render_mount_script(
         lines += [f"mkdir -p {target}", f"mount --rbind {_quote_path(view.source, stage)} {target}"]
         if not view.writable:
             lines.append(f"mount -o remount,bind,ro {target}")
-    lines += [f"umount -l {stage}", *before, " ".join(["exec", *then]), ""]
+    lines += [f"umount -l {stage}", *setup_lines, " ".join(["exec", *command]), ""]
     return "\n".join(lines)
 
 
@@ -135,14 +135,14 @@ def write_daemon_wrapper(box: Workspace) -> None:
 
     It makes the package cache and the testbed's folder visible even below private folders.
     """
-    seen = [
+    views = [
         VisibleFolder(box.cache, box.cache),
         VisibleFolder(box.folder, box.folder, writable=True),
     ]
-    barriers = [found for view in seen if (found := topmost_inaccessible_parent(view.target))]
+    barriers = [parent for view in views if (parent := topmost_inaccessible_parent(view.target))]
     text = render_mount_script(
         [*box.hidden_folders, *barriers],
-        seen,
+        views,
         [*map(shlex.quote, switch_user_command(box)), SHELL_ARGUMENTS],
     )
     _daemon_wrapper_path(box).write_text(text, encoding="utf-8")
@@ -162,24 +162,24 @@ def daemon_wrapper_command(box: Workspace) -> list[str]:
 def write_job_wrapper(
     box: Workspace,
     path: Path,
-    show: Sequence[VisibleFolder],
-    then: Sequence[str],
-    before: Sequence[str] = (),
+    visible: Sequence[VisibleFolder],
+    command: Sequence[str],
+    setup_lines: Sequence[str] = (),
 ) -> None:
-    """Write a program that becomes the command ``then`` and sees only ``show`` of the testbed.
+    """Write a program that becomes ``command`` and sees only the folders ``visible`` of the testbed.
 
-    Its arguments are added to the command. The lines ``before`` are shell text, run when everything
+    Its arguments are added to the command. ``setup_lines`` are shell text, run when everything
     is mounted.
     """
     uid, gid = box.user or (os.getuid(), os.getgid())
-    again = ["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}", "--", *then]
+    user_command = ["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}", "--", *command]
     text = render_mount_script(
         [*box.hidden_folders, box.folder],
-        show,
-        [*map(shlex.quote, again), SHELL_ARGUMENTS],
-        before,
+        visible,
+        [*map(shlex.quote, user_command), SHELL_ARGUMENTS],
+        setup_lines,
     )
-    behind = path.with_suffix(".sh")
-    box.write_file(behind, text, mode=0o755)
-    start = ["unshare", "--user", "--map-root-user", "--mount", "sh", str(behind)]
+    script = path.with_suffix(".sh")
+    box.write_file(script, text, mode=0o755)
+    start = ["unshare", "--user", "--map-root-user", "--mount", "sh", str(script)]
     box.write_file(path, f"#!/bin/sh\nexec {shlex.join(start)} {SHELL_ARGUMENTS}\n", mode=0o755)

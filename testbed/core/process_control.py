@@ -41,9 +41,9 @@ def find_processes(folder: Path) -> set[int]:
                 marked.add(pid)
         with suppress(OSError):
             spaces[pid] = Path(f"/proc/{pid}/ns/mnt").readlink()
-    theirs = {spaces[pid] for pid in marked if pid in spaces} - {_own_mount_namespace()}
-    found = marked | {pid for pid, space in spaces.items() if space in theirs}
-    return {pid for pid in found if pid != os.getpid() and start_time(pid)}
+    marked_spaces = {spaces[pid] for pid in marked if pid in spaces} - {_own_mount_namespace()}
+    pids = marked | {pid for pid, space in spaces.items() if space in marked_spaces}
+    return {pid for pid in pids if pid != os.getpid() and start_time(pid)}
 
 
 def _own_mount_namespace() -> Path:
@@ -60,15 +60,15 @@ def list_children(pid: int) -> list[tuple[str, int, float]]:
     Several children of one program are distinguished by their last argument; copies of the daemon
     itself, such as PostgreSQL's process per connection, are omitted.
     """
-    found: list[tuple[str, int, float]] = []
+    children: list[tuple[str, int, float]] = []
     with suppress(psutil.Error):
         daemon = psutil.Process(pid)
-        processes = [one for one in daemon.children() if one.name() != daemon.name()]
+        processes = [child for child in daemon.children() if child.name() != daemon.name()]
         names = [process.name() for process in processes]
         for process, name in zip(processes, names, strict=True):
             last = [process.cmdline()[-1]] if names.count(name) > 1 else []
-            found.append(("-".join([name, *last]), process.pid, process.create_time()))
-    return found
+            children.append(("-".join([name, *last]), process.pid, process.create_time()))
+    return children
 
 
 def listening_ports(pid: int) -> list[int]:
@@ -87,19 +87,19 @@ def end_processes(folder: Path, daemons: Collection[tuple[int, int, int]]) -> in
         folder: the testbed's.
         daemons: pid, start and stop signal of those that can end orderly, last started first.
     """
-    everything = {(pid, start_time(pid)) for pid in find_processes(folder)}
+    initial = {(pid, start_time(pid)) for pid in find_processes(folder)}
     _stop_daemons(daemons)
     killed: set[int] = set()
     for _ in range(KILL_ROUNDS):
         # A process that lost its mark meanwhile was found earlier.
-        found = find_processes(folder) | {
-            pid for pid, started in everything if is_alive(pid, started)
+        remaining = find_processes(folder) | {
+            pid for pid, started in initial if is_alive(pid, started)
         }
-        if not found:
+        if not remaining:
             break
-        for pid in found:
+        for pid in remaining:
             send_signal(pid, signal.SIGKILL)
-        killed |= found
+        killed |= remaining
         time.sleep(0.02)
         reap_started()
     return len(killed)
@@ -107,12 +107,12 @@ def end_processes(folder: Path, daemons: Collection[tuple[int, int, int]]) -> in
 
 def _stop_daemons(daemons: Collection[tuple[int, int, int]]) -> None:
     """Send each living daemon its stop signal and wait for their end."""
-    waited = [(pid, started) for pid, started, _ in daemons if is_alive(pid, started)]
+    processes = [(pid, started) for pid, started, _ in daemons if is_alive(pid, started)]
     for pid, started, number in daemons:
         if is_alive(pid, started):
             send_signal(pid, signal.Signals(number))
     until = time.monotonic() + TIMEOUT_S
-    while any(is_alive(*one) for one in waited) and time.monotonic() < until:
+    while any(is_alive(*process) for process in processes) and time.monotonic() < until:
         time.sleep(0.05)
         reap_started()
 

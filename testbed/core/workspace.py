@@ -72,10 +72,10 @@ def workspaces_folder() -> Path:
     default = f"/var/tmp/treehammer-{os.getuid()}"  # noqa: S108 - its owner is checked
     folder = Path(os.environ.get(WORKSPACES_VARIABLE) or default).absolute()
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except FileNotFoundError:
         return folder
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise TestbedError(
             "belongs to another user, who could control the testbed",
             where=str(folder),
@@ -168,12 +168,14 @@ def _folders_to_hide(settings: Settings) -> tuple[Path, ...]:
     package = Path(treehammer.__file__).resolve().parent
     checkout = package.parents[1]
     code = checkout if (checkout / "setup.cfg").is_file() else package
-    wanted = [settings.cache_dir, settings.data_dir, code]
+    candidates = [settings.cache_dir, settings.data_dir, code]
     if Path.home().is_dir():
-        wanted.append(Path.home())
+        candidates.append(Path.home())
     if sys.prefix != sys.base_prefix:
-        wanted.append(Path(sys.prefix))
-    return tuple(path for path in dict.fromkeys(p.resolve() for p in wanted) if path != Path("/"))
+        candidates.append(Path(sys.prefix))
+    return tuple(
+        path for path in dict.fromkeys(p.resolve() for p in candidates) if path != Path("/")
+    )
 
 
 @contextmanager

@@ -59,8 +59,8 @@ class Link:
 class _DelayedStream:
     """One direction of one connection: data read, with their arrival times."""
 
-    def __init__(self, cable: Link, begins: float) -> None:
-        self.cable = cable
+    def __init__(self, link: Link, begins: float) -> None:
+        self.link = link
         self.begins = begins  # nothing enters the link earlier, in the loop's time
         self.under_way: deque[tuple[float, bytes]] = deque()
         self.size = 0
@@ -69,11 +69,11 @@ class _DelayedStream:
     async def _read_into_queue(self, reader: asyncio.StreamReader) -> None:
         loop = asyncio.get_running_loop()
         while data := await reader.read(CHUNK_BYTES):
-            self._enqueue(self.cable.schedule_send(len(data), max(loop.time(), self.begins)), data)
-            while self.size > self.cable.window_bytes:
+            self._enqueue(self.link.schedule_send(len(data), max(loop.time(), self.begins)), data)
+            while self.size > self.link.window_bytes:
                 self.changed.clear()
                 await self.changed.wait()
-        self._enqueue(max(loop.time(), self.begins) + self.cable.delay, b"")
+        self._enqueue(max(loop.time(), self.begins) + self.link.delay, b"")
 
     def _enqueue(self, due: float, data: bytes) -> None:
         self.under_way.append((due, data))
@@ -108,8 +108,8 @@ class DelayProxy:
     """
 
     def __init__(self, delay: float, rate: float) -> None:
-        self.there = Link(delay, rate)
-        self.back = Link(delay, rate)
+        self.forward = Link(delay, rate)
+        self.backward = Link(delay, rate)
 
     async def serve(self, listen: str, target: str, port: int) -> asyncio.Server:
         """Listen on a port and forward to the same port of ``target``."""
@@ -130,13 +130,15 @@ class DelayProxy:
             ends.append(far_writer)
             for end in ends:
                 end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            there = _DelayedStream(self.there, accepted + self.there.delay + self.back.delay)
-            back = _DelayedStream(self.back, accepted)
+            forward = _DelayedStream(
+                self.forward, accepted + self.forward.delay + self.backward.delay
+            )
+            backward = _DelayedStream(self.backward, accepted)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(there._read_into_queue(reader))
-                tasks.create_task(there._write_when_due(far_writer))
-                tasks.create_task(back._read_into_queue(far_reader))
-                tasks.create_task(back._write_when_due(writer))
+                tasks.create_task(forward._read_into_queue(reader))
+                tasks.create_task(forward._write_when_due(far_writer))
+                tasks.create_task(backward._read_into_queue(far_reader))
+                tasks.create_task(backward._write_when_due(writer))
         except* OSError:  # one end closed: the other end sees it
             pass
         finally:

@@ -118,10 +118,10 @@ class DistanceLinks:
 
     def _link_command(self, profile: SiteProfile, wanlink: Path, ports: Sequence[int]) -> list[str]:
         assert profile.distance is not None
-        way = profile.distance
+        distance = profile.distance
         if self.kind == PROXY:
-            program = [sys.executable, "-I", delay_proxy.__file__, str(way.rtt_ms / 2)]
-            return [*program, str(way.rate_mbit), LOOPBACK, PROXY_TARGET, *map(str, ports)]
+            program = [sys.executable, "-I", delay_proxy.__file__, str(distance.rtt_ms / 2)]
+            return [*program, str(distance.rate_mbit), LOOPBACK, PROXY_TARGET, *map(str, ports)]
         number = 2 + self.distant_profiles.index(profile)
         return [
             str(wanlink),
@@ -129,9 +129,9 @@ class DistanceLinks:
             f"th{self._network}-{number}",
             self.hub_address,
             _ADDRESS_FORMAT.format(self._network, number),
-            str(int(way.rtt_ms / 2 * 1000)),
-            str(way.rate_mbit),
-            str(way.queue_kb),
+            str(int(distance.rtt_ms / 2 * 1000)),
+            str(distance.rate_mbit),
+            str(distance.queue_kb),
         ]
 
     def _ready_file(self, profile: SiteProfile) -> Path:
@@ -158,8 +158,8 @@ def best_link_kind(box: Workspace, wanlink: Path) -> str:
     """Return :data:`TUNNEL` if the machine supports it, else :data:`PROXY`."""
     if box.user is None:
         return PROXY
-    tried = subprocess.run([wanlink, "--check"], check=False, capture_output=True)
-    return PROXY if tried.returncode else TUNNEL
+    check = subprocess.run([wanlink, "--check"], check=False, capture_output=True)
+    return PROXY if check.returncode else TUNNEL
 
 
 def _choose_free_network(name: str) -> int:

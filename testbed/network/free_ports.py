@@ -19,14 +19,14 @@ def find_free_ports(count: int, taken: Collection[int] = ()) -> list[int]:
     Raises:
         TestbedError: there are too few.
     """
-    found: list[int] = []
+    free_ports: list[int] = []
     for port in random.sample(PORT_RANGE, len(PORT_RANGE)):  # testbeds may start at the same time
-        if len(found) == count:
-            return found
-        with suppress(OSError), socket.socket() as one:
+        if len(free_ports) == count:
+            return free_ports
+        with suppress(OSError), socket.socket() as probe:
             if port not in taken:
-                one.bind(("", port))
-                found.append(port)
+                probe.bind(("", port))
+                free_ports.append(port)
     raise TestbedError(
         f"fewer than {count} ports from {PORT_RANGE.start} to {PORT_RANGE.stop} are free",
         hint="End the processes that listen on them, or stop a testbed.",

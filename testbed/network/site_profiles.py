@@ -55,13 +55,13 @@ def build_profiles(sites: Sequence[str]) -> tuple[SiteProfile, ...]:
     distant site serves HTTP, too.
     """
     count = len(sites)
-    found = []
+    profiles = []
     for index, site in enumerate(sites):
-        distance, name = None, "near"
+        distance, kind = None, "near"
         if count > 1 and index == count - 1:
-            distance, name = LONG_DISTANCE, "distant"
+            distance, kind = LONG_DISTANCE, "distant"
         elif count > 3 and index == count - 2:
-            distance, name = MEDIUM_DISTANCE, "medium"
+            distance, kind = MEDIUM_DISTANCE, "medium"
         http = index in ((1, count - 1) if count > 2 else (0,))
-        found.append(SiteProfile(site, distance, http=http, cache=index == 0, kind=name))
-    return tuple(found)
+        profiles.append(SiteProfile(site, distance, http=http, cache=index == 0, kind=kind))
+    return tuple(profiles)
