@@ -150,14 +150,14 @@ def up(
     Example: treehammer testbed up --sites 6
              treehammer testbed up --xrootd-channel stable=bookworm --xrootd-channel testing=sid
     """
-    wanted = [release.strip() for release in releases.split(",") if release.strip()]
+    release_list = [release.strip() for release in releases.split(",") if release.strip()]
     box = define_workspace(
         name,
         sites,
         settings,
         slots=slots,
         second_pool=second_pool,
-        releases=wanted,
+        releases=release_list,
         rucio=rucio,
         database=database,
         secure_sites=secure_sites,
@@ -239,8 +239,8 @@ def upgrade(settings: Settings, site: str, door: str, suite: str, name: str) -> 
         raise NothingToDoError(
             f"there is no testbed {name!r}", hint="Start it: treehammer testbed up"
         )
-    found = upgrade_server(box, site, door, suite, _print_progress)
-    click.echo(f"{site}, door {door}: {found.before or 'no answer'} -> {found.after}")
+    versions = upgrade_server(box, site, door, suite, _print_progress)
+    click.echo(f"{site}, door {door}: {versions.before or 'no answer'} -> {versions.after}")
 
 
 @testbed.command()
@@ -311,18 +311,18 @@ def logs(settings: Settings, name: str, daemon: str | None, lines: int) -> None:
     Example: treehammer testbed logs condor-SchedLog --lines 50
     """
     box, _ = _load_testbed(name, settings)
-    known = lifecycle.find_logs(box)
-    if not known:
+    paths = lifecycle.find_logs(box)
+    if not paths:
         raise NothingToDoError(f"testbed {name!r} has no logs")
-    if daemon is not None and daemon not in known:
+    if daemon is not None and daemon not in paths:
         raise ConfigError(
             f"there is no log {daemon!r}",
             where=f"testbed {name}",
-            hint=f"{suggest_word(daemon, known)}Known: {', '.join(known)}.",
+            hint=f"{suggest_word(daemon, paths)}Known: {', '.join(paths)}.",
         )
-    for log in [daemon] if daemon else known:
-        click.secho(f"== {log}: {known[log]}", bold=True)
-        for line in lifecycle.read_last_lines(known[log], lines):
+    for log in [daemon] if daemon else paths:
+        click.secho(f"== {log}: {paths[log]}", bold=True)
+        for line in lifecycle.read_last_lines(paths[log], lines):
             click.echo(line)
 
 
@@ -358,17 +358,17 @@ def parse_channels(texts: Sequence[str]) -> list[tuple[str, str]]:
     Raises:
         ConfigError: one is malformed, or a door is taken.
     """
-    found: dict[str, str] = {}
+    channels: dict[str, str] = {}
     for text in texts:
         door, _, suite = text.partition("=")
-        if not _CHANNEL_PATTERN.fullmatch(text) or door in (*RESERVED_DOORS, *found):
+        if not _CHANNEL_PATTERN.fullmatch(text) or door in (*RESERVED_DOORS, *channels):
             raise ConfigError(
                 f"{text!r} is not DOOR=SUITE with a new door",
                 where="--xrootd-channel",
-                hint=f"Such as testing=sid; taken: {', '.join([*RESERVED_DOORS, *found])}.",
+                hint=f"Such as testing=sid; taken: {', '.join([*RESERVED_DOORS, *channels])}.",
             )
-        found[door] = suite
-    return [*found.items()]
+        channels[door] = suite
+    return [*channels.items()]
 
 
 def _print_progress(text: str) -> None:

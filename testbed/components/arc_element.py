@@ -159,9 +159,9 @@ class ArcElement(Component):
         self.box.change_owner(proxy_file(self.box))
         if self.secure is not None:
             # The issuer's keys are fetched over https, with the system's authorities.
-            for known in (trusted, folder / "etc/ssl/certs"):
-                known.mkdir(parents=True, exist_ok=True)
-                _add_authority(known, self.secure.authority.ca)
+            for certificates in (trusted, folder / "etc/ssl/certs"):
+                certificates.mkdir(parents=True, exist_ok=True)
+                _add_authority(certificates, self.secure.authority.ca)
             token = token_file(self.box)
             self.secure.issuer.write_token(token, SUBMIT_SCOPE, CREDENTIAL_LIFETIME_S)
             self.box.change_owner(token)

@@ -21,19 +21,19 @@ from treehammer.testbed.core.component import Component, VisibleFolder, Workspac
 def build_components(box: Workspace) -> list[Component]:
     """Build all components of a testbed, in the order in which their daemons start."""
     storage = XrootdStorage(box)
-    parts: list[Component] = [CvmfsMount(box), storage]
+    components: list[Component] = [CvmfsMount(box), storage]
     if box.rucio or box.database:
-        parts.append(server := database_server.DatabaseServer(box, lambda: storage.all_ports))
+        components.append(server := database_server.DatabaseServer(box, lambda: storage.all_ports))
         if box.rucio:
-            parts.append(rucio_server.RucioServer(box, storage, server))
+            components.append(rucio_server.RucioServer(box, storage, server))
     secure = None
     if box.secure_sites:
-        parts.append(secure := SecureStorage(box, box.sites[: box.secure_sites]))
-    seen = [view for part in parts for view in part.visible_folders()]
-    arc = ArcElement(box, seen, secure) if box.arc else None
+        components.append(secure := SecureStorage(box, box.sites[: box.secure_sites]))
+    views = [view for component in components for view in component.visible_folders()]
+    arc = ArcElement(box, views, secure) if box.arc else None
     return [
-        *parts,
-        *build_pools(box, seen),
+        *components,
+        *build_pools(box, views),
         *([arc] if arc else []),
         sites_file_writer.SitesFileWriter(box, storage, secure, arc),
     ]

@@ -184,12 +184,12 @@ class PoolLayout:
     @property
     def daemon_env(self) -> dict[str, str]:
         """Environment of the daemons, in the local time zone."""
-        kept = {name: os.environ[name] for name in ("TZ",) if name in os.environ}
+        environment = {name: os.environ[name] for name in ("TZ",) if name in os.environ}
         authorities = arc_element.authorities_folder(self.workspace)
         if authorities.exists():
-            kept["X509_CERT_DIR"] = str(authorities)
+            environment["X509_CERT_DIR"] = str(authorities)
         return {
-            **kept,
+            **environment,
             "PATH": PATH,
             "HOME": str(self.folder),
             "LANG": "C.UTF-8",
@@ -213,8 +213,8 @@ class PoolLayout:
             text = (self.folder / "run/.collector_address").read_text(encoding="utf-8")
         except OSError:
             return 0
-        found = re.match(r"<127\.0\.0\.1:(\d+)", text)
-        return int(found[1]) if found else 0
+        match = re.match(r"<127\.0\.0\.1:(\d+)", text)
+        return int(match[1]) if match else 0
 
     def site_folder(self, site: str) -> Path:
         """Return the folder of a site's startd: ``log``, ``execute`` and the jobs' ``/tmp``.
@@ -294,26 +294,28 @@ class CondorPool(Component):
         for site in pool.sites:
             self._configure_site(site)
         box.write_file(pool.config_file, self._render_pool())
-        who = re.escape(f"{ISSUER},{SCITOKEN_USER}")
+        identity = re.escape(f"{ISSUER},{SCITOKEN_USER}")
         box.write_file(
-            pool.user_map_file, f"SCITOKENS ^{who}$ {pool.scitoken_user}@{pool.domain}\n"
+            pool.user_map_file, f"SCITOKENS ^{identity}$ {pool.scitoken_user}@{pool.domain}\n"
         )
         key = pool.folder / "keys/POOL"
         key.touch(mode=0o600)
         key.write_bytes(bytes(1 + secrets.randbelow(255) for _ in range(KEY_BYTES)))
         box.change_owner(key)
-        ours = self._create_token(DAEMON_USER)
-        box.write_file(pool.token_folder / "condor", ours, mode=0o600)
-        theirs = self._create_token(DAEMON_USER, "-authz", "ADVERTISE_STARTD", "-authz", "READ")
-        box.write_file(pool.startd_token_folder / "startd", theirs, mode=0o600)
-        write_secret(pool.admin_token_folder / "condor", ours)
-        user = self._create_token(pool.user)
-        write_secret(pool.client_folder / "tokens.d/user", user)
-        box.write_file(pool.keepalive_folder / "tokens.d/user", user, mode=0o600)
-        stir = KEEPALIVE_SCRIPT.format(
+        daemon_token = self._create_token(DAEMON_USER)
+        box.write_file(pool.token_folder / "condor", daemon_token, mode=0o600)
+        startd_token = self._create_token(
+            DAEMON_USER, "-authz", "ADVERTISE_STARTD", "-authz", "READ"
+        )
+        box.write_file(pool.startd_token_folder / "startd", startd_token, mode=0o600)
+        write_secret(pool.admin_token_folder / "condor", daemon_token)
+        user_token = self._create_token(pool.user)
+        write_secret(pool.client_folder / "tokens.d/user", user_token)
+        box.write_file(pool.keepalive_folder / "tokens.d/user", user_token, mode=0o600)
+        keepalive_script = KEEPALIVE_SCRIPT.format(
             programs=pool.release_root / "usr/bin", tokens=pool.keepalive_folder / "tokens.d"
         )
-        box.write_file(pool.keepalive_folder / "stir", stir, mode=0o755)
+        box.write_file(pool.keepalive_folder / "stir", keepalive_script, mode=0o755)
 
     def _configure_site(self, site: str) -> None:
         pool, box = self.pool, self.pool.workspace
@@ -343,7 +345,7 @@ class CondorPool(Component):
             "fi",
         ]
         mount_namespace.write_job_wrapper(
-            box, pool.folder / "startd" / site, show, startd, before=small
+            box, pool.folder / "startd" / site, show, startd, setup_lines=small
         )
 
     def _render_pool(self) -> str:
@@ -431,10 +433,10 @@ class CondorPool(Component):
             text=True,
         )
         lines = [line.split() for line in done.stdout.splitlines()]
-        known = {line[2] for line in lines if line[0] == "Machine"}
-        known |= {line[0] for line in lines}
+        reported = {line[2] for line in lines if line[0] == "Machine"}
+        reported |= {line[0] for line in lines}
         return ", ".join(
-            one for one in ("Scheduler", "Negotiator", *pool.sites) if one not in known
+            name for name in ("Scheduler", "Negotiator", *pool.sites) if name not in reported
         )
 
     def finish_setup(self) -> None:

@@ -213,27 +213,27 @@ def copy_environment(
     interpreter = (environment / "bin" / "python").resolve()
     installed = next((environment / "lib").glob("python3*/site-packages"))
     name = installed.parent.name
-    made = (environment / wheel_environments.MARKER_NAME).stat().st_mtime_ns
+    modified_ns = (environment / wheel_environments.MARKER_NAME).stat().st_mtime_ns
     key = hashlib.sha256(
-        f"{interpreter} {made} {_EXCLUDED_FOLDERS} {packages}".encode()
+        f"{interpreter} {modified_ns} {_EXCLUDED_FOLDERS} {packages}".encode()
     ).hexdigest()[:12]
-    brought = folder / f"{environment.name}-{key}"
-    if brought.exists():  # also in a cache that this user cannot write
-        return brought / "packages"
+    target = folder / f"{environment.name}-{key}"
+    if target.exists():  # also in a cache that this user cannot write
+        return target / "packages"
     with hold_lock(folder / f"{environment.name}.lock"):
-        if not brought.exists():
+        if not target.exists():
             part = folder / f"{environment.name}.part"
             if part.exists():
                 shutil.rmtree(part)
             copy_python(interpreter, name, part)
-            copied = part / "packages"
+            part_packages = part / "packages"
             for item in [item for pattern in packages for item in installed.glob(pattern)]:
                 if not any(item.match(pattern) for pattern in _INSTALLERS):
-                    _copy_tree(item, copied / "lib" / name / "site-packages" / item.name)
-            (copied / "bin").mkdir()
-            (copied / "bin" / "python").symlink_to(f"../../bin/{name}")
-            part.rename(brought)
-    return brought / "packages"
+                    _copy_tree(item, part_packages / "lib" / name / "site-packages" / item.name)
+            (part_packages / "bin").mkdir()
+            (part_packages / "bin" / "python").symlink_to(f"../../bin/{name}")
+            part.rename(target)
+    return target / "packages"
 
 
 def copy_python(interpreter: Path, name: str, folder: Path) -> Path:
@@ -318,10 +318,10 @@ class CvmfsMount(Component):
     def _bring(self, request: str, packages: Sequence[str], say: ProgressCallback) -> Path:
         """Install a program into the cache and copy it to a folder that jobs can read."""
         try:
-            made = providers.prepare_software(
+            software = providers.prepare_software(
                 providers.parse_software_request(request), self.box.software_dir, say
             )
-            return copy_environment(Path(made.location), self._releases_folder, packages)
+            return copy_environment(Path(software.location), self._releases_folder, packages)
         except ExecutionError as error:
             raise TestbedError(str(error), where=request) from error
         except (OSError, shutil.Error) as error:

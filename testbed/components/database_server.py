@@ -156,9 +156,19 @@ class DatabaseServer(Component):
     def _shared_memory_wrapper(self) -> list[str]:
         """Build the command prefix that gives a process shared memory of its own until its end."""
         uid, gid = self.box.user or (os.getuid(), os.getgid())
-        again = shlex.join(["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}"])
-        then = f'mount -t tmpfs none /dev/shm && exec {again} -- "$@"'
-        return ["unshare", "--user", "--map-root-user", "--mount", "--ipc", "sh", "-c", then, "sh"]
+        map_user = shlex.join(["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}"])
+        script = f'mount -t tmpfs none /dev/shm && exec {map_user} -- "$@"'
+        return [
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "--ipc",
+            "sh",
+            "-c",
+            script,
+            "sh",
+        ]
 
     # --- while it runs
 

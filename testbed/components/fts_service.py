@@ -66,9 +66,11 @@ class TransferQueue:
     def __init__(self, xrdcp: str) -> None:
         self.xrdcp = xrdcp
         self.jobs: dict[str, dict[str, Any]] = {}
-        #: Tokens of source and destination by job and source; nobody may read them.
+        #: Tokens of source and destination by job and source; they stay in this process.
         self._tokens: dict[tuple[str, str], tuple[str, str]] = {}
-        self.waiting: queue.SimpleQueue[tuple[dict[str, Any], dict[str, Any]]] = queue.SimpleQueue()
+        self.pending_files: queue.SimpleQueue[tuple[dict[str, Any], dict[str, Any]]] = (
+            queue.SimpleQueue()
+        )
         self.lock = threading.Lock()
 
     def start(self) -> None:
@@ -78,8 +80,10 @@ class TransferQueue:
 
     def submit(self, document: dict[str, Any]) -> str:
         """Accept a job in the format of FTS's ``POST /jobs``; return its id."""
-        listed = document["files"]
-        files = [_make_file(one, source) for one in listed for source in one["sources"]]
+        requests = document["files"]
+        files = [
+            _make_file(request, source) for request in requests for source in request["sources"]
+        ]
         metadata = document["params"].get("job_metadata") or {}
         kind = _find_job_type(metadata)
         identity = str(uuid.uuid4())
@@ -91,10 +95,14 @@ class TransferQueue:
             "job_metadata": metadata,
             "files": files,
         }
-        tokens = {(identity, source): pair for one in listed for source, pair in _list_tokens(one)}
+        tokens = {
+            (identity, source): pair
+            for request in requests
+            for source, pair in _list_tokens(request)
+        }
         self._store_job(job, tokens)
         for file in files[: None if kind == _ALL_FILES else 1]:
-            self.waiting.put((job, file))
+            self.pending_files.put((job, file))
         return identity
 
     def _store_job(
@@ -105,8 +113,10 @@ class TransferQueue:
             while len(self.jobs) >= MAX_JOBS:
                 self.jobs.pop(next(iter(self.jobs)))
             self.jobs[job["job_id"]] = job
-            kept = {key: both for key, both in self._tokens.items() if key[0] in self.jobs}
-            self._tokens = kept | tokens
+            remaining_tokens = {
+                key: pair for key, pair in self._tokens.items() if key[0] in self.jobs
+            }
+            self._tokens = remaining_tokens | tokens
 
     def find_job(self, identity: str) -> dict[str, Any]:
         """Return a job in FTS's format; unknown ids get a status of their own."""
@@ -129,7 +139,7 @@ class TransferQueue:
 
     def _run_worker(self) -> None:
         while True:
-            job, file = self.waiting.get()
+            job, file = self.pending_files.get()
             with self.lock:
                 if file["file_state"] != "SUBMITTED":
                     continue
@@ -165,8 +175,8 @@ class TransferQueue:
             return f"not done after {error.timeout:.0f} s"
         if not done.returncode:
             return ""
-        said = done.stdout.replace(b"\0", b"").decode("utf-8", "replace").strip()
-        return said[-MAX_REASON_CHARS:] or f"xrdcp ended with {done.returncode}"
+        output = done.stdout.replace(b"\0", b"").decode("utf-8", "replace").strip()
+        return output[-MAX_REASON_CHARS:] or f"xrdcp ended with {done.returncode}"
 
     def _update_job_state(self, job: dict[str, Any]) -> None:
         """Derive a job's state from its files; start the next source."""
@@ -179,13 +189,13 @@ class TransferQueue:
     def _start_next_file(self, job: dict[str, Any]) -> None:
         """Start the next source or hop, or drop the others when they are of no use."""
         states = [file["file_state"] for file in job["files"]]
-        waiting = [file for file in job["files"] if file["file_state"] == "SUBMITTED"]
+        submitted = [file for file in job["files"] if file["file_state"] == "SUBMITTED"]
         useless = "FINISHED" if job["job_type"] == _SOURCES else "FAILED"
         if useless in states and "ACTIVE" not in states:
-            for file in waiting:
+            for file in submitted:
                 file["file_state"] = "NOT_USED"
-        elif waiting and "ACTIVE" not in states:
-            self.waiting.put((job, waiting[0]))
+        elif submitted and "ACTIVE" not in states:
+            self.pending_files.put((job, submitted[0]))
 
 
 _SURLS = ("source_surl", "dest_surl")
@@ -241,11 +251,11 @@ def copy_over_https(file: dict[str, Any], source_token: str, destination_token: 
     headers |= _authorize("Authorization", destination_token)
     headers |= _authorize("TransferHeaderAuthorization", source_token)
     try:
-        status, said = _send_request("COPY", destination.geturl(), headers, deadline)
+        status, text = _send_request("COPY", destination.geturl(), headers, deadline)
         if status >= HTTPStatus.MULTIPLE_CHOICES:
-            return f"COPY: {status} {said}"[-MAX_REASON_CHARS:]
+            return f"COPY: {status} {text}"[-MAX_REASON_CHARS:]
         # Progress comes before the outcome in the last line.
-        outcome = (said.strip().splitlines() or ["no outcome"])[-1]
+        outcome = (text.strip().splitlines() or ["no outcome"])[-1]
         if not outcome.lower().startswith("success"):
             return outcome[-MAX_REASON_CHARS:]
         return _compare_checksum(file, destination_token, deadline)
@@ -277,15 +287,17 @@ def _send_request(
     context = ssl.create_default_context()
     if folder := os.environ.get("X509_CERT_DIR"):
         context.load_verify_locations(capath=folder)
-    place = urlparse(url)
-    left = max(deadline - time.monotonic(), 0.0)
-    connection = HTTPSConnection(str(place.hostname), place.port, timeout=left, context=context)
+    address = urlparse(url)
+    remaining_s = max(deadline - time.monotonic(), 0.0)
+    connection = HTTPSConnection(
+        str(address.hostname), address.port, timeout=remaining_s, context=context
+    )
     connection.connect()
     # The time limit of a connection counts for each wait only.
-    end = threading.Timer(left, _end_waits, (connection.sock,))
-    end.start()
+    timer = threading.Timer(remaining_s, _end_waits, (connection.sock,))
+    timer.start()
     try:
-        connection.request(method, place.path, headers=headers)
+        connection.request(method, address.path, headers=headers)
         response = connection.getresponse()
         if method == "HEAD":
             return response.status, response.getheader("Digest", "")
@@ -296,7 +308,7 @@ def _send_request(
             raise TimeoutError("the copy took too long")
         return response.status, "".join(lines)
     finally:
-        end.cancel()
+        timer.cancel()
         connection.close()
 
 
@@ -337,9 +349,9 @@ def make_handler(transfers: TransferQueue) -> type[BaseHTTPRequestHandler]:
                     HTTPStatus.OK, {"api": {"major": 3}, "service": "fts_service.py, not FTS"}
                 )
                 return
-            found = [transfers.find_job(identity) for identity in self._ids()]
-            status = HTTPStatus.OK if len(found) == 1 else HTTPStatus.MULTI_STATUS
-            self._answer(status, found)
+            jobs = [transfers.find_job(identity) for identity in self._ids()]
+            status = HTTPStatus.OK if len(jobs) == 1 else HTTPStatus.MULTI_STATUS
+            self._answer(status, jobs)
 
         def do_DELETE(self) -> None:
             for identity in self._ids():
@@ -347,8 +359,8 @@ def make_handler(transfers: TransferQueue) -> type[BaseHTTPRequestHandler]:
             self._answer(HTTPStatus.OK, {})
 
         def _ids(self) -> Sequence[str]:
-            place, _, ids = urlparse(self.path).path.strip("/").partition("/")
-            return ids.split(",") if place == "jobs" and ids else ()
+            collection, _, ids = urlparse(self.path).path.strip("/").partition("/")
+            return ids.split(",") if collection == "jobs" and ids else ()
 
         def _answer(self, status: HTTPStatus, document: object) -> None:
             with transfers.lock:

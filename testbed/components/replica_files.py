@@ -100,10 +100,10 @@ def _copy_file(
     try:
         box.make_folder(target.parent)
         part.unlink(missing_ok=True)
-        given = digest_file(source, advance, copy_to=part)
-        if (given.size, given.adler32) != (file.size, file.adler32):
+        digest = digest_file(source, advance, copy_to=part)
+        if (digest.size, digest.adler32) != (file.size, file.adler32):
             raise DatasetError(
-                f"has changed: {given.size} bytes with adler32 {given.adler32} instead of "
+                f"has changed: {digest.size} bytes with adler32 {digest.adler32} instead of "
                 f"{file.size} with {file.adler32}",
                 where=str(source),
                 hint="See: treehammer datasets verify",

@@ -272,13 +272,15 @@ class RucioServer(Component):
             "storages": storages,
             "distances": [
                 [
-                    rse_name(one),
-                    rse_name(other),
-                    self.storage.round_trip_ms(one) + self.storage.round_trip_ms(other) + 1,
+                    rse_name(source),
+                    rse_name(destination),
+                    self.storage.round_trip_ms(source)
+                    + self.storage.round_trip_ms(destination)
+                    + 1,
                 ]
-                for one in sites
-                for other in sites
-                if one != other
+                for source in sites
+                for destination in sites
+                if source != destination
             ],
             "accounts": [
                 {

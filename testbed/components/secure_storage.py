@@ -145,15 +145,15 @@ class SecureStorage(Component):
     def _write_bundle_script(self) -> None:
         """Write the script that starts a server with the testbed's authorities for libscitokens."""
         folder, user = _SYSTEM_BUNDLE.parent, self.box.user
-        again = ["unshare", "--user"]
+        map_user = ["unshare", "--user"]
         if user is not None:
-            again += [f"--map-user={user[0]}", f"--map-group={user[1]}"]
+            map_user += [f"--map-user={user[0]}", f"--map-group={user[1]}"]
         lines = [
             "#!/bin/sh",
             "set -eu",
             f"mount -t tmpfs none {folder}",
             f"cp {shlex.quote(str(self.authority.ca))} {_SYSTEM_BUNDLE}",
-            f"exec {shlex.join(again)} -- {mount_namespace.SHELL_ARGUMENTS}",
+            f"exec {shlex.join(map_user)} -- {mount_namespace.SHELL_ARGUMENTS}",
         ]
         self.box.write_file(
             self.folder / "with-authorities.sh", "\n".join([*lines, ""]), mode=0o755
@@ -212,14 +212,14 @@ class SecureStorage(Component):
             self.folder / "document_server.py", Path(document_server.__file__).read_text("utf-8")
         )
         serve = [NODE_PYTHON, str(server), port, str(self._certificate), str(self._key)]
-        found = [
+        specs = [
             DaemonSpec("token-issuer", serve, _environment(self.folder), self.folder / "issuer")
         ]
         for site in self.sites:
-            found.append(self._daemon_spec(f"{site}-tokens"))
+            specs.append(self._daemon_spec(f"{site}-tokens"))
             if self._x509:
-                found += [self._daemon_spec(f"{site}-{kind}") for kind in ("x509", "voms")]
-        return found
+                specs += [self._daemon_spec(f"{site}-{kind}") for kind in ("x509", "voms")]
+        return specs
 
     def _daemon_spec(self, name: str) -> DaemonSpec:
         folder = self.folder / name
@@ -242,18 +242,18 @@ class SecureStorage(Component):
     def doors(self, site: str) -> tuple[Door, ...]:
         """Return the secure doors of a site."""
         ports, export = self.ports[site], xrootd_storage.DATASET_FOLDER
-        found = [
+        doors = [
             Door("roots", "root", f"roots://{HOST}:{ports['roots']}/{export}", "XRootD"),
             Door("https", "https", f"https://{HOST}:{ports['https']}{export}", "XrdHttp"),
         ]
         if self._x509:
-            found += [
+            doors += [
                 Door(kind, "root", f"roots://{HOST}:{ports[kind]}/{export}", "XRootD")
                 for kind in ("x509", "voms")
             ]
             https = f"https://{HOST}:{ports['voms-https']}{export}"
-            found.append(Door("voms-https", "https", https, "XrdHttp"))
-        return tuple(replace(door, load=xrootd_storage.PERMITTED_LOAD) for door in found)
+            doors.append(Door("voms-https", "https", https, "XrdHttp"))
+        return tuple(replace(door, load=xrootd_storage.PERMITTED_LOAD) for door in doors)
 
 
 def secure_folder(box: Workspace) -> Path:

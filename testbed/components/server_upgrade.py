@@ -58,7 +58,9 @@ def restart_server(box: Workspace, site: str, door: str, say: ProgressCallback) 
     """
     _check_name(site, box.sites, "SITE")
     content = sites_file.read_sites_file(sites_file_path(box))
-    doors = {one.name: one for one in content.sites[site].doors if one.prefix}
+    doors = {
+        candidate.name: candidate for candidate in content.sites[site].doors if candidate.prefix
+    }
     _check_name(door, tuple(doors), "DOOR")
     folder = _find_server(box, site, door)
     with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
@@ -132,12 +134,12 @@ def upgrade_server(
     return ServerUpgrade(before, _query_version(address))
 
 
-def _check_name(name: str, known: tuple[str, ...], where: str) -> None:
-    if name not in known:
+def _check_name(name: str, names: tuple[str, ...], where: str) -> None:
+    if name not in names:
         raise ConfigError(
             f"the testbed has no {name!r}",
             where=where,
-            hint=f"{suggest_word(name, known)}Known: {', '.join(known)}.",
+            hint=f"{suggest_word(name, names)}Known: {', '.join(names)}.",
         )
 
 
@@ -160,8 +162,8 @@ def _record_version(box: Workspace, site: str, door: str, version: str) -> None:
     changed = replace(
         content.sites[site],
         doors=tuple(
-            replace(one, version=version) if one.name in names else one
-            for one in content.sites[site].doors
+            replace(existing, version=version) if existing.name in names else existing
+            for existing in content.sites[site].doors
         ),
     )
     sites = {**content.sites, site: changed}

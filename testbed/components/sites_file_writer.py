@@ -84,7 +84,7 @@ class SitesFileWriter(Component):
         )
 
     def _site_tables(self) -> list[site_model.Site]:
-        found = [
+        tables = [
             self._site_table(
                 name,
                 self._doors(name),
@@ -94,10 +94,10 @@ class SitesFileWriter(Component):
             for name in self.box.sites
         ]
         if self.box.second_pool:
-            # It has no storage of its own and reads its neighbor's.
+            # It has no storage, and reads that of its neighbor.
             doors = self._doors(self.box.sites[0])
             resource = condor_pool.grid_resource_of(self.box)
-            found.append(
+            tables.append(
                 self._site_table(
                     condor_pool.SECOND_SITE, doors, GRID_LABELS, grid_resource=resource
                 )
@@ -109,8 +109,8 @@ class SitesFileWriter(Component):
                 GRID_LABELS,
                 grid_resource=self.arc.grid_resource,
             )
-            found.append(replace(table, submit=self.arc.submit_commands))
-        return found
+            tables.append(replace(table, submit=self.arc.submit_commands))
+        return tables
 
     def _is_secure(self, site: str) -> bool:
         return self.secure is not None and site in self.secure.sites

@@ -207,35 +207,42 @@ class XrootdStorage(Component):
         hub = NetworkLocation(
             self.links.hub_address, self.links.hub_address, self.links.command_prefix
         )
-        found = self.links.daemons(self._wanlink, doors)
-        found += [self._daemon_spec(program, REDIRECTOR, hub) for program in ("cmsd", "xrootd")]
+        specs = self.links.daemons(self._wanlink, doors)
+        specs += [self._daemon_spec(program, REDIRECTOR, hub) for program in ("cmsd", "xrootd")]
         for profile in self.profiles:
-            place = self.links.location_of(profile)
-            found += [
-                self._daemon_spec(program, profile.site, place) for program in ("cmsd", "xrootd")
+            location = self.links.location_of(profile)
+            specs += [
+                self._daemon_spec(program, profile.site, location) for program in ("cmsd", "xrootd")
             ]
             if profile.cache:
-                found.append(self._daemon_spec("xrootd", f"{profile.site}-cache", place))
-            found += [
-                self._daemon_spec("xrootd", f"{profile.site}-{door}", place)
+                specs.append(self._daemon_spec("xrootd", f"{profile.site}-cache", location))
+            specs += [
+                self._daemon_spec("xrootd", f"{profile.site}-{door}", location)
                 for door, _ in self.box.channels
             ]
-        return found
+        return specs
 
-    def _daemon_spec(self, program: str, name: str, place: NetworkLocation) -> DaemonSpec:
+    def _daemon_spec(self, program: str, name: str, location: NetworkLocation) -> DaemonSpec:
         folder = self.folder / name
-        own = {"LD_PRELOAD": str(self._loopback), "LISTEN_ADDRESS": place.listen_address}
-        if place.listen_address:
-            own["SOURCE_ADDRESS"] = place.door_address
+        server_environment = {
+            "LD_PRELOAD": str(self._loopback),
+            "LISTEN_ADDRESS": location.listen_address,
+        }
+        if location.listen_address:
+            server_environment["SOURCE_ADDRESS"] = location.door_address
         programs = folder / PROGRAMS_LINK
         command = [str(programs / program), "-c", str(folder / "xrootd.cfg"), "-I", "v4"]
         spec = DaemonSpec(
             name=f"{program}-{name}",
             # Only for the server: commands in between may use another C library.
-            command=["env", *(f"{key}={value}" for key, value in own.items()), *command],
+            command=[
+                "env",
+                *(f"{key}={value}" for key, value in server_environment.items()),
+                *command,
+            ],
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(folder)},
             folder=folder,
-            command_prefix=place.command_prefix,
+            command_prefix=location.command_prefix,
         )
         save_daemon_spec(spec)
         return spec
@@ -244,7 +251,7 @@ class XrootdStorage(Component):
         """Name a door that does not respond, or a site that the redirector does not know."""
         if lacking := self.links.describe_missing():
             return lacking
-        for site in (one.site for one in self.profiles):
+        for site in (profile.site for profile in self.profiles):
             for door in self._doors_below(site, DATASET_FOLDER):
                 if not is_listening(door.prefix):
                     self._known_sites.discard(site)
@@ -276,18 +283,18 @@ class XrootdStorage(Component):
 
         With Rucio, the doors to Rucio's replicas follow.
         """
-        found = self._doors_below(site, DATASET_FOLDER)
+        doors = self._doors_below(site, DATASET_FOLDER)
         if self.box.rucio:
-            own = f"root://{self._door_host(site)}:{self.ports[site].root}/{RUCIO_FOLDER}"
+            main_prefix = f"root://{self._door_host(site)}:{self.ports[site].root}/{RUCIO_FOLDER}"
             for door in self._doors_below(site, RUCIO_FOLDER):
                 # Rucio knows the servers, but not the cache and redirector in front of them.
-                known = door.protocol == "http" or door.prefix == own
+                is_registered = door.protocol == "http" or door.prefix == main_prefix
                 name = "rucio" if door.name == "root" else f"rucio-{door.name}"
-                prefix = "" if known else door.prefix
-                found.append(
+                prefix = "" if is_registered else door.prefix
+                doors.append(
                     replace(door, name=name, prefix=prefix, rse=rse_name(site), load=PERMITTED_LOAD)
                 )
-        return tuple(found)
+        return tuple(doors)
 
     def _doors_below(self, site: str, export: str) -> list[Door]:
         host, ports, hub = self._door_host(site), self.ports[site], self.links.hub_address
@@ -332,8 +339,8 @@ class XrootdStorage(Component):
     @property
     def all_ports(self) -> set[int]:
         """Return all chosen ports."""
-        found = {port for ports in self.ports.values() for port in ports.used}
-        return found | {self.redirector_port, self.manager_port}
+        used_ports = {port for ports in self.ports.values() for port in ports.used}
+        return used_ports | {self.redirector_port, self.manager_port}
 
     def program_path(self, name: str) -> Path:
         """Return the path of an XRootD program in the cache."""
@@ -373,8 +380,10 @@ def programs_folder(suite: str, cache: Path) -> Path:
 
 def read_version(programs: Path) -> str:
     """Ask XRootD's server program for its version, such as ``5.8.1``."""
-    shown = subprocess.run([programs / "xrootd", "-v"], capture_output=True, text=True, check=False)
-    return (shown.stdout + shown.stderr).strip().removeprefix("v")
+    output = subprocess.run(
+        [programs / "xrootd", "-v"], capture_output=True, text=True, check=False
+    )
+    return (output.stdout + output.stderr).strip().removeprefix("v")
 
 
 def select_suite(link: Path, programs: Path) -> None:

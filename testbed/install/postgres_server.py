@@ -74,8 +74,10 @@ def install_postgres(cache: Path, say: ProgressCallback) -> Path:
     Raises:
         TestbedError: the packages cannot be fetched.
     """
-    wanted = (f"postgresql-{VERSION}", f"postgresql-client-{VERSION}")
-    root = debian_packages.unpack_packages("postgresql", LIBRARIES, SUITE, cache, say, alone=wanted)
+    packages = (f"postgresql-{VERSION}", f"postgresql-client-{VERSION}")
+    root = debian_packages.unpack_packages(
+        "postgresql", LIBRARIES, SUITE, cache, say, alone=packages
+    )
     return root / "usr/lib/postgresql" / VERSION / "bin"
 
 
@@ -231,8 +233,8 @@ class PostgresServer:
                 self.execute(psycopg.sql.SQL("SELECT 1"))
             except psycopg.OperationalError as error:
                 if self._process.poll() is not None or time.monotonic() > deadline:
-                    said = (self.folder / "log").read_text()
-                    raise TestbedError(f"PostgreSQL does not start: {said}") from error
+                    log_text = (self.folder / "log").read_text()
+                    raise TestbedError(f"PostgreSQL does not start: {log_text}") from error
                 time.sleep(0.05)
             else:
                 return
@@ -250,10 +252,10 @@ class PostgresServer:
         if self._process and self._process.poll() is not None:
             self.start()
 
-    def _end_process(self, how: signal.Signals) -> None:
+    def _end_process(self, stop_signal: signal.Signals) -> None:
         if self._process:
             with suppress(ProcessLookupError):
-                self._process.send_signal(how)
+                self._process.send_signal(stop_signal)
             self._process.wait(TIMEOUT_S)
             self._process = None
 
@@ -284,10 +286,10 @@ class PostgresServer:
         """Execute a statement outside a transaction; return its numeric result, or 0."""
         import psycopg
 
-        said = psycopg.connect(
+        opened = psycopg.connect(
             host=str(self.folder), dbname=database, user=self.cluster.owner, autocommit=True
         )
-        with said as connection:
-            found = connection.execute(statement)
-            row = found.fetchone() if found.description else None
+        with opened as connection:
+            cursor = connection.execute(statement)
+            row = cursor.fetchone() if cursor.description else None
             return int(row[0]) if row else 0

@@ -72,7 +72,7 @@ class UserCertificate:
             proxy = proxy.add_extension(extension, critical=False)
         signed = proxy.sign(self.key, hashes.SHA256())
         pem = serialization.Encoding.PEM
-        chain = [one.public_bytes(pem).decode("ascii") for one in (signed, self.certificate)]
+        chain = [part.public_bytes(pem).decode("ascii") for part in (signed, self.certificate)]
         write_secret(path, _encode_key(key).join(chain))
         return path
 

@@ -31,11 +31,11 @@ def install_rucio(cache: Path, say: ProgressCallback) -> Path:
         TestbedError: the packages cannot be fetched, or the disk is full.
     """
     base = Path(sys.executable).resolve()
-    wanted = f"{base} {sys.version} {REQUIREMENTS.read_text(encoding='utf-8')}"
-    folder = cache / "rucio" / hashlib.sha256(wanted.encode()).hexdigest()[:12]
-    found = folder / "env" / "bin" / "python"
+    requirements = f"{base} {sys.version} {REQUIREMENTS.read_text(encoding='utf-8')}"
+    folder = cache / "rucio" / hashlib.sha256(requirements.encode()).hexdigest()[:12]
+    python = folder / "env" / "bin" / "python"
     if (folder / _COMPLETION_FILE).exists():
-        return found
+        return python
     with hold_lock(cache / "rucio.lock", lambda: say("waiting for another download of Rucio")):
         if not (folder / _COMPLETION_FILE).exists():
             say("fetching Rucio and its libraries (once)")
@@ -49,7 +49,7 @@ def install_rucio(cache: Path, say: ProgressCallback) -> Path:
                     where=str(folder),
                     hint="Free 400 MB there, or choose another --cache-dir.",
                 ) from error
-    return found
+    return python
 
 
 def _create_environment(folder: Path, base: Path) -> None:
@@ -57,13 +57,15 @@ def _create_environment(folder: Path, base: Path) -> None:
     environment = folder / "env"
     _run_command([str(base), "-m", "venv", "--without-pip", str(environment)])
     pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python")]
-    wanted = ["--no-deps", "--requirement", str(REQUIREMENTS)]
-    _run_command([*pip, "install", "--quiet", "--no-input", "--disable-pip-version-check", *wanted])
+    requirements = ["--no-deps", "--requirement", str(REQUIREMENTS)]
+    _run_command(
+        [*pip, "install", "--quiet", "--no-input", "--disable-pip-version-check", *requirements]
+    )
     (folder / _COMPLETION_FILE).touch()
 
 
 def _run_command(command: list[str]) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         command,
         env=drop_foreign_python(os.environ),
         stdin=subprocess.DEVNULL,
@@ -71,10 +73,10 @@ def _run_command(command: list[str]) -> None:
         text=True,
         check=False,
     )
-    if done.returncode:
-        said = "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
+    if result.returncode:
+        message = "\n  ".join((result.stderr or result.stdout).strip().splitlines()[-3:])
         raise TestbedError(
-            f"cannot be installed:\n  {said}",
+            f"cannot be installed:\n  {message}",
             where="Rucio",
             hint="Check the network and pip's configuration, then repeat.",
         )

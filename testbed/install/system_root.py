@@ -66,12 +66,12 @@ def unpack_system(
         TestbedError: a program is missing, or the packages cannot be fetched.
     """
     tree = cache / f"{name}-{suite}"
-    wanted = sorted({*packages, *SYSTEM_PACKAGES})
-    request = {"format": ROOT_FORMAT, "packages": wanted}
+    selected = sorted({*packages, *SYSTEM_PACKAGES})
+    request = {"format": ROOT_FORMAT, "packages": selected}
     with hold_lock(cache / f"{name}-{suite}.lock"):
         if not debian_packages.is_complete(tree, request):
             debian_packages.check_tools()
-            archives = debian_packages.fetch_archives(name, wanted, suite, cache, say)
+            archives = debian_packages.fetch_archives(name, selected, suite, cache, say)
             part = tree.with_name(f"{tree.name}.part")
             for old in (part, tree):
                 if old.exists():
@@ -89,9 +89,9 @@ def _unpack_root(root: Path, archives: Sequence[Path]) -> None:
         (root / folder).symlink_to(f"usr/{folder}")
     for archive in archives:
         _unpack_archive(root, archive)
-    for needless in debian_packages.EXCLUDED_FOLDERS:
-        shutil.rmtree(root / needless, ignore_errors=True)
-    # What the installation scripts of these packages would do.
+    for excluded in debian_packages.EXCLUDED_FOLDERS:
+        shutil.rmtree(root / excluded, ignore_errors=True)
+    # The installation scripts of these packages would do the same.
     for file in ("passwd", "group"):
         shutil.copy(root / f"usr/share/base-passwd/{file}.master", root / "etc" / file)
     (root / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
@@ -109,10 +109,10 @@ def _unpack_archive(root: Path, archive: Path) -> None:
     with subprocess.Popen(
         ["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE
     ) as packed:
-        done = subprocess.run(tar, stdin=packed.stdout, check=False, capture_output=True)
-    if done.returncode or packed.returncode:
+        result = subprocess.run(tar, stdin=packed.stdout, check=False, capture_output=True)
+    if result.returncode or packed.returncode:
         raise TestbedError(
-            f"cannot be unpacked: {os.fsdecode(done.stderr).strip()}",
+            f"cannot be unpacked: {os.fsdecode(result.stderr).strip()}",
             where=archive.name,
             hint="Check the free disk space, then repeat.",
         )

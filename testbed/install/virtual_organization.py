@@ -98,11 +98,11 @@ class VirtualOrganization:
         command = [str(self.program), "-quiet", "-rfc", "-newformat"]
         command += [word for name, value in options.items() for word in (f"-{name}", str(value))]
         command += ["-pastac", f"{hours + 1}:00"] if expired else []
-        for one in attributes:
-            role = "" if "/Role=" in one else "/Role=NULL"
-            command += ["-fqan", f"{one}{role}/Capability=NULL"]
+        for attribute in attributes:
+            role = "" if "/Role=" in attribute else "/Role=NULL"
+            command += ["-fqan", f"{attribute}{role}/Capability=NULL"]
         subprocess.run(command, check=True, capture_output=True, text=True)
-        made = x509.load_pem_x509_certificate(proxy.read_bytes())
-        found = made.extensions.get_extension_for_oid(_ATTRIBUTES_OID).value
-        assert isinstance(found, x509.UnrecognizedExtension)
-        return found
+        signed_proxy = x509.load_pem_x509_certificate(proxy.read_bytes())
+        extension = signed_proxy.extensions.get_extension_for_oid(_ATTRIBUTES_OID).value
+        assert isinstance(extension, x509.UnrecognizedExtension)
+        return extension

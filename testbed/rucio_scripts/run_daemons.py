@@ -76,13 +76,15 @@ class DuplicateFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.said: dict[tuple[str, str], float] = {}
+        self.accepted_at: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Accept a record if its message is new."""
-        now, what = time.monotonic(), (record.name, record.getMessage())
-        self.said = {key: at for key, at in self.said.items() if now - at < REPEAT_LOG_S}
-        return self.said.setdefault(what, now) == now
+        now, message = time.monotonic(), (record.name, record.getMessage())
+        self.accepted_at = {
+            key: at for key, at in self.accepted_at.items() if now - at < REPEAT_LOG_S
+        }
+        return self.accepted_at.setdefault(message, now) == now
 
 
 def main() -> None:

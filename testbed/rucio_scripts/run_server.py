@@ -55,41 +55,41 @@ def fill_database(setup: dict[str, Any]) -> None:
     util.create_base_vo()
     util.create_root_account()
     with db_session(DatabaseOperationType.WRITE) as session:
-        ids = {one["name"]: add_storage(one, session) for one in setup["storages"]}
+        ids = {item["name"]: add_storage(item, session) for item in setup["storages"]}
         for source, target, far in setup["distances"]:
             distance.add_distance(ids[source], ids[target], far, session=session)
-        for one in setup["accounts"]:
-            add_account(one, ids, session)
+        for item in setup["accounts"]:
+            add_account(item, ids, session)
 
 
-def add_storage(one: dict[str, Any], session: Any) -> str:
+def add_storage(storage: dict[str, Any], session: Any) -> str:
     """Add an RSE and return its id."""
-    rse_id = str(rse.add_rse(one["name"], rse_type=RSEType[one["type"]], session=session))
-    for key, value in one["attributes"].items():
+    rse_id = str(rse.add_rse(storage["name"], rse_type=RSEType[storage["type"]], session=session))
+    for key, value in storage["attributes"].items():
         rse.add_rse_attribute(rse_id, key, value, session=session)
-    for protocol in one["protocols"]:
+    for protocol in storage["protocols"]:
         rse.add_protocol(rse_id, protocol, session=session)
     root = InternalAccount("root")
     account_limit.set_local_account_limit(root, rse_id, UNLIMITED, session=session)
     return rse_id
 
 
-def add_account(one: dict[str, Any], ids: dict[str, str], session: Any) -> None:
+def add_account(entry: dict[str, Any], ids: dict[str, str], session: Any) -> None:
     """Add an account with its identities, scopes, attributes and quotas."""
-    account = InternalAccount(one["name"])
-    accounts.add_account(account, AccountType[one["type"]], one["email"], session=session)
-    for kind_name, key in one["identities"].items():
+    account = InternalAccount(entry["name"])
+    accounts.add_account(account, AccountType[entry["type"]], entry["email"], session=session)
+    for kind_name, key in entry["identities"].items():
         kind = IdentityType[kind_name]
-        password = one["password"] if kind is IdentityType.USERPASS else None
-        identity.add_identity(key, kind, one["email"], password, session=session)
+        password = entry["password"] if kind is IdentityType.USERPASS else None
+        identity.add_identity(key, kind, entry["email"], password, session=session)
         identity.add_account_identity(
-            key, kind, account, one["email"], default=True, session=session
+            key, kind, account, entry["email"], default=True, session=session
         )
-    for name in one["scopes"]:
+    for name in entry["scopes"]:
         scope.add_scope(InternalScope(name), account, session=session)
-    for key, value in one["attributes"].items():
+    for key, value in entry["attributes"].items():
         accounts.add_account_attribute(account, key, value, session=session)
-    for storage, size in one["quotas"].items():
+    for storage, size in entry["quotas"].items():
         account_limit.set_local_account_limit(account, ids[storage], size, session=session)
 
 

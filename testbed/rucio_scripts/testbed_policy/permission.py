@@ -20,8 +20,8 @@ def has_permission(issuer: Any, action: str, kwargs: dict[str, Any], session: An
     if issuer.external == "root":
         return None
     if action in ("del_rule", "update_rule"):
-        own = rule.get_rule(kwargs["rule_id"], session=session)["account"] == issuer
-        return bool(own) and "account" not in kwargs.get("options", {})
+        is_owner = rule.get_rule(kwargs["rule_id"], session=session)["account"] == issuer
+        return bool(is_owner) and "account" not in kwargs.get("options", {})
     if action == "add_replicas":
         limit = account_limit.get_local_account_limit(issuer, session, kwargs["rse_id"])
         return bool(limit)
