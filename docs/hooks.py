@@ -214,13 +214,13 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: ob
         return
     menu = {name for name in _pages(config.nav) if "/" not in name} - {page.file.src_uri}
     readme = README.read_text(encoding="utf-8")
-    for place, named in (
+    for document, listed_pages in (
         ("docs/index.md", set(re.findall(r"\]\(([\w-]+\.md)\)", markdown))),
         ("README.md", set(re.findall(r"\]\(docs/([\w-]+\.md)\)", readme))),
     ):
-        if different := menu ^ named:
+        if different := menu ^ listed_pages:
             raise PluginError(
-                f"{place} and the menu do not both name {', '.join(sorted(different))}"
+                f"{document} and the menu do not both name {', '.join(sorted(different))}"
             )
 
 

@@ -153,7 +153,7 @@ class _DatasetRewriter:
     def rewrite(self, name: str) -> Manifest:
         """Write, measure and verify all files."""
         facts = [self._rewrite_file(file) for file in self._source.files]
-        left_out = {key: why for fact in facts for key, why in fact["left_out"].items()}
+        left_out = {key: reason for fact in facts for key, reason in fact["left_out"].items()}
         files, content = self._measure_files()
         before = self._hash_values(
             "Reading the values of the source", self._home, self._source.files
@@ -174,7 +174,7 @@ class _DatasetRewriter:
             "leaves_covered": len(after.leaves),
             "leaves_uncovered": list(after.uncovered),
             "objects_compared": objects,
-            "branches_left_out": [f"{key}: {why}" for key, why in sorted(left_out.items())],
+            "branches_left_out": [f"{key}: {reason}" for key, reason in sorted(left_out.items())],
             "objects_left_out": facts[0]["others"],
             **content,
             "treehammer": __version__,

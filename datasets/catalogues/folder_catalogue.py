@@ -168,8 +168,8 @@ class FolderCatalogue:
                     problems += dataset_verification.find_checksum_mismatches(
                         file, folder / file.name, advance
                     )
-        made = manifest.origin.get("kind") in MADE_KINDS
-        if made and not problems:
+        is_made = manifest.origin.get("kind") in MADE_KINDS
+        if is_made and not problems:
             problems += dataset_verification.find_spec_mismatch(manifest)
         if problems:
             raise DatasetError(
@@ -226,17 +226,17 @@ class FolderCatalogue:
             with self._staging_folder(plan.name, plan.size) as folder:
                 path = folder / plan.file_name
                 with bars(f"Making {plan.name} (events)", plan.entries) as step:
-                    made = self.run_writer(path, partial(write, path, step))
+                    writer_facts = self.run_writer(path, partial(write, path, step))
                 with byte_progress(bars, f"Checking {plan.name}", path.stat().st_size) as advance:
                     content = digest_file(path, advance)
-                dataset_verification.check_pinned_checksum(plan, content, made)
+                dataset_verification.check_pinned_checksum(plan, content, writer_facts)
                 (layout,) = layout_measurement.measure_layouts([path], software, tree=plan.tree)
                 origin = {
                     "kind": MERGED if isinstance(plan, merged_spec.MergedSpec) else GENERATED,
                     "description": plan.description,
                     "spec_sha256": plan.text_hash,
                     "root_requested": software.request,
-                    **made,
+                    **writer_facts,
                     "treehammer": __version__,
                 }
                 files = (describe_file(plan.file_name, content, layout),)

@@ -71,8 +71,8 @@ def open_client(settings: Settings, login: RucioLogin, messages: ClientMessages)
             if login.auth_type == OIDC:  # signed in with: rucio whoami
                 tokens: tuple[str | None, str, str, str] = super()._get_auth_tokens()
                 return tokens
-            who = f"{self.auth_host} {self.vo} {self.account} {login}"
-            key = hashlib.sha256(who.encode()).hexdigest()[:16]
+            identity = f"{self.auth_host} {self.vo} {self.account} {login}"
+            key = hashlib.sha256(identity.encode()).hexdigest()[:16]
             folder = settings.rucio_dir / "tokens"
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             return None, str(folder / f"{key}.expiry"), str(folder / key), str(folder)

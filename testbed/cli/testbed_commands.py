@@ -167,8 +167,8 @@ def up(
     began = time.monotonic()
     with on_interrupt("treehammer testbed down removes it" if keep else "nothing of it is left"):
         changed = lifecycle.bring_up(box, build_components(box), _print_progress, keep=keep)
-    took = f" after {time.monotonic() - began:.1f} s" if changed else " already"
-    click.echo(f"testbed {name} is up{took}, with {pluralize(sites, 'site')}")
+    duration = f" after {time.monotonic() - began:.1f} s" if changed else " already"
+    click.echo(f"testbed {name} is up{duration}, with {pluralize(sites, 'site')}")
     click.echo(f"sites file: {sites_file_path(box)}")
     for account, config in rucio_client_configs(box).items():
         click.echo(f"Rucio as {account}: export RUCIO_CONFIG={config}")

@@ -393,10 +393,10 @@ class CondorPool(Component):
             ids=".".join(map(str, pool.workspace.user or ())),
         )
 
-    def _create_token(self, who: str, *limits: str) -> str:
+    def _create_token(self, user: str, *limits: str) -> str:
         pool = self.pool
         program = str(pool.release_root / "usr/bin/condor_token_create")
-        command = [program, "-identity", f"{who}@{pool.domain}", "-key", "POOL", *limits]
+        command = [program, "-identity", f"{user}@{pool.domain}", "-key", "POOL", *limits]
         done = subprocess.run(
             [*mount_namespace.daemon_wrapper_command(pool.workspace), *command],
             env=pool.daemon_env,
@@ -406,7 +406,7 @@ class CondorPool(Component):
             text=True,
         )
         if done.returncode:
-            raise TestbedError(f"no token for {who}: {done.stderr.strip()}", where=pool.name)
+            raise TestbedError(f"no token for {user}: {done.stderr.strip()}", where=pool.name)
         return done.stdout
 
     def daemons(self) -> Sequence[DaemonSpec]:

@@ -116,9 +116,9 @@ class DatabaseServer(Component):
             passwords,
             f"{LISTEN_ADDRESS}:{self.port}:{RESULTS_DATABASE}:{RESULTS_OWNER}:{password}\n",
         )
-        how = {"sslmode": "verify-full", "sslrootcert": ca, "passfile": passwords}
+        options = {"sslmode": "verify-full", "sslrootcert": ca, "passfile": passwords}
         address = f"postgresql://{RESULTS_OWNER}@{LISTEN_ADDRESS}:{self.port}/{RESULTS_DATABASE}"
-        write_secret(database_url_file(self.box), f"{address}?{urlencode(how, safe='/')}\n")
+        write_secret(database_url_file(self.box), f"{address}?{urlencode(options, safe='/')}\n")
 
     @property
     def rucio_database_url(self) -> str:

@@ -137,8 +137,8 @@ def corrupt_file(path: Path) -> None:
     before = path.stat()
     with path.open("r+b") as stream:
         stream.seek(max(0, before.st_size // 2 - DAMAGED_BYTES // 2))
-        where = stream.tell()
-        bytes_ = stream.read(DAMAGED_BYTES)
-        stream.seek(where)
-        stream.write(bytes(byte ^ 0xFF for byte in bytes_))
+        offset = stream.tell()
+        content = stream.read(DAMAGED_BYTES)
+        stream.seek(offset)
+        stream.write(bytes(byte ^ 0xFF for byte in content))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))

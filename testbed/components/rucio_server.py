@@ -88,12 +88,12 @@ ACCOUNTS = {
 }
 
 
-def rucio_client_config(box: Workspace, account: str, way: str = PASSWORD) -> Path:
+def rucio_client_config(box: Workspace, account: str, method: str = PASSWORD) -> Path:
     """Return the RUCIO_CONFIG of an account, the administrator's included.
 
     Users have one for each way to authenticate, such as :data:`CERTIFICATE`.
     """
-    return _client_folder(box) / f"{account}{way}.cfg"
+    return _client_folder(box) / f"{account}{method}.cfg"
 
 
 def rucio_token_file(box: Workspace, account: str) -> Path:
@@ -247,8 +247,8 @@ class RucioServer(Component):
         write_rucio_token(self.issuer, token, account, _PROXY_LIFETIME_S)
         self._write_client(account, TOKEN, "oidc")
 
-    def _write_client(self, account: str, way: str, auth_type: str, **options: object) -> None:
-        path = rucio_client_config(self.box, account, way)
+    def _write_client(self, account: str, method: str, auth_type: str, **options: object) -> None:
+        path = rucio_client_config(self.box, account, method)
         text = render_template(
             "rucio-client.cfg.j2",
             path=path,

@@ -333,8 +333,8 @@ class XrootdStorage(Component):
 
     def round_trip_ms(self, site: str) -> int:
         """Return the round-trip time to a site's storage in ms."""
-        far = self._profile_of(site).distance
-        return int(far.rtt_ms) if far else 0
+        distance = self._profile_of(site).distance
+        return int(distance.rtt_ms) if distance else 0
 
     @property
     def all_ports(self) -> set[int]:

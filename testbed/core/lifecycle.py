@@ -105,14 +105,14 @@ def is_running(box: Workspace, say: ProgressCallback) -> bool:
         say(f"restarting: {', '.join(dead)} had ended")
         return False
     if state.options != box.options:
-        more = [", a second pool"] * state.second_pool + [", Rucio"] * state.rucio
-        more += [", a database"] * state.database
-        more += [f", {state.secure_sites} of them secure"] * bool(state.secure_sites)
-        more += [", ARC"] * state.arc
-        more += [f", door {door} of {suite}" for door, suite in state.channels]
+        features = [", a second pool"] * state.second_pool + [", Rucio"] * state.rucio
+        features += [", a database"] * state.database
+        features += [f", {state.secure_sites} of them secure"] * bool(state.secure_sites)
+        features += [", ARC"] * state.arc
+        features += [f", door {door} of {suite}" for door, suite in state.channels]
         raise TestbedError(
             f"is up already, with {len(state.sites)} sites of "
-            f"{pluralize(state.slots, 'slot')}{''.join(more)} and ROOT "
+            f"{pluralize(state.slots, 'slot')}{''.join(features)} and ROOT "
             f"{', '.join(state.releases)}",
             where=f"testbed {box.name}",
             hint=f"Take it down first (treehammer testbed down --name {box.name}), "
@@ -209,10 +209,10 @@ def _require_running(box: Workspace, daemons: Sequence[RunningDaemon]) -> None:
             raise _daemon_failure(box, daemon.name, "ended while the testbed was starting")
 
 
-def _daemon_failure(box: Workspace, name: str, what: str) -> TestbedError:
+def _daemon_failure(box: Workspace, name: str, reason: str) -> TestbedError:
     """Build an error with the end of the daemon's log, which is removed with the testbed."""
     lines = read_last_lines(daemon_log_path(box, name), LOG_LINES)
-    return TestbedError("\n  ".join([what, *lines]), where=f"{box.name}: {name}")
+    return TestbedError("\n  ".join([reason, *lines]), where=f"{box.name}: {name}")
 
 
 def list_daemons(state: WorkspaceState) -> list[dict[str, Any]]:

@@ -34,10 +34,10 @@ class CertificateAuthority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._valid = days * _DAY
-        made = self._certificate_builder(self._name, self._key).add_extension(
+        builder = self._certificate_builder(self._name, self._key).add_extension(
             x509.BasicConstraints(ca=True, path_length=0), critical=True
         )
-        made = made.add_extension(
+        builder = builder.add_extension(
             x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
         )
         usage = x509.KeyUsage(
@@ -51,8 +51,8 @@ class CertificateAuthority:
             encipher_only=False,
             decipher_only=False,
         )
-        made = made.add_extension(usage, critical=True)
-        signed = made.sign(self._key, hashes.SHA256())
+        builder = builder.add_extension(usage, critical=True)
+        signed = builder.sign(self._key, hashes.SHA256())
         self.ca.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
     def issue_server_certificate(
@@ -68,20 +68,20 @@ class CertificateAuthority:
             else ec.generate_private_key(ec.SECP256R1())
         )
         names = x509.SubjectAlternativeName([_subject_alternative_name(name)])
-        made = self._certificate_builder(
+        builder = self._certificate_builder(
             x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key
         )
-        made = made.add_extension(names, critical=False)
-        made = made.add_extension(
+        builder = builder.add_extension(names, critical=False)
+        builder = builder.add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
             critical=False,
         )
         # Attribute certificates of VOMS refer to it.
-        made = made.add_extension(
+        builder = builder.add_extension(
             x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
         )
         certificate, private = self.folder / f"{name}.pem", self.folder / f"{name}.key"
-        signed = made.sign(self._key, hashes.SHA256())
+        signed = builder.sign(self._key, hashes.SHA256())
         certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         private.touch(mode=0o600)
         private.chmod(0o600)  # independent of the umask and of the mode of an older file

@@ -173,8 +173,8 @@ def _run_command(command: Sequence[str], env: Mapping[str, str] | None, text: st
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         # The output repeats the statement after the reason, with its password.
-        why = [line for line in lines if "FATAL:" in line] or lines
-        raise TestbedError(f"PostgreSQL does not work here: {' '.join(why)}")
+        reason_lines = [line for line in lines if "FATAL:" in line] or lines
+        raise TestbedError(f"PostgreSQL does not work here: {' '.join(reason_lines)}")
 
 
 class PostgresServer:
@@ -267,12 +267,12 @@ class PostgresServer:
         """Create an empty database."""
         from psycopg import sql
 
-        how = sql.SQL("CREATE DATABASE {} ENCODING {} TEMPLATE template0").format(
+        statement = sql.SQL("CREATE DATABASE {} ENCODING {} TEMPLATE template0").format(
             sql.Identifier(name), sql.Literal(encoding)
         )
         if encoding != "UTF8":
-            how += sql.SQL(" LOCALE_PROVIDER libc LOCALE 'C'")
-        self.execute(how)
+            statement += sql.SQL(" LOCALE_PROVIDER libc LOCALE 'C'")
+        self.execute(statement)
 
     def drop_database(self, name: str) -> None:
         """Drop a database, closing its connections."""

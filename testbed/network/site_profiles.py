@@ -39,8 +39,10 @@ class SiteProfile:
     @property
     def labels(self) -> tuple[str, ...]:
         """Labels of the site."""
-        more = [word for word, has in (("http", self.http), ("two-doors", self.cache)) if has]
-        return (self.kind, *more)
+        extra_labels = [
+            word for word, has in (("http", self.http), ("two-doors", self.cache)) if has
+        ]
+        return (self.kind, *extra_labels)
 
 
 MEDIUM_DISTANCE = NetworkDistance(rtt_ms=8.0, rate_mbit=1000.0)

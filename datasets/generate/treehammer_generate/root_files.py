@@ -97,9 +97,9 @@ def list_objects(file: Any) -> list[FileObject]:
     """List the trees and RNTuples of a file, sorted, each in its newest cycle."""
     newest: dict[tuple[str, str], FileObject] = {}
     for item in _walk_folder(file, ""):
-        place = (item.folder, item.path)
-        if place not in newest or newest[place].key.GetCycle() < item.key.GetCycle():
-            newest[place] = item
+        key = (item.folder, item.path)
+        if key not in newest or newest[key].key.GetCycle() < item.key.GetCycle():
+            newest[key] = item
     return sorted(newest.values(), key=lambda item: (item.path, item.folder))
 
 
