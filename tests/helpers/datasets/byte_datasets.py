@@ -25,8 +25,8 @@ def write_dataset(root: Path, name: str, contents: Mapping[str, bytes]) -> Manif
     files = []
     for file, content in contents.items():
         (folder / file).write_bytes(content)
-        found = digest_file(folder / file)
-        files.append(ManifestFile(file, found.size, found.adler32, found.sha256, LAYOUT))
+        digest = digest_file(folder / file)
+        files.append(ManifestFile(file, digest.size, digest.adler32, digest.sha256, LAYOUT))
     manifest = Manifest(name, tuple(files), {"kind": "added", "description": ""})
     (folder / MANIFEST_NAME).write_text(manifest.to_json())
     return manifest

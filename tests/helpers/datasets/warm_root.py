@@ -33,9 +33,9 @@ class WarmScript:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end and return the exit code."""
         self._answers.settimeout(timeout)
-        found = self._receive()
-        assert found is not None
-        return found
+        code = self._receive()
+        assert code is not None
+        return code
 
     def kill(self) -> None:
         """Kill the script unless it has ended."""
@@ -68,14 +68,14 @@ class WarmRoot:
     """
 
     def __init__(self, python: str, env: Mapping[str, str], dataset_scripts: str = "") -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        words = [python, "-W", "ignore", str(SERVER), str(theirs.fileno())]
-        with theirs:
+        self._socket, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        words = [python, "-W", "ignore", str(SERVER), str(server_end.fileno())]
+        with server_end:
             self._process = subprocess.Popen(
                 [*words, dataset_scripts] if dataset_scripts else words,
                 env=dict(env),
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[server_end.fileno()],
             )
 
     def start(
@@ -94,8 +94,8 @@ class WarmRoot:
         """Run a script or ``-m module`` with its arguments; return exit code and output."""
         log = folder / "output.log"
         words = [str(word) for word in command]
-        with log.open("wb") as output, open(os.devnull, "rb") as nothing:
-            streams = [nothing.fileno(), output.fileno(), output.fileno()]
+        with log.open("wb") as output, open(os.devnull, "rb") as null:
+            streams = [null.fileno(), output.fileno(), output.fileno()]
             self.start(words, env=env, folder=folder, streams=streams)
         code = WarmScript(self._socket, None, None).wait()
         return code, log.read_text(errors="replace")
@@ -104,16 +104,16 @@ class WarmRoot:
         self, arguments: Sequence[str], env: Mapping[str, str], stderr: IO[Any]
     ) -> WarmScript:
         """Start a script with pipes of text for its input and output."""
-        with ExitStack() as theirs:
-            source, ours_in = os.pipe()
-            ours_out, sink = os.pipe()
+        with ExitStack() as server_ends:
+            source, stdin_end = os.pipe()
+            stdout_end, sink = os.pipe()
             for end in (source, sink):
-                theirs.callback(os.close, end)
+                server_ends.callback(os.close, end)
             streams = [source, sink, stderr.fileno()]
             self.start(arguments, env=env, folder=Path.cwd(), streams=streams)
         stdin, stdout = (
             os.fdopen(end, mode, encoding="utf-8")
-            for end, mode in ((ours_in, "w"), (ours_out, "r"))
+            for end, mode in ((stdin_end, "w"), (stdout_end, "r"))
         )
         return WarmScript(self._socket, stdin, stdout)
 

@@ -51,8 +51,8 @@ def pool_from_sites_file(grid: Grid, second: bool = False, **changes: Any) -> HT
     """Return a pool of a testbed as in its sites file."""
     env = grid.second.client_env if second else grid.env
     name = "second" if second else "first"
-    known = {"submit_dir": grid.submit_dir, "config": Path(env["CONDOR_CONFIG"])}
-    return HTCondorPool(name, **known | changes)
+    defaults = {"submit_dir": grid.submit_dir, "config": Path(env["CONDOR_CONFIG"])}
+    return HTCondorPool(name, **defaults | changes)
 
 
 class CondorJobs:
@@ -89,14 +89,14 @@ class CondorJobs:
 
     def submit(self, jobs: Iterable[JobDescription]) -> Mapping[str, str]:
         """Queue jobs of this campaign and return job id -> batch id."""
-        found = self.batch.submit(self.campaign, list(jobs))
-        self.ids |= found
-        return found
+        batch_ids = self.batch.submit(self.campaign, list(jobs))
+        self.ids |= batch_ids
+        return batch_ids
 
     def statuses(self) -> dict[str, JobStatus]:
         """Return job id -> status of all submitted jobs."""
-        found = self.batch.query(self.ids.values())
-        return {job_id: found[batch_id] for job_id, batch_id in self.ids.items()}
+        by_batch_id = self.batch.query(self.ids.values())
+        return {job_id: by_batch_id[batch_id] for job_id, batch_id in self.ids.items()}
 
     def wait_until(
         self,
@@ -106,15 +106,17 @@ class CondorJobs:
     ) -> dict[str, JobStatus]:
         """Query until the statuses fulfill a condition."""
         end = time.monotonic() + patience_s
-        while not condition(found := self.statuses()):
-            assert time.monotonic() < end, f"not true after {patience_s} s: {description}\n{found}"
+        while not condition(statuses := self.statuses()):
+            assert time.monotonic() < end, (
+                f"not true after {patience_s} s: {description}\n{statuses}"
+            )
             time.sleep(0.3)
-        return found
+        return statuses
 
     def wait_until_final(self, patience_s: float = 90) -> dict[str, JobStatus]:
         """Wait until all jobs are final."""
         return self.wait_until(
-            lambda found: all(status.state.is_final for status in found.values()),
+            lambda statuses: all(status.state.is_final for status in statuses.values()),
             "all jobs have ended",
             patience_s,
         )
@@ -122,9 +124,9 @@ class CondorJobs:
     def wait_until_running(self, *job_ids: str) -> dict[str, JobStatus]:
         """Wait until these jobs run."""
 
-        def execute(found: Mapping[str, JobStatus]) -> bool:
+        def execute(statuses: Mapping[str, JobStatus]) -> bool:
             return all(
-                found[job_id].state is JobState.RUNNING and found[job_id].attempts
+                statuses[job_id].state is JobState.RUNNING and statuses[job_id].attempts
                 for job_id in job_ids
             )
 
@@ -132,13 +134,15 @@ class CondorJobs:
 
     def queued_ads(self) -> list[Mapping[str, Any]]:
         """Return the job and cluster ads of the campaign in the queue."""
-        wanted = ["ClusterId", "ProcId", "TreehammerJob", "TreehammerSubmission"]
+        attributes = ["ClusterId", "ProcId", "TreehammerJob", "TreehammerSubmission"]
 
         def query(schedd: Any) -> list[Mapping[str, Any]]:
             with configured_bindings(self.batch.pool) as htcondor:
                 options = htcondor.QueryOpts.IncludeClusterAd
-                mine = f'TreehammerCampaign == "{self.campaign}"'
-                return [dict(ad.items()) for ad in schedd.query(mine, wanted, opts=options)]
+                constraint = f'TreehammerCampaign == "{self.campaign}"'
+                return [
+                    dict(ad.items()) for ad in schedd.query(constraint, attributes, opts=options)
+                ]
 
         return self.batch.connection.query_schedd(query)
 

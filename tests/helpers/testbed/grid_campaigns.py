@@ -62,7 +62,13 @@ class GridCampaigns:
     def query_database(self, columns: str, where: str = "1") -> list[tuple[Any, ...]]:
         """Query the database file directly."""
         tables = " join ".join(
-            ["measurement", *(f"{one.name} on {one.name}.id = {one.key}" for one in DIMENSIONS)]
+            [
+                "measurement",
+                *(
+                    f"{dimension.name} on {dimension.name}.id = {dimension.key}"
+                    for dimension in DIMENSIONS
+                ),
+            ]
         )
         with closing(sqlite3.connect(self.folder / "results.db")) as database:
             return database.execute(f"select {columns} from {tables} where {where}").fetchall()

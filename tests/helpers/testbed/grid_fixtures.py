@@ -129,8 +129,8 @@ class Grid:
 
     def starter_pids(self, site: str) -> list[int]:
         """List the pids of the starters of a site's jobs."""
-        below = psutil.Process(self.startd_pid(site)).children()
-        return [one.pid for one in below if one.name() == "condor_starter"]
+        children = psutil.Process(self.startd_pid(site)).children()
+        return [child.pid for child in children if child.name() == "condor_starter"]
 
     def _startd_processes(self, site: str) -> list[int]:
         ends = ["-local-name", site]
@@ -140,13 +140,13 @@ class Grid:
         state = workspace.read_state(self.box.folder)
         assert state is not None
         (master,) = [daemon.pid for daemon in state.daemons if daemon.name == self.pool.name]
-        found = []
+        pids = []
         for process in psutil.Process(master).children():
             with suppress(psutil.Error):
                 words = process.cmdline()
                 if words and chosen(words):
-                    found.append(process.pid)
-        return found
+                    pids.append(process.pid)
+        return pids
 
     def kill_startd(self, site: str, *, with_jobs: bool = True) -> None:
         """Kill a site's startd, by default with its jobs, as when a machine fails.
@@ -154,8 +154,8 @@ class Grid:
         The master restarts it within seconds; see :meth:`wait_until`.
         """
         pid = self.startd_pid(site)
-        below = psutil.Process(pid).children(recursive=True) if with_jobs else []
-        for victim in (pid, *(one.pid for one in below)):
+        children = psutil.Process(pid).children(recursive=True) if with_jobs else []
+        for victim in (pid, *(child.pid for child in children)):
             _kill_process(victim)
 
     def kill_schedd(self) -> None:

@@ -67,13 +67,16 @@ class Generator:
         rows: list[Row] = json.loads((self.folder / "result.json").read_text())["operations"]
         assert find_operation_problems(rows) == []
         for step in {row["step"] for row in rows}:
-            own = [row for row in rows if row["step"] == step]
-            late, due = (sum(row[name] for row in own) for name in ("late", "scheduled"))
-            assert len({row["generator_limited"] for row in own}) == 1
+            step_rows = [row for row in rows if row["step"] == step]
+            late, due = (sum(row[name] for row in step_rows) for name in ("late", "scheduled"))
+            assert len({row["generator_limited"] for row in step_rows}) == 1
             # Readers open their files before the first step, which is not judged.
-            if not own[0]["generator_limited"]:
-                assert own[0]["generator_cpu"] < MAX_CPU * self.cores
-                assert "open" in {row["operation"] for row in own} or late <= due * MAX_LATE_SHARE
+            if not step_rows[0]["generator_limited"]:
+                assert step_rows[0]["generator_cpu"] < MAX_CPU * self.cores
+                assert (
+                    "open" in {row["operation"] for row in step_rows}
+                    or late <= due * MAX_LATE_SHARE
+                )
         return rows
 
     def read_figures(self) -> dict[str, float]:
@@ -98,8 +101,8 @@ def find_area(storage: XrootdStorage, door: str, tmp_path: Path) -> str:
     """Return the writable area of a door of the first site."""
     if door == "file":
         return f"{tmp_path}/area"
-    (found,) = [one for one in storage.doors("SITE_A") if one.name == door]
-    return found.writable_url
+    (match,) = [candidate for candidate in storage.doors("SITE_A") if candidate.name == door]
+    return match.writable_url
 
 
 def list_area(storage: XrootdStorage, door: str, tmp_path: Path) -> list[Path]:
@@ -111,5 +114,5 @@ def list_area(storage: XrootdStorage, door: str, tmp_path: Path) -> list[Path]:
 def find_url(storage: XrootdStorage, door: str) -> str:
     if door == "file":
         return str(storage_folder(storage.box, "SITE_A") / DATASET_FOLDER.lstrip("/") / "data")
-    prefixes = {one.name: one.prefix for one in storage.doors("SITE_A")}
+    prefixes = {candidate.name: candidate.prefix for candidate in storage.doors("SITE_A")}
     return f"{prefixes[door]}/data"

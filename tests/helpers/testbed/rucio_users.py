@@ -78,16 +78,16 @@ def wait_for_rule(
 ) -> dict[str, Any]:
     """Wait until a rule is in one of the states and return the rule."""
     end = time.monotonic() + patience_s
-    while (found := client.get_replication_rule(rule))["state"] not in states:
-        assert time.monotonic() < end, f"{found['state']} after {patience_s:.0f} s: {found}"
+    while (current := client.get_replication_rule(rule))["state"] not in states:
+        assert time.monotonic() < end, f"{current['state']} after {patience_s:.0f} s: {current}"
         time.sleep(0.5)
-    return dict(found)
+    return dict(current)
 
 
 def list_pfns(client: Any, did: dict[str, str], site: str, scheme: str = "root") -> dict[str, str]:
     """Map the name of each file to its PFN at a site."""
-    found = client.list_replicas([did], schemes=[scheme], rse_expression=f"site={site}")
-    return {row["name"]: pfn for row in found for pfn in row["pfns"]}
+    replicas = client.list_replicas([did], schemes=[scheme], rse_expression=f"site={site}")
+    return {row["name"]: pfn for row in replicas for pfn in row["pfns"]}
 
 
 class RucioUser:
@@ -132,31 +132,31 @@ class RucioUser:
 
     def run_datasets(self, *words: str, code: int = 0) -> str:
         """Run a command of ``datasets`` with an expected exit code; return its output."""
-        left, printed, said = self.invoke_datasets(*words)
-        assert left == code, printed + said
+        exit_code, printed, errors = self.invoke_datasets(*words)
+        assert exit_code == code, printed + errors
         return printed
 
     def refused_message(self, *words: str, code: int) -> str:
         """Run a command of ``datasets`` that fails; return its message."""
-        left, printed, said = self.invoke_datasets(*words)
-        assert left == code, printed + said
-        return said
+        exit_code, printed, errors = self.invoke_datasets(*words)
+        assert exit_code == code, printed + errors
+        return errors
 
     def datasets_rows(self, *words: str, code: int = 0) -> list[dict[str, Any]]:
         """Run a command of ``datasets`` with JSON output; return its rows."""
-        found: list[dict[str, Any]] = json.loads(self.run_datasets(*words, "--json", code=code))
-        return found
+        rows: list[dict[str, Any]] = json.loads(self.run_datasets(*words, "--json", code=code))
+        return rows
 
     def replica_states(
         self, name: str, *words: str, where: str = "treehammer=True", code: int = 0
     ) -> dict[str, str]:
         """Map each site to the worst state of the dataset's replicas there."""
         rows = self.datasets_rows("verify", name, "--sites", where, *words, code=code)
-        found: dict[str, str] = {}
+        worst_states: dict[str, str] = {}
         for row in rows:
-            if found.get(row["site"], "good") == "good":
-                found[row["site"]] = row["state"]
-        return found
+            if worst_states.get(row["site"], "good") == "good":
+                worst_states[row["site"]] = row["state"]
+        return worst_states
 
     def own_rules(self, name: str) -> tuple[ReplicationRule, ...]:
         """List the user's own rules for a dataset."""

@@ -55,8 +55,8 @@ class SecureDoors:
 
     def environment(self, token: Path | None = None) -> dict[str, str]:
         """Return the variables of a user with these authorities and a token."""
-        found = {"X509_CERT_DIR": str(self.part.certificates)}
-        return found if token is None else {**found, "BEARER_TOKEN_FILE": str(token)}
+        variables = {"X509_CERT_DIR": str(self.part.certificates)}
+        return variables if token is None else {**variables, "BEARER_TOKEN_FILE": str(token)}
 
 
 @pytest.fixture(scope="session")

@@ -29,11 +29,11 @@ class TracedStorage(XrootdStorage):
         path = self.folder / name / "xrootd.cfg"
         path.write_text(f"{path.read_text()}xrootd.trace emsg login request response\n")
 
-    def _daemon_spec(self, program: str, name: str, place: NetworkLocation) -> DaemonSpec:
-        found = super()._daemon_spec(program, name, place)
+    def _daemon_spec(self, program: str, name: str, location: NetworkLocation) -> DaemonSpec:
+        spec = super()._daemon_spec(program, name, location)
         log = self.folder / name / f"{program}.log"
         # Only a log file has times with microseconds.
-        return replace(found, command=[*found.command, "-l", str(log), "-z"])
+        return replace(spec, command=[*spec.command, "-l", str(log), "-z"])
 
 
 @contextmanager

@@ -39,8 +39,8 @@ def _start(folder: Path, spec_file: Path, **options: Any) -> subprocess.Popen[st
 def _until(condition: Callable[[], Any], what: str) -> Any:
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        if found := condition():
-            return found
+        if value := condition():
+            return value
         time.sleep(0.05)
     pytest.fail(f"waited {PATIENCE_S} s for {what}")
 

@@ -109,8 +109,8 @@ def test_own_dictionaries_and_modules_are_loaded_first(
     catalogue = FolderCatalogue(own_settings.datasets_dir)
     library = folder / "libHit.so"
     for name in ("few", "many"):
-        found = catalogue.add(name, [folder / f"{name}.root"], request, libraries=[library])
-        assert found.origin["libraries"] == ["libHit.so"]
+        manifest = catalogue.add(name, [folder / f"{name}.root"], request, libraries=[library])
+        assert manifest.origin["libraries"] == ["libHit.so"]
     for name, text in (("test.toml", TEST), ("prepare.py", PREPARE), ("read.py", READ)):
         (folder / name).write_text(text)
     CliRunner().invoke(submit, [str(folder), "--wait"], obj=own_settings)

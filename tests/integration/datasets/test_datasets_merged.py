@@ -74,42 +74,42 @@ def catalogue(
     plan: MergedSpec, source: Path, software: Software, tmp_path_factory: pytest.TempPathFactory
 ) -> FolderCatalogue:
     """Return a catalogue with the dataset, for tests that only read it."""
-    found = FolderCatalogue(tmp_path_factory.mktemp("made") / "all")
-    found.make(plan, software("6.40.00"), source=source.parent)
-    return found
+    catalogue_with_all = FolderCatalogue(tmp_path_factory.mktemp("made") / "all")
+    catalogue_with_all.make(plan, software("6.40.00"), source=source.parent)
+    return catalogue_with_all
 
 
 def _arrays(path: str | Path, tree: str = "events") -> dict[str, np.ndarray[Any, Any]]:
     with uproot.open(path) as file:
-        found: dict[str, np.ndarray[Any, Any]] = file[tree].arrays(library="np")
-    return found
+        arrays: dict[str, np.ndarray[Any, Any]] = file[tree].arrays(library="np")
+    return arrays
 
 
 def test_copies_equal_source_up_to_stated_bits(
     catalogue: FolderCatalogue, plan: MergedSpec, source: Path
 ) -> None:
     (file,) = catalogue.files(plan.name)
-    ours, theirs = _arrays(file.url), _arrays(source)
-    assert set(ours) == set(theirs)
+    copies, originals = _arrays(file.url), _arrays(source)
+    assert set(copies) == set(originals)
     for name in ("event", "flag"):
-        assert np.array_equal(ours[name], np.tile(theirs[name], plan.copies))
+        assert np.array_equal(copies[name], np.tile(originals[name], plan.copies))
     for name, word, mantissa in (
         ("pt", np.uint32, 23),
         ("mass", np.uint64, 52),
         ("special", np.uint32, 23),
         ("cut", np.uint32, 23),
     ):
-        before = np.tile(theirs[name].view(word), plan.copies)
-        after = ours[name].view(word)
+        before = np.tile(originals[name].view(word), plan.copies)
+        after = copies[name].view(word)
         changed = before ^ after
         assert not np.any(changed >> word(mantissa - KEPT)), name
         # The first copy equals the source; nearly all values of the others differ.
         assert not np.any(changed[:EVENTS])
-        plain = np.isfinite(np.tile(theirs[name], plan.copies)) & (before << word(1) != 0)
+        plain = np.isfinite(np.tile(originals[name], plan.copies)) & (before << word(1) != 0)
         assert not np.any(changed[~plain])
         few = 0.2 if name == "cut" else 0.01
         assert np.mean(changed[EVENTS:][plain[EVENTS:]] == 0) < few
-    assert not np.any(ours["cut"].view(np.uint32) & np.uint32(0x1FFF))
+    assert not np.any(copies["cut"].view(np.uint32) & np.uint32(0x1FFF))
 
 
 def test_layout_matches_spec_and_manifest_records_source(
@@ -135,27 +135,27 @@ def test_layout_matches_spec_and_manifest_records_source(
 def test_show_compares_file_with_dataset(
     catalogue: FolderCatalogue, plan: MergedSpec, source: Path, settings: Settings
 ) -> None:
-    ours = replace(settings, cache_dir=catalogue.root.parent)
+    own_settings = replace(settings, cache_dir=catalogue.root.parent)
     (catalogue.root.parent / "datasets").symlink_to(catalogue.root)
     (catalogue.root.parent / "software").symlink_to(settings.software_dir)
     command = [plan.name, "--compare", str(source)]
-    shown = CliRunner().invoke(show, [*command, "--json"], obj=ours)
-    made, origin, beside = json.loads(shown.stdout)
+    result = CliRunner().invoke(show, [*command, "--json"], obj=own_settings)
+    made, origin, beside = json.loads(result.stdout)
     assert (made["entries"], origin["entries"], beside["entries"]) == (1800, EVENTS, EVENTS)
     assert origin["basket_zipped_bytes_median"] == beside["basket_zipped_bytes_median"]
-    assert "events a cluster" in CliRunner().invoke(show, command, obj=ours).stdout
+    assert "events a cluster" in CliRunner().invoke(show, command, obj=own_settings).stdout
 
 
 def test_merged_files_are_reproducible_across_releases(
     catalogue: FolderCatalogue, plan: MergedSpec, source: Path, software: Software, tmp_path: Path
 ) -> None:
-    other = FolderCatalogue(tmp_path / "elsewhere")
-    made = other.make(plan, software("6.38.00"), source=source)
+    other_catalogue = FolderCatalogue(tmp_path / "elsewhere")
+    made = other_catalogue.make(plan, software("6.38.00"), source=source)
     assert made.files == catalogue.manifest(plan.name).files
-    again = other.make(
+    reseeded = other_catalogue.make(
         replace(plan, seed=6), software("6.40.00"), source=source, replace_existing=True
     )
-    assert again.files != made.files
+    assert reseeded.files != made.files
 
 
 def test_wrong_source_is_refused(
@@ -210,10 +210,10 @@ def test_copies_of_experiment_files_compress_like_source(
         replace(plan, kept_bits=23), software("6.40.00"), source=shared_data, replace_existing=True
     )
     source = noisy.origin["source"]["layout"]
-    wanted = source["unzipped_bytes"] / source["zipped_bytes"]
+    source_ratio = source["unzipped_bytes"] / source["zipped_bytes"]
     ratio, repeated = noisy.files[0].layout.ratio, plain.files[0].layout.ratio
     # Without noise the copies would compress much better than real data.
-    assert abs(np.log(ratio / wanted)) < 0.25
+    assert abs(np.log(ratio / source_ratio)) < 0.25
     assert ratio < 0.9 * repeated
     assert noisy.files[0].layout.branches == full.source.branches
     assert noisy.origin["branches_left_out"] == []
@@ -238,9 +238,9 @@ def test_single_copy_reads_like_source_in_new_process(
     for release in ("6.38.00", "6.40.00"):
         root = software(release)
         # Each process knows only the classes that its file describes.
-        expected, found = (
+        expected, actual = (
             compute_value_checksum(file, full.tree, root, tmp_path, warm_dataset_roots)
             for file in (find_source(full, shared_data), made)
         )
-        assert found.events == entries
-        assert found == expected
+        assert actual.events == entries
+        assert actual == expected

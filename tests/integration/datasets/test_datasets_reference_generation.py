@@ -66,8 +66,8 @@ def _file(catalogue: FolderCatalogue) -> Path:
 
 
 def test_runs_and_releases_write_identical_bytes(first: FolderCatalogue, make: Make) -> None:
-    again, older = make("again", "6.40.00"), make("older and elsewhere", "6.38.00")
-    assert _file(again).read_bytes() == _file(first).read_bytes()
+    repeated, older = make("again", "6.40.00"), make("older and elsewhere", "6.38.00")
+    assert _file(repeated).read_bytes() == _file(first).read_bytes()
     assert _manifest(older).origin["root"] == "6.38.00"
     assert _manifest(older).hash == _manifest(first).hash
     assert _manifest(older).files == _manifest(first).files

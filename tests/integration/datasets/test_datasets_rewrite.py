@@ -35,17 +35,17 @@ def catalogue(
     tmp_path_factory: pytest.TempPathFactory, tiny: generated_spec.GeneratedSpec, software: Software
 ) -> FolderCatalogue:
     """Return a catalogue with ``tiny`` and ``awkward``: two files with the tree in a folder."""
-    found = FolderCatalogue(tmp_path_factory.mktemp("anew"))
+    with_datasets = FolderCatalogue(tmp_path_factory.mktemp("anew"))
     root = software("6.40.00")
-    found.make(tiny, root)
+    with_datasets.make(tiny, root)
     folder = tmp_path_factory.mktemp("awkward")
     setup = softwares.setup_software(root, os.environ, root_process.KIT_FOLDER)
     paths = [folder / "one.root", folder / "two.root"]
     command = [*setup.build_command("python", str(AWKWARD)), str(paths[0])]
     subprocess.run(command, env=dict(setup.env), check=True, capture_output=True)
     paths[1].write_bytes(paths[0].read_bytes())
-    found.add("awkward", paths, root, tree="deep/events")
-    return found
+    with_datasets.add("awkward", paths, root, tree="deep/events")
+    return with_datasets
 
 
 @pytest.fixture(scope="module")
@@ -100,13 +100,13 @@ def test_rewrite_changes_compression_and_clusters_only(
     assert layout.basket_zipped_bytes.count > before.basket_zipped_bytes.count
     assert made.origin["value_checksum"] == made.origin["value_checksum_of_source"]
     assert made.origin["leaves_covered"] == layout.branches
-    ours, theirs = _file(catalogue, "lz4"), _file(catalogue, "tiny")
-    with uproot.open(ours) as one, uproot.open(theirs) as other:
-        assert one.file.compression.__class__.__name__ == "LZ4"
-        assert one["events"]["event"].compression.level == 4
-        values = one["events"].arrays(library="np"), other["events"].arrays(library="np")
-        for name, found in values[1].items():
-            assert all(np.array_equal(a, b) for a, b in zip(values[0][name], found, strict=True))
+    rewritten_path, source_path = _file(catalogue, "lz4"), _file(catalogue, "tiny")
+    with uproot.open(rewritten_path) as rewritten, uproot.open(source_path) as original:
+        assert rewritten.file.compression.__class__.__name__ == "LZ4"
+        assert rewritten["events"]["event"].compression.level == 4
+        values = rewritten["events"].arrays(library="np"), original["events"].arrays(library="np")
+        for name, expected in values[1].items():
+            assert all(np.array_equal(a, b) for a, b in zip(values[0][name], expected, strict=True))
     # The bytes depend only on the options and the release.
     assert (
         make(

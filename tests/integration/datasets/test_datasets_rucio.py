@@ -92,9 +92,9 @@ def test_repeated_place_only_extends_lifetimes(hammer: RucioUser, placed: str) -
     before = {rule.id: rule for rule in hammer.own_rules(placed)}
     assert {rule.expression for rule in before.values()} == {f"{site}_DATA" for site in SITES}
     hammer.run_datasets("place", placed, "--sites", "SITE_A,SITE_B", "--lifetime", "3d")
-    again = {rule.id: rule for rule in hammer.own_rules(placed)}
-    assert set(again) == set(before)
-    ends = sorted(rule.expires_at - time.time() for rule in again.values() if rule.expires_at)
+    after = {rule.id: rule for rule in hammer.own_rules(placed)}
+    assert set(after) == set(before)
+    ends = sorted(rule.expires_at - time.time() for rule in after.values() if rule.expires_at)
     assert [round(seconds / 86_400) for seconds in ends] == [2, 3, 3]
 
 
@@ -103,19 +103,22 @@ def test_plan_needs_no_local_files(hammer: RucioUser, placed: str, tmp_path: Pat
     catalogue = RucioCatalogue(elsewhere.settings)
     manifest = FolderCatalogue(hammer.datasets).manifest(placed)
     assert catalogue.manifest(placed) == manifest
-    found = catalogue.replicas(placed, "root", ["SITE_A", "SITE_C"])
-    assert [(one.site, one.file) for one in found] == [
+    replicas = catalogue.replicas(placed, "root", ["SITE_A", "SITE_C"])
+    assert [(replica.site, replica.file) for replica in replicas] == [
         (site, file.name) for site in ("SITE_A", "SITE_C") for file in manifest.files
     ]
     assert catalogue.replicas(placed, "root", ["NOWHERE"]) == ()
-    assert all(one.url.endswith(one.path) and one.path.startswith("hctest/") for one in found)
+    assert all(
+        replica.url.endswith(replica.path) and replica.path.startswith("hctest/")
+        for replica in replicas
+    )
     assert elsewhere.replica_states(placed) == dict.fromkeys(SITES, "good")
 
 
 def test_name_with_other_content_is_refused(guest: RucioUser, placed: str) -> None:
     write_dataset(guest.datasets, placed, some())
-    said = guest.refused_message("place", placed, "--sites", "SITE_A", code=2)
-    assert "has other files than the dataset here" in said
+    message = guest.refused_message("place", placed, "--sites", "SITE_A", code=2)
+    assert "has other files than the dataset here" in message
 
 
 def test_names_follow_templates_that_the_server_accepts(hammer: RucioUser) -> None:
@@ -132,8 +135,8 @@ def test_names_follow_templates_that_the_server_accepts(hammer: RucioUser) -> No
         key = setting.removeprefix("TREEHAMMER_").lower()
         assert f"{key}: Rucio does not accept the name" in message
         with rucio_users.rucio_client(hammer.grid, "hammer") as client:
-            found = client.list_dids("hctest", {"name": "*patterned*"}, did_type="all")
-            assert not list(found)
+            dids = client.list_dids("hctest", {"name": "*patterned*"}, did_type="all")
+            assert not list(dids)
     hammer.run_datasets("place", "patterned", "--sites", "SITE_A")
     with rucio_users.rucio_client(hammer.grid, "hammer") as client:
         listed = {row["name"] for row in client.list_files("hctest", "set.patterned")}
@@ -162,13 +165,13 @@ def test_file_with_md5_only_is_compared_by_it(hammer: RucioUser) -> None:
 def test_corrupted_replica_is_detected_and_repaired(hammer: RucioUser, placed: str) -> None:
     replica_files.corrupt_file(on_disk(hammer.grid, "SITE_B", f"{placed}.one.root"))
     words = ("verify", placed, "--sites", "site=SITE_B", "--full", "--declare")
-    found = {row["file"]: row for row in hammer.datasets_rows(*words, code=1)}
-    assert {name: row["state"] for name, row in found.items()} == {
+    rows = {row["file"]: row for row in hammer.datasets_rows(*words, code=1)}
+    assert {name: row["state"] for name, row in rows.items()} == {
         "one.root": "corrupt",
         "two.root": "good",
     }
-    assert found["one.root"]["wrong_reads"] == 2
-    assert found["one.root"]["declared"] == "declared bad: Rucio replaces it"
+    assert rows["one.root"]["wrong_reads"] == 2
+    assert rows["one.root"]["declared"] == "declared bad: Rucio replaces it"
 
     verify = ("verify", placed, "--sites", ALL, "--full")
     hammer.grid.wait_until(lambda: hammer.invoke_datasets(*verify)[0] == 0, "it is repaired", 120)
@@ -191,8 +194,8 @@ def test_replica_missing_on_storage_is_refused(hammer: RucioUser) -> None:
     write_dataset(hammer.datasets, "pretended-b", some(1000))
     hammer.run_datasets("place", "pretended-b", "--sites", "SITE_A,SITE_B")
     on_disk(hammer.grid, "SITE_B", "pretended-b.one.root").unlink()
-    found = hammer.replica_states("pretended-b", where="site=SITE_A|site=SITE_B", code=1)
-    assert found == {"SITE_A": "good", "SITE_B": "missing"}
+    states = hammer.replica_states("pretended-b", where="site=SITE_A|site=SITE_B", code=1)
+    assert states == {"SITE_A": "good", "SITE_B": "missing"}
     words = ("verify", "pretended-b", "--sites", "site=SITE_B", "--full", "--declare")
     assert not any(row["declared"] for row in hammer.datasets_rows(*words, code=1))
 
@@ -201,13 +204,13 @@ def test_dead_site_does_not_block_other_replicas(hammer: RucioUser) -> None:
     write_dataset(hammer.datasets, "not-at-b-b", some(1000))
     words = ("place", "not-at-b-b", "--sites", "all", "--timeout", "5s")
     with daemon_stopped(hammer.grid, "xrootd-SITE_B"):
-        found = {row["site"]: row for row in hammer.datasets_rows(*words, code=4)}
-        assert {site: row["state"] for site, row in found.items()} == {
+        rows = {row["site"]: row for row in hammer.datasets_rows(*words, code=4)}
+        assert {site: row["state"] for site, row in rows.items()} == {
             "SITE_A": "complete",
             "SITE_B": "stuck",
             "SITE_C": "complete",
         }
-        assert "onnection" in found["SITE_B"]["reason"]
+        assert "onnection" in rows["SITE_B"]["reason"]
         assert hammer.replica_states("not-at-b-b", code=1)["SITE_B"] != "good"
     hammer.datasets_rows("place", "not-at-b-b", "--sites", "all", "--timeout", "90s")
     assert hammer.replica_states("not-at-b-b") == dict.fromkeys(SITES, "good")
@@ -217,8 +220,8 @@ def test_missing_quota_prevents_writing(guest: RucioUser) -> None:
     write_dataset(guest.datasets, "too-much", some(2_000_000))
     guest.environ["TREEHAMMER_RUCIO_SCOPE"] = "user.guest"
     try:
-        said = guest.refused_message("place", "too-much", "--sites", "SITE_A", code=4)
-        assert "the account's quota has no room" in said
+        message = guest.refused_message("place", "too-much", "--sites", "SITE_A", code=4)
+        assert "the account's quota has no room" in message
         assert not RucioCatalogue(guest.settings).has("too-much")
     finally:
         guest.environ["TREEHAMMER_RUCIO_SCOPE"] = "hctest"
@@ -253,8 +256,8 @@ def test_only_own_rules_are_withdrawn(hammer: RucioUser, guest: RucioUser, place
 
 def test_tapes_are_never_selected(hammer: RucioUser) -> None:
     write_dataset(hammer.datasets, "no-tape", some(10))
-    said = hammer.refused_message("place", "no-tape", "--sites", "rse=SITE_A_TAPE", code=2)
-    assert "no storage on disk" in said
+    message = hammer.refused_message("place", "no-tape", "--sites", "rse=SITE_A_TAPE", code=2)
+    assert "no storage on disk" in message
 
 
 def test_interrupted_place_is_resumed(hammer: RucioUser) -> None:
@@ -267,14 +270,14 @@ def test_interrupted_place_is_resumed(hammer: RucioUser) -> None:
         text=True,
     )
     with rucio_users.rucio_client(hammer.grid, "hammer") as client:
-        wanted = {"name": "interrupted"}
+        filters = {"name": "interrupted"}
         hammer.grid.wait_until(
-            lambda: list(client.list_dids("hctest", wanted, did_type="all")), "it has begun"
+            lambda: list(client.list_dids("hctest", filters, did_type="all")), "it has begun"
         )
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode in (0, 130)
-    assert "Traceback" not in said
+    assert "Traceback" not in errors
     rows = hammer.datasets_rows("place", "interrupted", "--sites", "all")
     assert {row["state"] for row in rows} == {"complete"}
     assert hammer.replica_states("interrupted", "--full") == dict.fromkeys(SITES, "good")

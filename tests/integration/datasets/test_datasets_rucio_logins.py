@@ -48,9 +48,9 @@ def make_user(grid: Grid, home: Path, way: str, **environ: str) -> RucioUser:
 
 def refuse(user: RucioUser, *parts: str) -> str:
     """Return the message of a refused login, which has all parts."""
-    said = user.refused_message("verify", "any", "--sites", "site=SITE_A", code=2)
-    assert [part for part in parts if part not in said] == [], said
-    return said
+    message = user.refused_message("verify", "any", "--sites", "site=SITE_A", code=2)
+    assert [part for part in parts if part not in message] == [], message
+    return message
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,10 @@ def test_credential_of_another_account_is_refused(
     if way == CERTIFICATE:
         environ["RUCIO_CLIENT_KEY"] = str(folder / "guest-key.pem")
     user = make_user(rucio_grid, tmp_path, way, **environ)
-    said = refuse(user, f"{CREDENTIALS[way]}={folder / files[way]}: Rucio does not let hammer in")
-    assert ("it is of account guest" if way == TOKEN else "subject to the account") in said
+    message = refuse(
+        user, f"{CREDENTIALS[way]}={folder / files[way]}: Rucio does not let hammer in"
+    )
+    assert ("it is of account guest" if way == TOKEN else "subject to the account") in message
 
 
 def test_password_is_refused_with_its_file(rucio_grid: Grid, tmp_path: Path) -> None:
@@ -95,8 +97,8 @@ def test_token_without_scope_is_refused(rucio_grid: Grid, tmp_path: Path) -> Non
     issuer, path = load_rucio_issuer(rucio_grid.box), tmp_path / "token"
     write_rucio_token(issuer, path, "hammer", 900, scope="storage.read:/")
     user = make_user(rucio_grid, tmp_path, TOKEN, BEARER_TOKEN_FILE=str(path))
-    said = refuse(user, "accept audience and scope", "scope = storage.read:/", "sub = hammer")
-    assert path.read_text().strip() not in said
+    message = refuse(user, "accept audience and scope", "scope = storage.read:/", "sub = hammer")
+    assert path.read_text().strip() not in message
 
 
 def test_sign_in_is_never_started(

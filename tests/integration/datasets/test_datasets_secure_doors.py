@@ -51,18 +51,18 @@ def test_every_door_is_ok_for_check_and_verification(secure: SecureDoors) -> Non
     site = Site(SITE, "local", tuple(secure.doors.values()))
     target = ProbeTarget("set/data.bin", len(CONTENT))
     results = probe_sites([site], target, config.load_settings())
-    assert {(one.check, one.result) for one in results} == {
+    assert {(probe.check, probe.result) for probe in results} == {
         (f"door {name}", "ok") for name in DOOR_NAMES
     }
-    remedies = {one.check: one.remedy for one in results}
+    remedies = {probe.check: probe.remedy for probe in results}
     assert not remedies["door roots"]
     assert "Stage the files" in remedies["door https"]
     file = ManifestFile("data.bin", len(CONTENT), ADLER32, "0" * 64, RAW_LAYOUT)
     for door in site.doors:
         url = door.file_url("set", "data.bin")
         assert check_by_stat(ExpectedReplica(SITE, door.name, file, url)).is_good, url
-        seen = doors.read_file(url, len(CONTENT))
-        assert (seen.size, seen.adler32) == (len(CONTENT), ADLER32)
+        observation = doors.read_file(url, len(CONTENT))
+        assert (observation.size, observation.adler32) == (len(CONTENT), ADLER32)
 
 
 def test_davs_is_https(secure: SecureDoors) -> None:
@@ -148,12 +148,12 @@ def test_voms_attributes_decide_about_reading_and_writing(
     monkeypatch.delenv("BEARER_TOKEN_FILE")
     door, source = secure.doors[name], tmp_path / "source"
     source.write_bytes(CONTENT)
-    found = (
+    observations = (
         doors.stat_file(door.file_url("set", "data.bin")),
         doors.stat_file(door.file_url(RESTRICTED_FOLDER, "data.bin")),
         doors.write_file(source, door.file_url("set", f"written-by-{holder}-at-{name}")),
     )
-    assert tuple(one.failure for one in found) == failures
+    assert tuple(observation.failure for observation in observations) == failures
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_check_reports_the_proxy(
         tmp_path / "proxy", "/testers", "/testers/calibration", expired=expired
     )
     site = Site(SITE, "local", (), submit={"x509userproxy": str(path)})
-    (found,) = probe_credentials([site], {})
-    assert (found.site, found.result) == (SITE, "failed" if expired else "ok")
-    assert expected in found.finding
-    assert found.finding.startswith("/CN=alice, ")
+    (probe,) = probe_credentials([site], {})
+    assert (probe.site, probe.result) == (SITE, "failed" if expired else "ok")
+    assert expected in probe.finding
+    assert probe.finding.startswith("/CN=alice, ")

@@ -47,10 +47,10 @@ PATIENCE_S = 60.0
 class Brought:
     """A testbed with only a database, started by its command."""
 
-    def __init__(self, box: Workspace, parts: list[Component], said: str) -> None:
+    def __init__(self, box: Workspace, parts: list[Component], output: str) -> None:
         self.box = box
         self.parts = parts
-        self.said = said
+        self.output = output
         self.url = database_server.database_url_file(box).read_text().strip()
         (self.part,) = (part for part in parts if isinstance(part, database_server.DatabaseServer))
 
@@ -89,8 +89,8 @@ def brought() -> Iterator[Brought]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(testbed_commands, "build_components", lambda _: parts)
         try:
-            said = verb("up", "--name", NAME, "--sites", "1", "--with-database").stdout
-            yield Brought(box, parts, said)
+            output = verb("up", "--name", NAME, "--sites", "1", "--with-database").stdout
+            yield Brought(box, parts, output)
         finally:
             lifecycle.take_down(box, parts, print)
 
@@ -124,8 +124,8 @@ class Running(subprocess.Popen[str]):
     """A command that may still run."""
 
     def communicated(self) -> subprocess.CompletedProcess[str]:
-        said, _ = self.communicate(timeout=PATIENCE_S)
-        return subprocess.CompletedProcess(self.args, self.returncode, said)
+        output, _ = self.communicate(timeout=PATIENCE_S)
+        return subprocess.CompletedProcess(self.args, self.returncode, output)
 
 
 @pytest.fixture
@@ -134,26 +134,26 @@ def user(tmp_path: Path) -> User:
 
 
 def test_up_prints_url_without_password(brought: Brought) -> None:
-    (line,) = [line for line in brought.said.splitlines() if "TREEHAMMER_DATABASE" in line]
+    (line,) = [line for line in brought.output.splitlines() if "TREEHAMMER_DATABASE" in line]
     _, _, typed = line.partition(": ")
     assert shlex.split(typed) == ["export", f"TREEHAMMER_DATABASE={brought.url}"]
-    assert brought.password not in brought.said
-    again = verb("up", "--name", NAME, "--sites", "1", "--with-database").stdout
-    assert "already" in again
-    assert line in again
+    assert brought.password not in brought.output
+    repeated = verb("up", "--name", NAME, "--sites", "1", "--with-database").stdout
+    assert "already" in repeated
+    assert line in repeated
 
 
 def test_password_file_is_private(brought: Brought) -> None:
     folder = database_server.database_url_file(brought.box).parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "passwords").stat().st_mode) == 0o600
-    said = [
+    command_lines = [
         Path(f"/proc/{pid}/cmdline").read_bytes()
         for pid in process_control.find_processes(brought.box.folder)
     ]
-    assert said
+    assert command_lines
     log = lifecycle.daemon_log_path(brought.box, database_server.DAEMON_NAME).read_bytes()
-    assert not [text for text in [*said, log] if brought.password.encode() in text]
+    assert not [text for text in [*command_lines, log] if brought.password.encode() in text]
 
 
 def test_database_is_listed_with_one_port(brought: Brought) -> None:

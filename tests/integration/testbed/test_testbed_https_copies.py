@@ -55,9 +55,9 @@ def copy_file(
     while transfers.find_job(job)["job_state"] in ("SUBMITTED", "ACTIVE"):
         assert time.monotonic() < until
         time.sleep(0.05)
-    found = transfers.find_job(job)
-    assert not any(token and token in json.dumps(found) for token in tokens)
-    return found["files"][0], url
+    status = transfers.find_job(job)
+    assert not any(token and token in json.dumps(status) for token in tokens)
+    return status["files"][0], url
 
 
 def write_token(secure: SecureDoors, folder: Path, scope: str, lifetime_s: float = 900.0) -> str:

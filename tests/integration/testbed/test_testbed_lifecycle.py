@@ -186,12 +186,12 @@ def test_hidden_job_ends_with_testbed(box: Workspace) -> None:
     grid.run_condor_command("condor_submit", str(folder / "job.sub"))
 
     def sleepers() -> list[int]:
-        found = []
+        pids = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 if process.cmdline() == ["sleep", "654"]:
-                    found.append(process.pid)
-        return found
+                    pids.append(process.pid)
+        return pids
 
     grid.wait_until(sleepers, "the job hides")
     assert down(box)

@@ -96,19 +96,19 @@ def test_results_have_their_own_database(rucio_grid: Grid) -> None:
 
 
 def test_rule_copies_between_sites(rucio_grid: Grid, hammer: Any, placed: Placed) -> None:
-    wanted = {path.name: adler32(path) for path in placed.files}
+    checksums = {path.name: adler32(path) for path in placed.files}
     for site in SITES:
-        found = rucio_users.list_pfns(hammer, placed.did, site)
+        pfns = rucio_users.list_pfns(hammer, placed.did, site)
         on_disk = {
             name.rpartition("/")[2]: adler32(
                 replica_files.path_behind_url(rucio_grid.box, site, pfn)
             )
-            for name, pfn in found.items()
+            for name, pfn in pfns.items()
         }
-        assert on_disk == wanted
-        for pfn in found.values():  # what the door itself says
-            said = xrdfs(rucio_grid, pfn, "query", "checksum").split()
-            assert int(said[1], 16) in wanted.values()
+        assert on_disk == checksums
+        for pfn in pfns.values():  # what the door itself says
+            answer = xrdfs(rucio_grid, pfn, "query", "checksum").split()
+            assert int(answer[1], 16) in checksums.values()
 
 
 def test_distant_sites_copy_between_each_other(
@@ -146,10 +146,10 @@ def test_rule_copies_over_several_hops(rucio_grid: Grid, tmp_path: Path) -> None
         (name,) = (row["name"] for row in hammer.list_files(**did))
         places = rucio_users.list_pfns(hammer, did, "SITE_C")
         (replica,) = hammer.list_replicas([{"scope": "hctest", "name": name}])
-    wanted = adler32(tmp_path / "file-0.bin")
+    checksum = adler32(tmp_path / "file-0.bin")
     (pfn,) = places.values()
     path = replica_files.path_behind_url(rucio_grid.box, "SITE_C", pfn)
-    assert adler32(path) == wanted
+    assert adler32(path) == checksum
     # The copy on the way is a replica, which Rucio removes later.
     assert {rse_name(site) for site in SITES} == replica["rses"].keys()
 
@@ -160,17 +160,17 @@ def test_pinned_name_leads_to_sites_copy(rucio_grid: Grid, hammer: Any, placed: 
         door = next(door for door in storage.doors(site) if door.name == "rucio-pinned")
         assert door.rse == rse_name(site)
         pfn = next(iter(rucio_users.list_pfns(hammer, placed.did, site).values()))
-        own, _, below = pfn.removeprefix("root://").partition(f"/{RUCIO_FOLDER}/")
+        server, _, below = pfn.removeprefix("root://").partition(f"/{RUCIO_FOLDER}/")
         pinned = f"{door.prefix}/{below}"
         assert f"{SITE_ALIAS_FOLDER}/{site}/" in pinned
-        assert own.rpartition(":")[2] in xrdfs(rucio_grid, pinned, "locate")
+        assert server.rpartition(":")[2] in xrdfs(rucio_grid, pinned, "locate")
         assert f"Size:   {SIZE}" in xrdfs(rucio_grid, pinned, "stat")
 
 
 def test_http_site_is_readable_by_rucio_url(hammer: Any, placed: Placed) -> None:
-    found = rucio_users.list_pfns(hammer, placed.did, "SITE_B", "http")
-    assert {len(urllib.request.urlopen(url).read()) for url in found.values()} == {SIZE}
-    assert len(found) == len(placed.files)
+    urls = rucio_users.list_pfns(hammer, placed.did, "SITE_B", "http")
+    assert {len(urllib.request.urlopen(url).read()) for url in urls.values()} == {SIZE}
+    assert len(urls) == len(placed.files)
     assert not rucio_users.list_pfns(hammer, placed.did, "SITE_A", "http")
 
 
@@ -195,11 +195,11 @@ def test_rule_recovers_after_dead_site(rucio_grid: Grid, hammer: Any, tmp_path: 
     did = rucio_users.upload_files(hammer, files_in(tmp_path, 1), "SITE_A", "not-at-b")
     with fault_injection.stop_daemon(rucio_grid.box, rucio_grid.parts, "xrootd-SITE_B"):
         rule = rucio_users.add_rule(hammer, did, "treehammer=True", len(SITES))
-        found = rucio_users.wait_for_rule(hammer, rule, "STUCK")
-        assert found["locks_ok_cnt"] == 2
-        told = str(hammer.examine_replication_rule(rule))
-        assert "SITE_B_DATA" in told
-        assert "Connection error" in told
+        stuck_rule = rucio_users.wait_for_rule(hammer, rule, "STUCK")
+        assert stuck_rule["locks_ok_cnt"] == 2
+        explanation = str(hammer.examine_replication_rule(rule))
+        assert "SITE_B_DATA" in explanation
+        assert "Connection error" in explanation
     # Rucio itself would try again after two hours.
     hammer.update_replication_rule(rule, {"boost_rule": True})
     rucio_users.wait_for_rule(hammer, rule, "OK")
@@ -252,8 +252,8 @@ def is_gone(client: Any, rule: str) -> bool:
 
 def test_passwords_are_private(rucio_grid: Grid) -> None:
     for account in (rucio_server.ADMIN_ACCOUNT, *rucio_server.ACCOUNTS):
-        found = rucio_server.rucio_client_config(rucio_grid.box, account).stat()
-        assert (stat.S_IMODE(found.st_mode), found.st_uid) == (0o600, os.getuid())
+        status = rucio_server.rucio_client_config(rucio_grid.box, account).stat()
+        assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o600, os.getuid())
 
 
 def test_server_restart_keeps_state(rucio_grid: Grid, hammer: Any, placed: Placed) -> None:

@@ -98,19 +98,19 @@ def sites(grid: Grid) -> dict[str, Site]:
 
 
 def door(grid: Grid, site: str, name: str) -> Door:
-    found = sites(grid)[site].find_door(name)
-    assert found is not None
-    return found
+    match = sites(grid)[site].find_door(name)
+    assert match is not None
+    return match
 
 
-def address(one: Door) -> tuple[str, int]:
-    host, _, port = one.prefix.split("/")[2].rpartition(":")
+def address(door: Door) -> tuple[str, int]:
+    host, _, port = door.prefix.split("/")[2].rpartition(":")
     return host, int(port)
 
 
-def xrdfs(grid: Grid, one: Door, *words: str, patience_s: float = 20.0) -> bytes | None:
+def xrdfs(grid: Grid, door: Door, *words: str, patience_s: float = 20.0) -> bytes | None:
     """Output of an XRootD client command at a door; None on failure or timeout."""
-    host, port = address(one)
+    host, port = address(door)
     try:
         done = subprocess.run(
             [
@@ -128,10 +128,10 @@ def xrdfs(grid: Grid, one: Door, *words: str, patience_s: float = 20.0) -> bytes
     return None if done.returncode else done.stdout
 
 
-def round_trip(one: Door) -> float:
+def round_trip(door: Door) -> float:
     """Shortest of several round trips to an XRootD server, in ms."""
     times = []
-    with socket.create_connection(address(one), timeout=10) as talk:
+    with socket.create_connection(address(door), timeout=10) as talk:
         talk.sendall(struct.pack(">5i", 0, 0, 0, 4, 2012))
         assert len(talk.recv(100)) == 16
         for _ in range(6):
@@ -143,23 +143,23 @@ def round_trip(one: Door) -> float:
 
 
 def test_sites_file_describes_sites(grid: Grid) -> None:
-    found = sites(grid)
+    sites_by_name = sites(grid)
 
-    doors = {name: [one.name for one in site.doors] for name, site in found.items()}
+    doors = {name: [door.name for door in site.doors] for name, site in sites_by_name.items()}
     assert doors == {
         "SITE_A": ["root", "cache", "pinned", "federation"],
         "SITE_B": ["root", "http", "pinned", "federation"],
         "SITE_C": ["root", "http", "pinned", "federation"],
         "POOL2_SITE": ["root", "cache", "pinned", "federation"],
     }
-    assert [site.labels[0] for site in found.values()] == [
+    assert [site.labels[0] for site in sites_by_name.values()] == [
         "near",
         "near",
         "distant",
         "grid-universe",
     ]
-    assert found["POOL2_SITE"].grid_resource == grid.grid_resource
-    assert all(site.doors[0].version.startswith("5.") for site in found.values())
+    assert sites_by_name["POOL2_SITE"].grid_resource == grid.grid_resource
+    assert all(site.doors[0].version.startswith("5.") for site in sites_by_name.values())
 
 
 def test_distant_site_has_round_trip(grid: Grid) -> None:
@@ -171,9 +171,9 @@ def test_distant_site_has_round_trip(grid: Grid) -> None:
 
 def test_servers_listen_on_this_machine_only(grid: Grid) -> None:
     listed = subprocess.run(["ss", "-Hltn"], capture_output=True, text=True, check=True).stdout
-    ours = {address(one)[1] for site in sites(grid).values() for one in site.doors}
-    heard = [line.split()[3] for line in listed.splitlines()]
-    hosts = {text.rpartition(":")[0] for text in heard if int(text.rpartition(":")[2]) in ours}
+    ports = {address(door)[1] for site in sites(grid).values() for door in site.doors}
+    listening = [line.split()[3] for line in listed.splitlines()]
+    hosts = {text.rpartition(":")[0] for text in listening if int(text.rpartition(":")[2]) in ports}
     assert hosts
     assert all(host.startswith(("127.", "198.18.")) for host in hosts)
 
@@ -190,24 +190,26 @@ def test_http_delivers_same_bytes(placed: Grid, tiny_catalogue: FolderCatalogue)
 def test_storage_remembers_checksum_after_corruption(
     placed: Grid, tiny_catalogue: FolderCatalogue
 ) -> None:
-    one = door(placed, "SITE_C", "root")
+    main_door = door(placed, "SITE_C", "root")
     replica = replica_files.replica_path(placed.box, "SITE_C", "tiny", FILE)
     right = f"adler32 {zlib.adler32(replica.read_bytes()):08x}"
 
-    def said() -> str:
-        answer = xrdfs(placed, one, "query", "checksum", f"{DATASET_FOLDER}/tiny/{FILE}")
+    def query_checksum() -> str:
+        answer = xrdfs(placed, main_door, "query", "checksum", f"{DATASET_FOLDER}/tiny/{FILE}")
         assert answer is not None
         return answer.decode().strip()
 
-    assert said() == right
+    assert query_checksum() == right
     replica_files.corrupt_file(replica)
-    assert said() == right  # XRootD remembers it as long as the time of change is the same
+    assert (
+        query_checksum() == right
+    )  # XRootD remembers it as long as the time of change is the same
     assert replica_files.place_dataset("tiny", tiny_catalogue, placed.box) == {
         "SITE_A": 0,
         "SITE_B": 0,
         "SITE_C": 1,
     }
-    assert said() == right
+    assert query_checksum() == right
 
 
 def test_federation_finds_replica(placed: Grid) -> None:
@@ -232,24 +234,24 @@ def test_federation_finds_replica(placed: Grid) -> None:
 
 
 def test_suspended_door_times_out(placed: Grid) -> None:
-    one = door(placed, "SITE_B", "root")
+    main_door = door(placed, "SITE_B", "root")
     with fault_injection.suspend_daemon(placed.box, "xrootd-SITE_B"):
-        assert xrdfs(placed, one, "stat", DATASET_FOLDER, patience_s=3) is None
-    assert xrdfs(placed, one, "stat", DATASET_FOLDER)
+        assert xrdfs(placed, main_door, "stat", DATASET_FOLDER, patience_s=3) is None
+    assert xrdfs(placed, main_door, "stat", DATASET_FOLDER)
 
 
 def test_full_cache_still_serves_file(placed: Grid, tiny_catalogue: FolderCatalogue) -> None:
     if placed.box.user is None:
         pytest.skip("only root gives a daemon a small disk")
     cached = placed.box.folder / "xrootd" / "SITE_A-cache" / "cached"
-    one = door(placed, "SITE_A", "cache")
+    cache_door = door(placed, "SITE_A", "cache")
     whole = (tiny_catalogue.folder("tiny") / FILE).read_bytes()
     with fault_injection.mount_small_disk(
         placed.box, placed.parts, "xrootd-SITE_A-cache", cached, 1
     ):
-        assert xrdfs(placed, one, "cat", f"{DATASET_FOLDER}/tiny/{FILE}") == whole
+        assert xrdfs(placed, cache_door, "cat", f"{DATASET_FOLDER}/tiny/{FILE}") == whole
     placed.wait_until(
-        lambda: xrdfs(placed, one, "cat", f"{DATASET_FOLDER}/tiny/{FILE}") == whole,
+        lambda: xrdfs(placed, cache_door, "cat", f"{DATASET_FOLDER}/tiny/{FILE}") == whole,
         "the restarted cache serves the file",
     )
 
@@ -285,10 +287,10 @@ def test_jobs_read_through_all_doors_and_releases(placed: Grid) -> None:
         releases = [
             f"{release}/{value.rpartition('/')[2]}" for release, value in site.software.items()
         ]
-        urls = {one.name: one.file_url("tiny", FILE) for one in site.doors}
-        wanted = json.dumps([site.cvmfs, releases, urls]).replace('"', '""')
+        urls = {item.name: item.file_url("tiny", FILE) for item in site.doors}
+        request = json.dumps([site.cvmfs, releases, urls]).replace('"', '""')
         lines += [f"requirements = {site.requirements}", f"output = {name}.out"]
-        lines += [f"error = {name}.err", f"arguments = \"read.py '{wanted}'\"", "queue"]
+        lines += [f"error = {name}.err", f"arguments = \"read.py '{request}'\"", "queue"]
     (folder / "job.sub").write_text("\n".join(lines) + "\n")
     placed.run_condor_command("condor_submit", str(folder / "job.sub"))
     log = folder / "log"
@@ -298,18 +300,20 @@ def test_jobs_read_through_all_doors_and_releases(placed: Grid) -> None:
     read: set[tuple[object, ...]] = set()
     for name in placed.box.sites:
         for line in (folder / f"{name}.out").read_text().splitlines():
-            said = json.loads(line)
-            read.add((name, said["door"], said["version"], said.get("class"), said.get("bytes")))
-            assert said["uid"] == (placed.box.user or (os.getuid(),))[0]
-    (size,) = {one[4] for one in read} - {None}
+            answer = json.loads(line)
+            read.add(
+                (name, answer["door"], answer["version"], answer.get("class"), answer.get("bytes"))
+            )
+            assert answer["uid"] == (placed.box.user or (os.getuid(),))[0]
+    (size,) = {item[4] for item in read} - {None}
     assert isinstance(size, int)
     assert size > 1_000_000
     expected: set[tuple[object, ...]] = {
-        (name, one.name, release, "TNetXNGFile", size)
+        (name, item.name, release, "TNetXNGFile", size)
         for name in placed.box.sites
-        for one in sites(placed)[name].doors
+        for item in sites(placed)[name].doors
         for release in placed.box.releases
-        if one.name != "http"
+        if item.name != "http"
     }
     # ROOT 6.40's wheel has no class that reads http.
     for name in ("SITE_B", "SITE_C"):
@@ -352,8 +356,8 @@ def test_paired_campaign_reads_same_data_over_http_and_root(placed: Grid, tmp_pa
     assert done.returncode == 0, done.stderr
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         rows = list(store.measurements(Selection.parse()))
-    found = {(row["door"], row["file_class"]) for row in rows}
-    assert found == {("http", "TWebFile"), ("root", "TNetXNGFile")}
+    classes = {(row["door"], row["file_class"]) for row in rows}
+    assert classes == {("http", "TWebFile"), ("root", "TNetXNGFile")}
     assert not [row for row in rows if row["failure_class"]]
     assert len({row["value_checksum"] for row in rows} - {None}) == 1
     timed = [row for row in rows if row["kind"] == "timed"]
@@ -421,16 +425,16 @@ def test_reads_that_the_client_tries_again_are_counted(
     with run_storage("proxy", sites=1) as storage:
         replica_files.place_dataset("tiny", tiny_catalogue, storage.box)
         server = "127.0.0.1", storage.ports["SITE_A"].root
-        found = set()
+        sizes = set()
         for release, cuts in product(("6.38.00", "6.40.00"), (0, 2)):
             folder = tmp_path / f"{release}-{cuts}"
             folder.mkdir()
             log = ClientLog.create(str(folder), ["root://door//file.root"], {})
             assert log is not None
             with cut_first_connections(server, cuts, after=20_000) as port:
-                found.add(read(release, port, log))
+                sizes.add(read(release, port, log))
             assert log.count_lost_reads() == cuts
-        assert len(found) == 1
+        assert len(sizes) == 1
 
 
 # --- Distance, made in both ways
@@ -453,6 +457,9 @@ def test_distance_by_tunnel_and_proxy(kind: str) -> None:
         assert led.decode().split()[0] == f"[::{host}]:{port}"
         assert xrdfs(grid, federation, "cat", path) == b"SITE_B\n"
         hub = address(federation)[0]
-    assert not any(hub in str(found) for found in psutil.net_if_addrs().values()) or hub == LOOPBACK
+    assert (
+        not any(hub in str(addresses) for addresses in psutil.net_if_addrs().values())
+        or hub == LOOPBACK
+    )
     assert str(part.box.folder) not in Path("/proc/mounts").read_text()
     assert not part.box.folder.exists()

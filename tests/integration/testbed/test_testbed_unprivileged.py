@@ -55,10 +55,10 @@ def test_unprivileged_user_runs_complete_testbed(home: Path) -> None:
 
     # Python, our code and the packages may lie in root's home: they are shown there, and nothing else.
     checkout = Path(treehammer.__file__).resolve().parents[2]
-    seen = [box.cache, box.software_dir, Path(sys.base_prefix), Path(sys.prefix), checkout]
-    views = [VisibleFolder(path, path) for path in dict.fromkeys(seen)]
+    visible = [box.cache, box.software_dir, Path(sys.base_prefix), Path(sys.prefix), checkout]
+    views = [VisibleFolder(path, path) for path in dict.fromkeys(visible)]
     hidden = {
-        folder for path in seen if (folder := mount_namespace.topmost_inaccessible_parent(path))
+        folder for path in visible if (folder := mount_namespace.topmost_inaccessible_parent(path))
     }
     env = {
         "HOME": str(home),
@@ -85,14 +85,14 @@ def test_unprivileged_user_runs_complete_testbed(home: Path) -> None:
         cwd="/",
     )
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    report = json.loads(done.stdout)
 
-    assert said["uid"] == NOBODY
-    assert said["folder"].startswith(f"/var/tmp/treehammer-{NOBODY}/")
-    assert not said["left"]
-    doors = [row for row in said["checks"] if row["check"].startswith("door")]
+    assert report["uid"] == NOBODY
+    assert report["folder"].startswith(f"/var/tmp/treehammer-{NOBODY}/")
+    assert not report["left"]
+    doors = [row for row in report["checks"] if row["check"].startswith("door")]
     assert {"door root", "door http"} <= {row["check"] for row in doors}
-    assert [row for row in said["checks"] if row["result"] != "ok"] == []
-    assert "4 of 4 measured" in said["submitted"], said["submitted"]
-    assert "failed" not in said["submitted"].splitlines()[-1]
-    assert {"table": "measurement", "rows": 4} in said["stored"]
+    assert [row for row in report["checks"] if row["result"] != "ok"] == []
+    assert "4 of 4 measured" in report["submitted"], report["submitted"]
+    assert "failed" not in report["submitted"].splitlines()[-1]
+    assert {"table": "measurement", "rows": 4} in report["stored"]

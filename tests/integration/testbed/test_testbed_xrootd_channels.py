@@ -75,10 +75,10 @@ every = "1s"
 def storage() -> Iterator[XrootdStorage]:
     """One site with a door of this suite and one of an older suite."""
     channels = (("stable", SUITE), ("testing", OLD_SUITE), ("patrolled", OLD_SUITE))
-    with run_storage(distance_links.PROXY, channels=channels, sites=1) as found:
-        path = sites_file_path(found.box)
-        sites_file.write_sites_file([Site("SITE_A", "local", found.doors("SITE_A"))], [], path)
-        yield found
+    with run_storage(distance_links.PROXY, channels=channels, sites=1) as opened:
+        path = sites_file_path(opened.box)
+        sites_file.write_sites_file([Site("SITE_A", "local", opened.doors("SITE_A"))], [], path)
+        yield opened
 
 
 @pytest.fixture
@@ -159,12 +159,12 @@ def test_upgrade_is_recorded_while_a_job_reads(
         campaign = pool.submit(submit_copies, settings, test)
         try:
             wait_until(lambda: (tmp_path / "waiting").exists() or campaign.done(), "the job reads")
-            found = upgrade_server(storage.box, "SITE_A", "testing", SUITE, print)
+            versions_reported = upgrade_server(storage.box, "SITE_A", "testing", SUITE, print)
         finally:
             (tmp_path / "upgraded").touch()
         campaign.result()
 
-    assert (found.before, found.after) == (OLD, NEW)
+    assert (versions_reported.before, versions_reported.after) == (OLD, NEW)
     with Store.open(f"sqlite:///{settings.data_dir / 'results.db'}") as store:
         rows: list[dict[str, Any]] = [*store.measurements(Selection.parse())]
         days = {row["day"] for row in rows}
@@ -199,7 +199,9 @@ def run_rounds(patrol: Patrol, store: Store, version: str) -> None:
 
     def has_ended() -> bool:
         patrol.run_round()
-        ended = {one.campaign_id for one in fetch_report(store).starts if one.state == FINISHED}
+        ended = {
+            start.campaign_id for start in fetch_report(store).starts if start.state == FINISHED
+        }
         return any(
             row["server_version"] == version and row["campaign_id"] in ended
             for row in store.measurements(door, ("server_version", "campaign_id"))
@@ -220,18 +222,20 @@ def test_upgrade_is_recorded_while_patrol_runs(
         open_patrol(settings, file) as patrol,
     ):
         run_rounds(patrol, store, OLD)
-        found = upgrade_server(storage.box, "SITE_A", "patrolled", SUITE, print)
-        assert (found.before, found.after) == (OLD, NEW)
+        versions = upgrade_server(storage.box, "SITE_A", "patrolled", SUITE, print)
+        assert (versions.before, versions.after) == (OLD, NEW)
         upgraded_us = time.time_ns() // 1000
         run_rounds(patrol, store, NEW)
         rows: list[dict[str, Any]] = [*store.measurements(Selection.parse())]
-        sites = {one.site.site: one for one in fetch_report(store).sites}
+        sites = {budget.site.site: budget for budget in fetch_report(store).sites}
     assert not [row["failure_message"] for row in rows if row["failure_class"]]
-    own = [row for row in rows if row["door"] == "patrolled"]
-    assert {row["server_version"] for row in own} == {OLD, NEW}
-    assert all(row["server_version"] == NEW for row in own if row["started_us"] > upgraded_us)
+    patrolled_rows = [row for row in rows if row["door"] == "patrolled"]
+    assert {row["server_version"] for row in patrolled_rows} == {OLD, NEW}
+    assert all(
+        row["server_version"] == NEW for row in patrolled_rows if row["started_us"] > upgraded_us
+    )
     assert {row["server_version"] for row in rows if row["door"] == "stable"} == {NEW}
-    assert len({row["series"] for row in own}) == 1
+    assert len({row["series"] for row in patrolled_rows}) == 1
     # Jobs ran on this machine and read the storage of the site.
     assert {(row["site"], row["storage_site"]) for row in rows} == {("local", "SITE_A")}
     assert sites["local"].use.cpu_s > 0

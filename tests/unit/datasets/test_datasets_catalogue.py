@@ -49,12 +49,12 @@ def _there(catalogue: FolderCatalogue) -> list[str]:
 def test_one_pass_gives_all_checksums(tmp_path: Path) -> None:
     source = tmp_path / "file"
     source.write_bytes(DATA)
-    seen: list[int] = []
-    found = file_digest.digest_file(source, seen.append, copy_to=tmp_path / "copy")
-    assert found == file_digest.FileDigest(
+    block_sizes: list[int] = []
+    digest = file_digest.digest_file(source, block_sizes.append, copy_to=tmp_path / "copy")
+    assert digest == file_digest.FileDigest(
         len(DATA), f"{zlib.adler32(DATA):08x}", hashlib.sha256(DATA).hexdigest()
     )
-    assert sum(seen) == len(DATA)
+    assert sum(block_sizes) == len(DATA)
     assert (tmp_path / "copy").read_bytes() == DATA
 
 
@@ -96,7 +96,7 @@ def _cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (_flip, "tiny.root has sha256 "),
         (_flip, "tiny.root has adler32 "),
@@ -113,12 +113,12 @@ def test_changed_dataset_is_refused(
     plan: GeneratedSpec,
     software: SoftwareRequest,
     spoil: Callable[[Path], Any],
-    said: str,
+    message: str,
 ) -> None:
     spoil(made.folder("tiny") / "tiny.root")
     with pytest.raises(DatasetError) as caught:
         made.verify("tiny")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "treehammer datasets make tiny --replace" in caught.value.hint
     with pytest.raises(DatasetError, match="refused"):
         made.make(plan, software)
@@ -234,9 +234,9 @@ def test_added_files_are_copied_and_recorded(
     assert manifest.tree == "Events"
     assert manifest.unreadable_branches == {"odd": "Odd: Fatal in <F>: no."}
     assert catalogue.add("mine", sources, software) == manifest
-    for others, tree in ((sources[::-1], ""), (sources[:1], ""), (sources, "Runs")):
+    for other_sources, tree in ((sources[::-1], ""), (sources[:1], ""), (sources, "Runs")):
         with pytest.raises(DatasetError, match="other content"):
-            catalogue.add("mine", others, software, tree=tree)
+            catalogue.add("mine", other_sources, software, tree=tree)
     sources[0].write_bytes(b"changed")
     with pytest.raises(DatasetError, match="other content"):
         catalogue.add("mine", sources, software)
@@ -248,7 +248,7 @@ def test_added_files_are_copied_and_recorded(
 
 
 @pytest.mark.parametrize(
-    ("name", "files", "said"),
+    ("name", "files", "message"),
     [
         ("Mine", ["a.root"], "lower-case"),
         ("../mine", ["a.root"], "lower-case"),
@@ -265,12 +265,12 @@ def test_invalid_files_are_not_added(
     tmp_path: Path,
     name: str,
     files: list[str],
-    said: str,
+    message: str,
 ) -> None:
     (tmp_path / "sub").mkdir()
     for file in ("a.root", "sub/a.root", "manifest.json"):
         (tmp_path / file).write_bytes(DATA)
-    with pytest.raises(DatasetError, match=said):
+    with pytest.raises(DatasetError, match=message):
         catalogue.add(name, [tmp_path / file for file in files], software)
     assert not catalogue.root.exists()
 

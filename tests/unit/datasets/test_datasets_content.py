@@ -16,8 +16,8 @@ PATHS = [Path("a.root"), Path("b.root"), Path("c.root")]
 
 def describe_tree(entries: int, types: dict[str, str], **more: Any) -> dict[str, Any]:
     branches = [name for name in types if "/" not in name]
-    known = {"lengths": {}, "friends": [], "branches": branches}
-    return {"entries": entries, "types": types, **known, **more}
+    defaults = {"lengths": {}, "friends": [], "branches": branches}
+    return {"entries": entries, "types": types, **defaults, **more}
 
 
 def test_common_branches_are_those_of_all_files_with_entries() -> None:

@@ -108,12 +108,12 @@ def probe(protocol: str, prefix: str, path: str = "", size: int = 0) -> ProbeRes
 
 
 def test_web_door_is_listed_and_read(storage: str) -> None:
-    found = probe("http", f"{storage}/store")
-    assert found.problem == ""
-    assert found.details == f"read 1024 bytes of my file at {storage.removeprefix('http://')}"
-    assert found.server == "TestStore 1.2"
-    assert found.rtt_s is not None
-    assert found.rtt_s > 0
+    result = probe("http", f"{storage}/store")
+    assert result.problem == ""
+    assert result.details == f"read 1024 bytes of my file at {storage.removeprefix('http://')}"
+    assert result.server == "TestStore 1.2"
+    assert result.rtt_s is not None
+    assert result.rtt_s > 0
 
 
 def test_web_door_follows_redirections(storage: str) -> None:
@@ -143,17 +143,17 @@ def test_web_door_errors_have_remedies(
     if kind == "slow":
         Storage.is_released.clear()
         monkeypatch.setattr(http, "RESPONSE_TIMEOUT_S", 0.1)
-    found = probe("http", f"{storage}/{kind}", "f.root", len(CONTENT))
+    result = probe("http", f"{storage}/{kind}", "f.root", len(CONTENT))
     Storage.is_released.set()
-    assert problem in found.problem
-    assert remedy in found.remedy
+    assert problem in result.problem
+    assert remedy in result.remedy
 
 
 def test_web_door_without_listing_requires_dataset(storage: str) -> None:
-    found = probe("http", f"{storage}/plain")
-    assert not found.problem
-    assert not found.tried
-    assert "--dataset" in found.details
+    result = probe("http", f"{storage}/plain")
+    assert not result.problem
+    assert not result.tried
+    assert "--dataset" in result.details
 
 
 def test_token_is_not_sent_without_tls(
@@ -169,9 +169,9 @@ def test_untrusted_certificate_is_reported(
     secure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("X509_CERT_DIR", str(tmp_path))
-    found = probe("https", f"{secure}/store", "f", len(CONTENT))
-    assert "certificate is not trusted" in found.problem
-    assert "X509_CERT_DIR" in found.remedy
+    result = probe("https", f"{secure}/store", "f", len(CONTENT))
+    assert "certificate is not trusted" in result.problem
+    assert "X509_CERT_DIR" in result.remedy
 
 
 def test_secure_door_is_read_with_token_and_proxy(
@@ -191,23 +191,23 @@ def test_missing_credential_file_is_reported(
     storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv(variable, str(tmp_path / "none"))
-    found = probe("https", f"{storage.replace('http:', 'https:')}/store")
-    assert found.problem == "the credential cannot be used: No such file or directory"
-    assert variable in found.remedy
+    result = probe("https", f"{storage.replace('http:', 'https:')}/store")
+    assert result.problem == "the credential cannot be used: No such file or directory"
+    assert variable in result.remedy
 
 
 def test_plain_port_behind_https_is_reported(storage: str) -> None:
-    found = probe("https", storage.replace("http://", "https://") + "/store", "f", 1)
-    assert "TLS" in found.problem or "web server" in found.problem
+    result = probe("https", storage.replace("http://", "https://") + "/store", "f", 1)
+    assert "TLS" in result.problem or "web server" in result.problem
 
 
 @pytest.mark.parametrize("protocol", ["root", "http", "https"])
 def test_closed_port_is_reported(protocol: str) -> None:
     with serve_tcp() as port:
         pass
-    found = probe(protocol, f"{protocol}://127.0.0.1:{port}//store")
-    assert found.problem == "does not answer: Connection refused"
-    assert "firewall" in found.remedy
+    result = probe(protocol, f"{protocol}://127.0.0.1:{port}//store")
+    assert result.problem == "does not answer: Connection refused"
+    assert "firewall" in result.remedy
 
 
 def test_unknown_host_is_reported() -> None:
@@ -216,9 +216,9 @@ def test_unknown_host_is_reported() -> None:
 
 @pytest.mark.usefixtures("short_window")
 def test_wrong_protocol_is_reported(storage: str) -> None:
-    found = probe("root", storage.replace("http://", "root://") + "//store")
-    assert found.problem
-    assert "another protocol" in found.remedy
+    result = probe("root", storage.replace("http://", "root://") + "//store")
+    assert result.problem
+    assert "another protocol" in result.remedy
 
 
 def test_hanging_client_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,9 +239,9 @@ def test_folder_is_read(tmp_path: Path) -> None:
 
 def test_remote_folder_is_not_probed(tmp_path: Path) -> None:
     folder = str(tmp_path / "nodes")
-    found = doors.probe_door("file", folder, ProbeTarget(), is_local=False)
-    assert not found.tried
-    assert not found.problem
+    result = doors.probe_door("file", folder, ProbeTarget(), is_local=False)
+    assert not result.tried
+    assert not result.problem
     assert "there is no" in doors.probe_door("file", folder, ProbeTarget(), is_local=True).problem
 
 

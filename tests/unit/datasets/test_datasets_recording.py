@@ -44,8 +44,10 @@ def test_recording_becomes_a_dataset(settings: Settings, recording: Path) -> Non
     manifest = catalogue.verify("analysis")
     assert manifest.is_raw
     assert manifest.origin["kind"] == "recording"
-    own = {key: manifest.origin[key] for key in ("initialise_s", "io_s", "compute_s", "bytes_read")}
-    assert own == {"initialise_s": 4.0, "io_s": 2.5, "compute_s": 7.5, "bytes_read": 300}
+    figures = {
+        key: manifest.origin[key] for key in ("initialise_s", "io_s", "compute_s", "bytes_read")
+    }
+    assert figures == {"initialise_s": 4.0, "io_s": 2.5, "compute_s": 7.5, "bytes_read": 300}
     assert (catalogue.folder("analysis") / "recording.csv").read_text() == ROWS
     document = json.loads((catalogue.folder("analysis") / "recording.json").read_text())
     assert document["urls"] == ["root://host//data/x.root"]

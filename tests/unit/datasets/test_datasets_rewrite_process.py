@@ -115,7 +115,7 @@ def test_wrong_basket_order_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("found", "named"),
+    ("changes", "expected"),
     [
         ({"lines": ["a x 2"], "checksum": "d"}, "leaves they differ: a x"),
         ({"lines": ["b x 1"], "checksum": "d"}, "leaves they differ: a x, b x"),
@@ -123,8 +123,8 @@ def test_wrong_basket_order_is_refused(
     ],
 )
 def test_differing_values_are_refused(
-    found: dict[str, Any],
-    named: str,
+    changes: dict[str, Any],
+    expected: str,
     catalogue: FolderCatalogue,
     rewrite: Rewrite,
     monkeypatch: pytest.MonkeyPatch,
@@ -134,12 +134,12 @@ def test_differing_values_are_refused(
     def run(action: str, document: Any, *rest: Any) -> dict[str, Any]:
         answer = plain(action, document, *rest)
         read_again = action == "hashes" and "/tiny/" not in document["paths"][0]
-        return answer | found if read_again else answer
+        return answer | changes if read_again else answer
 
     monkeypatch.setattr(root_process, "run_action", run)
     with pytest.raises(DatasetError, match="does not hold the values of its source") as caught:
         rewrite(compression="zstd")
-    assert named in caught.value.message
+    assert expected in caught.value.message
     assert catalogue.names() == ("tiny",)
     assert not list(catalogue.root.glob(".*.part-*"))
 

@@ -22,13 +22,13 @@ def find(environment: Mapping[str, str] = {}, /, **options: str) -> RucioLogin:
 
 def test_variables_precede_options() -> None:
     options = {"auth_type": "x509", "client_cert": "/c", "client_key": "/k", "account": "me"}
-    found = find({}, **options)
-    assert (found.credential, found.private_key, found.account) == ("/c", "/k", "me")
-    assert found.describe() == f"{CONFIG}: client_cert = /c"
+    login = find({}, **options)
+    assert (login.credential, login.private_key, login.account) == ("/c", "/k", "me")
+    assert login.describe() == f"{CONFIG}: client_cert = /c"
     variables = {"RUCIO_CLIENT_CERT": "/d", "RUCIO_CLIENT_KEY": "/l", "RUCIO_ACCOUNT": "you"}
-    found = find(variables, **options)
-    assert (found.credential, found.private_key, found.account) == ("/d", "/l", "you")
-    assert found.describe() == "RUCIO_CLIENT_CERT=/d"
+    login = find(variables, **options)
+    assert (login.credential, login.private_key, login.account) == ("/d", "/l", "you")
+    assert login.describe() == "RUCIO_CLIENT_CERT=/d"
 
 
 @pytest.mark.parametrize(
@@ -94,17 +94,17 @@ def test_missing_authorities_are_named_for_https_only() -> None:
 def test_expiry_explains_refusals(tmp_path: Path) -> None:
     path = write_token(tmp_path / "token", time.time() - 5)
     login = find({"BEARER_TOKEN_FILE": str(path)}, auth_type="oidc")
-    said = str(login.explain_refusal("Traceback"))
-    assert "the token expired at" in said
-    assert "Traceback" not in said
+    message = str(login.explain_refusal("Traceback"))
+    assert "the token expired at" in message
+    assert "Traceback" not in message
     path = write_proxy(tmp_path / "proxy", time.time() - 5)
     login = find(auth_type="x509_proxy", client_x509_proxy=str(path))
-    said = str(login.explain_tls("SSLError: sslv3 alert certificate expired"))
-    assert f"client_x509_proxy = {path}: the x509 proxy expired at" in said
+    message = str(login.explain_tls("SSLError: sslv3 alert certificate expired"))
+    assert f"client_x509_proxy = {path}: the x509 proxy expired at" in message
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("message", "expected"),
     [
         (
             "SSLCertVerificationError: certificate verify failed",
@@ -114,7 +114,7 @@ def test_expiry_explains_refusals(tmp_path: Path) -> None:
         ("Connection refused", "None"),
     ],
 )
-def test_tls_failures_are_told_from_silence(tmp_path: Path, said: str, expected: str) -> None:
+def test_tls_failures_are_told_from_silence(tmp_path: Path, message: str, expected: str) -> None:
     path = write_proxy(tmp_path / "proxy", time.time() + 900)
     login = find(auth_type="x509_proxy", client_x509_proxy=str(path))
-    assert expected in str(login.explain_tls(said))
+    assert expected in str(login.explain_tls(message))

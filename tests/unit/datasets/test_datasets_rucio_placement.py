@@ -111,8 +111,8 @@ def test_hopeless_rules_are_not_boosted(rucio: Played) -> None:
 def test_denied_and_deleted_rules_end_polling() -> None:
     refused = replace(ASKED, state=DENIED, reason="no quota", rule_id="")
     (look,) = Played(None).follow(ASKED, refused)
-    assert [one.state for one in look] == [DENIED, DENIED]
-    assert [one.reason for one in look] == ["its rule was deleted", "no quota"]
+    assert [status.state for status in look] == [DENIED, DENIED]
+    assert [status.reason for status in look] == ["its rule was deleted", "no quota"]
 
 
 def test_stuck_rule_does_not_block_others() -> None:
@@ -123,7 +123,7 @@ def test_stuck_rule_does_not_block_others() -> None:
     looks = Both(RULE, RULE, OK).follow(
         ASKED, replace(ASKED, rse="B_DATA", rule_id="r2"), patience_s=0
     )
-    assert [one.state for one in looks[-1]] == [STUCK, COMPLETE]
+    assert [status.state for status in looks[-1]] == [STUCK, COMPLETE]
 
 
 @pytest.mark.parametrize(
@@ -148,13 +148,13 @@ def test_parse_rule_converts_row() -> None:
         "error": "RequestErrMsg.TRANSFER_FAILED:Run: [FATAL]\n Socket timeout",
         "expires_at": "Thu, 01 Jan 1970 00:01:00 UTC",
     }
-    found = parse_rule(row)
-    assert (found.error, found.expires_at) == ("Run: [FATAL] Socket timeout", 60.0)
+    rule = parse_rule(row)
+    assert (rule.error, rule.expires_at) == ("Run: [FATAL] Socket timeout", 60.0)
     assert parse_rule(row | {"expires_at": None, "error": None}).expires_at is None
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "told"),
+    ("error", "kind", "message"),
     [
         (rucios.DataIdentifierNotFound("no such"), RucioNotFoundError, "no such"),
         (rucios.DuplicateRule("twice"), RucioDuplicateError, "twice"),
@@ -168,12 +168,12 @@ def test_parse_rule_converts_row() -> None:
     ],
 )
 def test_rucio_exceptions_are_translated(
-    error: Exception, kind: type[Exception], told: str
+    error: Exception, kind: type[Exception], message: str
 ) -> None:
     settings = config.load_settings({}, environ={"TREEHAMMER_RUCIO_ACCOUNT": "me"})
-    found = translate_error(error, settings)
-    assert isinstance(found, kind)
-    assert told in str(found)
+    translated = translate_error(error, settings)
+    assert isinstance(translated, kind)
+    assert message in str(translated)
 
 
 def test_unknown_exceptions_are_not_translated() -> None:
@@ -223,11 +223,15 @@ def test_urls_are_converted_for_root(url: str, opened: str) -> None:
 
 
 def test_replica_url_at_another_prefix() -> None:
-    one = Replica(
+    replica = Replica(
         "A", "A_DATA", "f", "root://a//store/rucio/s/12/34/f", 1, "0" * 8, path="s/12/34/f"
     )
     pinned = "root://door//store/test/xrootd/A/store/rucio"
-    assert one.url_at_prefix(pinned) == one.url_at_prefix(pinned + "/") == f"{pinned}/s/12/34/f"
+    assert (
+        replica.url_at_prefix(pinned)
+        == replica.url_at_prefix(pinned + "/")
+        == f"{pinned}/s/12/34/f"
+    )
 
 
 def test_files_are_written_to_one_storage_only(monkeypatch: pytest.MonkeyPatch) -> None:

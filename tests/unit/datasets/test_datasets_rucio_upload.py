@@ -149,8 +149,8 @@ def test_names_follow_templates(server: Server, manifest: Manifest, tmp_path: Pa
     assert set(server.replicas) == {
         f"/store/user/me/my-set/{name}" for name in ("a.bin", MANIFEST_NAME)
     }
-    found = make_rucio(server, tmp_path, **NAMES).manifest("my-set")
-    assert found.hash == manifest.hash
+    fetched = make_rucio(server, tmp_path, **NAMES).manifest("my-set")
+    assert fetched.hash == manifest.hash
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,9 @@ def test_copy_program_needs_nothing_of_the_cache(environment: Path, tmp_path: Pa
         path.parent.mkdir(parents=True)
         path.write_text(text)
         path.chmod(0o755)
-    kept = tmp_path / "seen" / "xrdcp-5.8"
+    installed = tmp_path / "seen" / "xrdcp-5.8"
     for _ in range(2):  # also beside a testbed that is up
-        cvmfs_mount.install_copy_program(client, unpacked / "bin", kept)
+        cvmfs_mount.install_copy_program(client, unpacked / "bin", installed)
     shutil.rmtree(unpacked)
     done = subprocess.run(
         ["xrdcp", "a b", "c"],
@@ -101,11 +101,11 @@ def test_copy_program_needs_nothing_of_the_cache(environment: Path, tmp_path: Pa
         text=True,
         check=True,
     )
-    libraries = kept / "lib"
+    libraries = installed / "lib"
     assert done.stdout.split() == [
         "--library-path",
         f"{libraries / 'x86_64-linux-gnu'}:{libraries}",
-        str(kept / "xrdcp"),
+        str(installed / "xrdcp"),
         "a",
         "b",
         "c",
@@ -129,8 +129,8 @@ def test_release_is_copied_again_when_rebuilt(environment: Path, tmp_path: Path)
     assert copy_environment(environment, tmp_path / "seen") == first
     assert (first / "mine").exists()
     os.utime(environment / wheel_environments.MARKER_NAME, ns=(1, 1))
-    again = copy_environment(environment, tmp_path / "seen")
-    assert again != first
+    second = copy_environment(environment, tmp_path / "seen")
+    assert second != first
     assert first.exists()  # a testbed that is up goes on with it
 
 

@@ -29,8 +29,8 @@ async def with_proxy(
 
 async def settled() -> None:
     """Wait until all connections are closed."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    _, busy = await asyncio.wait(others, timeout=60) if others else (set(), set())
+    other_tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    _, busy = await asyncio.wait(other_tasks, timeout=60) if other_tasks else (set(), set())
     lasting = {task for task in busy if "serve_forever" in repr(task)}
     assert busy == lasting
 

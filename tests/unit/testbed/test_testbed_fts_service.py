@@ -69,24 +69,24 @@ def submit(service: str, *files: tuple[list[str], str], checksum: str = "ADLER32
 
 def settled(service: str, job: str) -> Any:
     while True:
-        (found,) = ask(f"{service}/jobs/{job}")
-        if found["job_state"] not in ("SUBMITTED", "ACTIVE"):
-            return found
+        (status,) = ask(f"{service}/jobs/{job}")
+        if status["job_state"] not in ("SUBMITTED", "ACTIVE"):
+            return status
         time.sleep(0.02)
 
 
-def states(found: Any) -> list[str]:
-    return [file["file_state"] for file in found["files"]]
+def states(status: Any) -> list[str]:
+    return [file["file_state"] for file in status["files"]]
 
 
 def test_fts_copies_file_with_checksum(service: str, xrdcp: Path) -> None:
-    found = settled(service, submit(service, (["root://a//good"], "root://b//good")))
-    assert (found["http_status"], found["job_state"], found["job_type"]) == (
+    status = settled(service, submit(service, (["root://a//good"], "root://b//good")))
+    assert (status["http_status"], status["job_state"], status["job_type"]) == (
         "200 Ok",
         "FINISHED",
         "N",
     )
-    (file,) = found["files"]
+    (file,) = status["files"]
     assert file["file_metadata"] == {"request_id": "root://b//good"}
     assert file["start_time"] <= file["finish_time"]
     words = Path(f"{xrdcp}.log").read_text().split()
@@ -101,9 +101,9 @@ def test_fts_copies_file_with_checksum(service: str, xrdcp: Path) -> None:
 )
 def test_fts_job_state_follows_its_files(service: str, sources: list[str], state: str) -> None:
     job = submit(service, *(([source], f"{source}-{n}") for n, source in enumerate(sources)))
-    found = settled(service, job)
-    assert found["job_state"] == state
-    reasons = [file["reason"] for file in found["files"]]
+    status = settled(service, job)
+    assert status["job_state"] == state
+    reasons = [file["reason"] for file in status["files"]]
     assert reasons == ["" if s == "good" else "Run: [ERROR] no such file" for s in sources]
 
 
@@ -118,8 +118,8 @@ def test_fts_job_state_follows_its_files(service: str, sources: list[str], state
 def test_fts_tries_sources_in_turn(
     service: str, sources: list[str], expected: list[str], state: str
 ) -> None:
-    found = settled(service, submit(service, (sources, "target")))
-    assert (found["job_type"], states(found), found["job_state"]) == ("R", expected, state)
+    status = settled(service, submit(service, (sources, "target")))
+    assert (status["job_type"], states(status), status["job_state"]) == ("R", expected, state)
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_fts_copies_hop_by_hop(
     ]
     params = {"multihop": True, "job_metadata": {"issuer": "rucio", "multihop": True}}
     job = ask(f"{service}/jobs", {"files": files, "params": params}, "POST")["job_id"]
-    found = settled(service, job)
-    assert (found["job_type"], states(found), found["job_state"]) == ("H", expected, state)
+    status = settled(service, job)
+    assert (status["job_type"], states(status), status["job_state"]) == ("H", expected, state)
     done = [line.split()[-2] for line in Path(f"{xrdcp}.log").read_text().splitlines()]
     assert done == hops[: len(expected) - expected.count("NOT_USED")]
 
@@ -148,30 +148,30 @@ def test_fts_copies_hop_by_hop(
 def test_fts_cancels_waiting_copies(
     service: str, xrdcp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    under_way = [
+    running_jobs = [
         submit(service, ([f"hold-{n}"], f"x{n}")) for n in range(fts_service.WORKER_THREADS)
     ]
-    while any(states(ask(f"{service}/jobs/{job}")[0]) != ["ACTIVE"] for job in under_way):
+    while any(states(ask(f"{service}/jobs/{job}")[0]) != ["ACTIVE"] for job in running_jobs):
         time.sleep(0.02)
-    waiting = submit(service, (["good"], "never"))
-    ask(f"{service}/jobs/{waiting}", method="DELETE")
+    pending_job = submit(service, (["good"], "never"))
+    ask(f"{service}/jobs/{pending_job}", method="DELETE")
     Path(f"{xrdcp}.go").touch()
-    assert settled(service, waiting)["job_state"] == "CANCELED"
-    for job in under_way:
+    assert settled(service, pending_job)["job_state"] == "CANCELED"
+    for job in running_jobs:
         assert settled(service, job)["job_state"] == "FINISHED"
     assert "never" not in Path(f"{xrdcp}.log").read_text()
 
 
 def test_fts_copy_times_out(service: str, xrdcp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fts_service, "COPY_TIMEOUT_S", 0.1)
-    found = settled(service, submit(service, (["hold"], "target")))
-    assert (found["job_state"], found["files"][0]["reason"]) == ("FAILED", "not done after 0 s")
+    status = settled(service, submit(service, (["hold"], "target")))
+    assert (status["job_state"], status["files"][0]["reason"]) == ("FAILED", "not done after 0 s")
 
 
 def test_fts_reports_several_and_unknown_jobs(service: str) -> None:
-    known = submit(service, (["good"], "x"), checksum="")
-    found = ask(f"{service}/jobs/{known},nobody")
-    assert [job["http_status"] for job in found] == ["200 Ok", "404 Not Found"]
+    known_job = submit(service, (["good"], "x"), checksum="")
+    statuses = ask(f"{service}/jobs/{known_job},nobody")
+    assert [job["http_status"] for job in statuses] == ["200 Ok", "404 Not Found"]
 
 
 def test_fts_refuses_invalid_jobs(service: str) -> None:

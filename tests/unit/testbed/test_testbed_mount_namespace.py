@@ -31,15 +31,15 @@ def test_mount_script_quotes_names() -> None:
     odd = Path("/a b/$(touch x)/'q'")
     text = render_mount_script([odd], [VisibleFolder(odd / "c", odd / "c")], ["true"])
     assert subprocess.run(["sh", "-n"], input=text, text=True, check=False).returncode == 0
-    shown = subprocess.run(
+    output = subprocess.run(
         ["sh"],
         input="mount() { printf '%s\\n' \"$@\"; }; umount() { :; }; mkdir() { :; }\n" + text,
         text=True,
         check=True,
         capture_output=True,
     ).stdout
-    assert str(odd) in shown.splitlines()
-    assert f"/mnt{odd}/c" in shown.splitlines()
+    assert str(odd) in output.splitlines()
+    assert f"/mnt{odd}/c" in output.splitlines()
 
 
 @pytest.mark.parametrize(

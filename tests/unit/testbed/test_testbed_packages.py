@@ -140,8 +140,8 @@ def test_first_alternative_is_a_dependency() -> None:
 
 def test_programs_bring_only_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debian_packages, "run_command", lambda _: DEPENDENCIES)
-    found = debian_packages.find_libraries([], ["server"])
-    assert found == {"server", "libserver3", "libsystemd0", "libc6"}
+    libraries = debian_packages.find_libraries([], ["server"])
+    assert libraries == {"server", "libserver3", "libsystemd0", "libc6"}
 
 
 def test_folders_beside_usr_are_merged(tmp_path: Path) -> None:

@@ -23,13 +23,13 @@ from treehammer.testbed.network.site_profiles import (
     ],
 )
 def test_profiles_by_number_of_sites(count: int, labels: list[str]) -> None:
-    found = build_profiles([f"SITE_{number}" for number in range(count)])
-    assert [" ".join(profile.labels) for profile in found] == labels
+    profiles = build_profiles([f"SITE_{number}" for number in range(count)])
+    assert [" ".join(profile.labels) for profile in profiles] == labels
 
 
 def test_labels_match_distance() -> None:
-    found = build_profiles(["A", "B", "C", "D", "E"])
-    assert [profile.distance for profile in found] == [
+    profiles = build_profiles(["A", "B", "C", "D", "E"])
+    assert [profile.distance for profile in profiles] == [
         None,
         None,
         None,
