@@ -72,34 +72,34 @@ def open_stream(
     """
     if url.get_backend_name() not in BACKENDS:
         fetched, _ = _split_columns(columns)
-        plainly = row_stream.open_row_stream(
+        row_stream_parts = row_stream.open_row_stream(
             url, selection, about, columns, fetched, lists_as_text=lists_as_text
         )
-        with plainly as found:
-            yield MeasurementStream(*found)
+        with row_stream_parts as parts:
+            yield MeasurementStream(*parts)
         return
-    order = _build_request(url, selection, about, columns, lists_as_text)
-    with tempfile.TemporaryFile() as said:
+    request = _build_request(url, selection, about, columns, lists_as_text)
+    with tempfile.TemporaryFile() as stderr:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "treehammer.sql.arrow.stream_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=stderr,
         )
         assert child.stdin is not None
         assert child.stdout is not None
         try:
             with child.stdin, child.stdout:
-                _send_request(child.stdin, order)
+                _send_request(child.stdin, request)
                 try:
                     stream = pa.ipc.open_stream(child.stdout)
                 except pa.ArrowInvalid as error:
-                    raise _child_error(url, child, said, error) from error
+                    raise _child_error(url, child, stderr, error) from error
                 schema = stream.schema
                 metadata = dict(schema.metadata)
                 rows = int(metadata.pop(COUNT_KEY))
                 yield MeasurementStream(
-                    rows, schema.with_metadata(metadata), _read_batches(url, child, stream, said)
+                    rows, schema.with_metadata(metadata), _read_batches(url, child, stream, stderr)
                 )
         finally:
             child.kill()
@@ -115,27 +115,27 @@ def _send_request(stdin: IO[bytes], order: StreamRequest) -> None:
 
 
 def _read_batches(
-    url: URL, child: subprocess.Popen[bytes], stream: pa.RecordBatchReader, said: IO[bytes]
+    url: URL, child: subprocess.Popen[bytes], stream: pa.RecordBatchReader, stderr: IO[bytes]
 ) -> Iterator[pa.RecordBatch]:
     try:
         yield from stream
     except (pa.ArrowInvalid, OSError) as error:
-        raise _child_error(url, child, said, error) from error
+        raise _child_error(url, child, stderr, error) from error
     if code := child.wait():
-        raise _child_error(url, child, said, f"exit code {code}")
+        raise _child_error(url, child, stderr, f"exit code {code}")
 
 
 def _child_error(
-    url: URL, child: subprocess.Popen[bytes], said: IO[bytes], else_why: object
+    url: URL, child: subprocess.Popen[bytes], stderr: IO[bytes], fallback: object
 ) -> StoreError:
     """Return the child's error message, or else the reason why reading failed."""
     assert child.stdout is not None
     child.stdout.close()  # or it would wait for us to read, and we for it to end
     child.wait()
-    said.seek(0)
-    lines = said.read().decode(errors="replace").splitlines()
-    why = next((line.strip() for line in reversed(lines) if line.strip()), READER_GONE)
-    return build_store_error(url, str(else_why) if why == READER_GONE else why)
+    stderr.seek(0)
+    lines = stderr.read().decode(errors="replace").splitlines()
+    reason = next((line.strip() for line in reversed(lines) if line.strip()), READER_GONE)
+    return build_store_error(url, str(fallback) if reason == READER_GONE else reason)
 
 
 def _build_request(

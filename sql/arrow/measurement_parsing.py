@@ -42,11 +42,11 @@ def parse_measurements(batch: pa.RecordBatch, problems: Problems) -> Iterator[Me
         problems: rows that are invalid already; receives the others that are, with the reasons.
     """
     operations = _list_operations(batch)
-    valid, given = find_valid_columns(batch), {*batch.schema.names}
+    valid, names = find_valid_columns(batch), {*batch.schema.names}
     unchecked = [
         metric.name
         for metric in CATALOGUE
-        if metric.name not in valid and (metric.required or metric.name in given)
+        if metric.name not in valid and (metric.required or metric.name in names)
     ]
     for row, (values, extras) in enumerate(list_rows(batch)):
         if row in problems:
@@ -74,8 +74,10 @@ def _is_valid_column(column: pa.Array, metric: Metric) -> bool:
     unknown = _EMPTY_TEXTS.get(metric.name)
     if column.null_count and metric.required and unknown is None:
         return False
-    values = [unknown if one is None else one for one in _list_deciding_values(column, metric)]
-    return not any(describe_value_error(metric, one) for one in values if one is not None)
+    values = [
+        unknown if value is None else value for value in _list_deciding_values(column, metric)
+    ]
+    return not any(describe_value_error(metric, value) for value in values if value is not None)
 
 
 def _list_deciding_values(column: pa.Array, metric: Metric) -> list[Any]:
@@ -89,18 +91,18 @@ def _list_deciding_values(column: pa.Array, metric: Metric) -> list[Any]:
 
 def _find_extremes(numbers: pa.Array) -> list[Any]:
     """Return the smallest and the largest number, and NaN if there is one."""
-    found = [one for one in pc.min_max(numbers).as_py().values() if one is not None]
+    extremes = [number for number in pc.min_max(numbers).as_py().values() if number is not None]
     if pa.types.is_floating(numbers.type) and pc.any(pc.is_nan(numbers)).as_py():
-        found.append(math.nan)
-    return found
+        extremes.append(math.nan)
+    return extremes
 
 
 def _list_operations(batch: pa.RecordBatch) -> Sequence[Any]:
     """List the operations of each row, as a record has them."""
     if OPERATIONS_COLUMN not in batch.schema.names:
         return [[]] * batch.num_rows
-    found: list[Any] = batch.column(OPERATIONS_COLUMN).to_pylist()
-    return [[_restore_texts(step) for step in steps or ()] for steps in found]
+    operations: list[Any] = batch.column(OPERATIONS_COLUMN).to_pylist()
+    return [[_restore_texts(step) for step in steps or ()] for steps in operations]
 
 
 def _restore_texts(step: Any) -> Any:
@@ -123,7 +125,10 @@ def list_rows(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], dict[str,
         # The copy has room for all names, whereas a new mapping would grow again and again.
         values = common.copy()
         values.update(zip(columns, cells))  # noqa: B905 - it takes longer with strict
-        yield values, {name: own[row] for name, own in all_extras.items() if own[row] is not None}
+        yield (
+            values,
+            {name: column[row] for name, column in all_extras.items() if column[row] is not None},
+        )
 
 
 def _split_columns(batch: pa.RecordBatch) -> tuple[dict[str, Any], dict[str, list[Any]]]:

@@ -67,11 +67,15 @@ def _read_row_batches(
     names = [name for name in schema.names if name.startswith(EXTRA_PREFIX)]
     extras = ExtraColumns(snapshot.extras(selection)) if names else None
     rows = snapshot.measurements(selection, fetched)
-    while some := list(islice(rows, arrow_schema.BATCH_ROWS)):
-        found: dict[str, Sequence[Any]] = {name: [row[name] for row in some] for name in fetched}
+    while chunk := list(islice(rows, arrow_schema.BATCH_ROWS)):
+        columns: dict[str, Sequence[Any]] = {name: [row[name] for row in chunk] for name in fetched}
         if extras:
-            found |= extras.next_columns([str(row[arrow_schema.ID_COLUMN]) for row in some], names)
-        yield pa.record_batch([_build_array(found[f.name], f.type) for f in schema], schema=schema)
+            columns |= extras.next_columns(
+                [str(row[arrow_schema.ID_COLUMN]) for row in chunk], names
+            )
+        yield pa.record_batch(
+            [_build_array(columns[f.name], f.type) for f in schema], schema=schema
+        )
 
 
 def _build_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

@@ -94,26 +94,28 @@ def main() -> None:
         sys.exit(" ".join(_QUERY_PATTERN.split(str(error), maxsplit=1)[0].split()))
 
 
-def _send_stream(driver: AdbcDriver, order: StreamRequest) -> None:
-    ((count,),) = driver.fetch_rows(order.count)
-    columns = order.columns
+def _send_stream(driver: AdbcDriver, request: StreamRequest) -> None:
+    ((count,),) = driver.fetch_rows(request.count)
+    columns = request.columns
     if columns is None:
-        columns = _list_columns(driver, order, count)
+        columns = _list_columns(driver, request, count)
     names = [name for name in columns if name not in METRICS_BY_NAME]
-    schema = build_schema(columns, order.metadata, lists_as_text=order.lists_as_text)
+    schema = build_schema(columns, request.metadata, lists_as_text=request.lists_as_text)
     schema = schema.with_metadata({**schema.metadata, COUNT_KEY: str(count)})
     with open_binary_stdout() as out, pa.ipc.new_stream(out, schema) as stream:
         if not count:
             return
-        extra_rows = driver.fetch_concurrently(order.extras) if names else ()
+        extra_rows = driver.fetch_concurrently(request.extras) if names else ()
         extras = ExtraColumns(starmap(ExtraRow, extra_rows))
-        for batch in driver.fetch_batches(order.measurements, order.batch_rows):
-            found: dict[str, Any] = dict(zip(order.fetched, batch.columns, strict=True))
-            if PASSES_COLUMN in found:
-                found |= _unpack_passes(found[PASSES_COLUMN], as_text=order.lists_as_text)
+        for batch in driver.fetch_batches(request.measurements, request.batch_rows):
+            arrays_by_name: dict[str, Any] = dict(zip(request.fetched, batch.columns, strict=True))
+            if PASSES_COLUMN in arrays_by_name:
+                arrays_by_name |= _unpack_passes(
+                    arrays_by_name[PASSES_COLUMN], as_text=request.lists_as_text
+                )
             if names:
-                found |= extras.next_columns(found[ID_COLUMN].to_pylist(), names)
-            arrays = [_convert_column(found[field.name], field.type) for field in schema]
+                arrays_by_name |= extras.next_columns(arrays_by_name[ID_COLUMN].to_pylist(), names)
+            arrays = [_convert_column(arrays_by_name[field.name], field.type) for field in schema]
             stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
 
@@ -123,25 +125,27 @@ def _list_columns(driver: AdbcDriver, order: StreamRequest, count: int) -> list[
     return list_all_columns([name for (name,) in extra_names])
 
 
-def _convert_column(column: Any, wanted: pa.DataType) -> pa.Array:
+def _convert_column(column: Any, target_type: pa.DataType) -> pa.Array:
     """Convert a column of the database, of packed lists or of extras to the type of the export."""
     if not isinstance(column, pa.Array):
-        return pa.array(column, wanted)
-    if pa.types.is_list(wanted) and not pa.types.is_list(column.type):
-        return _parse_lists(column, wanted)
-    return column.cast(wanted)
+        return pa.array(column, target_type)
+    if pa.types.is_list(target_type) and not pa.types.is_list(column.type):
+        return _parse_lists(column, target_type)
+    return column.cast(target_type)
 
 
 def _unpack_passes(packed: pa.BinaryArray, *, as_text: bool) -> dict[str, pa.Array]:
     """Unpack the lists that share one column of the database."""
     lengths, numbers = packing.unpack_columns(packed.to_pylist())
-    known = np.maximum(lengths, 0)
+    known_lengths = np.maximum(lengths, 0)
     # Numbers come row by row, and in each row list by list.
-    owner = np.repeat(np.tile(np.arange(len(packing.PACKED_COLUMNS)), len(lengths)), known.ravel())
+    owner = np.repeat(
+        np.tile(np.arange(len(packing.PACKED_COLUMNS)), len(lengths)), known_lengths.ravel()
+    )
     columns: dict[str, pa.Array] = {}
     for place, name in enumerate(packing.PACKED_COLUMNS):
         lists = _build_list_array(
-            known[:, place],
+            known_lengths[:, place],
             pa.array(numbers[owner == place]),
             unknown=pa.array(lengths[:, place] < 0),
         )
@@ -150,7 +154,7 @@ def _unpack_passes(packed: pa.BinaryArray, *, as_text: bool) -> dict[str, pa.Arr
     return columns
 
 
-def _parse_lists(texts: pa.StringArray, wanted: pa.ListType) -> pa.ListArray:
+def _parse_lists(texts: pa.StringArray, target_type: pa.ListType) -> pa.ListArray:
     """Parse lists of numbers from JSON in the form of :class:`.schema.NumberList`."""
     if pc.any(pc.invert(pc.match_substring_regex(texts, _NUMBER_LIST_PATTERN))).as_py():
         raise packing.DamagedValueError("no list of numbers")
@@ -160,7 +164,7 @@ def _parse_lists(texts: pa.StringArray, wanted: pa.ListType) -> pa.ListArray:
     lengths = pc.if_else(pc.equal(texts, "[]"), 0, pc.list_value_length(parts))
     return _build_list_array(
         pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False),
-        numbers.filter(pc.not_equal(numbers, "")).cast(wanted.value_type),
+        numbers.filter(pc.not_equal(numbers, "")).cast(target_type.value_type),
         unknown=texts.is_null(),
     )
 

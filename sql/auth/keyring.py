@@ -111,21 +111,21 @@ class Keyring:
         Raises:
             ConfigError: no such key exists.
         """
-        mine = access_key.c.key_id == key_id
+        is_key = access_key.c.key_id == key_id
         with write_transaction(self._engine) as connection:
-            known = sa.select(access_key.c.key_id).where(mine)
-            if not is_storable(key_id) or connection.execute(known).first() is None:
+            stored = sa.select(access_key.c.key_id).where(is_key)
+            if not is_storable(key_id) or connection.execute(stored).first() is None:
                 raise ConfigError(
                     "unknown key",
                     where=f"key {key_id!r}",
                     hint="To list all keys: treehammer token list",
                 )
             end_sessions_of_key(connection, key_id)
-            change = sa.update(access_key).where(mine, access_key.c.revoked_us.is_(None))
-            done = connection.execute(change.values(revoked_us=now_us)).rowcount > 0
-            if done:
+            change = sa.update(access_key).where(is_key, access_key.c.revoked_us.is_(None))
+            was_valid = connection.execute(change.values(revoked_us=now_us)).rowcount > 0
+            if was_valid:
                 _record(connection, audit_trail.REVOKE_KEY, f"key {key_id}", now_us)
-            return done
+            return was_valid
 
     def revoke_keys_of(self, masters: Sequence[bytes], *, now_us: int) -> Sequence[str]:
         """Revoke all valid keys derived from these master keys, and return their identities."""
@@ -170,9 +170,11 @@ class Keyring:
             whether they were valid before.
         """
         columns = access_revocation.c
-        known = sa.select(columns.subject).where(columns.scope == scope, columns.subject == subject)
+        stored = sa.select(columns.subject).where(
+            columns.scope == scope, columns.subject == subject
+        )
         with write_transaction(self._engine) as connection:
-            if connection.execute(known).first() is not None:
+            if connection.execute(stored).first() is not None:
                 return False
             row = {"scope": scope, "subject": subject, "revoked_us": now_us}
             connection.execute(sa.insert(access_revocation), [row])

@@ -73,8 +73,8 @@ class SessionTable:
         ended = 0
         with write_transaction(self._engine) as connection:
             audit_trail.add_entries(connection, entries)
-            for one in token_hashes:
-                matching = read_session.c.token_hash == one
+            for token_hash in token_hashes:
+                matching = read_session.c.token_hash == token_hash
                 ended += connection.execute(sa.delete(read_session).where(matching)).rowcount
         return ended
 
@@ -92,14 +92,14 @@ def end_sessions_of_key(connection: Connection, key_id: str) -> None:
 
 def _end_surplus(connection: Connection, holder: SessionHolder) -> None:
     columns = read_session.c
-    mine = (
+    of_holder = (
         columns.key_id == holder.key_id
         if holder.key_id is not None
         else columns.identity == holder.identity
     )
     newest_first = (
         sa.select(columns.token_hash)
-        .where(mine)
+        .where(of_holder)
         .order_by(columns.created_us.desc(), columns.token_hash)
     )
     hashes = connection.execute(newest_first).scalars().all()

@@ -70,16 +70,16 @@ def audit_command(
 
 def _follow_entries(store: Store, since_us: int) -> Iterator[AuditRow]:
     """Yield the last entries, oldest first, then new ones forever."""
-    found = store.list_changes(since_us)[::-1]
-    yield from found if since_us else found[-SHOWN_BEFORE:]
-    seen = {entry.id: entry.changed_us for entry in found}
+    entries = store.list_changes(since_us)[::-1]
+    yield from entries if since_us else entries[-SHOWN_BEFORE:]
+    time_by_id = {entry.id: entry.changed_us for entry in entries}
     while True:
         time.sleep(POLL_S)
-        newest_us = max(seen.values(), default=since_us)
+        newest_us = max(time_by_id.values(), default=since_us)
         for entry in reversed(store.list_changes(max(newest_us - _LATE_US, since_us))):
-            if entry.id not in seen:
+            if entry.id not in time_by_id:
                 yield entry
-                seen[entry.id] = entry.changed_us
+                time_by_id[entry.id] = entry.changed_us
 
 
 def _format_line(entry: AuditRow, form: str) -> str:

@@ -96,14 +96,14 @@ def delete_command(settings: Settings, /, checks: bool, **selected: Any) -> None
     if not checks:
         _change(settings, quarantine.DELETE, "deleted", "", selected)
         return
-    given = [name for name in ("campaign", "since", "until") if selected[name]]
-    if not selected["key"] or given or selected["dry_run"]:
+    options = [name for name in ("campaign", "since", "until") if selected[name]]
+    if not selected["key"] or options or selected["dry_run"]:
         raise click.UsageError("--checks needs --key, and no other option.")
     _change(settings, quarantine.DELETE_CHECKS, "no longer marked", "", selected)
 
 
 def _change(
-    settings: Settings, action: str, done: str, reason: str, selected: dict[str, Any]
+    settings: Settings, action: str, outcome: str, reason: str, selected: dict[str, Any]
 ) -> None:
     with Store.open(settings.database, create=False) as store:
         scope, title = _parse_scope(store, selected)
@@ -117,11 +117,11 @@ def _change(
         actor = local_actor()
         now_us = time.time_ns() // 1000
         changed = store.apply_change(DatabaseChange(action, scope, actor, now_us, reason, title))
-    click.echo(f"{pluralize(changed, 'measurement')} {done}", err=True)
+    click.echo(f"{pluralize(changed, 'measurement')} {outcome}", err=True)
 
 
 def _print_counts(counts: Sequence[ScopeCount], form: str) -> None:
-    print_rows([asdict(one) for one in counts], _COUNT_COLUMNS, form=form)
+    print_rows([asdict(count) for count in counts], _COUNT_COLUMNS, form=form)
 
 
 def _parse_scope(store: Store, selected: dict[str, Any]) -> tuple[ChangeScope, str]:

@@ -16,6 +16,6 @@ PASSES_COLUMN = "passes"
 
 def stored_columns(names: Iterable[str]) -> tuple[str, ...]:
     """List the columns to fetch for catalogue names; ``passes``, last, covers all packed lists."""
-    wanted = list(names)
-    plain = tuple(name for name in wanted if name not in PACKED_COLUMNS)
-    return plain if len(plain) == len(wanted) else (*plain, PASSES_COLUMN)
+    requested = list(names)
+    plain = tuple(name for name in requested if name not in PACKED_COLUMNS)
+    return plain if len(plain) == len(requested) else (*plain, PASSES_COLUMN)

@@ -55,8 +55,8 @@ def hash_dimension_row(row: Mapping[str, Any]) -> int:
 
     Unknown values are left out, so that columns added later change no number.
     """
-    known = {name: value for name, value in sorted(row.items()) if value is not None}
-    text = json.dumps(known, separators=(",", ":"), allow_nan=False)
+    known_values = {name: value for name, value in sorted(row.items()) if value is not None}
+    text = json.dumps(known_values, separators=(",", ":"), allow_nan=False)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 

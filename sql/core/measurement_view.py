@@ -25,9 +25,9 @@ def catalogue_column(name: str) -> sa.Column[Any]:
 
 def select_columns(names: Iterable[str]) -> sa.Select[Any]:
     """Select catalogue columns, ordered as in :func:`stored_columns`, of all measurements."""
-    wanted = stored_columns(names)
-    return sa.select(*(catalogue_column(name) for name in wanted)).select_from(
-        join_dimensions(wanted)
+    columns = stored_columns(names)
+    return sa.select(*(catalogue_column(name) for name in columns)).select_from(
+        join_dimensions(columns)
     )
 
 
@@ -41,11 +41,11 @@ def join_dimensions(names: Iterable[str]) -> sa.FromClause:
 @lru_cache(maxsize=64)
 def _join_tables(tables: frozenset[str]) -> sa.FromClause:
     """Join the measurements to some dimensions; cached, as copying their columns takes long."""
-    found: sa.FromClause = measurement
+    joined: sa.FromClause = measurement
     for dimension in DIMENSIONS:
         if dimension.name in tables:
-            found = found.join(dimension_tables[dimension.name])
-    return found
+            joined = joined.join(dimension_tables[dimension.name])
+    return joined
 
 
 def join_metric(
@@ -61,10 +61,12 @@ def join_metric(
     """
     if not name.startswith(EXTRA_PREFIX):
         return tables, catalogue_column(name)
-    own = extra.alias(f"extra{number}")
-    of_measurement = own.c.measurement_id == measurement.c.measurement_id
-    named = own.c.name == name.removeprefix(EXTRA_PREFIX)
-    return tables.join(own, sa.and_(of_measurement, named), isouter=outer), own.c.value
+    metric_table = extra.alias(f"extra{number}")
+    of_measurement = metric_table.c.measurement_id == measurement.c.measurement_id
+    named = metric_table.c.name == name.removeprefix(EXTRA_PREFIX)
+    return tables.join(
+        metric_table, sa.and_(of_measurement, named), isouter=outer
+    ), metric_table.c.value
 
 
 def measurements_where(name: str, condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:

@@ -82,8 +82,11 @@ def is_superseded() -> sa.ColumnElement[bool]:
 def is_repeated_by(later: sa.FromClause) -> tuple[sa.ColumnElement[bool], ...]:
     """Return the conditions that a row of ``later`` repeats a measurement in a later attempt."""
     columns = measurement.c
-    same = ("campaign_id", "job_id", "round", "position")
-    return (*(later.c[name] == columns[name] for name in same), later.c.attempt > columns.attempt)
+    key_columns = ("campaign_id", "job_id", "round", "position")
+    return (
+        *(later.c[name] == columns[name] for name in key_columns),
+        later.c.attempt > columns.attempt,
+    )
 
 
 def is_counted() -> sa.ColumnElement[bool]:

@@ -62,11 +62,11 @@ class DamagedValueError(ValueError):
 
 def pack_lists(lists: Mapping[str, Any]) -> bytes | None:
     """Pack the lists among these values; None if there are none."""
-    found = list(map(lists.get, PACKED_COLUMNS))
-    lengths = [_UNKNOWN_LENGTH if one is None else len(one) for one in found]
+    ordered_lists = list(map(lists.get, PACKED_COLUMNS))
+    lengths = [_UNKNOWN_LENGTH if values is None else len(values) for values in ordered_lists]
     if max(lengths) == _UNKNOWN_LENGTH:
         return None
-    numbers = list(chain.from_iterable(filter(None, found)))
+    numbers = list(chain.from_iterable(filter(None, ordered_lists)))
     layout = f"<{1 + len(lengths)}i{len(numbers)}d"
     return FORMAT_VERSION + _compress(struct.pack(layout, len(lengths), *lengths, *numbers))
 
@@ -135,9 +135,9 @@ def unpack_columns(packed: Sequence[bytes | None]) -> tuple[NDArray[np.int32], N
 
     lengths = np.full((len(packed), len(PACKED_COLUMNS)), _UNKNOWN_LENGTH, "<i4")
     numbers: list[bytes] = []
-    for row, one in enumerate(packed):
-        if one is not None:
-            head, body = _split_header(one)
+    for row, value in enumerate(packed):
+        if value is not None:
+            head, body = _split_header(value)
             lengths[row, : len(head) // 4] = np.frombuffer(head, "<i4")
             numbers.append(body)
     together = b"".join(numbers)
@@ -158,12 +158,12 @@ def decode_numbers(text: str) -> list[Any]:
         DamagedValueError: the text is not a list of numbers.
     """
     try:
-        found = json.loads(text)
+        numbers = json.loads(text)
     except (TypeError, ValueError) as error:
         raise DamagedValueError("no list of numbers") from error
-    if not isinstance(found, list) or not all(type(one) in (int, float) for one in found):
+    if not isinstance(numbers, list) or not all(type(number) in (int, float) for number in numbers):
         raise DamagedValueError("no list of numbers")
-    return found
+    return numbers
 
 
 def decode_latency(text: str | None) -> LatencyHistogram:

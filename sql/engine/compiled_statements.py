@@ -69,13 +69,13 @@ class CompiledQuery:
 
     def bind(self, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the parameters; lists are filled up with NULL, which equals nothing."""
-        found = []
+        values = []
         for name, index in self.places:
             value = parameters[name]
             if index is not None:
                 value = value[index] if index < len(value) else None
-            found.append(value)
-        return tuple(found)
+            values.append(value)
+        return tuple(values)
 
 
 @lru_cache(maxsize=_MAX_STATEMENTS)
@@ -107,8 +107,8 @@ def compile_statement(
         for place, type_ in enumerate(types)
         if place not in texts
     )
-    found = tuple((place, convert) for place, convert in converters if convert is not None)
-    return CompiledStatement(str(compiled), names, texts, found)
+    conversions = tuple((place, convert) for place, convert in converters if convert is not None)
+    return CompiledStatement(str(compiled), names, texts, conversions)
 
 
 def _find_converter(type_: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | None:

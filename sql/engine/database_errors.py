@@ -51,8 +51,8 @@ def translate_errors(url: URL) -> Iterator[None]:
             raise interrupt from None
         if not isinstance(error, _DATABASE_ERRORS):
             raise
-        said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-        raise build_store_error(url, said, _classify_error(error, said)) from error
+        message = str(error.orig) if isinstance(error, DBAPIError) else str(error)
+        raise build_store_error(url, message, _classify_error(error, message)) from error
 
 
 def _find_interrupt(error: Exception, handled: BaseException | None) -> KeyboardInterrupt | None:
@@ -63,21 +63,21 @@ def _find_interrupt(error: Exception, handled: BaseException | None) -> Keyboard
     return context if isinstance(context, KeyboardInterrupt) and context is not handled else None
 
 
-def _classify_error(error: Exception, said: str) -> type[StoreError]:
+def _classify_error(error: Exception, message: str) -> type[StoreError]:
     """Select the error class: unstorable content or a fault of the database."""
     content = (
-        isinstance(error, DataError | IntegrityError) or error_hints.INDEX_ROW_TOO_LONG in said
+        isinstance(error, DataError | IntegrityError) or error_hints.INDEX_ROW_TOO_LONG in message
     )
     return UnstorableContentError if content else StoreError
 
 
-def build_store_error(url: URL, said: str, kind: type[StoreError] = StoreError) -> StoreError:
+def build_store_error(url: URL, message: str, kind: type[StoreError] = StoreError) -> StoreError:
     """Build the error for a message of a database or its driver."""
-    said = " ".join(said.split())
-    for sign, message, hint in error_hints.ERROR_HINTS.get(url.get_backend_name(), ()):
-        if sign in said.lower():
-            return kind(f"{message} ({said})", where=display_url(url), hint=hint)
-    return kind(f"the database refused: {said}", where=display_url(url))
+    message = " ".join(message.split())
+    for sign, meaning, hint in error_hints.ERROR_HINTS.get(url.get_backend_name(), ()):
+        if sign in message.lower():
+            return kind(f"{meaning} ({message})", where=display_url(url), hint=hint)
+    return kind(f"the database refused: {message}", where=display_url(url))
 
 
 def sqlite_path(url: URL) -> Path | None:

@@ -61,7 +61,11 @@ class QueryGroup:
     def remove(self, connection: Any) -> None:
         """Remove a connection, which is returned to the pool."""
         with self._lock:
-            self._connections = [one for one in self._connections if one is not connection]
+            self._connections = [
+                open_connection
+                for open_connection in self._connections
+                if open_connection is not connection
+            ]
 
 
 _CURRENT: ContextVar[QueryGroup | None] = ContextVar("query_group", default=None)

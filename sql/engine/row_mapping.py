@@ -28,10 +28,10 @@ def _list_fields(kind: Callable[..., StoredRow]) -> list[tuple[str, bool]]:
 
 def fetch_rows(connection: Connection, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
     """Fetch the rows of a query as dataclasses; unknown text becomes ''."""
-    found = connection.execute(query).all()
-    if not found:
+    rows = connection.execute(query).all()
+    if not rows:
         return []
-    columns = dict(zip(query.selected_columns.keys(), zip(*found, strict=True), strict=True))
+    columns = dict(zip(query.selected_columns.keys(), zip(*rows, strict=True), strict=True))
     build: Callable[..., Row] = kind
     fields = _list_fields(build)
     values = [
@@ -70,9 +70,9 @@ def select_latest(
 
 def insert_new_rows(connection: Connection, table: sa.Table, rows: Iterable[StoredRow]) -> None:
     """Insert rows whose keys are known to be missing."""
-    waiting = iter(rows)
-    while some := [vars(row) for row in islice(waiting, CHUNK_ROWS)]:
-        backend_of(connection.engine).insert_rows(connection, table, some)
+    remaining = iter(rows)
+    while chunk := [vars(row) for row in islice(remaining, CHUNK_ROWS)]:
+        backend_of(connection.engine).insert_rows(connection, table, chunk)
 
 
 def insert_missing_rows(connection: Connection, table: sa.Table, rows: Iterable[StoredRow]) -> None:
@@ -109,22 +109,26 @@ def select_comparison_rows(table: sa.Table, comparison_id: str) -> sa.Select[Any
 def _write_rows(
     connection: Connection, table: sa.Table, rows: Iterable[StoredRow], *, replace: bool
 ) -> None:
-    waiting = iter(rows)
-    while some := [asdict(row) for row in islice(waiting, CHUNK_ROWS)]:
-        _write_chunk(connection, table, some, replace=replace)
+    remaining = iter(rows)
+    while chunk := [asdict(row) for row in islice(remaining, CHUNK_ROWS)]:
+        _write_chunk(connection, table, chunk, replace=replace)
 
 
 def _write_chunk(
-    connection: Connection, table: sa.Table, some: Sequence[dict[str, Any]], *, replace: bool
+    connection: Connection, table: sa.Table, chunk: Sequence[dict[str, Any]], *, replace: bool
 ) -> None:
     # UPDATE, then INSERT of missing rows: upsert syntax differs between databases.
-    wanted = _index_rows(table, some, last=replace)
-    there = _fetch_keys(connection, table, wanted)
-    if missing := [values for identity, values in wanted.items() if identity not in there]:
+    rows_by_key = _index_rows(table, chunk, last=replace)
+    existing_keys = _fetch_keys(connection, table, rows_by_key)
+    if missing := [
+        values for identity, values in rows_by_key.items() if identity not in existing_keys
+    ]:
         connection.execute(sa.insert(table), missing)
     if replace:
         _update_rows(
-            connection, table, [wanted[identity] for identity in wanted if identity in there]
+            connection,
+            table,
+            [rows_by_key[identity] for identity in rows_by_key if identity in existing_keys],
         )
 
 
@@ -133,21 +137,21 @@ def _index_rows(
 ) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Map primary keys to the first row of each, or to the last."""
     key = [column.key for column in table.primary_key]
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    rows_by_key: dict[tuple[Any, ...], dict[str, Any]] = {}
     for values in rows:
         identity = tuple(map(values.__getitem__, key))
-        if last or identity not in found:
-            found[identity] = values
-    return found
+        if last or identity not in rows_by_key:
+            rows_by_key[identity] = values
+    return rows_by_key
 
 
 def _fetch_keys(
-    connection: Connection, table: sa.Table, wanted: Iterable[tuple[Any, ...]]
+    connection: Connection, table: sa.Table, keys: Iterable[tuple[Any, ...]]
 ) -> set[tuple[Any, ...]]:
     """Fetch the primary keys of stored rows that share the first part of a wanted key."""
-    key = list(table.primary_key)
-    known = sa.select(*key).where(key[0].in_({identity[0] for identity in wanted}))
-    return {tuple(row) for row in connection.execute(known)}
+    key_columns = list(table.primary_key)
+    query = sa.select(*key_columns).where(key_columns[0].in_({identity[0] for identity in keys}))
+    return {tuple(row) for row in connection.execute(query)}
 
 
 def _update_rows(
@@ -157,6 +161,6 @@ def _update_rows(
         return
     # Parameters need distinct names, because SET uses those of the columns.
     key = {column.key: f"key_{column.key}" for column in table.primary_key}
-    same = sa.and_(*(table.c[name] == sa.bindparam(key[name]) for name in key))
+    has_key = sa.and_(*(table.c[name] == sa.bindparam(key[name]) for name in key))
     parameters = [{**row, **{key[name]: row[name] for name in key}} for row in rows]
-    connection.execute(sa.update(table).where(same), parameters)
+    connection.execute(sa.update(table).where(has_key), parameters)

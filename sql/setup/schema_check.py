@@ -26,17 +26,17 @@ def require_complete_schema(connection: Connection) -> None:
     Raises:
         StoreError: items are missing; the message names them and the remedy.
     """
-    there = backend_of(connection.engine).read_layout(connection)
-    lost = list(_find_missing_parts(there))
-    found = [*lost, *(f"index {index.name}" for index in find_missing_indexes(there))]
-    if not found:
+    layout = backend_of(connection.engine).read_layout(connection)
+    missing_parts = list(_find_missing_parts(layout))
+    missing = [*missing_parts, *(f"index {index.name}" for index in find_missing_indexes(layout))]
+    if not missing:
         return
     raise StoreError(
-        f"the database lacks {', '.join(found[:MAX_LISTED])}{', …' if len(found) > MAX_LISTED else ''}",
+        f"the database lacks {', '.join(missing[:MAX_LISTED])}{', …' if len(missing) > MAX_LISTED else ''}",
         where=display_url(connection.engine.url),
         hint="It is not as Treehammer made it. Put it back from a backup; or begin with an empty "
         "one and run 'treehammer collect': the records of jobs stay in the spool."
-        if lost
+        if missing_parts
         else "Run: treehammer db upgrade",
     )
 
@@ -52,26 +52,26 @@ def create_missing_indexes(connection: Connection) -> None:
     require_complete_schema(connection)
 
 
-def find_missing_indexes(there: TableLayout) -> list[sa.Index]:
+def find_missing_indexes(layout: TableLayout) -> list[sa.Index]:
     """List indexes missing under any name, for tables that have their columns."""
     return [
         index
         for table in metadata.sorted_tables
-        for index in sorted(table.indexes, key=lambda one: str(one.name))
-        if _column_names(index) not in there.indexes.get(table.name, ())
-        and set(_column_names(index)) <= there.columns.get(table.name, set())
+        for index in sorted(table.indexes, key=lambda table_index: str(table_index.name))
+        if _column_names(index) not in layout.indexes.get(table.name, ())
+        and set(_column_names(index)) <= layout.columns.get(table.name, set())
     ]
 
 
-def _find_missing_parts(there: TableLayout) -> Iterator[str]:
+def _find_missing_parts(layout: TableLayout) -> Iterator[str]:
     for table in metadata.sorted_tables:
-        if table.name not in there.columns:
+        if table.name not in layout.columns:
             yield f"table {table.name}"
             continue
         for column in table.columns:
-            if column.name not in there.columns[table.name]:
+            if column.name not in layout.columns[table.name]:
                 yield f"column {table.name}.{column.name}"
-        if _column_names(table.primary_key) != there.keys.get(table.name):
+        if _column_names(table.primary_key) != layout.keys.get(table.name):
             yield f"the primary key of {table.name}"
 
 

@@ -72,28 +72,28 @@ def require_current_schema(engine: Engine) -> None:
     Raises:
         StoreError: it is older, newer, or not Treehammer's; the message gives the remedy.
     """
-    found = read_schema_state(engine)
+    state = read_schema_state(engine)
     where = display_url(engine.url)
-    if found is SchemaState.OLDER:
+    if state is SchemaState.OLDER:
         raise StoreError(
             f"the database is at revision {read_revision(engine)}; this version needs {REVISION}",
             where=where,
             hint=f"Run: {UPGRADE_COMMAND}",
         )
-    if found is SchemaState.NEWER:
+    if state is SchemaState.NEWER:
         raise StoreError(
             f"the database is at revision {read_revision(engine)}, which this version does not know",
             where=where,
             hint="A newer Treehammer has written it: install that version or a later one.",
         )
-    if found is SchemaState.UNVERSIONED:
+    if state is SchemaState.UNVERSIONED:
         raise StoreError(
             "tables of Treehammer's are here, but not the revision that they are at",
             where=where,
             hint="A backup is being restored, or was restored without the table alembic_version: "
             "restore all of it. Nothing was changed.",
         )
-    if found is SchemaState.FOREIGN:
+    if state is SchemaState.FOREIGN:
         raise StoreError(
             "this database holds something other than Treehammer's results",
             where=where,
@@ -124,11 +124,11 @@ def upgrade_schema(engine: Engine, *, backed_up: bool = False) -> Path | None:
         StoreError: the database is newer, not Treehammer's, or refused the upgrade. It is
             unchanged unless the message states otherwise.
     """
-    found = read_schema_state(engine)
-    if found is SchemaState.EMPTY:
+    state = read_schema_state(engine)
+    if state is SchemaState.EMPTY:
         create_schema(engine)
         return None
-    if found is not SchemaState.OLDER:
+    if state is not SchemaState.OLDER:
         require_current_schema(engine)
         _create_missing_parts(engine)
         return None
@@ -165,9 +165,9 @@ def _upgrade_irreversibly(engine: Engine, *, backed_up: bool) -> None:
             migrate_to(connection, REVISION)
             create_missing_indexes(connection)
     except StoreError as error:
-        again = f"Changes so far are kept. Then run again: {UPGRADE_COMMAND} --backed-up"
+        advice = f"Changes so far are kept. Then run again: {UPGRADE_COMMAND} --backed-up"
         raise StoreError(
-            error.message, where=error.where, hint=f"{error.hint} {again}".strip()
+            error.message, where=error.where, hint=f"{error.hint} {advice}".strip()
         ) from error
 
 
@@ -178,12 +178,12 @@ def _fetch_revision(connection: Connection) -> str:
 
 
 def _detect_state(connection: Connection) -> SchemaState:
-    found = _fetch_revision(connection)
-    if found == REVISION:
+    revision = _fetch_revision(connection)
+    if revision == REVISION:
         return SchemaState.CURRENT
-    if not found:
+    if not revision:
         return _classify_unversioned(connection)
-    return SchemaState.OLDER if found in _known_revisions() else SchemaState.NEWER
+    return SchemaState.OLDER if revision in _known_revisions() else SchemaState.NEWER
 
 
 def _classify_unversioned(connection: Connection) -> SchemaState:
@@ -193,21 +193,21 @@ def _classify_unversioned(connection: Connection) -> SchemaState:
     revision is written last, so these tables never contain rows.
     """
     backend = backend_of(connection.engine)
-    there = set(sa.inspect(connection).get_table_names())
-    others = there - backend.auxiliary_tables
-    if not others:
+    existing_tables = set(sa.inspect(connection).get_table_names())
+    result_tables = existing_tables - backend.auxiliary_tables
+    if not result_tables:
         return SchemaState.EMPTY
-    if not others <= {*metadata.tables, _VERSION_TABLE.name}:
+    if not result_tables <= {*metadata.tables, _VERSION_TABLE.name}:
         return SchemaState.FOREIGN
-    was_begun = not backend.transactional_ddl and backend.auxiliary_tables <= there
-    if was_begun and not any(_has_rows(connection, name) for name in others):
+    was_begun = not backend.transactional_ddl and backend.auxiliary_tables <= existing_tables
+    if was_begun and not any(_has_rows(connection, name) for name in result_tables):
         return SchemaState.EMPTY
     return SchemaState.UNVERSIONED
 
 
 def _has_rows(connection: Connection, table: str) -> bool:
-    one = sa.select(sa.literal(1)).select_from(sa.table(table)).limit(1)
-    return connection.execute(one).first() is not None
+    any_row = sa.select(sa.literal(1)).select_from(sa.table(table)).limit(1)
+    return connection.execute(any_row).first() is not None
 
 
 def alembic_config() -> Config:

@@ -160,8 +160,8 @@ class Backend:
                 for (_, table), key in inspector.get_multi_pk_constraint().items()
             },
             {
-                table: {tuple(index["column_names"]) for index in some}
-                for (_, table), some in indexes.items()
+                table: {tuple(index["column_names"]) for index in table_indexes}
+                for (_, table), table_indexes in indexes.items()
             },
         )
 

@@ -114,9 +114,9 @@ class OracleBackend(Backend):
 
     def engine_options(self, url: URL) -> dict[str, Any]:
         """Return options that replace connections cut by a restart of the server."""
-        ours = {"tcp_connect_timeout": CONNECT_TIMEOUT_S, "program": "treehammer"}
-        given = {name: value for name, value in ours.items() if name not in url.query}
-        return {"connect_args": given, "pool_pre_ping": True}
+        defaults = {"tcp_connect_timeout": CONNECT_TIMEOUT_S, "program": "treehammer"}
+        connect_args = {name: value for name, value in defaults.items() if name not in url.query}
+        return {"connect_args": connect_args, "pool_pre_ping": True}
 
     def begin(self, connection: Connection, access: AccessMode) -> None:
         """Give readers one consistent state and admit one writer at a time, as on SQLite."""
@@ -178,14 +178,14 @@ class OracleBackend(Backend):
 
 
 def _fetch_column_groups(
-    connection: Connection, question: str
+    connection: Connection, query: str
 ) -> dict[tuple[str, str], tuple[str, ...]]:
     """Map table and name of each index or constraint to its columns."""
-    found: dict[tuple[str, str], tuple[str, ...]] = {}
-    for table, name, column in connection.exec_driver_sql(question):
-        place = (table.lower(), name)
-        found[place] = (*found.get(place, ()), column.lower())
-    return found
+    groups: dict[tuple[str, str], tuple[str, ...]] = {}
+    for table, name, column in connection.exec_driver_sql(query):
+        key = (table.lower(), name)
+        groups[key] = (*groups.get(key, ()), column.lower())
+    return groups
 
 
 def _configure_session(connection: Any, _record: Any) -> None:
@@ -229,10 +229,10 @@ _ALREADY_APPLIED = (
 )
 
 
-def is_already_applied(statement: str, said: str) -> bool:
+def is_already_applied(statement: str, message: str) -> bool:
     """Check for a schema change refused because an interrupted upgrade has already made it."""
     for verb, codes in _ALREADY_APPLIED:
         first = statement.lstrip().startswith(verb)
         if first or (verb[0] == " " and verb in statement):
-            return any(code in said for code in codes)
+            return any(code in message for code in codes)
     return False

@@ -63,14 +63,16 @@ class PostgreSQLBackend(Backend):
             raise ConfigError(
                 f"{PREPARE_OPTION} can be {NEVER_PREPARE!r} or left out", where="database"
             )
-        bare = url.drivername in ("postgres", "postgresql")
-        return url.set(drivername="postgresql+psycopg") if bare else url
+        lacks_driver = url.drivername in ("postgres", "postgresql")
+        return url.set(drivername="postgresql+psycopg") if lacks_driver else url
 
     def engine_options(self, url: URL) -> dict[str, Any]:
         """Return options that replace connections cut by a restart of the server."""
         # These override the URL's options.
-        given = libpq_options(url) | ({PREPARE_OPTION: None} if PREPARE_OPTION in url.query else {})
-        return {"connect_args": given, "pool_pre_ping": True}
+        connect_args = libpq_options(url) | (
+            {PREPARE_OPTION: None} if PREPARE_OPTION in url.query else {}
+        )
+        return {"connect_args": connect_args, "pool_pre_ping": True}
 
     def begin(self, connection: Connection, access: AccessMode) -> None:
         """Admit one writer at a time, as on SQLite; it sees everything committed before."""
@@ -91,8 +93,8 @@ class PostgreSQLBackend(Backend):
         preparer = connection.dialect.identifier_preparer
         columns = ", ".join(preparer.format_column(column) for column in table.c)
         statement = f"COPY {preparer.format_table(table)} ({columns}) FROM STDIN"
-        waiting = iter(rows)
-        first = list(islice(waiting, _MIN_BINARY_ROWS))
+        remaining = iter(rows)
+        first = list(islice(remaining, _MIN_BINARY_ROWS))
         # As text, numbers would be written here digit by digit, and read again by the server.
         is_binary = len(first) == _MIN_BINARY_ROWS
         if is_binary:
@@ -103,7 +105,7 @@ class PostgreSQLBackend(Backend):
             with driver.cursor() as cursor, cursor.copy(statement) as copy:
                 if is_binary:
                     copy.set_types(_list_copy_types(table))
-                for row in compiled.bind(chain(first, waiting)):
+                for row in compiled.bind(chain(first, remaining)):
                     copy.write_row(row)
         except errors.Error as error:
             # As SQLAlchemy raises the errors of its own statements.

@@ -52,7 +52,7 @@ class SQLiteBackend(Backend):
         if path is None:
             return None
         files = (path, path.with_name(f"{path.name}-wal"))
-        return sum(one.stat().st_size for one in files if one.exists())
+        return sum(file.stat().st_size for file in files if file.exists())
 
     def require_integrity(self, connection: Connection) -> None:
         """Check every page, index and reference of the file."""
