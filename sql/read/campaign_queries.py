@@ -123,20 +123,23 @@ def list_campaigns(store: ResultsReader, first: int, count: int) -> tuple[list[C
     """List campaigns, the newest first; also return the number of all."""
     order = (campaign.c.created_us.desc(), campaign.c.id)
     with store.connection() as connection:
-        all_ = connection.scalar(sa.select(sa.func.count()).select_from(campaign)) or 0
+        total = connection.scalar(sa.select(sa.func.count()).select_from(campaign)) or 0
         query = sa.select(campaign.c.id).order_by(*order).offset(first).limit(count)
         ids = list(connection.scalars(query))
-    return fetch_campaign_states(store, ids), all_
+    return fetch_campaign_states(store, ids), total
 
 
 def list_campaign_choices(
     store: ResultsReader, count: int, chosen: Collection[str]
 ) -> list[tuple[str, str]]:
     """List campaigns to choose from: the newest, and chosen ones of any age."""
-    found = {id_: name for id_, name, _ in list_newest_campaigns(store, count)}
-    older = [one for one in chosen if one not in found]
-    named = store.campaign_names(older)
-    return [*found.items(), *((one, named.get(one, one)) for one in older)]
+    newest = {id_: name for id_, name, _ in list_newest_campaigns(store, count)}
+    older = [campaign_id for campaign_id in chosen if campaign_id not in newest]
+    names = store.campaign_names(older)
+    return [
+        *newest.items(),
+        *((campaign_id, names.get(campaign_id, campaign_id)) for campaign_id in older),
+    ]
 
 
 class CampaignTitle(NamedTuple):
@@ -157,14 +160,14 @@ def list_newest_campaigns(store: ResultsReader, count: int) -> list[CampaignTitl
 
 def fetch_distinct_names(store: ResultsReader, ids: Collection[str]) -> dict[str, str]:
     """Fetch names of campaigns, with a short identity where two are equal."""
-    found = store.campaign_names(ids)
-    alike = Counter(found.values())
+    names = store.campaign_names(ids)
+    alike = Counter(names.values())
     short = next(
         size
         for size in (8, 16, None)
-        if len({(n, i[:size]) for i, n in found.items()}) == len(found)
+        if len({(n, i[:size]) for i, n in names.items()}) == len(names)
     )
-    return {i: n if alike[n] == 1 else f"{n} ({i[:short]})" for i, n in found.items()}
+    return {i: n if alike[n] == 1 else f"{n} ({i[:short]})" for i, n in names.items()}
 
 
 def resolve_campaign(store: ResultsReader, reference: str) -> str:
@@ -184,9 +187,9 @@ def resolve_campaign(store: ResultsReader, reference: str) -> str:
 
 
 def _has_measurements(store: ResultsReader, campaign_id: str) -> bool:
-    one = sa.select(measurement.c.measurement_id).where(measurement.c.campaign_id == campaign_id)
+    query = sa.select(measurement.c.measurement_id).where(measurement.c.campaign_id == campaign_id)
     with store.connection() as connection:
-        return connection.scalar(one.limit(1)) is not None
+        return connection.scalar(query.limit(1)) is not None
 
 
 def fetch_campaign(store: ResultsReader, id_: str) -> CampaignRow:
@@ -209,10 +212,10 @@ def fetch_job(store: ResultsReader, id_: str) -> JobRow:
 
 def _fetch_by_id(store: ResultsReader, kind: type[Row], table: sa.Table, id_: str) -> Row:
     with store.connection() as connection:
-        found = fetch_rows(connection, kind, sa.select(table).where(table.c.id == id_))
-    if not found:
+        rows = fetch_rows(connection, kind, sa.select(table).where(table.c.id == id_))
+    if not rows:
         raise NothingToDoError(f"there is no {table.name} of this identity")
-    return found[0]
+    return rows[0]
 
 
 def fetch_time_span_us(store: ResultsReader, campaign_id: str) -> tuple[int, int] | None:
@@ -260,9 +263,11 @@ def count_transient(store: ResultsReader, campaign_id: str) -> dict[tuple[str, s
 def list_datasets(store: ResultsReader, campaign_id: str) -> list[tuple[str, str]]:
     """Name and hash of every dataset that its measurements read, sorted."""
     subject = dimension_tables["subject"].c
-    mine = sa.select(measurement.c.subject_id).where(measurement.c.campaign_id == campaign_id)
+    subject_ids = sa.select(measurement.c.subject_id).where(
+        measurement.c.campaign_id == campaign_id
+    )
     query = sa.select(subject.dataset, subject.dataset_hash).distinct()
-    query = query.where(subject.id.in_(mine), subject.dataset.is_not(None))
+    query = query.where(subject.id.in_(subject_ids), subject.dataset.is_not(None))
     with store.connection() as connection:
         return sorted((name, hash_ or "") for name, hash_ in connection.execute(query))
 
@@ -276,10 +281,10 @@ def count_failed_attempts(store: ResultsReader, campaign_id: str) -> list[Failed
         .exists()
     )
     by = (job.c.site, attempt.c.failure_class)
-    one, none = sa.literal_column("1", sa.BigInteger), sa.literal_column("0", sa.BigInteger)
-    again = sa.func.sum(sa.case((followed, one), else_=none))
+    sql_one, sql_zero = sa.literal_column("1", sa.BigInteger), sa.literal_column("0", sa.BigInteger)
+    retries = sa.func.sum(sa.case((followed, sql_one), else_=sql_zero))
     query = (
-        sa.select(*by, sa.func.count(), again)
+        sa.select(*by, sa.func.count(), retries)
         .select_from(attempt)
         .join(job, job.c.id == attempt.c.job_id)
         .where(job.c.campaign_id == campaign_id, attempt.c.failure_class.is_not(None))
@@ -290,7 +295,7 @@ def count_failed_attempts(store: ResultsReader, campaign_id: str) -> list[Failed
             FailedAttemptCount(site or "", failure, number - int(retried), int(retried))
             for site, failure, number, retried in connection.execute(query)
         ]
-    return sorted(rows, key=lambda one: (-one.attempts, one.site, one.failure_class))
+    return sorted(rows, key=lambda count: (-count.attempts, count.site, count.failure_class))
 
 
 def list_job_summaries(
@@ -316,19 +321,19 @@ def list_job_summaries(
     conditions = _job_conditions(campaign_id, only)
     with store.connection() as connection:
         order = (job.c.site, *_order_labels(connection, conditions, label_key))
-        all_ = connection.scalar(sa.select(sa.func.count()).select_from(job).where(*conditions))
+        total = connection.scalar(sa.select(sa.func.count()).select_from(job).where(*conditions))
         query = sa.select(job).where(*conditions).order_by(*order).offset(first).limit(count)
         rows = fetch_rows(connection, JobRow, query)
         outcomes = _fetch_job_outcomes(connection, campaign_id, [row.id for row in rows])
-        said = _fetch_messages(connection, outcomes)
+        messages = _fetch_messages(connection, outcomes)
     attempts: defaultdict[str, list[AttemptRow]] = defaultdict(list)
-    for one in store.attempts(row.id for row in rows):
-        attempts[one.job_id].append(one)
+    for attempt_row in store.attempts(row.id for row in rows):
+        attempts[attempt_row.job_id].append(attempt_row)
     lines = [
-        _summarize_job(row, attempts[row.id], outcomes.get(row.id, ()), said.get(row.id, ""))
+        _summarize_job(row, attempts[row.id], outcomes.get(row.id, ()), messages.get(row.id, ""))
         for row in rows
     ]
-    return lines, all_ or 0
+    return lines, total or 0
 
 
 def _order_labels(
@@ -337,13 +342,13 @@ def _order_labels(
     key: Callable[[str], Any],
 ) -> tuple[sa.ColumnElement[Any], ...]:
     """Return the columns that order jobs by their labels, then by repeat and identity."""
-    rest = (job.c.label, job.c.repeat, job.c.id)
+    last_columns = (job.c.label, job.c.repeat, job.c.id)
     query = sa.select(job.c.label).distinct().where(*conditions, job.c.label.is_not(None))
     labels = list(connection.scalars(query.limit(MAX_ORDERED_LABELS + 1)))
     if not 1 < len(labels) <= MAX_ORDERED_LABELS:
-        return rest
+        return last_columns
     places = {label: place for place, label in enumerate(sorted(labels, key=key))}
-    return sa.case(places, value=job.c.label, else_=len(places)), *rest
+    return sa.case(places, value=job.c.label, else_=len(places)), *last_columns
 
 
 def _job_conditions(campaign_id: str, only: Mapping[str, str]) -> list[sa.ColumnElement[bool]]:
@@ -355,15 +360,19 @@ def _job_conditions(campaign_id: str, only: Mapping[str, str]) -> list[sa.Column
 
 
 def _summarize_job(
-    row: JobRow, attempts: Sequence[AttemptRow], outcomes: Sequence[_JobOutcome], said: str
+    row: JobRow, attempts: Sequence[AttemptRow], outcomes: Sequence[_JobOutcome], message: str
 ) -> JobSummary:
     return JobSummary(
         row,
         attempts[-1] if attempts else None,
         len(attempts),
-        sum(one.measurements for one in outcomes),
-        {one.outcome: one.measurements for one in outcomes if one.outcome != Outcome.GOOD},
-        said,
+        sum(outcome.measurements for outcome in outcomes),
+        {
+            outcome.outcome: outcome.measurements
+            for outcome in outcomes
+            if outcome.outcome != Outcome.GOOD
+        },
+        message,
     )
 
 
@@ -386,23 +395,26 @@ def _fetch_job_outcomes(
         measurement.c.job_id.in_(jobs),
         sa.not_(is_superseded()),
     )
-    found: defaultdict[str, list[_JobOutcome]] = defaultdict(list)
+    outcomes_by_job: defaultdict[str, list[_JobOutcome]] = defaultdict(list)
     for job_id, outcome, number, example in connection.execute(query.group_by(*by)):
-        found[job_id].append(_JobOutcome(outcome, int(number), example))
-    for of_job in found.values():
-        of_job.sort(key=lambda one: (-one.measurements, one.outcome))
-    return found
+        outcomes_by_job[job_id].append(_JobOutcome(outcome, int(number), example))
+    for of_job in outcomes_by_job.values():
+        of_job.sort(key=lambda outcome: (-outcome.measurements, outcome.outcome))
+    return outcomes_by_job
 
 
 def _fetch_messages(
     connection: sa.Connection, outcomes: Mapping[str, Sequence[_JobOutcome]]
 ) -> dict[str, str]:
     """Fetch an example of each job's most frequent failure: its message or its implausibility."""
-    bad = ((one for one in of_job if one.outcome != Outcome.GOOD) for of_job in outcomes.values())
+    bad = (
+        (outcome for outcome in of_job if outcome.outcome != Outcome.GOOD)
+        for of_job in outcomes.values()
+    )
     examples = [worst.example for of_job in bad if (worst := next(of_job, None))]
     columns = measurement.c.job_id, measurement.c.failure_message, measurement.c.implausible_reasons
     query = sa.select(*columns).where(measurement.c.measurement_id.in_(examples))
-    return {id_: message or why or "" for id_, message, why in connection.execute(query)}
+    return {id_: message or reasons or "" for id_, message, reasons in connection.execute(query)}
 
 
 def _jobs_with_failure(campaign_id: str, failure: str) -> sa.ColumnElement[bool]:
@@ -428,8 +440,8 @@ def fetch_job_measurements(
         measurement.c.campaign_id == row.campaign_id, measurement.c.job_id == row.id
     )
     with store.connection() as connection:
-        found = connection.execute(query.order_by(*order).limit(MAX_JOB_MEASUREMENTS))
-        return [dict(zip(columns, one, strict=True)) for one in found]
+        rows = connection.execute(query.order_by(*order).limit(MAX_JOB_MEASUREMENTS))
+        return [dict(zip(columns, values, strict=True)) for values in rows]
 
 
 def list_incomplete_campaigns(store: ResultsReader, examined: Collection[str]) -> list[CampaignRow]:

@@ -330,20 +330,20 @@ def fetch_commit_counts(
 def _choose_campaigns(commit_of: Mapping[str, str], failing: Collection[str]) -> list[str]:
     """Choose failing campaigns, the newest first, and some beside; none if all have one commit."""
     commits = {commit for id_, commit in commit_of.items() if id_ in failing}
-    others = [id_ for id_, commit in commit_of.items() if commit not in commits]
-    if not (commits and others):
+    other_commits = [id_ for id_, commit in commit_of.items() if commit not in commits]
+    if not (commits and other_commits):
         return []
-    same = [id_ for id_, commit in commit_of.items() if commit in commits]
-    good = [id_ for id_ in same if id_ not in failing]
-    bad = [id_ for id_ in same if id_ in failing]
-    return [*bad, *others[:MAX_OTHER_CAMPAIGNS], *good[:MAX_OTHER_CAMPAIGNS]]
+    same_commits = [id_ for id_, commit in commit_of.items() if commit in commits]
+    good = [id_ for id_ in same_commits if id_ not in failing]
+    bad = [id_ for id_ in same_commits if id_ in failing]
+    return [*bad, *other_commits[:MAX_OTHER_CAMPAIGNS], *good[:MAX_OTHER_CAMPAIGNS]]
 
 
 def _index_places(connection: Connection) -> dict[int, tuple[str, ...]]:
     """Return the place of each subject; a storage site that was not recorded is the job's site."""
     return {
-        id_: (site or "", storage or site or "", *(text or "" for text in others))
-        for id_, site, storage, *others in load_subjects(connection).select("id", *_PLACE)
+        id_: (site or "", storage or site or "", *(text or "" for text in place_texts))
+        for id_, site, storage, *place_texts in load_subjects(connection).select("id", *_PLACE)
     }
 
 

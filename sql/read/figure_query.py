@@ -134,11 +134,11 @@ class Moments(NamedTuple):
 
 
 def _merge_known(
-    choose: Callable[[float, float], float], one: float | None, other: float | None
+    choose: Callable[[float, float], float], first: float | None, second: float | None
 ) -> float | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return choose(one, other)
+    if first is None or second is None:
+        return second if first is None else first
+    return choose(first, second)
 
 
 class FigureGroup(NamedTuple):
@@ -173,12 +173,14 @@ class FigureGroup(NamedTuple):
         The bin is exact; reads are assumed to spread evenly inside it, so that the result is wrong by
         less than a factor of 2.
         """
-        wanted = share * sum(self.reads)
+        target_reads = share * sum(self.reads)
         below = 0
         for place, count in enumerate(self.reads):
-            if count and below + count >= wanted:
+            if count and below + count >= target_reads:
                 start = 2.0**place if place else 0.0
-                return 1e-6 * (start + (2.0 ** (place + 1) - start) * (wanted - below) / count)
+                return 1e-6 * (
+                    start + (2.0 ** (place + 1) - start) * (target_reads - below) / count
+                )
             below += count
         return None
 
@@ -201,11 +203,9 @@ def coarsen_day(time: str, day: int) -> int | None:
 
 @lru_cache(maxsize=4096)
 def _find_monday(day: int) -> int | None:
-    found = day_numbers.number_to_day(day)
+    date = day_numbers.number_to_day(day)
     return (
-        None
-        if found is None
-        else day_numbers.day_to_number(found - timedelta(days=found.weekday()))
+        None if date is None else day_numbers.day_to_number(date - timedelta(days=date.weekday()))
     )
 
 

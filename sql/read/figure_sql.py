@@ -133,11 +133,11 @@ def _build_result(figure: FigureQuery, groups: Mapping[GroupKey, _GroupSums]) ->
         tuple(
             FigureGroup(
                 dict(zip(figure.by, key, strict=True)),
-                found.outcomes,
-                found.moments or dict.fromkeys(figure.metrics, Moments()),
-                found.reads,
+                sums.outcomes,
+                sums.moments or dict.fromkeys(figure.metrics, Moments()),
+                sums.reads,
             )
-            for key, found in zip(keys, map(groups.__getitem__, keys), strict=True)
+            for key, sums in zip(keys, map(groups.__getitem__, keys), strict=True)
         ),
     )
 
@@ -160,17 +160,17 @@ def _add_latencies(
                 of_group[place] += count
 
 
-def _add_sums(found: _GroupSums, figure: FigureQuery, outcome: str, numbers: Sequence[Any]) -> None:
+def _add_sums(group: _GroupSums, figure: FigureQuery, outcome: str, numbers: Sequence[Any]) -> None:
     count, *sums = numbers
-    found.outcomes[outcome] = found.outcomes.get(outcome, 0) + int(count)
+    group.outcomes[outcome] = group.outcomes.get(outcome, 0) + int(count)
     if outcome != Outcome.GOOD:
         return
     each = len(sums) // max(1, len(figure.metrics))
     for place, name in enumerate(figure.metrics):
         number, total, squares, *ends = sums[each * place : each * (place + 1)]
         more = Moments(int(number), float(total), float(squares), *ends)
-        before = found.moments.get(name)
-        found.moments[name] = before + more if before else more
+        before = group.moments.get(name)
+        group.moments[name] = before + more if before else more
 
 
 def _sort_keys(keys: Sequence[GroupKey]) -> list[GroupKey]:
@@ -214,25 +214,27 @@ class _Grouping:
 
     def group_key(self, values: Iterable[Any]) -> GroupKey:
         """Return the group of a row with these values of :attr:`fetched`."""
-        found = dict(zip(self.fetched, values, strict=True))
-        return tuple(_derive_value(name, found) for name in self.by)
+        row = dict(zip(self.fetched, values, strict=True))
+        return tuple(_derive_value(name, row) for name in self.by)
 
     def fetch_groups(
         self, connection: Connection, inner: _InnerQuery
     ) -> Iterator[tuple[GroupKey, Sequence[Any]]]:
         """Fetch the groups: key of each row, outcome and sums."""
-        found = inner.query.subquery("found")
-        joined: sa.FromClause = found
+        inner_groups = inner.query.subquery("found")
+        joined: sa.FromClause = inner_groups
         for dimension in DIMENSIONS:
             if dimension.key in self.keys:
                 table = dimension_tables[dimension.name]
-                joined = joined.join(table, found.c[dimension.key] == table.c.id)
+                joined = joined.join(table, inner_groups.c[dimension.key] == table.c.id)
         columns = [
-            measurement_view.catalogue_column(name) if name in DIMENSION_OF else found.c[name]
+            measurement_view.catalogue_column(name)
+            if name in DIMENSION_OF
+            else inner_groups.c[name]
             for name in self.fetched
         ]
-        grouped = [*columns, found.c[_OUTCOME]]
-        sums = [how(found.c[name]) for name, how in inner.sums.items()]
+        grouped = [*columns, inner_groups.c[_OUTCOME]]
+        sums = [how(inner_groups.c[name]) for name, how in inner.sums.items()]
         query = sa.select(*grouped, *sums).select_from(joined).group_by(*grouped)
         with connection.execute(query.execution_options(yield_per=FIGURE_FETCH_ROWS)) as rows:
             make_key = tuple if self.fetched == self.by else self.group_key
@@ -271,26 +273,26 @@ class _InnerQuery:
 def _rollup_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> _InnerQuery:
     table = rollup_day
     # Names by place: a database may allow 30 characters.
-    wanted = {_COUNT: table.c.measurements}
+    summed_columns = {_COUNT: table.c.measurements}
     for place, metric in enumerate(figure.metrics):
         number, total, squares = (table.c[name] for name in rollup_column_names(metric))
-        wanted |= {f"n{place}": number, f"s{place}": total, f"q{place}": squares}
+        summed_columns |= {f"n{place}": number, f"s{place}": total, f"q{place}": squares}
     keys = [_rollup_column(table, name).label(name) for name in shape.keys]
     outcome = table.c[_OUTCOME]
     where = [*_rollup_conditions(figure, table, dialect)]
     if {DAY, SUBJECT.key} <= {*shape.keys}:
         # The rows are these groups already, but for kinds.
-        columns = [column.label(name) for name, column in wanted.items()]
+        columns = [column.label(name) for name, column in summed_columns.items()]
         query = sa.select(*keys, outcome, *columns).where(*where)
     else:
-        sums = [sa.func.sum(column).label(name) for name, column in wanted.items()]
+        sums = [sa.func.sum(column).label(name) for name, column in summed_columns.items()]
         # Group by the stored column, not by the expression: its parameters would differ.
         stored = dict.fromkeys(
             _ROLLUP_COLUMN_NAMES.get(name, name) for name in (*shape.keys, _OUTCOME)
         )
         query = sa.select(*keys, outcome, *sums).where(*where)
         query = query.group_by(*(table.c[name] for name in stored))
-    return _InnerQuery(query, dict.fromkeys(wanted, sa.func.sum))
+    return _InnerQuery(query, dict.fromkeys(summed_columns, sa.func.sum))
 
 
 #: Values of some columns, in order.
@@ -319,8 +321,8 @@ def fetch_figure_and_work(
     is_by_subject = SUBJECT.key in shape.keys and {*shape.keys} <= {SUBJECT.key, "kind"}
     if is_by_subject and len(figure.metrics) == 1 and not figure.latencies:
         return _fetch_by_subject(connection, figure, shape, columns, most)
-    found = fetch_figure(connection, figure, most)
-    return found, _fetch_work(connection, figure, columns)
+    result = fetch_figure(connection, figure, most)
+    return result, _fetch_work(connection, figure, columns)
 
 
 def _fetch_by_subject(
@@ -340,9 +342,9 @@ def _fetch_by_subject(
     good = []
     for key, name, row in zip(keys, names, rows, strict=True):
         outcome, *numbers = row[len(shape.keys) :]
-        if (found := groups.get(name)) is None:
-            found = groups[name] = _GroupSums(figure)
-        _add_sums(found, figure, outcome, numbers)
+        if (sums := groups.get(name)) is None:
+            sums = groups[name] = _GroupSums(figure)
+        _add_sums(sums, figure, outcome, numbers)
         if outcome == Outcome.GOOD and numbers[1] > 0:
             good.append(key)
     if most is not None:
@@ -374,12 +376,14 @@ def _list_texts(
         keys: one for each row.
         columns: of subjects, or in ``names``.
     """
-    found = dict(zip(names, zip(*keys, strict=True), strict=True)) if keys else {}
-    if not found:
+    values_by_name = dict(zip(names, zip(*keys, strict=True), strict=True)) if keys else {}
+    if not values_by_name:
         return []
     # By columns, because a figure has thousands of subjects.
     values = [
-        found[name] if name in found else _list_subject_values(subjects, name, found[SUBJECT.key])
+        values_by_name[name]
+        if name in values_by_name
+        else _list_subject_values(subjects, name, values_by_name[SUBJECT.key])
         for name in columns
     ]
     return [*zip(*values, strict=True)]
@@ -458,15 +462,15 @@ def _day_conditions(figure: FigureQuery, table: sa.Table) -> Iterator[sa.ColumnE
 def _measurement_query(
     figure: FigureQuery, shape: _Grouping, dialect: str, *conditions: sa.ColumnElement[bool]
 ) -> _InnerQuery:
-    wanted: dict[str, sa.ColumnElement[Any]] = {_COUNT: sa.func.count()}
+    expressions: dict[str, sa.ColumnElement[Any]] = {_COUNT: sa.func.count()}
     how: dict[str, Any] = {_COUNT: sa.func.sum}
     joined = measurement_view.join_dimensions(figure.metrics)
     for place, metric in enumerate(figure.metrics):
         joined, column = measurement_view.join_metric(joined, metric, place, outer=True)
         value = credible_value(column)
-        found = (*moment_sums(value), sa.func.min(value), sa.func.max(value))
+        aggregates = (*moment_sums(value), sa.func.min(value), sa.func.max(value))
         names = [f"{letter}{place}" for letter in "nsqlh"]
-        wanted |= dict(zip(names, found, strict=True))
+        expressions |= dict(zip(names, aggregates, strict=True))
         how |= dict(zip(names, (*[sa.func.sum] * 3, sa.func.min, sa.func.max), strict=True))
     outcome = outcome_column()
     if (
@@ -487,7 +491,7 @@ def _measurement_query(
         sa.select(
             *(key.label(name) for name, key in zip(shape.keys, keys, strict=True)),
             outcome.label(_OUTCOME),
-            *(column.label(name) for name, column in wanted.items()),
+            *(column.label(name) for name, column in expressions.items()),
         )
         .select_from(joined)
         .where(*measurement_conditions(figure, dialect), *conditions)
@@ -539,17 +543,17 @@ def estimate_max_measurements(connection: Connection, figure: FigureQuery) -> in
 
     It may be far more than there are, as conditions on other columns are ignored.
     """
-    known = tuple(w for w in figure.selection.conditions if w.column in ROLLUP_GROUPINGS)
-    selection = Selection(conditions=known)
+    conditions = tuple(w for w in figure.selection.conditions if w.column in ROLLUP_GROUPINGS)
+    selection = Selection(conditions=conditions)
     rolled = replace(
         figure, metrics=(), by=(), selection=selection, latencies=False, from_measurements=False
     )
-    found = sum(group.measurements for group in fetch_figure(connection, rolled).groups)
+    total = sum(group.measurements for group in fetch_figure(connection, rolled).groups)
     if not figure.selection.campaigns:
-        return found
+        return total
     of_campaigns = measurement.c.campaign_id.in_(figure.selection.campaigns)
     count = sa.select(sa.func.count()).select_from(measurement).where(of_campaigns)
-    return min(found, connection.scalar(count) or 0)
+    return min(total, connection.scalar(count) or 0)
 
 
 def fetch_values(connection: Connection, figure: FigureQuery) -> Iterator[tuple[GroupKey, float]]:

@@ -87,7 +87,7 @@ def parse_alternatives(texts: Iterable[str]) -> tuple[Condition, ...]:
         ConfigError: a condition is invalid.
     """
     wheres = map(Condition.parse, texts)
-    return _merge_equalities(wheres, lambda some, others: [*dict.fromkeys((*some, *others))])
+    return _merge_equalities(wheres, lambda first, second: [*dict.fromkeys((*first, *second))])
 
 
 def intersect_conditions(wheres: Iterable[Condition]) -> tuple[Condition, ...]:
@@ -96,24 +96,24 @@ def intersect_conditions(wheres: Iterable[Condition]) -> tuple[Condition, ...]:
     Of two without a common value, the later one is kept.
     """
     return _merge_equalities(
-        wheres, lambda some, others: [v for v in some if v in others] or [*others]
+        wheres, lambda first, second: [v for v in first if v in second] or [*second]
     )
 
 
 def _merge_equalities(
     wheres: Iterable[Condition],
-    both: Callable[[Sequence[Scalar], Sequence[Scalar]], Sequence[Scalar]],
+    combine: Callable[[Sequence[Scalar], Sequence[Scalar]], Sequence[Scalar]],
 ) -> tuple[Condition, ...]:
-    """Merge ``=`` conditions per column; ``both`` combines the values of two."""
-    found: dict[Condition | str, Condition] = {}
+    """Merge ``=`` conditions per column; ``combine`` combines the values of two."""
+    merged: dict[Condition | str, Condition] = {}
     for where in wheres:
         key = where.column if where.operator == "=" else where
-        if key in found:
-            values = both(found[key].values, where.values)
-            found[key] = replace(where, value=values[0] if len(values) == 1 else tuple(values))
+        if key in merged:
+            values = combine(merged[key].values, where.values)
+            merged[key] = replace(where, value=values[0] if len(values) == 1 else tuple(values))
         else:
-            found[key] = where
-    return tuple(found.values())
+            merged[key] = where
+    return tuple(merged.values())
 
 
 @dataclass(frozen=True)
@@ -139,16 +139,16 @@ class Selection:
 
 def compile_selection(selection: Selection, dialect: str) -> list[sa.ColumnElement[bool]]:
     """Compile the selection to SQL conditions of a dialect (``sqlite``, ``postgresql``, …)."""
-    found: list[sa.ColumnElement[bool]] = []
+    conditions: list[sa.ColumnElement[bool]] = []
     if selection.campaigns:
-        found.append(measurement.c.campaign_id.in_(selection.campaigns))
-    found += [
+        conditions.append(measurement.c.campaign_id.in_(selection.campaigns))
+    conditions += [
         measurement_view.measurements_where(
             w.column, compile_condition(w, measurement_view.catalogue_column(w.column), dialect)
         )
         for w in selection.conditions
     ]
-    return found
+    return conditions
 
 
 def compile_condition(
@@ -164,8 +164,8 @@ def compile_condition(
         return column.is_(None) if where.operator == "=" else column.is_not(None)
     if dialect == "oracle" and where.column in LONG_TEXT_METRICS:
         # A CLOB can be compared by LIKE alone.
-        same = _build_like(column, str(value))
-        return sa.or_(sa.not_(same), column.is_(None)) if where.operator == "!=" else same
+        is_equal = _build_like(column, str(value))
+        return sa.or_(sa.not_(is_equal), column.is_(None)) if where.operator == "!=" else is_equal
     if where.operator == "!=":
         return sa.or_(column != value, column.is_(None))
     return column.op(where.operator, is_comparison=True)(value)
@@ -178,10 +178,13 @@ def _compile_alternatives(
     is_long_text = where.column in LONG_TEXT_METRICS
     if where.operator == "=" and None not in values and not is_long_text and len(values) > 1:
         return sa.or_(*map(column.in_, split_ids(values)))
-    each = [compile_condition(replace(where, value=one), column, dialect) for one in values]
+    conditions = [
+        compile_condition(replace(where, value=alternative), column, dialect)
+        for alternative in values
+    ]
     if where.operator == "!=":
-        return sa.and_(sa.true(), *each)
-    return sa.or_(sa.false(), *each)
+        return sa.and_(sa.true(), *conditions)
+    return sa.or_(sa.false(), *conditions)
 
 
 def match_pattern(
@@ -195,11 +198,11 @@ def match_pattern(
 
 
 def _build_like(
-    column: sa.ColumnElement[str], text: str, wild: Mapping[str, str] = MappingProxyType({})
+    column: sa.ColumnElement[str], text: str, wildcards: Mapping[str, str] = MappingProxyType({})
 ) -> sa.ColumnElement[bool]:
     escaped = re.sub(r"([\\%_])", r"\\\1", text)
-    for ours, theirs in wild.items():
-        escaped = escaped.replace(ours, theirs)
+    for wildcard, sql_wildcard in wildcards.items():
+        escaped = escaped.replace(wildcard, sql_wildcard)
     # As plain text: for a column of long texts Oracle would be sent another type.
     return column.like(sa.literal(escaped, sa.String), escape="\\")
 

@@ -46,17 +46,17 @@ def search_names(store: ResultsReader, text: str) -> list[SearchHit]:
         store: the database.
         text: at least one character other than a space.
     """
-    wanted = text.strip().lower()
-    if not wanted:
+    lowered = text.strip().lower()
+    if not lowered:
         return []
     hits: list[SearchHit] = []
     with store.connection() as connection:
         for kind, name, identity in _SOURCES:
-            condition = sa.func.lower(name).contains(wanted, autoescape=True)
+            condition = sa.func.lower(name).contains(lowered, autoescape=True)
             if kind is HitKind.JOB:  # millions of jobs: an index finds the beginning only
                 condition = identity.startswith(text.strip(), autoescape=True)
             elif identity is not name:
-                condition |= identity.startswith(wanted, autoescape=True)
+                condition |= identity.startswith(lowered, autoescape=True)
             query = (
                 sa.select(name, identity)
                 .where(condition)
@@ -64,8 +64,8 @@ def search_names(store: ResultsReader, text: str) -> list[SearchHit]:
                 .order_by(name, identity)
                 .limit(_MAX_READ)
             )
-            found = [SearchHit(kind, *row) for row in connection.execute(query)]
-            hits += sorted(found, key=lambda hit: _rank(hit.name, wanted))[:MAX_HITS]
+            matches = [SearchHit(kind, *row) for row in connection.execute(query)]
+            hits += sorted(matches, key=lambda hit: _rank(hit.name, lowered))[:MAX_HITS]
     return hits
 
 
@@ -82,6 +82,6 @@ _SOURCES: tuple[tuple[HitKind, sa.ColumnElement[str], sa.ColumnElement[str]], ..
 _MAX_READ = 1000
 
 
-def _rank(name: str, wanted: str) -> tuple[bool, bool]:
+def _rank(name: str, lowered: str) -> tuple[bool, bool]:
     """Sort exact names first, then those that begin with the text."""
-    return name.lower() != wanted, not name.lower().startswith(wanted)
+    return name.lower() != lowered, not name.lower().startswith(lowered)

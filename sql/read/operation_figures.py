@@ -204,11 +204,11 @@ def fetch_groupings(
     for row in snapshot.operations(selection, tuple(needed)):
         if row["kind"] != TIMED or classify_outcome(row) is not Outcome.GOOD:
             continue
-        found = [grouping.find_group(row) for grouping in groupings]
-        if not any(found):
+        groups = [grouping.find_group(row) for grouping in groupings]
+        if not any(groups):
             continue
         latency = decode_latency(str(row["latency"] or ""))
-        for sums in filter(None, found):
+        for sums in filter(None, groups):
             sums.add(row, latency)
     return [grouping.build_groups() for grouping in groupings]
 

@@ -27,10 +27,10 @@ def fetch_operations_of(
         .where(operation.c.measurement_id.in_(ids))
         .order_by(operation.c.measurement_id, operation.c.line)
     )
-    found: defaultdict[str, list[OperationRow]] = defaultdict(list)
+    operations: defaultdict[str, list[OperationRow]] = defaultdict(list)
     for id_, *values in connection.execute(query):
-        found[id_].append(dict(zip(OPERATION_COLUMNS, values, strict=True)))
-    return found
+        operations[id_].append(dict(zip(OPERATION_COLUMNS, values, strict=True)))
+    return operations
 
 
 def restore_operation(row: OperationRow) -> dict[str, Value]:

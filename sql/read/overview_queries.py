@@ -102,25 +102,25 @@ def list_site_days(
         .where(rollup_day.c.day.between(first, last))
         .group_by(of_site, rollup_day.c.day, rollup_day.c.outcome)
     )
-    found: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
+    counts: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
     with store.connection() as connection:
         for site, day, outcome, count in connection.execute(query):
-            found[site or "", day][outcome] = int(count)
-    return [SiteDay(*key, found[key]) for key in sorted(found)]
+            counts[site or "", day][outcome] = int(count)
+    return [SiteDay(*key, counts[key]) for key in sorted(counts)]
 
 
 def find_last_day(store: ResultsReader) -> int | None:
     """Find the last day (UTC, YYYYMMDD) with a measurement."""
     with store.connection() as connection:
-        found = connection.scalar(sa.select(sa.func.max(rollup_day.c.day)))
-    return None if found is None else int(found)
+        last_day = connection.scalar(sa.select(sa.func.max(rollup_day.c.day)))
+    return None if last_day is None else int(last_day)
 
 
 def list_sites(store: ResultsReader, by: str = JOB_SITE) -> list[str]:
     """List every site that has ever measured something, or whose storage was read, sorted."""
     with store.connection() as connection:
-        found = load_subjects(connection).select(by)
-    return sorted({site or "" for (site,) in found})
+        rows = load_subjects(connection).select(by)
+    return sorted({site or "" for (site,) in rows})
 
 
 def build_unknown_site_error(store: ResultsReader, site: str) -> NothingToDoError:
@@ -146,9 +146,9 @@ def list_first_measurements(store: ResultsReader) -> list[FirstMeasurement]:
     subject = dimension_tables["subject"]
     first = sa.select(sa.func.min(rollup_day.c.day)).where(rollup_day.c.subject_id == subject.c.id)
     names = (subject.c.site, subject.c.door, subject.c.axis_root)
-    one = sa.select(*names, first.scalar_subquery().label("first_day")).subquery("one")
-    by = (one.c.site, one.c.door, one.c.axis_root)
-    query = sa.select(*by, sa.func.min(one.c.first_day)).group_by(*by)
+    by_subject = sa.select(*names, first.scalar_subquery().label("first_day")).subquery("one")
+    by = (by_subject.c.site, by_subject.c.door, by_subject.c.axis_root)
+    query = sa.select(*by, sa.func.min(by_subject.c.first_day)).group_by(*by)
     with store.connection() as connection:
         return [
             FirstMeasurement(site or "", door or "", root or "", int(day))
@@ -198,15 +198,15 @@ def fetch_campaign_states(store: ResultsReader, ids: Sequence[str]) -> list[Camp
     last_us: dict[str, int] = {}
     count = sa.func.count()
     with store.connection() as connection:
-        for some in split_ids(ids):
+        for chunk in split_ids(ids):
             rows += fetch_rows(
-                connection, CampaignRow, sa.select(campaign).where(campaign.c.id.in_(some))
+                connection, CampaignRow, sa.select(campaign).where(campaign.c.id.in_(chunk))
             )
             by = (job.c.campaign_id, job.c.state)
-            states = sa.select(*by, count).where(job.c.campaign_id.in_(some)).group_by(*by)
+            states = sa.select(*by, count).where(job.c.campaign_id.in_(chunk)).group_by(*by)
             for id_, state, number in connection.execute(states):
                 jobs[id_][state] = number
-            last_us |= _count_outcomes(connection, some, outcomes)
+            last_us |= _count_outcomes(connection, chunk, outcomes)
     rows.sort(key=lambda row: (-row.created_us, row.id))
     return [CampaignState(row, jobs[row.id], outcomes[row.id], last_us.get(row.id)) for row in rows]
 
@@ -235,7 +235,9 @@ def _count_outcomes(
             Outcome.FAILED: failures,
             Outcome.IMPLAUSIBLE: number - failures - successes,
         }
-        outcomes[id_].update({outcome: some for outcome, some in counts.items() if some})
+        outcomes[id_].update(
+            {outcome: measurements for outcome, measurements in counts.items() if measurements}
+        )
     unsupported = of_campaigns.where(
         measurement.c.failure_class.in_(UNSUPPORTED_LABELS),
         measurement.c.failure_kind == NOT_SUPPORTED,
@@ -279,9 +281,9 @@ class ComparisonSummary:
     def verdict_counts(self) -> dict[str, dict[str, dict[str, int]]]:
         """Metric -> scope -> verdict -> how many lines, the most frequent verdict first."""
         totals: dict[str, dict[str, Counter[str]]] = {}
-        for one in self.counts:
-            scopes = totals.setdefault(one.metric, {})
-            scopes.setdefault(one.scope, Counter())[one.verdict] += one.count
+        for line in self.counts:
+            scopes = totals.setdefault(line.metric, {})
+            scopes.setdefault(line.scope, Counter())[line.verdict] += line.count
         return {
             metric: {scope: dict(counted.most_common()) for scope, counted in scopes.items()}
             for metric, scopes in totals.items()
@@ -345,16 +347,18 @@ def _remember_results(
         name: of the query.
         query: returns results by comparison, from the many rows of these.
     """
-    known = _REMEMBERED.setdefault(connection.engine, {})
-    if len(known) > _MAX_REMEMBERED:
-        known.clear()
-    found = {row.comparison_id: known[name, row] for row in rows if (name, row) in known}
-    missing = {row.comparison_id: row for row in rows if row.comparison_id not in found}
+    remembered = _REMEMBERED.setdefault(connection.engine, {})
+    if len(remembered) > _MAX_REMEMBERED:
+        remembered.clear()
+    results = {
+        row.comparison_id: remembered[name, row] for row in rows if (name, row) in remembered
+    }
+    missing = {row.comparison_id: row for row in rows if row.comparison_id not in results}
     if missing:
         fetched = query(connection, [*missing])
-        known.update({(name, row): fetched[id_] for id_, row in missing.items()})
-        found.update(fetched)
-    return found
+        remembered.update({(name, row): fetched[id_] for id_, row in missing.items()})
+        results.update(fetched)
+    return results
 
 
 def _count_verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, list[VerdictCount]]:
@@ -369,12 +373,14 @@ def _count_verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, lis
         sa.func.min(table.line).label("first_line"),
     )
     query = counts.where(table.comparison_id.in_(ids)).group_by(*by)
-    found: dict[str, list[VerdictCount]] = {id_: [] for id_ in ids}
+    counts_by_id: dict[str, list[VerdictCount]] = {id_: [] for id_ in ids}
     for row in sorted(connection.execute(query), key=lambda row: int(row.first_line)):
         id_, metric, label, scope, judged, number, *ends, _ = row
         largest = max((float(end) for end in ends if end is not None), key=abs, default=None)
-        found[id_].append(VerdictCount(metric, label or "", scope, judged, int(number), largest))
-    return found
+        counts_by_id[id_].append(
+            VerdictCount(metric, label or "", scope, judged, int(number), largest)
+        )
+    return counts_by_id
 
 
 def count_comparisons(store: ResultsReader) -> int:
@@ -395,33 +401,33 @@ def find_largest_effects(
     """
     largest: dict[tuple[str, str], VerdictCount] = {}
     for id_, counts in groups.items():
-        for one in counts:
-            best = largest.get((id_, one.metric))
-            if one.largest is not None and (
-                best is None or abs(one.largest) > abs(best.largest or 0)
+        for count in counts:
+            best = largest.get((id_, count.metric))
+            if count.largest is not None and (
+                best is None or abs(count.largest) > abs(best.largest or 0)
             ):
-                largest[id_, one.metric] = one
+                largest[id_, count.metric] = count
     table = verdict.c
     lines = [
         sa.and_(
             table.comparison_id == id_,
             table.metric == metric,
-            text_equals(table.label, one.label),
-            table.scope == one.scope,
-            table.verdict == one.verdict,
+            text_equals(table.label, count.label),
+            table.scope == count.scope,
+            table.verdict == count.verdict,
         )
-        for (id_, metric), one in largest.items()
+        for (id_, metric), count in largest.items()
     ]
     query = sa.select(verdict).where(sa.or_(sa.false(), *lines)).order_by(table.line)
-    found: dict[tuple[str, str], VerdictRow] = {}
+    rows: dict[tuple[str, str], VerdictRow] = {}
     with store.connection() as connection:
         for row in fetch_rows(connection, VerdictRow, query):
             key = row.comparison_id, row.metric
             if row.effect is not None and (
-                key not in found or abs(row.effect) > abs(found[key].effect or 0)
+                key not in rows or abs(row.effect) > abs(rows[key].effect or 0)
             ):
-                found[key] = row
-    return found
+                rows[key] = row
+    return rows
 
 
 @dataclass(frozen=True)
@@ -469,9 +475,12 @@ class MeasuredJob:
 
 def list_measured_jobs(store: ResultsReader, site: str, day: int) -> list[MeasuredJob]:
     """List up to :data:`MAX_MEASURED_JOBS` jobs that measured at a site on a day (YYYYMMDD)."""
-    one, none = sa.literal_column("1", sa.BigInteger), sa.literal_column("0", sa.BigInteger)
+    sql_one, sql_zero = sa.literal_column("1", sa.BigInteger), sa.literal_column("0", sa.BigInteger)
     by = (measurement.c.campaign_id, measurement.c.job_id)
-    counts = sa.func.count(), sa.func.sum(sa.case((has_outcome(Outcome.GOOD), one), else_=none))
+    counts = (
+        sa.func.count(),
+        sa.func.sum(sa.case((has_outcome(Outcome.GOOD), sql_one), else_=sql_zero)),
+    )
     query = sa.select(*by, *counts).where(measurement.c.day == day, _is_at_site(site)).group_by(*by)
     with store.connection() as connection:
         rows = connection.execute(query.order_by(*by).limit(MAX_MEASURED_JOBS)).all()
@@ -506,17 +515,21 @@ def count_site_outcomes(store: ResultsReader) -> list[SiteTotal]:
         sa.func.sum(table.measurements).label("counted"),
         sa.func.max(table.day).label("last_day"),
     )
-    one = sa.select(subject, table.outcome, *sums).group_by(subject, table.outcome).subquery("one")
-    joined = one.join(
-        dimension_tables["subject"], one.c.subject_id == dimension_tables["subject"].c.id
+    by_subject = (
+        sa.select(subject, table.outcome, *sums).group_by(subject, table.outcome).subquery("one")
     )
-    added = sa.func.sum(one.c.counted), sa.func.max(one.c.last_day)
-    query = sa.select(_SITE, one.c.outcome, *added).select_from(joined)
-    query = query.group_by(_SITE, one.c.outcome)
+    joined = by_subject.join(
+        dimension_tables["subject"], by_subject.c.subject_id == dimension_tables["subject"].c.id
+    )
+    added = sa.func.sum(by_subject.c.counted), sa.func.max(by_subject.c.last_day)
+    query = sa.select(_SITE, by_subject.c.outcome, *added).select_from(joined)
+    query = query.group_by(_SITE, by_subject.c.outcome)
     with store.connection() as connection:
         rows = connection.execute(query)
-        found = [SiteTotal(site or "", outcome, int(n), int(day)) for site, outcome, n, day in rows]
-    return sorted(found, key=lambda one: (one.site, one.outcome))
+        totals = [
+            SiteTotal(site or "", outcome, int(n), int(day)) for site, outcome, n, day in rows
+        ]
+    return sorted(totals, key=lambda total: (total.site, total.outcome))
 
 
 def count_jobs_by_state(store: ResultsReader, open_states: Collection[str]) -> dict[str, int]:

@@ -167,19 +167,19 @@ def fetch_node_sums(
         )
         .group_by(table.subject_id, table.node_id)
     )
-    found: dict[str, PartSums] = {"host": [], "cpu_model": []}
+    sums_by_kind: dict[str, PartSums] = {"host": [], "cpu_model": []}
     with store.connection() as connection:
         works = _index_work(load_subjects(connection))
         rows = connection.execute(query).all()
         nodes = {}
-        for some in split_ids(row[1] for row in rows):
-            known = sa.select(node.id, node.host, node.cpu_model).where(node.id.in_(some))
-            nodes.update({id_: names for id_, *names in connection.execute(known)})
+        for chunk in split_ids(row[1] for row in rows):
+            query_of_nodes = sa.select(node.id, node.host, node.cpu_model).where(node.id.in_(chunk))
+            nodes.update({id_: names for id_, *names in connection.execute(query_of_nodes)})
     for subject, node_id, *sums in rows:
         work, moments = works.find_work(subject), _moments(*sums)
-        for kind, name in zip(found, nodes[node_id], strict=True):
-            found[kind].append((name or "unknown", work, moments))
-    return found
+        for kind, name in zip(sums_by_kind, nodes[node_id], strict=True):
+            sums_by_kind[kind].append((name or "unknown", work, moments))
+    return sums_by_kind
 
 
 def _moments(count: float, total: float, squares: float) -> Moments:
@@ -211,14 +211,14 @@ class _SharedWork:
     @classmethod
     def select(cls, table: SubjectTable, site: str, only: Mapping[str, str]) -> _SharedWork:
         every = _index_work(table)
-        wanted = [(WORKLOAD_COLUMNS.index(name), value) for name, value in only.items()]
+        required_values = [(WORKLOAD_COLUMNS.index(name), value) for name, value in only.items()]
         place_of_site = every.sites.index(site) if site in every.sites else -1
-        own = [
+        works_of_site = [
             work
             for work in np.unique(every.work[every.site == place_of_site])
-            if all(every.works[work][place] == value for place, value in wanted)
+            if all(every.works[work][place] == value for place, value in required_values)
         ]
-        chosen = np.isin(every.work, own)
+        chosen = np.isin(every.work, works_of_site)
         columns = (every.subject[chosen], every.site[chosen], every.work[chosen])
         return cls(every.sites, every.works, *columns)
 

@@ -148,28 +148,30 @@ class ResultsReader:
             ConfigError: none or several match; the message lists them.
         """
         table = schema.campaign
-        wanted = sa.select(table).where(table.c.id == sa.bindparam("wanted"))
+        by_id = sa.select(table).where(table.c.id == sa.bindparam("wanted"))
         with self.connection() as connection:
             if is_storable(reference) and (
-                exact := fetch_rows(connection, CampaignRow, wanted.params(wanted=reference))
+                exact := fetch_rows(connection, CampaignRow, by_id.params(wanted=reference))
             ):
                 return exact[0]
             # Plans are long, so only names are fetched.
             names = sa.select(table.c.id, table.c.name)
             order = (table.c.created_us.desc(), table.c.id)
-            known = [(id_, name or "") for id_, name in connection.execute(names.order_by(*order))]
-            id_ = _resolve_reference(reference, known, display_url(self._engine.url))
-            return fetch_rows(connection, CampaignRow, wanted.params(wanted=id_))[0]
+            campaigns = [
+                (id_, name or "") for id_, name in connection.execute(names.order_by(*order))
+            ]
+            id_ = _resolve_reference(reference, campaigns, display_url(self._engine.url))
+            return fetch_rows(connection, CampaignRow, by_id.params(wanted=id_))[0]
 
     def campaign_names(self, ids: Iterable[str]) -> dict[str, str]:
         """Map campaigns to their names; those without a name are left out."""
         table = schema.campaign
         query = sa.select(table.c.id, table.c.name).where(table.c.name.is_not(None))
-        found: dict[str, str] = {}
-        for some in split_ids(ids):
+        names: dict[str, str] = {}
+        for chunk in split_ids(ids):
             with self.connection() as connection:
-                found.update(connection.execute(query.where(table.c.id.in_(some))).all())
-        return found
+                names.update(connection.execute(query.where(table.c.id.in_(chunk))).all())
+        return names
 
     def jobs(self, campaign_id: str) -> list[JobRow]:
         """List the jobs of a campaign by site, label and repeat."""
@@ -185,8 +187,8 @@ class ResultsReader:
         """List the attempts of jobs, by job and number."""
         table = schema.attempt
         rows: list[AttemptRow] = []
-        for some in split_ids(sorted(job_ids)):
-            query = sa.select(table).where(table.c.job_id.in_(some))
+        for chunk in split_ids(sorted(job_ids)):
+            query = sa.select(table).where(table.c.job_id.in_(chunk))
             rows += self.fetch_rows(AttemptRow, query.order_by(table.c.job_id, table.c.number))
         return rows
 
@@ -215,8 +217,8 @@ class ResultsReader:
             return self.fetch_rows(InstructionRow, query)
         return [
             row
-            for some in split_ids(sorted(test_hashes))
-            for row in self.fetch_rows(InstructionRow, query.where(table.c.test_hash.in_(some)))
+            for chunk in split_ids(sorted(test_hashes))
+            for row in self.fetch_rows(InstructionRow, query.where(table.c.test_hash.in_(chunk)))
         ]
 
     def fetch_rows(self, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
@@ -225,31 +227,31 @@ class ResultsReader:
             return fetch_rows(connection, kind, query)
 
 
-def _resolve_reference(reference: str, known: Sequence[tuple[str, str]], where: str) -> str:
+def _resolve_reference(reference: str, campaigns: Sequence[tuple[str, str]], where: str) -> str:
     """Find the identity that a reference means.
 
-    ``known`` holds identity and name of every campaign, newest first.
+    ``campaigns`` holds identity and name of every campaign, newest first.
     """
-    if not known:
+    if not campaigns:
         raise NothingToDoError(
             "there are no campaigns yet", where=where, hint="Start one: treehammer submit"
         )
     if reference == "last":
-        return known[0][0]
-    matches = _find_matches(reference, known) if reference else []
+        return campaigns[0][0]
+    matches = _find_matches(reference, campaigns) if reference else []
     if len(matches) != 1:
         problem = "several campaigns match" if matches else "no campaign matches"
-        choices = "\n  ".join(f"{id_}  {name}" for id_, name in (matches or known)[:10])
+        choices = "\n  ".join(f"{id_}  {name}" for id_, name in (matches or campaigns)[:10])
         raise ConfigError(
             problem, where=f"campaign {reference!r}", hint=f"Name one of, or 'last':\n  {choices}"
         )
     return matches[0][0]
 
 
-def _find_matches(reference: str, known: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def _find_matches(reference: str, campaigns: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Find campaigns with this name, else those whose identity or else name begins with it."""
     return (
-        [item for item in known if item[1] == reference]
-        or [item for item in known if item[0].startswith(reference)]
-        or [item for item in known if item[1].startswith(reference)]
+        [item for item in campaigns if item[1] == reference]
+        or [item for item in campaigns if item[0].startswith(reference)]
+        or [item for item in campaigns if item[1].startswith(reference)]
     )

@@ -91,7 +91,7 @@ def summarize_release_comparisons(
     with store.connection() as connection:
         newest = _list_newest(connection, release, counts)
         summaries = overview_queries.summarize_comparisons(connection, [*newest.values()])
-    return [(test, one) for (test, _, _), one in zip(newest, summaries, strict=True)]
+    return [(test, summary) for (test, _, _), summary in zip(newest, summaries, strict=True)]
 
 
 def summarize_comparisons(store: ResultsReader, ids: Sequence[str]) -> dict[str, ComparisonSummary]:

@@ -38,9 +38,9 @@ def fingerprint_selection(
         query = queries.measurements(["plausible", *prunable]).order_by(None).limit(limit + 1)
         plausible, *columns = (selected := query.subquery("selected")).c
         # Oracle cannot count LOB columns, so that a CASE counts their NULLs.
-        one: sa.ColumnElement[int] = sa.literal_column("1")
+        sql_one: sa.ColumnElement[int] = sa.literal_column("1")
         conditions = (plausible == sa.false(), *(column.is_(None) for column in columns))
-        counts = (sa.func.count(sa.case((condition, one))) for condition in conditions)
+        counts = (sa.func.count(sa.case((condition, sql_one))) for condition in conditions)
         totals = sa.select(sa.func.count(), *counts).select_from(selected)
         rows, implausible, *absent = map(int, connection.execute(totals).one())
         return SelectionFingerprint(rows, implausible, sum(absent))

@@ -59,8 +59,8 @@ def workload_key(values: Iterable[object]) -> tuple[str, ...]:
     The variant is compared by its axes; its label names only the axes that vary in its campaign, and
     the release is left out of it, as it has a column of its own.
     """
-    test, variant, *others = (str(value or "") for value in values)
-    return test, drop_release_axis(variant), *others
+    test, variant, *further_texts = (str(value or "") for value in values)
+    return test, drop_release_axis(variant), *further_texts
 
 
 def group_workload_key(group: FigureGroup) -> tuple[str, ...]:
@@ -101,7 +101,10 @@ def list_workloads(store: ResultsReader, site: str) -> list[Workload]:
     with store.connection() as connection:
         for *texts, label in connection.execute(query.order_by(*columns)):
             labels[tuple(text or "" for text in texts)].add(label or "")
-    return [Workload(*(*texts, common_label(found))) for texts, found in labels.items()]
+    return [
+        Workload(*(*texts, common_label(recorded_labels)))
+        for texts, recorded_labels in labels.items()
+    ]
 
 
 def common_label(labels: Collection[str]) -> str:
@@ -113,20 +116,22 @@ def list_recorded_variants(
     store: ResultsReader, variants: Iterable[str], site: str | None = None
 ) -> list[str]:
     """List the recorded variants that equal these except for the release, at one or all sites."""
-    wanted = set(map(drop_release_axis, variants))
+    requested = set(map(drop_release_axis, variants))
     query = sa.select(_SUBJECT.variant).distinct()
     if site is not None:
         query = query.where(text_equals(_SUBJECT.site, site))
     with store.connection() as connection:
-        known = connection.scalars(query)
-        return sorted(one for one in known if one and drop_release_axis(one) in wanted)
+        recorded = connection.scalars(query)
+        return sorted(
+            variant for variant in recorded if variant and drop_release_axis(variant) in requested
+        )
 
 
 def has_measured_before(store: ResultsReader, site: str, day: int) -> bool:
     """Return whether a site has a measurement of an earlier day (UTC, YYYYMMDD)."""
-    mine = sa.select(_SUBJECT.id).where(text_equals(_SUBJECT.site, site))
+    subject_ids = sa.select(_SUBJECT.id).where(text_equals(_SUBJECT.site, site))
     table = rollup_day.c
-    query = sa.select(table.day).where(table.subject_id.in_(mine), table.day < day).limit(1)
+    query = sa.select(table.day).where(table.subject_id.in_(subject_ids), table.day < day).limit(1)
     with store.connection() as connection:
         return connection.scalar(query) is not None
 
@@ -189,7 +194,7 @@ def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> Con
 
     The last good timed measurement of each variant and day (UTC) is used.
     """
-    found: dict[ContextAspect, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    history: dict[ContextAspect, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     with store.connection() as connection:
         query = _select_history(is_named=bool(site))
         for number, door, protocol, root, server, family, *software, system in connection.execute(
@@ -204,10 +209,10 @@ def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> Con
                 (ContextAspect("worker nodes", "operating system"), system),
             ):
                 if text:
-                    found[aspect][int(number)].add(text)
+                    history[aspect][int(number)].add(text)
     return {
         aspect: {number: frozenset(texts) for number, texts in sorted(days.items())}
-        for aspect, days in sorted(found.items())
+        for aspect, days in sorted(history.items())
     }
 
 
@@ -235,30 +240,30 @@ def fetch_conditions(
     The last good timed measurement is used, of each series on its last day from ``first`` to
     ``last`` (YYYYMMDD). Conditions without a report are left out.
     """
-    found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    conditions: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     with store.connection() as connection:
         query = _select_conditions(has_unnamed="" in sites)
         named = {"sites": [site for site in sites if site], "first": first, "last": last}
         for site, *values in connection.execute(query, named):
             for title, value in zip(CONDITIONS, values, strict=True):
                 if value not in (None, ""):
-                    found[site or ""][title].add(
+                    conditions[site or ""][title].add(
                         f"{value:g}" if isinstance(value, float) else str(value)
                     )
     return {
         site: {title: frozenset(values) for title, values in titles.items()}
-        for site, titles in found.items()
+        for site, titles in conditions.items()
     }
 
 
 @cache
 def _select_conditions(*, has_unnamed: bool) -> sa.Select[Any]:
     table = rollup_day.c
-    is_theirs = _SUBJECT.site.in_(sa.bindparam("sites", expanding=True))
+    at_sites = _SUBJECT.site.in_(sa.bindparam("sites", expanding=True))
     unnamed = _SUBJECT.site.is_(None) if has_unnamed else sa.false()
-    theirs = sa.select(_SUBJECT.id).where(sa.or_(is_theirs, unnamed))
+    subject_ids = sa.select(_SUBJECT.id).where(sa.or_(at_sites, unnamed))
     last_day = sa.select(table.subject_id, sa.func.max(table.day).label("day"))
-    last_day = last_day.where(*_is_measured(theirs)).group_by(table.subject_id)
+    last_day = last_day.where(*_is_measured(subject_ids)).group_by(table.subject_id)
     latest = last_day.subquery("latest")
     is_latest = sa.and_(
         table.subject_id == latest.c.subject_id, table.day == latest.c.day, *_IS_GOOD
@@ -282,8 +287,8 @@ def _select_history(*, is_named: bool) -> sa.Select[Any]:
         _SOFTWARE.root_provider,
         _NODE.os_name,
     )
-    mine = _is_measured(_select_site(is_named=is_named))
-    query = sa.select(*columns).select_from(rollup_day).where(*mine)
+    at_site = _is_measured(_select_site(is_named=is_named))
+    query = sa.select(*columns).select_from(rollup_day).where(*at_site)
     return _join_dimensions(query).join(
         dimension_tables["software"], _SOFTWARE.id == rollup_day.c.software_id
     )

@@ -44,7 +44,7 @@ class SubjectTable:
     def list_values(self, name: str) -> list[Any]:
         """List the distinct known values of a column, sorted."""
         if name not in self._values:
-            self._values[name] = sorted({one for (one,) in self.select(name)} - {None})
+            self._values[name] = sorted({value for (value,) in self.select(name)} - {None})
         return self._values[name]
 
 
@@ -57,9 +57,9 @@ def load_subjects(connection: Connection) -> SubjectTable:
     No process of Treehammer changes or deletes a row of a dimension, so an equal number of rows
     means the same rows.
     """
-    known = _TABLES.get(connection.engine)
+    subjects = _TABLES.get(connection.engine)
     count = connection.scalar(sa.select(sa.func.count()).select_from(_TABLE))
-    if known is None or len(known) != count:
+    if subjects is None or len(subjects) != count:
         rows = [tuple(row) for row in connection.execute(sa.select(_TABLE))]
-        known = _TABLES[connection.engine] = SubjectTable(rows)
-    return known
+        subjects = _TABLES[connection.engine] = SubjectTable(rows)
+    return subjects

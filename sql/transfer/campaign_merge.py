@@ -33,9 +33,9 @@ def merge_companions(
     Returns:
         how many campaigns were not there.
     """
-    here = {campaign.id for campaign in store.campaigns()} | (counted or set())
+    existing_ids = {campaign.id for campaign in store.campaigns()} | (counted or set())
     batches = [parse_rows(CampaignRow, batch) for batch in incoming.companion("campaign")]
-    new = {row.id: row for row in chain.from_iterable(batches) if row.id not in here}
+    new = {row.id: row for row in chain.from_iterable(batches) if row.id not in existing_ids}
     if counted is not None:
         counted.update(new)
         return len(new)
@@ -79,46 +79,46 @@ class _JobMerger:
         for job in jobs:
             if job.state in FINAL_JOB_STATES and job.campaign_id in self._campaigns:
                 by_campaign[job.campaign_id].append(job)
-        for id_, some in by_campaign.items():
-            self._add_campaign_jobs(self._campaigns[id_], some)
+        for id_, campaign_jobs in by_campaign.items():
+            self._add_campaign_jobs(self._campaigns[id_], campaign_jobs)
 
     def _add_campaign_jobs(self, campaign: CampaignRow, jobs: Sequence[JobRow]) -> None:
-        here = {job.id: job for job in self._store.jobs(campaign.id)}
-        missing = [job for job in jobs if job.id not in here]
+        stored = {job.id: job for job in self._store.jobs(campaign.id)}
+        missing = [job for job in jobs if job.id not in stored]
         self._store.add_campaign(campaign, missing)
-        known = [job for job in jobs if _is_updatable(here.get(job.id))]
-        self._wanted.update(job.id for job in (*missing, *known))
-        self._update_jobs(known, here)
+        updatable = [job for job in jobs if _is_updatable(stored.get(job.id))]
+        self._wanted.update(job.id for job in (*missing, *updatable))
+        self._update_jobs(updatable, stored)
 
-    def _update_jobs(self, jobs: Sequence[JobRow], here: Mapping[str, JobRow]) -> None:
+    def _update_jobs(self, jobs: Sequence[JobRow], stored: Mapping[str, JobRow]) -> None:
         """End the jobs that are unfinished here, and remember those that differ."""
-        ended = [job.as_external() for job in jobs if _has_ended(job, here[job.id])]
+        ended = [job.as_external() for job in jobs if _has_ended(job, stored[job.id])]
         self._store.set_jobs(ended)
         for job in jobs:
-            if job != here[job.id]:
-                self._otherwise[job.id] = job.as_external() if here[job.id].is_external else job
+            if job != stored[job.id]:
+                self._otherwise[job.id] = job.as_external() if stored[job.id].is_external else job
 
     def add_attempts(self, attempts: Iterable[AttemptRow]) -> None:
-        some = [attempt for attempt in attempts if attempt.job_id in self._wanted]
-        here: defaultdict[str, dict[int, AttemptRow]] = defaultdict(dict)
-        for attempt in self._store.attempts(attempt.job_id for attempt in some):
-            here[attempt.job_id][attempt.number] = attempt
-        missing = [a for a in some if _is_more_complete(a, here[a.job_id].get(a.number))]
-        later = {a.job_id for a in missing if a.number > max(here[a.job_id], default=0)}
+        accepted = [attempt for attempt in attempts if attempt.job_id in self._wanted]
+        stored: defaultdict[str, dict[int, AttemptRow]] = defaultdict(dict)
+        for attempt in self._store.attempts(attempt.job_id for attempt in accepted):
+            stored[attempt.job_id][attempt.number] = attempt
+        missing = [a for a in accepted if _is_more_complete(a, stored[a.job_id].get(a.number))]
+        later = {a.job_id for a in missing if a.number > max(stored[a.job_id], default=0)}
         self._store.set_attempts(missing)
         self._store.set_jobs(self._otherwise[id_] for id_ in later & self._otherwise.keys())
 
 
-def _is_updatable(here: JobRow | None) -> bool:
-    return here is not None and (here.state in FINAL_JOB_STATES or here.is_external)
+def _is_updatable(stored: JobRow | None) -> bool:
+    return stored is not None and (stored.state in FINAL_JOB_STATES or stored.is_external)
 
 
-def _has_ended(job: JobRow, here: JobRow) -> bool:
+def _has_ended(job: JobRow, stored: JobRow) -> bool:
     """Return whether a finished job of the file is the one that is unfinished here."""
-    return here.state not in FINAL_JOB_STATES and here.batch_id in ("", job.batch_id)
+    return stored.state not in FINAL_JOB_STATES and stored.batch_id in ("", job.batch_id)
 
 
-def _is_more_complete(attempt: AttemptRow, here: AttemptRow | None) -> bool:
-    return here is None or (
-        here.state not in FINAL_JOB_STATES and attempt.state in FINAL_JOB_STATES
+def _is_more_complete(attempt: AttemptRow, stored: AttemptRow | None) -> bool:
+    return stored is None or (
+        stored.state not in FINAL_JOB_STATES and attempt.state in FINAL_JOB_STATES
     )

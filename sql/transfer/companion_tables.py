@@ -96,8 +96,8 @@ def iter_companion_tables(
         ("instruction_count", store.instruction_counts()),
     )
     for name, rows in by_dataset:
-        wanted = [row for row in rows if datasets is None or row.dataset_hash in datasets]
-        yield _build_table(name, [wanted])
+        selected = [row for row in rows if datasets is None or row.dataset_hash in datasets]
+        yield _build_table(name, [selected])
 
 
 def parse_rows(kind: type[CompanionKind], batch: pa.RecordBatch) -> list[CompanionKind]:
@@ -106,7 +106,7 @@ def parse_rows(kind: type[CompanionKind], batch: pa.RecordBatch) -> list[Compani
     Raises:
         MeasurementFileError: a row has values that do not fit its columns.
     """
-    table = next(name for name, known in COMPANION_KINDS.items() if known is kind)
+    table = next(name for name, table_kind in COMPANION_KINDS.items() if table_kind is kind)
     problems: Problems = defaultdict(list)
     columns = [
         _parse_column(metadata.tables[table].c[name], hint, batch, problems)

@@ -111,11 +111,11 @@ def _copy_tables(old: Connection, new: Connection, step: ProgressCallback) -> No
     done = 0
     for table in metadata.sorted_tables:
         with closing(_iter_rows(old, table)) as rows:
-            while some := [
+            while chunk := [
                 dict(zip(table.columns.keys(), row, strict=True)) for row in islice(rows, CHUNK)
             ]:
-                new.execute(sa.insert(table), some)
-                done += len(some)
+                new.execute(sa.insert(table), chunk)
+                done += len(chunk)
                 step(done, table.name)
 
 
@@ -123,10 +123,13 @@ def _find_difference(old: Connection, new: Connection, step: ProgressCallback) -
     """Describe the first row that differs; '' if none does."""
     done = 0
     for table in metadata.sorted_tables:
-        with closing(_iter_rows(old, table)) as ours, closing(_iter_rows(new, table)) as theirs:
-            for one, other in zip_longest(ours, theirs):
-                if one is None or other is None or tuple(one) != tuple(other):
-                    return f"table {table.name}, {_row_location(table, one if other is None else other)}"
+        with (
+            closing(_iter_rows(old, table)) as old_rows,
+            closing(_iter_rows(new, table)) as new_rows,
+        ):
+            for old_row, new_row in zip_longest(old_rows, new_rows):
+                if old_row is None or new_row is None or tuple(old_row) != tuple(new_row):
+                    return f"table {table.name}, {_row_location(table, old_row if new_row is None else new_row)}"
                 done += 1
                 if not done % CHUNK:
                     step(done, table.name)

@@ -80,15 +80,15 @@ def export_file(
         form.writer(software_dir, patience_s, bars) as begin,
         begin(file, source.schema) as sink,
     ):
-        seen = _track_subjects(selection)
+        subjects = _track_subjects(selection)
         done = 0
         for batch in source.batches:
             sink.write(shorten_cells(batch, cell_limit))
-            seen.add(batch)
+            subjects.add(batch)
             done += batch.num_rows
             step(done)
         attach_operations(sink, selection)
-        seen.attach_companions(store, sink)
+        subjects.attach_companions(store, sink)
     return done
 
 
@@ -140,16 +140,16 @@ def export_partitions(
         @contextmanager
         def part(campaign: str) -> Iterator[tuple[ExportSink, _ExportedSubjects]]:
             file, schema = parts.begin_part(campaign)
-            seen = _ExportedSubjects([campaign])
+            subjects = _ExportedSubjects([campaign])
             with begin(file, schema) as sink:
-                yield sink, seen
+                yield sink, subjects
                 attach_operations(sink, replace(selection, campaigns=(campaign,)))
-                seen.attach_companions(store, sink)
+                subjects.attach_companions(store, sink)
 
         for campaign, batches in partitions.split_by_campaign(source.batches):
-            with part(campaign) as (sink, seen):
+            with part(campaign) as (sink, subjects):
                 for batch in batches:
-                    seen.add(batch)
+                    subjects.add(batch)
                     sink.write(shorten_cells(parts.select_part_columns(batch), cell_limit))
                     step(parts.rows)
         for campaign in _find_unmeasured(store, selection, parts.campaigns):
@@ -165,8 +165,8 @@ def _open_selection(
 ) -> Iterator[tuple[arrow_stream.MeasurementStream, _AttachOperations]]:
     """Open the stream of measurements; also yield the function that attaches their operations."""
 
-    def attach(sink: ExportSink, some: Selection) -> None:
-        sink.attach(build_operation_table(store, some))
+    def attach(sink: ExportSink, part_selection: Selection) -> None:
+        sink.attach(build_operation_table(store, part_selection))
 
     with store.snapshot() as snapshot:
         has_operations = snapshot.has_operations(selection)
@@ -177,7 +177,7 @@ def _open_selection(
         if has_operations:
             parts = (part for batch in source.batches for part in append_operations(store, batch))
             nested = replace(source, schema=source.schema.append(NESTED_FIELD), batches=parts)
-        yield nested if has_operations else source, lambda _sink, _some: None
+        yield nested if has_operations else source, lambda _sink, _selection: None
 
 
 @contextmanager
@@ -239,8 +239,8 @@ def _find_unmeasured(store: Store, selection: Selection, measured: Sequence[str]
     """List selected campaigns without measurements."""
     if selection.conditions:
         return []
-    wanted = selection.campaigns or [campaign.id for campaign in store.campaigns()]
-    return sorted(set(wanted) - set(measured))
+    campaign_ids = selection.campaigns or [campaign.id for campaign in store.campaigns()]
+    return sorted(set(campaign_ids) - set(measured))
 
 
 def _export_metadata(selection: Selection) -> dict[str, str]:

@@ -83,9 +83,9 @@ def _translate_damage(file: Path) -> Iterator[None]:
     except MeasurementFileError:
         raise
     except Exception as error:  # exceptions of uproot have no common base
-        said = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         raise MeasurementFileError(
-            f"cannot be read ({said[:300] or type(error).__name__})",
+            f"cannot be read ({message[:300] or type(error).__name__})",
             where=str(file),
             hint="The file may be incomplete. Its readable rows were imported.",
         ) from error
@@ -202,11 +202,11 @@ class _OperationTree:
             for batch in _read_tree_batches(self._tree, [ID_COLUMN, "line"]):
                 self._index.add_rows(*(column.to_pylist() for column in batch.columns))
         span = self._index.find_span(ids)
-        found = [
+        chunks = [
             convert_operations(batch)
             for batch in _read_tree_batches(self._tree, self._columns, span=span)
         ]
-        rows = pa.concat_arrays(found) if found else pa.array([], NESTED_FIELD.type.value_type)
+        rows = pa.concat_arrays(chunks) if chunks else pa.array([], NESTED_FIELD.type.value_type)
         return self._index.nest_rows(ids, span, rows)
 
 
@@ -235,18 +235,20 @@ def _read_tree_batches(
 ) -> Iterator[pa.RecordBatch]:
     span = range(tree.num_entries) if span is None else span
     has_ambiguous = AMBIGUOUS_ROWS_KEY in tree.keys(recursive=False)
-    wanted = [*columns, AMBIGUOUS_ROWS_KEY] if has_ambiguous else list(columns)
+    branches = [*columns, AMBIGUOUS_ROWS_KEY] if has_ambiguous else list(columns)
     for arrays in tree.iterate(
-        wanted,
+        branches,
         entry_start=span.start,
         entry_stop=span.stop,
         step_size=step or READ_ROWS,
         library="ak",
         how=dict,
     ):
-        known = _find_known_rows(_to_arrow(arrays.pop(AMBIGUOUS_ROWS_KEY))) if has_ambiguous else {}
-        found = [_restore_nulls(n, _to_arrow(arrays[n]), known.get(n, ())) for n in columns]
-        yield pa.RecordBatch.from_arrays(found, names=list(columns))
+        known_rows = (
+            _find_known_rows(_to_arrow(arrays.pop(AMBIGUOUS_ROWS_KEY))) if has_ambiguous else {}
+        )
+        restored = [_restore_nulls(n, _to_arrow(arrays[n]), known_rows.get(n, ())) for n in columns]
+        yield pa.RecordBatch.from_arrays(restored, names=list(columns))
 
 
 def _to_arrow(values: Any) -> pa.Array:
@@ -258,14 +260,14 @@ def _to_arrow(values: Any) -> pa.Array:
 
 def _find_known_rows(lists: pa.Array) -> dict[str, list[int]]:
     """Map columns to the rows whose value is known although it looks unknown."""
-    found: dict[str, list[int]] = {}
+    known_rows: dict[str, list[int]] = {}
     for row in np.flatnonzero(pc.not_equal(lists, "").to_numpy(zero_copy_only=False)):
         for name in lists[int(row)].as_py().split(","):
-            found.setdefault(name, []).append(int(row))
-    return found
+            known_rows.setdefault(name, []).append(int(row))
+    return known_rows
 
 
-def _restore_nulls(name: str, column: pa.Array, known: Collection[int]) -> pa.Array:
+def _restore_nulls(name: str, column: pa.Array, known_rows: Collection[int]) -> pa.Array:
     """Replace null markers of a tree by null; see :mod:`treehammer.sql.transfer.root_export`."""
     kind = column.type
     metric = METRICS_BY_NAME.get(name)
@@ -282,5 +284,5 @@ def _restore_nulls(name: str, column: pa.Array, known: Collection[int]) -> pa.Ar
     else:
         return column
     mask = unknown.to_numpy(zero_copy_only=False).copy()
-    mask[list(known)] = False
+    mask[list(known_rows)] = False
     return pc.if_else(pa.array(mask), pa.scalar(None, kind), column) if mask.any() else column

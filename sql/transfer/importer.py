@@ -114,10 +114,10 @@ def collect_files(paths: Iterable[Path]) -> list[ImportFile]:
     Raises:
         MeasurementFileError: a folder contains none, or its manifest cannot be read.
     """
-    found: list[ImportFile] = []
+    files: list[ImportFile] = []
     for path in paths:
         if not path.is_dir():
-            found.append(ImportFile(path))
+            files.append(ImportFile(path))
             continue
         parts = [ImportFile(part, rows) for part, rows in list_part_files(path)]
         if not parts:
@@ -126,8 +126,8 @@ def collect_files(paths: Iterable[Path]) -> list[ImportFile]:
                 where=str(path),
                 hint="Importable files end in .root or .parquet.",
             )
-        found += parts
-    return found
+        files += parts
+    return files
 
 
 def import_files(
@@ -152,7 +152,7 @@ def import_files(
     Raises:
         StoreError: the database cannot be written; importing again adds the rest.
     """
-    found: list[ImportResult] = []
+    results: list[ImportResult] = []
     campaigns: set[str] | None = set() if dry_run else None
     with (
         _keep_freed_memory(),
@@ -161,26 +161,28 @@ def import_files(
     ):
         before = 0
         for file in files:
-            done = ImportResult(file.path)
-            found.append(done)
+            result = ImportResult(file.path)
+            results.append(result)
             try:
                 with open_measurement_file(file.path) as incoming:
                     _require_complete(file, incoming)
-                    columns = _select_columns(file.path, incoming.columns, done, ignore_unknown)
-                    for row in _add_batches(add, incoming, columns, done):
+                    columns = _select_columns(file.path, incoming.columns, result, ignore_unknown)
+                    for row in _add_batches(add, incoming, columns, result):
                         step(before + row)
                     before += incoming.rows
-                    done.campaigns = campaign_merge.merge_companions(
+                    result.campaigns = campaign_merge.merge_companions(
                         store, incoming, campaigns, group=group
                     )
             except MeasurementFileError as error:
-                done.problems.append(str(error) if error.where else f"{file.path}: {error}")
+                result.problems.append(str(error) if error.where else f"{file.path}: {error}")
             except ForeignCampaignError as error:
-                done.problems.append(f"{file.path}: {error}; the rest of the file was not imported")
+                result.problems.append(
+                    f"{file.path}: {error}; the rest of the file was not imported"
+                )
     if not dry_run:
         # Even without new measurements: an imported finding may concern measurements from long ago.
         store.mark_bad_replicas()
-    return found
+    return results
 
 
 def is_readable(file: ImportFile) -> bool:
@@ -207,25 +209,25 @@ def _require_complete(file: ImportFile, incoming: MeasurementFile) -> None:
 
 
 def _select_columns(
-    path: Path, names: Sequence[str], done: ImportResult, ignore_unknown: bool
+    path: Path, names: Sequence[str], result: ImportResult, ignore_unknown: bool
 ) -> dict[str, str]:
     """Choose the columns to read; return name -> type."""
     kinds = _column_types(names)
-    done.ignored_columns = tuple(name for name in names if name not in kinds)
-    done.missing_columns = tuple(
+    result.ignored_columns = tuple(name for name in names if name not in kinds)
+    result.missing_columns = tuple(
         metric.name
         for metric in CATALOGUE
         if metric.name not in kinds and metric.name != "storage_site"  # by default the site itself
     )
-    if required := [name for name in done.missing_columns if METRICS_BY_NAME[name].required]:
+    if required := [name for name in result.missing_columns if METRICS_BY_NAME[name].required]:
         raise MeasurementFileError(
             f"required columns are missing: {_join_names(required)}",
             where=str(path),
             hint="It is not an export of Treehammer, or columns were removed.",
         )
-    if done.ignored_columns and not ignore_unknown:
+    if result.ignored_columns and not ignore_unknown:
         raise MeasurementFileError(
-            f"columns unknown to this version ({__version__}): {_join_names(done.ignored_columns)}",
+            f"columns unknown to this version ({__version__}): {_join_names(result.ignored_columns)}",
             where=str(path),
             hint="Import it with the version that wrote it or a newer one, or skip these columns: "
             "--ignore-unknown.",
@@ -246,23 +248,23 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _add_batches(
-    add: AddMeasurements, incoming: MeasurementFile, kinds: Mapping[str, str], done: ImportResult
+    add: AddMeasurements, incoming: MeasurementFile, kinds: Mapping[str, str], result: ImportResult
 ) -> Iterator[int]:
     """Add valid rows and record problems of the others; yield the number of rows read so far."""
     first = 0
     with closing(read_ahead(incoming.batches([*kinds]))) as batches:
         for batch in batches:
             problems: Problems = defaultdict(list)
-            added = add(_parse_ahead(_convert_batch(done.file, batch, kinds, problems), problems))
-            done.new += added.new
-            done.duplicates += added.known
-            done.conflicts += len(added.conflicting)
-            done.conflicting_ids += added.conflicting[: MAX_LISTED - len(done.conflicting_ids)]
-            done.invalid += len(problems)
+            added = add(_parse_ahead(_convert_batch(result.file, batch, kinds, problems), problems))
+            result.new += added.new
+            result.duplicates += added.known
+            result.conflicts += len(added.conflicting)
+            result.conflicting_ids += added.conflicting[: MAX_LISTED - len(result.conflicting_ids)]
+            result.invalid += len(problems)
             for row, reasons in sorted(problems.items()):
-                if len(done.problems) < MAX_LISTED:
-                    done.problems.append(
-                        f"{done.file}: row {first + row + 1}: {'; '.join(reasons)}"
+                if len(result.problems) < MAX_LISTED:
+                    result.problems.append(
+                        f"{result.file}: row {first + row + 1}: {'; '.join(reasons)}"
                     )
             first += batch.num_rows
             yield first
@@ -315,33 +317,33 @@ def _keep_freed_memory() -> Iterator[None]:
 def _count_only(store: Store) -> Iterator[AddMeasurements]:
     """Count the effects of adding measurements without adding them."""
     # Measurements seen so far are kept in a temporary file: there may be millions.
-    with closing(sqlite3.connect("", isolation_level=None)) as seen:
-        yield _DryRunCounter(store, seen).add
+    with closing(sqlite3.connect("", isolation_level=None)) as seen_measurements:
+        yield _DryRunCounter(store, seen_measurements).add
 
 
 class _DryRunCounter:
-    def __init__(self, store: Store, seen: sqlite3.Connection) -> None:
+    def __init__(self, store: Store, seen_measurements: sqlite3.Connection) -> None:
         self._store = store
-        self._seen = seen
+        self._seen = seen_measurements
         self._seen.execute("CREATE TABLE seen (id TEXT PRIMARY KEY, content BLOB) WITHOUT ROWID")
 
     def add(self, measurements: Iterable[Measurement]) -> AddResult:
         """Predict the result of :meth:`.Store.add` for measurements after all earlier ones."""
-        others = []
-        known = 0
+        new = []
+        duplicates = 0
         conflicting: list[str] = []
         for item in measurements:
             content = fingerprint_content(item)
-            done = self._seen.execute(
+            inserted = self._seen.execute(
                 "INSERT OR IGNORE INTO seen VALUES (?, ?)", (item.id, content)
             )
-            if done.rowcount:
-                others.append(item)
+            if inserted.rowcount:
+                new.append(item)
                 continue
             before = self._seen.execute("SELECT content FROM seen WHERE id = ?", (item.id,))
             if fingerprints_match(before.fetchone()[0], content):
-                known += 1
+                duplicates += 1
             else:
                 conflicting.append(item.id)
-        added = self._store.preview_add(others)
-        return AddResult(added.new, added.known + known, (*added.conflicting, *conflicting))
+        added = self._store.preview_add(new)
+        return AddResult(added.new, added.known + duplicates, (*added.conflicting, *conflicting))

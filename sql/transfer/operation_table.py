@@ -50,12 +50,12 @@ def build_operation_table(store: Store, selection: Selection) -> CompanionTable:
 def append_operations(store: Store, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Split a batch of measurements and append the nested column."""
     for start in range(0, batch.num_rows, NESTED_ROWS):
-        some = batch.slice(start, NESTED_ROWS)
-        ids = some.column(ID_COLUMN).to_pylist()
+        chunk = batch.slice(start, NESTED_ROWS)
+        ids = chunk.column(ID_COLUMN).to_pylist()
         with store.snapshot() as snapshot:
             operations = snapshot.operations_of(ids)
         lists = [operations.get(id_) for id_ in ids]
-        yield some.append_column(NESTED_FIELD, pa.array(lists, NESTED_FIELD.type))
+        yield chunk.append_column(NESTED_FIELD, pa.array(lists, NESTED_FIELD.type))
 
 
 def _flat_schema() -> pa.Schema:
@@ -79,11 +79,11 @@ _FLAT_SCHEMA = _flat_schema()
 def _iter_flat_batches(store: Store, selection: Selection) -> Iterator[pa.RecordBatch]:
     with store.snapshot() as snapshot:
         rows = snapshot.operations(selection)
-        while some := [
+        while chunk := [
             {**row, **decode_latency(str(row["latency"] or "")).list_quantiles()}
             for row in islice(rows, _BATCH_ROWS)
         ]:
-            yield pa.RecordBatch.from_pylist(some, schema=_FLAT_SCHEMA)
+            yield pa.RecordBatch.from_pylist(chunk, schema=_FLAT_SCHEMA)
 
 
 # Import
@@ -119,11 +119,11 @@ class OperationTreeIndex:
     def add_rows(self, ids: Sequence[str], lines: Sequence[int]) -> None:
         """Add the next rows: the measurement and the line of each."""
         for id_, line in zip(ids, lines, strict=True):
-            known = self._rows.get(id_)
-            if known is None:
+            known_range = self._rows.get(id_)
+            if known_range is None:
                 self._rows[id_] = range(self._row, self._row + 1)
-            elif known.stop == self._row and line > self._line:
-                self._rows[id_] = range(known.start, self._row + 1)
+            elif known_range.stop == self._row and line > self._line:
+                self._rows[id_] = range(known_range.start, self._row + 1)
             self._line = line
             self._row += 1
 
@@ -132,13 +132,17 @@ class OperationTreeIndex:
         rows = [self._rows[id_] for id_ in ids if id_ in self._rows]
         if not rows:
             return range(0)
-        return range(min(some.start for some in rows), max(some.stop for some in rows))
+        return range(
+            min(row_range.start for row_range in rows), max(row_range.stop for row_range in rows)
+        )
 
     def nest_rows(self, ids: Sequence[str], span: range, rows: pa.StructArray) -> pa.Array:
         """Build the nested column of these measurements from the rows of their span."""
         indices = [[row - span.start for row in self._rows.get(id_, range(0))] for id_ in ids]
         ends = [0]
-        for some in indices:
-            ends.append(ends[-1] + len(some))
-        order = pa.array([row for some in indices for row in some], pa.int64())
+        for measurement_rows in indices:
+            ends.append(ends[-1] + len(measurement_rows))
+        order = pa.array(
+            [row for measurement_rows in indices for row in measurement_rows], pa.int64()
+        )
         return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), rows.take(order))

@@ -48,8 +48,8 @@ def results(
         NothingToDoError: there is no database, or no campaign to choose from.
         StoreError: the database refuses.
     """
-    found = result_batches(campaign, where, columns, database=database, data_dir=data_dir)
-    with found as batches:
+    reader = result_batches(campaign, where, columns, database=database, data_dir=data_dir)
+    with reader as batches:
         return batches.read_all()
 
 
@@ -69,24 +69,24 @@ def result_batches(
     flags = {"database": database, "data_dir": data_dir}
     settings = config.load_settings(flags)
     with Store.open(settings.database, create=False) as store:
-        chosen = [store.campaign(one).id for one in _split_names("campaign", campaign)]
+        chosen = [store.campaign(reference).id for reference in _split_names("campaign", campaign)]
         if campaign is not None and not chosen:
             raise ConfigError(
                 "no campaign was given", where="campaign", hint="Name one, or give none for all."
             )
         selection = Selection.parse(chosen, _split_names("where", where))
-        wanted = (
+        requested_columns = (
             None
             if columns is None
             else _require_known_columns(store, _split_names("columns", columns))
         )
         with ExitStack() as stack:
             source = stack.enter_context(
-                arrow_stream.open_stream(store.url, selection, {}, columns=wanted)
+                arrow_stream.open_stream(store.url, selection, {}, columns=requested_columns)
             )
-            rest = stack.pop_all()
+            open_stack = stack.pop_all()
     return pa.RecordBatchReader.from_batches(
-        source.schema, _iter_until_closed(source.batches, rest)
+        source.schema, _iter_until_closed(source.batches, open_stack)
     )
 
 
@@ -96,11 +96,11 @@ def _split_names(name: str, words: OneOrMore | None) -> list[str]:
         return []
     if not isinstance(words, Iterable):
         raise ConfigError(f"a text is expected, or several, not {words!r}", where=name)
-    found = [words] if isinstance(words, str) else list(words)
-    for word in found:
+    texts = [words] if isinstance(words, str) else list(words)
+    for word in texts:
         if not isinstance(word, str):
             raise ConfigError(f"a text is expected, not {word!r}", where=name)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(texts))
 
 
 def _iter_until_closed(
@@ -116,8 +116,8 @@ def _require_known_columns(store: Store, columns: list[str]) -> list[str]:
     with store.snapshot() as snapshot:
         for name in columns:
             extra = name.removeprefix(EXTRA_PREFIX)
-            known = name in METRICS_BY_NAME or (extra != name and snapshot.has_extra(extra))
-            if not known:
+            is_known = name in METRICS_BY_NAME or (extra != name and snapshot.has_extra(extra))
+            if not is_known:
                 extras = (EXTRA_PREFIX + extra for extra in snapshot.extra_names(Selection()))
                 raise ConfigError(
                     f"unknown column {name!r}",

@@ -15,9 +15,9 @@ def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
     Closing the generator waits for the thread. An error of the items is raised after the last one
     before it.
     """
-    waiting = iter(items)
+    remaining = iter(items)
     with ThreadPoolExecutor(1, "read-ahead") as thread:
-        ahead = thread.submit(next, waiting, None)
+        ahead = thread.submit(next, remaining, None)
         while (item := ahead.result()) is not None:
-            ahead = thread.submit(next, waiting, None)
+            ahead = thread.submit(next, remaining, None)
             yield item

@@ -64,16 +64,16 @@ def open_root_writer(
         SoftwareError: there is no ROOT that can be used.
         OSError: a file could not be written; the message is ROOT's, or that it took too long.
     """
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as stderr:
         child = subprocess.Popen(
             [sys.executable, "-P", str(WRITER_SCRIPT)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=stderr,
             env=root_environment(software_dir, bars),
         )
         assert child.stdin is not None
-        with _kill_after(child, patience_s) as late:
+        with _kill_after(child, patience_s) as timed_out:
             try:
                 # A broken pipe means that the child has ended; it has said why.
                 with suppress(BrokenPipeError), child.stdin:
@@ -83,13 +83,13 @@ def open_root_writer(
                 child.kill()
                 child.wait()
                 raise
-        if code and late.is_set():
+        if code and timed_out.is_set():
             raise TimeoutError(f"ROOT was not done within {patience_s:g} s")
         if code:
-            said.seek(0)
-            lines = said.read().decode(errors="replace").split("\n")
-            why = next((line for line in reversed(lines) if line.strip()), f"exit code {code}")
-            raise OSError(f"ROOT said: {why.strip()}")
+            stderr.seek(0)
+            lines = stderr.read().decode(errors="replace").split("\n")
+            reason = next((line for line in reversed(lines) if line.strip()), f"exit code {code}")
+            raise OSError(f"ROOT said: {reason.strip()}")
 
 
 @contextmanager
@@ -164,7 +164,7 @@ def root_environment(software_dir: Path, bars: ProgressFactory = no_progress) ->
         packages = sysconfig.get_path(
             "platlib", vars={"platbase": prepared.location, "base": prepared.location}
         )
-        found = providers.setup_software(prepared, os.environ, packages).env
+        environment = providers.setup_software(prepared, os.environ, packages).env
     except (ExecutionError, SoftwareError) as fault:
         raise SoftwareError(
             f"a TTree is written by ROOT, which cannot be set up: {fault}",
@@ -177,4 +177,4 @@ def root_environment(software_dir: Path, bars: ProgressFactory = no_progress) ->
             hint="Remove the folder: it will be made again.",
         )
     # Treehammer itself may be installed for this user alone.
-    return {name: value for name, value in found.items() if name != "PYTHONNOUSERSITE"}
+    return {name: value for name, value in environment.items() if name != "PYTHONNOUSERSITE"}

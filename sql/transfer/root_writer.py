@@ -99,9 +99,9 @@ def _count_entries(path: str, names: Iterable[str]) -> dict[str, int]:
     if not file or file.TestBit(ROOT.TFile.kRecovered):
         return {}
     trees = {name: file.Get(name) for name in names}
-    found = {name: int(tree.GetEntries()) for name, tree in trees.items() if tree}
+    counts = {name: int(tree.GetEntries()) for name, tree in trees.items() if tree}
     file.Close()
-    return found
+    return counts
 
 
 if __name__ == "__main__":
