@@ -66,13 +66,15 @@ def fetch_watched_days(
     table = watched_day
     query = sa.select(table).where(table.c.day.between(first, last))
     if values:
-        own = (watched_series.c[name] == value for name, value in values.items())
-        query = query.where(table.c.series_id.in_(sa.select(watched_series.c.id).where(*own)))
+        conditions = (watched_series.c[name] == value for name, value in values.items())
+        query = query.where(
+            table.c.series_id.in_(sa.select(watched_series.c.id).where(*conditions))
+        )
     return store.fetch_rows(WatchedDayRow, query.order_by(table.c.series_id, table.c.day))
 
 
 def find_last_watched_day(store: ResultsReader) -> int | None:
     """Find the last stored day (YYYYMMDD); None without any."""
     with store.connection() as connection:
-        found = connection.scalar(sa.select(sa.func.max(watched_day.c.day)))
-    return None if found is None else int(found)
+        last_day = connection.scalar(sa.select(sa.func.max(watched_day.c.day)))
+    return None if last_day is None else int(last_day)

@@ -119,11 +119,11 @@ def fetch_report(reader: ResultsReader, clock: Clock = read_clock) -> PatrolRepo
 
 def _report_entry(connection: Connection, entry: PatrolEntryRow) -> EntryReport:
     table = patrol_start
-    own = sa.select(table).where(table.c.entry == entry.name, table.c.state != NOTED)
-    newest = own.order_by(table.c.claimed_us.desc()).limit(1)
+    entry_starts = sa.select(table).where(table.c.entry == entry.name, table.c.state != NOTED)
+    newest = entry_starts.order_by(table.c.claimed_us.desc()).limit(1)
     last = fetch_rows(connection, PatrolStartRow, newest)
     ended = fetch_rows(connection, PatrolStartRow, newest.where(table.c.state.not_in(OPEN_STATES)))
-    running = own.where(table.c.state.in_(OPEN_STATES)).order_by(table.c.claimed_us)
+    running = entry_starts.where(table.c.state.in_(OPEN_STATES)).order_by(table.c.claimed_us)
     ids = tuple(row.campaign_id for row in fetch_rows(connection, PatrolStartRow, running))
     return EntryReport(entry, last[0] if last else None, ids, ended[0] if ended else None)
 
@@ -157,10 +157,10 @@ def write_limits(store: Store, lease: PatrolLease, limits: Mapping[str, SiteLimi
     """
     with store.writing_connection() as connection:
         lease.require(connection)
-        known = {str(row[0]) for row in connection.execute(sa.select(patrol_site.c.site))}
+        stored_sites = {str(row[0]) for row in connection.execute(sa.select(patrol_site.c.site))}
         rows = [
-            PatrolSiteRow(site, own.cpu_s, own.bytes)
-            for site in sorted(known | set(limits))
-            for own in (limits.get(site, SiteLimits()),)
+            PatrolSiteRow(site, site_limits.cpu_s, site_limits.bytes)
+            for site in sorted(stored_sites | set(limits))
+            for site_limits in (limits.get(site, SiteLimits()),)
         ]
         upsert_rows(connection, patrol_site, rows)

@@ -165,14 +165,14 @@ class PatrolStarts:
 
     def find_known(self, entry: str, occasions: Collection[str]) -> set[str]:
         """Return those of some occasions that have a start, or were noted."""
-        known: set[str] = set()
+        existing: set[str] = set()
         with self._store.connection() as connection:
-            for some in split_ids(occasions):
+            for chunk in split_ids(occasions):
                 query = sa.select(_start.c.occasion).where(
-                    _start.c.entry == entry, _start.c.occasion.in_(some)
+                    _start.c.entry == entry, _start.c.occasion.in_(chunk)
                 )
-                known.update(str(row[0]) for row in connection.execute(query))
-        return known
+                existing.update(str(row[0]) for row in connection.execute(query))
+        return existing
 
     # Claims
 
@@ -262,8 +262,8 @@ class PatrolStarts:
 
         def permit(connection: Connection) -> None:
             now = _fetch_start(connection, start.entry, start.occasion)
-            mine = now is not None and (now.holder, now.epoch) == (start.holder, start.epoch)
-            if now is None or not mine or now.state not in (CLAIMED, STORED):
+            is_held = now is not None and (now.holder, now.epoch) == (start.holder, start.epoch)
+            if now is None or not is_held or now.state not in (CLAIMED, STORED):
                 raise LeaseLostError(
                     f"campaign {start.campaign_id} belongs to another patrol now",
                     where=f"{start.entry}: {start.occasion}",

@@ -43,13 +43,13 @@ class ReleaseCheckTable:
             job.c.campaign_id == campaign.c.id, job.c.state.not_in(sorted(FINAL_JOB_STATES))
         )
         any_jobs = sa.select(job.c.id).where(job.c.campaign_id == campaign.c.id)
-        known = sa.select(checks.id).where(
+        existing_checks = sa.select(checks.id).where(
             sa.or_(checks.campaign_id == campaign.c.id, checks.rerun_id == campaign.c.id)
         )
         query = (
             sa.select(campaign.c.id)
             .where(campaign.c.created_us >= since_us)
-            .where(~sa.exists(open_jobs), sa.exists(any_jobs), ~sa.exists(known))
+            .where(~sa.exists(open_jobs), sa.exists(any_jobs), ~sa.exists(existing_checks))
             .order_by(campaign.c.created_us, campaign.c.id)
             .limit(MAX_EXAMINED)
         )
@@ -106,8 +106,8 @@ class ReleaseCheckTable:
         """Replace a check; False if another process changed it first."""
         table = release_check
         with self._store.writing_connection() as connection:
-            same = (
+            is_unchanged = (
                 table.c[name] == getattr(before, name) for name in ("id", "state", "changed_us")
             )
-            done = connection.execute(sa.update(table).where(*same).values(asdict(after)))
-            return done.rowcount == 1
+            result = connection.execute(sa.update(table).where(*is_unchanged).values(asdict(after)))
+            return result.rowcount == 1

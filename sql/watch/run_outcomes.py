@@ -173,7 +173,7 @@ def _fetch_event_times(
         )
         .group_by(*key)
     )
-    found: defaultdict[tuple[str, int, str], dict[str, float]] = defaultdict(dict)
+    event_times: defaultdict[tuple[str, int, str], dict[str, float]] = defaultdict(dict)
     for job_id, number, test, series, mean_s in connection.execute(query):
-        found[job_id, int(number), test or ""][series] = float(mean_s)
-    return dict(found)
+        event_times[job_id, int(number), test or ""][series] = float(mean_s)
+    return dict(event_times)

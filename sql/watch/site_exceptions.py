@@ -42,24 +42,24 @@ def replace_downtimes(
 ) -> DowntimeImport:
     """Write the downtimes of a source; its others that have not ended are withdrawn."""
     table = site_downtime
-    known_query = sa.select(table).where(table.c.source == source)
+    stored_query = sa.select(table).where(table.c.source == source)
     with store.writing_connection() as connection:
-        known = {row.id: row for row in fetch_rows(connection, DowntimeRow, known_query)}
-        given = {row.id: row for row in downtimes}
+        stored = {row.id: row for row in fetch_rows(connection, DowntimeRow, stored_query)}
+        imported = {row.id: row for row in downtimes}
         changed = [
             row
-            for id_, row in given.items()
-            if id_ in known and replace(known[id_], imported_us=row.imported_us) != row
+            for id_, row in imported.items()
+            if id_ in stored and replace(stored[id_], imported_us=row.imported_us) != row
         ]
         withdrawn = [
             replace(row, withdrawn_us=now_us)
-            for id_, row in known.items()
-            if id_ not in given and row.ends_us > now_us and row.withdrawn_us is None
+            for id_, row in stored.items()
+            if id_ not in imported and row.ends_us > now_us and row.withdrawn_us is None
         ]
-        insert_missing_rows(connection, table, given.values())
+        insert_missing_rows(connection, table, imported.values())
         upsert_rows(connection, table, [*changed, *withdrawn])
-    new = len(given.keys() - known.keys())
-    return DowntimeImport(new, len(changed), len(given) - new - len(changed), len(withdrawn))
+    new = len(imported.keys() - stored.keys())
+    return DowntimeImport(new, len(changed), len(imported) - new - len(changed), len(withdrawn))
 
 
 def list_overrides(store: ResultsReader, *, ends_after_us: int = 0) -> list[OverrideRow]:

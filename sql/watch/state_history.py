@@ -208,18 +208,18 @@ def _claim_evaluation(
         if claimed.rowcount != 1:
             return False
     values = {"started_us": rule_set.started_us, "evaluated_us": rule_set.evaluated_us}
-    known = connection.execute(
+    updated = connection.execute(
         sa.update(table).where(table.c.version == rule_set.version).values(values)
     )
-    if not known.rowcount:
+    if not updated.rowcount:
         connection.execute(sa.insert(table), [vars(rule_set)])
     return True
 
 
 def _supersede(connection: Connection, ids: Iterable[str], now_us: int) -> None:
-    for some in split_ids(ids):
+    for chunk in split_ids(ids):
         connection.execute(
-            sa.update(status_change).where(_TABLE.id.in_(some)).values(superseded_us=now_us)
+            sa.update(status_change).where(_TABLE.id.in_(chunk)).values(superseded_us=now_us)
         )
 
 

@@ -71,5 +71,7 @@ def local_actor() -> str:
 
 
 def _make_printable(text: str) -> str:
-    shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
-    return shown[:MAX_TEXT_CHARS]
+    printable = "".join(
+        char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text
+    )
+    return printable[:MAX_TEXT_CHARS]

@@ -70,14 +70,14 @@ def _require_undamaged_values(connection: Connection) -> None:
     for column, read in _DECODERS.items():
         ids = list(dict.fromkeys(_find_damaged_values(connection, column, read)))
         if ids:
-            some = ", ".join(ids[:MAX_LISTED]) + (", …" if len(ids) > MAX_LISTED else "")
+            listed_ids = ", ".join(ids[:MAX_LISTED]) + (", …" if len(ids) > MAX_LISTED else "")
             quoted = ", ".join("'{}'".format(id_.replace("'", "''")) for id_ in ids[:MAX_LISTED])
             give_up = (
                 f"UPDATE {column.table.name} SET {column.name} = NULL "  # noqa: S608 - for people to read
                 f"WHERE measurement_id IN ({quoted});"
             )
             raise StoreError(
-                f"{column.name} of {pluralize(len(ids), 'measurement')} is damaged: {some}",
+                f"{column.name} of {pluralize(len(ids), 'measurement')} is damaged: {listed_ids}",
                 where=display_url(connection.engine.url),
                 hint="Put the database back from a backup; or give these values up, and then run "
                 f"'treehammer db rebuild':\n  {give_up}",
@@ -91,8 +91,8 @@ def _find_damaged_values(
     value = sa.type_coerce(column, sa.types.NullType())
     query = sa.select(column.table.c.measurement_id, value).where(column.is_not(None))
     with connection.execute(query.execution_options(yield_per=FETCH_ROWS)) as rows:
-        for id_, one in rows:
+        for id_, stored_value in rows:
             try:
-                read(one)
+                read(stored_value)
             except (DamagedValueError, TypeError):
                 yield str(id_)

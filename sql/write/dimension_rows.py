@@ -65,8 +65,8 @@ class DimensionWriter:
         known: cache, which is only read; add :attr:`found` to it after the commit.
     """
 
-    def __init__(self, known: DimensionCache | None = None) -> None:
-        self._known = DimensionCache() if known is None else known
+    def __init__(self, cache: DimensionCache | None = None) -> None:
+        self._known = DimensionCache() if cache is None else cache
         #: Rows that this transaction has found or inserted.
         self.found: set[RowKey] = set()
 
@@ -119,8 +119,8 @@ def _select_stored() -> sa.CompoundSelect[Any]:
     queries = []
     for name, table in dimension_tables.items():
         id_ = table.c.id
-        wanted: sa.BindParameter[int] = sa.bindparam(name, expanding=True)
-        queries.append(sa.select(literal_text(name), id_).where(id_.in_(wanted)))
+        ids: sa.BindParameter[int] = sa.bindparam(name, expanding=True)
+        queries.append(sa.select(literal_text(name), id_).where(id_.in_(ids)))
     return sa.union_all(*queries)
 
 

@@ -33,9 +33,9 @@ def insert_operations(
     connection: Connection, operations: Mapping[str, Sequence[OperationRow]]
 ) -> None:
     """Insert the operations of new measurements, by identity."""
-    waiting = _number_rows(operations)
-    while some := list(islice(waiting, CHUNK_ROWS)):
-        connection.execute(sa.insert(operation), some)
+    remaining = _number_rows(operations)
+    while chunk := list(islice(remaining, CHUNK_ROWS)):
+        connection.execute(sa.insert(operation), chunk)
 
 
 def _number_rows(operations: Mapping[str, Sequence[OperationRow]]) -> Iterator[dict[str, Value]]:

@@ -107,12 +107,12 @@ def add_to_rollups(
         for step in steps:
             key = (values["day"], subject_id, outcome, step["side"], step["operation"])
             new.append((OperationRollupKey(*key), step))
-    known = _fetch_sums(connection, {key for key, _ in new})
-    sums: _Sums = defaultdict(_OperationSums, known)
+    stored_sums = _fetch_sums(connection, {key for key, _ in new})
+    sums: _Sums = defaultdict(_OperationSums, stored_sums)
     for key, step in new:
         sums[key].add_step(step)
-    if known:
-        connection.execute(_DELETE_ROW, [key_parameters(key._asdict()) for key in known])
+    if stored_sums:
+        connection.execute(_DELETE_ROW, [key_parameters(key._asdict()) for key in stored_sums])
     _insert_rows(connection, sums)
 
 
@@ -124,38 +124,38 @@ def rebuild_rows(connection: Connection, owner: Owner | None) -> None:
 
 def find_difference(connection: Connection) -> str:
     """Describe the first row that differs from the operations; '' if all agree."""
-    kept = {}
+    stored_rows = {}
     with connection.execute(_stream(sa.select(rollup_operation))) as rows:
         for row in rows.mappings():
-            kept[_row_key(row)] = row
+            stored_rows[_row_key(row)] = row
     for key, sums in _sum_operations(connection, sa.true()).items():
-        mine = kept.pop(key, None)
+        stored_row = stored_rows.pop(key, None)
         try:
-            agrees = mine is not None and _OperationSums.from_row(mine).equals(sums)
+            agrees = stored_row is not None and _OperationSums.from_row(stored_row).equals(sums)
         except DamagedValueError:
             agrees = False
         if not agrees:
             return describe_key(key)
-    return describe_key(next(iter(kept))) if kept else ""
+    return describe_key(next(iter(stored_rows))) if stored_rows else ""
 
 
 def _insert_rows(connection: Connection, sums: _Sums) -> None:
-    waiting = iter(sums.items())
-    while some := [one.as_row(key) for key, one in islice(waiting, CHUNK)]:
-        connection.execute(sa.insert(rollup_operation), some)
+    remaining = iter(sums.items())
+    while chunk := [key_sums.as_row(key) for key, key_sums in islice(remaining, CHUNK)]:
+        connection.execute(sa.insert(rollup_operation), chunk)
 
 
 def _fetch_sums(
-    connection: Connection, wanted: Collection[OperationRollupKey]
+    connection: Connection, keys: Collection[OperationRollupKey]
 ) -> dict[OperationRollupKey, _OperationSums]:
     """Fetch the existing rows among these."""
-    found = {}
-    for day, subjects in group_subjects(key.owner for key in wanted):
+    sums = {}
+    for day, subjects in group_subjects(key.owner for key in keys):
         rows = connection.execute(_SELECT_OF_DAY, {"day": day, "subjects": subjects})
         for row in rows.mappings():
-            if (key := _row_key(row)) in wanted:
-                found[key] = _OperationSums.from_row(row)
-    return found
+            if (key := _row_key(row)) in keys:
+                sums[key] = _OperationSums.from_row(row)
+    return sums
 
 
 def _sum_operations(connection: Connection, measured: sa.ColumnElement[bool]) -> _Sums:
@@ -168,11 +168,11 @@ def _sum_operations(connection: Connection, measured: sa.ColumnElement[bool]) ->
         *(operation.c[name] for name in _STEP_COLUMNS),
     ]
     query = sa.select(*columns).select_from(operation.join(measurement)).where(measured)
-    found: _Sums = defaultdict(_OperationSums)
+    sums: _Sums = defaultdict(_OperationSums)
     with connection.execute(_stream(query)) as rows:
         for row in rows.mappings():
-            found[_row_key(row)].add_step(row)
-    return found
+            sums[_row_key(row)].add_step(row)
+    return sums
 
 
 def _stream(query: sa.Select[Any]) -> sa.Select[Any]:

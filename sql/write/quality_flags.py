@@ -57,26 +57,29 @@ def judge_again(values: dict[str, Any]) -> None:
         values.update(implausible_reasons=judged[:MAX_LONG_TEXT], plausible=False)
 
 
-def add_flag(connection: Connection, meant: sa.ColumnElement[bool], flag: str) -> int:
+def add_flag(connection: Connection, selected: sa.ColumnElement[bool], flag: str) -> int:
     """Flag measurements that lack a flag of this kind; return their number.
 
     Args:
         connection: connection of a write transaction.
-        meant: selects the measurements.
+        selected: selects the measurements.
         flag: text that starts with one of :data:`FLAG_PREFIXES`.
     """
     prefix = next(prefix for prefix in FLAG_PREFIXES if flag.startswith(prefix))
     flag = flag[:MAX_TEXT]
-    known = measurement.c.implausible_reasons
-    kept = sa.func.substr(known, 1, MAX_LONG_TEXT - len(SEPARATOR) - len(flag))
-    unflagged = sa.and_(meant, sa.not_(has_flag(prefix, connection.dialect.name)))
+    reasons = measurement.c.implausible_reasons
+    shortened = sa.func.substr(reasons, 1, MAX_LONG_TEXT - len(SEPARATOR) - len(flag))
+    unflagged = sa.and_(selected, sa.not_(has_flag(prefix, connection.dialect.name)))
     owners = find_rollup_keys(connection, unflagged)
     marked = 0
     # Not one UPDATE with CASE: Oracle cannot mix CLOB and other text in it.
-    for some, both in ((known.is_not(None), kept + SEPARATOR + flag), (known.is_(None), flag)):
-        change = sa.update(measurement).where(unflagged, some)
-        done = connection.execute(change.values(plausible=False, implausible_reasons=both))
-        marked += done.rowcount
+    for condition, new_reasons in (
+        (reasons.is_not(None), shortened + SEPARATOR + flag),
+        (reasons.is_(None), flag),
+    ):
+        change = sa.update(measurement).where(unflagged, condition)
+        result = connection.execute(change.values(plausible=False, implausible_reasons=new_reasons))
+        marked += result.rowcount
     rollups.rebuild_rollups(connection, sorted(owners))
     return marked
 
@@ -124,12 +127,12 @@ def flag_bad_replica_reads(connection: Connection, findings: Iterable[ReplicaRow
 def reads_replica(finding: ReplicaRow) -> sa.ColumnElement[bool]:
     """Select the measurements that a check of a replica is about."""
     column = measurement_view.catalogue_column
-    same = sa.and_(
+    is_replica = sa.and_(
         column("dataset_hash") == finding.dataset_hash,
         column("storage_site") == finding.site,
         column("door") == finding.door,
     )
-    reads = measurement_view.measurements_in_dimension(DIMENSION_OF["storage_site"], same)
+    reads = measurement_view.measurements_in_dimension(DIMENSION_OF["storage_site"], is_replica)
     if not finding.owner:
         return reads
     owned = sa.select(campaign_owner.c.campaign_id).where(campaign_owner.c.owner == finding.owner)
@@ -181,11 +184,11 @@ def _find_bad_periods(findings: Iterable[ReplicaRow]) -> Iterator[tuple[ReplicaR
 
     A group's own checks count for its campaigns in addition to those that apply to all.
     """
-    for _, of_one in groupby(sorted(findings, key=_replica_time_key), key=_replica_key):
-        checks = [*of_one]
+    for _, replica_checks in groupby(sorted(findings, key=_replica_time_key), key=_replica_key):
+        checks = [*replica_checks]
         for owner in sorted({"", *(check.owner for check in checks)}):
-            seen = [check for check in checks if check.owner in ("", owner)]
-            yield from (period for period in _split_periods(seen) if period[0].owner == owner)
+            applicable = [check for check in checks if check.owner in ("", owner)]
+            yield from (period for period in _split_periods(applicable) if period[0].owner == owner)
 
 
 def _split_periods(findings: Sequence[ReplicaRow]) -> Iterator[tuple[ReplicaRow, int, int]]:

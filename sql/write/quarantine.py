@@ -160,9 +160,9 @@ def _delete_measurements(connection: Connection, scope: ChangeScope) -> int:
     query = sa.select(measurement.c.measurement_id).where(scope.condition)
     ids = [*connection.scalars(query)]
     owners |= rollups.find_superseded_owners(connection, ids)
-    for some in split_ids(ids):
+    for chunk in split_ids(ids):
         for table in (operation, extra, measurement):
-            connection.execute(sa.delete(table).where(table.c.measurement_id.in_(some)))
+            connection.execute(sa.delete(table).where(table.c.measurement_id.in_(chunk)))
     rollups.rebuild_rollups(connection, sorted(owners))
     if scope.is_whole_campaign:
         of_campaign = sa.select(job.c.id).where(job.c.campaign_id == scope.campaign_id)
@@ -176,9 +176,9 @@ def _delete_checks(connection: Connection, scope: ChangeScope) -> int:
     """Delete checks of replicas, and the quality marks that no other check justifies."""
     sent = scope.sent_checks
     checks = fetch_rows(connection, ReplicaRow, sa.select(replica).where(replica.c.id.in_(sent)))
-    for some in split_ids([one.id for one in checks]):
-        connection.execute(sa.delete(replica).where(replica.c.id.in_(some)))
-    marked = sa.or_(*(quality_flags.reads_replica(one) for one in checks), sa.false())
+    for chunk in split_ids([check.id for check in checks]):
+        connection.execute(sa.delete(replica).where(replica.c.id.in_(chunk)))
+    marked = sa.or_(*(quality_flags.reads_replica(check) for check in checks), sa.false())
     removed = quality_flags.remove_flags(connection, marked, quality_flags.BAD_REPLICA_PREFIX)
     left = fetch_rows(connection, ReplicaRow, sa.select(replica))
     return removed - quality_flags.flag_bad_replica_reads(connection, left)

@@ -74,13 +74,13 @@ class AddResult:
 def sum_results(parts: Iterable[AddResult]) -> AddResult:
     """Sum the results of several batches."""
     new = 0
-    known: list[str] = []
+    known_ids: list[str] = []
     conflicting: list[str] = []
     for part in parts:
         new += part.new
-        known += part.known_ids
+        known_ids += part.known_ids
         conflicting += part.conflicting
-    return AddResult(new, len(known), tuple(conflicting), tuple(known))
+    return AddResult(new, len(known_ids), tuple(conflicting), tuple(known_ids))
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ def add_measurements(
 
 def split_batches(measurements: Iterable[Measurement], size: int) -> Iterator[list[Measurement]]:
     """Split measurements into lists of at most ``size``."""
-    waiting = iter(measurements)
-    while batch := list(islice(waiting, size)):
+    remaining = iter(measurements)
+    while batch := list(islice(remaining, size)):
         yield batch
 
 
@@ -161,34 +161,34 @@ class _TransactionWriter:
         self, batch: Sequence[Measurement], new: dict[str, _MeasurementContent]
     ) -> AddResult:
         """Find the new ones among measurements, and compare the others with what is stored."""
-        seen = _fetch_recorded(self._connection, [item.id for item in batch])
-        known: list[str] = []
+        stored = _fetch_recorded(self._connection, [item.id for item in batch])
+        known_ids: list[str] = []
         conflicting: list[str] = []
         for item in batch:
             content = _normalize_content(item)
-            handed_in = _without_later_flags(content)
-            before = seen.setdefault(item.id, handed_in)
-            if before is handed_in:
+            submitted = _without_later_flags(content)
+            before = stored.setdefault(item.id, submitted)
+            if before is submitted:
                 new[item.id] = content
-            elif _is_same_content(before, handed_in):
-                known.append(item.id)
-                if handed_in is not content:  # copied from another store, with a later flag
+            elif _is_same_content(before, submitted):
+                known_ids.append(item.id)
+                if submitted is not content:  # copied from another store, with a later flag
                     self._marked[item.id] = str(content.values["implausible_reasons"])
             else:
                 conflicting.append(item.id)
-        return AddResult(len(new), len(known), tuple(conflicting), tuple(known))
+        return AddResult(len(new), len(known_ids), tuple(conflicting), tuple(known_ids))
 
 
-def _is_same_content(one: _MeasurementContent, other: _MeasurementContent) -> bool:
+def _is_same_content(first: _MeasurementContent, second: _MeasurementContent) -> bool:
     """Compare two contents, ignoring columns that retention removed from either of them."""
-    if one == other:
+    if first == second:
         return True
-    if retention.is_merge_of(one.operations, other.operations):
-        other = replace(other, operations=one.operations)
-    elif retention.is_merge_of(other.operations, one.operations):
-        one = replace(one, operations=other.operations)
-    gone = [n for n in retention.PRUNED_COLUMNS if None in (one.values[n], other.values[n])]
-    return _drop_values(one, gone) == _drop_values(other, gone)
+    if retention.is_merge_of(first.operations, second.operations):
+        second = replace(second, operations=first.operations)
+    elif retention.is_merge_of(second.operations, first.operations):
+        first = replace(first, operations=second.operations)
+    pruned = [n for n in retention.PRUNED_COLUMNS if None in (first.values[n], second.values[n])]
+    return _drop_values(first, pruned) == _drop_values(second, pruned)
 
 
 def _drop_values(content: _MeasurementContent, names: Iterable[str]) -> _MeasurementContent:
@@ -201,18 +201,18 @@ def fingerprint_content(item: Measurement) -> bytes:
     One hash covers all permanent columns; each prunable column has its own.
     """
     content = _without_later_flags(_normalize_content(item))
-    stays = _drop_values(content, retention.PRUNED_COLUMNS)
+    permanent = _drop_values(content, retention.PRUNED_COLUMNS)
     merged = retention.merge_steps(content.operations)
     steps = content.operations if len(merged) < len(content.operations) else None
-    goes = (*(content.values[name] for name in retention.PRUNED_COLUMNS), steps)
-    whole = [stays.values, stays.extras, merged]
-    return _hash_content(whole) + b"".join(map(_hash_content, goes))
+    prunable = (*(content.values[name] for name in retention.PRUNED_COLUMNS), steps)
+    whole = [permanent.values, permanent.extras, merged]
+    return _hash_content(whole) + b"".join(map(_hash_content, prunable))
 
 
-def fingerprints_match(one: bytes, other: bytes) -> bool:
+def fingerprints_match(first: bytes, second: bytes) -> bool:
     """Compare two fingerprints by the rule of :func:`_is_same_content`."""
-    places = range(0, len(one), _HASH_BYTES)
-    pairs = ((one[at : at + _HASH_BYTES], other[at : at + _HASH_BYTES]) for at in places)
+    places = range(0, len(first), _HASH_BYTES)
+    pairs = ((first[at : at + _HASH_BYTES], second[at : at + _HASH_BYTES]) for at in places)
     return all(a == b or _PRUNED_HASH in (a, b) for a, b in pairs)
 
 
@@ -230,48 +230,48 @@ def _normalize_content(item: Measurement) -> _MeasurementContent:
     """
     # Imported measurements have every name, so that they can be copied as a whole.
     is_complete = len(item.values) == len(_UNKNOWN_VALUES)
-    kept: dict[str, Any] = {**item.values} if is_complete else {**_UNKNOWN_VALUES, **item.values}
-    _normalize_values(kept)
-    quality_flags.judge_again(kept)
-    kept["storage_site"] = kept["storage_site"] or kept["site"]
+    values: dict[str, Any] = {**item.values} if is_complete else {**_UNKNOWN_VALUES, **item.values}
+    _normalize_values(values)
+    quality_flags.judge_again(values)
+    values["storage_site"] = values["storage_site"] or values["site"]
     extras = {name: float(value) for name, value in item.extras.items()}
     operations = [operation_recording.normalize_operation(row) for row in item.operations]
-    return _MeasurementContent(kept, extras, operations)
+    return _MeasurementContent(values, extras, operations)
 
 
-def _normalize_values(kept: dict[str, Any]) -> None:
+def _normalize_values(values: dict[str, Any]) -> None:
     """Normalize values in place.
 
     Few change, so those of one kind are examined together, which is faster than each by its name.
     """
-    if "" in _pick_texts(kept):
-        kept |= {name: kept[name] or None for name in _TEXT_COLUMNS}
-    if int in map(type, _pick_floats(kept)):
-        kept |= {name: float(kept[name]) for name in _FLOAT_COLUMNS if kept[name] is not None}
-    if int in map(type, chain.from_iterable(filter(None, _pick_float_lists(kept)))):
-        lists = ((name, kept[name]) for name in _FLOAT_LIST_COLUMNS)
-        kept |= {name: list(map(float, one)) for name, one in lists if one}
+    if "" in _pick_texts(values):
+        values |= {name: values[name] or None for name in _TEXT_COLUMNS}
+    if int in map(type, _pick_floats(values)):
+        values |= {name: float(values[name]) for name in _FLOAT_COLUMNS if values[name] is not None}
+    if int in map(type, chain.from_iterable(filter(None, _pick_float_lists(values)))):
+        lists = ((name, values[name]) for name in _FLOAT_LIST_COLUMNS)
+        values |= {name: list(map(float, numbers)) for name, numbers in lists if numbers}
 
 
 def _fetch_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _MeasurementContent]:
     id_ = measurement.c.measurement_id
     # Most are new, which the key's index alone shows.
-    found = backend_of(connection.engine).fetch_rows(
+    identity_rows = backend_of(connection.engine).fetch_rows(
         connection, _SELECT_IDS, {"ids": list(set(ids))}
     )
-    known = [row[0] for row in found]
-    if not known:
+    known_ids = [row[0] for row in identity_rows]
+    if not known_ids:
         return {}
     extras: dict[str, dict[str, float]] = {}
     for owner, name, value in connection.execute(
         sa.select(extra.c.measurement_id, extra.c.name, extra.c.value).where(
-            extra.c.measurement_id.in_(known)
+            extra.c.measurement_id.in_(known_ids)
         )
     ):
         extras.setdefault(owner, {})[name] = value
-    operations = fetch_operations_of(connection, known)
+    operations = fetch_operations_of(connection, known_ids)
     rows = connection.execute(
-        measurement_view.select_columns(ALL_COLUMNS).where(id_.in_(known))
+        measurement_view.select_columns(ALL_COLUMNS).where(id_.in_(known_ids))
     ).mappings()
     return {
         row["measurement_id"]: _without_later_flags(
@@ -296,11 +296,11 @@ def _unpack_row(row: RowMapping) -> dict[str, Value]:
 def _without_later_flags(content: _MeasurementContent) -> _MeasurementContent:
     """Return the content without flags added after recording."""
     values = content.values
-    said = values["implausible_reasons"]
-    why = quality_flags.strip_flags(None if said is None else str(said))
-    if why == said:
+    reasons = values["implausible_reasons"]
+    original = quality_flags.strip_flags(None if reasons is None else str(reasons))
+    if original == reasons:
         return content
-    unmarked = {**values, "implausible_reasons": why, "plausible": why is None}
+    unmarked = {**values, "implausible_reasons": original, "plausible": original is None}
     return replace(content, values=unmarked)
 
 
@@ -322,9 +322,9 @@ def _insert_measurements(
         operation_rollups.add_to_rollups(
             connection,
             (
-                (one.values[SUBJECT.key], one.values, one.operations)
-                for one in new.values()
-                if one.operations
+                (measured.values[SUBJECT.key], measured.values, measured.operations)
+                for measured in new.values()
+                if measured.operations
             ),
         )
 

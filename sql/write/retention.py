@@ -132,7 +132,7 @@ def merge_steps(rows: Sequence[OperationRow]) -> list[OperationRow]:
     groups: dict[tuple[Any, ...], list[OperationRow]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in _KEY_COLUMNS), []).append(row)
-    return [some[0] if len(some) == 1 else _merge_rows(some) for some in groups.values()]
+    return [steps[0] if len(steps) == 1 else _merge_rows(steps) for steps in groups.values()]
 
 
 def _merge_rows(rows: Sequence[Mapping[str, Any]]) -> OperationRow:
@@ -192,11 +192,11 @@ def _prune_operations(connection: Connection, day: int) -> None:
     """Merge the steps of a day's measurements inside the write transaction."""
     ids = list(connection.scalars(_select_mergeable(measurement.c.day == day)))
     for start in range(0, len(ids), _CHUNK):
-        some = ids[start : start + _CHUNK]
+        chunk = ids[start : start + _CHUNK]
         merged = {
-            id_: merge_steps(rows) for id_, rows in fetch_operations_of(connection, some).items()
+            id_: merge_steps(rows) for id_, rows in fetch_operations_of(connection, chunk).items()
         }
-        connection.execute(sa.delete(operation).where(operation.c.measurement_id.in_(some)))
+        connection.execute(sa.delete(operation).where(operation.c.measurement_id.in_(chunk)))
         insert_operations(connection, merged)
     subjects = sa.select(measurement.c.subject_id).where(measurement.c.day == day).distinct()
     rollups.rebuild_rollups(connection, [(day, id_) for id_ in connection.scalars(subjects)])

@@ -35,16 +35,16 @@ def group_subjects(owners: Iterable[Owner]) -> Iterator[tuple[int, list[int]]]:
     for day, subject_id in owners:
         subjects[day].add(subject_id)
     for day, ids in subjects.items():
-        waiting = iter(ids)
-        while some := list(islice(waiting, CHUNK)):
-            yield day, some
+        remaining = iter(ids)
+        while chunk := list(islice(remaining, CHUNK)):
+            yield day, chunk
 
 
 def select_of_day(table: sa.Table, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """Select rows by the parameters ``day`` and ``subjects``, see :func:`group_subjects`."""
-    wanted: sa.BindParameter[int] = sa.bindparam("subjects", expanding=True)
+    subject_ids: sa.BindParameter[int] = sa.bindparam("subjects", expanding=True)
     return sa.select(*columns).where(
-        table.c.day == sa.bindparam("day"), table.c.subject_id.in_(wanted)
+        table.c.day == sa.bindparam("day"), table.c.subject_id.in_(subject_ids)
     )
 
 

@@ -91,14 +91,14 @@ class _KeySums:
         self.last: LastValues = ()
 
     def add(self, values: Mapping[str, Any]) -> None:
-        mine = self.sums
-        mine[0] += 1
+        sums = self.sums
+        sums[0] += 1
         for place, value in zip(_METRIC_PLACES, _pick_metrics(values), strict=True):
             if value is not None and -MAX_CREDIBLE <= value <= MAX_CREDIBLE:
                 real = float(value)
-                mine[place] += 1
-                mine[place + 1] += real
-                mine[place + 2] += real * real
+                sums[place] += 1
+                sums[place + 1] += real
+                sums[place + 2] += real * real
         if histogram := values[HISTOGRAM_COLUMN]:
             for place, reads in filled_bins(histogram):
                 self.reads[place] += reads
@@ -172,10 +172,10 @@ class RollupSums:
     def add(self, row: Mapping[str, Any]) -> None:
         """Add a measurement with the numbers of its dimensions."""
         key = rollup_key(row)
-        mine = self._sums[key]
-        mine.add(row)
+        key_sums = self._sums[key]
+        key_sums.add(row)
         if key.outcome == Outcome.GOOD:
-            mine.add_last(row)
+            key_sums.add_last(row)
 
     @property
     def owners(self) -> set[Owner]:
@@ -184,17 +184,17 @@ class RollupSums:
 
     def write(self, connection: Connection) -> None:
         """Add the sums to the rows, inside the write transaction."""
-        known = dict(_fetch_known(connection, self._sums))
+        stored = dict(_fetch_known(connection, self._sums))
         old, new = [], []
-        for key, one in self._sums.items():
-            if key in known:
-                one.merge_row(*known[key])
-                more = dict(zip(_MORE_NAMES, one.sums, strict=True)) | one.last_parameters
-                old.append({**key_parameters(key._asdict()), **more, "reads": one.histogram})
+        for key, key_sums in self._sums.items():
+            if key in stored:
+                key_sums.merge_row(*stored[key])
+                more = dict(zip(_MORE_NAMES, key_sums.sums, strict=True)) | key_sums.last_parameters
+                old.append({**key_parameters(key._asdict()), **more, "reads": key_sums.histogram})
             else:
-                first = dict(zip(_ADDED_COLUMNS, one.sums, strict=True))
-                last = dict(zip(LAST_COLUMNS, one.last or _NO_LAST, strict=True))
-                new.append({**key._asdict(), **first, **last, HISTOGRAM_COLUMN: one.histogram})
+                first = dict(zip(_ADDED_COLUMNS, key_sums.sums, strict=True))
+                last = dict(zip(LAST_COLUMNS, key_sums.last or _NO_LAST, strict=True))
+                new.append({**key._asdict(), **first, **last, HISTOGRAM_COLUMN: key_sums.histogram})
         backend = backend_of(connection.engine)
         if old:
             backend.execute_rows(connection, _ADD_SUMS, old)
@@ -203,15 +203,15 @@ class RollupSums:
 
 
 def _fetch_known(
-    connection: Connection, wanted: Collection[RollupKey]
+    connection: Connection, keys: Collection[RollupKey]
 ) -> Iterator[tuple[RollupKey, tuple[LastValues, Sequence[int]]]]:
     """Fetch last measurements and histograms of the existing rows."""
     backend = backend_of(connection.engine)
-    for day, subjects in group_subjects(key.owner for key in wanted):
+    for day, subjects in group_subjects(key.owner for key in keys):
         parameters = {"day": day, "subjects": subjects}
         for row in backend.fetch_rows(connection, _SELECT_KNOWN, parameters):
             *values, text = row
-            if (key := RollupKey(*values[: len(_KEY_COLUMNS)])) in wanted:
+            if (key := RollupKey(*values[: len(_KEY_COLUMNS)])) in keys:
                 last = values[len(_KEY_COLUMNS) :]
                 yield key, (() if last[0] is None else tuple(last), decode_numbers(text))
 
@@ -284,15 +284,15 @@ def _rebuild_rows(connection: Connection, owner: Owner | None) -> None:
     names = [*RollupKey._fields, *_ADDED_COLUMNS, HISTOGRAM_COLUMN]
     connection.execute(sa.insert(rollup_day).from_select(names, sums, include_defaults=False))
     # Databases cannot add lists.
-    found = _sum_histograms(connection, measured)
+    sums_by_key = _sum_histograms(connection, measured)
     for key, last in _find_last(connection, measured).items():
-        found.setdefault(key, _KeySums()).last = last
-    waiting = (
-        {**key_parameters(key._asdict()), "reads": one.histogram, **one.last_parameters}
-        for key, one in found.items()
+        sums_by_key.setdefault(key, _KeySums()).last = last
+    parameters = (
+        {**key_parameters(key._asdict()), "reads": key_sums.histogram, **key_sums.last_parameters}
+        for key, key_sums in sums_by_key.items()
     )
-    while some := list(islice(waiting, CHUNK)):
-        connection.execute(_SET_VALUES, some)
+    while chunk := list(islice(parameters, CHUNK)):
+        connection.execute(_SET_VALUES, chunk)
 
 
 def _find_last(
@@ -323,11 +323,11 @@ def _find_last(
         )
         query = sa.select(*by, *columns).select_from(latest).join(measurement, is_latest)
         rows += connection.execute(query)
-    found: dict[RollupKey, LastValues] = {}
+    last_values: dict[RollupKey, LastValues] = {}
     for day, subject_id, kind, *last in rows:
         key = RollupKey(day, subject_id, kind or UNKNOWN_KIND, Outcome.GOOD.value)
-        found[key] = max(found.get(key, ()), tuple(last))
-    return found
+        last_values[key] = max(last_values.get(key, ()), tuple(last))
+    return last_values
 
 
 def _sum_histograms(
@@ -339,13 +339,13 @@ def _sum_histograms(
     query = sa.select(*_key_expressions(), text).where(
         measured, is_counted(), measurement.c[HISTOGRAM_COLUMN].is_not(None)
     )
-    found: dict[RollupKey, _KeySums] = {}
+    sums: dict[RollupKey, _KeySums] = {}
     with connection.execute(query.execution_options(yield_per=CHUNK)) as rows:
         for *key, packed in rows:
-            mine = found.setdefault(RollupKey(*key), _KeySums())
+            key_sums = sums.setdefault(RollupKey(*key), _KeySums())
             for place, reads in parse_bins(packed):
-                mine.reads[place] += reads
-    return found
+                key_sums.reads[place] += reads
+    return sums
 
 
 def find_difference(connection: Connection) -> str:
@@ -355,19 +355,21 @@ def find_difference(connection: Connection) -> str:
     last = _find_last(connection, sa.true())
     text = sa.type_coerce(rollup_day.c[HISTOGRAM_COLUMN], sa.Text).label(HISTOGRAM_COLUMN)
     rows = connection.execute(sa.select(*columns, text)).mappings()
-    kept = {_row_key(row): row for row in rows}
+    stored_rows = {_row_key(row): row for row in rows}
     reads = _sum_histograms(connection, sa.true())
     for row in connection.execute(_select_measurement_sums()).mappings():
         key = _row_key(row)
-        mine = kept.pop(key, None)
-        if mine is None or not _sums_agree(mine, row):
+        stored_row = stored_rows.pop(key, None)
+        if stored_row is None or not _sums_agree(stored_row, row):
             return describe_key(key)
-        if mine[HISTOGRAM_COLUMN] != encode_numbers(reads[key].histogram if key in reads else []):
+        if stored_row[HISTOGRAM_COLUMN] != encode_numbers(
+            reads[key].histogram if key in reads else []
+        ):
             return f"{HISTOGRAM_COLUMN} of {describe_key(key)}"
-        if tuple(mine[name] for name in LAST_COLUMNS) != last.get(key, _NO_LAST):
+        if tuple(stored_row[name] for name in LAST_COLUMNS) != last.get(key, _NO_LAST):
             return f"last measurement of {describe_key(key)}"
-    if kept:
-        return describe_key(next(iter(kept)))
+    if stored_rows:
+        return describe_key(next(iter(stored_rows)))
     return operation_rollups.find_difference(connection)
 
 
@@ -375,22 +377,22 @@ def _row_key(row: Mapping[Any, Any]) -> RollupKey:
     return RollupKey(*(row[name] for name in RollupKey._fields))
 
 
-def _sums_agree(mine: Mapping[Any, Any], measured: Mapping[Any, Any]) -> bool:
-    if mine["measurements"] != measured["measurements"]:
+def _sums_agree(stored: Mapping[Any, Any], measured: Mapping[Any, Any]) -> bool:
+    if stored["measurements"] != measured["measurements"]:
         return False
     for number, total, squares, _ in _METRIC_COLUMNS:
         # Upper bound of the summed values, which may nearly cancel where signs mix.
         size = math.sqrt(measured[number] * measured[squares])
         if not (
-            mine[number] == measured[number]
-            and _is_close(mine[total], measured[total], size)
-            and _is_close(mine[squares], measured[squares])
+            stored[number] == measured[number]
+            and _is_close(stored[total], measured[total], size)
+            and _is_close(stored[squares], measured[squares])
         ):
             return False
     return True
 
 
-def _is_close(one: float, other: float, size: float = 0.0) -> bool:
+def _is_close(first: float, second: float, size: float = 0.0) -> bool:
     return math.isclose(
-        one, other, rel_tol=RELATIVE_TOLERANCE, abs_tol=max(1e-300, RELATIVE_TOLERANCE * size)
+        first, second, rel_tol=RELATIVE_TOLERANCE, abs_tol=max(1e-300, RELATIVE_TOLERANCE * size)
     )

@@ -140,17 +140,17 @@ def _reopens(attempt: AttemptRow, stored: AttemptRow) -> bool:
     return stored.state in FINAL_JOB_STATES and attempt.state not in FINAL_JOB_STATES
 
 
-def _supersedes(job: JobRow, here: JobRow | None, *, later: bool) -> bool:
+def _supersedes(job: JobRow, stored: JobRow | None, *, later: bool) -> bool:
     """Decide if an uploaded job replaces the stored one; ``later`` marks a later attempt.
 
     Uploads may arrive out of order: a finished job stays finished until it is queued again.
     """
-    if here is None or later:
-        return here is None or here.is_external or here.state in FINAL_JOB_STATES
-    return here.is_external and (
-        here.state not in FINAL_JOB_STATES
+    if stored is None or later:
+        return stored is None or stored.is_external or stored.state in FINAL_JOB_STATES
+    return stored.is_external and (
+        stored.state not in FINAL_JOB_STATES
         or job.state in FINAL_JOB_STATES
-        or job.batch_id != here.batch_id
+        or job.batch_id != stored.batch_id
     )
 
 
@@ -164,19 +164,19 @@ def _fetch_job_rows(
     connection: Connection, kind: type[JobRelatedRow], of: sa.Column[str], ids: Sequence[str]
 ) -> list[JobRelatedRow]:
     """Fetch the stored rows of these jobs."""
-    found: list[JobRelatedRow] = []
-    for some in split_ids(ids):
-        query = sa.select(of.table).where(of.in_(some))
-        found += fetch_rows(connection, kind, query)
-    return found
+    rows: list[JobRelatedRow] = []
+    for chunk in split_ids(ids):
+        query = sa.select(of.table).where(of.in_(chunk))
+        rows += fetch_rows(connection, kind, query)
+    return rows
 
 
 def _find_missing(
     connection: Connection, table: sa.Table, rows: Sequence[ImmutableRow]
 ) -> list[ImmutableRow]:
     """Select the rows that are not stored yet."""
-    there: set[str] = set()
+    existing_ids: set[str] = set()
     for ids in split_ids(row.id for row in rows):
         query = sa.select(table.c.id).where(table.c.id.in_(ids))
-        there.update(connection.scalars(query))
-    return [row for row in rows if row.id not in there]
+        existing_ids.update(connection.scalars(query))
+    return [row for row in rows if row.id not in existing_ids]

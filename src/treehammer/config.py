@@ -383,14 +383,14 @@ def load_settings(
     }
     sources = dict.fromkeys(values, "default")
     named = config or environ.get("TREEHAMMER_CONFIG")
-    given = [
+    assignments = [
         *_file_values(
             Path(named) if named is not None else folder / CONFIG_FILE, named is not None
         ),
         *_environment_values(environ, folder),
         *_flag_values(flags or {}, folder),
     ]
-    for raw, source in given:
+    for raw, source in assignments:
         values[raw.name], sources[raw.name] = _parse_value(raw), source
     if not values["database"]:
         values["database"] = sqlite_url(values["data_dir"])
@@ -441,9 +441,9 @@ def apply_flags(settings: Settings, flags: Mapping[str, Any]) -> Settings:
     Raises:
         ConfigError: a value is wrong.
     """
-    given = list(_flag_values(flags, _current_folder(), prefix="serve_"))
-    values = {raw.name: _parse_value(raw) for raw, _ in given}
-    sources = {**settings.sources, **{raw.name: source for raw, source in given}}
+    assignments = list(_flag_values(flags, _current_folder(), prefix="serve_"))
+    values = {raw.name: _parse_value(raw) for raw, _ in assignments}
+    sources = {**settings.sources, **{raw.name: source for raw, source in assignments}}
     return replace(settings, **values, sources=sources)
 
 

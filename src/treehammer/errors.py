@@ -27,23 +27,23 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-def suggest_word(word: str, known: Iterable[str]) -> str:
+def suggest_word(word: str, words: Iterable[str]) -> str:
     """Build ``Did you mean 'x'? `` with the nearest known word; '' if none is similar."""
-    near = _find_nearest(word, known)
+    near = _find_nearest(word, words)
     return f"Did you mean {near!r}? " if near else ""
 
 
-def suggest_nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+def suggest_nearest(word: str, words: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Build ``; did you mean 'x'?`` for the end of a message; '' if none is similar."""
-    near = _find_nearest(word, known, cutoff)
+    near = _find_nearest(word, words, cutoff)
     return f"; did you mean {near!r}?" if near else ""
 
 
-def _find_nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def _find_nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
     """Find the nearest word, whose case may differ; '' if none is similar."""
     folded: dict[str, str] = {}
-    for one in known:
-        folded.setdefault(one.casefold(), one)
+    for candidate in words:
+        folded.setdefault(candidate.casefold(), candidate)
     near = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=cutoff)
     return folded[near[0]] if near else ""
 

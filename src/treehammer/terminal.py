@@ -224,7 +224,7 @@ def progress_bar(what: str, total: int) -> Iterator[ProgressCallback]:
         if reached > tenth and now - printed >= MIN_LINE_INTERVAL_S:
             printed, tenth = now, reached
             left = (now - began) * (total - done) / done
-            rest = f", about {left:.0f} s remaining" if done < total else ""
-            click.echo(f"{what}: {done}/{total} {note}".rstrip() + rest, err=True)
+            remaining = f", about {left:.0f} s remaining" if done < total else ""
+            click.echo(f"{what}: {done}/{total} {note}".rstrip() + remaining, err=True)
 
     yield line

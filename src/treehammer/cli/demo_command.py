@@ -55,24 +55,24 @@ def demo(context: click.Context, output: Path) -> ExitCode:
     Example: treehammer demo
     """
     settings: Settings = context.obj
-    here = required_flags(output, settings)
+    flags = required_flags(output, settings)
     efficiency, report, tree = (
         output / name for name in ("efficiency.html", "report.html", "results.root")
     )
     worst = ExitCode.DONE
     # Results of a demo are not worth uploading.
-    alone = ("--no-service",) if settings.service_url else ()
+    upload_options = ("--no-service",) if settings.service_url else ()
     test = (find_demo_test(), *DEMO_VARIANTS)
     for words in (
-        ("submit", *test, *SOLO_OPTIONS, "--wait", *alone),
+        ("submit", *test, *SOLO_OPTIONS, "--wait", *upload_options),
         ("report", "--campaign", "last", "-o", str(efficiency)),
-        ("submit", *test, *PAIRED_OPTIONS, "--wait", *alone),
+        ("submit", *test, *PAIRED_OPTIONS, "--wait", *upload_options),
         ("report", "--campaign", "last", "-o", str(report)),
         ("export", str(tree)),
         ("compare", *DEMO_RELEASES, "--campaign", "last"),
     ):
-        click.secho(f"\n+ {shlex.join([PROGRAM, *here, *words])}", bold=True)
-        code = context.find_root().command.main([*here, *words], standalone_mode=False)
+        click.secho(f"\n+ {shlex.join([PROGRAM, *flags, *words])}", bold=True)
+        code = context.find_root().command.main([*flags, *words], standalone_mode=False)
         if words[0] == "submit":  # that a release is slower is a finding of the demo, no failure
             worst = max(worst, ExitCode(code or 0))
     typed = format_invocation(output, settings)
@@ -93,7 +93,7 @@ def format_invocation(output: Path, settings: Settings) -> str:
 
 def required_flags(output: Path, settings: Settings) -> list[str]:
     """List the flags that commands on the demo's results need: its folder, and changed settings."""
-    found = config.load_settings({"data_dir": output})
+    defaults = config.load_settings({"data_dir": output})
     needed = {
         "cache_dir": settings.cache_dir,
         "database": sqlite_url(output.resolve()),
@@ -102,15 +102,15 @@ def required_flags(output: Path, settings: Settings) -> list[str]:
     }
     words = ["--data-dir", str(output)]
     for name, value in needed.items():
-        if getattr(found, name) != value:
+        if getattr(defaults, name) != value:
             words += [f"--{name.replace('_', '-')}", str(value)]
     return words
 
 
 def _find_program() -> str:
     """Return this program's name if the shell finds it by that, else its path."""
-    called, found = Path(sys.argv[0]), shutil.which(PROGRAM)
-    if called.name != PROGRAM or (found and called.exists() and called.samefile(found)):
+    called, program = Path(sys.argv[0]), shutil.which(PROGRAM)
+    if called.name != PROGRAM or (program and called.exists() and called.samefile(program)):
         return PROGRAM
     return str(called)
 

@@ -122,12 +122,12 @@ def tally_sites(store: Store, campaign_id: str) -> dict[str, SiteTally]:
             tallies[job.site].never_started += job.planned_measurements
     selection = Selection(conditions=(Condition("campaign_id", "=", campaign_id),))
     for row in store.measurements(selection, _COLUMNS):
-        here = tallies[str(row["site"])]
+        runner = tallies[str(row["site"])]
         storage = tallies[str(row["storage_site"] or row["site"])]
         user, system = row["payload_user_s"], row["payload_sys_s"]
         if isinstance(user, float):
-            here.cpu_s += user + (system if isinstance(system, float) else 0.0)
-            here.with_cpu += 1
+            runner.cpu_s += user + (system if isinstance(system, float) else 0.0)
+            runner.with_cpu += 1
         size = measured_read_bytes(row)
         if size is not None:
             storage.bytes += size
@@ -148,14 +148,14 @@ def measure_use(
     known which of them a lost job would have read.
     """
     total = SiteTally()
-    for one in tallies.values():
-        total.planned += one.planned
-        total.never_started += one.never_started
-        total.with_bytes += one.with_bytes
-    nothing = SiteTally()
+    for site_tally in tallies.values():
+        total.planned += site_tally.planned
+        total.never_started += site_tally.never_started
+        total.with_bytes += site_tally.with_bytes
+    empty = SiteTally()
     used: dict[str, SiteCharge] = {}
     for row in charges:
-        tally = tallies.get(row.site, nothing)
+        tally = tallies.get(row.site, empty)
         readers = total if reads_elsewhere else tally
         used[row.site] = SiteCharge(
             tally.cpu_s + _unmeasured_share(tally, tally.with_cpu) * row.reserved_cpu_s,

@@ -60,11 +60,11 @@ class StartSites:
     def list_restrictions(self, uses: SiteUses) -> dict[str, tuple[SubjectUse, ...]]:
         """Return the sites that may not be used in their role -> what restricts them."""
         storage_kinds = (STORAGE_SITE,) if self.runners else SUBJECT_KINDS
-        found: defaultdict[str, tuple[SubjectUse, ...]] = defaultdict(tuple)
+        uses_by_site: defaultdict[str, tuple[SubjectUse, ...]] = defaultdict(tuple)
         for names, kinds in ((self.storage, storage_kinds), (self.runners, (SITE,))):
             for name in names:
-                found[name] += uses.restrictions(name, kinds)
-        return {name: restrictions for name, restrictions in found.items() if restrictions}
+                uses_by_site[name] += uses.restrictions(name, kinds)
+        return {name: restrictions for name, restrictions in uses_by_site.items() if restrictions}
 
     def select_usable(self, uses: SiteUses) -> StartSites | None:
         """Return the sites that may be used in their role; None if nothing can run then."""
@@ -76,8 +76,8 @@ class StartSites:
         if not storage or (self.runners and not runners):
             return None
         reasons = {
-            name: "; ".join(dict.fromkeys(use.describe() for use in found))
-            for name, found in self.list_restrictions(uses).items()
+            name: "; ".join(dict.fromkeys(use.describe() for use in site_uses))
+            for name, site_uses in self.list_restrictions(uses).items()
         }
         return StartSites(storage, runners, reasons).leave_out_doors(uses)
 
@@ -99,10 +99,10 @@ class StartSites:
         }
         return replace(self, excluded={**self.excluded, **doors})
 
-    def without(self, others: Collection[str]) -> StartSites | None:
+    def without(self, excluded_sites: Collection[str]) -> StartSites | None:
         """Return the sites without some others; None if nothing can run then."""
-        storage = _drop_names(self.storage, others)
-        runners = _drop_names(self.runners, others)
+        storage = _drop_names(self.storage, excluded_sites)
+        runners = _drop_names(self.runners, excluded_sites)
         if not storage or (self.runners and not runners):
             return None
         return StartSites(storage, runners, self.excluded)
@@ -117,14 +117,16 @@ class StartSites:
         if not self.runners:
             return StartSites((site,))
         storage, runners = (
-            site if site in names else next((one for one in names if one not in avoided), names[0])
+            site
+            if site in names
+            else next((name for name in names if name not in avoided), names[0])
             for names in (self.storage, self.runners)
         )
         return StartSites((storage,), (runners,))
 
 
-def _drop_names(names: Iterable[str], others: Collection[str]) -> tuple[str, ...]:
-    return tuple(one for one in names if one not in others)
+def _drop_names(names: Iterable[str], dropped: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name not in dropped)
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class PatrolRequest:
     def parse(cls, text: str) -> PatrolRequest:
         """Parse a stored request."""
         values: dict[str, Any] = json.loads(text)
-        axes = {axis: tuple(some) for axis, some in values.pop("axes").items()}
+        axes = {axis: tuple(variants) for axis, variants in values.pop("axes").items()}
         sites, runners = values.pop("sites"), values.pop("from_sites", ())
         return cls(axes=axes, sites=tuple(sites), from_sites=tuple(runners), **values)
 
@@ -201,7 +203,8 @@ def select_entry_sites(entry: PatrolEntry, settings: Settings) -> StartSites:
     """
     storage, runners = (
         tuple(
-            one.name for one in select_sites(words, settings, option=f"entries.{entry.name}.{key}")
+            selected.name
+            for selected in select_sites(words, settings, option=f"entries.{entry.name}.{key}")
         )
         for key, words in (("sites", entry.sites), ("from", entry.from_sites))
     )
@@ -229,8 +232,8 @@ def estimate_charges(plan: Plan, settings: Settings, file: PatrolFile) -> dict[s
             (cost.site, SiteCharge(float(cpu_s), 0)),
             (cost.storage_site, SiteCharge(0.0, cost.read_bytes or 0)),
         ):
-            known = charges.get(site, SiteCharge(0.0, 0))
-            charges[site] = SiteCharge(known.cpu_s + more.cpu_s, known.bytes + more.bytes)
+            before = charges.get(site, SiteCharge(0.0, 0))
+            charges[site] = SiteCharge(before.cpu_s + more.cpu_s, before.bytes + more.bytes)
     return charges
 
 

@@ -146,16 +146,19 @@ def parse_patrol_file(text: str, path: Path) -> PatrolFile:
         _build_releases(document.releases, base) if document.releases else None,
         document.patrol.look_every,
         _build_limits(document.budget),
-        {name: _merge_limits(document.budget, own) for name, own in document.budget.sites.items()},
+        {
+            name: _merge_limits(document.budget, site_limits)
+            for name, site_limits in document.budget.sites.items()
+        },
     )
 
 
-def _fill_missing_keys(rest: dict[str, Any]) -> None:
+def _fill_missing_keys(document: dict[str, Any]) -> None:
     """Add the keys that the model requires."""
-    for entry in rest.get("entries", {}).values():
+    for entry in document.get("entries", {}).values():
         entry.setdefault("sites", ["local"])
-    if "releases" in rest:
-        rest["releases"].setdefault("source", PACKAGE_INDEX)
+    if "releases" in document:
+        document["releases"].setdefault("source", PACKAGE_INDEX)
 
 
 def _check_across_tables(document: PatrolDocument) -> Iterator[DocumentProblem]:
@@ -262,9 +265,9 @@ def _build_limits(table: LimitsTable) -> SiteLimits:
     return SiteLimits(cpu_s, table.bytes)
 
 
-def _merge_limits(common: BudgetTable, own: LimitsTable) -> SiteLimits:
+def _merge_limits(common: BudgetTable, site_limits: LimitsTable) -> SiteLimits:
     """Return a site's limits; those that it does not give are the common ones."""
-    shared, limits = _build_limits(common), _build_limits(own)
+    shared, limits = _build_limits(common), _build_limits(site_limits)
     return SiteLimits(
         shared.cpu_s if limits.cpu_s is None else limits.cpu_s,
         shared.bytes if limits.bytes is None else limits.bytes,

@@ -127,12 +127,12 @@ class Patrol:
         leads = self._lease.acquire()
         now_us = self._read_clock()
         self._complete_starts(now_us, leads=leads)
-        mine = [
-            one
-            for one in self._starts.list_open()
-            if one.state == SUBMITTED and one.holder == self._lease.holder
+        held_starts = [
+            start
+            for start in self._starts.list_open()
+            if start.state == SUBMITTED and start.holder == self._lease.holder
         ]
-        problems = follow_all(self._settlement, mine, now_us)
+        problems = follow_all(self._settlement, held_starts, now_us)
         if not leads or is_stopping():
             return leads
         try:
@@ -153,16 +153,16 @@ class Patrol:
         for start in self._starts.list_open():
             if start.state == SUBMITTED or self._is_waiting(start.entry, start.occasion, now_us):
                 continue
-            own: PatrolStartRow | None = start
+            claim: PatrolStartRow | None = start
             if start.state == CLAIMED and leads:
                 try:
-                    own = self._starts.take_over(start)
+                    claim = self._starts.take_over(start)
                 except LeaseLostError:
                     return
             elif start.state == CLAIMED or start.holder != self._lease.holder:
                 continue
-            if own is not None:
-                self._complete_start(own, now_us)
+            if claim is not None:
+                self._complete_start(claim, now_us)
 
     def _complete_start(self, start: PatrolStartRow, now_us: int) -> None:
         limit_us = PatrolRequest.parse(start.request).time_limit_s * SECOND_US
@@ -241,7 +241,7 @@ class Patrol:
             self._probe_doors(entry, commit, chosen, uses, state)
         left = chosen.select_usable(uses)
         message = "; ".join(
-            f"without {name}: {found[0].describe()}" for name, found in restrictions.items()
+            f"without {name}: {site_uses[0].describe()}" for name, site_uses in restrictions.items()
         )
         state.note(message)
         for occasion in self._find_occasions(entry, commit, now_us):
@@ -264,18 +264,18 @@ class Patrol:
         if entry.times is not None:
             slot = entry.times.latest_slot(now_us)
             due[slot.name] = Occasion(slot.name, slot.due_us, spec)
-        known = self._starts.find_known(entry.name, due)
-        yield from (occasion for name, occasion in due.items() if name not in known)
+        existing = self._starts.find_known(entry.name, due)
+        yield from (occasion for name, occasion in due.items() if name not in existing)
 
     def _drop_existing(
-        self, entry: PatrolEntry, kind: str, found: dict[str, Occasion]
+        self, entry: PatrolEntry, kind: str, occasions: dict[str, Occasion]
     ) -> dict[str, Occasion]:
         """Note the tags or releases that exist at the first look; they start no campaign."""
-        begun = kind + "begin"
-        if self._starts.find_known(entry.name, [begun]):
-            return found
-        texts = dict.fromkeys(found, "existed before the patrol began")
-        self._starts.note_existing(entry.name, {begun: "the patrol began to follow", **texts})
+        first_look = kind + "begin"
+        if self._starts.find_known(entry.name, [first_look]):
+            return occasions
+        texts = dict.fromkeys(occasions, "existed before the patrol began")
+        self._starts.note_existing(entry.name, {first_look: "the patrol began to follow", **texts})
         return {}
 
     def _probe_sites(
@@ -288,8 +288,8 @@ class Patrol:
     ) -> None:
         """Start the due probe of each site that is critical by the rules, through working doors."""
         restrictions = chosen.list_restrictions(uses)
-        for name, found in restrictions.items():
-            due = self._find_due_probe(entry, commit, name, found)
+        for name, site_uses in restrictions.items():
+            due = self._find_due_probe(entry, commit, name, site_uses)
             if due is not None:
                 pair = chosen.narrow_to(name, restrictions)
                 has_choice = uses.have_working_doors(
@@ -353,9 +353,9 @@ class Patrol:
             state.note(self._retries[key].reason)
             return
         running = [
-            one
-            for one in self._starts.list_open()
-            if one.entry == entry.name and not one.occasion.startswith(PROBE)
+            start
+            for start in self._starts.list_open()
+            if start.entry == entry.name and not start.occasion.startswith(PROBE)
         ]
         if len(running) >= entry.in_flight and not probe:
             state.note(f"waits: in_flight = {entry.in_flight} reached")

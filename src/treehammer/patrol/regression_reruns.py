@@ -17,14 +17,14 @@ RERUN = "rerun:"
 
 def find_reruns(store: Store, starts: PatrolStarts, entry: str, now_us: int) -> dict[str, Occasion]:
     """Find the requested reruns of the campaigns that an entry started, as occasions by name."""
-    found: dict[str, Occasion] = {}
+    occasions: dict[str, Occasion] = {}
     for request in requested_reruns(store):
         start = starts.find_campaign(request.campaign_id)
         if start is not None and start.entry == entry:
             original = PatrolRequest.parse(start.request)
             name = _name_rerun(request)
-            found[name] = Occasion(name, now_us, original.test_spec, original.axes)
-    return found
+            occasions[name] = Occasion(name, now_us, original.test_spec, original.axes)
+    return occasions
 
 
 def record_reruns(store: Store, starts: PatrolStarts, now_us: int) -> None:

@@ -79,9 +79,9 @@ def _load_definition(spec: str, entry: PatrolEntry, settings: Settings) -> TestD
     try:
         return load_pinned_test(spec, entry.axes, entry.overrides, settings).definition
     except DefinitionError as error:
-        own = f"entries.{entry.name}"
-        problems = (re.sub(r"^-P ", f"{own}.axes.", problem) for problem in error.problems)
-        error.problems = tuple(re.sub(r"^-S ", f"{own}.set.", problem) for problem in problems)
+        prefix = f"entries.{entry.name}"
+        problems = (re.sub(r"^-P ", f"{prefix}.axes.", problem) for problem in error.problems)
+        error.problems = tuple(re.sub(r"^-S ", f"{prefix}.set.", problem) for problem in problems)
         raise
 
 
@@ -129,17 +129,17 @@ def _check_plan(
 
 def _next_starts(entry: PatrolEntry, now_us: int, count: int) -> list[int]:
     """List the next starts by time, outside quiet hours."""
-    found: list[int] = []
+    starts: list[int] = []
     if entry.times is None:
-        return found
+        return starts
     due_us = now_us
-    while len(found) < count:
+    while len(starts) < count:
         slot = entry.times.next_slot(due_us)
         allowed_us = entry.quiet.end_of_quiet(slot.due_us)
         if not allowed_us:
             break
         # Of several slots within quiet hours only the last one starts.
-        if not found or allowed_us != found[-1]:
-            found.append(allowed_us)
+        if not starts or allowed_us != starts[-1]:
+            starts.append(allowed_us)
         due_us = max(slot.due_us, allowed_us - entry.times.every_s * SECOND_US)
-    return found
+    return starts

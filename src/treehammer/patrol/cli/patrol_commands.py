@@ -180,9 +180,9 @@ def check(settings: Settings, file: Path, form: str) -> None:
         TableColumn("test", "test"),
         TableColumn("follows", "follows", lambda text: text or "–"),
         TableColumn("sites", "sites", ", ".join),
-        *([TableColumn("from", "from", _join_or_dash)] if any(one["from"] for one in rows) else []),
+        *([TableColumn("from", "from", _join_or_dash)] if any(row["from"] for row in rows) else []),
         TableColumn(
-            "next", "next starts (UTC)", lambda some: "\n".join(map(format_time, some)) or "–"
+            "next", "next starts (UTC)", lambda times: "\n".join(map(format_time, times)) or "–"
         ),
     )
     print_rows(rows, columns, form=form)
@@ -251,32 +251,32 @@ def schema() -> None:
 def _entry_rows(report: PatrolReport) -> list[dict[str, Any]]:
     return [
         {
-            "entry": one.entry.name,
-            "test": one.entry.test,
-            "follows": one.entry.follows,
-            "sites": one.entry.sites,
-            "last": one.last.claimed_us if one.last else None,
-            "reason": one.last.occasion if one.last else None,
-            "campaign": one.last.campaign_id if one.last else None,
-            "next": one.entry.next_us,
-            "in_flight": list(one.open_campaigns),
-            "result": one.result,
-            "note": one.entry.note,
+            "entry": entry.entry.name,
+            "test": entry.entry.test,
+            "follows": entry.entry.follows,
+            "sites": entry.entry.sites,
+            "last": entry.last.claimed_us if entry.last else None,
+            "reason": entry.last.occasion if entry.last else None,
+            "campaign": entry.last.campaign_id if entry.last else None,
+            "next": entry.entry.next_us,
+            "in_flight": list(entry.open_campaigns),
+            "result": entry.result,
+            "note": entry.entry.note,
         }
-        for one in report.entries
+        for entry in report.entries
     ]
 
 
 def _site_rows(report: PatrolReport, uses: SiteUses) -> list[dict[str, Any]]:
     return [
         {
-            "site": one.site.site,
-            "cpu_used_s": one.use.cpu_s,
-            "cpu_left_s": one.cpu_left_s,
-            "bytes_used": one.use.bytes,
-            "bytes_left": one.bytes_left,
-            "use": uses.summarize(one.site.site).value,
-            "reason": uses.describe_restrictions(one.site.site),
+            "site": site.site.site,
+            "cpu_used_s": site.use.cpu_s,
+            "cpu_left_s": site.cpu_left_s,
+            "bytes_used": site.use.bytes,
+            "bytes_left": site.bytes_left,
+            "use": uses.summarize(site.site.site).value,
+            "reason": uses.describe_restrictions(site.site.site),
         }
-        for one in report.sites
+        for site in report.sites
     ]
