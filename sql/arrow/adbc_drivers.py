@@ -28,13 +28,13 @@ class SqlStatement:
 class AdbcDriver(Protocol):
     """A connection, inside a transaction that sees one state of the database."""
 
-    def fetch_rows(self, question: SqlStatement) -> Iterator[DriverRow]:
+    def fetch_rows(self, statement: SqlStatement) -> Iterator[DriverRow]:
         """Fetch a few rows."""
 
-    def fetch_concurrently(self, question: SqlStatement) -> Iterator[DriverRow]:
+    def fetch_concurrently(self, statement: SqlStatement) -> Iterator[DriverRow]:
         """Fetch a stream of rows that may be read while batches are."""
 
-    def fetch_batches(self, question: SqlStatement, rows: int) -> Iterator[pa.RecordBatch]:
+    def fetch_batches(self, statement: SqlStatement, rows: int) -> Iterator[pa.RecordBatch]:
         """Stream batches of limited size in the types of the driver."""
 
 
@@ -53,18 +53,18 @@ class _SqliteDriver:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def fetch_rows(self, question: SqlStatement) -> Iterator[DriverRow]:
-        return _stream_rows(self._connection, question)
+    def fetch_rows(self, statement: SqlStatement) -> Iterator[DriverRow]:
+        return _stream_rows(self._connection, statement)
 
     fetch_concurrently = fetch_rows
 
-    def fetch_batches(self, question: SqlStatement, rows: int) -> Iterator[pa.RecordBatch]:
+    def fetch_batches(self, statement: SqlStatement, rows: int) -> Iterator[pa.RecordBatch]:
         """Skip the first row, which only sets the types that the driver guesses from values."""
         from adbc_driver_sqlite import StatementOptions
 
         with self._connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{StatementOptions.BATCH_ROWS.value: str(rows)})
-            cursor.execute(question.sql, question.parameters)
+            cursor.execute(statement.sql, statement.parameters)
             for number, batch in enumerate(cursor.fetch_record_batch()):
                 whole = batch if number else batch.slice(1)
                 if whole.num_rows:
@@ -90,24 +90,24 @@ class _PostgresqlDriver:
         self._connection = connection
         self._second = second
 
-    def fetch_rows(self, question: SqlStatement) -> Iterator[DriverRow]:
-        return iter([*_stream_rows(self._connection, question)])
+    def fetch_rows(self, statement: SqlStatement) -> Iterator[DriverRow]:
+        return iter([*_stream_rows(self._connection, statement)])
 
-    def fetch_concurrently(self, question: SqlStatement) -> Iterator[DriverRow]:
-        return _stream_rows(self._second, question)
+    def fetch_concurrently(self, statement: SqlStatement) -> Iterator[DriverRow]:
+        return _stream_rows(self._second, statement)
 
-    def fetch_batches(self, question: SqlStatement, rows: int) -> Iterator[pa.RecordBatch]:
+    def fetch_batches(self, statement: SqlStatement, rows: int) -> Iterator[pa.RecordBatch]:
         with self._connection.cursor() as cursor:
-            cursor.execute(question.sql)
+            cursor.execute(statement.sql)
             for batch in cursor.fetch_record_batch():
                 for start in range(0, batch.num_rows, rows):
                     yield batch.slice(start, rows)
 
 
-def _stream_rows(connection: Any, question: SqlStatement) -> Iterator[DriverRow]:
+def _stream_rows(connection: Any, statement: SqlStatement) -> Iterator[DriverRow]:
     with connection.cursor() as cursor:
         # With parameters, even with none of them, PostgreSQL's driver holds the whole answer.
-        cursor.execute(question.sql, question.parameters or None)
+        cursor.execute(statement.sql, statement.parameters or None)
         while row := cursor.fetchone():
             yield row
 

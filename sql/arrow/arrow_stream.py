@@ -111,7 +111,7 @@ def _send_request(stdin: IO[bytes], order: StreamRequest) -> None:
         stdin.write(json.dumps(asdict(order)).encode())
         stdin.close()
     except BrokenPipeError:
-        pass  # the child has ended; it has said why
+        pass  # the child has ended and reported the reason
 
 
 def _read_batches(
@@ -130,7 +130,7 @@ def _child_error(
 ) -> StoreError:
     """Return the child's error message, or else the reason why reading failed."""
     assert child.stdout is not None
-    child.stdout.close()  # or it would wait for us to read, and we for it to end
+    child.stdout.close()  # otherwise each process would wait for the other
     child.wait()
     stderr.seek(0)
     lines = stderr.read().decode(errors="replace").splitlines()
@@ -151,11 +151,11 @@ def _build_request(
         raise StoreError(
             "exports cannot read from SQLite in memory", where=display_url(url), hint="Use a file."
         )
-    ask = MeasurementQueries(selection, backend)
-    ask_in = _compile_for_sqlite if file else _compile_for_postgresql
-    question = functools.partial(ask_in, dialect=url.get_dialect()())
+    queries = MeasurementQueries(selection, backend)
+    compile_for = _compile_for_sqlite if file else _compile_for_postgresql
+    compile_statement = functools.partial(compile_for, dialect=url.get_dialect()())
     fetched, extras = _split_columns(columns)
-    measurements = _prepend_examples(ask, fetched) if file else ask.measurements(fetched)
+    measurements = _prepend_examples(queries, fetched) if file else queries.measurements(fetched)
     return StreamRequest(
         backend=backend,
         address=str(file.absolute()) if file else libpq_connection_string(url),
@@ -164,10 +164,10 @@ def _build_request(
         fetched=[*stored_columns(fetched)],
         lists_as_text=lists_as_text,
         metadata=dict(about),
-        count=question(ask.count()),
-        names=question(ask.extra_names()),
-        extras=question(ask.extras(extras)),
-        measurements=question(measurements),
+        count=compile_statement(queries.count()),
+        names=compile_statement(queries.extra_names()),
+        extras=compile_statement(queries.extras(extras)),
+        measurements=compile_statement(measurements),
     )
 
 
@@ -182,7 +182,7 @@ def _split_columns(columns: Sequence[str] | None) -> tuple[list[str], list[str] 
     return fetched, extras
 
 
-def _prepend_examples(ask: MeasurementQueries, columns: Sequence[str]) -> SelectQuery:
+def _prepend_examples(queries: MeasurementQueries, columns: Sequence[str]) -> SelectQuery:
     literals: list[sa.ColumnClause[Any]] = [
         sa.literal_column(
             _EXAMPLE_LITERALS[METRICS_BY_NAME[name].type]
@@ -193,7 +193,7 @@ def _prepend_examples(ask: MeasurementQueries, columns: Sequence[str]) -> Select
     ]
     examples: sa.Select[Any] = sa.select(*literals)
     # A limit, so that SQLite cannot leave out the order, which means nothing outside otherwise.
-    ordered = ask.measurements(columns).limit(-1).subquery()
+    ordered = queries.measurements(columns).limit(-1).subquery()
     return sa.union_all(examples, sa.select(ordered))
 
 

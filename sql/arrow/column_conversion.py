@@ -42,8 +42,8 @@ def convert_column(column: pa.Array, name: str, kind: str, problems: Problems) -
         column = column.dictionary_decode()
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), ARROW_TYPES[kind])
-    fitted, wrong, reason = _CONVERTERS[kind](column)
-    for row in np.flatnonzero(wrong):
+    fitted, invalid, reason = _CONVERTERS[kind](column)
+    for row in np.flatnonzero(invalid):
         problems[int(row)].append(f"{name} {reason}")
     return fitted
 
@@ -62,16 +62,16 @@ def _convert_int(column: pa.Array) -> _Converted:
     kind = column.type
     reason = "must be a 64-bit whole number"
     if pa.types.is_uint64(kind):
-        wrong = to_mask(pc.greater(column, pa.scalar(2**63 - 1, pa.uint64())))
+        invalid = to_mask(pc.greater(column, pa.scalar(2**63 - 1, pa.uint64())))
     elif pa.types.is_integer(kind):
-        wrong = np.zeros(len(column), bool)
+        invalid = np.zeros(len(column), bool)
     elif pa.types.is_floating(kind):
         column = _replace_nan(column)
         whole = pc.and_(pc.equal(column, pc.floor(column)), pc.less(pc.abs(column), _MAX_EXACT_INT))
-        wrong = to_mask(pc.invert(whole))
+        invalid = to_mask(pc.invert(whole))
     else:
         raise ColumnTypeError(str(kind))
-    return _set_null(column, wrong).cast(pa.int64()), wrong, reason
+    return _set_null(column, invalid).cast(pa.int64()), invalid, reason
 
 
 def _convert_float(column: pa.Array) -> _Converted:
@@ -82,8 +82,8 @@ def _convert_float(column: pa.Array) -> _Converted:
     if pc.all(pc.is_finite(column)).as_py() is not False:  # nearly always
         return column, np.zeros(len(column), bool), ""
     column = _replace_nan(column)
-    wrong = to_mask(pc.invert(pc.is_finite(column)))
-    return _set_null(column, wrong), wrong, "must be a finite number"
+    invalid = to_mask(pc.invert(pc.is_finite(column)))
+    return _set_null(column, invalid), invalid, "must be a finite number"
 
 
 def _convert_text(column: pa.Array) -> _Converted:
@@ -92,12 +92,14 @@ def _convert_text(column: pa.Array) -> _Converted:
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             raise ColumnTypeError(str(kind))
         column = column.dictionary_encode()
-    wrong = _find_damaged_texts(column)
-    if wrong.any():
-        sound = pa.DictionaryArray.from_arrays(_set_null(column.indices, wrong), column.dictionary)
-        column = sound.dictionary_decode().dictionary_encode()
+    invalid = _find_damaged_texts(column)
+    if invalid.any():
+        undamaged = pa.DictionaryArray.from_arrays(
+            _set_null(column.indices, invalid), column.dictionary
+        )
+        column = undamaged.dictionary_decode().dictionary_encode()
     places, texts = column.indices.cast(pa.int32()), column.dictionary.cast(pa.string())
-    return pa.DictionaryArray.from_arrays(places, texts), wrong, "must be UTF-8"
+    return pa.DictionaryArray.from_arrays(places, texts), invalid, "must be UTF-8"
 
 
 def _find_damaged_texts(column: pa.DictionaryArray) -> BoolArray:
@@ -119,15 +121,15 @@ def _is_valid(column: pa.Array) -> bool:
 
 
 def _convert_bool(column: pa.Array) -> _Converted:
-    wrong = np.zeros(len(column), bool)
+    invalid = np.zeros(len(column), bool)
     if pa.types.is_integer(column.type):
-        wrong = to_mask(pc.greater(pc.cast(column, pa.uint64(), safe=False), 1))
+        invalid = to_mask(pc.greater(pc.cast(column, pa.uint64(), safe=False), 1))
     elif not pa.types.is_boolean(column.type):
         raise ColumnTypeError(str(column.type))
-    return _set_null(column, wrong).cast(pa.bool_()), wrong, "must be true or false"
+    return _set_null(column, invalid).cast(pa.bool_()), invalid, "must be true or false"
 
 
-def _convert_list(column: pa.Array, fit_items: Callable[[pa.Array], _Converted]) -> _Converted:
+def _convert_list(column: pa.Array, convert_items: Callable[[pa.Array], _Converted]) -> _Converted:
     kind = column.type
     if pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         column = column.cast(pa.list_(kind.value_type))
@@ -135,15 +137,15 @@ def _convert_list(column: pa.Array, fit_items: Callable[[pa.Array], _Converted])
         raise ColumnTypeError(str(kind))
     if pa.types.is_null(column.type.value_type):  # every list is empty
         column = column.cast(pa.list_(pa.int64()))
-    items, wrong_items, _ = fit_items(column.flatten())
+    items, invalid_items, _ = convert_items(column.flatten())
     owners = pc.list_parent_indices(column).to_numpy()
-    wrong = np.zeros(len(column), bool)
-    wrong[owners[wrong_items | to_mask(pc.is_null(items))]] = True
+    invalid = np.zeros(len(column), bool)
+    invalid[owners[invalid_items | to_mask(pc.is_null(items))]] = True
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype("i4")
     unknown = column.is_null().to_numpy(zero_copy_only=False)
-    fitted = pa.ListArray.from_arrays(pa.array(ends), items, mask=pa.array(unknown | wrong))
-    return fitted, wrong, "must hold finite numbers only"
+    fitted = pa.ListArray.from_arrays(pa.array(ends), items, mask=pa.array(unknown | invalid))
+    return fitted, invalid, "must hold finite numbers only"
 
 
 _CONVERTERS: dict[str, Callable[[pa.Array], _Converted]] = {

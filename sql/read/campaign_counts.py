@@ -102,8 +102,8 @@ class MeasurementCount:
     @property
     def lost(self) -> int:
         """Missing measurements that neither somebody cancelled nor a site's state prevented."""
-        meant = self.missing[JobState.CANCELLED.value] + self.missing[EXCLUDED]
-        return self.missing.total() - meant
+        intended = self.missing[JobState.CANCELLED.value] + self.missing[EXCLUDED]
+        return self.missing.total() - intended
 
     @property
     def outstanding(self) -> int:

@@ -383,9 +383,9 @@ def _list_failed_runs(
     table = measurement.c
     attempts = (table.campaign_id, table.job_id, table.attempt)
     groups = (table.subject_id, *attempts, outcome_column(indexed_only=True))
-    firsts = (sa.func.min(table.measurement_id), sa.func.min(table.started_us))
+    first_columns = (sa.func.min(table.measurement_id), sa.func.min(table.started_us))
     query = (
-        sa.select(*groups, *firsts, sa.func.count())
+        sa.select(*groups, *first_columns, sa.func.count())
         .where(*_is_within(period, by, site), _is_supported(), is_bad())
         .group_by(*groups)
         .limit(MAX_DETAILS)

@@ -90,8 +90,10 @@ class MeasurementQueries:
     def operations(self, columns: Sequence[str] = ()) -> sa.Select[Any]:
         """Select the operations of the measurements, beside catalogue columns of these."""
         id_, line = operation.c.measurement_id, operation.c.line
-        beside = [measurement_view.catalogue_column(name) for name in columns]
-        query = sa.select(id_, line, *(operation.c[name] for name in OPERATION_COLUMNS), *beside)
+        catalogue_columns = [measurement_view.catalogue_column(name) for name in columns]
+        query = sa.select(
+            id_, line, *(operation.c[name] for name in OPERATION_COLUMNS), *catalogue_columns
+        )
         tables = measurement_view.join_dimensions(columns).join(operation)
         return self._apply_selection(query.select_from(tables)).order_by(*MEASUREMENT_ORDER, line)
 

@@ -326,8 +326,8 @@ def summarize_comparisons(
 
 _Result = TypeVar("_Result")
 #: Engine -> name of a query and first row of a comparison -> result. Clients that repeat a comparison
-#: replace all of its rows, the time of the first one included: an equal first row has equal others,
-#: whatever other processes write.
+#: replace all of its rows, the time of the first one included: if the first rows are equal, so
+#: are the others.
 _REMEMBERED: WeakKeyDictionary[Engine, dict[tuple[str, VerdictRow], Any]] = WeakKeyDictionary()
 #: Results that are kept; then the memory starts again.
 _MAX_REMEMBERED = 4000

@@ -200,11 +200,11 @@ def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> Con
         for number, door, protocol, root, server, family, *software, system in connection.execute(
             query, _site_parameters(site, (first, last))
         ):
-            thing = f"door {door or ''} ({protocol or 'unknown'})"
+            door_component = f"door {door or ''} ({protocol or 'unknown'})"
             build = ", ".join(text for text in _shorten_commit(*software) if text)
             for aspect, text in (
-                (ContextAspect(thing, SERVER_VERSION), server),
-                (ContextAspect(thing, "address family"), family),
+                (ContextAspect(door_component, SERVER_VERSION), server),
+                (ContextAspect(door_component, "address family"), family),
                 (ContextAspect(f"ROOT {root or ''}", "build"), build),
                 (ContextAspect("worker nodes", "operating system"), system),
             ):

@@ -1,4 +1,4 @@
-"""Campaigns, jobs and attempts of another installation, merged with those that are here.
+"""Campaigns, jobs and attempts of another installation, merged with the stored ones.
 
 Only finished jobs are merged: the installation that submitted a job follows it, and its batch system
 cannot be queried here.  Unfinished jobs that are followed here stay unchanged.  Of a job that finished
@@ -49,7 +49,7 @@ def merge_companions(
 
 
 def _merge_instruction_counts(store: Store, incoming: MeasurementFile) -> None:
-    # Rows of two counts never mix: one that is here stays as it is.
+    # Rows of two counts never mix: a stored one is kept unchanged.
     counted_here = {row.count_id for row in store.instruction_counts()}
     for batch in incoming.companion("instruction_count"):
         rows = parse_rows(InstructionRow, batch)

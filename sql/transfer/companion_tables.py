@@ -132,10 +132,10 @@ def _parse_column(
     values = list_values(fitted, "" if hint is str else None)
     if hint is str:
         length = getattr(target.type, "length", None) or MAX_LONG_TEXT
-        wrong = [len(text) > length or "\0" in text for text in values]
+        invalid = [len(text) > length or "\0" in text for text in values]
     else:
-        wrong = [value is None and hint in (int, bool) for value in values]
-    for row in compress(count(), wrong):
+        invalid = [value is None and hint in (int, bool) for value in values]
+    for row in compress(count(), invalid):
         problems[row].append(f"{name} cannot be kept")
     return values
 

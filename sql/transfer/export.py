@@ -184,15 +184,15 @@ def _open_selection(
 def _replace_files(target: Path) -> Iterator[Path]:
     """Replace a file, and for CSV the operations beside it."""
     with replace_file(target) as file:
-        beside = operations_file(file)
+        operations_path = operations_file(file)
         try:
             yield file
-            if beside.exists():
-                beside.replace(operations_file(target))
+            if operations_path.exists():
+                operations_path.replace(operations_file(target))
             elif target.suffix.lower() == ".csv":
                 operations_file(target).unlink(missing_ok=True)
         finally:
-            beside.unlink(missing_ok=True)
+            operations_path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -75,7 +75,7 @@ def open_root_writer(
         assert child.stdin is not None
         with _kill_after(child, patience_s) as timed_out:
             try:
-                # A broken pipe means that the child has ended; it has said why.
+                # A broken pipe means that the child has ended and reported the reason.
                 with suppress(BrokenPipeError), child.stdin:
                     yield functools.partial(_open_root_file, child.stdin)
                 code = child.wait()
@@ -97,20 +97,20 @@ def _kill_after(
     child: subprocess.Popen[bytes], patience_s: float | None
 ) -> Iterator[threading.Event]:
     """Kill a child that takes longer; the event says whether it was killed."""
-    late = threading.Event()
+    timed_out = threading.Event()
     if patience_s is None:
-        yield late
+        yield timed_out
         return
 
     def end() -> None:
-        late.set()
+        timed_out.set()
         child.kill()
 
     timer = threading.Timer(patience_s, end)
     timer.daemon = True
     timer.start()
     try:
-        yield late
+        yield timed_out
     finally:
         timer.cancel()
 

@@ -1,8 +1,8 @@
 """Writes a TTree from each Arrow stream on standard input: ``python root_writer.py``.
 
 A process of its own, because ROOT comes from another environment than Treehammer and belongs
-to no long-lived process.  What a tree is called, says of itself, and which file it belongs to
-travels in its schema's metadata, written by :mod:`treehammer.sql.transfer.root_export`.
+to no long-lived process.  The name and title of a tree and the file that it belongs to
+are in its schema's metadata, written by :mod:`treehammer.sql.transfer.root_export`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from treehammer.sql.write.store import Store
 STATE = "state"
 #: States of a delivery.
 WAITING, SENT, GIVEN_UP = "waiting", "sent", "given up"
-#: Severity of an event that nobody hears of.
+#: Severity of an event that causes no message.
 NO_SEVERITY = "none"
 #: Maximum characters of a text, each of which may take several bytes.
 MAX_TEXT_CHARS = MAX_TEXT // 8

@@ -128,7 +128,7 @@ class PatrolStarts:
         return self._store.fetch_rows(PatrolStartRow, query.order_by(*order))
 
     def charges(self, campaign_id: str) -> list[PatrolChargeRow]:
-        """List what a campaign has reserved or used, by site."""
+        """List the reserved or used cost of a campaign, by site."""
         query = sa.select(_charge).where(_charge.c.campaign_id == campaign_id)
         return self._store.fetch_rows(PatrolChargeRow, query.order_by(_charge.c.site))
 

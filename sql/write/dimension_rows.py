@@ -26,7 +26,7 @@ class DimensionCache:
     """Rows that committed transactions have found or inserted.
 
     Treehammer never changes or deletes a row of a dimension, and its id is a hash of its content: an
-    entry stays true whatever other processes write. Where somebody deletes rows by hand, the foreign
+    entry stays valid while other processes write. If rows are deleted by hand, the foreign
     keys of the measurements refuse a stale entry; see :meth:`.Store.add`.
     """
 

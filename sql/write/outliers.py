@@ -1,6 +1,6 @@
 """Outliers of a series, which no single sender may use to move its means.
 
-A range for each metric refuses what no machine can measure; a false value within it would still
+A range for each metric refuses impossible values; a false value within it would still
 dominate every mean. Equal work needs about equal CPU time, bytes and calls, so that a value of many
 times the median of its series is kept, marked and not averaged.
 """

@@ -84,17 +84,17 @@ def add_flag(connection: Connection, selected: sa.ColumnElement[bool], flag: str
     return marked
 
 
-def remove_flags(connection: Connection, meant: sa.ColumnElement[bool], prefix: str) -> int:
+def remove_flags(connection: Connection, selected: sa.ColumnElement[bool], prefix: str) -> int:
     """Take back the flags of one kind; return the number of measurements.
 
     A measurement becomes plausible again if nothing else speaks against it.
 
     Args:
         connection: connection of a write transaction.
-        meant: selects the measurements.
+        selected: selects the measurements.
         prefix: one of :data:`FLAG_PREFIXES`.
     """
-    flagged = sa.and_(meant, has_flag(prefix, connection.dialect.name))
+    flagged = sa.and_(selected, has_flag(prefix, connection.dialect.name))
     owners = find_rollup_keys(connection, flagged)
     query = sa.select(measurement.c.measurement_id, measurement.c.implausible_reasons)
     changes = []
@@ -115,12 +115,12 @@ def flag_bad_replica_reads(connection: Connection, findings: Iterable[ReplicaRow
     """Flag reads of bad replicas in the current transaction; return the number of new flags."""
     marked = 0
     for finding, after_us, until_us in _find_bad_periods(findings):
-        meant = sa.and_(
+        selected = sa.and_(
             reads_replica(finding),
             measurement.c.started_us > after_us,
             measurement.c.started_us <= until_us,
         )
-        marked += add_flag(connection, meant, BAD_REPLICA_PREFIX + finding.message)
+        marked += add_flag(connection, selected, BAD_REPLICA_PREFIX + finding.message)
     return marked
 
 
@@ -145,18 +145,20 @@ def copy_flags(connection: Connection, reasons: Mapping[str, str]) -> None:
     for id_, why in reasons.items():
         dialect = connection.dialect.name
         unmarked = (sa.not_(has_flag(prefix, dialect)) for prefix in FLAG_PREFIXES)
-        meant = sa.and_(measurement.c.measurement_id == id_, *unmarked)
-        owners |= find_rollup_keys(connection, meant)
+        selected = sa.and_(measurement.c.measurement_id == id_, *unmarked)
+        owners |= find_rollup_keys(connection, selected)
         connection.execute(
-            sa.update(measurement).where(meant).values(plausible=False, implausible_reasons=why)
+            sa.update(measurement).where(selected).values(plausible=False, implausible_reasons=why)
         )
     rollups.rebuild_rollups(connection, sorted(owners))
 
 
-def find_rollup_keys(connection: Connection, meant: sa.ColumnElement[bool]) -> set[tuple[int, int]]:
+def find_rollup_keys(
+    connection: Connection, selected: sa.ColumnElement[bool]
+) -> set[tuple[int, int]]:
     """Find the days and subjects of the roll-ups that contain these measurements."""
-    whose = sa.select(measurement.c.day, measurement.c.subject_id).where(meant).distinct()
-    return {(day, subject_id) for day, subject_id in connection.execute(whose)}
+    keys = sa.select(measurement.c.day, measurement.c.subject_id).where(selected).distinct()
+    return {(day, subject_id) for day, subject_id in connection.execute(keys)}
 
 
 def require_unflagged(measurement: Measurement) -> None:

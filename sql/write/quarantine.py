@@ -153,8 +153,8 @@ def apply_change(connection: Connection, change: DatabaseChange) -> int:
 def _delete_measurements(connection: Connection, scope: ChangeScope) -> int:
     """Delete measurements, and a whole campaign with its jobs; verdicts computed from them stay.
 
-    So do the owner and receipts of a campaign: its jobs may report again, and nobody else may take
-    their place.
+    So do the owner and receipts of a campaign: its jobs may report again, and no other sender may
+    take their place.
     """
     owners = quality_flags.find_rollup_keys(connection, scope.condition)
     query = sa.select(measurement.c.measurement_id).where(scope.condition)

@@ -147,7 +147,7 @@ class _TransactionWriter:
         return added
 
     def finish(self) -> None:
-        """Write the roll-ups, and then what changes them: later attempts and flags."""
+        """Write the roll-ups, then apply later attempts and flags, which change them."""
         if self._dimensions is not None:
             self._sums.write(self._connection)
             owners = rollups.find_superseded_owners(
@@ -160,7 +160,7 @@ class _TransactionWriter:
     def _sort_batch(
         self, batch: Sequence[Measurement], new: dict[str, _MeasurementContent]
     ) -> AddResult:
-        """Find the new ones among measurements, and compare the others with what is stored."""
+        """Select the new measurements, and compare the others with the stored ones."""
         stored = _fetch_recorded(self._connection, [item.id for item in batch])
         known_ids: list[str] = []
         conflicting: list[str] = []

@@ -61,7 +61,7 @@ class UploadResult:
     known: int
 
 
-def apply_upload(connection: Connection, handed: CampaignUpload, sender: Sender) -> UploadResult:
+def apply_upload(connection: Connection, upload: CampaignUpload, sender: Sender) -> UploadResult:
     """Write new and changed rows without committing.
 
     Checks of replicas apply to the campaigns of their sender's group only, unless the sender acts
@@ -69,60 +69,62 @@ def apply_upload(connection: Connection, handed: CampaignUpload, sender: Sender)
 
     Args:
         connection: connection of an exclusive write transaction.
-        handed: upload; every attempt belongs to one of its jobs.
+        upload: upload; every attempt belongs to one of its jobs.
         sender: holder of the key.
 
     Raises:
         ForeignCampaignError: the campaign belongs to another group, or a job to another campaign.
     """
-    id_, owner = handed.campaign.id, "" if sender.acts_for_all else sender.owner
-    owned = [replace(check, owner=owner) for check in handed.replicas]
+    id_, owner = upload.campaign.id, "" if sender.acts_for_all else sender.owner
+    owned = [replace(check, owner=owner) for check in upload.replicas]
     # Only the first sender of a check has it: to delete the checks of a key must spare others.
     findings = _find_missing(connection, schema.replica, owned)
     record_deliveries(
         connection,
         [
             Delivery(sender, CAMPAIGN, id_, [id_]),
-            *list_job_deliveries(handed.jobs, sender),
+            *list_job_deliveries(upload.jobs, sender),
             Delivery(sender, REPLICA, id_, [check.id for check in findings]),
         ],
     )
-    fates: Counter[str] = Counter()
-    jobs, attempts = _find_updates(connection, handed, fates)
-    campaigns = _find_missing(connection, schema.campaign, [handed.campaign])
-    fates["new"] += len(campaigns) + len(findings)
+    change_counts: Counter[str] = Counter()
+    jobs, attempts = _find_updates(connection, upload, change_counts)
+    campaigns = _find_missing(connection, schema.campaign, [upload.campaign])
+    change_counts["new"] += len(campaigns) + len(findings)
     insert_missing_rows(connection, schema.campaign, campaigns)
     upsert_rows(connection, schema.job, jobs)
     upsert_rows(connection, schema.attempt, attempts)
     insert_missing_rows(connection, schema.replica, findings)
     return UploadResult(
-        fates["new"], fates["changed"], handed.row_count - fates["new"] - fates["changed"]
+        change_counts["new"],
+        change_counts["changed"],
+        upload.row_count - change_counts["new"] - change_counts["changed"],
     )
 
 
 def _find_updates(
-    connection: Connection, handed: CampaignUpload, fates: Counter[str]
+    connection: Connection, upload: CampaignUpload, change_counts: Counter[str]
 ) -> tuple[list[JobRow], list[AttemptRow]]:
-    """Select the jobs and attempts to write; ``fates`` counts new and changed ones."""
-    ids = [job.id for job in handed.jobs]
+    """Select the jobs and attempts to write; ``change_counts`` counts new and changed ones."""
+    ids = [job.id for job in upload.jobs]
     jobs = {row.id: row for row in _fetch_job_rows(connection, JobRow, schema.job.c.id, ids)}
     stored = _group_attempts(_fetch_job_rows(connection, AttemptRow, schema.attempt.c.job_id, ids))
-    uploaded = _group_attempts(handed.attempts)
-    job_news: list[JobRow] = []
-    attempt_news: list[AttemptRow] = []
-    for job in handed.jobs:
+    uploaded = _group_attempts(upload.attempts)
+    changed_jobs: list[JobRow] = []
+    changed_attempts: list[AttemptRow] = []
+    for job in upload.jobs:
         later = max(uploaded[job.id], default=0) > max(stored[job.id], default=0)
         if not _supersedes(job, jobs.get(job.id), later=later):
             continue
         marked = job.as_external()
-        fates[_classify_change(marked, jobs.get(job.id))] += 1
-        job_news.append(marked)
+        change_counts[_classify_change(marked, jobs.get(job.id))] += 1
+        changed_jobs.append(marked)
         for number, attempt in uploaded[job.id].items():
             before = stored[job.id].get(number)
             if before is None or not _reopens(attempt, before):
-                fates[_classify_change(attempt, before)] += 1
-                attempt_news.append(attempt)
-    return job_news, attempt_news
+                change_counts[_classify_change(attempt, before)] += 1
+                changed_attempts.append(attempt)
+    return changed_jobs, changed_attempts
 
 
 def _group_attempts(
@@ -154,10 +156,10 @@ def _supersedes(job: JobRow, stored: JobRow | None, *, later: bool) -> bool:
     )
 
 
-def _classify_change(now: JobRelatedRow, before: JobRelatedRow | None) -> str:
-    if before is None:
+def _classify_change(uploaded: JobRelatedRow, stored: JobRelatedRow | None) -> str:
+    if stored is None:
         return "new"
-    return "known" if now == before else "changed"
+    return "known" if uploaded == stored else "changed"
 
 
 def _fetch_job_rows(

@@ -224,7 +224,7 @@ class StoreError(TreehammerError):
 
 
 class InvalidAnswerError(TreehammerError):
-    """A results service answers, but not with what was asked for."""
+    """The answer of a results service does not have the requested form."""
 
     exit_code = ExitCode.INFRASTRUCTURE
 

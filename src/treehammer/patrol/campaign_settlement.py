@@ -143,9 +143,9 @@ def measure_use(
 ) -> dict[str, SiteCharge]:
     """Return the cost of a campaign at each site.
 
-    What started and was not measured is charged with its share of the reservation. If jobs read the
-    storage of other sites, that share of the bytes is the same for each storage, because it is not
-    known which of them a lost job would have read.
+    Measurements that started without a result are charged with their share of the reservation. If
+    jobs read the storage of other sites, that share of the bytes is the same for each storage,
+    because the storage that a lost job would have read is unknown.
     """
     total = SiteTally()
     for site_tally in tallies.values():

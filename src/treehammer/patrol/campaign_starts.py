@@ -58,7 +58,7 @@ class StartSites:
         return tuple(dict.fromkeys((*self.storage, *self.runners)))
 
     def list_restrictions(self, uses: SiteUses) -> dict[str, tuple[SubjectUse, ...]]:
-        """Return the sites that may not be used in their role -> what restricts them."""
+        """Return the sites that may not be used in their role -> their restrictions."""
         storage_kinds = (STORAGE_SITE,) if self.runners else SUBJECT_KINDS
         uses_by_site: defaultdict[str, tuple[SubjectUse, ...]] = defaultdict(tuple)
         for names, kinds in ((self.storage, storage_kinds), (self.runners, (SITE,))):
@@ -166,7 +166,7 @@ class PatrolRequest:
             sites=self.sites,
             from_sites=self.from_sites,
             name=self.name,
-            # The patrol has left out what may not be used, and probes it.
+            # The patrol has left out sites that may not be used, and probes them.
             options=SubmissionOptions(Pace(self.jobs_in_flight), include_excluded=(EVERY_SITE,)),
             created_us=self.created_us,
             campaign_id=campaign_id,
