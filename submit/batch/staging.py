@@ -54,7 +54,7 @@ def create_folder_atomically(folder: Path, incoming: Path, hint: str) -> Iterato
         raise
 
 
-def remove_folder_atomically(folder: Path, away: Path) -> int:
+def remove_folder_atomically(folder: Path, trash: Path) -> int:
     """Rename a folder, then remove it, and return its size in bytes.
 
     The rename hides it at once, so a killed process leaves no visible partial folder.
@@ -64,11 +64,11 @@ def remove_folder_atomically(folder: Path, away: Path) -> int:
     """
     size = sum(file.lstat().st_size for file in folder.rglob("*"))
     try:
-        away.parent.mkdir(exist_ok=True)
-        if away.exists():  # left by a killed process
-            shutil.rmtree(away)
-        folder.rename(away)
-        shutil.rmtree(away)
+        trash.parent.mkdir(exist_ok=True)
+        if trash.exists():  # left by a killed process
+            shutil.rmtree(trash)
+        folder.rename(trash)
+        shutil.rmtree(trash)
     except OSError as error:
         raise BatchError(
             f"cannot be removed ({describe_os_error(error)})", where=str(folder)

@@ -120,7 +120,9 @@ _GENERAL_CODES = (0, 2, 3, 21, 26, 34)
 _TRANSFER_CODES, _FULL_DISK_ERRNOS = (7, 9, 12, 13), (28, 122)
 _CAUSES_BY_SUBCODE: Mapping[int, HoldCause] = {101: _CPUS, 102: _MEMORY, 104: _DISK}
 #: Causes that the reason of a policy may name, by their names.
-_CAUSES_BY_NAME = {one.cause: one for one in (_CREDENTIALS, _MEMORY, _DISK, _TIME, _CPUS)}
+_CAUSES_BY_NAME = {
+    hold_cause.cause: hold_cause for hold_cause in (_CREDENTIALS, _MEMORY, _DISK, _TIME, _CPUS)
+}
 _UNKNOWN = HoldCause(
     HELD_CLASS, "", "Ask the pool's administrator what holds jobs for this reason."
 )
@@ -131,14 +133,14 @@ def find_hold_cause(reason: str, code: object, subcode: object) -> HoldCause:
     number, detail = _parse_number(code), _parse_number(subcode)
     if number in _TRANSFER_CODES and detail in _FULL_DISK_ERRNOS:
         return _DISK
-    known = _CAUSES_BY_CODE.get(number)
-    if known is not None and number not in _GENERAL_CODES:
-        return known
+    cause_by_code = _CAUSES_BY_CODE.get(number)
+    if cause_by_code is not None and number not in _GENERAL_CODES:
+        return cause_by_code
     if number in (21, 34) and detail in _CAUSES_BY_SUBCODE:
         return _CAUSES_BY_SUBCODE[detail]
     if (cause := failure_causes.find_cause_by_words(reason)) is not None:
         return _CAUSES_BY_NAME[cause.name]
-    return known or _UNKNOWN
+    return cause_by_code or _UNKNOWN
 
 
 def format_hold_reason(reason: str, code: object, subcode: object) -> str:

@@ -73,16 +73,18 @@ class HTCondorBatch:
         unique = {job.job_id: job for job in jobs}
         placeholder = Submission.for_jobs(self.root, campaign_id, "", ())
         with placeholder.locked():
-            found = self._find_in_campaign(unique, campaign_id, mine=True)
+            batch_ids = self._find_in_campaign(unique, campaign_id, holds_lock=True)
             groups: dict[str, list[JobDescription]] = defaultdict(list)
             for job_id, job in unique.items():
-                if job_id not in found:
+                if job_id not in batch_ids:
                     groups[job.text].append(job)
             for text, group in groups.items():
                 step = MAX_SPOOLED_JOBS if self.pool.spool else len(group)
                 for first in range(0, len(group), step):
-                    found |= self._submit_cluster(campaign_id, text, group[first : first + step])
-        return found
+                    batch_ids |= self._submit_cluster(
+                        campaign_id, text, group[first : first + step]
+                    )
+        return batch_ids
 
     def _make_root(self) -> None:
         try:
@@ -119,26 +121,30 @@ class HTCondorBatch:
         Raises:
             BatchError: a submission was interrupted and HTCondor does not answer.
         """
-        return self._find_in_campaign(job_ids, "*", mine=False)
+        return self._find_in_campaign(job_ids, "*", holds_lock=False)
 
     def _find_in_campaign(
-        self, job_ids: Iterable[str], campaign: str, *, mine: bool
+        self, job_ids: Iterable[str], campaign: str, *, holds_lock: bool
     ) -> dict[str, str]:
-        """Find jobs like :meth:`find`; ``mine`` if the caller holds the campaign."""
-        wanted = set(job_ids)
-        found: dict[str, str] = {}
+        """Find jobs like :meth:`find`; ``holds_lock`` if the caller holds the campaign's lock."""
+        requested_ids = set(job_ids)
+        batch_ids: dict[str, str] = {}
         for submission in find_submissions(self.root, campaign):
-            if len(found) == len(wanted):
+            if len(batch_ids) == len(requested_ids):
                 break
-            here = wanted.intersection(submission.job_ids)
-            if not here:
+            contained_ids = requested_ids.intersection(submission.job_ids)
+            if not contained_ids:
                 continue
-            cluster = submission.cluster or self.queue.resolve_unconfirmed(submission, mine=mine)
+            cluster = submission.cluster or self.queue.resolve_unconfirmed(
+                submission, holds_lock=holds_lock
+            )
             if cluster is not None:
                 ids = submission.batch_ids(cluster)
                 # Older submissions contain a requeued job too.
-                found |= {job_id: ids[job_id] for job_id in here if job_id not in found}
-        return found
+                batch_ids |= {
+                    job_id: ids[job_id] for job_id in contained_ids if job_id not in batch_ids
+                }
+        return batch_ids
 
     # -- state
 
@@ -152,17 +158,17 @@ class HTCondorBatch:
         if not groups:
             return {}
         queue = self._query_queue([submission for submission, _, _ in groups])
-        found: dict[str, JobStatus] = {}
+        statuses: dict[str, JobStatus] = {}
         for submission, cluster, procs in groups:
             ads = queue.get((submission.name, cluster), {})
-            found |= self._derive_statuses(submission, cluster, procs, ads)
-        return found
+            statuses |= self._derive_statuses(submission, cluster, procs, ads)
+        return statuses
 
     def _query_queue(
-        self, wanted: Sequence[Submission]
+        self, submissions: Sequence[Submission]
     ) -> Mapping[tuple[str, int], Mapping[int, ClassAdValues]]:
         """Return (submission, cluster) -> proc -> ad; the cluster's own ad is proc -1."""
-        clauses = {submission.constraint for submission in wanted}
+        clauses = {submission.constraint for submission in submissions}
         ads = self.queue.query_ads(
             " || ".join(sorted(clauses)), (*JOB_PROJECTION, *FACTORY_PROJECTION)
         )
@@ -182,67 +188,73 @@ class HTCondorBatch:
         """Derive the statuses of some jobs of one cluster."""
         fetched = self._fetch_output(cluster, procs, ads) if self.pool.spool else ()
         # Read after the queue: the log explains why a job has left it.
-        seen = EventLogState.read(submission, fetched)
+        events = EventLogState.read(submission, fetched)
         cancelled = submission.is_cancelled
         factory = ads.get(-1, {})
         next_proc = factory.get("JobMaterializeNextProcId")
-        found: dict[str, JobStatus] = {}
+        statuses: dict[str, JobStatus] = {}
         vanished: list[int] = []
         for proc in procs:
             batch_id = f"{cluster}.{proc}@{submission.name}"
-            waiting = isinstance(next_proc, int) and proc >= next_proc
+            is_unmaterialized = isinstance(next_proc, int) and proc >= next_proc
             ad = ads.get(proc)
-            status = derive_status(batch_id, seen.job_state(proc), ad, cancelled)
-            if status is None and waiting:
+            status = derive_status(batch_id, events.job_state(proc), ad, cancelled)
+            if status is None and is_unmaterialized:
                 status = JobStatus(batch_id, JobState.QUEUED)
             if status is None:
                 vanished.append(proc)
             else:
-                found[batch_id] = _correct_attempt_number(status, submission, proc)
+                statuses[batch_id] = _correct_attempt_number(status, submission, proc)
         if vanished:
-            found |= self._statuses_from_history(submission, cluster, vanished, seen)
-        return found
+            statuses |= self._statuses_from_history(submission, cluster, vanished, events)
+        return statuses
 
     def _statuses_from_history(
-        self, submission: Submission, cluster: int, procs: Sequence[int], seen: EventLogState
+        self, submission: Submission, cluster: int, procs: Sequence[int], events: EventLogState
     ) -> Mapping[str, JobStatus]:
         """Derive the statuses of jobs that left the queue without an event."""
         constraint = submission.cluster_constraint(
             cluster, procs if len(procs) <= _MAX_NAMED_JOBS else ()
         )
-        known = submission.cluster
-        since = f"CompletionDate > 0 && CompletionDate < {known.queued_s - 60}" if known else None
+        queued_cluster = submission.cluster
+        since = (
+            f"CompletionDate > 0 && CompletionDate < {queued_cluster.queued_s - 60}"
+            if queued_cluster
+            else None
+        )
         ads = self.connection.query_schedd(
             lambda schedd: known_values(
                 schedd.history(constraint, list(JOB_PROJECTION), since=since)
             )
         )
-        left = {int(ad["ProcId"]): ad for ad in ads}
-        found: dict[str, JobStatus] = {}
+        ads_by_proc = {int(ad["ProcId"]): ad for ad in ads}
+        statuses: dict[str, JobStatus] = {}
         for proc in procs:
             batch_id = f"{cluster}.{proc}@{submission.name}"
-            ad = left.get(proc)
-            status = derive_status(batch_id, seen.job_state(proc), ad, submission.is_cancelled)
+            ad = ads_by_proc.get(proc)
+            status = derive_status(batch_id, events.job_state(proc), ad, submission.is_cancelled)
             if status is None:
                 status = self._status_if_never_materialized(
-                    batch_id, submission, seen, known_jobs=bool(left)
+                    batch_id, submission, events, known_jobs=bool(ads_by_proc)
                 )
             if status is not None:
-                found[batch_id] = _correct_attempt_number(status, submission, proc)
-        return found
+                statuses[batch_id] = _correct_attempt_number(status, submission, proc)
+        return statuses
 
     @staticmethod
     def _status_if_never_materialized(
-        batch_id: str, submission: Submission, seen: EventLogState, *, known_jobs: bool
+        batch_id: str, submission: Submission, events: EventLogState, *, known_jobs: bool
     ) -> JobStatus | None:
         """Derive the status of an unknown job in a known cluster: it was removed before its turn."""
         if submission.is_cancelled:
             return JobStatus(batch_id, JobState.CANCELLED, (), "", CANCELLED_REASON)
-        if seen.cluster_removed or known_jobs:
+        if events.cluster_removed or known_jobs:
             reason = "its cluster was removed from the queue before the job's turn came"
-            others = {job.removal_reason for job in seen.jobs.values() if job.removal_reason}
-            if others:
-                reason += f": {sorted(others)[0]}"
+            removal_reasons = {
+                job.removal_reason for job in events.jobs.values() if job.removal_reason
+            }
+            if removal_reasons:
+                reason += f": {sorted(removal_reasons)[0]}"
             return JobStatus(batch_id, JobState.LOST, (), "lost", reason)
         return None
 
@@ -254,19 +266,19 @@ class HTCondorBatch:
         Returns:
             Procs whose output and event log have arrived.
         """
-        waiting = [f"{cluster}.{proc}" for proc in procs if _has_output_waiting(ads.get(proc))]
-        if waiting:
-            self.connection.query_schedd(lambda schedd: schedd.retrieve(waiting))
+        completed = [f"{cluster}.{proc}" for proc in procs if _has_output_waiting(ads.get(proc))]
+        if completed:
+            self.connection.query_schedd(lambda schedd: schedd.retrieve(completed))
         return [proc for proc in procs if _has_left_queue(ads.get(proc))]
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
         """Return attempt -> output folder, as far as the output has arrived."""
-        known = parse_batch_id(batch_id, self.root)
-        if known is None:
+        parsed_id = parse_batch_id(batch_id, self.root)
+        if parsed_id is None:
             return {}
-        submission = self._cached_submission(known[0])
+        submission = self._cached_submission(parsed_id[0])
         try:
-            return submission.sandboxes(known[2])
+            return submission.sandboxes(parsed_id[2])
         except (BatchError, IndexError):
             return {}
 
@@ -289,15 +301,15 @@ class HTCondorBatch:
         statuses = self.query(batch_ids)
         open_ids = [batch_id for batch_id, status in statuses.items() if not status.state.is_final]
         for submission, cluster, procs in self._group_by_cluster(open_ids):
-            everyone = self.query(
+            cluster_statuses = self.query(
                 f"{cluster}.{proc}@{submission.name}" for proc in range(len(submission.job_ids))
             )
-            others = [
+            remaining = [
                 status
-                for batch_id, status in everyone.items()
+                for batch_id, status in cluster_statuses.items()
                 if not status.state.is_final and batch_id not in open_ids
             ]
-            if others:
+            if remaining:
                 self.queue.act_on_jobs(
                     "Remove", submission.cluster_constraint(cluster, procs), CANCEL_REASON
                 )
@@ -348,8 +360,10 @@ class HTCondorBatch:
         """
         held = [b for b, status in self.query(batch_ids).items() if status.state is JobState.HELD]
         for submission, cluster, procs in self._group_by_cluster(held):
-            mine = submission.cluster_constraint(cluster, procs)
-            self.queue.act_on_jobs("Release", f"{mine} && JobStatus == {HELD}", "treehammer resume")
+            constraint = submission.cluster_constraint(cluster, procs)
+            self.queue.act_on_jobs(
+                "Release", f"{constraint} && JobStatus == {HELD}", "treehammer resume"
+            )
         return len(held)
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
@@ -358,7 +372,7 @@ class HTCondorBatch:
         Raises:
             BatchError: not all were queued; another call queues the others.
         """
-        found: dict[str, str] = {}
+        requeued_ids: dict[str, str] = {}
         for old, cluster, procs in self._group_by_cluster(earlier):
             ids = {old.job_ids[proc]: f"{cluster}.{proc}@{old.name}" for proc in procs}
             last = max(earlier[batch_id] for batch_id in ids.values())
@@ -368,23 +382,23 @@ class HTCondorBatch:
             with new.locked():
                 queued = None
                 if new.path.exists():
-                    queued = new.cluster or self.queue.resolve_unconfirmed(new, mine=True)
+                    queued = new.cluster or self.queue.resolve_unconfirmed(new, holds_lock=True)
                 queued_ids = (
                     new.batch_ids(queued)
                     if queued
                     else self._submit_cluster(old.campaign, text, jobs)
                 )
-            found |= {batch_id: queued_ids[job_id] for job_id, batch_id in ids.items()}
-        return found
+            requeued_ids |= {batch_id: queued_ids[job_id] for job_id, batch_id in ids.items()}
+        return requeued_ids
 
     def _group_by_cluster(
         self, batch_ids: Iterable[str]
     ) -> list[tuple[Submission, int, list[int]]]:
         groups: dict[tuple[Submission, int], list[int]] = defaultdict(list)
         for batch_id in batch_ids:
-            known = parse_batch_id(batch_id, self.root)
-            if known is not None:
-                groups[known[:2]].append(known[2])
+            parsed_id = parse_batch_id(batch_id, self.root)
+            if parsed_id is not None:
+                groups[parsed_id[:2]].append(parsed_id[2])
         return [(submission, cluster, procs) for (submission, cluster), procs in groups.items()]
 
     def purge(self, batch_ids: Iterable[str]) -> int:
@@ -423,11 +437,14 @@ class HTCondorBatch:
             BatchError: HTCondor does not answer.
         """
         groups = self._group_by_cluster(batch_ids)
-        mine = sorted({submission.constraint for submission, _, _ in groups})
-        if not mine:
+        constraints = sorted({submission.constraint for submission, _, _ in groups})
+        if not constraints:
             return []
         lost = [line for group in groups for line in self._describe_lost_nodes(*group[:2])]
-        return [*lost, *match_diagnosis.explain_idle_jobs(self.connection, " || ".join(mine))]
+        return [
+            *lost,
+            *match_diagnosis.explain_idle_jobs(self.connection, " || ".join(constraints)),
+        ]
 
     def _describe_lost_nodes(self, submission: Submission, cluster: int) -> Iterator[str]:
         ads = self.queue.query_ads(
@@ -436,8 +453,10 @@ class HTCondorBatch:
         )
         lease_s = max((int(ad.get("JobLeaseDuration", 0)) for ad in ads), default=0)
         if lease_s:  # in the grid universe, the other pool watches the node
-            found = lost_nodes.find_disconnections(ads, EventLogState.read(submission).jobs)
-            yield from lost_nodes.describe_disconnections(found, lease_s)
+            disconnections = lost_nodes.find_disconnections(
+                ads, EventLogState.read(submission).jobs
+            )
+            yield from lost_nodes.describe_disconnections(disconnections, lease_s)
 
     def matching_slots(self, requirements: str) -> tuple[int, int]:
         """Count the slots that a requirements expression matches, and all slots of the pool.
@@ -465,7 +484,9 @@ def _correct_attempt_number(status: JobStatus, submission: Submission, proc: int
         return status
     previous = submission.previous_attempts
     if status.attempts[0].number <= previous:  # no event and no ad gave the numbers
-        counted = (replace(one, number=one.number + previous) for one in status.attempts)
+        counted = (
+            replace(guessed, number=guessed.number + previous) for guessed in status.attempts
+        )
         status = replace(status, attempts=tuple(counted))
     if not status.state.is_final:
         return status

@@ -88,33 +88,35 @@ class JobRemoval:
 
 
 def derive_status(
-    batch_id: str, seen: JobEventState | None, ad: ClassAdValues | None, cancelled: bool
+    batch_id: str, events: JobEventState | None, ad: ClassAdValues | None, cancelled: bool
 ) -> JobStatus | None:
     """Derive the status of a job; None if neither events nor ad give one.
 
     Args:
         batch_id: id of the job.
-        seen: state from its events; None without events.
+        events: state from its events; None without events.
         ad: from the queue or the history; None if it is in neither, or was not queried.
         cancelled: whether Treehammer cancelled it.
     """
-    seen = seen or JobEventState()
-    starts = dict(seen.starts)
+    events = events or JobEventState()
+    starts = dict(events.starts)
     if ad is not None:
         _add_last_start(starts, ad)
         state = ad.get("JobStatus")
         if state == COMPLETED:
             return _done_job_status(batch_id, starts, _to_microseconds(ad.get("CompletionDate")))
         if state == REMOVED:
-            reason = str(ad.get("RemoveReason") or seen.removal_reason or "")
+            reason = str(ad.get("RemoveReason") or events.removal_reason or "")
             ended = _to_microseconds(ad.get("EnteredCurrentStatus"))
-            return _removed_job_status(batch_id, starts, seen, JobRemoval(reason, cancelled, ended))
+            return _removed_job_status(
+                batch_id, starts, events, JobRemoval(reason, cancelled, ended)
+            )
         return _open_job_status(batch_id, starts, ad)
-    if seen.is_over:
-        return _done_job_status(batch_id, starts, seen.ended_us)
-    if seen.removal_reason is not None:
-        removal = JobRemoval(seen.removal_reason, cancelled, seen.ended_us)
-        return _removed_job_status(batch_id, starts, seen, removal)
+    if events.is_over:
+        return _done_job_status(batch_id, starts, events.ended_us)
+    if events.removal_reason is not None:
+        removal = JobRemoval(events.removal_reason, cancelled, events.ended_us)
+        return _removed_job_status(batch_id, starts, events, removal)
     return None
 
 
@@ -144,8 +146,8 @@ def _find_last_start(starts: dict[int, ExecutionStart], ad: ClassAdValues) -> in
 
     It is added where another pool or a job router starts the job, whose log may lack it.
     """
-    elsewhere = ad.get("GridResource") or ad.get("RoutedToJobId")
-    if elsewhere and ad.get("JobStartDate"):
+    other_queue = ad.get("GridResource") or ad.get("RoutedToJobId")
+    if other_queue and ad.get("JobStartDate"):
         return _add_grid_start(starts, ad)
     matched = str(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}") or "")
     return int(matched) if matched.isdigit() else 0
@@ -242,7 +244,7 @@ def _done_job_status(batch_id: str, starts: dict[int, ExecutionStart], ended_us:
 
 
 def _removed_job_status(
-    batch_id: str, starts: dict[int, ExecutionStart], seen: JobEventState, removal: JobRemoval
+    batch_id: str, starts: dict[int, ExecutionStart], events: JobEventState, removal: JobRemoval
 ) -> JobStatus:
     """Return the status of a removed job: cancelled if Treehammer removed it, else lost."""
     cancelled = removal.was_requested or CANCEL_REASON in removal.reason
@@ -260,7 +262,7 @@ def _removed_job_status(
         return JobStatus(
             batch_id, JobState.CANCELLED, _attempt_statuses(starts), "", CANCELLED_REASON
         )
-    kind, reason = _removal_cause(starts.get(last), seen, removal.reason)
+    kind, reason = _removal_cause(starts.get(last), events, removal.reason)
     if interrupted:
         starts[last] = starts[last].as_lost(removal.time_us, kind, reason)
     elif not last or starts[last].state == JobState.DONE.value or kind == "submission":
@@ -276,20 +278,20 @@ def _is_eviction_by_removal(start: ExecutionStart, removal: JobRemoval) -> bool:
 
 
 def _removal_cause(
-    last: ExecutionStart | None, seen: JobEventState, removal: str
+    last: ExecutionStart | None, events: JobEventState, removal: str
 ) -> tuple[str, str]:
     """Return class and reason of a removal by others.
 
     A template states both as ``CLASS: reason``; otherwise earlier events explain the removal.
     """
     kind, _, reason = removal.partition(": ")
-    if kind == HELD_CLASS and seen.hold_reason:
-        return seen.hold_class, seen.hold_reason
+    if kind == HELD_CLASS and events.hold_reason:
+        return events.hold_class, events.hold_reason
     if kind in FAILURE_CLASSES and reason:
         return kind, reason
     by_whom = f"removed from the queue: {removal or 'no reason given'}"
-    if seen.hold_reason:
-        return seen.hold_class, f"{seen.hold_reason}; {by_whom}"
+    if events.hold_reason:
+        return events.hold_class, f"{events.hold_reason}; {by_whom}"
     if last is not None and last.failure_class and last.reason not in ("", EVICTED_BY_NODE):
         return last.failure_class, f"{last.reason}; {by_whom}"
     return "lost", by_whom

@@ -185,7 +185,7 @@ _JOB_ATTRIBUTES = frozenset(
 )
 
 
-def _find_expression_problem(value: str, own: frozenset[str]) -> str:
+def _find_expression_problem(value: str, own_attributes: frozenset[str]) -> str:
     """Describe why a value is no ClassAd expression, or only by chance; '' if it is one."""
     tokens = [
         (match.lastgroup or "", match[0]) for match in _TOKEN.finditer(value) if match.lastgroup
@@ -203,13 +203,13 @@ def _find_expression_problem(value: str, own: frozenset[str]) -> str:
     ):
         return ""  # more than a text without quotes would be
     for kind, text in tokens:
-        if kind == "name" and not _is_known_name(text.lower(), own):
+        if kind == "name" and not _is_known_name(text.lower(), own_attributes):
             return f"names the attribute {text}, which jobs do not have"
     return ""
 
 
-def _is_known_name(name: str, own: frozenset[str]) -> bool:
-    if name.startswith(("my.", "target.")) or name in own | _LITERALS | _JOB_ATTRIBUTES:
+def _is_known_name(name: str, own_attributes: frozenset[str]) -> bool:
+    if name.startswith(("my.", "target.")) or name in own_attributes | _LITERALS | _JOB_ATTRIBUTES:
         return True
     return name in {command.replace("_", "") for command in load_known_commands()}
 

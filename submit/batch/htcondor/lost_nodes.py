@@ -55,15 +55,15 @@ def find_disconnections(
             yield Disconnection(host, since_s)
 
 
-def describe_disconnections(found: Iterable[Disconnection], lease_s: int) -> Iterator[str]:
+def describe_disconnections(disconnections: Iterable[Disconnection], lease_s: int) -> Iterator[str]:
     """Describe each lost node in a line.
 
     Args:
-        found: the disconnections.
+        disconnections: the disconnections.
         lease_s: seconds after which HTCondor gives up a job.
     """
     by_host: dict[str, list[Disconnection]] = defaultdict(list)
-    for item in found:
+    for item in disconnections:
         by_host[item.host].append(item)
     for host, items in by_host.items():
         since_s, until_s = min(i.since_s for i in items), max(i.since_s for i in items) + lease_s

@@ -116,9 +116,9 @@ def explain_idle_jobs(connection: PoolConnection, constraint: str) -> list[str]:
     def query(schedd: Any) -> Sequence[Any]:
         with configured_bindings(connection.pool) as htcondor:
             options = htcondor.QueryOpts.IncludeClusterAd
-            wanted = [SUBMISSION_ATTRIBUTE, *_DIAGNOSIS_PROJECTION]
+            projection = [SUBMISSION_ATTRIBUTE, *_DIAGNOSIS_PROJECTION]
             return known_values(
-                schedd.query(f"({constraint}) && JobStatus =!= 2", wanted, opts=options)
+                schedd.query(f"({constraint}) && JobStatus =!= 2", projection, opts=options)
             )
 
     ads = connection.query_schedd(query)
@@ -153,18 +153,18 @@ def _explain_unmatched(
         if ad.get("JobStatus") == IDLE and "ProcId" in ad:
             idle[str(ad[SUBMISSION_ATTRIBUTE])].append(ad)
     slots: Sequence[Any] | None = None
-    for waiting in idle.values():
-        first = waiting[0]
+    for idle_ads in idle.values():
+        first = idle_ads[0]
         if first.get("JobUniverse") == _GRID_UNIVERSE:
             if not first.get("GridJobStatus"):
-                yield f"{_count_jobs(len(waiting))} not accepted yet by {first.get('GridResource')}"
+                yield f"{_count_jobs(len(idle_ads))} not accepted yet by {first.get('GridResource')}"
             continue
         slots = _query_slots(connection) if slots is None else slots
         job = f"ClusterId == {first['ClusterId']} && ProcId == {first['ProcId']}"
         ads_of_job = connection.query_schedd(partial(_query_first_job, constraint=job))
         reason = _unmet_requirement(ads_of_job[0], slots) if ads_of_job else ""
         if reason:
-            yield f"{_count_jobs(len(waiting))} idle: {reason}"
+            yield f"{_count_jobs(len(idle_ads))} idle: {reason}"
 
 
 def _query_first_job(schedd: Any, constraint: str) -> Sequence[Any]:
@@ -179,16 +179,18 @@ def _unmet_requirement(job: Any, slots: Sequence[Any]) -> str:
     if not slots:
         return "the pool has no slots"
     # Clauses about time become true later and do not rule out a slot.
-    wanted = [
+    clauses = [
         part for part in split_conjunction(str(job.lookup("Requirements"))) if "time(" not in part
     ]
-    left = list(slots)
-    for part in wanted:
+    matching_slots = list(slots)
+    for part in clauses:
         job["Requirements"] = classad2.ExprTree(part)
         if not any(slot.matches(job) for slot in slots):
             return f"no slot of {len(slots)} matches {part}"
-        left = [slot for slot in left if slot.matches(job)]
-    return "" if left else f"no slot of {len(slots)} matches all of {' && '.join(wanted)}"
+        matching_slots = [slot for slot in matching_slots if slot.matches(job)]
+    return (
+        "" if matching_slots else f"no slot of {len(slots)} matches all of {' && '.join(clauses)}"
+    )
 
 
 def split_conjunction(expression: str) -> list[str]:

@@ -45,9 +45,9 @@ class ScheddQueue:
                     hint="Nothing of this cluster was submitted. Correct the template or the site.",
                 ) from error
             except _SubmissionInDoubtError as error:
-                found = self.find_cluster(submission)
-                if found is not None:
-                    return submission.record_cluster(found)
+                cluster = self.find_cluster(submission)
+                if cluster is not None:
+                    return submission.record_cluster(cluster)
                 if is_refusal(error):
                     refused = self.connection.unreachable_error(error)
                     raise BatchError(
@@ -86,12 +86,14 @@ class ScheddQueue:
             except htcondor.HTCondorException as error:
                 raise _SubmissionInDoubtError(" ".join(str(error).split())) from error
 
-    def resolve_unconfirmed(self, submission: Submission, *, mine: bool) -> QueuedCluster | None:
+    def resolve_unconfirmed(
+        self, submission: Submission, *, holds_lock: bool
+    ) -> QueuedCluster | None:
         """Find out whether a submission without a recorded cluster is queued.
 
-        ``mine`` if the caller holds the campaign, so that no submitter is alive.
+        ``holds_lock`` if the caller holds the campaign's lock, so that no submitter is alive.
         """
-        abandoned = mine or not is_locked(submission.lock_file)
+        abandoned = holds_lock or not is_locked(submission.lock_file)
         cluster = self.find_cluster(submission)
         if cluster is None or not abandoned:
             return cluster
@@ -117,18 +119,18 @@ class ScheddQueue:
             PoolUnreachableError: HTCondor does not answer.
         """
         constraint = submission.constraint
-        wanted = ["ClusterId", "QDate"]
-        ads = self.query_ads(constraint, wanted, limit=1)
+        projection = ["ClusterId", "QDate"]
+        ads = self.query_ads(constraint, projection, limit=1)
         if not ads:
             ads = self.connection.query_schedd(
-                lambda schedd: schedd.history(constraint, wanted, match=1)
+                lambda schedd: schedd.history(constraint, projection, match=1)
             )
         for ad in ads:
             return QueuedCluster(int(ad["ClusterId"]), int(ad.get("QDate") or time.time()))
         return None
 
     def query_ads(
-        self, constraint: str, wanted: Sequence[str], limit: int = -1
+        self, constraint: str, projection: Sequence[str], limit: int = -1
     ) -> Sequence[ClassAdValues]:
         """Query ads of the queue, including ads of clusters that are not fully materialized."""
 
@@ -136,7 +138,7 @@ class ScheddQueue:
             with configured_bindings(self.connection.pool) as htcondor:
                 options = htcondor.QueryOpts.IncludeClusterAd
                 return known_values(
-                    schedd.query(constraint, list(wanted), limit=limit, opts=options)
+                    schedd.query(constraint, list(projection), limit=limit, opts=options)
                 )
 
         return self.connection.query_schedd(query)

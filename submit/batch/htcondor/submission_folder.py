@@ -279,13 +279,13 @@ class Submission:
             pack_inputs(shared, folder / _PACKED / INPUT_ARCHIVE)
             shutil.copy(Path(__file__).with_name("start.sh"), folder / _PACKED / START_SCRIPT)
         (folder / "jobs").mkdir()
-        own = [name for name in jobs[0].inputs if name not in shared]
+        own_inputs = [name for name in jobs[0].inputs if name not in shared]
         for job in jobs:
             # Plain strings and hard links are fast enough for ten thousand jobs.
-            mine = f"{folder}/jobs/{job.job_id}"
-            os.mkdir(mine)  # noqa: PTH102
-            for name in own:
-                _link_or_copy(job.inputs[name], f"{mine}/{name}")
+            job_folder = f"{folder}/jobs/{job.job_id}"
+            os.mkdir(job_folder)  # noqa: PTH102
+            for name in own_inputs:
+                _link_or_copy(job.inputs[name], f"{job_folder}/{name}")
         (folder / self.description_file.name).write_text(whole, encoding="utf-8")
         index = json.dumps({"jobs": [job.job_id for job in jobs], "text": text})
         (folder / "submission.json").write_text(index, encoding="utf-8")
@@ -315,8 +315,8 @@ def parse_batch_id(batch_id: str, root: Path) -> tuple[Submission, int, int] | N
 
 def find_submissions(root: Path, campaign: str = "*") -> Iterator[Submission]:
     """Yield the submissions of one campaign, or of all, newest first."""
-    found = [path for path in root.glob(f"{campaign}/*/submission.json") if path.is_file()]
-    for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
+    paths = [path for path in root.glob(f"{campaign}/*/submission.json") if path.is_file()]
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
         folder = path.parent
         if not folder.parent.name.startswith("."):
             yield Submission(root, folder.parent.name, folder.name)

@@ -89,7 +89,7 @@ def build_description(
             where=folder,
             hint="Choose another submit_dir for this pool, or another --data-dir.",
         )
-    kept = []
+    statements = []
     for key, statement in _split_statements(text):
         if key in RESERVED_KEYS:
             raise BatchError(
@@ -98,10 +98,10 @@ def build_description(
                 hint="Remove it from the template.",
             )
         if not (spool and key in _MATERIALIZATION_KEYS):
-            kept.append(statement)
+            statements.append(statement)
     return "\n".join(
         [
-            *kept,
+            *statements,
             f"initialdir = {folder}/jobs/$(job_id)",
             # The log of a spooled job is written at the schedd and returned with the output.
             f"log = {EVENT_LOG_NAME}" if spool else f"log = {folder}/{EVENT_LOG_NAME}",
@@ -118,8 +118,8 @@ def build_description(
 
 def parse_previous_attempts(text: str) -> int:
     """Return the number of the last attempt before a template's jobs were requeued; 0 for new ones."""
-    found = _PREVIOUS_ATTEMPTS.search(text)
-    return int(found[1]) if found else 0
+    match = _PREVIOUS_ATTEMPTS.search(text)
+    return int(match[1]) if match else 0
 
 
 def uses_archives(text: str) -> bool:

@@ -47,11 +47,11 @@ class LocalBatch:
         """
         unique = {job.job_id: job for job in jobs}
         with self.spool.locked():
-            known = self.spool.find(unique)
-            new = [job for job_id, job in unique.items() if job_id not in known]
+            queued = self.spool.find(unique)
+            new = [job for job_id, job in unique.items() if job_id not in queued]
             added = self.spool.add(campaign_id, new, self.slots) if new else {}
             self._ensure_runner()
-        return {**known, **added}
+        return {**queued, **added}
 
     def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
         """Return job id -> batch id of queued jobs."""
@@ -130,17 +130,23 @@ class LocalBatch:
         Raises:
             BatchError: nothing was queued.
         """
-        found: dict[str, str] = {}
+        requeued: dict[str, str] = {}
         with self.spool.locked():
             for campaign_id, jobs in self._group_by_campaign(earlier).items():
                 newest = self.spool.find(jobs)
-                known = {jobs[job_id]: new for job_id, new in newest.items() if new != jobs[job_id]}
-                left = {job_id: old for job_id, old in jobs.items() if old not in known}
-                attempts = {job_id: earlier[old] for job_id, old in left.items()}
-                found |= known | self._queue_again(campaign_id, left, attempts, inputs)
-            if found:
+                requeued_before = {
+                    jobs[job_id]: new for job_id, new in newest.items() if new != jobs[job_id]
+                }
+                unqueued = {
+                    job_id: old for job_id, old in jobs.items() if old not in requeued_before
+                }
+                attempts = {job_id: earlier[old] for job_id, old in unqueued.items()}
+                requeued |= requeued_before | self._queue_again(
+                    campaign_id, unqueued, attempts, inputs
+                )
+            if requeued:
                 self._ensure_runner()
-        return found
+        return requeued
 
     def _queue_again(
         self,

@@ -201,7 +201,9 @@ class QueueRunner:
         for batch_id, status in list(self.active.items()):
             if status.state is not JobState.QUEUED:
                 continue
-            bound = min(max(slots, self.together[one]) for one in (*self.running, batch_id))
+            bound = min(
+                max(slots, self.together[started_id]) for started_id in (*self.running, batch_id)
+            )
             taken = sum(running.cpus for running in self.running.values())
             needed = count_cpus(self.folders[batch_id]) if taken < bound else 1
             if (taken and taken + needed > bound) or not has_disk_space(self.spool):
@@ -290,8 +292,8 @@ class QueueRunner:
             attempt = replace(
                 attempt, state=JobState.LOST, reason=f"the worker {_describe_exit_code(code)}"
             )
-            again = len(status.attempts) < MAX_LOCAL_ATTEMPTS
-            state = JobState.QUEUED if again else JobState.LOST
+            is_repeated = len(status.attempts) < MAX_LOCAL_ATTEMPTS
+            state = JobState.QUEUED if is_repeated else JobState.LOST
         return JobStatus(status.batch_id, state, (*status.attempts[:-1], attempt))
 
     def apply_cancel_requests(self) -> None:
@@ -378,8 +380,8 @@ def main(root: str) -> None:
     os.setsid()
     os.chdir(spool.root)
     log = spool.runner_log.open("a", encoding="utf-8")
-    with Path(os.devnull).open("rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
+    with Path(os.devnull).open("rb") as devnull:
+        os.dup2(devnull.fileno(), 0)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
     # Orphans of killed workers become children of this process, in every environment.

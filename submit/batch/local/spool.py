@@ -226,19 +226,19 @@ class Spool:
         """Return a job by its batch id, None if there is none."""
         name, _, number = batch_id.rpartition(".")
         path = self.jobs / name / number
-        known = number.isdigit() and "/" not in name and name and path.is_dir()
-        return SpooledJob(batch_id, path) if known else None
+        exists = number.isdigit() and "/" not in name and name and path.is_dir()
+        return SpooledJob(batch_id, path) if exists else None
 
     def find(self, job_ids: Iterable[str]) -> dict[str, str]:
         """Return job id -> batch id of the jobs in this spool, of a requeued job the last one."""
-        wanted = set(job_ids)
-        found: dict[str, str] = {}
+        requested_ids = set(job_ids)
+        batch_ids: dict[str, str] = {}
         for name in self.cluster_names():
             cluster = self.read_cluster(name)
             for job_id, job in zip(cluster.job_ids, cluster.jobs, strict=True):
-                if job_id in wanted:
-                    found[job_id] = job.batch_id
-        return found
+                if job_id in requested_ids:
+                    batch_ids[job_id] = job.batch_id
+        return batch_ids
 
     def add(
         self,
