@@ -181,7 +181,7 @@ class BisectionRun:
         """Note a probe without any result; it is repeated a few times."""
         self._save(self.state.settle_pending(ProbeRecord(build, MEASURED, campaign, reason="lost")))
         last = self.state.probes[-MAX_LOST_PROBES:]
-        if len(last) == MAX_LOST_PROBES and all(one.reason == "lost" for one in last):
+        if len(last) == MAX_LOST_PROBES and all(probe.reason == "lost" for probe in last):
             raise BatchError(
                 f"{MAX_LOST_PROBES} campaigns in a row returned no results",
                 where=f"bisect {self.state.id}",
@@ -269,13 +269,17 @@ def _check_one_series(plan: Plan) -> None:
     Raises:
         ConfigError: there are several; the message has the values in which they differ.
     """
-    found = _list_series(plan)
-    if len(found) > 1:
-        differing = [key for key in found[0] if len({one.get(key) for one in found}) > 1]
-        words = [", ".join(f"{key}={one.get(key)}" for key in differing) for one in found]
+    all_series = _list_series(plan)
+    if len(all_series) > 1:
+        differing = [
+            key for key in all_series[0] if len({series.get(key) for series in all_series}) > 1
+        ]
+        words = [
+            ", ".join(f"{key}={series.get(key)}" for key in differing) for series in all_series
+        ]
         more = "; …" if len(words) > MAX_SHOWN_SERIES else ""
         raise ConfigError(
-            f"the test measures {len(found)} series of each build: "
+            f"the test measures {len(all_series)} series of each build: "
             f"{'; '.join(words[:MAX_SHOWN_SERIES])}{more}",
             where="bisect",
             hint="Choose one value of each axis with -P, and one site.",
@@ -284,7 +288,7 @@ def _check_one_series(plan: Plan) -> None:
 
 def _list_series(plan: Plan) -> list[dict[str, object]]:
     """List place and variant of each series that a plan measures, without the build."""
-    found: list[dict[str, object]] = []
+    all_series: list[dict[str, object]] = []
     for job, _ in plan.jobs.iterate_kinds():
         place = {
             "site": job.site.name,
@@ -294,6 +298,6 @@ def _list_series(plan: Plan) -> list[dict[str, object]]:
         for execution in job.spec.executions:
             series: dict[str, object] = {**place, **execution.variant}
             series.pop(AXIS, None)
-            if execution.kind == TIMED and series not in found:
-                found.append(series)
-    return found
+            if execution.kind == TIMED and series not in all_series:
+                all_series.append(series)
+    return all_series

@@ -59,7 +59,7 @@ class BisectionQuestion:
         return cls(
             **{
                 **document,
-                "builds": tuple(ListedBuild(**one) for one in document["builds"]),
+                "builds": tuple(ListedBuild(**build) for build in document["builds"]),
                 "source": CommitSource(**source) if source else None,
                 "axes": {axis: tuple(values) for axis, values in document["axes"].items()},
                 "sites": tuple(document["sites"]),
@@ -122,7 +122,7 @@ class BisectionState:
 
     def settle_pending(self, probe: ProbeRecord | None) -> BisectionState:
         """Return the state with the running probe replaced; None removes it."""
-        settled = tuple(one for one in self.probes if one.state != RUNNING)
+        settled = tuple(recorded for recorded in self.probes if recorded.state != RUNNING)
         return replace(self, probes=settled if probe is None else (*settled, probe))
 
     def make_search(self) -> StepSearch | CounterSearch:
@@ -149,7 +149,7 @@ class BisectionState:
         )
 
 
-def load_state(settings: Settings, wanted: str) -> BisectionState:
+def load_state(settings: Settings, id_start: str) -> BisectionState:
     """Load a search by the start of its id; ``last`` is the newest unfinished one.
 
     Raises:
@@ -157,27 +157,27 @@ def load_state(settings: Settings, wanted: str) -> BisectionState:
         ConfigError: no search, or several, have this id.
     """
     states = list(_iterate_states(settings.bisections_dir))
-    if wanted == "last":
+    if id_start == "last":
         unfinished = [state for state in states if not state.is_finished]
         if not unfinished:
             raise NothingToDoError("no search is unfinished", where="bisect --resume")
         return max(unfinished, key=lambda state: state.started_us)
-    found = [state for state in states if state.id.startswith(wanted)]
-    if len(found) != 1:
-        known = ", ".join(state.id for state in states) or "none"
+    matching = [state for state in states if state.id.startswith(id_start)]
+    if len(matching) != 1:
+        ids = ", ".join(state.id for state in states) or "none"
         raise ConfigError(
-            f"{len(found)} searches have an id that begins with {wanted!r}",
+            f"{len(matching)} searches have an id that begins with {id_start!r}",
             where="bisect --resume",
-            hint=f"Searches: {known}.",
+            hint=f"Searches: {ids}.",
         )
-    return found[0]
+    return matching[0]
 
 
 def _iterate_states(folder: Path) -> Iterator[BisectionState]:
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
         if document.pop("format") == FORMAT:
-            probes = tuple(_parse_probe(one) for one in document.pop("probes"))
+            probes = tuple(_parse_probe(probe) for probe in document.pop("probes"))
             question = BisectionQuestion.from_document(document.pop("question"))
             yield BisectionState(question=question, probes=probes, **document)
 

@@ -92,7 +92,7 @@ def check_builds(builds: Sequence[ListedBuild], software_dir: Path) -> None:
 
 def _list_package_releases(good: str, bad: str, requirements: str) -> list[ListedBuild]:
     """List the releases of a package that its index has; further requirements hold for each."""
-    name, *others = requirements.split()
+    name, *other_requirements = requirements.split()
     command = [sys.executable, "-m", "pip", "index", "versions", name]
     try:
         done = subprocess.run(
@@ -110,7 +110,7 @@ def _list_package_releases(good: str, bad: str, requirements: str) -> list[Liste
         )
     versions = sorted((part.strip() for part in match[1].split(",")), key=natural_sort_key)
     builds = [
-        ListedBuild(" ".join([f"{_PACKAGE_PREFIX}{name}=={version}", *others]), version)
+        ListedBuild(" ".join([f"{_PACKAGE_PREFIX}{name}=={version}", *other_requirements]), version)
         for version in versions
     ]
     return _select_range(builds, good, bad, f"--over {_PACKAGE_PREFIX}{name}")
@@ -145,9 +145,9 @@ def _select_range(
             hint="Builds are listed from the oldest to the newest. If a newer build is the good one, "
             "exchange GOOD and BAD: a search finds improvements, too.",
         )
-    found = list(builds[first : last + 1])
-    _check_count(found, where)
-    return found
+    selected = list(builds[first : last + 1])
+    _check_count(selected, where)
+    return selected
 
 
 def _find_build(builds: Sequence[ListedBuild], name: str, where: str) -> int:

@@ -47,11 +47,11 @@ def find_metric(name: str, definition: TestDefinition) -> HeadlineMetric:
         ConfigError: there is none, or it is not a number.
     """
     if name in definition.metrics:
-        own = definition.metrics[name]
-        return HeadlineMetric(name, own.unit, own.better or "lower")
-    known = METRICS_BY_NAME.get(name)
-    if known is not None and known.type in ("int", "float"):
-        return HeadlineMetric(name, known.unit, known.better or "lower")
+        declared = definition.metrics[name]
+        return HeadlineMetric(name, declared.unit, declared.better or "lower")
+    catalogued = METRICS_BY_NAME.get(name)
+    if catalogued is not None and catalogued.type in ("int", "float"):
+        return HeadlineMetric(name, catalogued.unit, catalogued.better or "lower")
     try:
         return find_headline_metric(name, {}, is_load=definition.load is not None)
     except (KeyError, ValueError) as error:
@@ -66,8 +66,8 @@ def find_metric(name: str, definition: TestDefinition) -> HeadlineMetric:
 
 def is_exact_counter(name: str, definition: TestDefinition) -> bool:
     """Return whether one job decides: the test declares the metric exact, or the catalogue does."""
-    own = definition.metrics.get(name)
-    return own.exact if own else name in COUNTER_NAMES
+    declared = definition.metrics.get(name)
+    return declared.exact if declared else name in COUNTER_NAMES
 
 
 def read_probe(
@@ -79,22 +79,22 @@ def read_probe(
         ConfigError: the campaign has several series, or an exact counter varies.
     """
     samples = _load_samples(store, campaign_id, metric)
-    found = split_sides(samples, AXIS, good, build)
-    if len(found) > 1:
-        labels = ", ".join(f"{one.label} at {one.site}" for one in found)
+    series = split_sides(samples, AXIS, good, build)
+    if len(series) > 1:
+        labels = ", ".join(f"{sides.label} at {sides.site}" for sides in series)
         raise ConfigError(
-            f"the test measures {len(found)} series of each build: {labels}",
+            f"the test measures {len(series)} series of each build: {labels}",
             where="bisect",
             hint="Choose one value of each axis with -P, and one site.",
         )
-    if not found or not found[0].b:
+    if not series or not series[0].b:
         return BuildProbeResult(failure="none of its executions returned a result", was_run=False)
     if exact:
-        return _read_counter(found[0], metric)
-    effect = measure_effect(found[0], metric, AXIS, collect_checksums(samples))
+        return _read_counter(series[0], metric)
+    effect = measure_effect(series[0], metric, AXIS, collect_checksums(samples))
     if effect.pairs:
         return BuildProbeResult(effects=tuple(pair.d for pair in effect.pairs))
-    return BuildProbeResult(failure=effect.why, good_failed=not _select_usable(found[0].a, metric))
+    return BuildProbeResult(failure=effect.why, good_failed=not _select_usable(series[0].a, metric))
 
 
 def _load_samples(store: Store, campaign_id: str, metric: HeadlineMetric) -> list[Sample]:
@@ -104,9 +104,9 @@ def _load_samples(store: Store, campaign_id: str, metric: HeadlineMetric) -> lis
     if not metric.figure and metric.name not in METRICS_BY_NAME:
         by_id = {row["measurement_id"]: row for row in rows}
         with store.snapshot() as snapshot:
-            for one in snapshot.extras(selection):
-                if one.name == metric.name:
-                    by_id[one.measurement_id][metric.name] = one.value
+            for extra in snapshot.extras(selection):
+                if extra.name == metric.name:
+                    by_id[extra.measurement_id][metric.name] = extra.value
     return [Sample.from_row({**row, "headline": (metric,)}) for row in rows]
 
 

@@ -98,15 +98,15 @@ class _CallgrindParser:
             self._skips_cost = True
 
 
-def _resolve_name(known: dict[str, str], text: str) -> str:
+def _resolve_name(names: dict[str, str], text: str) -> str:
     """Resolve ``(number) name``, which defines a name, or ``(number)``, which refers to it."""
     match = _NAME.fullmatch(text)
     if match is None:
         return text
     number, name = match.groups()
     if name is not None:
-        known[number] = name
-    return known.get(number, "?")
+        names[number] = name
+    return names.get(number, "?")
 
 
 def _drop_address(function: str) -> str:

@@ -141,8 +141,8 @@ def _build_command(
     folders = {"work": str(folder), "payload": str(payload), "input": inputs}
     try:
         setup = providers.setup_software(spec.software, base, kit, folders)
-        own = job.payload_of(spec)
-        command = setup.build_command(own.kind, str(payload / own.entry))
+        payload_spec = job.payload_of(spec)
+        command = setup.build_command(payload_spec.kind, str(payload / payload_spec.entry))
     except ExecutionError as error:
         raise CountingError(str(error), where=where) from error
     fixed = {
@@ -157,22 +157,22 @@ def _find_limit(job: JobSpec, spec: ExecutionSpec) -> str:
     """Name the part of a test that is not counted; '' if all can be."""
     if spec.software.provider == "wrap":
         return "a ROOT behind 'wrap:'"
-    own = job.payload_of(spec)
-    if own.kind == "executable":
+    payload_spec = job.payload_of(spec)
+    if payload_spec.kind == "executable":
         return "an executable"
-    return "a test that builds its own libraries" if own.build else ""
+    return "a test that builds its own libraries" if payload_spec.build else ""
 
 
 def _write_payload_job(
     job: JobSpec, spec: ExecutionSpec, folder: Path, valgrind: Valgrind, events: int
 ) -> None:
-    own = job.payload_of(spec)
+    payload_spec = job.payload_of(spec)
     document = {
         "format": PAYLOAD_JOB_FORMAT,
         "execution": {**asdict(spec), "passes": PASSES},
-        "settings": dict(own.settings),
-        "libraries": list(own.libraries),
-        "imports": list(own.imports),
+        "settings": dict(payload_spec.settings),
+        "libraries": list(payload_spec.libraries),
+        "imports": list(payload_spec.imports),
         "counting": {"header": valgrind.header, "events": events},
     }
     (folder / "job.json").write_text(json.dumps(document), encoding="utf-8")

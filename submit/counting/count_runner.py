@@ -89,21 +89,21 @@ def count_plan(
 
 def _list_variants(plan: Plan) -> Mapping[str, tuple[JobSpec, ExecutionSpec]]:
     """List an execution of each variant and commit."""
-    found: dict[str, tuple[JobSpec, ExecutionSpec]] = {}
+    executions: dict[str, tuple[JobSpec, ExecutionSpec]] = {}
     for job, _ in plan.jobs.iterate_kinds():
         for spec in job.spec.executions:
             if spec.kind == "timed":
                 key = f"{spec.identity['variant']} {spec.variant.get(COMMIT_AXIS, '')}"
-                found.setdefault(key, (job.spec, spec))
-    return found
+                executions.setdefault(key, (job.spec, spec))
+    return executions
 
 
 def _follow(runs: Mapping[Future[CountedRead], str], bars: ProgressFactory) -> None:
-    waiting = set(runs)
+    pending = set(runs)
     with bars("Counting", len(runs)) as step:
-        while waiting:
-            _, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            step(len(runs) - len(waiting))
+        while pending:
+            _, pending = wait(pending, return_when=FIRST_COMPLETED)
+            step(len(runs) - len(pending))
 
 
 def _collect(runs: Mapping[Future[CountedRead], str]) -> CountResult:
@@ -117,7 +117,7 @@ def _collect(runs: Mapping[Future[CountedRead], str]) -> CountResult:
             problems[variant] = str(error)
         else:
             raise error
-    counted = [RepeatedCount(tuple(some)) for v, some in reads.items() if v not in problems]
+    counted = [RepeatedCount(tuple(repeats)) for v, repeats in reads.items() if v not in problems]
     return CountResult(tuple(counted), tuple(problems.values()))
 
 

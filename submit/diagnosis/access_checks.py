@@ -64,15 +64,15 @@ def check_rucio(settings: Settings) -> Iterator[Diagnosis]:
 
 def check_credentials(settings: Settings, environment: Mapping[str, str]) -> Iterator[Diagnosis]:
     """Check the credentials of the environment, and those that sites name."""
-    found = False
+    has_credentials = False
     for probe in probe_credentials(load_sites(settings).values(), environment):
-        found = True
+        has_credentials = True
         part = probe.check if probe.site == USER else f"{probe.site} {probe.check}"
         state = _PROBE_STATES[probe.result]
         if state is DiagnosisState.OK and probe.remedy:
             state = DiagnosisState.WARNING
         yield Diagnosis(part, state, probe.finding, probe.remedy)
-    if not found:
+    if not has_credentials:
         remedy = f"Doors that need one: set {' or '.join(CREDENTIAL_NAMES)}."
         finding = "no x509 proxy and no token"
         yield Diagnosis("credentials", DiagnosisState.NOT_CONFIGURED, finding, remedy)
@@ -89,7 +89,9 @@ def check_authorities(environment: Mapping[str, str]) -> Iterator[Diagnosis]:
         return
     now = time.time()
     expired = sum(
-        ssl.cert_time_to_seconds(str(one["notAfter"])) < now for one in loaded if "notAfter" in one
+        ssl.cert_time_to_seconds(str(certificate["notAfter"])) < now
+        for certificate in loaded
+        if "notAfter" in certificate
     )
     in_folder = len(list(folder.glob("*.[0-9]"))) if folder.is_dir() else 0
     finding = f"{len(loaded)} in bundles, {in_folder} in {folder}"

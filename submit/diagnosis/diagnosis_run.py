@@ -55,14 +55,14 @@ class _RunningCheck:
 
     def __init__(self, check: InstallationCheck) -> None:
         self.check = check
-        self._found: list[Diagnosis] = []
+        self._findings: list[Diagnosis] = []
         self._thread = threading.Thread(target=self._examine, daemon=True)
         self._thread.start()
 
     def _examine(self) -> None:
         try:
-            for one in self.check.examine():
-                self._found.append(one)
+            for diagnosis in self.check.examine():
+                self._findings.append(diagnosis)
         except TreehammerError as error:
             where = f"{error.where}: " if error.where else ""
             self._report_failure(f"{where}{error.message}", error.hint)
@@ -70,21 +70,21 @@ class _RunningCheck:
             self._report_failure(f"{type(error).__name__}: {error}", "")
 
     def _report_failure(self, finding: str, remedy: str) -> None:
-        self._found.append(Diagnosis(self.check.name, DiagnosisState.FAILED, finding, remedy))
+        self._findings.append(Diagnosis(self.check.name, DiagnosisState.FAILED, finding, remedy))
 
     def wait(self, deadline_s: float) -> list[Diagnosis]:
         """Wait until a time of the monotonic clock; return the findings by then."""
         self._thread.join(max(deadline_s - time.monotonic(), 0))
-        found = list(self._found)
+        findings = list(self._findings)
         if self._thread.is_alive():
             check = self.check
             finding = f"no answer within {format_duration(check.limit_s)}"
-            found.append(Diagnosis(check.name, check.late_state, finding, check.remedy))
-        return found
+            findings.append(Diagnosis(check.name, check.late_state, finding, check.remedy))
+        return findings
 
 
 def diagnose(checks: Sequence[InstallationCheck]) -> Iterator[Diagnosis]:
     """Run all checks at once and yield their findings in order."""
     begin = time.monotonic()
-    for one in [_RunningCheck(check) for check in checks]:
-        yield from one.wait(begin + one.check.limit_s)
+    for running in [_RunningCheck(check) for check in checks]:
+        yield from running.wait(begin + running.check.limit_s)

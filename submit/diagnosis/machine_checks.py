@@ -34,11 +34,11 @@ def check_folders(settings: Settings) -> Iterator[Diagnosis]:
 
 def check_folder(part: str, folder: Path) -> Diagnosis:
     """Check one folder, or the existing one in which it would be made."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         remedy = "Choose a folder of your own with --cache-dir, --data-dir or --database."
-        return Diagnosis(part, DiagnosisState.FAILED, f"{there} cannot be written", remedy)
-    free = shutil.disk_usage(there).free
+        return Diagnosis(part, DiagnosisState.FAILED, f"{existing} cannot be written", remedy)
+    free = shutil.disk_usage(existing).free
     finding = f"{free / 1e9:.1f} GB free in {folder}"
     if free >= LOW_BYTES:
         return Diagnosis(part, DiagnosisState.OK, finding)

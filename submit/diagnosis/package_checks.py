@@ -40,7 +40,11 @@ def check_packages() -> Iterator[Diagnosis]:
 
 
 def _check_group(extra: str, requirements: list[Requirement]) -> Diagnosis:
-    versions = {one.name: _find_version(one.name) for one in requirements if one.name != PACKAGE}
+    versions = {
+        requirement.name: _find_version(requirement.name)
+        for requirement in requirements
+        if requirement.name != PACKAGE
+    }
     old = list(_list_old(requirements, versions))
     state, finding = DiagnosisState.FAILED, f"too old: {', '.join(old)}"
     if not old:
@@ -68,10 +72,10 @@ def _judge_presence(
 def _list_old(
     requirements: Iterable[Requirement], versions: Mapping[str, str | None]
 ) -> Iterator[str]:
-    for one in requirements:
-        version = versions.get(one.name)
-        if version and not one.specifier.contains(version, prereleases=True):
-            yield f"{one.name} {version} instead of {one.specifier}"
+    for requirement in requirements:
+        version = versions.get(requirement.name)
+        if version and not requirement.specifier.contains(version, prereleases=True):
+            yield f"{requirement.name} {version} instead of {requirement.specifier}"
 
 
 def _find_version(name: str) -> str | None:
