@@ -137,7 +137,7 @@ def plan_request(
         name=request.name,
         site_software=site_software,
         options=request.options,
-        others={one.name: one for one in manifests[1:]},
+        other_manifests={manifest.name: manifest for manifest in manifests[1:]},
         placement=placement,
         watches=watches,
         campaign_id=request.campaign_id,
@@ -251,7 +251,9 @@ def _prepare_releases(
         providers.find_missing_release(release, settings.software_dir)
         for release in releases.values()
     )
-    return located, [f"{one} is not installed yet; submit fetches it." for one in missing if one]
+    return located, [
+        f"{release} is not installed yet; submit fetches it." for release in missing if release
+    ]
 
 
 def estimate_plan_costs(plan: Plan, settings: Settings) -> list[SiteCost]:

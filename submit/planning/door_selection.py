@@ -59,10 +59,10 @@ def select_doors(
 
 def _missing_door_notes(definition: TestDefinition, site: Site) -> Iterator[str]:
     if DOOR_AXIS in definition.axes:
-        known = ", ".join(door.name for door in site.doors)
+        door_names = ", ".join(door.name for door in site.doors)
         for name in definition.axis_values(DOOR_AXIS):
             if not site.find_door(name):
-                yield f"Site {site.name} has no door {name!r} (known: {known})."
+                yield f"Site {site.name} has no door {name!r} (known: {door_names})."
 
 
 def _select_site_doors(
@@ -193,17 +193,17 @@ def _drop_lone_doors(jobs: JobSequence) -> tuple[JobSequence, list[str]]:
     """Drop bundled doors that are alone at their site, with a note for each."""
     if not jobs.planner.pinned.definition.bundles_doors:
         return jobs, []
-    kept: list[DoorAccess] = []
+    comparable: list[DoorAccess] = []
     notes = []
     for accesses in jobs.shared_accesses:
         if any(len(group.variants) > 1 for group in jobs.groups_at(*accesses)):
-            kept += accesses
+            comparable += accesses
         else:
             notes.append(
                 f"Site {accesses[0].storage.name} is skipped: door {accesses[0].door.name} has no "
                 "other one to be compared with."
             )
-    return jobs.read_through(kept), notes
+    return jobs.read_through(comparable), notes
 
 
 def _missing_replica_notes(

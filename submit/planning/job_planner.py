@@ -102,9 +102,12 @@ class PlannedJob:
         before = self.spec.payload.before
         # The last command restores the settings.
         wait_s += (count + 1) * before.timeout_s if before else 0.0
-        own = self.spec.payload
-        build = own.build
-        builds = {(one.software, (one.payload or own).folder) for one in self.spec.executions}
+        payload = self.spec.payload
+        build = payload.build
+        builds = {
+            (execution.software, (execution.payload or payload).folder)
+            for execution in self.spec.executions
+        }
         wait_s += len(builds) * build.timeout_s if build else 0.0
         return count * (limit + WALL_LIMIT_OVERHEAD_S) + wait_s if limit else 0.0
 
@@ -135,7 +138,7 @@ class JobPlanner:
     """Creates the jobs of a plan from its shared properties.
 
     ``software`` maps values of the ``root`` axis to requests; ``site_software`` overrides it by site
-    and value.  ``others`` holds, by name, further datasets of the test: its axis and its twins.
+    and value.  ``other_manifests`` holds, by name, further datasets of the test: its axis and its twins.
     ``placement`` locates files at doors that do not hold them at ``prefix/DATASET/FILE``.
     ``is_sequential`` says that the campaign ends when it is decided: its jobs then hold two launches
     each, of which every fourth is a control.
@@ -147,17 +150,17 @@ class JobPlanner:
     campaign_id: str
     campaign_name: str
     site_software: Mapping[tuple[str, str], SoftwareRequest] = field(default_factory=dict)
-    others: Mapping[str, Manifest] = field(default_factory=dict)
+    other_manifests: Mapping[str, Manifest] = field(default_factory=dict)
     placement: RucioPlacement = NO_RUCIO_PLACEMENT
     is_sequential: bool = False
 
     def manifest_for(self, variant: Variant) -> Manifest | None:
         """Return the manifest of the dataset that a variant reads."""
-        return self.others.get(self.pinned.definition.dataset_for(variant), self.manifest)
+        return self.other_manifests.get(self.pinned.definition.dataset_for(variant), self.manifest)
 
     def _content_for(self, variant: Variant) -> Manifest | None:
         """Return the manifest whose content a variant reads: formats share that of the first one."""
-        return self.others.get(variant.dataset, self.manifest)
+        return self.other_manifests.get(variant.dataset, self.manifest)
 
     def plan_timed_job(
         self,
@@ -460,17 +463,19 @@ def _checksum_variants(definition: TestDefinition) -> Iterator[Variant]:
 
     Other known axes take their default value, a test's own axes their first value.
     """
-    own = {
+    own_values = {
         name: values[0]
         for name, values in definition.axes.items()
         if name not in CATALOGUE_AXES and values
     }
-    plain = {name: axis.default[0] for name, axis in axes.AXES_BY_NAME.items() if name != "door"}
+    defaults = {name: axis.default[0] for name, axis in axes.AXES_BY_NAME.items() if name != "door"}
     formats = _list_choices(FORMAT_AXIS, definition.axes.get(FORMAT_AXIS, ()))
     names = definition.dataset_names if DATASET_AXIS in definition.axes else ()
     datasets = _list_choices(DATASET_AXIS, names)
     for dataset, release, format_ in product(datasets, definition.axis_values("root"), formats):
-        yield Variant(tuple((plain | {"root": release} | own | format_ | dataset).items()))
+        yield Variant(
+            tuple((defaults | {"root": release} | own_values | format_ | dataset).items())
+        )
 
 
 def _list_choices(axis: str, values: Iterable[Scalar]) -> Sequence[dict[str, Scalar]]:

@@ -103,8 +103,8 @@ class JobSequence(Sequence[PlannedJob]):
             group
             for group in groups
             if all(
-                (*keys.get(one.door, accesses[0].key), dataset_for(one)) not in lacking
-                for one in group.variants
+                (*keys.get(variant.door, accesses[0].key), dataset_for(variant)) not in lacking
+                for variant in group.variants
             )
         )
 
@@ -193,7 +193,10 @@ class JobSequence(Sequence[PlannedJob]):
             return 0
 
         def count(accesses: Iterable[DoorAccess]) -> int:
-            return sum(one.site.name == site.name and one.door_label in doors for one in accesses)
+            return sum(
+                door_access.site.name == site.name and door_access.door_label in doors
+                for door_access in accesses
+            )
 
         return max(
             self._definition.repeats * count(access for access, _ in members)

@@ -140,7 +140,7 @@ def make_plan(
     name: str = "",
     site_software: Mapping[tuple[str, str], SoftwareRequest] = MappingProxyType({}),
     options: SubmissionOptions = DEFAULT_OPTIONS,
-    others: Mapping[str, Manifest] = MappingProxyType({}),
+    other_manifests: Mapping[str, Manifest] = MappingProxyType({}),
     placement: RucioPlacement = NO_RUCIO_PLACEMENT,
     watches: Sequence[ServerWatch] = (),
     campaign_id: str = "",
@@ -157,7 +157,7 @@ def make_plan(
         name: display name; by default made of test, commit and time.
         site_software: (site, value of the ``root`` axis) -> the site's own software request.
         options: options of the submission.
-        others: name -> manifest of the further datasets of its axis, or in other formats.
+        other_manifests: name -> manifest of the further datasets of its axis, or in other formats.
         placement: files of the dataset at doors with an RSE.
         watches: tests that watch the servers during the load.
         campaign_id: identity fixed by an earlier plan of the same campaign; '' to derive it.
@@ -172,7 +172,7 @@ def make_plan(
     campaign_id = campaign_id or identity[:16]
     name = name or _default_display_name(pinned, created_us)
     planner = JobPlanner(
-        pinned, manifest, software, campaign_id, name, site_software, others, placement
+        pinned, manifest, software, campaign_id, name, site_software, other_manifests, placement
     )
     pairs = pair_sites(sites.storage, sites.runners)
     jobs, notes = select_jobs(
@@ -210,7 +210,7 @@ def _canonical_request(
         "sites": [site.name for site in sites.storage],
         **({"from": [site.name for site in sites.runners]} if sites.runners else {}),
         **sites.describe(),
-        **({"watch": [one.describe() for one in watches]} if watches else {}),
+        **({"watch": [watch.describe() for watch in watches]} if watches else {}),
         "templates": {
             site.name: template_engine.fingerprint_template(site)
             for site in sites.runners or sites.storage

@@ -38,7 +38,7 @@ def find_proving_campaign(store: Store, plan: Plan) -> str:
     planned = [
         execution for job in plan.jobs if job.kind == CHECKSUM for execution in job.spec.executions
     ]
-    if not planned or any(one.software.provider not in _FIXED_PROVIDERS for one in planned):
+    if not planned or any(check.software.provider not in _FIXED_PROVIDERS for check in planned):
         return ""
     needed = {_slot_of_execution(execution) for execution in planned}
     newest = [campaign.id for campaign in store.campaigns()[:MAX_CAMPAIGNS]]

@@ -131,16 +131,16 @@ def plan_watch_job(
     # The same executions in the same order as those of the jobs that load.
     loading = planner.plan_timed_job(access, group, 1, position)
     access = replace(access, site=server)
-    own = JobPlanner(watch.pinned, None, {}, planner.campaign_id, planner.campaign_name)
+    watch_planner = JobPlanner(watch.pinned, None, {}, planner.campaign_id, planner.campaign_name)
     job_id = hash_values(planner.campaign_id, *access.key, watch.folder, group.key)[:24]
-    values = own.campaign_values | {
+    values = watch_planner.campaign_values | {
         "job_id": job_id,
         "site": server.name,
         "dataset": None,
         "dataset_hash": None,
         "content_hash": None,
     }
-    payload: PayloadSpec = replace(own.payload_spec, folder=watch.folder)
+    payload: PayloadSpec = replace(watch_planner.payload_spec, folder=watch.folder)
     executions = tuple(
         _watch_execution(execution, watch, access, values) for execution in loading.spec.executions
     )

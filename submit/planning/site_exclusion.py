@@ -113,11 +113,11 @@ def refuse_empty_selection(selection: SiteSelection) -> None:
         )
 
 
-def _check_included(include: Collection[str], known: Collection[str]) -> None:
+def _check_included(include: Collection[str], site_names: Collection[str]) -> None:
     for name in include:
-        if name != EVERY_SITE and name not in known:
+        if name != EVERY_SITE and name not in site_names:
             raise ConfigError(
                 f"the request has no site {name!r}",
                 where=INCLUDE_OPTION,
-                hint=f"{suggest_word(name, known)}It has: {', '.join(sorted(known))}.",
+                hint=f"{suggest_word(name, site_names)}It has: {', '.join(sorted(site_names))}.",
             )

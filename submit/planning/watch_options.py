@@ -16,9 +16,9 @@ _PREFIX = "watch."
 
 def split_overrides(overrides: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Split ``-S`` into the test's own and the settings of tests that watch servers."""
-    own = {key: value for key, value in overrides.items() if not key.startswith(_PREFIX)}
+    test_overrides = {key: value for key, value in overrides.items() if not key.startswith(_PREFIX)}
     watch = {key: value for key, value in overrides.items() if key.startswith(_PREFIX)}
-    return own, {key.removeprefix(_PREFIX): value for key, value in watch.items()}
+    return test_overrides, {key.removeprefix(_PREFIX): value for key, value in watch.items()}
 
 
 def load_watches(
@@ -45,10 +45,12 @@ def load_watches(
     watches = []
     unused = set(settings)
     for spec in specs:
-        known = load_pinned_test(spec, {}, {}, config).definition.settings
-        own = {key: value for key, value in settings.items() if key.partition(".")[0] in known}
-        unused -= set(own)
-        overrides = {f"settings.{key}": value for key, value in own.items()}
+        test_settings = load_pinned_test(spec, {}, {}, config).definition.settings
+        applicable = {
+            key: value for key, value in settings.items() if key.partition(".")[0] in test_settings
+        }
+        unused -= set(applicable)
+        overrides = {f"settings.{key}": value for key, value in applicable.items()}
         watches.append(make_watch(load_pinned_test(spec, {}, overrides, config), sites, loading))
     if unused:
         raise ConfigError(

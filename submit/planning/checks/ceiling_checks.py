@@ -33,7 +33,11 @@ def list_ceiling_violations(plan: Plan, costs: Sequence[SiteCost]) -> list[str]:
         *(line for site in plan.sites for line in _start_violations(plan, site)),
         *_local_cpu_violations(plan),
         *(line for site in plan.sites for line in _job_violations(site, costs)),
-        *(line for one in _measure_traffic(plan, costs) for line in _traffic_violations(plan, one)),
+        *(
+            line
+            for traffic in _measure_traffic(plan, costs)
+            for line in _traffic_violations(plan, traffic)
+        ),
     ]
 
 

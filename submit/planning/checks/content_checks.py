@@ -48,11 +48,13 @@ class DatasetContents:
         spec = _find_generated_spec(manifest)
         smallest_file = min(file.size for file in manifest.files)
         if spec and manifest.tree == spec.tree:
-            known = cls.from_spec(spec)
+            shipped = cls.from_spec(spec)
             is_ttree = manifest.files[0].layout.format == TTREE
             # Fields of an RNTuple differ from the branches, as it has no counters.
-            branches = known.branches if is_ttree else ()
-            return cls(manifest.name, spec.tree, known.trees, branches, smallest_file=smallest_file)
+            branches = shipped.branches if is_ttree else ()
+            return cls(
+                manifest.name, spec.tree, shipped.trees, branches, smallest_file=smallest_file
+            )
         return cls(
             manifest.name,
             manifest.tree,
@@ -112,17 +114,17 @@ def check_contents(
     if DATASET_AXIS in definition.bundle:
         _check_bundled(definition, manifests)
     for manifest in manifests:
-        for one in find_content_problems(
+        for problem in find_content_problems(
             definition, DatasetContents.from_manifest(manifest), folder
         ):
-            where = f"{definition.name}: {one.key}"
-            raise DefinitionError(one.message, where=where, hint=one.hint)
+            where = f"{definition.name}: {problem.key}"
+            raise DefinitionError(problem.message, where=where, hint=problem.hint)
 
 
 def _check_bundled(definition: TestDefinition, manifests: Sequence[Manifest]) -> None:
     for other in manifests[1:]:
         first, second = (
-            [file.layout.entries for file in one.files] for one in (manifests[0], other)
+            [file.layout.entries for file in manifest.files] for manifest in (manifests[0], other)
         )
         if first != second:
             raise DefinitionError(
@@ -168,8 +170,8 @@ def _find_size_problems(
     if definition.load is None or size is None:
         return
     doors = definition.axes.get("door", ("",))
-    variants = [one for door in doors for one in expand_variants(definition, str(door))]
-    points = [{**definition.settings, **dict(one.values)} for one in variants]
+    variants = [variant for door in doors for variant in expand_variants(definition, str(door))]
+    points = [{**definition.settings, **dict(variant.values)} for variant in variants]
     for key, measure_read in _BLOCKS.items():
         most = max(map(measure_read, points), default=0)
         if most > size:

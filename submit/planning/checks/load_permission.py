@@ -208,10 +208,10 @@ def compute_demand(definition: TestDefinition, variant: Variant) -> dict[str, Lo
         definition: test, whose ``[settings]`` stand for axes that it lacks.
         variant: values of the axes.
     """
-    given = {**definition.settings, **dict(variant.values)}
+    values = {**definition.settings, **dict(variant.values)}
 
     def read(name: str) -> float:
-        value = given.get(name, 0)
+        value = values.get(name, 0)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         return float(value) if is_number else 0.0
 

@@ -35,11 +35,13 @@ def check_setting_permission(plan: Plan, local_slots: int) -> None:
 
 
 def _list_missing_permissions(plan: Plan, settings: list[str]) -> Iterator[str]:
-    doors = {(one.storage.name, one.door.name): one.door for one in plan.jobs.accesses}
+    doors = {(access.storage.name, access.door.name): access.door for access in plan.jobs.accesses}
     for (site, name), door in doors.items():
-        missing = [one for one in settings if one not in door.settings]
+        missing = [setting for setting in settings if setting not in door.settings]
         if site != LOCAL_BATCH and missing:
-            permitted = ", ".join(f'"{one}"' for one in dict.fromkeys((*door.settings, *missing)))
+            permitted = ", ".join(
+                f'"{setting}"' for setting in dict.fromkeys((*door.settings, *missing))
+            )
             yield (
                 f"Door {name} of site {site} does not permit changing {', '.join(missing)}. With the "
                 f"site's consent add settings = [{permitted}] to this door in the sites file."

@@ -185,7 +185,7 @@ def test_formats_have_separate_datasets_and_checksums(tmp_path: Path) -> None:
         make_manifest(),
         make_software_requests(pinned),
         created_us=CREATED_US,
-        others={twin.name: twin},
+        other_manifests={twin.name: twin},
     )
     executions = [execution for job in plan.jobs for execution in job.spec.executions]
     assert {
@@ -218,7 +218,7 @@ def plan_two_datasets(folder: Path, placement: RucioPlacement = NO_RUCIO_PLACEME
         manifest,
         make_software_requests(pinned),
         created_us=CREATED_US,
-        others={"other": other},
+        other_manifests={"other": other},
         placement=placement,
     )
 
