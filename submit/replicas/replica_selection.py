@@ -98,8 +98,8 @@ def select_rses(expression: str, settings: Settings, rucio: RucioClient) -> tupl
         selected += map(rucio.fetch_rse, names) if names else _select_site_rses(item.name, rucio)
     on_disk = {rse.name: rse for rse in selected if _is_disk_rse(rse)}
     if not on_disk:
-        others = ", ".join(f"{rse.name} ({rse.kind})" for rse in selected)
-        raise ConfigError(f"no storage on disk: {others}", where=f"--sites {expression}")
+        rejected = ", ".join(f"{rse.name} ({rse.kind})" for rse in selected)
+        raise ConfigError(f"no storage on disk: {rejected}", where=f"--sites {expression}")
     return tuple(on_disk.values())
 
 

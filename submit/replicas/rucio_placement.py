@@ -86,13 +86,13 @@ class PlacementFinder:
                 hint="Datasets are immutable: place the local one under another name, or use another "
                 "--cache-dir.",
             )
-        known = {
+        replicas = {
             (protocol, domain): self._replicas_by_file(protocol, domain)
             for protocol in dict.fromkeys(access.door.protocol for access in accesses)
             for domain in (LAN, WAN)
         }
         with ThreadPoolExecutor(MAX_PARALLEL_DOORS) as executor:
-            results = [*executor.map(self._files_at_door, accesses, repeat(known))]
+            results = [*executor.map(self._files_at_door, accesses, repeat(replicas))]
         files: dict[tuple[str, str, str], tuple[InputFile, ...]] = {}
         lacking: dict[tuple[str, str, str], str] = {}
         for access, (door_files, reason) in zip(accesses, results, strict=True):
@@ -109,13 +109,14 @@ class PlacementFinder:
         return replicas
 
     def _files_at_door(
-        self, access: DoorAccess, known: Mapping[tuple[str, str], ReplicasByFile]
+        self, access: DoorAccess, replicas: Mapping[tuple[str, str], ReplicasByFile]
     ) -> tuple[tuple[InputFile, ...], str]:
         """Return the files as jobs read them through a door, or the reason why they cannot."""
         door, files = access.door, []
         for file in self.manifest.files:
             near, far = (
-                known[door.protocol, domain].get((door.rse, file.name), ()) for domain in (LAN, WAN)
+                replicas[door.protocol, domain].get((door.rse, file.name), ())
+                for domain in (LAN, WAN)
             )
             url, reason = self._find_good_url(access.storage, door, file, far or near)
             if reason:
@@ -176,9 +177,9 @@ def find_placement(
         return placement
     with bars("Waiting for replicas (doors)", len(doors)) as step:
         while placement.lacking and (left := until - time.monotonic()) > 0:
-            waiting = {(site, door) for site, door, _ in placement.lacking}
-            names = ", ".join(sorted({site for site, _ in waiting}))
-            step(len(doors) - len(waiting), f"not yet: {names}")
+            pending = {(site, door) for site, door, _ in placement.lacking}
+            names = ", ".join(sorted({site for site, _ in pending}))
+            step(len(doors) - len(pending), f"not yet: {names}")
             time.sleep(min(REPLICA_POLL_S, left))
             placement = _find_once(manifests, doors, settings)
         step(len(doors) - len({key[:2] for key in placement.lacking}), "")

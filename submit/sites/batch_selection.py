@@ -57,11 +57,11 @@ def _find_pool(name: str, settings: Settings) -> HTCondorPool:
     pools = load_pools(settings)
     where = str(settings.sites_file or "")
     if name not in pools:
-        known = ", ".join(pools) or "none"
+        pool_names = ", ".join(pools) or "none"
         raise UnknownBatchSystemError(
             f"unknown pool {name!r}" if where else f"no sites file defines pool {name!r}",
             where=where,
-            hint=f"{suggest_word(name, pools)}Known pools: {known}. Its jobs are left unchanged; "
+            hint=f"{suggest_word(name, pools)}Known pools: {pool_names}. Its jobs are left unchanged; "
             f"name a sites file with [pools.{name}]: --sites-file FILE.",
         )
     pool = pools[name]

@@ -277,8 +277,8 @@ class _CricImporter:
             else:
                 kind = element.ce_flavour or "compute element"
                 self._skip(name, f"{kind} {element.ce_endpoint}".strip() + f" ({element.ce_state})")
-        first, *others = resources or [""]
-        for resource in others:
+        first, *further = resources or [""]
+        for resource in further:
             self._skip(name, f"further compute element {resource}")
         return first
 
@@ -349,8 +349,8 @@ def _grid_resource(element: _CricComputeElement) -> str:
     endpoint = element.ce_endpoint
     parts = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
     flavour = element.ce_flavour.upper()
-    known = flavour in GRID_RESOURCE_BY_FLAVOUR
-    if element.ce_state != ACTIVE_STATE or not known or not parts.hostname:
+    is_supported = flavour in GRID_RESOURCE_BY_FLAVOUR
+    if element.ce_state != ACTIVE_STATE or not is_supported or not parts.hostname:
         return ""
     port = parts.port or DEFAULT_PORTS[flavour]
     return GRID_RESOURCE_BY_FLAVOUR[flavour].format(host=parts.hostname, port=port)

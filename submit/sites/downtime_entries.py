@@ -100,8 +100,8 @@ def split_services(values: dict[str, Any]) -> list[dict[str, Any]]:
     located = [service for service in nested if service.keys() & {*_SITE_KEYS, *_HOST_KEYS}]
     if not located:
         return [values]
-    rest = {key: value for key, value in values.items() if key != "services"}
-    return [rest | service for service in located]
+    shared_values = {key: value for key, value in values.items() if key != "services"}
+    return [shared_values | service for service in located]
 
 
 def read_entry(groups: tuple[str, ...], values: Any) -> DowntimeEntry:

@@ -233,8 +233,8 @@ def _probe_token(subject: str, path: Path, token: str) -> SiteProbeResult:
     if end <= now:
         finding = f"expired at {format_time(end)}"
         return SiteProbeResult(subject, check, PROBE_FAILED, finding, remedy)
-    soon = "Renew it soon." if end < now + EXPIRY_WARNING_S else ""
-    return SiteProbeResult(subject, check, PROBE_OK, f"valid until {format_time(end)}", soon)
+    renewal = "Renew it soon." if end < now + EXPIRY_WARNING_S else ""
+    return SiteProbeResult(subject, check, PROBE_OK, f"valid until {format_time(end)}", renewal)
 
 
 def _probe_selector(site: Site, pools: Mapping[str, _PoolProbe]) -> Iterator[SiteProbeResult]:

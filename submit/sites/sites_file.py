@@ -76,9 +76,9 @@ def parse_sites_file(text: str, path: Path) -> SitesFileContent:
     )
 
 
-def _fill_missing_keys(rest: dict[str, Any]) -> None:
+def _fill_missing_keys(tables: dict[str, Any]) -> None:
     """Add the keys that the model requires to sites and doors with mistakes."""
-    for site in rest.get("sites", {}).values():
+    for site in tables.get("sites", {}).values():
         for number, door in enumerate(site.setdefault("doors", [])):
             stand_in = {"name": f"door{number}", "protocol": "file"}
             door.update({key: value for key, value in stand_in.items() if key not in door})
@@ -94,10 +94,10 @@ def _check_across_tables(document: SitesDocument) -> Iterator[DocumentProblem]:
                 path, f"is reserved for {RESERVED_NAMES[name]} (expected another name)"
             )
         if site.pool is not None and site.pool not in document.pools:
-            known = ", ".join(document.pools) or "none"
+            pool_names = ", ".join(document.pools) or "none"
             near = suggest_nearest(site.pool, document.pools)
             yield DocumentProblem(
-                (*path, "pool"), f"unknown pool {site.pool!r} (known: {known}){near}"
+                (*path, "pool"), f"unknown pool {site.pool!r} (known: {pool_names}){near}"
             )
         yield from _check_site(site, path)
         yield from _check_doors(site.doors, (*path, "doors"))
@@ -259,12 +259,12 @@ def _site_table(site: Site) -> dict[str, Any]:
 
 def _nondefault_values(values: Mapping[str, Any], table: type[StrictModel]) -> dict[str, Any]:
     """Return the required and the non-empty values of a table, in its order."""
-    kept = {}
+    nondefault = {}
     for key, field in table.model_fields.items():
         value = values[key]
         if (value is not None and value not in ("", {}, [], 0)) or field.is_required():
-            kept[key] = str(value) if isinstance(value, Path) else value
-    return kept
+            nondefault[key] = str(value) if isinstance(value, Path) else value
+    return nondefault
 
 
 def is_valid_name(text: str) -> bool:

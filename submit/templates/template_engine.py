@@ -70,11 +70,11 @@ def render_template(
     except jinja2.TemplateSyntaxError as error:
         raise ConfigError(str(error.message), where=f"{error.filename}:{error.lineno}") from error
     except jinja2.UndefinedError as error:
-        known = ", ".join(sorted(values))
+        variables = ", ".join(sorted(values))
         raise ConfigError(
             f"{error.message}{where and f' (for {where})'}",
             where=str(path),
-            hint=f"Available variables: {known}.",
+            hint=f"Available variables: {variables}.",
         ) from error
     except (jinja2.TemplateError, ValueError, TypeError, ArithmeticError) as error:
         raise ConfigError(f"{error}{where and f' (for {where})'}", where=str(path)) from error
