@@ -219,7 +219,7 @@ def collect(settings: Settings, campaign: str) -> None:
 
 def _print_collected(campaign: CampaignRow, collected: CollectResult) -> None:
     click.echo(
-        f"{campaign.name}: {pluralize(collected.new, 'new measurement')}, {collected.known} known"
+        f"{campaign.name}: {pluralize(collected.new, 'new measurement')}, {collected.existing} known"
     )
     for remark in collected.describe_rejections():
         click.echo(f"  {remark}", err=True)
@@ -337,11 +337,11 @@ def resume(
     print_hint(f"  treehammer status {row.id} --follow")
 
 
-def _check_sites(names: Collection[str], known: Collection[str]) -> None:
+def _check_sites(names: Collection[str], job_sites: Collection[str]) -> None:
     for name in names:
-        if name not in known:
+        if name not in job_sites:
             raise ConfigError(
                 f"the campaign has no jobs at {name!r}",
                 where="--sites",
-                hint=f"{suggest_word(name, known)}It has: {', '.join(sorted(known))}.",
+                hint=f"{suggest_word(name, job_sites)}It has: {', '.join(sorted(job_sites))}.",
             )

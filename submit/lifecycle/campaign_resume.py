@@ -95,10 +95,12 @@ def resume_campaign(
         excluded = find_excluded_jobs(campaign, tracked, uses, include_excluded)
         jobs = [job for job in tracked if job.id not in excluded]
         released = _release_held_jobs(tracker, jobs)
-        wanted = list(_select_jobs(tracker, campaign, jobs, failed=failed))
-        last = load_last_attempts(tracker.store, wanted)
-        exhausted = [j for j in wanted if j.id in last and last[j.id].number >= MAX_ATTEMPTS_IN_ALL]
-        left = [job for job in wanted if job not in exhausted]
+        selected = list(_select_jobs(tracker, campaign, jobs, failed=failed))
+        last = load_last_attempts(tracker.store, selected)
+        exhausted = [
+            j for j in selected if j.id in last and last[j.id].number >= MAX_ATTEMPTS_IN_ALL
+        ]
+        left = [job for job in selected if job not in exhausted]
         with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
             walls_s = _wall_limits_s(campaign, left)
             renewal = TokenRenewal(service, Path(folder), campaign.id, walls_s)
@@ -156,12 +158,17 @@ def _requeue_jobs(
     """Requeue jobs, store their new batch ids and return their number."""
     count = 0
     for name in sorted({job.batch_system for job in jobs}):
-        here = {job.batch_id: job for job in jobs if job.batch_system == name and job.batch_id}
-        earlier = {old: last[job.id].number if job.id in last else 0 for old, job in here.items()}
-        found = tracker.batch_system(name).requeue(earlier, inputs)
+        jobs_by_batch_id = {
+            job.batch_id: job for job in jobs if job.batch_system == name and job.batch_id
+        }
+        earlier = {
+            old: last[job.id].number if job.id in last else 0
+            for old, job in jobs_by_batch_id.items()
+        }
+        new_ids = tracker.batch_system(name).requeue(earlier, inputs)
         tracker.store.set_jobs(
-            replace(here[old], batch_id=new, state=JobState.QUEUED.value)
-            for old, new in found.items()
+            replace(jobs_by_batch_id[old], batch_id=new, state=JobState.QUEUED.value)
+            for old, new in new_ids.items()
         )
-        count += len(found)
+        count += len(new_ids)
     return count

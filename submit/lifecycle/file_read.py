@@ -131,9 +131,9 @@ class MeasuredFiles:
             selected = [names[i] for i in select_branches(names, {}, patterns, seed=1, folder="")]
         except PayloadError as error:
             raise ConfigError(str(error), where=f"--branches {patterns}") from error
-        if others := [name for name in selected if name not in numbers]:
+        if unusable := [name for name in selected if name not in numbers]:
             raise ConfigError(
-                f"with several threads, columns must hold numbers: not {list_some(others)}",
+                f"with several threads, columns must hold numbers: not {list_some(unusable)}",
                 where=f"--branches {patterns}",
                 hint="Choose others, or read with one thread.",
             )
@@ -159,7 +159,7 @@ def choose_releases(
         if provider in providers.WITHOUT_ROOT:
             raise ConfigError(f"{text!r} is no ROOT", where="--root")
         if problem := _find_limit(text, addresses):
-            able = [known for known in providers.WHEELS if not _find_limit(known, addresses)]
+            able = [release for release in providers.WHEELS if not _find_limit(release, addresses)]
             raise ConfigError(
                 problem, where=f"--root {text}", hint=f"Releases that can: {', '.join(able)}."
             )
@@ -167,7 +167,7 @@ def choose_releases(
         return tuple(dict.fromkeys(texts))
     cached = [*providers.list_prepared_releases(software_dir)][::-1]
     releases = dict.fromkeys([*cached, layout_measurement.DEFAULT_ROOT, *providers.WHEELS])
-    return (next(known for known in releases if not _find_limit(known, addresses)),)
+    return (next(release for release in releases if not _find_limit(release, addresses)),)
 
 
 def _find_limit(text: str, addresses: Sequence[str]) -> str:
@@ -219,18 +219,20 @@ def _open_file(url: str, copy: Path, bars: ProgressFactory) -> tuple[Path, FileD
     """Digest a local file, or copy a remote one; return its path here."""
     is_local = "://" not in url
     size = _require(url, doors.stat_file(url)).size or 0
-    what = f"{'Checking' if is_local else 'Copying'} {copy.name}"
-    with byte_progress(bars, what, size) as advance:
-        seen = _require(
+    title = f"{'Checking' if is_local else 'Copying'} {copy.name}"
+    with byte_progress(bars, title, size) as advance:
+        observation = _require(
             url, doors.read_file(url, size, advance, copy_to=None if is_local else copy)
         )
-    return Path(url) if is_local else copy, FileDigest(seen.size or 0, seen.adler32, seen.sha256)
+    return Path(url) if is_local else copy, FileDigest(
+        observation.size or 0, observation.adler32, observation.sha256
+    )
 
 
-def _require(url: str, seen: FileObservation) -> FileObservation:
-    if seen.failure:
-        raise DatasetError(seen.message, where=url)
-    return seen
+def _require(url: str, observation: FileObservation) -> FileObservation:
+    if observation.failure:
+        raise DatasetError(observation.message, where=url)
+    return observation
 
 
 def describe_files(

@@ -90,9 +90,9 @@ class CampaignUploader:
             f"{problem}. Nothing is lost. To retry: treehammer collect {campaign.id}"
         )
 
-    def _upload_changes(self, store: Store, campaign: CampaignRow, known: RowDigests) -> str:
+    def _upload_changes(self, store: Store, campaign: CampaignRow, acknowledged: RowDigests) -> str:
         """Upload the changed rows; return the problem, '' on success."""
-        requests = [*_upload_requests(store, campaign, known)]
+        requests = [*_upload_requests(store, campaign, acknowledged)]
         if not requests:
             return ""
         endpoint = self._open_endpoint()
@@ -100,8 +100,8 @@ class CampaignUploader:
         for document, digests in requests:
             answer = endpoint.send(CAMPAIGNS_PATH, json.dumps(document), len(digests), _TIMEOUT_S)
             if answer.stored:
-                known |= digests
-                self._write_digests(campaign.id, known)
+                acknowledged |= digests
+                self._write_digests(campaign.id, acknowledged)
                 continue
             problem = problem or answer.reason
             if not answer.permanent:
@@ -146,16 +146,16 @@ def _safe_file_name(campaign_id: str) -> str:
 
 
 def _upload_requests(
-    store: Store, campaign: CampaignRow, known: Mapping[str, str]
+    store: Store, campaign: CampaignRow, acknowledged: Mapping[str, str]
 ) -> Iterator[tuple[dict[str, Any], RowDigests]]:
     """Yield documents of changed rows, each with the digests of its rows."""
     changed = [
         rows
         for rows in _group_rows(store, campaign)
-        if not _digest_rows(rows).items() <= known.items()
+        if not _digest_rows(rows).items() <= acknowledged.items()
     ]
     campaign_digest = _digest_rows([campaign])
-    if changed or not campaign_digest.items() <= known.items():
+    if changed or not campaign_digest.items() <= acknowledged.items():
         for rows in _split_groups(changed):
             yield _upload_document(campaign, rows), campaign_digest | _digest_rows(rows)
 

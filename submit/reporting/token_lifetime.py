@@ -104,11 +104,11 @@ class TokenRenewal:
 
     def __call__(self, job_id: str, inputs: Mapping[str, Path]) -> dict[str, Path]:
         """Return the inputs of a requeued job, given its previous ones."""
-        kept = {name: path for name, path in inputs.items() if name not in _SERVICE_FILES}
+        unchanged = {name: path for name, path in inputs.items() if name not in _SERVICE_FILES}
         if self._reporting is None or TOKEN_FILE not in inputs:
-            return kept
+            return unchanged
         # Jobs run one after the other in the worst case.
         life_s = grid_deadline_s(self._positions[job_id], 1, self._walls_s[job_id], Pace())
         expires_us = time.time_ns() // 1000 + round(life_s * 1e6)
         token = self._reporting.write_token(self._folder, self._campaign_id, job_id, expires_us)
-        return {**kept, **self._shared, TOKEN_FILE: token}
+        return {**unchanged, **self._shared, TOKEN_FILE: token}

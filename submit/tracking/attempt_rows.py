@@ -62,9 +62,9 @@ def clear_recovered_failures(
     """
     cleared, whole = [], False
     for attempt in attempts:
-        here = recorded.get((job.id, attempt.number), 0) >= job.planned_measurements
+        is_complete = recorded.get((job.id, attempt.number), 0) >= job.planned_measurements
         # An attempt that never started leaves the job as complete as the one before.
-        whole = here or (whole and not attempt.started_us)
+        whole = is_complete or (whole and not attempt.started_us)
         if whole and attempt.failure_class and not attempt.message.startswith(INVALID_RECORD):
             message = f"{ALL_MEASUREMENTS_STORED}: {attempt.message}"
             cleared.append(replace(attempt, failure_class="", message=message))
@@ -76,8 +76,8 @@ def clear_recovered_failures(
 
 def last_attempt_of(stored: Mapping[tuple[str, int], AttemptRow], job_id: str) -> AttemptRow | None:
     """Return the last stored attempt of a job, None if there is none."""
-    mine = [attempt for (owner, _), attempt in stored.items() if owner == job_id]
-    return max(mine, key=lambda attempt: attempt.number, default=None)
+    attempts = [attempt for (owner, _), attempt in stored.items() if owner == job_id]
+    return max(attempts, key=lambda attempt: attempt.number, default=None)
 
 
 def build_attempt_rows(
@@ -87,9 +87,9 @@ def build_attempt_rows(
     stored: Mapping[tuple[str, int], AttemptRow],
 ) -> list[AttemptRow]:
     """Build the attempt rows of a job; stored rows without changes are reused."""
-    known = [stored.get((job.id, item.number)) for item in status.attempts]
-    if not status.state.is_final and all(map(_is_unchanged, status.attempts, known)):
-        return list(filter(None, known))
+    stored_rows = [stored.get((job.id, item.number)) for item in status.attempts]
+    if not status.state.is_final and all(map(_is_unchanged, status.attempts, stored_rows)):
+        return list(filter(None, stored_rows))
     sandboxes = batch.sandboxes(job.batch_id) if status.attempts else {}
     rows = [_build_attempt_row(job, item, sandboxes.get(item.number)) for item in status.attempts]
     if not rows and status.state is JobState.LOST:

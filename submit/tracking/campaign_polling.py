@@ -94,11 +94,11 @@ def follow_campaign(
     notify: Notify = _ignore_line,
 ) -> CampaignCount:
     """Poll until every job has ended; each message is passed to ``notify`` once."""
-    known: set[str] = set()
+    notified: set[str] = set()
 
     def notify_once(line: str) -> None:
-        if line not in known:
-            known.add(line)
+        if line not in notified:
+            notified.add(line)
             notify(line)
 
     jobs = tracker.store.jobs(campaign.id)

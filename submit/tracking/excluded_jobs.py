@@ -65,9 +65,9 @@ class ExclusionGuard:
         if self._action == KEEP_JOBS or not jobs:
             return []
         reasons = find_excluded_jobs(campaign, jobs, self._refresh_uses(tracker, jobs))
-        waiting = [job for job in jobs if job.state in _WAITING and job.batch_id]
-        released = _release_jobs(tracker, [job for job in waiting if job.id not in reasons])
-        excluded = [job for job in waiting if job.id in reasons]
+        queued = [job for job in jobs if job.state in _WAITING and job.batch_id]
+        released = _release_jobs(tracker, [job for job in queued if job.id not in reasons])
+        excluded = [job for job in queued if job.id in reasons]
         held = _hold_jobs(tracker, excluded, reasons)
         if self._action == HOLD_JOBS:
             return [*released, *held]
@@ -150,11 +150,11 @@ def _hold_jobs(
     """Hold waiting jobs of excluded sites."""
     lines: list[str] = []
     for site, cause in sorted({(job.site, reasons[job.id]) for job in jobs}):
-        here = [job for job in jobs if (job.site, reasons[job.id]) == (site, cause)]
+        site_jobs = [job for job in jobs if (job.site, reasons[job.id]) == (site, cause)]
         reason = f"{EXCLUDED_MESSAGE}: {cause}"
-        for name, ids in _group_by_batch(here).items():
+        for name, ids in _group_by_batch(site_jobs).items():
             tracker.batch_system(name).hold(ids, reason)
-        lines.append(f"Site {site}: {pluralize(len(here), 'queued job')} held back, {reason}")
+        lines.append(f"Site {site}: {pluralize(len(site_jobs), 'queued job')} held back, {reason}")
     return lines
 
 
@@ -217,7 +217,7 @@ def _describe_removed(
             if message.startswith(EXCLUDED_MESSAGE):
                 messages[job.site].append(message)
     return [
-        f"Site {site}: {pluralize(len(found), 'queued job')} removed, {found[-1]}. When it is usable "
+        f"Site {site}: {pluralize(len(site_messages), 'queued job')} removed, {site_messages[-1]}. When it is usable "
         f"again: treehammer resume {campaign.id} --sites {site}"
-        for site, found in sorted(messages.items())
+        for site, site_messages in sorted(messages.items())
     ]

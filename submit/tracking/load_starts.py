@@ -27,9 +27,11 @@ def describe_starts(store: ResultsReader, campaign: CampaignRow) -> Iterator[str
     """Yield a line for each common start of a campaign, and one for loads without any."""
     spreads, lonely = summarize_campaign_starts(store, campaign)
     if len(spreads) > MAX_SHOWN_STARTS:
-        good = [one for one in spreads if one.judgment == "good"]
+        good = [start_spread for start_spread in spreads if start_spread.judgment == "good"]
         yield f"{len(good)} of {len(spreads)} common starts are good"
-        spreads = [one for one in spreads if one not in good][:MAX_SHOWN_STARTS]
+        spreads = [start_spread for start_spread in spreads if start_spread not in good][
+            :MAX_SHOWN_STARTS
+        ]
     for spread in spreads:
         when = time.strftime("%H:%M:%SZ", time.gmtime(spread.start_us / 1e6))
         yield f"start {when} {spread.describe()}"
@@ -73,8 +75,8 @@ def read_load(campaign: CampaignRow) -> LoadSettings | None:
 
     try:
         # Uploaded plans may hold anything here.
-        kept = LoadTable.model_validate(values).model_dump()
-        load = LoadSettings(**{**kept, "ceiling": LoadCeiling(**kept["ceiling"])})
+        validated = LoadTable.model_validate(values).model_dump()
+        load = LoadSettings(**{**validated, "ceiling": LoadCeiling(**validated["ceiling"])})
         load.level_start_s(0)
     except (ValueError, ConfigError):
         return None

@@ -35,7 +35,7 @@ class CollectResult:
     """
 
     new: int
-    known: int
+    existing: int
     conflicting: tuple[str, ...]
     rejected: tuple[RejectedFile, ...]
 

@@ -131,9 +131,9 @@ class CampaignTracker:
 
     def _is_being_submitted(self, campaign: CampaignRow) -> bool:
         """Return whether jobs unknown to the batch systems may still be submitted."""
-        known = self.under_way(campaign.id)
-        if known is not None:
-            return known
+        is_under_way = self.under_way(campaign.id)
+        if is_under_way is not None:
+            return is_under_way
         return (self.now_us() - campaign.created_us) / 1e6 < SUBMITTER_GRACE_S
 
     def update(self, campaign: CampaignRow) -> CampaignCount:
@@ -328,8 +328,10 @@ def _group_by_batch_system(jobs: Sequence[JobRow]) -> Iterator[tuple[str, list[J
 def _fill_batch_ids(jobs: Sequence[JobRow], batch: BatchSystem) -> list[JobRow]:
     """Fill in batch ids that a killed submitter could not store."""
     missing = [job.id for job in jobs if not job.batch_id]
-    found = batch.find(missing) if missing else {}
-    return [replace(job, batch_id=found[job.id]) if job.id in found else job for job in jobs]
+    batch_ids = batch.find(missing) if missing else {}
+    return [
+        replace(job, batch_id=batch_ids[job.id]) if job.id in batch_ids else job for job in jobs
+    ]
 
 
 def _update_unknown_job(
@@ -344,10 +346,10 @@ def _update_unknown_job(
 
 def _count_by_job(recorded: RecordedCounts) -> Counter[str]:
     """Return job id -> number of its measurements in the store, over all attempts."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for (job_id, _), count in recorded.items():
-        found[job_id] += count
-    return found
+        counts[job_id] += count
+    return counts
 
 
 def _with_state(job: JobRow, state: str) -> JobRow:

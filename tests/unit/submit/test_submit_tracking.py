@@ -68,9 +68,9 @@ def test_complete_job_is_collected_once(scene: TrackingHarness) -> None:
     scene.end_job(JobState.DONE)
     first, second = scene.tracker, scene.tracker
     assert first.collect_records(scene.campaign).new == 2
-    assert first.collect_records(scene.campaign).known == 0, "a tracker reads a file once"
+    assert first.collect_records(scene.campaign).existing == 0, "a tracker reads a file once"
     assert second.collect_records(scene.campaign).new == 0
-    assert scene.collect().known == 2
+    assert scene.collect().existing == 2
     assert count_measurements(scene) == 2
     assert scene.read_failures() == [""]
 
@@ -350,7 +350,7 @@ def test_collected_and_uploaded_measurement_is_stored_once(scene: TrackingHarnes
         scene.store.add([Measurement.from_json(path.read_text())])
     scene.end_job(JobState.DONE)
     collected = scene.collect()
-    assert (collected.new, collected.known, collected.conflicting) == (0, 2, ())
+    assert (collected.new, collected.existing, collected.conflicting) == (0, 2, ())
     assert count_measurements(scene) == 2
 
 
