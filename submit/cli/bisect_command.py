@@ -157,7 +157,7 @@ def bisect(
     run = BisectionRun(
         state,
         settings,
-        lambda now, found: click.echo(describe_probe(now, found), err=as_json),
+        lambda now, conclusion: click.echo(describe_probe(now, conclusion), err=as_json),
         options,
         progress_bar,
     )
@@ -167,8 +167,8 @@ def bisect(
         click.echo(json.dumps(make_document(run.state, conclusion), indent=1))
     else:
         click.echo("\n" + describe_conclusion(run.state, conclusion))
-    found = (SearchOutcome.STEP, SearchOutcome.SEVERAL_STEPS)
-    return ExitCode.DONE if conclusion.outcome in found else ExitCode.NOTHING
+    step_outcomes = (SearchOutcome.STEP, SearchOutcome.SEVERAL_STEPS)
+    return ExitCode.DONE if conclusion.outcome in step_outcomes else ExitCode.NOTHING
 
 
 def _make_question(
@@ -308,8 +308,8 @@ def _describe_last_level(conclusion: Conclusion) -> str:
 def _describe_shares(conclusion: Conclusion) -> str:
     if conclusion.shares is None:
         return ""
-    none, one, more = map(format_share, conclusion.shares)
-    return f" (no step {none}, one {one}, more {more})"
+    none, single, more = map(format_share, conclusion.shares)
+    return f" (no step {none}, one {single}, more {more})"
 
 
 def _describe_step(state: BisectionState, step: FoundStep) -> str:

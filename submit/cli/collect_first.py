@@ -120,7 +120,7 @@ def report_waiting(
             after = _list_waiting(store, settings, references) if collect and before else before
     except TreehammerError:
         return []  # the command itself names the problem
-    lines = [one.describe(collected=collect) for one in after[:MAX_NAMED]]
+    lines = [campaign.describe(collected=collect) for campaign in after[:MAX_NAMED]]
     if len(after) > MAX_NAMED:
         lines.append(f"and {len(after) - MAX_NAMED} more campaigns. See: treehammer status")
     return [*notes, *lines]
@@ -150,13 +150,13 @@ def _list_waiting(
     """
     from treehammer.sql.read.campaign_queries import list_incomplete_campaigns
 
-    here = _list_own_campaigns(settings)
+    own_ids = _list_own_campaigns(settings)
     if references:
         rows = list({row.id: row for row in map(store.campaign, references)}.values())
     else:
-        rows = list_incomplete_campaigns(store, here)
-    waiting = (_examine(store, row, row.id in here) for row in rows)
-    return [campaign for campaign in waiting if campaign.missing]
+        rows = list_incomplete_campaigns(store, own_ids)
+    examined = (_examine(store, row, row.id in own_ids) for row in rows)
+    return [campaign for campaign in examined if campaign.missing]
 
 
 def _examine(store: Store, row: CampaignRow, is_here: bool) -> WaitingCampaign:

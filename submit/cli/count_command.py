@@ -85,16 +85,18 @@ def count(
     with on_interrupt("nothing was stored"):
         request = CampaignRequest(spec, {**axes, "root": (a, b)}, overrides)
         plan = plan_request(request, settings, fetch=True, bars=progress_bar)
-        found = count_runner.count_plan(
+        result = count_runner.count_plan(
             plan, valgrind, settings, progress_bar, events=events, repeats=repeats
         )
-        counts = [count_runner.build_rows(one.reads[0], valgrind) for one in found.counts]
+        counts = [
+            count_runner.build_rows(repeated.reads[0], valgrind) for repeated in result.counts
+        ]
         if counts and not no_store:
             _store_counts(settings, counts)
-    for problem in found.problems:
+    for problem in result.problems:
         print_hint(problem, err=True)
-    _print_counts(list(chain.from_iterable(counts)), found, a, b, form)
-    return ExitCode.INFRASTRUCTURE if found.problems else ExitCode.DONE
+    _print_counts(list(chain.from_iterable(counts)), result, a, b, form)
+    return ExitCode.INFRASTRUCTURE if result.problems else ExitCode.DONE
 
 
 def _store_counts(settings: Settings, counts: Iterable[Sequence[InstructionRow]]) -> None:
@@ -104,15 +106,22 @@ def _store_counts(settings: Settings, counts: Iterable[Sequence[InstructionRow]]
 
 
 def _print_counts(
-    rows: Sequence[InstructionRow], found: CountResult, a: str, b: str, form: str
+    rows: Sequence[InstructionRow], result: CountResult, a: str, b: str, form: str
 ) -> None:
     pairs = instruction_changes.pair_counts(rows, "root", a, b)
     if form != TABLE:
         changes = [change for pair in pairs for change in _list_changes(pair)]
-        print_rows([instruction_changes.flatten_change(one) for one in changes], (), form=form)
+        print_rows(
+            [
+                instruction_changes.flatten_change(instruction_change)
+                for instruction_change in changes
+            ],
+            (),
+            form=form,
+        )
     for pair in pairs if form == TABLE else ():
         print_count_pair(pair, a, b)
-    click.echo(_describe_repeats(found), err=form != TABLE)
+    click.echo(_describe_repeats(result), err=form != TABLE)
 
 
 def print_count_pair(pair: CountPair, a: str, b: str) -> None:
@@ -121,12 +130,12 @@ def print_count_pair(pair: CountPair, a: str, b: str) -> None:
     click.echo(f"{facts.test_name} {pair.label}, {facts.events:,} events of {facts.dataset}")
     click.echo("Instructions/event by library")
     print_rows(
-        [_flatten(one) for one in (*pair.libraries(), pair.total)],
+        [_flatten(change) for change in (*pair.libraries(), pair.total)],
         (TableColumn("library", "library"), *change_columns(a, b)),
     )
     click.echo("\nFunctions with the largest changes")
     print_rows(
-        [_flatten(one) for one in pair.functions()],
+        [_flatten(change) for change in pair.functions()],
         (
             DIFFERENCE_COLUMN,
             TableColumn("library", "library"),
@@ -151,9 +160,9 @@ def _shorten(function: str) -> str:
     return function if len(function) <= 90 else f"{function[:89]}…"
 
 
-def _describe_repeats(found: CountResult) -> str:
-    spreads = [one.spread for one in found.counts if one.spread is not None]
+def _describe_repeats(result: CountResult) -> str:
+    spreads = [repeated.spread for repeated in result.counts if repeated.spread is not None]
     if not spreads:
         return instruction_changes.NOT_TIME
-    runs = len(found.counts[0].reads)
+    runs = len(result.counts[0].reads)
     return f"{instruction_changes.NOT_TIME} {runs} runs of a variant differ by at most {max(spreads):.0e}."

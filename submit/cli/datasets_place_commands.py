@@ -285,17 +285,17 @@ def remove(settings: Settings, /, name: str, sites: str, form: str) -> ExitCode:
     rucio = RucioCatalogue(settings).rucio
     rules = rucio.list_rules(rucio.names.dataset(name))
     if sites:
-        wanted = {rse.name for rse in select_rses(sites, settings, rucio)}
-        rules = tuple(rule for rule in rules if rule.expression in wanted)
+        names = {rse.name for rse in select_rses(sites, settings, rucio)}
+        rules = tuple(rule for rule in rules if rule.expression in names)
     if not rules:
         raise NothingToDoError(
             f"{rucio.account} has no rule for {rucio.scope}:{name} at these sites"
         )
     rows = []
     for rule in rules:
-        kept = _withdraw_rule(rule, rucio.delete_rule)
-        state = "kept" if kept else "withdrawn"
-        rows.append({"rse": rule.expression, "rule": rule.id, "state": state, "reason": kept})
+        reason = _withdraw_rule(rule, rucio.delete_rule)
+        state = "kept" if reason else "withdrawn"
+        rows.append({"rse": rule.expression, "rule": rule.id, "state": state, "reason": reason})
     columns = (
         TableColumn("rse", "storage"),
         TableColumn("state", "rule"),

@@ -156,10 +156,10 @@ def _door_row(
 ) -> dict[str, Any]:
     """Summarize the checks at one door in a table row."""
     worst = worst_check(checks)
-    others = sum(not check.is_good for check in checks) - 1
+    other_bad = sum(not check.is_good for check in checks) - 1
     message = f"{worst.expected.file.name}: {worst.message}" if not worst.is_good else ""
-    if others > 0:
-        message += f"; and {pluralize(others, 'other file')}"
+    if other_bad > 0:
+        message += f"; and {pluralize(other_bad, 'other file')}"
     declarations = dict.fromkeys(declared[check] for check in checks if check in declared)
     return {
         "dataset": manifest.name,

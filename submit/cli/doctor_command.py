@@ -24,30 +24,34 @@ def doctor(settings: Settings, form: str) -> ExitCode:
 
     Example: treehammer doctor
     """
-    found = list(diagnose(list_checks(settings)))
+    diagnoses = list(diagnose(list_checks(settings)))
     columns = (
         TableColumn("part", "part"),
         TableColumn("state", "state"),
         TableColumn("shown", "finding"),
     )
-    rows = [_flatten(one, with_remedy=form == TABLE) for one in found]
+    rows = [_flatten(diagnosis, with_remedy=form == TABLE) for diagnosis in diagnoses]
     print_rows(rows, columns, form=form)
-    failed = sum(one.state is DiagnosisState.FAILED for one in found)
-    warned = sum(one.state is DiagnosisState.WARNING for one in found)
+    failed = sum(diagnosis.state is DiagnosisState.FAILED for diagnosis in diagnoses)
+    warned = sum(diagnosis.state is DiagnosisState.WARNING for diagnosis in diagnoses)
     if form == TABLE:
         click.echo(f"{failed} failed, {pluralize(warned, 'warning')}", err=True)
     return ExitCode.REGRESSION if failed else ExitCode.DONE
 
 
-def _flatten(one: Diagnosis, *, with_remedy: bool) -> dict[str, str]:
+def _flatten(diagnosis: Diagnosis, *, with_remedy: bool) -> dict[str, str]:
     row = {
-        "part": one.part,
-        "state": one.state.value,
-        "finding": one.finding,
-        "remedy": one.remedy,
+        "part": diagnosis.part,
+        "state": diagnosis.state.value,
+        "finding": diagnosis.finding,
+        "remedy": diagnosis.remedy,
     }
     if not with_remedy:
         return row
-    needs_remedy = one.remedy and one.state is not DiagnosisState.OK
-    shown = f"{one.finding.rstrip('.')}. {one.remedy}" if needs_remedy else one.finding
-    return {**row, "shown": shown}
+    needs_remedy = diagnosis.remedy and diagnosis.state is not DiagnosisState.OK
+    text = (
+        f"{diagnosis.finding.rstrip('.')}. {diagnosis.remedy}"
+        if needs_remedy
+        else diagnosis.finding
+    )
+    return {**row, "shown": text}

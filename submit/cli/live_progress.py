@@ -122,6 +122,6 @@ def live_display(name: str, planned: int, *, to_stderr: bool = False) -> Iterato
     if not console.is_terminal:
         yield ProgressLines(name, to_stderr=to_stderr).show
         return
-    waiting = Text(f"{name}: {pluralize(planned, 'measurement')} planned")
-    with Live(waiting, console=console, transient=True, auto_refresh=False) as live:
+    placeholder = Text(f"{name}: {pluralize(planned, 'measurement')} planned")
+    with Live(placeholder, console=console, transient=True, auto_refresh=False) as live:
         yield lambda progress: live.update(_progress_table(name, progress), refresh=True)

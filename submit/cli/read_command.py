@@ -248,7 +248,7 @@ class _ReadSession:
         if len(request.releases) > 1 and request.threads == 1:
             comparisons = self._compare(measured)
         rates = [ReadRates.from_row(row) for row in rows]
-        rates.sort(key=lambda one: request.releases.index(one.root))
+        rates.sort(key=lambda rate: request.releases.index(rate.root))
         return _ReadResult(measured.manifest, self.files.urls, rates, comparisons, campaign)
 
     def _plan(self, measured: MeasuredFiles, mode: str) -> Plan:
@@ -308,7 +308,7 @@ def _find_failure(rows: Sequence[Mapping[str, Any]]) -> BatchError | None:
 def _print_result(result: _ReadResult, form: str) -> None:
     rows = [rates.flatten() for rates in result.rates]
     if form == JSON:
-        verdicts = [row for one in result.comparisons for row in one.comparison.verdicts]
+        verdicts = [row for compared in result.comparisons for row in compared.comparison.verdicts]
         document = {
             "files": list(result.urls),
             "tree": result.manifest.tree,
@@ -331,13 +331,13 @@ def _print_result(result: _ReadResult, form: str) -> None:
         click.echo("No verdict: with several threads, releases cannot take turns.")
     if form == TABLE:
         print_verdict_tables(result.comparisons)
-    print_conclusions([one.comparison for one in result.comparisons], {}, form=form)
+    print_conclusions([compared.comparison for compared in result.comparisons], {}, form=form)
 
 
 def _describe_content(result: _ReadResult) -> Iterator[str]:
     manifest, rates = result.manifest, result.rates[0]
     kind = "RNTuple" if manifest.files[0].layout.format == RNTUPLE else "TTree"
-    others = [name for name in manifest.trees if name != manifest.tree]
+    other_trees = [name for name in manifest.trees if name != manifest.tree]
     total = pluralize(manifest.files[0].layout.branches, "branch", "branches")
     sizes = [f"{format_size(rates.zipped_bytes)} compressed"]
     if rates.unzipped_bytes is not None:
@@ -346,8 +346,8 @@ def _describe_content(result: _ReadResult) -> Iterator[str]:
         f"{', '.join(file.name for file in manifest.files)}: {kind} {manifest.tree!r}, "
         f"{rates.events:,} events, {rates.branches} of {total}, {', '.join(sizes)}"
     )
-    if others:
-        yield f"Other trees: {list_some(others)}; choose one with --tree."
+    if other_trees:
+        yield f"Other trees: {list_some(other_trees)}; choose one with --tree."
     if embedded := sum(file.layout.embedded_bytes for file in manifest.files):
         yield (
             f"{format_size(embedded)} more compressed bytes lie inside the tree's own record: they are read "

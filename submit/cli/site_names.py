@@ -27,13 +27,13 @@ def list_known_sites(store: ResultsReader, settings: Settings) -> set[str]:
     return {*list_sites(store), *list_sites(store, STORAGE_SITE), *_list_sites(settings)}
 
 
-def require_known_sites(names: Iterable[str], known: Collection[str], where: str) -> None:
+def require_known_sites(names: Iterable[str], known_sites: Collection[str], where: str) -> None:
     """Refuse a site that has measured nothing and is not in the sites file.
 
     Raises:
         ConfigError: a site is unknown; names the nearest one.
     """
     for name in names:
-        if name not in known:
-            hint = f"{suggest_word(name, known)}Known: {', '.join(sorted(known))}."
+        if name not in known_sites:
+            hint = f"{suggest_word(name, known_sites)}Known: {', '.join(sorted(known_sites))}."
             raise ConfigError(f"unknown site {name!r}", where=where, hint=hint)

@@ -62,13 +62,13 @@ def check(
 
     Example: treehammer tests check my-test ./tests/another
     """
-    found = [_check_test(spec, settings, compiles=compiles) for spec in specs]
+    checked_tests = [_check_test(spec, settings, compiles=compiles) for spec in specs]
     if as_json:
-        click.echo(json.dumps([checked.document for checked in found], indent=1))
+        click.echo(json.dumps([checked.document for checked in checked_tests], indent=1))
     else:
-        for checked in found:
+        for checked in checked_tests:
             print_hint(checked.describe())
-    context.exit(max(checked.exit_code for checked in found))
+    context.exit(max(checked.exit_code for checked in checked_tests))
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class _CheckedTest:
 
 
 def _check_test(spec: str, settings: Settings, *, compiles: bool) -> _CheckedTest:
-    shown = mask_credentials(spec)
+    masked_spec = mask_credentials(spec)
     try:
         pinned = pinned_tests.pin_test(spec, settings)
         _check_wheels(pinned, settings)
@@ -110,12 +110,12 @@ def _check_test(spec: str, settings: Settings, *, compiles: bool) -> _CheckedTes
             problems += find_payload_problems(pinned, settings, progress_bar)
     except TreehammerError as error:
         texts = error.problems if isinstance(error, DefinitionError) else ()
-        return _CheckedTest(shown, None, texts or (str(error),), error.exit_code)
+        return _CheckedTest(masked_spec, None, texts or (str(error),), error.exit_code)
     file = pinned.folder / TEST_FILE_NAME
     lines = tuple(f"{file}: {problem}" for problem in problems)
     code = ExitCode.USAGE if lines else ExitCode.DONE
     note = "" if is_tried or not compiles else " (not compiled: its payload has no loop of the kit)"
-    return _CheckedTest(shown, pinned, lines, code, note)
+    return _CheckedTest(masked_spec, pinned, lines, code, note)
 
 
 def _check_wheels(pinned: PinnedTest, settings: Settings) -> None:

@@ -55,7 +55,7 @@ def list_downtimes(settings: Settings, show_all: bool, form: str) -> None:
     """
     ends_after_us = 0 if show_all else time.time_ns() // 1000
     with Store.open(settings.database, create=False) as store:
-        found = site_exceptions.list_downtimes(store, ends_after_us=ends_after_us)
+        downtime_rows = site_exceptions.list_downtimes(store, ends_after_us=ends_after_us)
     rows = [
         {
             **asdict(row),
@@ -63,7 +63,7 @@ def list_downtimes(settings: Settings, show_all: bool, form: str) -> None:
             "until": format_time(row.ends_us),
             "of": KIND_WORDS.get(row.subject_kind, "jobs and storage"),
         }
-        for row in found
+        for row in downtime_rows
     ]
     columns = (
         TableColumn("site", "site"),
@@ -105,13 +105,13 @@ def import_downtimes(
     sites_by_name = _parse_map(mapped)
     content = fetch_document(address)
     with Store.open(settings.database) as store:
-        known = list_known_sites(store, settings)
-        require_known_sites([site] if site else [], known, "--site")
-        require_known_sites(sites_by_name.values(), known, "--map")
+        known_sites = list_known_sites(store, settings)
+        require_known_sites([site] if site else [], known_sites, "--site")
+        require_known_sites(sites_by_name.values(), known_sites, "--map")
         hosts = map_hosts(load_sites(settings).values())
-        options = DowntimeOptions(source or address, site, sites_by_name, known, hosts)
+        options = DowntimeOptions(source or address, site, sites_by_name, known_sites, hosts)
         document = parse_downtimes(content, options, now_us)
-        _print_refused(document, address, known)
+        _print_refused(document, address, known_sites)
         done = site_exceptions.replace_downtimes(store, options.source, document.downtimes, now_us)
         # Everything shows the change at once.
         update_states(store, time.time_ns() // 1000, load_status_rules(settings.status_rules))

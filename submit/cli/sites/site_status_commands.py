@@ -97,16 +97,16 @@ def status(
             raise NothingToDoError(
                 "no states have been evaluated yet", hint="Evaluate them: treehammer sites evaluate"
             )
-        found = _find_changes(store, site, history, since_us, superseded)
-        if site and not found:
+        changes = _find_changes(store, site, history, since_us, superseded)
+        if site and not changes:
             require_known_sites([site], list_known_sites(store, settings), "--site")
-    if not found:
+    if not changes:
         raise NothingToDoError(
             f"no state of {site!r}" if site else "no site has a state yet",
             hint="Runs count from the end of the step in which they end (step of the rules, "
             "5 minutes). Then evaluate again: treehammer sites evaluate",
         )
-    _print_changes(found, form, history=history)
+    _print_changes(changes, form, history=history)
     if form == TABLE:
         age_s = (time.time_ns() // 1000 - evaluation.evaluated_us) / SECOND_US
         old = f" ({format_duration(age_s)} ago)" if age_s > OLD_S else ""
@@ -129,8 +129,8 @@ def _find_changes(
 
 
 def _print_changes(rows: Iterable[StatusChangeRow], form: str, *, history: bool) -> None:
-    shown = sorted(rows, key=lambda row: (row.since_us, row.site)) if history else rows
-    lines = [describe_change(row) for row in shown]
+    ordered = sorted(rows, key=lambda row: (row.since_us, row.site)) if history else rows
+    lines = [describe_change(row) for row in ordered]
     columns = (
         TableColumn("since", "since (UTC)"),
         TableColumn("site", "site"),
@@ -305,13 +305,13 @@ def _require_known_door(site: str, name: str, settings: Settings) -> None:
         ConfigError: the door is unknown; names the nearest one.
     """
     sites_by_name = load_sites(settings)
-    known = [door.name for door in sites_by_name[site].doors] if site in sites_by_name else []
-    if name not in known:
-        doors = ", ".join(known) or "none in the sites file"
+    door_names = [door.name for door in sites_by_name[site].doors] if site in sites_by_name else []
+    if name not in door_names:
+        doors = ", ".join(door_names) or "none in the sites file"
         raise ConfigError(
             f"site {site} has no door {name!r}",
             where="--door",
-            hint=f"{suggest_word(name, known)}Known: {doors}.",
+            hint=f"{suggest_word(name, door_names)}Known: {doors}.",
         )
 
 

@@ -207,20 +207,22 @@ def import_cric(
     if output is not None and output.exists():
         raise ConfigError("exists already", where=str(output), hint="Name a new file.")
     options = cric.CricOptions(pool, requirements, storage_type, path_prefix)
-    found = cric.import_sites(files, options)
-    for line in found.skipped:
+    imported = cric.import_sites(files, options)
+    for line in imported.skipped:
         click.echo(f"skipped: {line}", err=True)
-    if not found.sites:
+    if not imported.sites:
         raise NothingToDoError("no site in these documents has a door that ROOT can open")
     pools = [HTCondorPool(pool)]
     if output is None:
-        click.echo(sites_file.format_sites_file(found.sites, pools, Path("sites.toml")), nl=False)
+        click.echo(
+            sites_file.format_sites_file(imported.sites, pools, Path("sites.toml")), nl=False
+        )
         return
     try:
-        sites_file.write_sites_file(found.sites, pools, output)
+        sites_file.write_sites_file(imported.sites, pools, output)
     except OSError as error:
         raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error
-    click.echo(f"{pluralize(len(found.sites), 'site')} in {output}")
+    click.echo(f"{pluralize(len(imported.sites), 'site')} in {output}")
 
 
 @sites.command()
