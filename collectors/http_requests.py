@@ -209,9 +209,9 @@ def _parse_origin(url: str) -> Optional[Tuple[str, str, int]]:
 def _is_pool(origin: Tuple[str, str, int], pool: str) -> bool:
     """Return whether an origin is a pool; one without a port permits any."""
     _, host, port = origin
-    name, separator, given = pool.lower().rpartition(":")
-    if separator and given.isdigit():
-        return port == int(given) and fnmatch.fnmatchcase(host, name.strip("[]"))
+    name, separator, port_text = pool.lower().rpartition(":")
+    if separator and port_text.isdigit():
+        return port == int(port_text) and fnmatch.fnmatchcase(host, name.strip("[]"))
     return fnmatch.fnmatchcase(host, pool.lower().strip("[]"))
 
 

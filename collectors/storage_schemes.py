@@ -115,15 +115,15 @@ def find_scheme(url: str) -> Optional[StorageScheme]:
 def normalize_url(url: str) -> str:
     """Replace aliases, such as ``davs://`` by ``https://`` and ``file://`` by the path alone."""
     scheme, separator, rest = url.partition("://")
-    known = SCHEMES.get(scheme.lower())
-    if not separator or known is None:
+    storage_scheme = SCHEMES.get(scheme.lower())
+    if not separator or storage_scheme is None:
         return url
-    return urlsplit(url).path if known is _FILE else f"{known.name}://{rest}"
+    return urlsplit(url).path if storage_scheme is _FILE else f"{storage_scheme.name}://{rest}"
 
 
 def list_aliases(protocol: str) -> Tuple[str, ...]:
     """List the schemes of a door's protocol, the usual one first."""
-    return tuple(name for name, known in SCHEMES.items() if known.protocol == protocol and name)
+    return tuple(name for name, scheme in SCHEMES.items() if scheme.protocol == protocol and name)
 
 
 def find_limit(operation: str, url: str, software: SoftwareRequest, *, has_credential: bool) -> str:

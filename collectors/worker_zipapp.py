@@ -110,7 +110,8 @@ def _load_bytecode(path: Path, name: str) -> bytes:
 def _rename_file(code: CodeType, name: str) -> CodeType:
     """Name another file as the source of a module and of all that it defines."""
     constants = (
-        _rename_file(one, name) if isinstance(one, CodeType) else one for one in code.co_consts
+        _rename_file(constant, name) if isinstance(constant, CodeType) else constant
+        for constant in code.co_consts
     )
     return code.replace(co_filename=name, co_consts=tuple(constants))
 

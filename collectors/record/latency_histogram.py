@@ -84,11 +84,11 @@ class LatencyHistogram:
         total = self.count
         if not total:
             raise ValueError("an empty histogram has no quantiles")
-        wanted = max(1, min(total, -int(-fraction * total // 1)))
-        seen = 0
+        rank = max(1, min(total, -int(-fraction * total // 1)))
+        cumulative = 0
         for index in sorted(self._counts):
-            seen += self._counts[index]
-            if seen >= wanted:
+            cumulative += self._counts[index]
+            if cumulative >= rank:
                 break
         return _bin_middle(index) / 1e6
 
@@ -111,8 +111,10 @@ class LatencyHistogram:
 
     def list_quantiles(self) -> Dict[str, Optional[float]]:
         """Return :data:`QUANTILES` in s; None for an empty histogram."""
-        known = self.count > 0
-        return {name: self.quantile(part) if known else None for name, part in QUANTILES.items()}
+        has_values = self.count > 0
+        return {
+            name: self.quantile(part) if has_values else None for name, part in QUANTILES.items()
+        }
 
     def share_above(self, seconds: float) -> float:
         """Return the share of the values above a latency; the histogram must not be empty."""

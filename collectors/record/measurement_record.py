@@ -146,7 +146,9 @@ def _find_field_problems(
             reason = check(value)
             if reason:
                 problems.append(f"{name} {reason}")
-    required = _REQUIRED if unchecked is None else [one for one in unchecked if one in _REQUIRED]
+    required = (
+        _REQUIRED if unchecked is None else [field for field in unchecked if field in _REQUIRED]
+    )
     problems += [f"{name} is missing" for name in required if values.get(name) is None]
     return problems + _find_extra_problems(extras)
 

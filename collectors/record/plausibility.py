@@ -44,8 +44,10 @@ def find_implausibilities(values: Values) -> List[str]:
 
 def _get_numbers(values: Values, *names: str) -> Optional[Tuple[float, ...]]:
     """Return these values, or None if one of them is missing."""
-    found = [values.get(name) for name in names]
-    return None if None in found else tuple(float(value) for value in found if value is not None)
+    numbers = [values.get(name) for name in names]
+    return (
+        None if None in numbers else tuple(float(value) for value in numbers if value is not None)
+    )
 
 
 def _exceeds(value: float, bound: float) -> bool:
@@ -203,8 +205,8 @@ def check_cold_fetch(values: Values) -> str:
     cold = values.get("axis_cache") == "cold" and values.get("client_cache_state") == "evicted"
     if not cold or not numbers:
         return ""
-    fetched, wanted, gaps, held = numbers
-    read = min(wanted + gaps, held)  # repeated reads may come from the cache
+    fetched, requested, gaps, held = numbers
+    read = min(requested + gaps, held)  # repeated reads may come from the cache
     if fetched + COLD_SLACK_BYTES < MIN_COLD_FETCHED * read:
         return (
             f"cold was requested, but of {read:.0f} bytes only {fetched:.0f} came from a device: "

@@ -82,8 +82,8 @@ def parse_wrap(text: str, prefix: str, version: str) -> SoftwareRequest:
         raise ValueError(f"{text!r} has no command; write 'wrap:apptainer exec /the/image.sif'")
     for name in _PLACEHOLDER.findall(prefix):
         if name not in PLACEHOLDERS:
-            known = ", ".join(f"{{{known}}}" for known in PLACEHOLDERS)
-            raise ValueError(f"{text!r}: unknown placeholder {{{name}}}; known: {known}")
+            placeholders = ", ".join(f"{{{placeholder}}}" for placeholder in PLACEHOLDERS)
+            raise ValueError(f"{text!r}: unknown placeholder {{{name}}}; known: {placeholders}")
     if _REMOTE_IMAGE.search(prefix):
         raise ValueError(
             f"{text!r} would download in every job; save the image as a file "
@@ -120,16 +120,18 @@ def setup_wrap(
     Raises:
         ExecutionError: kind ``broken`` (the prefix fails or hides a folder) or ``missing`` (no ROOT).
     """
-    here = os.getcwd()
-    known = {name: folders.get(name, here) for name in ("work", "payload", "input")}
-    known["kit"] = kit
+    current_folder = os.getcwd()
+    replacements = {
+        name: folders.get(name, current_folder) for name in ("work", "payload", "input")
+    }
+    replacements["kit"] = kit
     built = [folders[name] for name in ("build", "loops") if name in folders]
-    needed = list(dict.fromkeys([*known.values(), *built]))
-    known["folders"] = ",".join(needed)
+    needed = list(dict.fromkeys([*replacements.values(), *built]))
+    replacements["folders"] = ",".join(needed)
 
-    wrapper = CommandWrapper(_fill_prefix(request, known), kit, known["work"])
+    wrapper = CommandWrapper(_fill_prefix(request, replacements), kit, replacements["work"])
     env = drop_foreign_root(base)
-    _probe_wrapper(wrapper, env, [known["payload"], kit])
+    _probe_wrapper(wrapper, env, [replacements["payload"], kit])
     return wrapper, env
 
 

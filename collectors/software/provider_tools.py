@@ -100,7 +100,9 @@ def drop_foreign_root(env: Mapping[str, str]) -> Dict[str, str]:
     for name in ("ROOTSYS", "ROOT_INCLUDE_PATH", "CLING_STANDARD_PCH", "LD_PRELOAD"):
         clean.pop(name, None)
     folders = clean.pop("LD_LIBRARY_PATH", "").split(os.pathsep)
-    kept = [f for f in folders if f and not os.path.exists(os.path.join(f, "libCore.so"))]
-    if kept:
-        clean["LD_LIBRARY_PATH"] = os.pathsep.join(kept)
+    library_folders = [
+        f for f in folders if f and not os.path.exists(os.path.join(f, "libCore.so"))
+    ]
+    if library_folders:
+        clean["LD_LIBRARY_PATH"] = os.pathsep.join(library_folders)
     return clean

@@ -171,14 +171,14 @@ def _describe_unknown_request(text: str, release: str) -> str:
             f"Write 'path:/its/folder@{release}' for an installed build, "
             f"'cvmfs:ROOT/{release.replace('/', '.')}/PLATFORM' for one on CVMFS"
         )
-    known = ", ".join(WHEELS)
+    releases = ", ".join(WHEELS)
     if colon and provider not in _PROVIDER_PREFIXES:
         near = difflib.get_close_matches(provider, _PROVIDER_PREFIXES, n=1)
     else:
         near = difflib.get_close_matches(release, [*WHEELS, "current", "none"], n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return (
-        f"{text!r} names no ROOT; {hint}known: a release ({known}), 'path:/folder' "
+        f"{text!r} names no ROOT; {hint}known: a release ({releases}), 'path:/folder' "
         "of an installation or build tree, 'cvmfs:VIEW/PLATFORM', 'wrap:COMMAND', "
         "'xrootd:VERSION', 'build:/folder' or 'pypi:NAME==VERSION' (without ROOT), 'current' or 'none'"
     )
@@ -186,13 +186,15 @@ def _describe_unknown_request(text: str, release: str) -> str:
 
 def find_nearest_releases(release: str, releases: Iterable[str]) -> List[str]:
     """Find the releases nearest to a missing one: those of its cycle, else its neighbors."""
-    wanted = _split_version(release)
+    version = _split_version(release)
     ordered = sorted(releases, key=_split_version)
-    same_cycle = [known for known in ordered if _split_version(known)[:2] == wanted[:2]]
+    same_cycle = [
+        candidate for candidate in ordered if _split_version(candidate)[:2] == version[:2]
+    ]
     if same_cycle:
         return same_cycle
-    older = [known for known in ordered if _split_version(known) < wanted]
-    newer = [known for known in ordered if _split_version(known) > wanted]
+    older = [candidate for candidate in ordered if _split_version(candidate) < version]
+    newer = [candidate for candidate in ordered if _split_version(candidate) > version]
     return older[-1:] + newer[:1]
 
 
@@ -271,8 +273,8 @@ def _prepare_release(release: Release, software_dir: PathLike, say: Progress) ->
 
 def list_prepared_releases(software_dir: PathLike) -> Dict[str, str]:
     """List the usable releases of ROOT in ``software_dir``: version -> folder, oldest first."""
-    found = {v: _find_prepared_folder(make_root_release(v), software_dir) for v in sorted(WHEELS)}
-    return {version: folder for version, folder in found.items() if folder}
+    folders = {v: _find_prepared_folder(make_root_release(v), software_dir) for v in sorted(WHEELS)}
+    return {version: folder for version, folder in folders.items() if folder}
 
 
 def list_prepared_wheels(software_dir: PathLike) -> List[str]:
@@ -451,8 +453,8 @@ def _setup_build(
     env, folder = drop_foreign_python(base_env), request.location
     env[SOFTWARE_VARIABLE] = folder
     for name, below in (("PATH", "bin"), ("LD_LIBRARY_PATH", "lib")):
-        known = env.get(name, "")
-        env[name] = os.pathsep.join(p for p in (os.path.join(folder, below), known) if p)
+        existing = env.get(name, "")
+        env[name] = os.pathsep.join(p for p in (os.path.join(folder, below), existing) if p)
     python = wheel_environments.environment_python(folder)
     return (python if os.access(python, os.X_OK) else sys.executable), env
 

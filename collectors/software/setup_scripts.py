@@ -115,8 +115,8 @@ def find_cvmfs_script(location: str) -> str:
     """
     mount = os.environ.get(CVMFS_VARIABLE) or CVMFS
     repository, *parts = location.split("/")
-    here = os.path.join(mount, repository)
-    if not os.path.isdir(here):  # under autofs this access mounts it
+    location_path = os.path.join(mount, repository)
+    if not os.path.isdir(location_path):  # under autofs this access mounts it
         raise_setup_error(
             "missing",
             f"the CVMFS repository {repository} is not mounted at {mount} on this machine; mount "
@@ -124,14 +124,21 @@ def find_cvmfs_script(location: str) -> str:
             transient=True,
         )
     for part in parts:
-        if not os.path.exists(os.path.join(here, part)):
-            raise_setup_error("missing", f"{here} has no {part!r}; {_list_neighbors(here, part)}")
-        here = os.path.join(here, part)
-    scripts = (here, os.path.join(here, "setup.sh"), os.path.join(here, "bin", "thisroot.sh"))
-    found = next((script for script in scripts if os.path.isfile(script)), None)
-    if found is None:
-        raise_setup_error("missing", f"{here} has neither setup.sh nor bin/thisroot.sh")
-    return found
+        if not os.path.exists(os.path.join(location_path, part)):
+            raise_setup_error(
+                "missing",
+                f"{location_path} has no {part!r}; {_list_neighbors(location_path, part)}",
+            )
+        location_path = os.path.join(location_path, part)
+    scripts = (
+        location_path,
+        os.path.join(location_path, "setup.sh"),
+        os.path.join(location_path, "bin", "thisroot.sh"),
+    )
+    setup_script = next((script for script in scripts if os.path.isfile(script)), None)
+    if setup_script is None:
+        raise_setup_error("missing", f"{location_path} has neither setup.sh nor bin/thisroot.sh")
+    return setup_script
 
 
 def _list_neighbors(folder: str, missing: str) -> str:
@@ -167,13 +174,13 @@ def _find_python(script: str, env: Mapping[str, str], output: str) -> str:
     if config is None:
         reason = f": {extract_error_line(output)}" if output.strip() else ""
         raise_setup_error("broken", f"sourcing {script} put no root-config on PATH{reason}")
-    wanted = run_tool([config, "--python-version"], env, config).strip()
-    name = "python" + ".".join(wanted.split(".")[:2])
-    python = shutil.which(name, path=env.get("PATH")) if wanted else None
+    python_version = run_tool([config, "--python-version"], env, config).strip()
+    name = "python" + ".".join(python_version.split(".")[:2])
+    python = shutil.which(name, path=env.get("PATH")) if python_version else None
     if python is None:
         raise_setup_error(
             "broken",
-            f"the ROOT of {script} was built for Python {wanted or '(none)'}, but {name} is not "
+            f"the ROOT of {script} was built for Python {python_version or '(none)'}, but {name} is not "
             "on PATH",
         )
     check_root_importable(python, env, script)

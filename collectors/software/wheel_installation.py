@@ -110,7 +110,7 @@ class WheelInstaller:
         self.create_environment()
         self.say(f"{release.title}: installing ({release.size})")
         self._install_package(f"{release.package}=={release.wheel}", "--no-deps")
-        for package in release.others:
+        for package in release.further_packages:
             self._install_package(package, "" if release.dependencies else "--no-deps")
         self.say(f"{release.title}: first start")
         output = self._run_step(
@@ -217,8 +217,10 @@ def _describe_download_failure(output: str) -> str:
     """Describe the cause of a failed download from pip's output."""
     if _HASH_MISMATCH_PATTERN.search(output):
         digests = re.findall(r"(?:Expected sha256|Got)\s+([0-9a-f]{64})", output)
-        shown = f" (SHA-256 {digests[-1]} instead of {digests[0]})" if len(digests) > 1 else ""
-        return f"the download is corrupt{shown}"
+        digest_note = (
+            f" (SHA-256 {digests[-1]} instead of {digests[0]})" if len(digests) > 1 else ""
+        )
+        return f"the download is corrupt{digest_note}"
     if _CORRUPT_ARCHIVE_PATTERN.search(output):
         return f"the download is corrupt ({extract_error_line(output)})"
     lost = [line.strip() for line in output.splitlines() if _CONNECTION_LOST_PATTERN.search(line)]

@@ -45,7 +45,7 @@ class Release:
         package: package on PyPI.
         wheel: version of the package.
         sha256: of its wheel; '' to rely on the hash that the index states.
-        others: further packages, as pip's requirements.
+        further_packages: more packages, as pip's requirements.
         dependencies: whether pip also installs the requirements of the further packages.
         query: Python statements that print the version as the last word.
         needed_bytes: bytes on disk during the installation.
@@ -59,7 +59,7 @@ class Release:
     package: str
     wheel: str
     sha256: str
-    others: Tuple[str, ...]
+    further_packages: Tuple[str, ...]
     dependencies: bool
     query: str
     needed_bytes: int
@@ -107,7 +107,7 @@ def make_root_release(version: str) -> Release:
         # A wheel whose release is not known yet is requested by the version of its package.
         wheel=WHEELS.get(version, version),
         sha256=find_wheel_sha256(version),
-        others=("numpy",),
+        further_packages=("numpy",),
         dependencies=False,
         query="import ROOT; print('version', ROOT.gROOT.GetVersion())",
         needed_bytes=NEEDED_BYTES,
@@ -124,7 +124,7 @@ def make_xrootd_release(version: str) -> Release:
         package="xrootd",
         wheel=version,
         sha256="",
-        others=("aiohttp>=3.9",),
+        further_packages=("aiohttp>=3.9",),
         dependencies=True,
         query=(
             "import aiohttp, importlib.metadata as m; from XRootD import client; "
@@ -145,9 +145,9 @@ def make_package_release(requirements: str) -> Release:
     Raises:
         ValueError: the first requirement does not name one version.
     """
-    first, *others = requirements.split()
+    first, *further = requirements.split()
     match = _PINNED_PACKAGE.fullmatch(first)
-    if match is None or any(one.startswith("-") for one in others):
+    if match is None or any(requirement.startswith("-") for requirement in further):
         raise ValueError(
             f"{requirements!r} is not 'NAME==VERSION', followed by further requirements at most"
         )
@@ -159,11 +159,11 @@ def make_package_release(requirements: str) -> Release:
         wheel=version,
         sha256="",
         # Last, so that it finds the versions of the others installed.
-        others=(*others, first),
+        further_packages=(*further, first),
         dependencies=True,
         query=f"import importlib.metadata as m; print('version', m.version({name!r}))",
         needed_bytes=PACKAGE_NEEDED_BYTES,
         size="with all that it requires",
         remedy="use 'build:/FOLDER' with your own Python environment",
-        suffix="-" + hashlib.sha256(" ".join(others).encode()).hexdigest()[:8] if others else "",
+        suffix="-" + hashlib.sha256(" ".join(further).encode()).hexdigest()[:8] if further else "",
     )

@@ -108,8 +108,8 @@ class PassRead:
     def running_s(self) -> Optional[float]:
         """Wall seconds of the loop without waits for a CPU; None when unknown."""
         waited = self.run_queue_s
-        known = waited is not None and waited < self.loop_wall_s
-        return self.loop_wall_s - (waited or 0.0) if known else None
+        is_known = waited is not None and waited < self.loop_wall_s
+        return self.loop_wall_s - (waited or 0.0) if is_known else None
 
     @property
     def loop_cpu_s(self) -> float:
@@ -155,30 +155,30 @@ def drop_warm_up(passes: Sequence[PassRead]) -> Sequence[PassRead]:
 
 def summarize_tree_passes(passes: Sequence[PassRead]) -> Dict[str, Any]:
     """Compute the catalogue values of TTrees: medians over the counted passes, and every pass."""
-    kept = drop_warm_up(passes)
-    first = kept[0].files[0]
+    counted = drop_warm_up(passes)
+    first = counted[0].files[0]
     values = summarize_times(passes)
-    values.update(_summarize_counters(kept))
-    values.update(_summarize_latencies(kept))
-    values.update(loop_unzipped_bytes=kept[0].unzipped_bytes, cache_bytes=first.cache_size)
+    values.update(_summarize_counters(counted))
+    values.update(_summarize_latencies(counted))
+    values.update(loop_unzipped_bytes=counted[0].unzipped_bytes, cache_bytes=first.cache_size)
     return {name: value for name, value in values.items() if value is not None}
 
 
 def summarize_times(passes: Sequence[PassRead]) -> Dict[str, Any]:
     """Compute the catalogue values common to both formats; unknown ones are omitted."""
-    kept = drop_warm_up(passes)
-    values: Dict[str, Any] = {"passes_done": len(passes), "passes_counted": len(kept)}
+    counted = drop_warm_up(passes)
+    values: Dict[str, Any] = {"passes_done": len(passes), "passes_counted": len(counted)}
     for phase in PASS_PHASES:
         for index, clock in enumerate(("wall", "user", "sys")):
-            series = [item.phase_seconds(phase, index) for item in passes]
+            series = [pass_read.phase_seconds(phase, index) for pass_read in passes]
             values[f"pass_{phase}_{clock}_s"] = series
-            values[f"{phase}_{clock}_s"] = statistics.median(series[-len(kept) :])
-    values.update(_summarize_rates(passes, kept))
-    first = [item.files[0].first_byte_s for item in kept]
+            values[f"{phase}_{clock}_s"] = statistics.median(series[-len(counted) :])
+    values.update(_summarize_rates(passes, counted))
+    first = [pass_read.files[0].first_byte_s for pass_read in counted]
     values.update(
-        events_read=kept[0].events,
-        file_class=kept[0].files[0].file_class,
-        data_server=kept[0].files[0].data_server or None,
+        events_read=counted[0].events,
+        file_class=counted[0].files[0].file_class,
+        data_server=counted[0].files[0].data_server or None,
         first_byte_s=None if min(first) < 0 else statistics.median(first),
     )
     return {name: value for name, value in values.items() if value is not None}
@@ -194,18 +194,18 @@ def summarize_extras(passes: Sequence[PassRead]) -> Dict[str, float]:
     }
 
 
-def _summarize_rates(passes: Sequence[PassRead], kept: Sequence[PassRead]) -> Dict[str, Any]:
-    queue = [item.run_queue_s for item in passes]
-    per_event = _median_by(kept, lambda p: _ratio(p.loop_wall_s, p.events))
+def _summarize_rates(passes: Sequence[PassRead], counted: Sequence[PassRead]) -> Dict[str, Any]:
+    queue = [pass_read.run_queue_s for pass_read in passes]
+    per_event = _median_by(counted, lambda p: _ratio(p.loop_wall_s, p.events))
     return {
-        "loop_cpu_s": _median_by(kept, lambda p: p.loop_cpu_s),
-        "loop_run_queue_s": _median_by(kept, lambda p: p.run_queue_s),
+        "loop_cpu_s": _median_by(counted, lambda p: p.loop_cpu_s),
+        "loop_run_queue_s": _median_by(counted, lambda p: p.run_queue_s),
         "pass_loop_run_queue_s": None if None in queue else queue,
-        "cpu_per_event_s": _median_by(kept, lambda p: _ratio(p.loop_cpu_s, p.events)),
+        "cpu_per_event_s": _median_by(counted, lambda p: _ratio(p.loop_cpu_s, p.events)),
         "wall_per_event_s": per_event,
         "event_rate_hz": _ratio(1, per_event),
-        "eff_loop": _median_by(kept, lambda p: _ratio(p.loop_cpu_s, p.loop_wall_s)),
-        "eff_loop_corrected": _median_by(kept, lambda p: _ratio(p.loop_cpu_s, p.running_s)),
+        "eff_loop": _median_by(counted, lambda p: _ratio(p.loop_cpu_s, p.loop_wall_s)),
+        "eff_loop_corrected": _median_by(counted, lambda p: _ratio(p.loop_cpu_s, p.running_s)),
     }
 
 
@@ -213,27 +213,30 @@ def _ratio(numerator: float, denominator: Optional[float]) -> Optional[float]:
     return numerator / denominator if denominator else None
 
 
-def _summarize_counters(kept: Sequence[PassRead]) -> Dict[str, Any]:
-    files = [file for item in kept for file in item.files]
+def _summarize_counters(counted: Sequence[PassRead]) -> Dict[str, Any]:
+    files = [file for pass_read in counted for file in pass_read.files]
     undefined = _TERMS if files[0].cached else (*_TERMS, *_CACHE_COUNTERS)
     names = [name for name in LOOP_COUNTERS if name not in undefined]
-    values: Dict[str, Any] = {name: median_counter(kept, name) for name in names}
+    values: Dict[str, Any] = {name: median_counter(counted, name) for name in names}
     fetched = values["bytes_read"] + values["bytes_read_extra"]
-    values["read_fraction"] = _ratio(fetched, sum(file.file_size for file in kept[0].files))
-    values["read_calls_prefetch"] = _count_prefetches(kept, files)
-    values.update(_split_read_calls(kept, files, values["read_calls"]))
-    values.update(_summarize_cache(files) if len(kept[0].files) == 1 else {})
+    values["read_fraction"] = _ratio(fetched, sum(file.file_size for file in counted[0].files))
+    values["read_calls_prefetch"] = _count_prefetches(counted, files)
+    values.update(_split_read_calls(counted, files, values["read_calls"]))
+    values.update(_summarize_cache(files) if len(counted[0].files) == 1 else {})
     return values
 
 
-def _count_prefetches(kept: Sequence[PassRead], files: Sequence[FileRead]) -> Optional[float]:
+def _count_prefetches(counted: Sequence[PassRead], files: Sequence[FileRead]) -> Optional[float]:
     """Count reads by a prefetching thread: read events reach the loop's thread alone."""
     if not any(file.prefetching for file in files):
         return 0
     counts = []
-    for one in kept:
-        calls, seen = one.sum_counter("read_calls"), one.sum_counter("perfstats_read_calls")
-        counts.append(None if calls is None or seen is None else calls - seen)
+    for pass_read in counted:
+        calls, loop_calls = (
+            pass_read.sum_counter("read_calls"),
+            pass_read.sum_counter("perfstats_read_calls"),
+        )
+        counts.append(None if calls is None or loop_calls is None else calls - loop_calls)
     return median_or_none(counts, whole=True)
 
 
@@ -242,18 +245,20 @@ def _summarize_cache(reads: Sequence[FileRead]) -> Dict[str, float]:
     if not reads[0].cached:
         return {}
     return {
-        "cache_efficiency": statistics.median(one.cache_efficiency for one in reads),
-        "cache_efficiency_rel": statistics.median(one.cache_efficiency_rel for one in reads),
+        "cache_efficiency": statistics.median(read.cache_efficiency for read in reads),
+        "cache_efficiency_rel": statistics.median(read.cache_efficiency_rel for read in reads),
     }
 
 
-def median_counter(kept: Sequence[PassRead], name: str) -> Optional[float]:
+def median_counter(counted: Sequence[PassRead], name: str) -> Optional[float]:
     """Return a counter's median over passes; None where a pass lacks it."""
-    return median_or_none([item.sum_counter(name) for item in kept], whole=not name.endswith("_s"))
+    return median_or_none(
+        [pass_read.sum_counter(name) for pass_read in counted], whole=not name.endswith("_s")
+    )
 
 
 def _split_read_calls(
-    kept: Sequence[PassRead], files: Sequence[FileRead], calls: Optional[float]
+    counted: Sequence[PassRead], files: Sequence[FileRead], calls: Optional[float]
 ) -> Dict[str, Optional[float]]:
     """Split reads into single and vector ones, where the file's class makes them distinguishable."""
     if {file.file_class for file in files} == {"TFile"} or not files[0].cached:
@@ -263,8 +268,8 @@ def _split_read_calls(
         file.prefetching or file.file_class not in _VECTOR_READERS for file in files
     ):
         return {}
-    vector = median_counter(kept, "vector_calls") or 0
-    blocks = median_counter(kept, "vector_blocks") or 0
+    vector = median_counter(counted, "vector_calls") or 0
+    blocks = median_counter(counted, "vector_blocks") or 0
     return {
         "read_calls_single": calls - vector,
         "read_calls_vector": vector,
@@ -272,8 +277,8 @@ def _split_read_calls(
     }
 
 
-def _summarize_latencies(kept: Sequence[PassRead]) -> Dict[str, Any]:
-    files = [file for item in kept for file in item.files]
+def _summarize_latencies(counted: Sequence[PassRead]) -> Dict[str, Any]:
+    files = [file for pass_read in counted for file in pass_read.files]
     positions = range(len(files[0].latencies))
     parts = [sum(file.latencies[position] for file in files) for position in positions]
     starts = positions[::LATENCY_PARTS]
@@ -317,14 +322,14 @@ def _bin_start_us(parts: float) -> float:
 
 
 def _median_by(
-    kept: Sequence[PassRead], of: Callable[[PassRead], Optional[float]]
+    counted: Sequence[PassRead], measure: Callable[[PassRead], Optional[float]]
 ) -> Optional[float]:
-    return median_or_none([of(item) for item in kept])
+    return median_or_none([measure(pass_read) for pass_read in counted])
 
 
 def median_or_none(values: Sequence[Optional[float]], *, whole: bool = False) -> Optional[float]:
     """Return the median, None if any value is; ``whole`` selects an observed value for counts."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
+    known_values = [value for value in values if value is not None]
+    if len(known_values) < len(values):
         return None
-    return int(statistics.median_low(known)) if whole else statistics.median(known)
+    return int(statistics.median_low(known_values)) if whole else statistics.median(known_values)

@@ -208,13 +208,13 @@ def compile_loop(root: Any, code: str, function: str, format_: FormatReader) -> 
     if isinstance(root, CompiledRoot):
         root.load_loop(format_.loop_name)
         return
-    wanted = f"void {function}(treehammer::{format_.loop_argument} &pass)"
+    signature = f"void {function}(treehammer::{format_.loop_argument} &pass)"
     if not code:
         raise PayloadError(
             "payload",
             "format",
             "compile",
-            f"the payload does not support this format: it has no '{wanted}'",
+            f"the payload does not support this format: it has no '{signature}'",
         )
     if not declare_payload_code(root, code):
         raise PayloadError("payload", "compile", "compile", "the payload's loop does not compile")
@@ -223,7 +223,7 @@ def compile_loop(root: Any, code: str, function: str, format_: FormatReader) -> 
         f"const bool treehammer_bound = (treehammer::{format_.loop_name}() = &{function}, true);"
     ):
         raise PayloadError(
-            "payload", "compile", "compile", f"the payload's code must define '{wanted}'"
+            "payload", "compile", "compile", f"the payload's code must define '{signature}'"
         )
 
 

@@ -81,16 +81,16 @@ class ClosedLoopDriver(LoadDriver):
 
     def _continue(self, client: int) -> None:
         """Send a client's next operation; one after the other where operations end at once."""
-        waiting = getattr(self._local, "waiting", None)
-        if waiting is not None:
-            waiting.append(client)
+        clients = getattr(self._local, "clients", None)
+        if clients is not None:
+            clients.append(client)
             return
-        waiting = self._local.waiting = deque([client])
+        clients = self._local.clients = deque([client])
         try:
-            while waiting:
-                self._send_next(waiting.popleft())
+            while clients:
+                self._send_next(clients.popleft())
         finally:
-            self._local.waiting = None
+            self._local.clients = None
 
     def _send_next(self, client: int) -> None:
         sequence = self._sequences.get(client)

@@ -228,8 +228,10 @@ class _Load:
         return self._report(driver, rows, {**figures, **replay.summarize()})
 
     def _loop(self, load: ClosedLoop) -> LoadOutcome:
-        lacking = self._client.unsupported
-        load = replace(load, sequences=[_leave_out(lacking, one) for one in load.sequences])
+        unsupported = self._client.unsupported
+        load = replace(
+            load, sequences=[_leave_out(unsupported, sequence) for sequence in load.sequences]
+        )
         recorder = self._make_recorder(self._client.cores if load.moves_files else 1)
         driver = ClosedLoopDriver(
             self._client, recorder, self._steps, self._timer, self._task.ceiling

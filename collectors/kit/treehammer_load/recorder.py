@@ -134,11 +134,11 @@ class Recorder:
         """
         with self._lock:
             last = self._steps.find_step(max(end_s - 1e-6, 0.0))
-            wanted = self._list_keys(last) if every_step else self._counts
-            if len(wanted) > MAX_ROWS:
+            keys = self._list_keys(last) if every_step else self._counts
+            if len(keys) > MAX_ROWS:
                 self._merge_servers()
-                wanted = self._list_keys(last) if every_step else self._counts
-            return [self._make_row(key, end_s) for key in sorted(wanted)]
+                keys = self._list_keys(last) if every_step else self._counts
+            return [self._make_row(key, end_s) for key in sorted(keys)]
 
     def _list_keys(self, last: int) -> Set[Tuple[int, str, str]]:
         """List the keys of all operations and servers from their first steps to the last one."""

@@ -159,12 +159,12 @@ def _load_recording(files: Tuple[LoadFile, ...]) -> Recording:
     try:
         figures = json.loads(_fetch(by_name[FIGURES_NAME])) if FIGURES_NAME in by_name else {}
         operations = parse_recording(_fetch(by_name[RECORDING_NAME]).splitlines(keepends=True))
-        kept = list(_choose_operations(operations))
+        replayed = list(_choose_operations(operations))
     except (ValueError, IndexError) as error:
         raise _make_replay_error(f"{by_name[RECORDING_NAME].url}: {error}") from error
-    if not kept:
+    if not replayed:
         raise _make_replay_error("nothing to replay: no file of this recording was opened and read")
-    return Recording(kept, len(operations) - len(kept), figures)
+    return Recording(replayed, len(operations) - len(replayed), figures)
 
 
 def _choose_operations(operations: Sequence[RecordedOperation]) -> Iterator[RecordedOperation]:

@@ -66,16 +66,16 @@ def schedule_reads(
     opening: Tuple[float, float],
 ) -> Iterator[Operation]:
     """Schedule the opening of a file for each client, evenly in ``opening``, then the reads."""
-    own = [files[client % len(files)] for client in range(clients)]
+    client_files = [files[client % len(files)] for client in range(clients)]
     begin_s, end_s = opening
     for client in range(clients):
         due = begin_s + (end_s - begin_s) * client / clients
-        yield Operation(due, OPEN, client, own[client], keep=True)
+        yield Operation(due, OPEN, client, client_files[client], keep=True)
     generators = [random.Random(f"{seed} {client}") for client in range(clients)]
     for due, client in instants:
-        chunks = choose_chunks(client, own[client].size, generators[client])
+        chunks = choose_chunks(client, client_files[client].size, generators[client])
         name = READ if len(chunks) == 1 else VECTOR_READ
-        yield Operation(due, name, client, own[client], chunks)
+        yield Operation(due, name, client, client_files[client], chunks)
 
 
 def sequence_reads(

@@ -110,8 +110,10 @@ def _find_quantiles(
 ) -> Dict[str, float]:
     figures: Dict[str, float] = {}
     for name in names:
-        own = [row for row in rows if row["operation"] == name and not row["generator_limited"]]
-        histogram = merge_latencies(own)
+        unlimited_rows = [
+            row for row in rows if row["operation"] == name and not row["generator_limited"]
+        ]
+        histogram = merge_latencies(unlimited_rows)
         if histogram.count:
             for title, fraction in quantiles.items():
                 figures[f"{name}_{title}_s"] = histogram.quantile(fraction)

@@ -87,18 +87,18 @@ class WrittenFiles:
             PayloadError: one failed.
         """
         self._exists = True
-        every = list(operations)
-        for some in (
+        all_operations = list(operations)
+        for batch in (
             [Operation(0.0, MKDIR, 0, LoadFile(self.folder))],
-            [one for one in every if one.name == MKDIR],
-            [one for one in every if one.name != MKDIR],
+            [operation for operation in all_operations if operation.name == MKDIR],
+            [operation for operation in all_operations if operation.name != MKDIR],
         ):
-            ended = _perform_all(client, some, PREPARATION_S, stop, self.observe, ceiling)
-            failed = [(one, failure) for one, failure in ended if failure]
+            ended = _perform_all(client, batch, PREPARATION_S, stop, self.observe, ceiling)
+            failed = [(operation, failure) for operation, failure in ended if failure]
             if failed and not stop.is_set():
-                one, failure = failed[0]
+                operation, failure = failed[0]
                 message = (
-                    f"{one.name} {one.file.url} before the load: {failure}. Is the writable area of "
+                    f"{operation.name} {operation.file.url} before the load: {failure}. Is the writable area of "
                     "the door right, and do this job's credentials permit writing there?"
                 )
                 raise PayloadError("open", failure, "setup", message)
@@ -124,7 +124,7 @@ class WrittenFiles:
         while urls and (left_s := end - time.monotonic()) > 0:
             folders = [Operation(0.0, RMDIR, 0, LoadFile(url)) for url in urls]
             ended = _perform_all(client, folders, left_s, stop, self.observe)
-            removed = [one.file.url for one, failure in ended if not failure]
+            removed = [operation.file.url for operation, failure in ended if not failure]
             urls = [] if was_stopped else [url for url in removed if client.has_copy(url)]
 
     def _remove_files(self, client: StorageClient, limit_s: float, stop: Event) -> None:

@@ -70,19 +70,19 @@ class BenchmarkResult:
 
     def values(self, part: Part) -> List[float]:
         """List the results of a part's rounds that succeeded."""
-        return [one.value for one in self.rounds[part.name] if one.value is not None]
+        return [result.value for result in self.rounds[part.name] if result.value is not None]
 
     @property
     def reason_without_score(self) -> str:
         """Reason for giving no score; '' if there is one."""
         for part in PARTS:
             results = self.rounds[part.name]
-            failed = sorted({name for one in results for name in one.failures})
+            failed = sorted({name for result in results for name in result.failures})
             if failed:
                 return f"operations of part {part.name} failed ({', '.join(failed)})"
-            if any(one.value is None for one in results):
+            if any(result.value is None for result in results):
                 return f"part {part.name} took longer than {PART_LIMIT_S:g} s"
-            warm = next((one.cache for one in results if not one.is_cold), None)
+            warm = next((result.cache for result in results if not result.is_cold), None)
             if warm:
                 return f"part {part.name} read from this node's page cache: {warm.method}"
         return ""
@@ -137,7 +137,9 @@ def run_benchmark(
 
 def _require_files(files: Sequence[LoadFile]) -> None:
     operations = [Operation(0.0, "open", client, file) for client, file in enumerate(files)]
-    recorder, _ = _perform(ClosedLoop([iter([one]) for one in operations]), files[0].url)
+    recorder, _ = _perform(
+        ClosedLoop([iter([operation]) for operation in operations]), files[0].url
+    )
     for row in recorder.list_rows(1.0):
         if row["failed"]:
             raise BenchmarkError(
@@ -160,11 +162,11 @@ def open_client(url: str) -> StorageClient:
     try:
         return make_client(url, CLIENTS, OPERATION_LIMIT_S)
     except PayloadError as error:
-        known = scheme in ("root", "roots", "xroot", "xroots")
+        uses_xrootd = scheme in ("root", "roots", "xroot", "xroots")
         remedy = (
             "root:// needs XRootD's client for this Python (pip install xrootd); http(s):// and "
             "mounted paths need nothing"
-            if known
+            if uses_xrootd
             else "use a folder, http://, https:// or root://"
         )
         raise BenchmarkError(f"{url}: no client for {scheme}:// here; {remedy}.") from error
@@ -207,10 +209,10 @@ def _run_part(part: Part, files: Sequence[LoadFile], number: int) -> PartResult:
 
 
 def _sum_failures(rows: Sequence[Mapping[str, Any]]) -> Dict[str, int]:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for row in rows:
-        found.update(json.loads(row["failures"]))
-    return dict(found)
+        counts.update(json.loads(row["failures"]))
+    return dict(counts)
 
 
 def _empty_page_cache(files: Sequence[LoadFile]) -> Optional[PageCacheState]:

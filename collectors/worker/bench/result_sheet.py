@@ -42,14 +42,14 @@ def describe_storage(storage: str) -> Dict[str, Any]:
 
 def _find_mount(path: str) -> Dict[str, str]:
     """Find file-system type and device of the longest mount point above a path."""
-    best, found = "", {"file_system": "", "device": ""}
+    best, mount = "", {"file_system": "", "device": ""}
     for line in read_text("/proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
         point, words = left.split()[4], right.split()
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best) and len(words) > 1:
-            best, found = point, {"file_system": words[0], "device": words[1]}
-    return found
+            best, mount = point, {"file_system": words[0], "device": words[1]}
+    return mount
 
 
 def build_sheet(
@@ -86,7 +86,12 @@ def _relative_spread(values: Sequence[float]) -> Optional[float]:
 
 
 def _describe_cache(result: BenchmarkResult, evict: str) -> str:
-    states = [one.cache for results in result.rounds.values() for one in results if one.cache]
+    states = [
+        part_result.cache
+        for results in result.rounds.values()
+        for part_result in results
+        if part_result.cache
+    ]
     if not states:
         return f"before each part: {evict}" if evict else _REMOTE_CACHE
     # The worst state stands for all.
@@ -97,7 +102,7 @@ def _describe_cache(result: BenchmarkResult, evict: str) -> str:
 
 def _describe_part(part: Part, result: BenchmarkResult) -> Dict[str, Any]:
     rounds, values = result.rounds[part.name], result.values(part)
-    latency = LatencyHistogram.sum(one.latency for one in rounds)
+    latency = LatencyHistogram.sum(part_result.latency for part_result in rounds)
     value = statistics.median(values) if values else None
     return {
         "name": part.name,
@@ -108,18 +113,18 @@ def _describe_part(part: Part, result: BenchmarkResult) -> Dict[str, Any]:
         "value": value,
         "ratio": None if value is None else find_ratio(part, value),
         "spread": _relative_spread(values),
-        "rounds": [one.value for one in rounds],
+        "rounds": [part_result.value for part_result in rounds],
         "failures": _sum_failures(rounds),
-        "client_cpu": max(one.client_cpu for one in rounds),
-        "client_limited": any(one.client_limited for one in rounds),
+        "client_cpu": max(part_result.client_cpu for part_result in rounds),
+        "client_limited": any(part_result.client_limited for part_result in rounds),
         **latency.list_quantiles(),
     }
 
 
 def _sum_failures(rounds: Sequence[PartResult]) -> Dict[str, int]:
     failures: Dict[str, int] = {}
-    for one in rounds:
-        for name, count in one.failures.items():
+    for part_result in rounds:
+        for name, count in part_result.failures.items():
             failures[name] = failures.get(name, 0) + count
     return failures
 

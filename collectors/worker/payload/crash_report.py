@@ -67,22 +67,22 @@ def describe_crash(log: str) -> str:
 def _find_last_line(log: str, patterns: Iterable[Pattern[str]]) -> str:
     """Return the last line that the first successful pattern matches, as a sentence."""
     for pattern in patterns:
-        found = pattern.findall(log)
-        if found:
-            line = str(found[-1]).strip()[:MAX_LINE]
+        matches = pattern.findall(log)
+        if matches:
+            line = str(matches[-1]).strip()[:MAX_LINE]
             return line if line.endswith(".") else f"{line}."
     return ""
 
 
 def _find_frames(log: str) -> Iterator[str]:
     """Yield the innermost C++ functions of a crash, without repetitions."""
-    seen: List[str] = []
+    names: List[str] = []
     for match in _FRAME.finditer(log):
         name = demangle_name(match["symbol"])
-        if name and name not in seen and not _FOREIGN_LIBRARY.search(match["library"]):
-            seen.append(name)
+        if name and name not in names and not _FOREIGN_LIBRARY.search(match["library"]):
+            names.append(name)
             yield name
-            if len(seen) == MAX_FRAMES:
+            if len(names) == MAX_FRAMES:
                 return
 
 

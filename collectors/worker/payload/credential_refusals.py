@@ -115,10 +115,10 @@ def _find_kind(text: str, env: Mapping[str, str]) -> str:
     unauthenticated = _UNAUTHENTICATED.search(text)
     if not unauthenticated and not _FORBIDDEN.search(text):
         return ""
-    known = _list_credentials(env)
-    if not known:
+    credentials = _list_credentials(env)
+    if not credentials:
         return "missing"
-    if all(one.end <= time.time() for one in known):
+    if all(credential.end <= time.time() for credential in credentials):
         return "expired"
     return "refused" if unauthenticated else "not-permitted"
 
@@ -139,14 +139,14 @@ class _Credential(NamedTuple):
 
 def _list_credentials(env: Mapping[str, str]) -> List[_Credential]:
     """List the usable credentials of the job."""
-    found = []
+    credentials = []
     for name in (PROXY_VARIABLE, TOKEN_FILE_VARIABLE):
         if env.get(name):
             try:
-                found.append(_load_credential(name, env[name]))
+                credentials.append(_load_credential(name, env[name]))
             except (OSError, ValueError):
                 continue
-    return found
+    return credentials
 
 
 def _load_credential(name: str, path: str) -> _Credential:
@@ -155,22 +155,22 @@ def _load_credential(name: str, path: str) -> _Credential:
         end = credential_expiry(name, path)
         return _Credential(label, float("inf") if end is None else end, label)
     proxy = read_proxy(path)
-    shown = f"{label} ({', '.join(proxy.attributes) or 'no VOMS attributes'})"
+    description = f"{label} ({', '.join(proxy.attributes) or 'no VOMS attributes'})"
     if proxy.attributes_expire_at is not None and proxy.attributes_expire_at < proxy.expires_at:
-        return _Credential(shown, proxy.attributes_expire_at, f"{label}'s VOMS attributes")
-    return _Credential(shown, proxy.expires_at, label)
+        return _Credential(description, proxy.attributes_expire_at, f"{label}'s VOMS attributes")
+    return _Credential(description, proxy.expires_at, label)
 
 
 def _describe_credentials(kind: str, env: Mapping[str, str]) -> str:
     if kind == "untrusted":
         return "The job does not trust the server's certificate."
-    known = _list_credentials(env)
-    if not known:
+    credentials = _list_credentials(env)
+    if not credentials:
         return "The door requires a credential, and the job has none."
     if kind == "expired":
-        last = max(known, key=lambda one: one.end)
+        last = max(credentials, key=lambda credential: credential.end)
         return f"The job's {last.ending} expired at {format_time(last.end)}."
-    names = " and ".join(one.label for one in known)
+    names = " and ".join(credential.label for credential in credentials)
     if kind == "not-permitted":
         return f"The door does not permit this path with the job's {names}."
     return f"The door refused the job's {names}."

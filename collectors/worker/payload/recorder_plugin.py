@@ -26,7 +26,7 @@ class RecorderPlugin:
 
     def __init__(self, folder: str, output: str, name: str) -> None:
         self._written = os.path.join(folder, "recording.csv")
-        self._kept = os.path.join(output, RECORDINGS, name)
+        self._stored = os.path.join(output, RECORDINGS, name)
 
     @property
     def environment(self) -> Dict[str, str]:
@@ -43,7 +43,9 @@ class RecorderPlugin:
             open_regular_file(self._written).close()
         except OSError:  # nothing was written, or the payload has put something else there
             return False
-        os.makedirs(os.path.dirname(self._kept), exist_ok=True)
-        shutil.move(self._written, f"{self._kept}.csv")
-        write_atomically(f"{self._kept}.json", json.dumps(process, indent=1, sort_keys=True) + "\n")
+        os.makedirs(os.path.dirname(self._stored), exist_ok=True)
+        shutil.move(self._written, f"{self._stored}.csv")
+        write_atomically(
+            f"{self._stored}.json", json.dumps(process, indent=1, sort_keys=True) + "\n"
+        )
         return True

@@ -14,10 +14,10 @@ from .process_stats import read_text
 _UNLIMITED_BYTES = 2**60
 
 
-def _find_group_folders(controller: str, own: str, mounts: str) -> List[str]:
+def _find_group_folders(controller: str, groups: str, mounts: str) -> List[str]:
     """Find the group folders of ``controller`` ('' is version 2), from this process to the root."""
     path = None
-    for line in own.splitlines():
+    for line in groups.splitlines():
         _, names, group = line.split(":", 2)
         if controller in names.split(","):
             path = group
@@ -50,12 +50,12 @@ def _list_ancestors(folder: str, top: str) -> List[str]:
 class Cgroup:
     """The control group of this process; unknown values are None."""
 
-    def __init__(self, own: str = "", mounts: str = "") -> None:
-        own = own or read_text("/proc/self/cgroup")
+    def __init__(self, groups: str = "", mounts: str = "") -> None:
+        groups = groups or read_text("/proc/self/cgroup")
         mounts = mounts or read_text("/proc/self/mountinfo")
-        self._unified = _find_group_folders("", own, mounts)
-        self._cpu = _find_group_folders("cpu", own, mounts)
-        self._memory = _find_group_folders("memory", own, mounts)
+        self._unified = _find_group_folders("", groups, mounts)
+        self._cpu = _find_group_folders("cpu", groups, mounts)
+        self._memory = _find_group_folders("memory", groups, mounts)
 
     def cpu_limit(self) -> Optional[float]:
         """Return the number of CPUs the group may use."""

@@ -18,8 +18,8 @@ def make_lock_folder(name: str, base: str = "") -> Optional[str]:
     folder = os.path.join(private, name)
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        found = os.lstat(private)
+        status = os.lstat(private)
     except OSError:
         return None
-    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
     return folder if is_own else None

@@ -125,11 +125,11 @@ def _read_through(path: str) -> None:
 def cached_fraction(paths: Sequence[str]) -> Optional[float]:
     """Return the fraction of the files' pages that are in the page cache; None when unknown."""
     counts = [_count_cached_pages(path) for path in paths]
-    known = [count for count in counts if count is not None]
-    total = sum(pages for _, pages in known)
-    if len(known) < len(counts) or not total:
+    known_counts = [count for count in counts if count is not None]
+    total = sum(pages for _, pages in known_counts)
+    if len(known_counts) < len(counts) or not total:
         return None
-    return sum(cached for cached, _ in known) / total
+    return sum(cached for cached, _ in known_counts) / total
 
 
 def _count_cached_pages(path: str) -> Optional[Tuple[int, int]]:

@@ -113,7 +113,7 @@ def list_descendants(pid: int) -> List[int]:
     """List every process below ``pid``, including ended ones that were not reaped."""
     if not os.path.exists(f"/proc/{pid}/task/{pid}/children"):
         return _list_descendants_by_parent(pid)
-    found: List[int] = []
+    descendants: List[int] = []
     queue = [pid]
     while queue:
         parent = queue.pop()
@@ -124,8 +124,8 @@ def list_descendants(pid: int) -> List[int]:
         for thread in threads:
             children = read_text(f"/proc/{parent}/task/{thread}/children").split()
             queue += map(int, children)
-            found += map(int, children)
-    return found
+            descendants += map(int, children)
+    return descendants
 
 
 def _list_descendants_by_parent(pid: int) -> List[int]:
@@ -137,10 +137,10 @@ def _list_descendants_by_parent(pid: int) -> List[int]:
             fields = read_text(f"/proc/{name}/stat").rpartition(")")[2].split()
             if len(fields) > 1:
                 children.setdefault(int(fields[1]), []).append(int(name))
-    found: List[int] = []
+    descendants: List[int] = []
     queue = [pid]
     while queue:
         below = children.get(queue.pop(), [])
         queue += below
-        found += below
-    return found
+        descendants += below
+    return descendants

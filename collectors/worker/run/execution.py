@@ -263,14 +263,14 @@ class Execution:
         )
 
     def _keep_recording(self, recorder: RecorderPlugin, run: PayloadRun) -> None:
-        kept = recorder.keep_recording(
+        is_recorded = recorder.keep_recording(
             started_us=run.started_us,
             ended_us=run.started_us + round(run.outcome.wall_s * 1e6),
             door_url=self._context.job.door_url_of(self._spec),
             software=self._spec.software.request,
             **{name: self._spec.identity.get(name) for name in ("test_name", "dataset", "variant")},
         )
-        if not kept:
+        if not is_recorded:
             print_line(
                 f"{self._name}: nothing was recorded: the payload opened no file with the XRootD "
                 "client, or its client has no recorder plug-in (libXrdClRecorder)",

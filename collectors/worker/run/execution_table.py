@@ -66,8 +66,8 @@ def _join_cells(first: str, cells: List[str], last: str, width: int) -> str:
 
 
 def _sum_known(values: Mapping[str, Any], *names: str) -> Any:
-    found = [values.get(name) for name in names]
-    return None if None in found else sum(value for value in found if value is not None)
+    numbers = [values.get(name) for name in names]
+    return None if None in numbers else sum(value for value in numbers if value is not None)
 
 
 def _format_value(value: Any, form: str) -> str:

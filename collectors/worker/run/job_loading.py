@@ -106,12 +106,12 @@ def _find_value_errors(job: JobSpec) -> List[str]:
         problems.append("executions: must not be empty")
     if job.load and not (0 <= job.load.index < job.load.participants and job.load.step_s > 0):
         problems.append("load: index must be below jobs, and step_s above 0")
-    seen = set()
+    positions = set()
     for index, spec in enumerate(job.executions):
         where = f"executions[{index}]"
-        if (spec.round, spec.position) in seen:
+        if (spec.round, spec.position) in positions:
             problems.append(f"{where}: round {spec.round}, position {spec.position} occurs twice")
-        seen.add((spec.round, spec.position))
+        positions.add((spec.round, spec.position))
         if spec.payload:
             problems += _find_payload_errors(spec.payload, f"{where}.payload")
         wrong = (
@@ -144,8 +144,8 @@ def _find_launch_errors(specs: Sequence[ExecutionSpec]) -> List[str]:
             sides.setdefault(spec.round, []).append(spec.side)
     return [
         f"executions: round {round_} is a launch and must hold the sides A and B alone"
-        for round_, found in sides.items()
-        if sorted(found) != list(SIDES)
+        for round_, launch_sides in sides.items()
+        if sorted(launch_sides) != list(SIDES)
     ]
 
 

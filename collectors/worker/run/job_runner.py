@@ -74,7 +74,7 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
         calibration: Optional[float] = measure_calibration()
         for run in RunQueue(context):
             uploader.upload_if_due()
-            others, before = doors.count_others(), calibration
+            other_jobs, before = doors.count_others(), calibration
             run.run()
             # Adjacent runs share one value.  After a stop signal there is no time for it.
             calibration = None if signals.stopped_by else measure_calibration()
@@ -82,7 +82,7 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
                 measurement = execution.build_measurement(
                     calibration_before_s=before,
                     calibration_after_s=calibration,
-                    concurrent_door_jobs=others[execution.door],
+                    concurrent_door_jobs=other_jobs[execution.door],
                 )
                 try:
                     _write_record(measurement, output)

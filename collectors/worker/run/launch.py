@@ -197,12 +197,12 @@ def _describe_other_half(failure: Failure) -> Failure:
 
 
 def _estimate_ratios(times: Dict[str, Dict[str, List[int]]], passes: int) -> Dict[str, float]:
-    found = {}
+    ratios = {}
     for clock in ("cpu", "wall"):
         try:
             estimate = estimate_ratio(times[BASE_SIDE][clock], times[OTHER_SIDE][clock], passes)
         except ValueError:
             continue
-        found[f"segment_{clock}_log_ratio"] = estimate.mean
-        found[f"segment_{clock}_log_ratio_sd"] = estimate.sd
-    return found
+        ratios[f"segment_{clock}_log_ratio"] = estimate.mean
+        ratios[f"segment_{clock}_log_ratio_sd"] = estimate.sd
+    return ratios

@@ -40,15 +40,15 @@ def locate_base(context: JobContext, spec: ExecutionSpec) -> str:
 
     Libraries of a test that builds its own depend on headers that the next job builds again.
     """
-    own = os.path.join(context.output, "work", LOOPS_FOLDER)
+    private = os.path.join(context.output, "work", LOOPS_FOLDER)
     if spec.software.provider != "wheel" or context.job.payload_of(spec).build:
-        return own
+        return private
     shared = os.path.join(os.path.dirname(spec.software.location), LOOPS_FOLDER)
     try:
         os.makedirs(shared, exist_ok=True)
     except OSError:
-        return own
-    return shared if os.access(shared, os.W_OK | os.X_OK) else own
+        return private
+    return shared if os.access(shared, os.W_OK | os.X_OK) else private
 
 
 def is_loop_built(context: JobContext, spec: ExecutionSpec) -> bool:
@@ -83,13 +83,13 @@ def build_loop(
     """
     base, result = locate_base(context, spec), os.path.join(folder, "loop.json")
     os.makedirs(base, exist_ok=True)
-    given = {**variables, LOOP_BUILD_VARIABLE: base, "TREEHAMMER_RESULT": result}
+    build_variables = {**variables, LOOP_BUILD_VARIABLE: base, "TREEHAMMER_RESULT": result}
     payload = context.job.payload_of(spec)
     entry = os.path.join(context.locate_payload(spec), payload.entry)
     run_logged_command(
-        setup.build_command(payload.kind, entry, given),
+        setup.build_command(payload.kind, entry, build_variables),
         folder,
-        {**setup.env, **given},
+        {**setup.env, **build_variables},
         os.path.join(context.output, "logs", f"loop-{len(context.loops) + 1}.out"),
         _TIMEOUT_S,
         lambda: context.signals.raise_if_stopped("setup"),

@@ -316,9 +316,9 @@ class PayloadPreparation:
 
     def _declared_environment(self, axes: Mapping[str, str]) -> Dict[str, str]:
         """Return the test's own variables, with values of axes in place of their names."""
-        known = {"build": self._build_folder, **axes} if self._build_folder else axes
+        replacements = {"build": self._build_folder, **axes} if self._build_folder else axes
         return {
-            name: _AXIS_IN_TEXT.sub(lambda found: known.get(found[1], found[0]), text)
+            name: _AXIS_IN_TEXT.sub(lambda match: replacements.get(match[1], match[0]), text)
             for name, text in self._payload.environment.items()
         }
 

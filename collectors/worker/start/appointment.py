@@ -39,12 +39,12 @@ class Meeting(Protocol):
     #: Whether to go on after the appointment, so that a restarted place learns it again.
     repeat: bool
 
-    def poll(self, waited_s: float, known: Optional[Appointment]) -> Optional[Appointment]:
+    def poll(self, waited_s: float, appointment: Optional[Appointment]) -> Optional[Appointment]:
         """Announce this job and request the appointment; None while jobs are missing.
 
         Args:
             waited_s: seconds since the first call.
-            known: the appointment, if this job has it already.
+            appointment: the one of the jobs, if this job has it already.
 
         Raises:
             OSError, ValueError: a failure that may pass.

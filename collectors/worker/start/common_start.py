@@ -379,20 +379,20 @@ def _await_end_and_exit(meeting: Optional[Meeting], path: str) -> NoReturn:
 
 
 def _attend(meeting: Meeting, report: Any) -> None:
-    began, known, problem = time.monotonic(), None, ""
+    began, appointment, problem = time.monotonic(), None, ""
     while True:
         pause_s = _RETRY_PAUSE_S * random.uniform(0.5, 1.0)
         try:
-            found = meeting.poll(time.monotonic() - began, known)
+            answer = meeting.poll(time.monotonic() - began, appointment)
             pause_s = meeting.pause_s
         except (OSError, ValueError) as error:
-            found = None
+            answer = None
             if str(error) != problem:
                 problem = str(error)
                 report({"problem": problem})
-        if found is not None and known is None:
-            known = found
-            report(found.to_document())
+        if answer is not None and appointment is None:
+            appointment = answer
+            report(answer.to_document())
             if not meeting.repeat:
                 return
         time.sleep(pause_s)

@@ -34,14 +34,14 @@ class FolderMeeting:
         self._load = load
         self._folder = folder
 
-    def poll(self, waited_s: float, known: Optional[Appointment]) -> Optional[Appointment]:
+    def poll(self, waited_s: float, appointment: Optional[Appointment]) -> Optional[Appointment]:
         """Announce this job; see :class:`~.appointment.Meeting`."""
         self._leave_file(str(self._load.index))
-        found = self._read_start()
-        if found is None and self._is_due():
+        start = self._read_start()
+        if start is None and self._is_due():
             self._set_start()
-            found = self._read_start()
-        return found
+            start = self._read_start()
+        return start
 
     def withdraw(self) -> None:
         """Announce that this job will not come; see :class:`~.appointment.Meeting`."""
@@ -65,8 +65,10 @@ class FolderMeeting:
         first_s = min(entry.stat().st_mtime for entry in entries if entry.name.isdigit())
         # A job that withdrew and came in another attempt counts once.
         announced = {entry.name.replace(_ABSENT_PREFIX, "") for entry in entries}
-        known = sum(name.isdigit() for name in announced)
-        return known >= self._load.participants or time.time() - first_s >= self._load.wait_s
+        announced_count = sum(name.isdigit() for name in announced)
+        return (
+            announced_count >= self._load.participants or time.time() - first_s >= self._load.wait_s
+        )
 
     def _set_start(self) -> None:
         """Write the start unless another job was faster."""

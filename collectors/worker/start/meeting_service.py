@@ -53,12 +53,12 @@ class ServiceMeeting:
         self._clocks = ClockComparison()
         self._round_trips = FIRST_ROUND_TRIPS
 
-    def poll(self, waited_s: float, known: Optional[Appointment]) -> Optional[Appointment]:
+    def poll(self, waited_s: float, appointment: Optional[Appointment]) -> Optional[Appointment]:
         """Announce this job; see :class:`~.appointment.Meeting`."""
         body = self._describe(
             waited_s=waited_s,
-            start_us=known.start_us if known else None,
-            present=known.present if known else None,
+            start_us=appointment.start_us if appointment else None,
+            present=appointment.present if appointment else None,
         )
         answer: Dict[str, Any] = {}
         with self._endpoint.open_session(TIMEOUT_S) as session:

@@ -45,8 +45,8 @@ def parse_answer(command: str, text: str) -> Tuple[int, ...]:
         TurnError: any other answer.
     """
     words = text.split()
-    wanted = 6 if command.startswith("run ") else 1
-    if len(words) != wanted or not all(word.isascii() and word.isdigit() for word in words):
+    expected_count = 6 if command.startswith("run ") else 1
+    if len(words) != expected_count or not all(word.isascii() and word.isdigit() for word in words):
         raise TurnError(f"invalid answer {text[:80]!r} to {command!r}")
     return tuple(map(int, words))
 
@@ -148,11 +148,11 @@ class TurnConductor:
         return (other, self.first) if reverse else (self.first, other)
 
     def _run_turn(self, start: int, end: int, order: Sequence[str]) -> Dict[str, TurnAnswer]:
-        found = {}
+        answers = {}
         for side in order:
             self.evict()
-            found[side] = TurnAnswer(*self.sides[side].ask(f"run {start} {end}"))
-        return found
+            answers[side] = TurnAnswer(*self.sides[side].ask(f"run {start} {end}"))
+        return answers
 
     def _open_file(self, file: int, pass_: int) -> int:
         totals = self._ask_both(f"open {file}", pass_)

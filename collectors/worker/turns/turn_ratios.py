@@ -79,10 +79,10 @@ def compute_trimmed_mean(weighted: Sequence[Tuple[float, float]]) -> float:
     """Compute the mean of (value, weight) without :data:`TRIMMED_SHARE` of the weight at each end."""
     total = math.fsum(weight for _, weight in weighted)
     low, high = TRIMMED_SHARE * total, (1 - TRIMMED_SHARE) * total
-    below, terms, kept = 0.0, [], []
+    below, terms, weights = 0.0, [], []
     for value, weight in sorted(weighted):
         inside = max(0.0, min(below + weight, high) - max(below, low))
         terms.append(value * inside)
-        kept.append(inside)
+        weights.append(inside)
         below += weight
-    return math.fsum(terms) / math.fsum(kept)
+    return math.fsum(terms) / math.fsum(weights)

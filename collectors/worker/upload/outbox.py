@@ -36,13 +36,14 @@ class Outbox:
     def __init__(self, folder: str, url: str) -> None:
         self.folder = folder
         self.url = url.rstrip("/")
-        known = _load_outbox(folder)
-        mine = known.get("service") == self.url  # another service has none of these records
-        self.acknowledged: Set[str] = set(known["acknowledged"]) if mine else set()
-        self.conflicting: Set[str] = set(known["conflicting"]) if mine else set()
-        self.refused: Dict[str, str] = dict(known["refused"]) if mine else {}
-        self.problem = str(known["problem"]) if mine else ""
-        self.retry_after_s = float(known["retry_after_s"]) if mine else 0.0
+        state = _load_outbox(folder)
+        # Another service has none of these records.
+        is_same_service = state.get("service") == self.url
+        self.acknowledged: Set[str] = set(state["acknowledged"]) if is_same_service else set()
+        self.conflicting: Set[str] = set(state["conflicting"]) if is_same_service else set()
+        self.refused: Dict[str, str] = dict(state["refused"]) if is_same_service else {}
+        self.problem = str(state["problem"]) if is_same_service else ""
+        self.retry_after_s = float(state["retry_after_s"]) if is_same_service else 0.0
 
     def pending(self) -> List[str]:
         """List the identities of records that the service neither has nor refused."""

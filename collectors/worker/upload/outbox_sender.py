@@ -95,10 +95,10 @@ def _send_records(
             if remaining_s <= 0:
                 return ServiceResponse(0, "it was too slow")
             response = endpoint.post(list(part.values()), min(remaining_s, REQUEST_TIMEOUT_S))
-            again = _settle_part(outbox, part, response)
-            if again is None:
+            unsettled = _settle_part(outbox, part, response)
+            if unsettled is None:
                 return response
-            parts.extendleft(reversed(again))
+            parts.extendleft(reversed(unsettled))
     return None
 
 

@@ -103,7 +103,7 @@ def test_logs_of_a_payload_must_be_files(irregular: Place, tmp_path: Path) -> No
 def test_recording_must_be_a_file(irregular: Place, tmp_path: Path) -> None:
     irregular("recording.csv")
     recorder = object.__new__(RecorderPlugin)
-    recorder._written, recorder._kept = str(tmp_path / "recording.csv"), str(tmp_path / "kept")
+    recorder._written, recorder._stored = str(tmp_path / "recording.csv"), str(tmp_path / "kept")
     assert not recorder.keep_recording()
 
 

@@ -39,19 +39,19 @@ class ColumnAnalysis:
             PayloadError: a key is missing or wrong.
         """
         try:
-            found = cls(
+            analysis = cls(
                 str(settings["filter"]),
                 float(settings["minimum"]),
                 int(settings["bins"]),
                 float(settings["low"]),
                 float(settings["high"]),
             )
-            if found.bins < 1 or not found.low < found.high:
+            if analysis.bins < 1 or not analysis.low < analysis.high:
                 raise ValueError("expected at least one bin, and low below high")
         except (KeyError, TypeError, ValueError) as error:
             message = f"[settings] needs {', '.join(_KEYS)}: {type(error).__name__}: {error}"
             raise PayloadError("payload", "bad-job", "setup", message) from error
-        return found
+        return analysis
 
     def choose_columns(self, names: Sequence[str], task: PayloadTask) -> List[str]:
         """Choose the columns to histogram, by the axis ``branches``.
@@ -110,7 +110,7 @@ class HistogramSums:
     """Histograms of a pass: bin contents, with underflow and overflow, by column."""
 
     events: int = 0
-    kept: int = 0
+    selected: int = 0
 
     def __post_init__(self) -> None:
         self._bins: Dict[str, List[int]] = {}
@@ -123,9 +123,9 @@ class HistogramSums:
     def summarize(self) -> Dict[str, float]:
         """Return the test's own metrics: equal for every reader, release and number of threads."""
         lines = [f"{name} {counts}" for name, counts in sorted(self._bins.items())]
-        digest = hashlib.sha256("\n".join([f"{self.events} {self.kept}", *lines]).encode())
+        digest = hashlib.sha256("\n".join([f"{self.events} {self.selected}", *lines]).encode())
         return {
-            "events_kept": float(self.kept),
+            "events_kept": float(self.selected),
             "histogram_entries": float(math.fsum(map(sum, self._bins.values()))),
             "histogram_checksum": float(int(digest.hexdigest()[:_CHECKSUM_DIGITS], 16)),
         }

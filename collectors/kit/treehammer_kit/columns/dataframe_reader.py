@@ -153,13 +153,13 @@ class DataFrameExecution:
     ) -> None:
         task, report = self._task, self._report
         files = passes.survey_files()
-        for read in (read for one in done for read in one.files):
+        for read in (read for read_pass in done for read in read_pass.files):
             read.file_class = files[0].file_class
-        kept = drop_warm_up(done)
+        counted = drop_warm_up(done)
         report.values.update(pass_figures.summarize_threads(done, task.threads))
         names = KERNEL_COUNTERS if task.format == RNTUPLE else (*KERNEL_COUNTERS, *TREE_COUNTERS)
-        found = {name: median_counter(kept, name) for name in names}
-        report.values.update({name: value for name, value in found.items() if value is not None})
+        counters = {name: median_counter(counted, name) for name in names}
+        report.values.update({name: value for name, value in counters.items() if value is not None})
         report.values.update(pass_figures.collect_notes(files))
         report.values["events_total"] = sum(sum(file.clusters) for file in files)
         if columns:

@@ -142,7 +142,7 @@ class FramePasses:
         current, sums = reader.current, self._pass_sums
         events = int(current.Read())
         sums.events += events
-        sums.kept += int(current.Kept())
+        sums.selected += int(current.Kept())
         for index in range(int(current.Size())):
             sums.add(str(current.Name(index)), list(current.Bins(index)))
         reported = {str(item.first): float(item.second) for item in current.Reported()}

@@ -26,49 +26,53 @@ def sum_run_queues() -> float:
 
 def summarize_threads(passes: Sequence[PassRead], threads: int) -> Dict[str, Any]:
     """Compute the catalogue's times and efficiencies, which count all threads."""
-    kept = drop_warm_up(passes)
+    counted = drop_warm_up(passes)
     values = summarize_times(passes)
-    values["eff_loop"] = statistics.median(p.loop_cpu_s / (threads * p.loop_wall_s) for p in kept)
-    corrected = median_or_none([_correct_efficiency(one, threads) for one in kept])
+    values["eff_loop"] = statistics.median(
+        pass_read.loop_cpu_s / (threads * pass_read.loop_wall_s) for pass_read in counted
+    )
+    corrected = median_or_none([_correct_efficiency(pass_read, threads) for pass_read in counted])
     values["eff_loop_corrected"] = corrected
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _correct_efficiency(one: PassRead, threads: int) -> Optional[float]:
-    waited = one.run_queue_s
-    running = threads * one.loop_wall_s - (waited or 0.0)
+def _correct_efficiency(pass_read: PassRead, threads: int) -> Optional[float]:
+    waited = pass_read.run_queue_s
+    running = threads * pass_read.loop_wall_s - (waited or 0.0)
     # Threads beside those of the loop may have waited, too: the figure is then unknown.
-    return None if waited is None or running < one.loop_cpu_s else one.loop_cpu_s / running
+    return (
+        None if waited is None or running < pass_read.loop_cpu_s else pass_read.loop_cpu_s / running
+    )
 
 
 def summarize_idle_time(
     passes: Sequence[PassRead], files: Sequence[FileSurvey], threads: int
 ) -> Dict[str, float]:
     """Compute the test's own metrics of idle threads, against the bound of the list of files."""
-    kept = drop_warm_up(passes)
+    counted = drop_warm_up(passes)
     clusters = [file.clusters for file in files]
     bound = scheduling_bound.bound_efficiency(clusters, threads)
     extras = {"eff_bound": bound}
     if bound:
-        cpu = statistics.median(one.loop_cpu_s for one in kept)
+        cpu = statistics.median(pass_read.loop_cpu_s for pass_read in counted)
         extras["bound_wall_s"] = cpu / (threads * bound)
-    idle = median_or_none([_idle_seconds(one, threads) for one in kept])
+    idle = median_or_none([_idle_seconds(pass_read, threads) for pass_read in counted])
     if idle is not None:
         extras["idle_thread_s"] = idle
     return extras
 
 
-def _idle_seconds(one: PassRead, threads: int) -> Optional[float]:
+def _idle_seconds(pass_read: PassRead, threads: int) -> Optional[float]:
     """Return the time without use of or wait for a CPU; further threads may make it 0."""
-    waited = one.run_queue_s
+    waited = pass_read.run_queue_s
     if waited is None:
         return None
-    return max(0.0, threads * one.loop_wall_s - one.loop_cpu_s - waited)
+    return max(0.0, threads * pass_read.loop_wall_s - pass_read.loop_cpu_s - waited)
 
 
 def check_same_sums(sums: Sequence[HistogramSums]) -> List[str]:
     """Describe the results of each pass, which must be equal."""
-    return [f"{one.events} events, {one.summarize()}" for one in sums]
+    return [f"{histograms.events} events, {histograms.summarize()}" for histograms in sums]
 
 
 def collect_notes(files: Sequence[FileSurvey]) -> Dict[str, str]:

@@ -132,15 +132,15 @@ class UprootPasses:
         if self._analyze is not None:
             self._analyze(events, self._report)
         if analysis is None:
-            sums.kept += len(events)
+            sums.selected += len(events)
             return
         import awkward
         import numpy
 
-        kept = events[events[analysis.filter] >= analysis.minimum]
-        sums.kept += len(kept)
+        selected = events[events[analysis.filter] >= analysis.minimum]
+        sums.selected += len(selected)
         for column in columns:
-            values = awkward.to_numpy(awkward.flatten(kept[column], axis=None))
+            values = awkward.to_numpy(awkward.flatten(selected[column], axis=None))
             values = values.astype(numpy.float64)
             width = analysis.high - analysis.low
             # NaN is in the overflow bin.

@@ -46,9 +46,9 @@ def run_uproot_task(
         done = _run_passes(passes, task, report)
     check_equal_passes(pass_figures.check_same_sums(passes.sums))
     report.values.update(pass_figures.summarize_threads(done, task.threads))
-    kept = drop_warm_up(done)
+    counted = drop_warm_up(done)
     for name in ("bytes_read", "read_calls"):
-        value = median_or_none([one.sum_counter(name) for one in kept], whole=True)
+        value = median_or_none([pass_read.sum_counter(name) for pass_read in counted], whole=True)
         report.values[name] = value
     files = [passes.files[url] for url in task.urls]
     report.values.update(pass_figures.collect_notes(files))

@@ -90,8 +90,8 @@ class CopyCommand(NamedTuple):
             scheme = "" if local_path(url) is not None else url.partition("://")[0]
             client = _PROGRAMS.get(scheme, client)
         program, *words = _split_command(client, puts=puts)
-        found = shutil.which(program, path=env.get("PATH"))
-        if found is None:
+        executable = shutil.which(program, path=env.get("PATH"))
+        if executable is None:
             raise PayloadError(
                 "software-setup",
                 "missing",
@@ -100,7 +100,7 @@ class CopyCommand(NamedTuple):
                 "one, or set client = 'generator'",
             )
         if os.path.basename(program) != "curl":
-            return cls([found, *words])
+            return cls([executable, *words])
         from .http_client import load_token  # loads ssl, which other programs do without
 
         token = load_token(url, env)
@@ -112,7 +112,7 @@ class CopyCommand(NamedTuple):
                 f"client = {client!r}: curl could send the job's token to the target of a redirect; "
                 "leave out --location, or set client = 'curl', which follows redirects without it",
             )
-        return cls([found, *words], _make_curl_config(url, env), token, client == program)
+        return cls([executable, *words], _make_curl_config(url, env), token, client == program)
 
     def fill(self, source: str, target: str) -> List[str]:
         """Return the command for one copy."""
@@ -133,16 +133,16 @@ class CopyCommand(NamedTuple):
 def _split_command(client: str, *, puts: bool) -> List[str]:
     """Split a command into words; the name of a known program gets its usual arguments."""
     words = shlex.split(client) or [client]
-    known = _PUT if puts else _GET
+    arguments_by_program = _PUT if puts else _GET
     name = os.path.basename(words[0])
-    if len(words) == 1 and name in known:
-        return [*words, *shlex.split(known[name])]
+    if len(words) == 1 and name in arguments_by_program:
+        return [*words, *shlex.split(arguments_by_program[name])]
     if _SOURCE not in client or (puts and _TARGET not in client):
         raise PayloadError(
             "payload",
             "bad-load",
             "setup",
-            f"client = {client!r}: expected generator, protocol, {', '.join(known)}, or a command "
+            f"client = {client!r}: expected generator, protocol, {', '.join(arguments_by_program)}, or a command "
             "with {source} and {target}",
         )
     return words

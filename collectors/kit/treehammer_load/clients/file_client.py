@@ -126,22 +126,22 @@ class FileClient(StorageClient):
 
     def _find_reader(self, client: int, path: str) -> int:
         with self._lock:
-            found = self._readers.get((client, path))
-        if found is not None:
-            return found
+            open_descriptor = self._readers.get((client, path))
+        if open_descriptor is not None:
+            return open_descriptor
         descriptor = os.open(path, self._flags)
         with self._lock:
-            kept = self._readers.setdefault((client, path), descriptor)
-        if kept != descriptor:  # opened by a second read of this client meanwhile
+            shared_descriptor = self._readers.setdefault((client, path), descriptor)
+        if shared_descriptor != descriptor:  # opened by a second read of this client meanwhile
             os.close(descriptor)
-        return kept
+        return shared_descriptor
 
     def _read_piece(self, descriptor: int, offset: int, size: int) -> None:
         position, end = offset - offset % self._unit, offset + size
         buffer = self._borrow_buffer()
         while position < end:
-            wanted = -(-(end - position) // self._unit) * self._unit
-            read = os.preadv(descriptor, [memoryview(buffer)[:wanted]], position)
+            aligned_size = -(-(end - position) // self._unit) * self._unit
+            read = os.preadv(descriptor, [memoryview(buffer)[:aligned_size]], position)
             position += read
             if not read or (position < end and position % self._unit):
                 raise _WrongDataError

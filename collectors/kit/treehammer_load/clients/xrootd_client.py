@@ -118,7 +118,7 @@ class _Reader:
     def __init__(self) -> None:
         self.file: Any = None
         self.is_open = False
-        self.waiting: List[Flight] = []
+        self.pending: List[Flight] = []
 
 
 class XrootdClient(StorageClient):
@@ -185,7 +185,7 @@ class XrootdClient(StorageClient):
             reader = self._readers.setdefault(operation.client, _Reader())
             is_open = reader.is_open
             if not is_open:
-                reader.waiting.append(flight)
+                reader.pending.append(flight)
                 opens = reader.file is None
                 if opens:
                     reader.file = self._new_file()
@@ -286,8 +286,8 @@ class XrootdClient(StorageClient):
                 reader.is_open = bool(status.ok)
                 if not reader.is_open:
                     reader.file = None
-                waiting, reader.waiting = reader.waiting, []
-            for flight in waiting:
+                flights, reader.pending = reader.pending, []
+            for flight in flights:
                 if flight.operation.name == OPEN or not status.ok:
                     _end_flight(flight, status, file)
                 else:

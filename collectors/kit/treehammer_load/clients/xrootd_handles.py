@@ -21,7 +21,7 @@ class _Handle:
         self.file = file
         self.opened: Any = None
         self.server = ""
-        self.waiting: List[Flight] = []
+        self.pending: List[Flight] = []
         self.on_their_way = 0
         self.closing: Optional[Flight] = None
 
@@ -58,7 +58,7 @@ class XrootdHandles:
         with self._lock:
             handle = self._handles[key]
             if handle.opened is None:
-                handle.waiting.append(flight)
+                handle.pending.append(flight)
                 return
         self._use(handle, flight)
 
@@ -68,10 +68,10 @@ class XrootdHandles:
             self._end(flight, status, handle.server, None)
             with self._lock:
                 handle.opened = status
-                waiting, handle.waiting = handle.waiting, []
-            for each in waiting:
-                each.release()
-                self._use(handle, each)
+                flights, handle.pending = handle.pending, []
+            for pending_flight in flights:
+                pending_flight.release()
+                self._use(handle, pending_flight)
 
         operation = flight.operation
         status = self._open_file(handle.file, operation.file, operation.client, opened)

@@ -129,10 +129,10 @@ class LineReader:
         if stamp is None:
             return None
         for role, pattern in self._roles:
-            found = pattern.match(line, stamp.end())
-            if found is not None:
+            match = pattern.match(line, stamp.end())
+            if match is not None:
                 instant = self._read_time(stamp.groupdict())
-                return None if instant is None else LogLine(role, instant, found.groupdict())
+                return None if instant is None else LogLine(role, instant, match.groupdict())
         return None
 
     def find_time(self, line: str) -> Optional[int]:
@@ -256,9 +256,9 @@ def select_format(value: Union[str, Mapping[str, Any]]) -> LineFormat:
     """
     if isinstance(value, str):
         if value not in FORMATS_BY_NAME:
-            known = ", ".join(FORMATS_BY_NAME)
+            names = ", ".join(FORMATS_BY_NAME)
             raise LogError(
-                f"format = {value!r}: expected one of {known}, or a table [settings.format]"
+                f"format = {value!r}: expected one of {names}, or a table [settings.format]"
             )
         return FORMATS_BY_NAME[value]
     unknown = sorted(set(value) - set(FORMAT_KEYS))

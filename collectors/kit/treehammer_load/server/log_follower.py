@@ -62,8 +62,8 @@ class LogFollower:
         present = self._find_present()
         if present is None:
             return False
-        own = os.fstat(self._stream.fileno())
-        if (present.st_dev, present.st_ino) == (own.st_dev, own.st_ino):
+        opened = os.fstat(self._stream.fileno())
+        if (present.st_dev, present.st_ino) == (opened.st_dev, opened.st_ino):
             if present.st_size < self._stream.tell():
                 self._stream.seek(0)
                 self._remainder.clear()

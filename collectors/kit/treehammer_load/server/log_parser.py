@@ -74,9 +74,9 @@ class LogParser:
     def parse(self, lines: Iterable[str]) -> Iterator[ServerCall]:
         """Yield the calls that end in these lines, and those given up."""
         for line in lines:
-            found = self.reader.read(line)
-            if found is not None:
-                yield from self._take(found)
+            log_line = self.reader.read(line)
+            if log_line is not None:
+                yield from self._take(log_line)
 
     def close(self, now_us: int) -> Iterator[ServerCall]:
         """Yield the calls without an end as unfinished."""
@@ -180,9 +180,9 @@ def parse_log(lines: Iterable[str], form: LineFormat) -> Iterator[ServerCall]:
 
 def decode_lines(stream: IO[bytes], remainder: Optional[bytearray] = None) -> Iterator[str]:
     """Yield complete lines of a file; text behind the last newline is kept in ``remainder``."""
-    kept = bytearray() if remainder is None else remainder
+    pending = bytearray() if remainder is None else remainder
     for line in stream:
-        kept += line
-        if kept.endswith(b"\n"):
-            yield kept.decode("utf-8", "replace")
-            kept.clear()
+        pending += line
+        if pending.endswith(b"\n"):
+            yield pending.decode("utf-8", "replace")
+            pending.clear()

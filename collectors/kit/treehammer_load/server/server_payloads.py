@@ -222,7 +222,9 @@ def summarize_system(
         for name in ("cpu", "io_wait")
     }
     for name in ("cpu", "io_wait"):
-        shares = [one[f"{name}_s"] / one["total_s"] for one in changes if one["total_s"] > 0]
+        shares = [
+            change[f"{name}_s"] / change["total_s"] for change in changes if change["total_s"] > 0
+        ]
         figures[f"{name}_share_max"] = max(shares, default=0.0)
     for name in ("net_in", "net_out", "disk_read", "disk_write"):
         figures[f"{name}_mb_per_s"] = total[f"{name}_bytes"] / seconds / 1e6

@@ -61,12 +61,12 @@ def read_system_figures(time_s: float) -> SystemFigures:
 
 def read_read_ahead() -> Dict[str, int]:
     """Return the read-ahead setting of each block device in kB."""
-    found = {}
+    sizes_kb = {}
     for device in _list_devices():
         for line in _read_lines(f"/sys/block/{device}/queue/read_ahead_kb"):
             if line.strip().isdigit():
-                found[device] = int(line)
-    return found
+                sizes_kb[device] = int(line)
+    return sizes_kb
 
 
 def _read_lines(path: str) -> List[str]:
@@ -84,10 +84,10 @@ def _read_cpu() -> Dict[str, float]:
             # user, nice, system, idle, iowait, irq, softirq, steal; guests are within user and nice.
             ticks = [float(text) for text in texts[:8]] + [0.0] * (8 - len(texts[:8]))
             hertz = float(os.sysconf("SC_CLK_TCK"))
-            idle, waiting = ticks[3], ticks[4]
+            idle, io_wait = ticks[3], ticks[4]
             return {
-                "cpu_s": (sum(ticks) - idle - waiting) / hertz,
-                "io_wait_s": waiting / hertz,
+                "cpu_s": (sum(ticks) - idle - io_wait) / hertz,
+                "io_wait_s": io_wait / hertz,
                 "total_s": sum(ticks) / hertz,
             }
     return {}
