@@ -85,10 +85,10 @@ class Deadline:
         Raises:
             TimeoutError: the deadline has passed.
         """
-        left = min(self._end, self._answer_end) - time.monotonic()
-        if left <= 0:
+        remaining_s = min(self._end, self._answer_end) - time.monotonic()
+        if remaining_s <= 0:
             raise self._make_error()
-        return left
+        return remaining_s
 
     def begin_request(self) -> None:
         """Begin a request, which may be the target of a redirect."""
@@ -123,10 +123,10 @@ class Deadline:
             self._end += count / self._bytes_per_s
 
     def _make_error(self) -> TimeoutError:
-        taken = f"{time.monotonic() - self._start:.0f} s"
+        elapsed = f"{time.monotonic() - self._start:.0f} s"
         if self._received is None:
-            return TimeoutError(f"no answer within {taken}")
-        return TimeoutError(f"the answer was not complete after {taken}: {self._received} bytes")
+            return TimeoutError(f"no answer within {elapsed}")
+        return TimeoutError(f"the answer was not complete after {elapsed}: {self._received} bytes")
 
 
 @dataclass(frozen=True)
@@ -511,8 +511,8 @@ def check_range(status: int, headers: Any, first: int, last: int) -> ContentRang
         RangeAnswerError: it holds something else; the message is a clause after the server's name.
     """
     if status != 206:
-        what = "sends the whole file" if status == 200 else f"answers with status {status}"
-        raise RangeAnswerError(f"it {what} instead of the requested range")
+        problem = "sends the whole file" if status == 200 else f"answers with status {status}"
+        raise RangeAnswerError(f"it {problem} instead of the requested range")
     if (headers.get("Content-Type") or "").startswith("multipart/"):
         raise RangeAnswerError("it answers one range with several parts")
     part = ContentRange.parse(headers.get("Content-Range") or "")
@@ -533,8 +533,8 @@ def check_part(part: ContentRange, first: int, last: int) -> None:
     """
     end = last if part.total is None else min(last, part.total - 1)
     # Without a total, a shorter answer may be the end of the file.
-    right = part.last == end or (part.total is None and part.last < end)
-    if part.first != first or not right:
+    is_complete = part.last == end or (part.total is None and part.last < end)
+    if part.first != first or not is_complete:
         raise RangeAnswerError(
             f"it sends bytes {part.first}-{part.last} instead of the requested {first}-{end}"
         )

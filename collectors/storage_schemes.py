@@ -114,11 +114,11 @@ def find_scheme(url: str) -> Optional[StorageScheme]:
 
 def normalize_url(url: str) -> str:
     """Replace aliases, such as ``davs://`` by ``https://`` and ``file://`` by the path alone."""
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, address = url.partition("://")
     storage_scheme = SCHEMES.get(scheme.lower())
     if not separator or storage_scheme is None:
         return url
-    return urlsplit(url).path if storage_scheme is _FILE else f"{storage_scheme.name}://{rest}"
+    return urlsplit(url).path if storage_scheme is _FILE else f"{storage_scheme.name}://{address}"
 
 
 def list_aliases(protocol: str) -> Tuple[str, ...]:

@@ -175,14 +175,14 @@ def _bin_middle(index: int) -> int:
 
 def _append_varint(body: bytearray, number: int) -> None:
     """Append a ZigZag LEB128 number; the ninth byte holds eight bits."""
-    rest = (number << 1) ^ (number >> 63)
+    remaining = (number << 1) ^ (number >> 63)
     for _ in range(8):
-        if rest < 0x80:
-            body.append(rest)
+        if remaining < 0x80:
+            body.append(remaining)
             return
-        body.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    body.append(rest & 0xFF)
+        body.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    body.append(remaining & 0xFF)
 
 
 def _read_varints(body: bytes) -> Iterator[int]:

@@ -71,11 +71,11 @@ def check_ranges(values: Values) -> str:
         value = values.get(name)
         if value is None:
             continue
-        least, most = (
+        minimum, maximum = (
             (min(value), max(value)) if isinstance(value, list) and value else (value, value)
         )
-        if value != [] and not low <= least <= most <= high:
-            worst = least if least < low else most
+        if value != [] and not low <= minimum <= maximum <= high:
+            worst = minimum if minimum < low else maximum
             wrong.append(f"{name} is {worst:.6g}, possible are {low:g} to {high:g}")
     return "; ".join(wrong)
 
@@ -133,9 +133,9 @@ def check_baskets_read(values: Values) -> str:
     )
     if not numbers or values.get("kind") != TIMED:
         return ""
-    read, held, events, total = numbers
-    if events == total and read < held * (1 - BYTE_SLACK):
-        return f"bytes_read is {read:.0f}, the selected branches hold {held:.0f}"
+    read, selected, events, total = numbers
+    if events == total and read < selected * (1 - BYTE_SLACK):
+        return f"bytes_read is {read:.0f}, the selected branches hold {selected:.0f}"
     return ""
 
 
@@ -205,8 +205,8 @@ def check_cold_fetch(values: Values) -> str:
     cold = values.get("axis_cache") == "cold" and values.get("client_cache_state") == "evicted"
     if not cold or not numbers:
         return ""
-    fetched, requested, gaps, held = numbers
-    read = min(requested + gaps, held)  # repeated reads may come from the cache
+    fetched, requested, gaps, selected = numbers
+    read = min(requested + gaps, selected)  # repeated reads may come from the cache
     if fetched + COLD_SLACK_BYTES < MIN_COLD_FETCHED * read:
         return (
             f"cold was requested, but of {read:.0f} bytes only {fetched:.0f} came from a device: "

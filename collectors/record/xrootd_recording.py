@@ -77,8 +77,8 @@ class RecordedOperation(NamedTuple):
     def url(self) -> str:
         """URL of an ``open``, without the user name."""
         # A URL may hold ';' itself; flags, mode and time limit follow it.
-        scheme, separator, rest = self.arguments.rsplit(";", 3)[0].partition("://")
-        host, slash, path = rest.partition("/")
+        scheme, separator, address = self.arguments.rsplit(";", 3)[0].partition("://")
+        host, slash, path = address.partition("/")
         return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"
 
     @property
@@ -208,19 +208,23 @@ class RecordingFigures(NamedTuple):
             operations: from :func:`parse_recording`.
             process: ``started_us`` and ``ended_us`` of the recorded process; empty if unknown.
         """
-        io = [each for each in operations if each.name != "close"] or operations
+        io = [operation for operation in operations if operation.name != "close"] or operations
         start_s = operations[0].start_s
         end_s, io_end_s = _find_end(operations), _find_end(io)
         began_us, ended_us = process.get("started_us"), process.get("ended_us")
         return cls(
-            operations=dict(sorted(Counter(each.name for each in operations).items())),
-            failed=sum(not each.succeeded for each in operations),
+            operations=dict(sorted(Counter(operation.name for operation in operations).items())),
+            failed=sum(not operation.succeeded for operation in operations),
             bytes_read=_sum_bytes(operations, _READS),
             bytes_written=_sum_bytes(operations, _WRITES),
-            urls=list(dict.fromkeys(each.url for each in operations if each.name == "open")),
+            urls=list(
+                dict.fromkeys(operation.url for operation in operations if operation.name == "open")
+            ),
             started_us=round(start_s * 1e6),
             duration_s=_round(end_s - start_s),
-            waiting_s=_round(_measure_union((each.start_s, each.end_s) for each in io)),
+            waiting_s=_round(
+                _measure_union((operation.start_s, operation.end_s) for operation in io)
+            ),
             initialise_s=None if began_us is None else _round(start_s - began_us / 1e6),
             io_s=_round(io_end_s - start_s),
             compute_s=None if ended_us is None else _round(ended_us / 1e6 - io_end_s),
@@ -228,11 +232,11 @@ class RecordingFigures(NamedTuple):
 
 
 def _find_end(operations: Iterable[RecordedOperation]) -> float:
-    return max(each.end_s for each in operations)
+    return max(operation.end_s for operation in operations)
 
 
 def _sum_bytes(operations: Iterable[RecordedOperation], names: Container[str]) -> int:
-    return sum(each.bytes for each in operations if each.name in names)
+    return sum(operation.bytes for operation in operations if operation.name in names)
 
 
 def _round(seconds: float) -> float:

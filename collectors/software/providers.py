@@ -97,14 +97,14 @@ def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareReques
         ValueError: none of these; the message suggests the nearest one.
     """
     text = text.strip()
-    provider, _, rest = text.partition(":")
+    provider, _, argument = text.partition(":")
     if text in ("current", "none"):
         return SoftwareRequest(text, text, "", "")
     parse = _PARSERS.get(provider)
-    if parse is not None and rest:
-        return parse(text, rest, base)
-    release = rest if provider == "wheel" else text
-    if release in WHEELS or (provider == "wheel" and _is_wheel_version(rest)):
+    if parse is not None and argument:
+        return parse(text, argument, base)
+    release = argument if provider == "wheel" else text
+    if release in WHEELS or (provider == "wheel" and _is_wheel_version(argument)):
         return SoftwareRequest(text, "wheel", release, "")
     raise ValueError(_describe_unknown_request(text, release))
 
@@ -115,10 +115,10 @@ def _is_wheel_version(text: str) -> bool:
     return bool(_WHEEL_VERSION.fullmatch(text)) and not is_release
 
 
-def _parse_versioned(text: str, rest: str, base: PathLike) -> SoftwareRequest:
+def _parse_versioned(text: str, argument: str, base: PathLike) -> SoftwareRequest:
     """Parse a request that may end with the version that it must report."""
     provider = text.partition(":")[0]
-    match = _VERSIONED_REQUEST.fullmatch(rest)
+    match = _VERSIONED_REQUEST.fullmatch(argument)
     assert match is not None  # any non-empty text matches
     version = (match["version"] or "").replace("/", ".")
     if provider == "cvmfs":
@@ -132,23 +132,23 @@ def _resolve_folder(text: str, base: PathLike) -> str:
     return os.path.abspath(os.path.join(os.fspath(base), os.path.expanduser(text)))
 
 
-def _parse_xrootd(text: str, rest: str, base: PathLike) -> SoftwareRequest:
-    if _XROOTD_VERSION.fullmatch(rest):
-        return SoftwareRequest(text, XROOTD, rest, "")
-    if os.sep not in rest:
+def _parse_xrootd(text: str, argument: str, base: PathLike) -> SoftwareRequest:
+    if _XROOTD_VERSION.fullmatch(argument):
+        return SoftwareRequest(text, XROOTD, argument, "")
+    if os.sep not in argument:
         raise ValueError(
             f"{text!r} is neither a version such as 'xrootd:6.2.1' nor a folder such as "
             "'xrootd:/opt/xrootd-client'"
         )
-    return SoftwareRequest(text, XROOTD, "", _resolve_folder(rest, base))
+    return SoftwareRequest(text, XROOTD, "", _resolve_folder(argument, base))
 
 
-def _parse_build(text: str, rest: str, base: PathLike) -> SoftwareRequest:
-    return SoftwareRequest(text, BUILD, "", _resolve_folder(rest, base))
+def _parse_build(text: str, argument: str, base: PathLike) -> SoftwareRequest:
+    return SoftwareRequest(text, BUILD, "", _resolve_folder(argument, base))
 
 
-def _parse_package(text: str, rest: str, base: PathLike) -> SoftwareRequest:
-    return SoftwareRequest(text, PYPI, make_package_release(rest).version, "")
+def _parse_package(text: str, argument: str, base: PathLike) -> SoftwareRequest:
+    return SoftwareRequest(text, PYPI, make_package_release(argument).version, "")
 
 
 #: Provider -> parser of a request, its part after the colon and the base of relative folders.
@@ -226,7 +226,7 @@ def prepare_software(
     Raises:
         ExecutionError: class ``software-setup``; the message names the remedy.
     """
-    say = progress or (lambda _note: None)
+    notify = progress or (lambda _note: None)
     if request.provider == "path":
         setup_scripts.find_path_script(request.location)
     elif request.provider == "cvmfs":
@@ -237,11 +237,11 @@ def prepare_software(
         _check_build(request)
     elif is_installed_release(request):
         release = find_release(request)
-        return replace(request, location=_prepare_release(release, software_dir, say))
+        return replace(request, location=_prepare_release(release, software_dir, notify))
     return request
 
 
-def _prepare_release(release: Release, software_dir: PathLike, say: Progress) -> str:
+def _prepare_release(release: Release, software_dir: PathLike, notify: Progress) -> str:
     folder = wheel_environments.environment_folder(release, os.fspath(software_dir))
     if wheel_environments.is_usable(folder, release):
         return folder
@@ -254,14 +254,14 @@ def _prepare_release(release: Release, software_dir: PathLike, say: Progress) ->
             "can run",
         )
     try:
-        with hold_lock(f"{folder}.lock", lambda: say(f"waiting for {release.title}")) as lock:
+        with hold_lock(f"{folder}.lock", lambda: notify(f"waiting for {release.title}")) as lock:
             if not wheel_environments.is_usable(folder, release):
                 if wheel_environments.is_installed(folder, release):
-                    say(
+                    notify(
                         f"{release.title} is damaged: "
                         f"{wheel_environments.find_damage(folder, release)}"
                     )
-                wheel_installation.install_release(folder, release, say, lock)
+                wheel_installation.install_release(folder, release, notify, lock)
     except OSError as error:
         raise_setup_error(
             "broken",

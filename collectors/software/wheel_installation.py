@@ -48,13 +48,13 @@ _NO_DISTRIBUTION_TEXT = "No matching distribution"
 Progress = Callable[[str], None]
 
 
-def install_release(folder: str, release: Release, say: Progress, lock: int) -> None:
+def install_release(folder: str, release: Release, notify: Progress, lock: int) -> None:
     """Install a release into ``folder``, in place since an environment is bound to its path.
 
     Args:
         folder: folder of the environment, replaced when it exists.
         release: release to install.
-        say: receives one short sentence at a time.
+        notify: receives one short sentence at a time.
         lock: descriptor of the lock held.  Tools inherit it, so that no other process installs
             here while one of them outlives this process.
 
@@ -66,13 +66,13 @@ def install_release(folder: str, release: Release, say: Progress, lock: int) -> 
         temporary = os.path.join(folder, "tmp")
         os.makedirs(temporary)  # on the same disk, and removed with the folder
         _check_disk_space(folder, release)
-        WheelInstaller(folder, release, say, lock, temporary).install()
+        WheelInstaller(folder, release, notify, lock, temporary).install()
         shutil.rmtree(temporary)
         wheel_environments.write_marker(folder, release)
     except BaseException as error:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         try:
-            if full:
+            if is_full:
                 _raise_disk_full(folder, release)
             raise
         finally:

@@ -117,7 +117,9 @@ def _upload_sandboxes(options: argparse.Namespace) -> int:
 def _run_job(options: argparse.Namespace) -> int:
     try:
         job = load_job(options.job)
-        good = run_job(job, os.path.dirname(options.job) or ".", options.output, options.attempt)
+        succeeded = run_job(
+            job, os.path.dirname(options.job) or ".", options.output, options.attempt
+        )
     except JobFileError as error:
         print_line(str(error), "stderr")
         return INVALID_INPUT
@@ -128,7 +130,7 @@ def _run_job(options: argparse.Namespace) -> int:
             if error.errno in (*DISK_FULL_ERRNOS, *FORK_FAILURE_ERRNOS)
             else INVALID_INPUT
         )
-    return DONE if good else FAILED
+    return DONE if succeeded else FAILED
 
 
 def _parse_positive_int(text: str) -> int:

@@ -90,10 +90,10 @@ def mark_lines(code: str) -> str:
             text = stream.read()
     except (OSError, ValueError):
         return code
-    at = text.find(code)
-    if at < 0:
+    position = text.find(code)
+    if position < 0:
         return code
-    return f'#line {text.count(chr(10), 0, at) + 1} "{os.path.basename(script)}"\n{code}'
+    return f'#line {text.count(chr(10), 0, position) + 1} "{os.path.basename(script)}"\n{code}'
 
 
 def find_libraries(task: PayloadTask, loop: LoopSource) -> Optional[LoopLibraries]:

@@ -46,11 +46,11 @@ class NTuplePasses(ReadPasses):
         reader = self._root.treehammer.NTupleReader()
         raise_on_failure(reader, reader.Open(url), "open", url)
         task = self._task
-        good = reader.GetTree(task.tree, task.cache_bytes > 0, task.prefetch)
-        if not good and reader.kind == "missing":
+        is_readable = reader.GetTree(task.tree, task.cache_bytes > 0, task.prefetch)
+        if not is_readable and reader.kind == "missing":
             message = describe_missing_object(reader, url, task.tree, RNTUPLE)
             raise PayloadError("open", "tree", "get_tree", message)
-        raise_on_failure(reader, good, "get_tree", url)
+        raise_on_failure(reader, is_readable, "get_tree", url)
         return reader
 
     def _sum_zip_bytes(self, reader: Any, positions: List[int]) -> int:

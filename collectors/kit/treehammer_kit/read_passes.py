@@ -357,16 +357,16 @@ def get_tree(reader: Any, url: str, tree: str) -> None:
     Raises:
         PayloadError: the tree is missing or unreadable.
     """
-    good = reader.GetTree(tree)
-    if not good and reader.kind == "tree":
+    is_readable = reader.GetTree(tree)
+    if not is_readable and reader.kind == "tree":
         message = describe_missing_object(reader, url, tree, TTREE)
         raise PayloadError("open", "tree", "get_tree", message)
-    raise_on_failure(reader, good, "get_tree", url)
+    raise_on_failure(reader, is_readable, "get_tree", url)
 
 
-def raise_on_failure(reader: Any, good: bool, phase: str, url: str) -> None:
+def raise_on_failure(reader: Any, succeeded: bool, phase: str, url: str) -> None:
     """Raise an exception for a failed step; failures of remote files may be transient."""
-    if not good:
+    if not succeeded:
         failure, kind = str(reader.failure_class), str(reader.kind)
         transient = "://" in url and kind in ("file", "error", "entry")
         raise PayloadError(failure, kind, phase, str(reader.message), transient=transient)

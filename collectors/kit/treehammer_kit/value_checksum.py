@@ -87,11 +87,11 @@ def _check_content(root: Any, reader: Any, url: str, expected: str) -> None:
     """Read the whole file through its door and compare its adler32 with the manifest's."""
     size, adler32 = int(reader.file_size), 1
     buffer = ctypes.create_string_buffer(_CHUNK)
-    for at in range(0, size, _CHUNK):
-        length = min(_CHUNK, size - at)
+    for offset in range(0, size, _CHUNK):
+        length = min(_CHUNK, size - offset)
         address = ctypes.addressof(buffer)
-        if not root.treehammer.CopyOut(reader.current.file, at, length, address):
-            message = f"{url}: {length} bytes from {at} cannot be read"
+        if not root.treehammer.CopyOut(reader.current.file, offset, length, address):
+            message = f"{url}: {length} bytes from {offset} cannot be read"
             raise PayloadError("read", "content", "checksum", message, transient="://" in url)
         adler32 = zlib.adler32(memoryview(buffer)[:length], adler32)
     if f"{adler32:08x}" != expected.lower():

@@ -57,7 +57,7 @@ class ClosedLoopDriver(LoadDriver):
         self._sequences: Dict[int, Iterator[Operation]] = dict(enumerate(load.sequences))
         self._throttle, self._throttling = Throttle(self._ceiling), threading.Lock()
         # Operations that the ceiling delays, by the instants at which they may be sent.
-        self._held: List[Tuple[float, int, Operation]] = []
+        self._delayed: List[Tuple[float, int, Operation]] = []
         self._numbers = count()
         if self._wait_until(self._start_s):
             for client in list(self._sequences):
@@ -104,7 +104,7 @@ class ClosedLoopDriver(LoadDriver):
             with self._throttling:
                 due_s = self._throttle.admit(operation, now)
                 if due_s > now:
-                    heapq.heappush(self._held, (due_s, next(self._numbers), operation))
+                    heapq.heappush(self._delayed, (due_s, next(self._numbers), operation))
                     return
             self._client.start(self._make_flight(operation._replace(due_s=now)))
 
@@ -113,7 +113,7 @@ class ClosedLoopDriver(LoadDriver):
         while True:
             now = self._timer.now()
             with self._throttling:
-                if not self._held or self._held[0][0] > now:
-                    return self._held[0][0] if self._held else inf
-                _, _, operation = heapq.heappop(self._held)
+                if not self._delayed or self._delayed[0][0] > now:
+                    return self._delayed[0][0] if self._delayed else inf
+                _, _, operation = heapq.heappop(self._delayed)
             self._client.start(self._make_flight(operation._replace(due_s=now)))

@@ -153,13 +153,13 @@ class LoadTask:
             )
         return float(value)
 
-    def read_count(self, axis: str, default: int, most: int) -> int:
+    def read_count(self, axis: str, default: int, maximum: int) -> int:
         """Return the value of an axis or setting that is a whole number of at least 1.
 
         Raises:
             PayloadError: any other value.
         """
-        value = self.read_number(axis, default, (0, most))
+        value = self.read_number(axis, default, (0, maximum))
         if value != int(value):
             raise _make_task_error(f"{axis} = {value:g}: expected a whole number")
         return int(value)
@@ -245,10 +245,10 @@ class LoadTask:
             PayloadError: not a whole number of at least 1, or more.
         """
         clients = self.read_count("clients", 1, MAX_CLIENTS)
-        most = self.ceiling.clients
-        if 0 < most < clients:
+        maximum = self.ceiling.clients
+        if 0 < maximum < clients:
             raise _make_task_error(
-                f"clients = {clients}: the door permits {most} to this job (load.clients, shared by "
+                f"clients = {clients}: the door permits {maximum} to this job (load.clients, shared by "
                 "the jobs that load it at a time); use fewer"
             )
         return clients

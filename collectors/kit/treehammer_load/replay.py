@@ -63,7 +63,7 @@ class Replay:
         self._clients, self._factor, self._start_s = clients, factor, start_s
         operations = recording.operations
         self._recorded_start_s = operations[0].start_s
-        self._recorded_s = max(each.end_s for each in operations) - self._recorded_start_s
+        self._recorded_s = max(operation.end_s for operation in operations) - self._recorded_start_s
         self._errors = LatencyHistogram()
         self._spent_s = self._last_end_s = 0.0
         self._lock = Lock()
@@ -77,14 +77,19 @@ class Replay:
     def operations(self) -> Iterator[Operation]:
         """All operations of all clients, in the order of their instants."""
         files: Dict[int, LoadFile] = {}
-        for each in self._recording.operations:
-            due_s = self._start_s + (each.start_s - self._recorded_start_s) / self._factor
-            if each.name == "open":
-                files[each.handle] = LoadFile(self._urls[each.url])
-            chunks = each.chunks if each.bytes else ()
+        for recorded in self._recording.operations:
+            due_s = self._start_s + (recorded.start_s - self._recorded_start_s) / self._factor
+            if recorded.name == "open":
+                files[recorded.handle] = LoadFile(self._urls[recorded.url])
+            chunks = recorded.chunks if recorded.bytes else ()
             for client in range(self._clients):
                 yield Operation(
-                    due_s, each.name, client, files[each.handle], chunks, handle=each.handle
+                    due_s,
+                    recorded.name,
+                    client,
+                    files[recorded.handle],
+                    chunks,
+                    handle=recorded.handle,
                 )
 
     def observe(self, flight: Flight, now_s: float) -> None:
@@ -101,7 +106,9 @@ class Replay:
     def summarize(self) -> Dict[str, float]:
         """Compare the replay with the recording; times of several clients are averaged."""
         replayed_s = max(self._last_end_s - self._start_s, 0.0)
-        recorded_spent_s = sum(each.end_s - each.start_s for each in self._recording.operations)
+        recorded_spent_s = sum(
+            operation.end_s - operation.start_s for operation in self._recording.operations
+        )
         figures = {
             name: self._recording.figures[name]
             for name in _PHASES
@@ -130,7 +137,9 @@ def replay_recording(task: LoadTask, span: LoadSpan) -> Replay:
     clients = task.read_clients()
     factor = task.read_number("factor", 1.0, (0, MAX_FACTOR))
     recording = _load_recording(tuple(task.files))
-    opened = dict.fromkeys(each.url for each in recording.operations if each.name == "open")
+    opened = dict.fromkeys(
+        operation.url for operation in recording.operations if operation.name == "open"
+    )
     return Replay(recording, map_urls(list(opened), task, recording), clients, factor, span.start_s)
 
 
@@ -170,13 +179,13 @@ def _load_recording(files: Tuple[LoadFile, ...]) -> Recording:
 def _choose_operations(operations: Sequence[RecordedOperation]) -> Iterator[RecordedOperation]:
     """Choose operations that read, on files that could be opened for reading."""
     readable: Set[int] = set()
-    for each in operations:
-        if not each.succeeded:
+    for operation in operations:
+        if not operation.succeeded:
             continue
-        if each.name == "open" and not each.writes:
-            readable.add(each.handle)
-        if each.handle in readable and _reaches_storage(each):
-            yield each
+        if operation.name == "open" and not operation.writes:
+            readable.add(operation.handle)
+        if operation.handle in readable and _reaches_storage(operation):
+            yield operation
 
 
 def _reaches_storage(operation: RecordedOperation) -> bool:
@@ -257,8 +266,8 @@ def _find_replacement(task: LoadTask, recording: Recording) -> Tuple[str, str]:
 
 def _find_server(url: str) -> str:
     """Return protocol and server of a URL; '' for a path."""
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}://{rest.partition('/')[0]}" if separator else ""
+    scheme, separator, address = url.partition("://")
+    return f"{scheme}://{address.partition('/')[0]}" if separator else ""
 
 
 def _make_replay_error(message: str) -> PayloadError:

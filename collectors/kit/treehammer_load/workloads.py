@@ -67,12 +67,12 @@ def find_opening_time(clients: int) -> float:
     return min(clients / OPENING_RATE_HZ, MAX_OPENING_S)
 
 
-def _check_size(task: LoadTask, block: int, vector: int, most: int) -> None:
+def _check_size(task: LoadTask, block: int, vector: int, max_bytes: int) -> None:
     """Refuse blocks with more pieces than bytes, or more bytes than the smallest file."""
     small = min((file.size for file in task.files), default=0)
-    if not vector <= block <= most <= small:
+    if not vector <= block <= max_bytes <= small:
         raise _make_load_error(
-            f"blocks of {most} bytes in {vector} pieces cannot be read from a file of {small} bytes; "
+            f"blocks of {max_bytes} bytes in {vector} pieces cannot be read from a file of {small} bytes; "
             "use another dataset, or smaller blocks"
         )
 

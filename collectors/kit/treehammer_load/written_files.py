@@ -153,8 +153,8 @@ def _perform_all(
     recorder = Recorder(steps, lanes, observe=note)
     timer = LoadTimer(time.monotonic(), stop)
     driver = ClosedLoopDriver(client, recorder, steps, timer, ceiling)
-    every = list(operations)
-    sequences = [_assign(every[lane::lanes], lane) for lane in range(lanes)]
+    all_operations = list(operations)
+    sequences = [_assign(all_operations[lane::lanes], lane) for lane in range(lanes)]
     with LoadWatchdog(
         limit_s + GRACE_S, f"operations before or after the load took over {limit_s:g} s"
     ):

@@ -101,7 +101,7 @@ class BenchmarkResult:
             return []
         values = {part.name: self.values(part) for part in PARTS}
         return [
-            compute_score({name: of[number] for name, of in values.items()})
+            compute_score({name: rounds[number] for name, rounds in values.items()})
             for number in range(len(values[PARTS[0].name]))
         ]
 
@@ -190,9 +190,9 @@ def _run_part(part: Part, files: Sequence[LoadFile], number: int) -> PartResult:
     recorder, driver = _perform(ClosedLoop(sequences, part.moves_files), files[0].url)
     first_s, last_s = recorder.spans.get(part.operation, (0.0, 0.0))
     seconds = last_s - first_s
-    every = recorder.list_rows(PART_LIMIT_S)
-    rows = [row for row in every if row["operation"] == part.operation]
-    failures = _sum_failures(every)
+    all_rows = recorder.list_rows(PART_LIMIT_S)
+    rows = [row for row in all_rows if row["operation"] == part.operation]
+    failures = _sum_failures(all_rows)
     latency = merge_latencies(rows)
     megabytes = sum(row["bytes"] for row in rows) / 1e6
     amount = megabytes if part.unit == "MB/s" else latency.count

@@ -92,17 +92,17 @@ def demangle_name(symbol: str) -> Optional[str]:
     >>> demangle_name("_ZN14TBranchElement10ReadLeavesER7TBuffer")
     'TBranchElement::ReadLeaves'
     """
-    rest = symbol[2:]
-    nested = rest.startswith("N")
-    rest = rest.lstrip("NKVrL") if nested else rest
+    remaining = symbol[2:]
+    nested = remaining.startswith("N")
+    remaining = remaining.lstrip("NKVrL") if nested else remaining
     parts: List[str] = []
     while True:
-        size = re.match(r"\d+", rest)
+        size = re.match(r"\d+", remaining)
         if size is None:
             break
         start = size.end()
-        parts.append(rest[start : start + int(size[0])])
-        rest = rest[start + int(size[0]) :]
+        parts.append(remaining[start : start + int(size[0])])
+        remaining = remaining[start + int(size[0]) :]
         if not nested:
             break
     return "::".join(parts) or None

@@ -159,13 +159,13 @@ def _try_elements(der: bytes) -> List[Tuple[int, bytes]]:
 
 def _parse_elements(der: bytes) -> Iterator[Tuple[int, bytes]]:
     """Yield tag and content of each element of a DER sequence."""
-    at = 0
-    while at < len(der):
-        tag, size, at = der[at], der[at + 1], at + 2
+    offset = 0
+    while offset < len(der):
+        tag, size, offset = der[offset], der[offset + 1], offset + 2
         if size & 0x80:
             count = size & 0x7F
-            size, at = int.from_bytes(der[at : at + count], "big"), at + count
-        if at + size > len(der):
+            size, offset = int.from_bytes(der[offset : offset + count], "big"), offset + count
+        if offset + size > len(der):
             raise ValueError("truncated")
-        yield tag, der[at : at + size]
-        at += size
+        yield tag, der[offset : offset + size]
+        offset += size

@@ -41,7 +41,7 @@ def measure_reachability(url: str) -> DoorReachability:
     if local_path(url) is not None:
         return DoorReachability("local", None)
     parts = urlsplit(url)
-    family, times, why = None, [], ""
+    family, times, reason = None, [], ""
     for _ in range(_CONNECT_TRIES):
         start = time.monotonic()
         try:
@@ -51,9 +51,9 @@ def measure_reachability(url: str) -> DoorReachability:
                 times.append(time.monotonic() - start)
                 family = _FAMILIES.get(connection.family)
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or str(error)
+            reason = getattr(error, "strerror", None) or str(error)
             break
-    return DoorReachability(family, min(times, default=None), why)
+    return DoorReachability(family, min(times, default=None), reason)
 
 
 def _parse_address(parts: SplitResult) -> Tuple[str, int]:
@@ -125,15 +125,15 @@ class DoorLocks:
 
     def __init__(self, site: str, doors: Iterable[str]) -> None:
         self._locks = {door: DoorLock(site, door) for door in dict.fromkeys(doors)}
-        self._held = ExitStack()
+        self._exit_stack = ExitStack()
 
     def __enter__(self) -> DoorLocks:
         for lock in self._locks.values():
-            self._held.enter_context(lock)
+            self._exit_stack.enter_context(lock)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._held.close()
+        self._exit_stack.close()
 
     def count_others(self) -> Mapping[str, Optional[int]]:
         """Count the other jobs that use each door now; None when unknown."""

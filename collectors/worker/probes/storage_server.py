@@ -88,8 +88,8 @@ def _read_exactly(connection: socket.socket, size: int, deadline: Deadline) -> b
     data = b""
     while len(data) < size:
         with deadline.bound(connection):
-            more = connection.recv(size - len(data))
-        if not more:
+            received = connection.recv(size - len(data))
+        if not received:
             raise ValueError("the server closed the connection")
-        data += more
+        data += received
     return data

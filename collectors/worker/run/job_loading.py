@@ -73,11 +73,11 @@ def _find_problems(job: JobSpec) -> List[str]:
     return _find_type_errors(job, "") or _find_value_errors(job)
 
 
-def _find_type_errors(item: Any, where: str) -> List[str]:
+def _find_type_errors(item: Any, prefix: str) -> List[str]:
     """Find values of the wrong type in a dataclass of :mod:`...job_spec`, recursively."""
     problems: List[str] = []
     for field in fields(item):
-        value, key = getattr(item, field.name), f"{where}{field.name}"
+        value, key = getattr(item, field.name), f"{prefix}{field.name}"
         if value is None and str(field.type).startswith("Optional["):
             continue
         name = str(field.type).partition("[")[0]
@@ -108,32 +108,32 @@ def _find_value_errors(job: JobSpec) -> List[str]:
         problems.append("load: index must be below jobs, and step_s above 0")
     positions = set()
     for index, spec in enumerate(job.executions):
-        where = f"executions[{index}]"
+        key = f"executions[{index}]"
         if (spec.round, spec.position) in positions:
-            problems.append(f"{where}: round {spec.round}, position {spec.position} occurs twice")
+            problems.append(f"{key}: round {spec.round}, position {spec.position} occurs twice")
         positions.add((spec.round, spec.position))
         if spec.payload:
-            problems += _find_payload_errors(spec.payload, f"{where}.payload")
+            problems += _find_payload_errors(spec.payload, f"{key}.payload")
         wrong = (
             _find_spec_errors(spec)
             + _find_identity_errors(spec.identity)
             + _find_contradictions(spec)
         )
-        problems += [f"{where}.{text}" for text in wrong]
+        problems += [f"{key}.{text}" for text in wrong]
     problems += _find_launch_errors(job.executions)
     return problems
 
 
-def _find_payload_errors(payload: PayloadSpec, where: str) -> List[str]:
+def _find_payload_errors(payload: PayloadSpec, key: str) -> List[str]:
     problems = []
     if payload.kind not in RUNNABLE_PAYLOAD_KINDS:
         problems.append(
-            f"{where}.kind: unknown value {payload.kind!r}; "
+            f"{key}.kind: unknown value {payload.kind!r}; "
             f"expected one of {', '.join(RUNNABLE_PAYLOAD_KINDS)}"
         )
     names = dict.fromkeys(payload.metrics, 0.0)
     return problems + [
-        f"{where}.metrics: {text}" for text in find_record_problems({}, names) if "extra" in text
+        f"{key}.metrics: {text}" for text in find_record_problems({}, names) if "extra" in text
     ]
 
 

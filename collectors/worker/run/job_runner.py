@@ -96,10 +96,10 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
         if problem:
             print_line(f"settings of the server were not restored: {problem}", "stderr")
         # Complete before the last upload: a job that is killed during it has lost nothing.
-        good = report.finish() and not problem
+        succeeded = report.finish() and not problem
         uploader.upload_remaining()
         report.record_upload(uploader.summarize())
-        return good
+        return succeeded
 
 
 class SoloRun:

@@ -77,9 +77,9 @@ def _run_build(
         problem = describe_failure(code, build.timeout_s, log)
         kind = "timeout" if code is None else "exit"
         return Failure(BUILD, kind, BUILD, f"{build.command} {problem}")
-    lacking = [name for name in build.outputs if not os.path.isfile(os.path.join(folder, name))]
-    if lacking:
-        message = f"{build.command} did not make {', '.join(lacking)}"
+    missing = [name for name in build.outputs if not os.path.isfile(os.path.join(folder, name))]
+    if missing:
+        message = f"{build.command} did not make {', '.join(missing)}"
         return Failure(BUILD, "missing-output", BUILD, message)
     return None
 

@@ -187,8 +187,8 @@ class PayloadPreparation:
         finally:
             values = self._record.values
             values["build_wall_s"] = values.get("build_wall_s", 0.0) + time.monotonic() - start
-            spent = _own_and_children_cpu_s() - cpu
-            values["build_cpu_s"] = values.get("build_cpu_s", 0.0) + spent
+            cpu_spent = _own_and_children_cpu_s() - cpu
+            values["build_cpu_s"] = values.get("build_cpu_s", 0.0) + cpu_spent
 
     def _library_environment(self, setup: providers.SoftwareSetup) -> Dict[str, str]:
         build = self._payload.build
@@ -345,8 +345,8 @@ class PayloadPreparation:
 
 def _own_and_children_cpu_s() -> float:
     total = 0.0
-    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
-        usage = resource.getrusage(who)
+    for processes in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(processes)
         total += usage.ru_utime + usage.ru_stime
     return total
 

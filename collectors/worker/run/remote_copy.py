@@ -106,10 +106,10 @@ def fetch_remote_file(
         _ROOT_START_S + file.size / MIN_BYTES_PER_S,
     )
     with open(loaded, encoding="utf-8") as stream:
-        at, cpu = map(float, stream.read().split())
+        started_s, cpu = map(float, stream.read().split())
     os.unlink(script)
     os.unlink(loaded)
-    return TimeSpent(at - start, cpu)
+    return TimeSpent(started_s - start, cpu)
 
 
 def _run_copy(

@@ -89,8 +89,8 @@ def _read_idle_ticks() -> Dict[int, int]:
     """Read the idle time of each core since boot, in clock ticks."""
     ticks = {}
     for line in read_text("/proc/stat").splitlines():
-        name, _, rest = line.partition(" ")
-        fields = rest.split()
+        name, _, values_text = line.partition(" ")
+        fields = values_text.split()
         if name.startswith("cpu") and name[3:].isdigit() and len(fields) > 3:
             ticks[int(name[3:])] = int(fields[3])
     return ticks

@@ -41,8 +41,8 @@ class ForkedCall:
         os.waitpid(self.pid, 0)
         if not content:
             raise ChildProcessError("the process that supervised the payload was killed")
-        good, value = pickle.loads(content)
-        if not good:
+        succeeded, value = pickle.loads(content)
+        if not succeeded:
             raise value
         return value
 

@@ -63,7 +63,7 @@ def _sum_segments(times: Sequence[int], passes: int) -> float:
     """Sum the segments' times, each a robust mean over its repetitions."""
     count = len(times) // passes
     repetitions = (sorted(times[segment::count]) for segment in range(count))
-    return math.fsum(fmean(_leave_out_disturbed(each)) for each in repetitions)
+    return math.fsum(fmean(_leave_out_disturbed(segment_times)) for segment_times in repetitions)
 
 
 def _leave_out_disturbed(times: Sequence[int]) -> Sequence[int]:

@@ -97,7 +97,9 @@ class Outbox:
 
 def describe_upload_problems(summary: Mapping[str, Any]) -> str:
     """Describe the records that the service did not store, and why; '' when it stored all."""
-    problems = [f"{name} was refused: {why}" for name, why in summary.get("refused", {}).items()]
+    problems = [
+        f"{name} was refused: {reason}" for name, reason in summary.get("refused", {}).items()
+    ]
     if summary.get("pending"):
         problems.append(f"{summary['pending']} not sent (they stay here and return with the job)")
     if summary["problem"]:
@@ -118,9 +120,9 @@ def _load_outbox(folder: str) -> Dict[str, Any]:
         path = os.path.join(folder, OUTBOX_FILE)
         document = json.loads(read_regular_file(path, MAX_RECORD_BYTES))
         lists = (document["acknowledged"], document["conflicting"], document["refused"].items())
-        good = document["format"] == OUTBOX_FORMAT and all(map(_all_text, lists))
+        is_valid = document["format"] == OUTBOX_FORMAT and all(map(_all_text, lists))
         float(document["retry_after_s"])
-        return document if good and isinstance(document, dict) else {}
+        return document if is_valid and isinstance(document, dict) else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 

@@ -119,8 +119,8 @@ def _settle_part(
     refused = {names[i]: reason for i, reason in response.find_refused(len(names)).items()}
     if refused and (len(refused) < len(names) or len(names) == 1):
         outbox.refused.update(refused)
-        rest = {name: text for name, text in part.items() if name not in refused}
-        return [rest] if rest else []
+        remaining = {name: text for name, text in part.items() if name not in refused}
+        return [remaining] if remaining else []
     if response.status not in (413, 422):
         return None
     if len(names) == 1:

@@ -75,8 +75,8 @@ class Uploader:
     def upload_if_due(self) -> None:
         """Send the pending records between two executions, if an upload is due."""
         room_s = self._budget_s - self._wait_s / 2
-        due = time.monotonic() >= self._due and not self._signals.stopped_by
-        if self._endpoint and due and room_s > 0:
+        is_due = time.monotonic() >= self._due and not self._signals.stopped_by
+        if self._endpoint and is_due and room_s > 0:
             self._upload(min(MAX_UPLOAD_S, room_s), patient=False)
 
     def upload_remaining(self) -> None:
@@ -94,12 +94,12 @@ class Uploader:
     def _upload(self, limit_s: float, *, patient: bool) -> None:
         start = time.monotonic()
         result = self._send_in_process(start + limit_s, patient)
-        took = time.monotonic() - start
+        elapsed_s = time.monotonic() - start
         if result is SendStatus.DONE:
             self._failures = 0
             self._due = time.monotonic() + UPLOAD_INTERVAL_S
             return
-        self._budget_s = max(0.0, self._budget_s - took)
+        self._budget_s = max(0.0, self._budget_s - elapsed_s)
         self._failures += 1
         requested_s = self._open_outbox().retry_after_s
         self._due = time.monotonic() + max(

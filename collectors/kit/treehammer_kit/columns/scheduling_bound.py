@@ -31,10 +31,10 @@ def batch_makespan(files: Sequence[Sequence[int]], threads: int) -> int:
     While there are as many files as threads, each thread takes one and all wait for the slowest.  The
     threads then share the remaining files, each a part of consecutive clusters.
     """
-    left = [list(clusters) for clusters in files if clusters]
+    remaining = [list(clusters) for clusters in files if clusters]
     makespan = 0
-    while left:
-        batch, left = left[:threads], left[threads:]
+    while remaining:
+        batch, remaining = remaining[:threads], remaining[threads:]
         if len(batch) == threads:
             makespan += max(map(sum, batch))
         else:
@@ -48,10 +48,10 @@ def _split_tail(files: Sequence[Sequence[int]], threads: int) -> List[int]:
     for number, clusters in enumerate(files):
         is_last = number == len(files) - 1
         slots = threads - len(parts) if is_last else threads // len(files)
-        whole, more = divmod(len(clusters), slots)
+        quotient, remainder = divmod(len(clusters), slots)
         first = 0
         for slot in range(min(slots, len(clusters))):
-            end = first + whole + (slot < more)
+            end = first + quotient + (slot < remainder)
             parts.append(sum(clusters[first:end]))
             first = end
     return parts

@@ -93,7 +93,7 @@ def load_token(url: str, env: Mapping[str, str]) -> BearerToken:
 
 def make_range_header(operation: Operation) -> Dict[str, str]:
     """Make the header that asks for an operation's chunks; empty without any."""
-    ranges = ",".join(f"{at}-{at + size - 1}" for at, size in operation.chunks or ())
+    ranges = ",".join(f"{offset}-{offset + size - 1}" for offset, size in operation.chunks or ())
     return {"Range": f"bytes={ranges}"} if ranges else {}
 
 
@@ -103,8 +103,8 @@ def check_single_range(response: Any, operation: Operation) -> None:
     Raises:
         RangeAnswerError: it holds something else.
     """
-    ((at, size),) = operation.chunks
-    check_range(response.status, response.headers, at, at + size - 1)
+    ((offset, size),) = operation.chunks
+    check_range(response.status, response.headers, offset, offset + size - 1)
 
 
 class HttpClient(StorageClient):
@@ -227,8 +227,8 @@ class HttpClient(StorageClient):
                 return server, "not-supported"  # only the first of several ranges, for example
             body = await _read_parts(response, max_body_bytes(operation))
             read, adler32 = count_parts(body, content_type, operation), None
-        right = read == operation.bytes and expected in (None, adler32)
-        return server, "" if right else "wrong-data"
+        is_correct = read == operation.bytes and expected in (None, adler32)
+        return server, "" if is_correct else "wrong-data"
 
     def _find_session(self, client: int) -> Any:
         if client not in self._sessions:
@@ -306,8 +306,8 @@ def count_parts(body: bytes, content_type: str, operation: Operation) -> int:
         position = end + size + 2
     # A server may send parts in another order, and join those that nearly touch.
     sent = join_ranges((part.first, part.last) for part in parts)
-    for at, size in operation.chunks:
-        if not any(first <= at and at + size - 1 <= last for first, last in sent):
+    for offset, size in operation.chunks:
+        if not any(first <= offset and offset + size - 1 <= last for first, last in sent):
             raise RangeAnswerError("it sends other parts than the requested ones")
     return operation.bytes
 

@@ -131,8 +131,8 @@ class PlainHttpClient(StorageClient):
             read, adler32 = self._read_body(response, checks=expected is not None)
             if response.length:
                 return "reset"  # the connection ended within the body
-            right = read == operation.bytes and expected in (None, adler32)
-            return "" if right else "wrong-data"
+            is_correct = read == operation.bytes and expected in (None, adler32)
+            return "" if is_correct else "wrong-data"
         content_type = response.headers.get("Content-Type", "")
         if not content_type.startswith("multipart/byteranges"):
             return "not-supported"  # only the first of several ranges, for example

@@ -215,7 +215,7 @@ class XrootdClient(StorageClient):
                 flight.fail(classify_status(status.code, status.errno), server)
 
         flight.send()
-        ask, *arguments = {
+        send, *arguments = {
             CONNECT: (door.ping,),  # the first request of a client makes its connection
             LOCATE: (door.locate, path, self._no_flag),
             STAT: (door.stat, path),
@@ -223,7 +223,7 @@ class XrootdClient(StorageClient):
             MKDIR: (door.mkdir, path, self._make_path),
             RMDIR: (door.rmdir, path),
         }[operation.name]
-        status = ask(*arguments, timeout=timeout, callback=answered)
+        status = send(*arguments, timeout=timeout, callback=answered)
         if not status.ok:
             answered(status, None, None)
 
@@ -350,15 +350,15 @@ class XrootdClient(StorageClient):
 
 def add_user(url: str, client: int) -> str:
     """Put a user name that is unique to a client into a URL, unless it has one."""
-    scheme, _, rest = url.partition("://")
-    host = rest.partition("/")[0]
-    return url if "@" in host else f"{scheme}://th{client}@{rest}"
+    scheme, _, address = url.partition("://")
+    host = address.partition("/")[0]
+    return url if "@" in host else f"{scheme}://th{client}@{address}"
 
 
 def split_url(url: str) -> Tuple[str, str]:
     """Split a URL into that of its door and the path at the door."""
-    scheme, _, rest = url.partition("://")
-    host, _, path = rest.partition("/")
+    scheme, _, address = url.partition("://")
+    host, _, path = address.partition("/")
     return f"{scheme}://{host}/", "/" + path.lstrip("/")
 
 

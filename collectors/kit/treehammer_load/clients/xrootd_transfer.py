@@ -108,5 +108,5 @@ class XrootdTransfer:
         if not self._reads:
             return ""
         source = self._flight.operation.file
-        right = self._position == source.size and source.adler32 in (None, self._adler32)
-        return "" if right else "wrong-data"
+        is_correct = self._position == source.size and source.adler32 in (None, self._adler32)
+        return "" if is_correct else "wrong-data"

@@ -98,8 +98,8 @@ def _read_network() -> Dict[str, float]:
         ("net_in_bytes", "net_in_packets", "net_out_bytes", "net_out_packets"), 0.0
     )
     for line in _read_lines("/proc/net/dev"):
-        name, colon, rest = line.partition(":")
-        values = rest.split()
+        name, colon, values_text = line.partition(":")
+        values = values_text.split()
         if colon and name.strip() != "lo" and len(values) >= 10:
             for index, key in zip((0, 1, 8, 9), sums):  # noqa: B905  (Python 3.9)
                 sums[key] += float(values[index])
@@ -131,11 +131,11 @@ def _read_protocol(path: str, name: str) -> Dict[str, float]:
     """Read the pair of lines of a protocol: names, then values."""
     names: List[str] = []
     for line in _read_lines(path):
-        prefix, colon, rest = line.partition(":")
+        prefix, colon, values_text = line.partition(":")
         if not colon or prefix != name:
             continue
         if not names:
-            names = rest.split()
+            names = values_text.split()
         else:
-            return dict(zip(names, map(float, rest.split())))  # noqa: B905  (Python 3.9)
+            return dict(zip(names, map(float, values_text.split())))  # noqa: B905  (Python 3.9)
     return {}
