@@ -52,7 +52,7 @@ class HttpAnswerError(http.client.HTTPException):
 
 
 class RangeAnswerError(HttpAnswerError):
-    """An answer that holds something else than the requested range."""
+    """An answer without the requested range."""
 
 
 class Deadline:
@@ -60,7 +60,7 @@ class Deadline:
 
     Args:
         limit_s: seconds until the answer begins, for an upload until all is sent and answered.
-        rest_s: seconds from the answer's first byte to its last; by default what is left.
+        rest_s: seconds from the answer's first byte to its last; by default the rest of ``limit_s``.
         bytes_per_s: bytes per second of a transfer; each byte in time prolongs the deadline.
     """
 
@@ -508,7 +508,7 @@ def check_range(status: int, headers: Any, first: int, last: int) -> ContentRang
     """Check that an answer holds the requested bytes ``first`` to ``last``, or those to the end.
 
     Raises:
-        RangeAnswerError: it holds something else; the message is a clause after the server's name.
+        RangeAnswerError: it holds other bytes; the message is a clause after the server's name.
     """
     if status != 206:
         problem = "sends the whole file" if status == 200 else f"answers with status {status}"

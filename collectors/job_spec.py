@@ -38,7 +38,7 @@ MAX_START_SPREAD_S = 0.25
 MIN_CPU_S = 2.0
 
 #: The same of a launch, which reads until each side has collected them.  Turns leave the start out, and
-#: what differs between two starts of a process outweighs what a longer launch averages out: A/A
+#: differences between two starts of a process outweigh the gain of a longer launch: A/A
 #: launches scatter by 0.43 % with 1.1 and by 0.40 % with 2.3 s of CPU on a side.
 MIN_LAUNCH_CPU_S = 1.0
 

@@ -31,7 +31,7 @@ class ListedRelease:
             is not known.
         wheel: version of the package ROOT that contains it.
         is_cached: whether it is installed in the cache.
-        is_newest: whether it is the newest patch of its cycle; None where the index did not answer.
+        is_newest: whether it is the newest patch of its cycle; None without an answer of the index.
     """
 
     release: str
@@ -80,7 +80,7 @@ def describe_releases(offered: Sequence[str] | None, cached: Sequence[str]) -> l
     """Describe releases, newest first: wheels of unknown release, then by version.
 
     Args:
-        offered: values of the root axis that the index offers; None where it did not answer.
+        offered: values of the root axis that the index offers; None without an answer.
         cached: those that are installed, whether or not they are offered.
     """
     names = dict.fromkeys([*(offered or ()), *cached])
@@ -114,7 +114,7 @@ def check_unknown_wheels(
 ) -> None:
     """Refuse wheels of unknown release that neither the cache nor the index has.
 
-    The index is asked only for such wheels. Where it does not answer, the installation will tell.
+    Only such wheels need a request to the index. Without its answer the installation reports the error.
 
     Raises:
         ConfigError: there is no such wheel; ``where`` is the option or key that names it.

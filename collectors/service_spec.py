@@ -31,7 +31,7 @@ MEASUREMENTS_PATH = f"{API_PREFIX}/measurements"
 #: Path at which jobs that start together agree on the instant.
 STARTS_PATH = f"{API_PREFIX}/starts"
 #: Members of its answer: the service's clock, the instant (null while jobs are missing), the jobs
-#: that were present when it was set, and the seconds until the next question.
+#: that were present when it was set, and the seconds until the next request.
 START_ANSWER_KEYS = ("time_us", "start_us", "present", "poll_s")
 #: Path at which submitting clients register a campaign.
 CAMPAIGNS_PATH = f"{API_PREFIX}/campaigns"

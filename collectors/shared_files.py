@@ -1,4 +1,4 @@
-"""Files shared by several processes: atomic writes, locks, and reads of what others wrote.
+"""Files shared by several processes: atomic writes, locks, and reads of others' files.
 
 Standard library only, Python 3.9 and later: this module is packed into the worker.
 """
@@ -52,7 +52,7 @@ class IrregularFileError(OSError):
 
 
 def open_regular_file(path: PathLike, *, follows_links: bool = False) -> BinaryIO:
-    """Open a file that somebody else may have replaced by something that never ends.
+    """Open a file that another user may have replaced by a pipe or device.
 
     Args:
         path: the file.
@@ -85,7 +85,7 @@ def open_regular_file(path: PathLike, *, follows_links: bool = False) -> BinaryI
 
 
 def read_regular_file(path: PathLike, max_bytes: int) -> str:
-    """Read the text of a file that somebody else wrote.
+    """Read the text of a file that another user wrote.
 
     Raises:
         IrregularFileError: it is no regular file.
@@ -100,7 +100,7 @@ def read_regular_file(path: PathLike, max_bytes: int) -> str:
 
 
 def read_file_end(path: PathLike, max_bytes: int) -> str:
-    """Read the end of a log that somebody else may have replaced.
+    """Read the end of a log that another user may have replaced.
 
     Raises:
         IrregularFileError: it is no regular file.

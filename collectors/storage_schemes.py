@@ -97,7 +97,7 @@ LIMITS: Tuple[SoftwareLimit, ...] = (
     SoftwareLimit(STAGE, ("root", "roots"), "xrootd", (), "no ROOT, which copies the files"),
 )
 
-#: What to do instead of an operation.
+#: Alternatives to an operation.
 REMEDIES = {
     READ: "Stage the files (access = 'staged'), or read through a root:// or roots:// door.",
     STAGE: "Name a ROOT release, or stage through an http:// or https:// door.",

@@ -21,7 +21,8 @@ FAILURE_CLASSES = (
     "lost",
 )
 
-#: Classes of what the infrastructure interrupted: nothing was measured, and a retry may succeed.
+#: Classes of executions that the infrastructure interrupted: nothing was measured, and a retry may
+#: succeed.
 INTERRUPTED_CLASSES = ("submission", "held", "evicted", "upload", "lost")
 
 #: Class of missing, expired and refused credentials, and of untrusted servers.

@@ -72,7 +72,7 @@ class Metric:
         maximum: largest whole number.
         choices: allowed values; empty when any value is.
         plausible_range: smallest and largest value that can be true, also of a list's items; others
-            are kept and marked. None for text and for what the plan states.
+            are kept and marked. None for text and for values of the plan.
         exact_in: access modes in which equal reads give equal values; elsewhere it is noisy.
     """
 

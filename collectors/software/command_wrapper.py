@@ -136,7 +136,7 @@ def setup_wrap(
 
 
 def wrap_python(request: SoftwareRequest, code: str) -> List[str]:
-    """Build a command that runs Python code behind the prefix, whatever folders it shows."""
+    """Build a command that runs Python code behind the prefix, which may hide folders of the host."""
     folders = dict.fromkeys(PLACEHOLDERS, os.getcwd())
     return [*_fill_prefix(request, folders), WRAPPED_PYTHON, "-c", code]
 

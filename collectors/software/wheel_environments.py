@@ -48,7 +48,7 @@ def is_installed(folder: str, release: Release) -> bool:
 
 
 def find_denied_python(folder: str) -> str:
-    """Return the target of an environment's interpreter if this user may not run it; '' if he may."""
+    """Return the target of an environment's interpreter that this user may not run; '' otherwise."""
     python = environment_python(folder)
     try:
         os.stat(python)

@@ -56,7 +56,7 @@ def install_release(folder: str, release: Release, notify: Progress, lock: int) 
         release: release to install.
         notify: receives one short sentence at a time.
         lock: descriptor of the lock held.  Tools inherit it, so that no other process installs
-            here while one of them outlives this process.
+            here while one of them is still running.
 
     Raises:
         ExecutionError: the installation failed; the folder is removed.
@@ -99,20 +99,20 @@ class WheelInstaller:
 
     folder: str
     release: Release
-    say: Progress
+    notify: Progress
     lock: int
     temporary: str
 
     def install(self) -> None:
         """Run every step, including a first start of the program."""
         release = self.release
-        self.say(f"{release.title}: new environment")
+        self.notify(f"{release.title}: new environment")
         self.create_environment()
-        self.say(f"{release.title}: installing ({release.size})")
+        self.notify(f"{release.title}: installing ({release.size})")
         self._install_package(f"{release.package}=={release.wheel}", "--no-deps")
         for package in release.further_packages:
             self._install_package(package, "" if release.dependencies else "--no-deps")
-        self.say(f"{release.title}: first start")
+        self.notify(f"{release.title}: first start")
         output = self._run_step(
             [wheel_environments.environment_python(self.folder), "-c", release.query],
             f"{release.title} is installed in {self.folder} but does not start",
@@ -151,7 +151,7 @@ class WheelInstaller:
             ):
                 self._raise_download_error(package, number, reason)
             wait = BACK_OFF_S[number - 1]
-            self.say(
+            self.notify(
                 f"{self.release.title}: {reason}; try {number + 1} of {MAX_TRIES} in {wait:g} s"
             )
             time.sleep(wait)

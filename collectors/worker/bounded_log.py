@@ -74,7 +74,7 @@ class BoundedLog:
 
 
 def print_line(text: str, stream: str = "stdout") -> None:
-    """Print a line; after a failure, such as a full disk, print nothing any more.
+    """Print a line; after a failure, such as a full disk, stay silent.
 
     Otherwise Python would exit with a code of its own when it flushes the stream at its end.
     """

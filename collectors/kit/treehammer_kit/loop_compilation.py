@@ -184,7 +184,7 @@ def _replacing(path: str) -> Iterator[str]:
 
 
 def _remove_old(base: str) -> None:
-    """Remove libraries that were not used for long, and what interrupted builds left."""
+    """Remove libraries that no job used for long, and remains of interrupted builds."""
     limit = time.time() - _MAX_AGE_DAYS * _DAY_S
     for path in glob.glob(os.path.join(base, "*", "*")):
         with suppress(OSError):

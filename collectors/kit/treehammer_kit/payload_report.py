@@ -43,7 +43,7 @@ def run_payload(
     Args:
         perform: performs the task and fills in the report.
         folder: the payload's folder, base of ``@file``; by default the script's.
-        build: builds libraries for the task below a folder, where the worker asks for that alone;
+        build: builds libraries for the task below a folder, when the worker requests only the build;
             returns the result's values.
     """
 

@@ -35,7 +35,7 @@ class BranchChoice:
 
 @dataclass(frozen=True)
 class FileSurvey:
-    """A file, and the columns that are read of it.
+    """A file and its columns that are read.
 
     Attributes:
         size: of the file, in bytes.
@@ -122,7 +122,7 @@ class ReadPasses:
         self.close_turns()
 
     def survey_file(self, url: str, names: Sequence[str]) -> FileSurvey:
-        """Open a file, untimed; return what a data frame does not tell of the columns ``names``."""
+        """Open a file, untimed; return the facts on the columns ``names`` that a data frame lacks."""
         reader = self._open_file(url)
         branches = list(self._list_branches(reader))
         listed = [str(item.name) for item in branches]
@@ -380,7 +380,7 @@ _FORMAT_OBJECTS = {
 
 
 def describe_missing_object(reader: Any, url: str, requested: str, format_: str) -> str:
-    """Describe what a file has instead of a tree or an RNTuple of this path."""
+    """Describe the contents of a file that has no tree or RNTuple of this path."""
     objects = [(str(item.first), str(item.second)) for item in reader.Contents()]
     noun, classes, _ = _FORMAT_OBJECTS[format_]
     for path, kind in objects:

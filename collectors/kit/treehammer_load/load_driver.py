@@ -155,7 +155,7 @@ class LoadDriver:
         throttle = Throttle(self._ceiling, BURST_S)
         for operation in operations:
             due_s = throttle.admit(operation, operation.due_s)
-            # What the ceiling delays beyond the end is not sent.
+            # Operations that the ceiling delays beyond the end are not sent.
             if due_s > operation.due_s and due_s >= limit_s - self._client.timeout_s:
                 return chain([operation], operations)
             if not self._wait_until(due_s) or not self._wait_for_room(limit_s):

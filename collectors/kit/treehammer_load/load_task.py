@@ -199,7 +199,7 @@ class LoadTask:
         return round(1e6 * self.read_number("size_mb", 25, (0, 100_000)))
 
     def read_poll_s(self) -> float:
-        """Return the seconds between two looks for a deleted file; 0 for none."""
+        """Return the seconds between two checks for a deleted file; 0 for none."""
         return self.read_number("poll_s", 0.0, (0, 3600), zero=True)
 
     @property
@@ -257,7 +257,7 @@ class LoadTask:
         """Refuse a load of more operations than one generator may send.
 
         Raises:
-            PayloadError: it is.
+            PayloadError: it has more operations.
         """
         if operations_per_s * self.duration_s > MAX_OPERATIONS:
             raise _make_task_error(

@@ -135,7 +135,7 @@ class Flight:
         self.done_s = self._clock()
 
     def has_lasted(self, seconds: float) -> bool:
-        """Return whether it was sent longer ago."""
+        """Return whether it was sent more than ``seconds`` ago."""
         return self.sent_s is not None and self._clock() > self.sent_s + seconds
 
     def succeed(self, server: str) -> None:

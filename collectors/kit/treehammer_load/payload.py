@@ -45,7 +45,7 @@ from .summary import (
 )
 from .workloads import LoadSpan, MakeOperations, MakePreparation, find_opening_time
 
-#: Seconds behind its start up to which a job sends what it missed; a later one begins with the next
+#: Seconds behind its start up to which a job sends missed operations; a later one begins with the next
 #: whole step.
 MAX_BACKLOG_S = 1.0
 #: Receives each operation that ended, and its failure.

@@ -9,7 +9,7 @@ from typing import Dict, Mapping, Optional, Sequence
 from ...shared_files import read_file_end
 from ...storage_schemes import XROOTD_CLIENT, find_scheme
 
-#: Variables of the client; a payload or node that sets one wants the log elsewhere.
+#: Variables of the client; a payload or node that sets one has its own log.
 _FILE_VARIABLE, _LEVEL_VARIABLE = "XRD_LOGFILE", "XRD_LOGLEVEL"
 #: Written at level Error, by clients of XRootD 5 and 6.
 _LOST_READ = re.compile(r"Unable to get the response to request kXR_(?:pg)?readv? ")

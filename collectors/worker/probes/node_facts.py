@@ -120,7 +120,7 @@ def find_machine(host: str, machine_ad: str, machine_id: str, boot_id: str) -> O
     Args:
         host: the host name.
         machine_ad: HTCondor's ad of the slot; '' without one.
-        machine_id: the machine-id, and what else tells the machine from its clones; '' in a
+        machine_id: the machine-id and network addresses, which distinguish clones; '' in a
             container.
         boot_id: the boot identity of the kernel, which containers share.
     """

@@ -31,7 +31,7 @@ _NAMES = {
 }
 #: Names that proxies append to the subject of their user.
 _PROXY_NAMES = re.compile(r"(/CN=(proxy|limited proxy|\d+))+$")
-#: Ends of attributes that say nothing.
+#: Endings of attributes without information.
 _EMPTY_PARTS = re.compile(r"(/Role=NULL)?(/Capability=NULL)?$")
 
 

@@ -43,7 +43,7 @@ from .payload_preparation import (
 #: Failure class of an operating system's error in a phase, where it is not the phase's own name.
 _CLASS_BY_PHASE = {"setup": "software-setup", "start": "submission"}
 
-#: Seconds between two looks for a stop signal while a child supervises the payload.
+#: Seconds between two checks for a stop signal while a child supervises the payload.
 _STOP_POLL_S = 0.5
 #: Characters of the payload's output that a record of a failed execution keeps.
 LOG_EXCERPT_CHARACTERS = 2000

@@ -1,4 +1,4 @@
-"""Appointments: the instant on which jobs agree, and where they agree on it."""
+"""Appointments: the instant and the place on which jobs agree."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Appointment:
 
 
 class RefusedError(Exception):
-    """The jobs cannot meet here, now or later; the message is one sentence."""
+    """The jobs can never meet at this place; the message is one sentence."""
 
 
 class Meeting(Protocol):

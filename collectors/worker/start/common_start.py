@@ -30,7 +30,7 @@ from .meeting_service import ServiceMeeting
 
 #: Seconds beyond the waiting limit for which a job without an answer waits.
 PATIENCE_S = 60.0
-#: Longest pause in seconds after a failed question.
+#: Longest pause in seconds after a failed request.
 _RETRY_PAUSE_S = 5.0
 _POLL_INTERVAL_S = 1.0
 #: Longest wait in seconds that the results service accepts.
@@ -56,7 +56,7 @@ class LoadStart:
         wait_s: seconds waited.
         appointment: the common start; None without one.
         launch_us: end of the wait, on this node's clock.
-        waited: whether the job was to wait at all.
+        waited: whether the job had to wait.
     """
 
     load: LoadSpec
@@ -82,7 +82,7 @@ class LoadStart:
         """Refuse to begin when the load of the other jobs is over.
 
         Raises:
-            ExecutionError: it is.
+            ExecutionError: the load is over.
         """
         common_us = self.start_us
         late_s = 0.0 if common_us is None else (self.launch_us - common_us) / 1e6
@@ -162,7 +162,7 @@ class CommonStart:
 
         Args:
             execution: its name within the job.
-            is_first: whether no other execution of the job came before.
+            is_first: whether it is the job's first execution.
 
         Raises:
             ExecutionError: a stop signal arrived.
@@ -201,7 +201,7 @@ class CommonStart:
     def watching_end(self, execution: str, path: str) -> Iterator[None]:
         """Let a file appear as soon as all jobs that load have ended, while the block runs.
 
-        Nothing happens for a job that loads, and without word from one of the others.
+        Nothing happens for a job that loads, or while the other jobs are silent.
         """
         meeting = self._open_end_meeting(execution) if self._load.is_watch else None
         pid = -1

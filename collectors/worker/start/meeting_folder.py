@@ -12,7 +12,7 @@ from ...job_spec import LoadSpec
 from ...shared_files import write_atomically
 from .appointment import Appointment
 
-#: Seconds between two looks into the folder.
+#: Seconds between two listings of the folder.
 POLL_S = 0.2
 #: Seconds after the agreement before which no payload is launched: all jobs look once more.
 NOTICE_S = 1.0

@@ -1,4 +1,4 @@
-"""Time until a deleted file is really gone: stats until one no longer finds it."""
+"""Time until a deleted file is gone: repeated stats until one fails."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ class LogError(PayloadError):
 class LineFormat:
     """Format of a log in which each call has an identity.
 
-    All patterns are regular expressions.  Lines that match none are skipped, so that new kinds of
-    lines do no harm.
+    All patterns are regular expressions.  Lines that match none are skipped, so that
+    new kinds of lines do no harm.
 
     Attributes:
         time: begins a line; group ``second`` is read with ``clock``, group ``fraction`` (``.123``)
