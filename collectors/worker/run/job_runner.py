@@ -36,6 +36,7 @@ ATTEMPT_FORMAT = 1
 #: Modules and packages of the worker that the load generator of the kit uses.
 _SHARED_WITH_KIT = (
     "record",
+    "http_requests.py",
     "job_spec.py",
     "shared_files.py",
     "storage_schemes.py",

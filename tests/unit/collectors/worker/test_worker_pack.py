@@ -82,6 +82,22 @@ def test_packed_modules_need_only_python_3_9_and_its_standard_library(tmp_path: 
                 assert tops <= standard | allowed, name
 
 
+def test_kit_travels_with_all_modules_that_it_imports(tmp_path: Path) -> None:
+    """A job unpacks the kit and these modules, and imports the kit's HTTP client among others."""
+    packed = build_worker(tmp_path / "worker.pyz")
+    kit = tmp_path / "work" / "kit"
+    kit.parent.mkdir()
+    unpack = f"from {worker_zipapp.NODE_PACKAGE}.worker.run.job_runner import locate_kit; locate_kit({str(kit)!r})"
+    subprocess.run([sys.executable, "-c", unpack], env={"PYTHONPATH": str(packed)}, check=True)
+    modules = [".".join(path.relative_to(kit).with_suffix("").parts) for path in kit.rglob("*.py")]
+    loads = sorted(name for name in modules if name.startswith("treehammer_load."))
+    assert "treehammer_load.clients.http_client" in loads
+    code = "import importlib, treehammer_load\n" + "\n".join(
+        f"importlib.import_module('{worker_zipapp.NODE_PACKAGE}.kit.{name}')" for name in loads
+    )
+    subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(kit)}, check=True)
+
+
 def test_published_schema_is_up_to_date() -> None:
     assert worker.SCHEMA_FILE.read_text() == worker.render_record_schema(), (
         "run: treehammer worker schema > collectors/record.schema.json"
