@@ -170,11 +170,11 @@ class Launch:
 
     def _fail_halves(self, stopped: Set[str], early_end: Failure) -> None:
         """Fail both halves: a payload that ended by itself explains why the other was stopped."""
-        by_itself = [half for side, half in self._by_side.items() if side not in stopped]
-        for execution in by_itself:
+        ended_alone = [half for side, half in self._by_side.items() if side not in stopped]
+        for execution in ended_alone:
             if not execution.failure:
                 execution.fail(early_end)
-        cause = by_itself[0].failure if by_itself else None
+        cause = ended_alone[0].failure if ended_alone else None
         for side in stopped:
             self._by_side[side].fail(_describe_other_half(cause) if cause else early_end)
 

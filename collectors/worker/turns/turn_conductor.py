@@ -109,8 +109,8 @@ class TurnConductor:
     def _is_complete(self, record: TurnRecord) -> bool:
         if not record.passes:
             return False
-        one_more = self.elapsed_share() * (record.passes + 1) / record.passes
-        if one_more > MAX_WALL_SHARE:
+        expected_share = self.elapsed_share() * (record.passes + 1) / record.passes
+        if expected_share > MAX_WALL_SHARE:
             return True
         collected = min(record.collected_cpu_s(side) for side in self.sides)
         return record.passes % 2 == 0 and collected >= MIN_LAUNCH_CPU_S

@@ -33,7 +33,7 @@ class TurnClock:
     """
 
     def __init__(self) -> None:
-        self._others_ns = _read_others_ns()
+        self._other_threads_ns = _read_other_threads_ns()
 
     def measure(self, read: Callable[[], None]) -> TurnFigures:
         """Run one turn; return its figures."""
@@ -43,9 +43,9 @@ class TurnClock:
         read()
         cpu_ns = time.thread_time_ns() - cpu_ns
         wall_ns = time.monotonic_ns() - wall_ns
-        others_ns = _read_others_ns()
-        cpu_ns += max(0, others_ns - self._others_ns)
-        self._others_ns = others_ns
+        other_threads_ns = _read_other_threads_ns()
+        cpu_ns += max(0, other_threads_ns - self._other_threads_ns)
+        self._other_threads_ns = other_threads_ns
         after = resource.getrusage(resource.RUSAGE_SELF)
         return TurnFigures(
             cpu_ns,
@@ -57,7 +57,7 @@ class TurnClock:
         )
 
 
-def _read_others_ns() -> int:
+def _read_other_threads_ns() -> int:
     """Read the CPU time of this process' other threads."""
     return time.process_time_ns() - time.thread_time_ns()
 

@@ -40,7 +40,7 @@ CLIENT_SETTINGS: Mapping[str, str] = {
 MAX_VECTOR = 1024
 
 _WARM_UP_S, _REFRESH_S = 2.0, 10.0
-_ASKED_OF_DOOR = frozenset({CONNECT, LOCATE, STAT, DELETE, MKDIR, RMDIR})
+_DOOR_OPERATIONS = frozenset({CONNECT, LOCATE, STAT, DELETE, MKDIR, RMDIR})
 
 # Codes of the client (XrdCl/XrdClStatus.hh) and of servers (XProtocol/XProtocol.hh).
 _SERVER_RESPONSE = 400
@@ -161,7 +161,7 @@ class XrootdClient(StorageClient):
         operation = flight.operation
         if operation.handle >= 0:
             self._handles.start(flight)
-        elif operation.name in _ASKED_OF_DOOR:
+        elif operation.name in _DOOR_OPERATIONS:
             self._ask_door(flight)
         elif operation.name in (WRITE_FILE, CREATE, READ_FILE):
             self._transfer(flight)

@@ -22,7 +22,7 @@ class _Handle:
         self.opened: Any = None
         self.server = ""
         self.pending: List[Flight] = []
-        self.on_their_way = 0
+        self.in_flight = 0
         self.closing: Optional[Flight] = None
 
 
@@ -84,10 +84,10 @@ class XrootdHandles:
             return
         with self._lock:
             closes = flight.operation.name == CLOSE
-            if closes and handle.on_their_way:
+            if closes and handle.in_flight:
                 handle.closing = flight
                 return
-            handle.on_their_way += 1
+            handle.in_flight += 1
         self._send(handle, flight)
 
     def _send(self, handle: _Handle, flight: Flight) -> None:
@@ -96,11 +96,11 @@ class XrootdHandles:
         def answered(status: Any, response: Any, _hosts: Any) -> None:
             self._end(flight, status, handle.server, response)
             with self._lock:
-                handle.on_their_way -= 1
-                closing = None if handle.on_their_way else handle.closing
+                handle.in_flight -= 1
+                closing = None if handle.in_flight else handle.closing
                 if closing is not None:
                     handle.closing = None
-                    handle.on_their_way += 1
+                    handle.in_flight += 1
             if closing is not None:
                 closing.release()
                 self._send(handle, closing)

@@ -45,10 +45,10 @@ class LogFollower:
 
     def follow(self) -> Iterator[str]:
         """Yield the lines that are written from now on."""
-        goes_on = True
-        while goes_on:
+        continues = True
+        while continues:
             # The last lines may have been written during the last wait.
-            goes_on = self._wait()
+            continues = self._wait()
             yield from decode_lines(self._stream, self._remainder)
             while self._reopen():
                 yield from decode_lines(self._stream, self._remainder)

@@ -39,16 +39,16 @@ class _ServerSide:
 
     Args:
         task: the load.
-        sees_past: whether a job that comes late misses nothing.
+        covers_past: whether a job that comes late misses nothing.
     """
 
-    def __init__(self, task: LoadTask, *, sees_past: bool = False) -> None:
+    def __init__(self, task: LoadTask, *, covers_past: bool = False) -> None:
         self.stop = Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.stop.set())
         start_us = round(time.time() * 1e6) if task.start_us is None else task.start_us
         self.timer = LoadTimer.from_start(start_us, self.stop)
-        if sees_past:  # a log also holds entries from before this job
+        if covers_past:  # a log also holds entries from before this job
             self.steps = StepClock(task.step_s, start_us, task.first_step)
         else:
             self.steps = make_step_clock(task, start_us, self.timer.now())
@@ -92,7 +92,7 @@ def follow_log(task: LoadTask) -> LoadOutcome:
     if task.settings.get("format") == MONITORING_FORMAT:
         return _receive_stream(task, path, settle_s)
     parser = LogParser(select_format(task.settings.get("format", "xrootd")))
-    side = _ServerSide(task, sees_past=True)
+    side = _ServerSide(task, covers_past=True)
     recorder = ServerRecorder(side.steps, side.duration_s, settle_s, side.server)
 
     def wait() -> bool:
@@ -163,14 +163,14 @@ def watch_server(task: LoadTask) -> LoadOutcome:
     rows: List[Dict[str, Any]] = []
     changes: List[Dict[str, float]] = []
     for step, end_s in _list_steps(side.steps, side.duration_s):
-        goes_on = side.wait_until(end_s)
+        continues = side.wait_until(end_s)
         states.append(read_system_figures(side.timer.now()))
         change = states[-1].subtract(states[-2])
         seconds = max(states[-1].time_s - states[-2].time_s, 1e-3)
         table.writerow((step, f"{seconds:.3f}", *(f"{change[name]:g}" for name in COUNTERS)))
         changes.append(change)
         rows += _make_system_rows(side, step, change, change["cpu_s"] / seconds)
-        if not goes_on:
+        if not continues:
             break
     return LoadOutcome(rows, side.values, summarize_system(states, changes))
 
