@@ -47,12 +47,12 @@ def _select_states(store: Store, request: Request) -> list[SubjectState]:
     now_us = time.time_ns() // 1000
     kind = request.query_params.get("kind")
     if kind is not None:
-        known = (AlarmKind.SITE, AlarmKind.RELEASE, AlarmKind.SERVICE)
-        if kind not in known:
-            raise ConfigError(f"kind must be one of {', '.join(known)}, not {kind[:40]!r}")
+        allowed = (AlarmKind.SITE, AlarmKind.RELEASE, AlarmKind.SERVICE)
+        if kind not in allowed:
+            raise ConfigError(f"kind must be one of {', '.join(allowed)}, not {kind[:40]!r}")
         name = request.query_params.get("name", "")
         return [alarm_overview.assess_subject(store, AlarmKind(kind), name, now_us)]
-    return sorted(alarm_overview.assess_all(store, now_us), key=lambda one: -one.level.rank)
+    return sorted(alarm_overview.assess_all(store, now_us), key=lambda state: -state.level.rank)
 
 
 def _state_table(states: Sequence[SubjectState], root: str) -> DataTable:
@@ -66,7 +66,7 @@ def _state_table(states: Sequence[SubjectState], root: str) -> DataTable:
         TableColumn("rule", "rule"),
         *hidden_columns("evidence", "details", "figures"),
     )
-    rows = [{**one.to_document(), "title": one.title} for one in states]
+    rows = [{**state.to_document(), "title": state.title} for state in states]
     return DataTable("states", "States", columns, rows)
 
 

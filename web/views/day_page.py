@@ -149,8 +149,8 @@ def _group_key(group: FigureGroup) -> tuple[Scalar, ...]:
 
 def _group_sort_key(group: FigureGroup, variants: VariantLabels) -> tuple[Any, ...]:
     """Sort by test, values of the variant, release, door and kind."""
-    test, variant, *rest = (str(value or "") for value in _group_key(group))
-    return test, variants.place(variant), *map(natural_sort_key, rest)
+    test, variant, *remaining = (str(value or "") for value in _group_key(group))
+    return test, variants.place(variant), *map(natural_sort_key, remaining)
 
 
 def _measured_table(
@@ -269,5 +269,5 @@ def _job_table(store: Store, site: str, day: int, request: Request) -> DataTable
     )
     truncated = len(jobs) == overview_queries.MAX_MEASURED_JOBS
     note = f"The first {len(jobs)}; the campaigns' pages list all." if truncated else ""
-    rows = [asdict(one) for one in jobs]
+    rows = [asdict(job) for job in jobs]
     return DataTable("jobs", "Jobs with measurements", columns, rows, note=note)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from treehammer.web.core.responses import AsciiJSONResponse
 from treehammer.web.views.shared.page_context import PageContext, PageView, wants_html
-from treehammer.web.views.sign_in.sign_in_page import sign_in_page
+from treehammer.web.views.sign_in.sign_in_page import sign_in_view
 
 _STATUS_REMEDIES = {
     400: "Correct the address, or start from the overview.",
@@ -28,7 +28,7 @@ def error_response(
     if not wants_html(request):
         return AsciiJSONResponse({"error": sentence}, status, headers)
     if status == 401:
-        return sign_in_page(context, request, sentence, headers)
+        return sign_in_view(context, request, sentence, headers)
     title = _status_phrase(status)
     values = {"sentence": sentence, "number": status, "remedy": _STATUS_REMEDIES.get(status, "")}
     response = context.render_html(PageView("error.html.j2", title, values, status=status), request)

@@ -67,25 +67,25 @@ def _entry_table(report: PatrolReport, request: Request) -> DataTable:
         TableColumn("result", "last result", is_long=True),
         TableColumn("remark", "remark", is_long=True),
     )
-    rows = [_entry_row(one) for one in report.entries]
+    rows = [_entry_row(entry) for entry in report.entries]
     return DataTable("entries", "Entries", columns, rows, empty_text="No entries.")
 
 
-def _entry_row(one: EntryReport) -> dict[str, Any]:
+def _entry_row(report: EntryReport) -> dict[str, Any]:
     return {
-        "entry": one.entry.name,
-        "test": one.entry.test,
-        "follows": one.entry.follows or "time",
-        "sites": one.entry.sites,
-        "every_s": one.entry.every_s,
-        "last_start_us": one.last.claimed_us if one.last else None,
-        "occasion": one.last.occasion if one.last else None,
-        "campaign_id": one.last.campaign_id if one.last else None,
-        "next_start_us": one.entry.next_us,
-        "in_flight": len(one.open_campaigns),
-        "in_flight_limit": one.entry.in_flight,
-        "result": one.result,
-        "remark": one.entry.note,
+        "entry": report.entry.name,
+        "test": report.entry.test,
+        "follows": report.entry.follows or "time",
+        "sites": report.entry.sites,
+        "every_s": report.entry.every_s,
+        "last_start_us": report.last.claimed_us if report.last else None,
+        "occasion": report.last.occasion if report.last else None,
+        "campaign_id": report.last.campaign_id if report.last else None,
+        "next_start_us": report.entry.next_us,
+        "in_flight": len(report.open_campaigns),
+        "in_flight_limit": report.entry.in_flight,
+        "result": report.result,
+        "remark": report.entry.note,
     }
 
 
@@ -115,17 +115,17 @@ def _budget_table(sites: tuple[SiteReport, ...], uses: SiteUses, request: Reques
     )
     rows = [
         {
-            "site": one.site.site,
-            "cpu_used_s": one.use.cpu_s,
-            "cpu_left_s": one.cpu_left_s,
-            "cpu_limit_s": one.site.cpu_limit_s,
-            "bytes_used": one.use.bytes,
-            "bytes_left": one.bytes_left,
-            "bytes_limit": one.site.bytes_limit,
-            "use": uses.summarize(one.site.site).value,
-            "reason": uses.describe_restrictions(one.site.site),
+            "site": site.site.site,
+            "cpu_used_s": site.use.cpu_s,
+            "cpu_left_s": site.cpu_left_s,
+            "cpu_limit_s": site.site.cpu_limit_s,
+            "bytes_used": site.use.bytes,
+            "bytes_left": site.bytes_left,
+            "bytes_limit": site.site.bytes_limit,
+            "use": uses.summarize(site.site.site).value,
+            "reason": uses.describe_restrictions(site.site.site),
         }
-        for one in sites
+        for site in sites
     ]
     return DataTable("budgets", "Budgets of today (UTC)", columns, rows, empty_text="No sites.")
 
@@ -142,15 +142,15 @@ def _start_table(starts: tuple[PatrolStartRow, ...], request: Request) -> DataTa
     )
     rows = [
         {
-            "start_us": one.claimed_us,
-            "entry": one.entry,
-            "occasion": one.occasion,
-            "campaign_id": one.campaign_id,
-            "state": one.state,
-            "end_us": one.finished_us,
-            "message": one.message,
+            "start_us": start.claimed_us,
+            "entry": start.entry,
+            "occasion": start.occasion,
+            "campaign_id": start.campaign_id,
+            "state": start.state,
+            "end_us": start.finished_us,
+            "message": start.message,
         }
-        for one in starts
+        for start in starts
     ]
     caption = f"Starts, newest first, at most {MAX_STARTS}"
     return DataTable("starts", caption, columns, rows, empty_text="No starts yet.")

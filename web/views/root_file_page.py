@@ -75,7 +75,10 @@ def root_file_view(store: Store, request: Request, exports: RootExports) -> Page
     campaigns = campaign_queries.list_newest_campaigns(store, MAX_CAMPAIGN_CHOICES)
     chosen = request.query_params.get("campaign", "")
     values: dict[str, Any] = {
-        "campaigns": [(one.id, f"{one.name}, {format_time(one.created_us)}") for one in campaigns],
+        "campaigns": [
+            (campaign.id, f"{campaign.name}, {format_time(campaign.created_us)}")
+            for campaign in campaigns
+        ],
         "chosen": chosen,
         "wheres": _parse_conditions(request),
         "max_measurements": MAX_MEASUREMENTS,
@@ -88,7 +91,7 @@ def root_file_view(store: Store, request: Request, exports: RootExports) -> Page
         try:
             # The form shows the campaign that a prefix or 'last' stands for.
             values["chosen"] = store.campaign(chosen).id
-            if values["chosen"] not in {one.id for one in campaigns}:
+            if values["chosen"] not in {campaign.id for campaign in campaigns}:
                 values["campaigns"].append((values["chosen"], values["chosen"]))
             values |= _file_values(
                 store, _campaign_selection(values["chosen"], request), request, exports
@@ -121,7 +124,8 @@ def _file_values(
 
 def _campaign_table(campaigns: list[CampaignTitle]) -> DataTable:
     rows = [
-        {"campaign": one.id, "name": one.name, "submitted_us": one.created_us} for one in campaigns
+        {"campaign": campaign.id, "name": campaign.name, "submitted_us": campaign.created_us}
+        for campaign in campaigns
     ]
     columns = (
         TableColumn("campaign", "campaign"),

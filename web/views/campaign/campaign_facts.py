@@ -43,8 +43,8 @@ def list_related_links(campaign: CampaignRow, request: Request) -> Iterator[tupl
 
 def _test_origin(campaign: CampaignRow) -> Iterator[tuple[str, str]]:
     yield "campaign", campaign.id
-    at = f" at {campaign.ref}" if campaign.ref else ""
-    yield "repository", f"{campaign.repository}{at}"
+    ref_text = f" at {campaign.ref}" if campaign.ref else ""
+    yield "repository", f"{campaign.repository}{ref_text}"
     dirty = ", with uncommitted changes" if campaign.dirty else ""
     yield "commit", (campaign.commit_id or "none (not from a repository)") + dirty
     yield "test", f"{campaign.test_name} ({campaign.test_path})"

@@ -87,12 +87,12 @@ def campaign_view(store: Store, request: Request) -> PageView:
     bad_rows = (*failures.rows, *unsupported.rows)
     failed = {row["failure"] for row in bad_rows}
     job_sites = [site for site, of_site in count.sites.items() if of_site.jobs]
-    known = {
+    choices = {
         "site": {*job_sites, *(row["site"] for row in bad_rows)},
         "state": [state.value for state in JobState],
         "failure": {*BAD_OUTCOME_LABELS, *failed},
     }
-    filters = {name: _parse_choice(request, name, values) for name, values in known.items()}
+    filters = {name: _parse_choice(request, name, values) for name, values in choices.items()}
     messages = build_message_table(store, campaign, request)
     limits = _build_limit_table(store, campaign)
     jobs, job_count = build_job_table(store, campaign, request)
@@ -106,7 +106,7 @@ def campaign_view(store: Store, request: Request) -> PageView:
         "pages": count_pages(job_count, JOBS_PER_PAGE),
         "filters": filters,
         "site_names": sorted(job_sites),
-        "state_names": known["state"],
+        "state_names": choices["state"],
         "failure_names": sorted(failed | {filters["failure"]} - {""}),
         "facts": describe_provenance(store, campaign),
         "links": list(list_related_links(campaign, request)),
@@ -131,10 +131,12 @@ def _build_limit_table(store: Store, campaign: CampaignRow) -> DataTable:
     return make_limit_table(judge_limits(store, campaign, time.time_ns() // 1000))
 
 
-def _parse_choice(request: Request, name: str, known: Collection[str]) -> str:
+def _parse_choice(request: Request, name: str, choices: Collection[str]) -> str:
     """Return the value of a filter of jobs, '' for none."""
     value = request.query_params.get(name, "")
-    if value and value not in known:
-        hint = f"{suggest_word(value, known)}Known: {', '.join(sorted(known)[:_MAX_SUGGESTED])}."
+    if value and value not in choices:
+        hint = (
+            f"{suggest_word(value, choices)}Known: {', '.join(sorted(choices)[:_MAX_SUGGESTED])}."
+        )
         raise ConfigError(f"{name} cannot be {value[:40]!r} here", hint=hint)
     return value

@@ -202,8 +202,8 @@ def _query_job(find_folders: FindFolders, store: Store, request: Request) -> Pag
     """
     job = campaign_queries.fetch_job(store, request.path_params["job_id"])
     folders = find_folders(job)
-    if wanted := request.query_params.get(LOG):
-        return send_log(folders, wanted)
+    if log_name := request.query_params.get(LOG):
+        return send_log(folders, log_name)
     return _view_job(store, request, job, folders)
 
 
@@ -309,7 +309,7 @@ def _related_links(
         for name in ("test_name", VARIANT_COLUMN, "door")
     )
     common = {"metric": "cpu_per_event_s", "color": "axis_root", "test_name": tests}
-    for title, site, own in (
+    for title, site, parameters in (
         (
             "The same work at all sites of the campaign",
             None,
@@ -322,7 +322,7 @@ def _related_links(
         ),
     ):
         recorded_variants = site_history.list_recorded_variants(store, variants, site)
-        query = {**common, VARIANT_COLUMN: recorded_variants, **own}
+        query = {**common, VARIANT_COLUMN: recorded_variants, **parameters}
         yield title, link_to(request, "explore", query=query)
 
 
@@ -344,12 +344,12 @@ def _build_attempt(
         _measurement_table(name, f"Measurements of attempt {number}", measured, variants, request),
         tuple(
             ExecutionLog(
-                _measurement_title(one, variants),
-                one["log_excerpt"],
-                tuple(_link_to_logs(one, folder, request)),
+                _measurement_title(measurement, variants),
+                measurement["log_excerpt"],
+                tuple(_link_to_logs(measurement, folder, request)),
             )
-            for one in measured
-            if one["log_excerpt"]
+            for measurement in measured
+            if measurement["log_excerpt"]
         ),
     )
 
@@ -392,7 +392,7 @@ def _format_value(name: str, value: Any) -> str:
 def _measurement_table(
     name: str, caption: str, rows: Sequence[Row], variants: VariantLabels, request: Request
 ) -> DataTable:
-    others = _find_others(rows, variants)
+    counterparts = _find_others(rows, variants)
     columns = (
         variant_column(variants),
         TableColumn("variant_label", hidden=True),
@@ -418,7 +418,7 @@ def _measurement_table(
             link=lambda row: (
                 row["other_id"] and _link_to_values(request, row["measurement_id"], row["other_id"])
             ),
-            hidden=not any(others.values()),
+            hidden=not any(counterparts.values()),
         ),
         TableColumn("other_id", hidden=True),
         TableColumn("cpu_per_event_s", "CPU, ms/event", format_milliseconds, is_number=True),
@@ -441,7 +441,7 @@ def _measurement_table(
             "other_id": other["measurement_id"] if other else "",
         }
         for row in rows
-        for other in [others[row["measurement_id"]]]
+        for other in [counterparts[row["measurement_id"]]]
     ]
     empty_text = "This attempt left no measurements."
     return DataTable(name, caption, columns, filled, empty_text=empty_text, note=variants.note)
@@ -455,12 +455,16 @@ def _release_differs(row: Row) -> bool:
 def _find_others(rows: Sequence[Row], variants: VariantLabels) -> dict[str, Row | None]:
     """Find for each measurement that of the same work and round with the first release."""
     first: dict[tuple[Any, ...], Row] = {}
-    others: dict[str, Row | None] = {}
-    for row in sorted(rows, key=lambda one: natural_sort_key(one["axis_root"] or "")):
+    counterparts: dict[str, Row | None] = {}
+    for row in sorted(
+        rows, key=lambda measurement: natural_sort_key(measurement["axis_root"] or "")
+    ):
         work = (row["attempt"], row["round"], row["kind"], variants.label(row[VARIANT_COLUMN]))
         other = first.setdefault(work, row)
-        others[row["measurement_id"]] = other if other["axis_root"] != row["axis_root"] else None
-    return others
+        counterparts[row["measurement_id"]] = (
+            other if other["axis_root"] != row["axis_root"] else None
+        )
+    return counterparts
 
 
 def _link_to_values(request: Request, id_: str, other: str = "") -> str:
@@ -485,7 +489,7 @@ def _sum_reads(rows: Sequence[Row]) -> dict[str, list[int]]:
             release = row["root_version"] or ""
             counts = sums.get(release, [])
             sums[release] = [a + b for a, b in zip_longest(counts, bins, fillvalue=0)]
-    return dict(sorted(sums.items(), key=lambda one: natural_sort_key(one[0])))
+    return dict(sorted(sums.items(), key=lambda item: natural_sort_key(item[0])))
 
 
 def _latency_table(reads_by_release: Mapping[str, Sequence[int]]) -> DataTable:

@@ -119,7 +119,7 @@ def _list_values(a: Mapping[str, Any], b: Mapping[str, Any] | None) -> Iterator[
         pair = a[metric.name], other.get(metric.name)
         if metric.name not in _LEFT_OUT and any(value not in (None, "", []) for value in pair):
             yield _value_row(metric.name, _find_group(metric), metric, pair)
-    first, second = ({one.name: one.value for one in side["extras"]} for side in (a, other))
+    first, second = ({extra.name: extra.value for extra in side["extras"]} for side in (a, other))
     for name in {**first, **second}:
         yield _value_row(name, "Counts and ratios", None, (first.get(name), second.get(name)))
 
@@ -162,7 +162,7 @@ def _build_tables(rows: Sequence[Row], *, is_pair: bool) -> list[DataTable]:
     differing = [row for row in rows if row["group"] in _ENVIRONMENT and not row["equal"]]
     return [
         _build_table("Differences of the environment", differing if is_pair else [], is_pair=True),
-        *(_build_table(group, some, is_pair=is_pair) for group, some in groups.items()),
+        *(_build_table(group, group_rows, is_pair=is_pair) for group, group_rows in groups.items()),
     ]
 
 
@@ -201,8 +201,10 @@ def _format_value(name: str, value: Any, unit: str) -> str:
     values = value if isinstance(value, list) else [value]
     if not isinstance(values[0], int | float) or isinstance(values[0], bool):
         return ", ".join(map(format_cell, values))
-    fitting = fit_unit({"ns": "s"}.get(unit, unit), [_SIZES.get(unit, 1.0) * one for one in values])
-    texts = [format_cell(fitting.convert(_SIZES.get(unit, 1.0) * one)) for one in values]
+    fitting = fit_unit(
+        {"ns": "s"}.get(unit, unit), [_SIZES.get(unit, 1.0) * number for number in values]
+    )
+    texts = [format_cell(fitting.convert(_SIZES.get(unit, 1.0) * number)) for number in values]
     return f"{', '.join(texts)} {fitting.name}".strip()
 
 

@@ -25,8 +25,8 @@ def find_output_folders(settings: Settings) -> FindFolders:
     """Return a function that finds the output folders of jobs that this installation submitted."""
 
     def find(job: JobRow) -> Mapping[int, Path]:
-        own = settings.spool_dir if job.batch_system == LOCAL_BATCH else settings.htcondor_dir
-        if not own.is_dir():
+        folder = settings.spool_dir if job.batch_system == LOCAL_BATCH else settings.htcondor_dir
+        if not folder.is_dir():
             return {}  # nothing was submitted here, and reading must not make the folder
         try:
             return open_batch_system(job.batch_system, settings).sandboxes(job.batch_id)
@@ -41,27 +41,27 @@ def list_logs(folder: Path | None, round_: int, position: int) -> list[tuple[str
     if folder is None:
         return []
     names = [f"{round_}-{position}.{stream}" for stream in ("err", "out")]
-    found = ((name, _find_log(folder, name)) for name in names)
-    sizes = ((name, path.stat().st_size) for name, path in found if path)
+    paths = ((name, _find_log(folder, name)) for name in names)
+    sizes = ((name, path.stat().st_size) for name, path in paths if path)
     return [(name, size) for name, size in sizes if size]
 
 
-def send_log(folders: Mapping[int, Path], wanted: str) -> FileResponse:
+def send_log(folders: Mapping[int, Path], address: str) -> FileResponse:
     """Send a whole log as plain text.
 
     Args:
         folders: output folders of the job by attempt.
-        wanted: attempt and name, e.g. ``1/2-1.out``.
+        address: attempt and name, e.g. ``1/2-1.out``.
 
     Raises:
         NothingToDoError: there is no such log on this machine.
     """
-    match = _ADDRESS.fullmatch(wanted)
+    match = _ADDRESS.fullmatch(address)
     folder = folders.get(int(match[1])) if match else None
     path = _find_log(folder, match[2]) if match and folder else None
     if path is None:
         raise NothingToDoError(
-            f"there is no log {wanted[:80]!r} of this job on this machine",
+            f"there is no log {address[:80]!r} of this job on this machine",
             hint="It is in the job's folder on the submit node until the campaign is purged.",
         )
     return FileResponse(

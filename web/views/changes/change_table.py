@@ -19,7 +19,7 @@ from treehammer.web.views.shared.page_context import link_to
 
 def build_change_point_table(changes: Sequence[ChangePointRow], request: Request) -> DataTable:
     """Build the table of changes; each leads to its evidence."""
-    rows = [change_text.make_change_record(one) for one in changes]
+    rows = [change_text.make_change_record(change) for change in changes]
     columns = (
         TableColumn(
             "since", "since", link=lambda row: link_to(request, "change", change=row["id"])
@@ -50,6 +50,6 @@ def _color(row: Row) -> str:
 def list_recent_changes(store: Store, site: str = "", release: str = "") -> list[ChangePointRow]:
     """List the changes of the last 90 days, slower ones first, newest first."""
     first = calendar_days.today() - timedelta(days=WINDOW_DAYS)
-    found = fetch_change_points(store, calendar_days.day_number(first))
-    chosen = change_text.select_changes(found, site, release)
-    return sorted(chosen, key=lambda one: (not change_text.is_regression(one), -one.day))
+    changes = fetch_change_points(store, calendar_days.day_number(first))
+    chosen = change_text.select_changes(changes, site, release)
+    return sorted(chosen, key=lambda change: (not change_text.is_regression(change), -change.day))

@@ -152,12 +152,12 @@ def _build_place_table(change: ChangePointRow, request: Request) -> DataTable:
     )
     rows = [
         {
-            **{name: str(one.get(name) or "") for name in ("site", "storage_site", "door")},
-            **{name: str(one.get(name) or "") for name in ("release", "variant")},
-            "change": _format_optional(one.get("effect"), "{:+.1%}"),
-            "error": _format_optional(one.get("error"), "{:.1%}"),
+            **{name: str(place.get(name) or "") for name in ("site", "storage_site", "door")},
+            **{name: str(place.get(name) or "") for name in ("release", "variant")},
+            "change": _format_optional(place.get("effect"), "{:+.1%}"),
+            "error": _format_optional(place.get("error"), "{:.1%}"),
         }
-        for one in change_text.list_places(change)
+        for place in change_text.list_places(change)
     ]
     return DataTable("places", "Series that changed", columns, rows)
 
@@ -193,7 +193,7 @@ def release_view(store: Store, request: Request) -> PageView:
         "metric_title": head_column(query.metric),
         "titles": {name: head_column(name) for name in choices["metric"]},
     }
-    drawings = {f"test-{number}": one.drawing for number, one in enumerate(charts, 1)}
+    drawings = {f"test-{number}": chart.drawing for number, chart in enumerate(charts, 1)}
     return PageView("release.html.j2", f"ROOT {release}", values, (table, ratios), charts=drawings)
 
 
@@ -239,11 +239,11 @@ def _format_week(monday: date) -> str:
 def feed_view(store: Store, request: Request) -> Response:
     """Answer with the confirmed regressions as an Atom feed, newest first."""
     confirmed = [
-        one
-        for one in fetch_change_points(store)
-        if change_text.is_regression(one) and one.state == ChangeState.CONFIRMED
+        change
+        for change in fetch_change_points(store)
+        if change_text.is_regression(change) and change.state == ChangeState.CONFIRMED
     ]
-    newest = sorted(confirmed, key=lambda one: (-one.found_us, one.id))[:MAX_ENTRIES]
+    newest = sorted(confirmed, key=lambda change: (-change.found_us, change.id))[:MAX_ENTRIES]
     return Response(_write_feed(newest, request), media_type="application/atom+xml")
 
 
@@ -258,28 +258,33 @@ def _write_feed(changes: Iterable[ChangePointRow], request: Request) -> bytes:
     add(feed, "title", "Treehammer: regressions")
     add(feed, "id", f"{base}/changes.atom")
     add(feed, "link", rel="self", href=f"{base}/changes.atom")
-    add(feed, "updated", _format_time(max((one.found_us for one in entries), default=0)))
-    for one in entries:
+    add(feed, "updated", _format_time(max((change.found_us for change in entries), default=0)))
+    for change in entries:
         entry = ElementTree.SubElement(feed, "entry")
-        size = verdict_text.format_effect(one.effect)
-        title = f"{change_text.name_subject(one)}: {change_text.describe_quantity(one)} {size}"
+        size = verdict_text.format_effect(change.effect)
+        title = (
+            f"{change_text.name_subject(change)}: {change_text.describe_quantity(change)} {size}"
+        )
         add(entry, "title", title)
-        address = base + link_to(request, "change", change=one.id).removeprefix(
+        address = base + link_to(request, "change", change=change.id).removeprefix(
             request.scope.get("root_path", "")
         )
         add(entry, "id", address)
         add(entry, "link", href=address)
-        add(entry, "updated", _format_time(one.found_us))
+        add(entry, "updated", _format_time(change.found_us))
         author = ElementTree.SubElement(entry, "author")
         add(author, "name", "Treehammer")
-        add(entry, "summary", change_text.describe_change(one))
+        add(entry, "summary", change_text.describe_change(change))
     body: bytes = ElementTree.tostring(feed, encoding="utf-8", xml_declaration=True)
     return body
 
 
 def _drop_controls(text: str) -> str:
     """Replace characters that XML does not allow."""
-    return "".join(one if one >= " " and one not in "\ufffe\uffff" else " " for one in text)
+    return "".join(
+        character if character >= " " and character not in "\ufffe\uffff" else " "
+        for character in text
+    )
 
 
 def _format_time(time_us: int) -> str:

@@ -66,9 +66,11 @@ class RatioQuery:
     def select(self, series: Iterable[DailySeries]) -> list[DailySeries]:
         """Select the series at the chosen places."""
         return [
-            one
-            for one in series
-            if all(value in ("", getattr(one.place, name)) for name, value in self.places.items())
+            member
+            for member in series
+            if all(
+                value in ("", getattr(member.place, name)) for name, value in self.places.items()
+            )
         ]
 
 
@@ -77,7 +79,7 @@ def list_ratio_choices(store: Store, release: str) -> dict[str, list[str]]:
     series = fetch_watched_series(store, kind=SeriesKind.RATIO.value, release=release)
     names = {"metric": "metric", "site": "site", "variant": "variant_label"}
     return {
-        name: sorted({getattr(one, column) for one in series} - {""}, key=natural_sort_key)
+        name: sorted({getattr(member, column) for member in series} - {""}, key=natural_sort_key)
         for name, column in names.items()
     }
 
@@ -89,30 +91,32 @@ def build_ratio_charts(
     release = query.release
     last = calendar_days.today()
     first = last - timedelta(days=WINDOW_DAYS - 1)
-    wanted = {"kind": SeriesKind.RATIO.value, "metric": query.metric}
+    selection = {"kind": SeriesKind.RATIO.value, "metric": query.metric}
     window = calendar_days.day_number(first), calendar_days.day_number(last)
     families = build_families(
-        fetch_watched_series(store, **wanted), fetch_watched_days(store, *window, **wanted)
+        fetch_watched_series(store, **selection), fetch_watched_days(store, *window, **selection)
     )
     charts = []
     for family, members in sorted(families.items(), key=lambda item: item[0].test_name):
         series = query.select(members)
-        if all(one.place.release != release for one in series):
+        if all(member.place.release != release for member in series):
             continue
-        own = sorted(
+        family_changes = sorted(
             (
-                one
-                for one in changes
-                if (one.test_name, one.metric) == (family.test_name, query.metric)
+                change
+                for change in changes
+                if (change.test_name, change.metric) == (family.test_name, query.metric)
             ),
-            key=lambda one: one.day,
+            key=lambda change: change.day,
         )
         marks = [
             ChartMark(
-                calendar_days.day_from_number(one.day), number, change_text.describe_change(one)
+                calendar_days.day_from_number(change.day),
+                number,
+                change_text.describe_change(change),
             )
-            for number, one in enumerate(own, 1)
-            if first <= calendar_days.day_from_number(one.day) <= last
+            for number, change in enumerate(family_changes, 1)
+            if first <= calendar_days.day_from_number(change.day) <= last
         ]
         drawing = LineChart(
             f"{head_column(query.metric)} of {family.test_name} relative to {family.control}, in "
@@ -120,7 +124,7 @@ def build_ratio_charts(
             _build_lines(
                 series,
                 release,
-                dict(enumerate(own, 1)),
+                dict(enumerate(family_changes, 1)),
                 lambda day: link_to(
                     request, "day", day=day, query={"site": query.places.get("site")}
                 ),
@@ -184,9 +188,9 @@ def _build_lines(
     members: dict[str, dict[tuple[int, ...], list[DailySeries]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    for one in series:
-        numbers = [number for number, rows in places.items() if _is_among(one, rows)]
-        members[one.place.release][tuple(numbers)].append(one)
+    for member in series:
+        numbers = [number for number, rows in places.items() if _is_among(member, rows)]
+        members[member.place.release][tuple(numbers)].append(member)
     names = sorted(members, key=natural_sort_key)
     names.sort(key=lambda name: name != release)
     colors = choose_release_colors(members)
@@ -208,7 +212,7 @@ def _is_among(series: DailySeries, places: Iterable[Mapping[str, object]]) -> bo
     """Return whether a series is one of those that changed."""
     place = vars(series.place)
     return any(
-        all(one.get(name) in (None, value) for name, value in place.items()) for one in places
+        all(row.get(name) in (None, value) for name, value in place.items()) for row in places
     )
 
 
@@ -225,10 +229,10 @@ def _name_line(release: str, numbers: Sequence[int], *, alone: bool) -> str:
 def _measure_the_same(members: Sequence[DailySeries]) -> bool:
     """Return whether all days measured the same variants: a mean over another mix would look like a change."""
     variants: dict[int, set[str]] = defaultdict(set)
-    for one in members:
-        for day in one.days:
-            variants[int(day)].add(one.place.variant)
-    return len({frozenset(found) for found in variants.values()}) < 2
+    for member in members:
+        for day in member.days:
+            variants[int(day)].add(member.place.variant)
+    return len({frozenset(day_variants) for day_variants in variants.values()}) < 2
 
 
 def _build_dots(
@@ -236,11 +240,11 @@ def _build_dots(
 ) -> list[ChartDot]:
     """Average the series of a release by day, with 95 % intervals over series."""
     days, values = pool_series(members)
-    level = fmean(float(one.values.mean()) for one in members)
+    level = fmean(float(member.values.mean()) for member in members)
     level -= float(np.mean(values))
     residuals: dict[int, list[float]] = defaultdict(list)
-    for one in members:
-        for day, value in zip(one.days, one.values - one.values.mean(), strict=True):
+    for member in members:
+        for day, value in zip(member.days, member.values - member.values.mean(), strict=True):
             residuals[int(day)].append(float(value))
     dots = []
     for day, value in zip(map(int, days), values, strict=True):
@@ -248,7 +252,7 @@ def _build_dots(
         estimate = estimate_mean(residuals[day]) if enough else None
         error = (estimate.interval()[1] - estimate.mean) * 100 if estimate else None
         size = 100 * math.expm1(level + float(value))
-        when = date.fromordinal(day)
-        text = f"{calendar_days.format_day(when)}: {release} {size:+.1f} %, {len(residuals[day])} series"
-        dots.append(ChartDot(when, size, error, text, link=link(when)))
+        calendar_day = date.fromordinal(day)
+        text = f"{calendar_days.format_day(calendar_day)}: {release} {size:+.1f} %, {len(residuals[day])} series"
+        dots.append(ChartDot(calendar_day, size, error, text, link=link(calendar_day)))
     return dots

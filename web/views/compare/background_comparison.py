@@ -67,7 +67,7 @@ class ComparisonTask:
         """
         self.read = read
         if time.monotonic() - self.asked_s > ABANDONED_AFTER_S:
-            raise _AbandonedError("nobody waits for this comparison")
+            raise _AbandonedError("no reader asked for progress for a while")
 
 
 class BackgroundComparisons:

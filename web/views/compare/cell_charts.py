@@ -33,12 +33,13 @@ def chart_jobs(
         pairs: of the comparison.
         link: address of the page of a job, which shows both sides.
     """
-    own = [
-        one
-        for one in pairs
-        if (one.comparison_key, one.site, one.metric) == (row.comparison_key, row.site, row.metric)
+    series_pairs = [
+        pair
+        for pair in pairs
+        if (pair.comparison_key, pair.site, pair.metric)
+        == (row.comparison_key, row.site, row.metric)
     ]
-    if not own:
+    if not series_pairs:
         return None
     is_time = row.metric in verdict_text.METRIC_TITLES
     colors = choose_release_colors((row.a, row.b)) if row.axis == "root" else {}
@@ -50,13 +51,13 @@ def chart_jobs(
             [
                 ChartDot(
                     float(number),
-                    factor * getattr(one, f"{side}_value"),
-                    text=f"{one.job_id} on {one.host}: {getattr(row, side)} "
-                    f"{format_significant(factor * getattr(one, f'{side}_value'), 4)} {unit}, "
-                    f"change {verdict_text.format_effect(one.log_ratio)}",
-                    link=link(one.job_id),
+                    factor * getattr(pair, f"{side}_value"),
+                    text=f"{pair.job_id} on {pair.host}: {getattr(row, side)} "
+                    f"{format_significant(factor * getattr(pair, f'{side}_value'), 4)} {unit}, "
+                    f"change {verdict_text.format_effect(pair.log_ratio)}",
+                    link=link(pair.job_id),
                 )
-                for number, one in enumerate(own, 1)
+                for number, pair in enumerate(series_pairs, 1)
             ],
             round=is_round,
             color=colors.get(getattr(row, side), ""),
@@ -64,7 +65,7 @@ def chart_jobs(
         for side, css_class, is_round in _SIDES
     ]
     title = f"{verdict_text.title_metric(row.metric)} by job{f', {unit}' if unit else ''}"
-    return LineChart(title, lines, NumberAxis([1.0, float(len(own))], whole=True))
+    return LineChart(title, lines, NumberAxis([1.0, float(len(series_pairs))], whole=True))
 
 
 def chart_trend(store: Store, row: VerdictRow) -> LineChart | None:

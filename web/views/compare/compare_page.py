@@ -26,7 +26,7 @@ from treehammer.web.views.compare.background_comparison import (
     ComparisonTask,
 )
 from treehammer.web.views.compare.compare_query import CompareQuery, TooManyMeasurementsError
-from treehammer.web.views.compare.comparison_page import ShownComparison, comparison_view
+from treehammer.web.views.compare.comparison_page import DisplayedComparison, comparison_view
 from treehammer.web.views.compare.release_matrix import load_release_matrices
 from treehammer.web.views.shared import comparison_columns
 from treehammer.web.views.shared.page_context import (
@@ -81,7 +81,7 @@ def compare_view(
         return _comparison_list_view(store, request, query)
     try:
         query.require_both_sides()
-        one = _find_comparison(store, request, query, background)
+        comparison = _find_comparison(store, request, query, background)
     except (ConfigError, NothingToDoError) as error:
         if not wants_html(request):
             raise
@@ -90,10 +90,13 @@ def compare_view(
         status = 404 if isinstance(error, NothingToDoError) else 400
         values = {**listing.values, "error": error_sentence(error)}
         return replace(listing, values=values, status=status)
-    if isinstance(one, ComparisonTask):
-        return _progress_view(request, one)
-    values = {**_form_values(store, query), "command": query.compare_command if one.is_live else ""}
-    return comparison_view(replace(one, values=values))
+    if isinstance(comparison, ComparisonTask):
+        return _progress_view(request, comparison)
+    values = {
+        **_form_values(store, query),
+        "command": query.compare_command if comparison.is_live else "",
+    }
+    return comparison_view(replace(comparison, values=values))
 
 
 def _progress_view(request: Request, task: ComparisonTask) -> PageView | Response:
@@ -108,20 +111,20 @@ def _progress_view(request: Request, task: ComparisonTask) -> PageView | Respons
 
 def _find_comparison(
     store: Store, request: Request, query: CompareQuery, background: BackgroundComparisons
-) -> ShownComparison | ComparisonTask:
+) -> DisplayedComparison | ComparisonTask:
     """Load the stored comparison, or compute it; a large one in the background."""
     if not request.query_params.get("recompute") and (
         rows := compare_query.load_stored_verdicts(store, query)
     ):
-        return ShownComparison(store, request, rows)
+        return DisplayedComparison(store, request, rows)
     try:
-        found = compare_query.compare_now(store, query, max_read=compare_query.MAX_READ)
+        comparison = compare_query.compare_now(store, query, max_read=compare_query.MAX_READ)
     except TooManyMeasurementsError as error:
         task = background.request(query, error.count)
         if task.result is None:
             return task
-        found = task.result
-    return ShownComparison(store, request, found.verdicts, found.pairs)
+        comparison = task.result
+    return DisplayedComparison(store, request, comparison.verdicts, comparison.pairs)
 
 
 def stored_comparison_view(store: Store, request: Request) -> PageView:
@@ -136,7 +139,7 @@ def stored_comparison_view(store: Store, request: Request) -> PageView:
         raise NothingToDoError(
             "this comparison does not exist", hint="It may have been replaced by a newer one."
         )
-    return comparison_view(ShownComparison(store, request, rows))
+    return comparison_view(DisplayedComparison(store, request, rows))
 
 
 def _comparison_list_view(store: Store, request: Request, query: CompareQuery) -> PageView:

@@ -125,7 +125,7 @@ class CompareQuery:
     def compare_command(self) -> str:
         """Command that makes and stores the same comparison; '' if none does."""
         own_sides = self.axis == SELECTION_AXIS or self.conditions_a or self.conditions_b
-        many_values = any(len(where.values) > 1 for where in self.selection.conditions)
+        many_values = any(len(condition.values) > 1 for condition in self.selection.conditions)
         if own_sides or many_values or len(self.campaigns) > 1:
             return ""
         words = ["treehammer", "compare", self.a, self.b]
@@ -133,8 +133,8 @@ class CompareQuery:
         words += ["--delta", f"{self.delta:g}"] if self.delta != DEFAULT_DELTA else []
         for campaign in self.campaigns:
             words += ["--campaign", campaign]
-        for where in self.conditions:
-            words += ["--where", where]
+        for condition in self.conditions:
+            words += ["--where", condition]
         return shlex.join(words)
 
 
@@ -152,7 +152,7 @@ def parse_compare_query(request: Request, store: Store) -> CompareQuery:
         axis=axis,
         a=_parse_side(store, axis, parameters.get("a", "")),
         b=_parse_side(store, axis, parameters.get("b", "")),
-        campaigns=tuple(dict.fromkeys(store.campaign(one).id for one in campaigns)),
+        campaigns=tuple(dict.fromkeys(store.campaign(campaign).id for campaign in campaigns)),
         conditions=_list_texts(parameters, "where"),
         conditions_a=_list_texts(parameters, "where_a"),
         conditions_b=_list_texts(parameters, "where_b"),
@@ -236,7 +236,10 @@ def compare_now(
     from treehammer.analysis.comparison.comparison import compare_samples
 
     both = query.selection
-    sides = [replace(both, conditions=(*both.conditions, *own)) for own in query.sides]
+    sides = [
+        replace(both, conditions=(*both.conditions, *side_conditions))
+        for side_conditions in query.sides
+    ]
     if query.axis == SELECTION_AXIS and sides[0] == sides[1]:
         raise ConfigError(
             "both sides select the same measurements", hint="Give different conditions."
@@ -251,7 +254,7 @@ def compare_now(
         loaded = [add_setups(store, side) for side in loaded]
     label_sides = _label_by_selection if query.axis == SELECTION_AXIS else _select_by_value
     comparison_query, counted = label_sides(query, loaded)
-    samples = [one.sample for one in counted]
+    samples = [sample.sample for sample in counted]
     comparison = compare_samples(samples, comparison_query, now_us=time.time_ns() // 1000)
     changes = compare_counters(
         counted, comparison_query.axis, comparison_query.a, comparison_query.b
@@ -268,9 +271,9 @@ def _label_by_selection(
     """Label the samples of either selection with its conditions."""
     names = [" and ".join(map(str, side)) or "all" for side in query.sides]
     labeled = [
-        replace(one, sample=replace(one.sample, side=name))
+        replace(counted, sample=replace(counted.sample, side=name))
         for name, side in zip(names, loaded, strict=True)
-        for one in side
+        for counted in side
     ]
     return _build_question(query, *names), labeled
 
@@ -280,7 +283,7 @@ def _select_by_value(
 ) -> tuple[ComparisonQuery, list[CountedSample]]:
     """Take from either side's samples those with its value of the axis."""
     a, b = (
-        _find_side_value(query.axis, text, [one.sample for one in side])
+        _find_side_value(query.axis, text, [counted.sample for counted in side])
         for text, side in ((query.a, loaded[0]), (query.b, loaded[-1]))
     )
     comparison_query = _build_question(query, a, b)
@@ -288,7 +291,10 @@ def _select_by_value(
         return comparison_query, list(loaded[0])
     sides = zip(loaded, (a, b), strict=True)
     return comparison_query, [
-        one for side, value in sides for one in side if one.sample.axis_value(query.axis) == value
+        counted
+        for side, value in sides
+        for counted in side
+        if counted.sample.axis_value(query.axis) == value
     ]
 
 
@@ -316,7 +322,9 @@ def _require_other_axis(comparison_query: ComparisonQuery, samples: Sequence[Sam
     )
     sides = comparison_query.where_a, comparison_query.where_b
     for column in _SERIES_LOCATIONS.get(comparison_query.axis, ("site", "door")):
-        where_a, where_b = ({where for where in side if where.column == column} for side in sides)
+        where_a, where_b = (
+            {condition for condition in side if condition.column == column} for side in sides
+        )
         is_selected = where_a and where_b and where_a != where_b
         if is_selected and {*map(attrgetter(column), a)}.isdisjoint(map(attrgetter(column), b)):
             raise ConfigError(

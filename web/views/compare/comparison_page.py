@@ -52,7 +52,7 @@ MAX_REGRESSIONS = 2
 
 
 @dataclass(frozen=True)
-class ShownComparison:
+class DisplayedComparison:
     """A comparison to show.
 
     Attributes:
@@ -94,10 +94,10 @@ class ShownComparison:
     @cached_property
     def shows_counter(self) -> bool:
         """Whether an exact counter is chosen."""
-        return self.shown.metric in {change.metric for change in self.counters}
+        return self.filter.metric in {change.metric for change in self.counters}
 
     @cached_property
-    def shown(self) -> VerdictFilter:
+    def filter(self) -> VerdictFilter:
         """Filters of the URL."""
         return VerdictFilter.parse(self.request)
 
@@ -105,7 +105,7 @@ class ShownComparison:
     def split(self) -> _VerdictRows:
         """Filtered verdicts by table."""
         is_counter = self.shows_counter
-        return _VerdictRows.split(self.shown.select(self.rows, any_metric=is_counter))
+        return _VerdictRows.split(self.filter.select(self.rows, any_metric=is_counter))
 
     @property
     def titled(self) -> VerdictRow:
@@ -133,24 +133,24 @@ class _VerdictRows:
         )
 
 
-def comparison_view(one: ShownComparison) -> PageView:
+def comparison_view(comparison: DisplayedComparison) -> PageView:
     """Collect the data of a comparison's page."""
-    is_page = requested_format(one.request) == HTML
-    description = comparison_columns.describe_comparison(one.rows[0], one.names)
+    is_page = requested_format(comparison.request) == HTML
+    description = comparison_columns.describe_comparison(comparison.rows[0], comparison.names)
     delta = description["delta"] or DEFAULT_DELTA
-    tables = _build_effect_tables(one, delta)
-    counts = instruction_changes.load_counted_work(one.store, one.rows)
-    instructions = effect_tables.instruction_table(counts, one.titled)
-    counters = _build_counter_table(one, is_page=is_page)
-    pairs = [] if one.is_live or is_page else [effect_tables.pair_table(one.pairs)]
+    tables = _build_effect_tables(comparison, delta)
+    counts = instruction_changes.load_counted_work(comparison.store, comparison.rows)
+    instructions = effect_tables.instruction_table(counts, comparison.titled)
+    counters = _build_counter_table(comparison, is_page=is_page)
+    pairs = [] if comparison.is_live or is_page else [effect_tables.pair_table(comparison.pairs)]
     values: dict[str, Any] = {
         "tables": tables,
         "instructions": instructions,
         "counters": counters,
         "selection": description,
         "delta": delta,
-        **_page_values(one),
-        **(one.values or {}),
+        **_page_values(comparison),
+        **(comparison.values or {}),
     }
     all_tables = (*tables, counters, instructions, *pairs)
     charts = {f"cell-{number}": chart for number, chart in enumerate(values["cell_charts"], 1)}
@@ -159,31 +159,33 @@ def comparison_view(one: ShownComparison) -> PageView:
     )
 
 
-def _page_values(one: ShownComparison) -> dict[str, Any]:
+def _page_values(comparison: DisplayedComparison) -> dict[str, Any]:
     """Collect what is shown beside the tables."""
-    first = one.rows[0]
-    matrix = _build_matrix(one)
+    first = comparison.rows[0]
+    matrix = _build_matrix(comparison)
     return {
-        "conclusion": describe_conclusion(one.rows, one.names),
-        "is_pooled": any(row.effect is not None for row in one.split.pooled),
+        "conclusion": describe_conclusion(comparison.rows, comparison.names),
+        "is_pooled": any(row.effect is not None for row in comparison.split.pooled),
         "matrix": matrix.make_table() if matrix else None,
         "matrix_legend": MATRIX_LEGEND,
-        "choices": list_filter_choices(one.request, one.shown, one.rows, one.counters),
-        "cell_charts": _draw_cell(one) if one.shown.is_one_cell else [],
-        "counter_summary": counter_changes.summarize_counters(one.counters),
+        "choices": list_filter_choices(
+            comparison.request, comparison.filter, comparison.rows, comparison.counters
+        ),
+        "cell_charts": _draw_cell(comparison) if comparison.filter.is_one_cell else [],
+        "counter_summary": counter_changes.summarize_counters(comparison.counters),
         "not_time": instruction_changes.NOT_TIME,
         "first": first,
         "notes": [
-            *verdict_text.explain_not_pooled(one.split.pooled),
-            *comparison_notes.comparison_notes(one.rows),
+            *verdict_text.explain_not_pooled(comparison.split.pooled),
+            *comparison_notes.comparison_notes(comparison.rows),
         ],
-        "attribution": summarize_attribution(one.rows, one.names),
-        "largest": _describe_largest_regression(one.rows, one.names),
-        "since": _list_regressions(one),
-        "campaign_names": one.names,
-        "live": one.is_live,
+        "attribution": summarize_attribution(comparison.rows, comparison.names),
+        "largest": _describe_largest_regression(comparison.rows, comparison.names),
+        "since": _list_regressions(comparison),
+        "campaign_names": comparison.names,
+        "live": comparison.is_live,
         "command": "",
-        "address": link_to(one.request, "comparison", comparison=first.comparison_id),
+        "address": link_to(comparison.request, "comparison", comparison=first.comparison_id),
     }
 
 
@@ -200,21 +202,24 @@ def _describe_largest_regression(rows: Sequence[VerdictRow], names: Mapping[str,
     return f"{largest.label}: {verdict_text.describe_verdict(largest, names)}"
 
 
-def _list_regressions(one: ShownComparison) -> list[tuple[str, str]]:
+def _list_regressions(comparison: DisplayedComparison) -> list[tuple[str, str]]:
     """List the newest confirmed steps to the slower of release B, with their pages."""
-    first = one.rows[0]
+    first = comparison.rows[0]
     if first.axis != "root":
         return []
     return [
-        (change_text.describe_change(change), link_to(one.request, "change", change=change.id))
-        for change in list_recent_changes(one.store, release=first.b)
+        (
+            change_text.describe_change(change),
+            link_to(comparison.request, "change", change=change.id),
+        )
+        for change in list_recent_changes(comparison.store, release=first.b)
         if change_text.is_regression(change)
     ][:MAX_REGRESSIONS]
 
 
-def _build_matrix(one: ShownComparison) -> EffectMatrix | None:
+def _build_matrix(comparison: DisplayedComparison) -> EffectMatrix | None:
     # One for all cells, of which there may be thousands.
-    base = link_to_same_page(one.request, site=None, variant=None)
+    base = link_to_same_page(comparison.request, site=None, variant=None)
     start = base if base == "?" else f"{base}&"
     encode = cache(lambda name, value: urlencode({name: value}) if value else "")
 
@@ -222,45 +227,51 @@ def _build_matrix(one: ShownComparison) -> EffectMatrix | None:
         both = encode("site", site), encode("variant", variant)
         return f"{start}{'&'.join(filter(None, both))}"
 
-    if one.shows_counter:
-        return matrix_of_counters(one.shown.select(one.counters), link)
-    return matrix_of_verdicts(one.shown.select(one.rows), link)
+    if comparison.shows_counter:
+        return matrix_of_counters(comparison.filter.select(comparison.counters), link)
+    return matrix_of_verdicts(comparison.filter.select(comparison.rows), link)
 
 
-def _draw_cell(one: ShownComparison) -> list[LineChart]:
+def _draw_cell(comparison: DisplayedComparison) -> list[LineChart]:
     """Draw the jobs and the trend of each series of the chosen site and variant."""
 
     def link(job: str) -> str:
-        return link_to(one.request, "job", job_id=job)
+        return link_to(comparison.request, "job", job_id=job)
 
-    pairs, charts = one.pairs, list[LineChart | None]()
-    shown = one.split.by_site
-    for row in shown:
-        if row.metric == shown[0].metric:
+    pairs, charts = comparison.pairs, list[LineChart | None]()
+    series = comparison.split.by_site
+    for row in series:
+        if row.metric == series[0].metric:
             charts += [
                 cell_charts.chart_jobs(row, pairs, link),
-                cell_charts.chart_trend(one.store, row),
+                cell_charts.chart_trend(comparison.store, row),
             ]
     return [chart for chart in charts if chart]
 
 
-def _build_effect_tables(one: ShownComparison, delta: float) -> list[DataTable]:
+def _build_effect_tables(comparison: DisplayedComparison, delta: float) -> list[DataTable]:
     """Build the tables over sites, by site, and of series that lack a side."""
-    bars = make_bar_column(one.rows, delta)
+    bars = make_bar_column(comparison.rows, delta)
     return [
-        effect_tables.pooled_table(one.request, one.split.pooled, one.titled, bars),
-        effect_tables.site_table(one.request, one.split.by_site, one.titled, bars),
-        effect_tables.missing_table(one.request, one.split.missing, one.titled),
+        effect_tables.pooled_table(
+            comparison.request, comparison.split.pooled, comparison.titled, bars
+        ),
+        effect_tables.site_table(
+            comparison.request, comparison.split.by_site, comparison.titled, bars
+        ),
+        effect_tables.missing_table(
+            comparison.request, comparison.split.missing, comparison.titled
+        ),
     ]
 
 
-def _build_counter_table(one: ShownComparison, *, is_page: bool) -> DataTable:
+def _build_counter_table(comparison: DisplayedComparison, *, is_page: bool) -> DataTable:
     """Build the table of exact counters; on a page, of those only that changed."""
-    is_counter = one.shows_counter
-    chosen = one.shown.select(one.counters, any_metric=not is_counter)
+    is_counter = comparison.shows_counter
+    chosen = comparison.filter.select(comparison.counters, any_metric=not is_counter)
     if is_page:
         chosen = [change for change in chosen if change.verdict != counter_changes.SAME]
-    return effect_tables.counter_table(one.request, chosen, one.titled)
+    return effect_tables.counter_table(comparison.request, chosen, comparison.titled)
 
 
 def effect_weight(row: VerdictRow) -> float:

@@ -196,13 +196,13 @@ def matrix_of_counters(changes: Sequence[CounterChange], link: LinkFilter) -> Ef
     """Build the matrix of one exact counter; None for a single cell."""
     effects = [
         _CellEffect(
-            one.label,
-            one.site,
-            _find_counter_tone(one),
-            0.0 if one.verdict == SAME else one.effect,
-            format_counter_verdict(one),
+            change.label,
+            change.site,
+            _find_counter_tone(change),
+            0.0 if change.verdict == SAME else change.effect,
+            format_counter_verdict(change),
         )
-        for one in changes
+        for change in changes
     ]
     title = changes[0].metric.replace("_", " ") if changes else ""
     return _build_matrix(title, effects, link)
@@ -237,12 +237,12 @@ def _build_matrix(
     metric: str, effects: Sequence[_CellEffect], link: LinkFilter
 ) -> EffectMatrix | None:
     cells: dict[tuple[str, str], list[_CellEffect]] = defaultdict(list)
-    for one in effects:
-        cells[one.label, one.site].append(one)
+    for effect in effects:
+        cells[effect.label, effect.site].append(effect)
     if len(cells) < 2:
         return None
     sites = _worst_first(effects)
-    labels = sorted({one.label for one in effects}, key=natural_sort_key)
+    labels = sorted({effect.label for effect in effects}, key=natural_sort_key)
     return EffectMatrix(
         metric,
         [MatrixHeading(site or ALL_SITES, link(site, "") if site else "") for site in sites],
@@ -258,10 +258,12 @@ def _build_matrix(
 
 def _worst_first(effects: Iterable[_CellEffect]) -> list[str]:
     """Sort sites by their mean effect, the slowest first; the column over all sites leads."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for one in effects:
-        found[one.site].append(one.effect or 0.0)
-    return sorted(found, key=lambda site: (bool(site), -fmean(found[site]), site))
+    effects_by_site: dict[str, list[float]] = defaultdict(list)
+    for effect in effects:
+        effects_by_site[effect.site].append(effect.effect or 0.0)
+    return sorted(
+        effects_by_site, key=lambda site: (bool(site), -fmean(effects_by_site[site]), site)
+    )
 
 
 def _build_cell(
@@ -269,11 +271,11 @@ def _build_cell(
 ) -> MatrixCell:
     if not series:
         return MatrixCell("", "absent", "", f"{label}, {site or ALL_SITES}: not measured")
-    shown = max(series, key=lambda one: one.weight)
-    more = f"; the largest of {len(series)} series" if len(series) > 1 else ""
+    largest = max(series, key=lambda effect: effect.weight)
+    note = f"; the largest of {len(series)} series" if len(series) > 1 else ""
     return MatrixCell(
-        shown.text,
-        shown.css_class,
+        largest.text,
+        largest.css_class,
         f"{link(site, label)}#cell" if site else "",
-        f"{label}, {site or ALL_SITES}: {shown.description}{more}",
+        f"{label}, {site or ALL_SITES}: {largest.description}{note}",
     )

@@ -115,8 +115,8 @@ def counter_table(
         *(TableColumn(name, hidden=True) for name in ("verdict", "effect", "jobs", "axis")),
     )
     rows = [
-        {**asdict(one), "change": format_counter_verdict(one), "axis": first.axis}
-        for one in changes
+        {**asdict(change), "change": format_counter_verdict(change), "axis": first.axis}
+        for change in changes
     ]
     return DataTable(
         "counters", "Exact counters that changed", columns, rows, max_rows=MAX_SHOWN_ROWS
@@ -124,8 +124,8 @@ def counter_table(
 
 
 def _flatten_counts(pair: CountPair) -> dict[str, Any]:
-    most = max(pair.libraries(), key=lambda change: abs(change.difference))
-    words = f"{most.library} {format_count(most.difference, signed=True)}"
+    largest = max(pair.libraries(), key=lambda change: abs(change.difference))
+    words = f"{largest.library} {format_count(largest.difference, signed=True)}"
     return {**asdict(pair.total), "most_changed": words}
 
 
@@ -241,7 +241,7 @@ def _link_to_measurements(request: Request, side: str) -> Callable[[Row], str]:
             # All days: measurements of a series may be older than the default window.
             ("from", ""),
             ("to", ""),
-            *(("campaign", one) for one in campaigns),
+            *(("campaign", campaign) for campaign in campaigns),
         ]
         return f"{explore}?{urlencode(parameters)}"
 

@@ -33,12 +33,12 @@ def load_release_matrices(store: Store, request: Request) -> list[DataTable]:
     Bases are rows, other releases columns; the cell of a pair that was not compared is empty.
     """
     by_test: dict[str, list[ReleaseComparison]] = {}
-    for one in list_release_comparisons(store, METRIC):
-        by_test.setdefault(one.test, []).append(one)
+    for comparison in list_release_comparisons(store, METRIC):
+        by_test.setdefault(comparison.test, []).append(comparison)
     return [
-        _build_matrix(test, found, request)
-        for test, found in sorted(by_test.items())
-        if len(found) > 1
+        _build_matrix(test, comparisons, request)
+        for test, comparisons in sorted(by_test.items())
+        if len(comparisons) > 1
     ]
 
 
@@ -51,17 +51,17 @@ def _build_matrix(
         )
         for comparison in comparisons
     }
-    bases, others = (
+    bases, releases = (
         sorted({pair[side] for pair in cells}, key=natural_sort_key) for side in (0, 1)
     )
     columns = (
         TableColumn("base", "compared with"),
-        *(draw_column(f"root:{other}", other) for other in others),
+        *(draw_column(f"root:{other}", other) for other in releases),
     )
     rows = [
         {
             "base": base,
-            **{f"root:{other}": cells.get((base, other), _NOT_COMPARED) for other in others},
+            **{f"root:{other}": cells.get((base, other), _NOT_COMPARED) for other in releases},
         }
         for base in bases
     ]
@@ -77,27 +77,34 @@ def _build_matrix(
     )
 
 
-def _build_cell(one: ReleaseComparison, address: str) -> MatrixCell:
-    effects = select_headline(one.effects)
+def _build_cell(comparison: ReleaseComparison, address: str) -> MatrixCell:
+    effects = select_headline(comparison.effects)
     counts = Counter(effect.verdict for effect in effects)
     parts = [_describe_part(verdict, effects) for verdict in CERTAIN_VERDICTS if counts[verdict]]
     text = ", ".join(parts) or _describe_uncertain(counts)
     # Databases return rows in any order: equally frequent verdicts are in that of their definition.
     frequent = sorted(Verdict, key=lambda verdict: -counts[verdict])
-    words = ", ".join(f"{counts[one]} {one}" for one in frequent if counts[one])
+    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in frequent if counts[verdict])
     words += "".join(
         f" {text}" for scope, text in SCOPE_WORDS.items() if scope in {e.scope for e in effects}
     )
     return MatrixCell(
-        text, _find_class(counts), address, f"{one.b} against {one.a}: {words or 'no verdicts'}"
+        text,
+        _find_class(counts),
+        address,
+        f"{comparison.b} against {comparison.a}: {words or 'no verdicts'}",
     )
 
 
 def _describe_part(verdict: Verdict, effects: Sequence[ReleaseEffect]) -> str:
     """Describe the variants with a certain verdict, e.g. ``+5.1 % in 4 of 24``."""
-    found = [one.effect for one in effects if one.verdict == verdict and one.effect is not None]
-    size = f"{verdict_text.format_effect(median(found))} " if found else ""
-    count = sum(one.verdict == verdict for one in effects)
+    sizes = [
+        effect.effect
+        for effect in effects
+        if effect.verdict == verdict and effect.effect is not None
+    ]
+    size = f"{verdict_text.format_effect(median(sizes))} " if sizes else ""
+    count = sum(effect.verdict == verdict for effect in effects)
     return f"{size}in {count} of {len(effects)}"
 
 

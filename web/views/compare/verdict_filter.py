@@ -62,13 +62,13 @@ class VerdictFilter:
         metric = "" if any_metric else self.metric
         columns = {"metric": metric, "verdict": self.verdict}
         columns |= {"site": self.site, "label": self.variant}
-        wanted = {name: value for name, value in columns.items() if value}
-        if not wanted:
+        filters = {name: value for name, value in columns.items() if value}
+        if not filters:
             return list(rows)
         return [
             row
             for row in rows
-            if all(getattr(row, name) == value for name, value in wanted.items())
+            if all(getattr(row, name) == value for name, value in filters.items())
         ]
 
 
@@ -94,17 +94,20 @@ def list_filter_choices(
         address = link_to_same_page(request, **{name: value or None, "page": None})
         return FilterChoice(title, address, getattr(chosen, name) == value)
 
-    changed = dict.fromkeys(one.metric for one in changes if one.verdict != SAME)
+    changed = dict.fromkeys(change.metric for change in changes if change.verdict != SAME)
     metrics = [*verdict_text.list_metrics(rows), *changed]
     verdicts = Counter(row.verdict for row in rows if row.site)
     return {
         "metric": [
             choose("metric", "", "all metrics"),
-            *(choose("metric", one, _title_metric(one)) for one in metrics),
+            *(choose("metric", metric, _title_metric(metric)) for metric in metrics),
         ],
         "verdict": [
             choose("verdict", "", "all verdicts"),
-            *(choose("verdict", one, f"{one} ({n})") for one, n in verdicts.most_common()),
+            *(
+                choose("verdict", verdict, f"{verdict} ({n})")
+                for verdict, n in verdicts.most_common()
+            ),
         ],
         "remove": [
             FilterChoice(f"{name} {value}", link_to_same_page(request, **{name: None}))

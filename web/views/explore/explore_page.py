@@ -94,8 +94,10 @@ class _FigureKind:
 
     def figure_title(self, query: ExploreQuery) -> str:
         """Return the title of a figure: the kind's own title only for its default parameters."""
-        own = all(getattr(query, name) == getattr(self.default, name) for name in _TITLE_FIELDS)
-        return self.title if self.title and own else figure_captions.figure_heading(query)
+        is_default = all(
+            getattr(query, name) == getattr(self.default, name) for name in _TITLE_FIELDS
+        )
+        return self.title if self.title and is_default else figure_captions.figure_heading(query)
 
     def list_separable(self, query: ExploreQuery, points: FigurePoints) -> tuple[str, ...]:
         """List the columns that split the groups of these points."""
@@ -359,15 +361,17 @@ _PRESETS: Mapping[str, Mapping[str, str]] = {
 _SELECTING = ("from", "to", "campaign", "where", "kind")
 
 
-def _preset_links(request: Request, query: ExploreQuery, here: str) -> Iterator[Mapping[str, str]]:
+def _preset_links(
+    request: Request, query: ExploreQuery, current_route: str
+) -> Iterator[Mapping[str, str]]:
     """Yield links to other figures of the same selection."""
-    kept = [(name, value) for name, value in query.query_parameters if name in _SELECTING]
+    selecting = [(name, value) for name, value in query.query_parameters if name in _SELECTING]
 
     def preset(title: str, route: str, parameters: Mapping[str, str]) -> Mapping[str, str]:
-        encoded = urlencode([*parameters.items(), *kept])
+        encoded = urlencode([*parameters.items(), *selecting])
         return {"title": title, "address": f"{link_to(request, route)}?{encoded}"}
 
-    for title, parameters in (_S0_LOOKS if here == "s0" else {S0_TITLE: {}}).items():
+    for title, parameters in (_S0_LOOKS if current_route == "s0" else {S0_TITLE: {}}).items():
         yield preset(title, "s0", parameters)
     for title, parameters in _PRESETS.items():
         yield preset(title, "explore", {"metric": query.metric, **parameters})

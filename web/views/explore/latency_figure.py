@@ -65,8 +65,8 @@ class _PanelNames:
     def select_drawable(self) -> list[str]:
         """Select as many panels for each value of the panels' column; of times the newest."""
         each = max(1, MAX_PANELS // len(self._outer.all))
-        kept = self._inner.select_drawable(each) if self._inner.are_time else self._inner.all
-        titles = starmap(_join_names, product(self._outer.select_drawable(MAX_PANELS), kept))
+        inner_names = self._inner.select_drawable(each) if self._inner.are_time else self._inner.all
+        titles = starmap(_join_names, product(self._outer.select_drawable(MAX_PANELS), inner_names))
         return [title for title in titles if title in self._keys][:MAX_PANELS]
 
 
@@ -98,7 +98,7 @@ def lay_out_latencies(query: ExploreQuery, data: FigurePoints, title: str) -> Fi
         keys=(
             panels.list_values(panel_titles),
             [{}] * len(edges),
-            names.list_values(one.name for one in series),
+            names.list_values(line.name for line in series),
         ),
         **figure_captions.describe_figure(query, data, title),
     )

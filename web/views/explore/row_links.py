@@ -49,13 +49,13 @@ class RowLinks:
         }
         jobs = {"by": _JOB, "color": VARIANT_COLUMN, "panels": "", "view": MEANS, "bars": RMS}
         removed = ("where", *(("kind",) if "kind" in query.group_columns else ()))
-        kept = [
+        parameters = [
             (name, jobs.get(name, value))
             for name, value in query.query_parameters
             if name not in removed
         ]
-        self._kept = urlencode(kept)
-        self._wheres = query.conditions
+        self._shared_parameters = urlencode(parameters)
+        self._query_conditions = query.conditions
         self._links_to_jobs = _JOB not in query.group_columns and {*query.group_columns} <= {
             *DIMENSIONS
         }
@@ -71,19 +71,24 @@ class RowLinks:
         """Link to the figure of a row's jobs; '' if rows are jobs, or no condition can select them."""
         if not self._links_to_jobs:
             return ""
-        wheres = intersect_conditions((*self._wheres, *self._conditions(row)))
-        return f"{self._explore}?{self._kept}&{_encode_conditions(wheres)}"
+        conditions = intersect_conditions((*self._query_conditions, *self._conditions(row)))
+        return f"{self._explore}?{self._shared_parameters}&{_encode_conditions(conditions)}"
 
     def mark_links(self, keys: GroupKeys) -> Mapping[str, Any] | None:
         """Start of the links of marks, and what each panel, place and series adds to it; None for none."""
         if not self._links_to_jobs:
             return None
-        kept = [
-            one for one in self._wheres if one.operator != "=" or one.column not in self._groups
+        conditions = [
+            condition
+            for condition in self._query_conditions
+            if condition.operator != "=" or condition.column not in self._groups
         ]
-        parts = [[_encode_conditions(self._conditions(values)) for values in some] for some in keys]
-        own = _encode_conditions(kept)
-        base = f"{self._explore}?{self._kept}" + (f"&{own}" if own else "")
+        parts = [
+            [_encode_conditions(self._conditions(values)) for values in axis_keys]
+            for axis_keys in keys
+        ]
+        encoded = _encode_conditions(conditions)
+        base = f"{self._explore}?{self._shared_parameters}" + (f"&{encoded}" if encoded else "")
         return {"base": base, **dict(zip(("panels", "places", "series"), parts, strict=True))}
 
     def _conditions(self, row: Mapping[str, Any]) -> Iterator[Condition]:
@@ -99,8 +104,8 @@ class RowLinks:
                 yield Condition(name, "=", value)
 
 
-def _encode_conditions(wheres: Iterable[Condition]) -> str:
-    return "&".join(map(encode_condition, wheres))
+def _encode_conditions(conditions: Iterable[Condition]) -> str:
+    return "&".join(map(encode_condition, conditions))
 
 
 def _period_bounds(name: str, value: Scalar) -> tuple[int, int]:

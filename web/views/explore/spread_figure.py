@@ -86,11 +86,11 @@ def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> Figu
         keys=(
             panels.list_values(panel_titles),
             places.list_values(place_names),
-            names.list_values(one.name for one in series),
+            names.list_values(line.name for line in series),
         ),
         **figure_captions.describe_figure(query, data, title),
     )
-    labels = (one.label_points(drawn) for one in (panels, places, names))
+    labels = (axis_names.label_points(drawn) for axis_names in (panels, places, names))
     marks = [
         (MarkPosition(*position), partial(_point_mark, query, point, unit))
         for point, *position in zip(drawn, *labels, strict=True)
@@ -105,13 +105,13 @@ def _is_drawable(point: FigurePoint, scale: str) -> bool:
 
 def _select_places(kind: str, places: GroupNames, points: Iterable[FigurePoint]) -> list[str]:
     """Select the places to draw; sorted dots have the smallest medians of their means first."""
-    most = MAX_TIMES if places.are_time else MAX_PLACES
+    limit = MAX_TIMES if places.are_time else MAX_PLACES
     if kind != DOTS:
-        return places.select_drawable(most)
+        return places.select_drawable(limit)
     means: dict[str, list[float]] = defaultdict(list)
     for point in points:
         means[places[point]].append(point.mean or 0.0)
-    return sorted(means, key=lambda place: median(means[place]))[:most]
+    return sorted(means, key=lambda place: median(means[place]))[:limit]
 
 
 def figure_unit(query: ExploreQuery, points: Iterable[FigurePoint]) -> DisplayUnit:
@@ -157,9 +157,9 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
     numbers = _statistic_names(query, data)
     rows = LazyRows(data.points, partial(_point_row, aggregation=data.aggregation))
     unit = figure_unit(query, data.points)
-    shown = [name for name in numbers if name != "jobs"]
+    measured = [name for name in numbers if name != "jobs"]
     number = aligned_format(
-        (_find_statistic(point, name) for point in data.points for name in shown), unit
+        (_find_statistic(point, name) for point in data.points for name in measured), unit
     )
     columns = (
         *group_columns(query, data, links),

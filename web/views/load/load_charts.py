@@ -64,7 +64,7 @@ def draw_levels(
     rule: OperationsRule,
     test: str,
     operation: str,
-    shown: str,
+    latency_line: str,
 ) -> list[LoadChart]:
     """Draw observed rates and bytes against attempted rates.
 
@@ -74,20 +74,20 @@ def draw_levels(
         rule: contains the target rates.
         test: name of the test.
         operation: name of the operation.
-        shown: name of the line whose latencies are drawn.
+        latency_line: name of the line whose latencies are drawn.
     """
-    lines = {name: levels for name, some in series.items() if (levels := _sort_levels(some))}
+    lines = {name: levels for name, groups in series.items() if (levels := _sort_levels(groups))}
     if not lines:
         return []
     charts = _LevelCharts(lines, label)
     drawn = [charts.draw_rates(_find_target(rule, test, operation, by_bytes=False))]
-    if any(one.bytes for levels in lines.values() for one in levels):
+    if any(level.bytes for levels in lines.values() for level in levels):
         drawn.append(charts.draw_bytes(_find_target(rule, test, operation, by_bytes=True)))
-    return drawn + charts.draw_latencies(shown)
+    return drawn + charts.draw_latencies(latency_line)
 
 
 def _sort_levels(levels: Sequence[OperationGroup]) -> list[OperationGroup]:
-    return sorted((one for one in levels if one.seconds), key=_attempted)
+    return sorted((level for level in levels if level.seconds), key=_attempted)
 
 
 class _LevelCharts:
@@ -96,7 +96,7 @@ class _LevelCharts:
     def __init__(self, lines: Mapping[str, Sequence[OperationGroup]], label: Labels) -> None:
         self._lines = lines
         self._label = label
-        self._most = max(_attempted(one) for levels in lines.values() for one in levels)
+        self._most = max(_attempted(level) for levels in lines.values() for level in levels)
         self._axis = NumberAxis([0.0, self._most])
 
     def draw_rates(self, target: float | None) -> LoadChart:
@@ -106,7 +106,7 @@ class _LevelCharts:
 
     def draw_bytes(self, target: float | None) -> LoadChart:
         ideal = []
-        size = _find_common_size(one for levels in self._lines.values() for one in levels)
+        size = _find_common_size(level for levels in self._lines.values() for level in levels)
         if size:
             dots = _flat_dots((0, 0), (self._most, self._most * size / 1e6))
             ideal.append(ChartLine("ideal: all succeed at once", "ideal", dots, plain=True))
@@ -117,7 +117,7 @@ class _LevelCharts:
         levels = self._lines.get(name, ())
         if len(levels) < 2:
             return []
-        points = [_LoadPoint(_attempted(one), one, self._label(one)) for one in levels]
+        points = [_LoadPoint(_attempted(level), level, self._label(level)) for level in levels]
         of_line = f"of {name}, " * (len(self._lines) > 1)
         return _draw_tails(
             points, "Latency by load", f"{of_line}against attempted rate (1/s)", self._axis
@@ -133,7 +133,9 @@ class _LevelCharts:
     ) -> LoadChart:
         lines = [
             ChartLine(
-                name, f"color{index}", [_level_dot(one, find, unit, self._label) for one in levels]
+                name,
+                f"color{index}",
+                [_level_dot(level, find, unit, self._label) for level in levels],
             )
             for index, (name, levels) in enumerate(islice(self._lines.items(), MAX_SERIES))
         ]
@@ -181,15 +183,15 @@ class _StepCharts:
 
     def __init__(self, steps: Sequence[OperationGroup], merged_steps: int) -> None:
         self.points = [
-            _LoadPoint(step_start_s(one), one, f"step {step_number(one)}")
-            for one in steps
-            if one.seconds
+            _LoadPoint(step_start_s(step), step, f"step {step_number(step)}")
+            for step in steps
+            if step.seconds
         ]
         self._axis = NumberAxis([0.0, 1.0, *map(step_start_s, steps)])
         self._marks = [
-            ChartMark(step_start_s(one), step_number(one), _describe_limited(one))
-            for one in steps
-            if one.limited_steps
+            ChartMark(step_start_s(step), step_number(step), _describe_limited(step))
+            for step in steps
+            if step.limited_steps
         ]
         self._merged = f" Each point merges {merged_steps} steps." * (merged_steps > 1)
 
@@ -198,19 +200,21 @@ class _StepCharts:
             self._draw_line("attempted", "ideal", _attempted, "attempted %s/s"),
             self._draw_line("observed", "color0", _observed, "observed %s/s"),
             self._draw_line(
-                "failed", "color5", lambda one: one.failed / one.seconds, "failed %s/s"
+                "failed", "color5", lambda group: group.failed / group.seconds, "failed %s/s"
             ),
         ]
         charts = [self._draw("Rate", "1/s", rates)]
-        across = f"over seconds since the start.{self._merged}"
-        charts += _draw_tails(self.points, "Latency", across, self._axis, self._marks)
-        if any(one.group.bytes for one in self.points):
+        axis_text = f"over seconds since the start.{self._merged}"
+        charts += _draw_tails(self.points, "Latency", axis_text, self._axis, self._marks)
+        if any(point.group.bytes for point in self.points):
             line = self._draw_line("bytes", "color0", _megabytes_per_s, "%s MB/s")
             charts.append(self._draw("Bytes", "MB/s", [line]))
         return charts
 
     def _draw_line(self, name: str, css: str, find: FindRate, form: str) -> ChartLine:
-        return ChartLine(name, css, [_step_dot(one, find(one.group), form) for one in self.points])
+        return ChartLine(
+            name, css, [_step_dot(point, find(point.group), form) for point in self.points]
+        )
 
     def _draw(self, heading: str, unit: str, lines: Sequence[ChartLine]) -> LoadChart:
         chart = LineChart(
@@ -232,19 +236,19 @@ class _StepCharts:
 def _draw_tails(
     points: Sequence[_LoadPoint],
     heading: str,
-    across: str,
+    axis_text: str,
     axis: NumberAxis,
     marks: Sequence[ChartMark] = (),
 ) -> list[LoadChart]:
     """Draw the quantiles on a logarithmic axis; nothing if no operation succeeded."""
-    filled = [one for one in points if one.group.latency.count]
+    filled = [point for point in points if point.group.latency.count]
     if not filled:
         return []
     lines = [
         ChartLine(
             name.removesuffix("_s"),
             f"color{color}",
-            [_quantile_dot(one, name) for one in filled],
+            [_quantile_dot(point, name) for point in filled],
             round=name != "max_s",
         )
         for name, color in _QUANTILE_COLORS.items()
@@ -254,7 +258,7 @@ def _draw_tails(
     values = NumberAxis(drawn, seconds=True, logarithmic=True)
     chart = LineChart(f"{heading} quantiles", lines, axis, marks, marked="steps", values=values)
     caption = (
-        f"Latencies of successful operations from the scheduled instant, {across.rstrip('.')}. "
+        f"Latencies of successful operations from the scheduled instant, {axis_text.rstrip('.')}. "
     )
     return [LoadChart(heading, chart, f"{caption}Logarithmic axis.")]
 
@@ -273,7 +277,7 @@ def _megabytes_per_s(group: OperationGroup) -> float:
 
 def _find_common_size(groups: Iterable[OperationGroup]) -> float | None:
     """Return the bytes of an operation if they are the same everywhere."""
-    sizes = {one.bytes / one.done for one in groups if one.done}
+    sizes = {group.bytes / group.done for group in groups if group.done}
     return sizes.pop() if len(sizes) == 1 else None
 
 
@@ -293,7 +297,7 @@ def _describe_limited(step: OperationGroup) -> str:
 
 
 def _flat_dots(*points: tuple[float, float]) -> list[ChartDot]:
-    return [ChartDot(at, value) for at, value in points]
+    return [ChartDot(position, value) for position, value in points]
 
 
 def _level_dot(group: OperationGroup, find: FindRate, unit: str, label: Labels) -> ChartDot:

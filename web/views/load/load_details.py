@@ -65,11 +65,11 @@ class LoadDetails:
     @property
     def similar(self) -> list[OperationGroup]:
         """Levels of the chosen operation and side."""
-        one = self.chosen
+        chosen = self.chosen
         return [
             group
             for group in self.levels
-            if one and (group.operation, group.side) == (one.operation, one.side)
+            if chosen and (group.operation, group.side) == (chosen.operation, chosen.side)
         ]
 
     def group_by_line(self) -> dict[str, list[OperationGroup]]:
@@ -105,21 +105,21 @@ def load_details(
     levels = fetch_operations(
         snapshot, selection, columns=(*LEVEL_COLUMNS, TRIP_COLUMN), key=finder.find
     )
-    labels = LevelLabels(level_of(one) for one in levels)
-    levels.sort(key=lambda one: (one.operation, one.side, labels.sort_key(level_of(one))))
+    labels = LevelLabels(level_of(level) for level in levels)
+    levels.sort(key=lambda level: (level.operation, level.side, labels.sort_key(level_of(level))))
     chosen = _choose_level(levels, request)
     if chosen is None:
         return LoadDetails([], None, [], [], [], labels, 1)
     points = -(-int(load.duration_s // load.step_s) // MAX_POINTS) if load else 1
     keys = make_detail_keys(finder, chosen, max(points, 1))
     steps, servers, sites, both = fetch_groupings(snapshot, selection, keys, columns=LEVEL_COLUMNS)
-    both.sort(key=lambda one: one.key)  # type: ignore[arg-type,return-value]
+    both.sort(key=lambda step: step.key)  # type: ignore[arg-type,return-value]
     return LoadDetails(
         levels=levels,
         chosen=chosen,
-        steps=sorted(steps, key=lambda one: one.key),  # type: ignore[arg-type,return-value]
+        steps=sorted(steps, key=lambda step: step.key),  # type: ignore[arg-type,return-value]
         servers=share_among_servers(chosen, servers),
-        sites=sorted(sites, key=lambda one: str(one.key)),
+        sites=sorted(sites, key=lambda site: str(site.key)),
         labels=labels,
         points=max(points, 1),
         sides=list_sides(both),
@@ -134,23 +134,29 @@ def _choose_level(levels: Sequence[OperationGroup], request: Request) -> Operati
     """
     if not levels:
         return None
-    found = list(levels)
+    matching = list(levels)
     choices: Mapping[str, Callable[[OperationGroup], str]] = {
-        "operation": lambda one: one.operation,
-        "side": lambda one: one.side,
-        "load": lambda one: level_of(one).id,
+        "operation": lambda level: level.operation,
+        "side": lambda level: level.side,
+        "load": lambda level: level_of(level).id,
     }
     for name, find in choices.items():
-        wanted = request.query_params.get(name)
-        if not wanted:
+        requested = request.query_params.get(name)
+        if not requested:
             continue
-        found = [one for one in found if find(one) == wanted]
-        if not found:
-            known = ", ".join(dict.fromkeys(map(find, levels)))
-            raise ConfigError(f"{name} cannot be {wanted[:40]!r} here", hint=f"Known: {known}.")
-    most = max(found, key=_count_operations)
-    same = [one for one in found if (one.operation, one.side) == (most.operation, most.side)]
-    return max(same, key=lambda one: (one.attempted_hz or 0.0, one.limited_steps))
+        matching = [level for level in matching if find(level) == requested]
+        if not matching:
+            known_values = ", ".join(dict.fromkeys(map(find, levels)))
+            raise ConfigError(
+                f"{name} cannot be {requested[:40]!r} here", hint=f"Known: {known_values}."
+            )
+    busiest = max(matching, key=_count_operations)
+    candidates = [
+        level
+        for level in matching
+        if (level.operation, level.side) == (busiest.operation, busiest.side)
+    ]
+    return max(candidates, key=lambda level: (level.attempted_hz or 0.0, level.limited_steps))
 
 
 def _count_operations(group: OperationGroup) -> tuple[bool, int]:

@@ -95,11 +95,11 @@ class LevelLabels:
     """Shortest distinguishing labels of levels."""
 
     def __init__(self, levels: Iterable[LoadLevel]) -> None:
-        known = {*levels}
-        self._storages = {level.storage_site for level in known}
-        self._doors = {level.door for level in known}
-        self.variants = label_variants(level.variant for level in known)
-        self._texts = label_variants(level.series[2] for level in known)
+        distinct = {*levels}
+        self._storages = {level.storage_site for level in distinct}
+        self._doors = {level.door for level in distinct}
+        self.variants = label_variants(level.variant for level in distinct)
+        self._texts = label_variants(level.series[2] for level in distinct)
 
     def label(self, level: LoadLevel) -> str:
         """Label a level."""
@@ -168,12 +168,12 @@ def share_among_servers(
     seconds = level.seconds
     return [
         ServerShare(
-            str(one.key),
-            one,
-            one.done / seconds if seconds else None,
-            one.bytes / seconds if seconds else None,
+            str(server.key),
+            server,
+            server.done / seconds if seconds else None,
+            server.bytes / seconds if seconds else None,
         )
-        for one in sorted(servers, key=lambda one: natural_sort_key(str(one.key)))
+        for server in sorted(servers, key=lambda server: natural_sort_key(str(server.key)))
     ]
 
 
@@ -191,7 +191,9 @@ def find_slowest(servers: Sequence[ServerShare]) -> SlowestServer | None:
 
     A redirector may give a slow server as many operations as the others, so that rates do not show it.
     """
-    medians = {one.server: one.group.latency.quantile(0.5) for one in servers if _answered(one)}
+    medians = {
+        share.server: share.group.latency.quantile(0.5) for share in servers if _answered(share)
+    }
     if len(medians) < 2 or min(medians.values()) <= 0:
         return None
     slowest = max(medians, key=lambda server: medians[server])
@@ -205,17 +207,19 @@ def _answered(share: ServerShare) -> bool:
 
 def find_smallest_share(servers: Sequence[ServerShare]) -> str:
     """Return the name of the server with the smallest rate; '' for fewer than two."""
-    named = [one for one in servers if one.server]
-    by_bytes = any(one.bytes_per_s for one in named)
+    named = [share for share in servers if share.server]
+    by_bytes = any(share.bytes_per_s for share in named)
     if len(named) < 2:
         return ""
-    smallest = min(named, key=lambda one: (one.bytes_per_s if by_bytes else one.observed_hz) or 0.0)
+    smallest = min(
+        named, key=lambda share: (share.bytes_per_s if by_bytes else share.observed_hz) or 0.0
+    )
     return smallest.server
 
 
 def compute_evenness(servers: Sequence[ServerShare]) -> float | None:
     """Divide the smallest rate of a named server by the largest; None for fewer than two."""
-    named = [one for one in servers if one.server]
-    by_bytes = any(one.bytes_per_s for one in named)
-    rates = [(one.bytes_per_s if by_bytes else one.observed_hz) or 0.0 for one in named]
+    named = [share for share in servers if share.server]
+    by_bytes = any(share.bytes_per_s for share in named)
+    rates = [(share.bytes_per_s if by_bytes else share.observed_hz) or 0.0 for share in named]
     return min(rates) / max(rates) if len(rates) > 1 and max(rates) > 0 else None

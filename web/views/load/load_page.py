@@ -78,7 +78,7 @@ def load_view(store: Store, request: Request) -> PageView:
     with store.snapshot() as snapshot:
         details = load_details(snapshot, campaign, load, request)
     spreads, lonely = summarize_campaign_starts(store, campaign)
-    shown = requested_format(request) == HTML
+    is_page = requested_format(request) == HTML
     tables = {
         "levels": _level_table(details, request),
         "steps": _step_table(details),
@@ -92,13 +92,17 @@ def load_view(store: Store, request: Request) -> PageView:
         "campaign": campaign,
         "load_text": load.describe() if load else "",
         **_describe_chosen(details),
-        "operations": list(dict.fromkeys((one.operation, one.side) for one in details.levels)),
-        "loads": [(level_of(one).id, details.label(one)) for one in details.similar],
+        "operations": list(
+            dict.fromkeys((level.operation, level.side) for level in details.levels)
+        ),
+        "loads": [(level_of(level).id, details.label(level)) for level in details.similar],
         "limits": [
-            (details.label(one), text) for one in details.similar if (text := one.describe_limit())
+            (details.label(level), text)
+            for level in details.similar
+            if (text := level.describe_limit())
         ],
-        "level_charts": _draw_level_charts(details, campaign.test_name) if shown else [],
-        "step_charts": _draw_step_charts(details) if shown else [],
+        "level_charts": _draw_level_charts(details, campaign.test_name) if is_page else [],
+        "step_charts": _draw_step_charts(details) if is_page else [],
         "formats": DRAWN_FORMATS,
         "slowest": find_slowest(details.servers),
         "smallest_share": find_smallest_share(details.servers),
@@ -116,9 +120,11 @@ def _name_charts(values: Mapping[str, Any], title: str) -> dict[str, LineChart |
     side = ", server side" * (values["side"] == SERVER)
     over_time = f"{values['operation']}{side}; over time: {values['load_label']}"
     sheet = ChartSheet(
-        f"{title}: {over_time}", [(one.heading, one.caption, one.drawing) for one in charts]
+        f"{title}: {over_time}", [(chart.heading, chart.caption, chart.drawing) for chart in charts]
     )
-    return {"all": sheet, **{one.drawing.title: one.drawing for one in charts}} if charts else {}
+    return (
+        {"all": sheet, **{chart.drawing.title: chart.drawing for chart in charts}} if charts else {}
+    )
 
 
 def _describe_chosen(details: LoadDetails) -> dict[str, Any]:
@@ -141,9 +147,9 @@ def _draw_level_charts(details: LoadDetails, test: str) -> list[LoadChart]:
     chosen = details.chosen
     if chosen is None:
         return []
-    shown = details.labels.label_series(level_of(chosen))
+    latency_line = details.labels.label_series(level_of(chosen))
     lines = details.group_by_line()
-    return draw_levels(lines, details.label, load_rule(), test, chosen.operation, shown)
+    return draw_levels(lines, details.label, load_rule(), test, chosen.operation, latency_line)
 
 
 def _draw_step_charts(details: LoadDetails) -> list[LoadChart]:
@@ -161,14 +167,16 @@ def _level_table(details: LoadDetails, request: Request) -> DataTable:
 
     rows = [
         {
-            "load": level_of(one).id,
-            "label": details.label(one),
-            **{name: getattr(level_of(one), name) for name in ("storage_site", "door", "variant")},
-            "jobs": level_of(one).jobs or None,
-            **one.list_figures(),
-            "net_mean_s": one.net_mean_s if one.side == CLIENT else None,
+            "load": level_of(level).id,
+            "label": details.label(level),
+            **{
+                name: getattr(level_of(level), name) for name in ("storage_site", "door", "variant")
+            },
+            "jobs": level_of(level).jobs or None,
+            **level.list_figures(),
+            "net_mean_s": level.net_mean_s if level.side == CLIENT else None,
         }
-        for one in details.levels
+        for level in details.levels
     ]
     columns = (
         TableColumn("label", "load", link=link_to_level),
@@ -186,8 +194,8 @@ def _level_table(details: LoadDetails, request: Request) -> DataTable:
 
 def _step_table(details: LoadDetails) -> DataTable:
     rows = [
-        {"step": step_number(one), "start_s": step_start_s(one), **one.list_figures()}
-        for one in details.steps
+        {"step": step_number(step), "start_s": step_start_s(step), **step.list_figures()}
+        for step in details.steps
     ]
     columns = (
         TableColumn("step", "step", is_number=True),
@@ -202,13 +210,13 @@ def _step_table(details: LoadDetails) -> DataTable:
 def _server_table(details: LoadDetails) -> DataTable:
     rows = [
         {
-            "server": one.server,
-            **one.group.list_figures(),
-            "observed_hz": one.observed_hz,
-            "bytes_per_s": one.bytes_per_s,
+            "server": share.server,
+            **share.group.list_figures(),
+            "observed_hz": share.observed_hz,
+            "bytes_per_s": share.bytes_per_s,
             "attempted_hz": None,
         }
-        for one in details.servers
+        for share in details.servers
     ]
     columns = (
         TableColumn("server", "server", format_row=lambda row: row["server"] or "unknown"),
@@ -220,7 +228,7 @@ def _server_table(details: LoadDetails) -> DataTable:
 
 
 def _site_table(details: LoadDetails) -> DataTable:
-    rows = [{"site": one.key, **one.list_figures()} for one in details.sites]
+    rows = [{"site": site.key, **site.list_figures()} for site in details.sites]
     columns = (
         TableColumn("site", "site of the jobs"),
         *hidden_columns("operation", "side"),
@@ -232,10 +240,10 @@ def _site_table(details: LoadDetails) -> DataTable:
 def _start_table(spreads: Sequence[StartSpread]) -> DataTable:
     rows = [
         {
-            **{name: getattr(one, name) for name in StartSpread.__annotations__},
-            "judgment": one.judgment,
+            **{name: getattr(spread, name) for name in StartSpread.__annotations__},
+            "judgment": spread.judgment,
         }
-        for one in spreads
+        for spread in spreads
     ]
     columns = (
         TableColumn("start_us", "common start", format_time),
@@ -253,7 +261,7 @@ def _start_table(spreads: Sequence[StartSpread]) -> DataTable:
     return DataTable("starts", "Spread of the real starts", columns, rows)
 
 
-def _figure_columns(*shown: str) -> Iterator[TableColumn]:
+def _figure_columns(*leading: str) -> Iterator[TableColumn]:
     """Build the columns of all figures but those shown already."""
     titles = {
         "active_clients": "clients",
@@ -277,7 +285,7 @@ def _figure_columns(*shown: str) -> Iterator[TableColumn]:
     }
     names = [*titles, *(name for name in FIGURE_NAMES if name not in titles)]
     for name in names:
-        if name in shown:
+        if name in leading:
             continue
         yield TableColumn(
             name,

@@ -27,9 +27,9 @@ def list_sides(
         steps: steps of both sides, with number and start in s as key.
     """
     sides: dict[str, list[OperationGroup]] = {CLIENT: [], SERVER: []}
-    for one in steps:
-        sides.setdefault(one.side, []).append(one)
-    timed = all(any(one.latency.count for one in sides[side]) for side in (CLIENT, SERVER))
+    for step in steps:
+        sides.setdefault(step.side, []).append(step)
+    timed = all(any(step.latency.count for step in sides[side]) for side in (CLIENT, SERVER))
     return sides if timed else {}
 
 
@@ -41,14 +41,16 @@ def draw_sides(sides: dict[str, list[OperationGroup]], points: int) -> list[Load
         ChartLine(
             f"{side} {name.removesuffix('_s')}",
             f"color{color}",
-            [_make_dot(one, side, name) for one in sides[side] if one.latency.count],
+            [_make_dot(step, side, name) for step in sides[side] if step.latency.count],
             round=side == CLIENT,
         )
         for side, colors in _COLORS.items()
         for name, color in colors.items()
     ]
     drawn = [max(dot.value, 1e-6) for line in lines for dot in line.dots]
-    axis = NumberAxis([0.0, 1.0, *(step_start_s(one) for steps in sides.values() for one in steps)])
+    axis = NumberAxis(
+        [0.0, 1.0, *(step_start_s(step) for steps in sides.values() for step in steps)]
+    )
     chart = LineChart(
         "Client and server over time",
         lines,
@@ -66,15 +68,15 @@ def draw_sides(sides: dict[str, list[OperationGroup]], points: int) -> list[Load
 
 def make_side_table(sides: dict[str, list[OperationGroup]]) -> DataTable:
     """Make the table of both sides' figures by time step."""
-    found: dict[tuple[int, float], dict[str, Any]] = {}
+    rows_by_step: dict[tuple[int, float], dict[str, Any]] = {}
     for side, steps in sides.items():
-        for one in steps:
-            key = step_number(one), step_start_s(one)
-            row = found.setdefault(key, {"step": key[0], "start_s": key[1]})
-            figures = one.list_figures()
+        for step in steps:
+            key = step_number(step), step_start_s(step)
+            row = rows_by_step.setdefault(key, {"step": key[0], "start_s": key[1]})
+            figures = step.list_figures()
             row.update({f"{side}_{name}": figures[name] for name in _FIGURES})
     names = [f"{side}_{name}" for side in (CLIENT, SERVER) for name in _FIGURES]
-    rows = [{**dict.fromkeys(names), **found[key]} for key in sorted(found)]
+    rows = [{**dict.fromkeys(names), **rows_by_step[key]} for key in sorted(rows_by_step)]
     columns = (
         TableColumn("step", "step", is_number=True),
         TableColumn("start_s", "from (s)", is_number=True),

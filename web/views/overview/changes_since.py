@@ -219,13 +219,13 @@ def _first_measurement_changes(
     records: Sequence[FirstMeasurement], yesterday: int, request: Request, max_named: int | None
 ) -> Iterator[ChangeSentence]:
     """Return the new sites, and releases and doors that are new at known sites."""
-    known = [record for record in records if record.first_day < yesterday]
-    new_sites = {record.site for record in records} - {record.site for record in known}
+    earlier = [record for record in records if record.first_day < yesterday]
+    new_sites = {record.site for record in records} - {record.site for record in earlier}
     if new_sites:
         yield _site_list_change("First measurements from", sorted(new_sites), request, max_named)
     at_known_sites = [record for record in records if record.site not in new_sites]
     sites_by_feature: dict[str, list[str]] = defaultdict(list)
-    for feature, site in sorted(_measured_features(at_known_sites) - _measured_features(known)):
+    for feature, site in sorted(_measured_features(at_known_sites) - _measured_features(earlier)):
         sites_by_feature[feature].append(site)
     for feature, sites in sites_by_feature.items():
         yield _site_list_change(f"{feature}: first measurements at", sites, request, max_named)
@@ -255,11 +255,11 @@ def _site_list_change(
 
 def _join_parts(parts: Sequence[TextPart], max_named: int | None) -> Iterator[TextPart]:
     """Join names by commas, with the number of further ones."""
-    shown = parts[:max_named]
-    for place, part in enumerate(shown):
+    named = parts[:max_named]
+    for place, part in enumerate(named):
         yield from (TextPart(", "), part) if place else (part,)
-    more = len(parts) - len(shown)
-    yield TextPart(f" and {more} more." if more else ".")
+    unnamed_count = len(parts) - len(named)
+    yield TextPart(f" and {unnamed_count} more." if unnamed_count else ".")
 
 
 def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterator[ChangeSentence]:
@@ -287,8 +287,10 @@ def _submission_changes(
     new = overview_queries.list_campaigns_since(store, since_us)
     if new:
         names = [
-            TextPart(one.name or one.id, link_to(request, "campaign", campaign_id=one.id))
-            for one in new
+            TextPart(
+                campaign.name or campaign.id, link_to(request, "campaign", campaign_id=campaign.id)
+            )
+            for campaign in new
         ]
         text = f"{pluralize(len(new), 'campaign')} submitted: "
         yield ChangeSentence(ChangeSeverity.NEW, (TextPart(text), *_join_parts(names, max_named)))

@@ -92,11 +92,11 @@ def routes(context: PageContext) -> list[BaseRoute]:
 
 def overview_view(store: Store, request: Request) -> PageView:
     """Collect the data of the overview."""
-    shown = calendar_days.parse_window(request.query_params, CHOICES, DAYS)
+    days = calendar_days.parse_window(request.query_params, CHOICES, DAYS)
     by = _parse_site_kind(request)
     is_page = requested_format(request) == HTML
-    lines, recent = _load_days(store, shown, by)
-    storages = load_storage_days(store, shown)
+    lines, recent = _load_days(store, days, by)
+    storages = load_storage_days(store, days)
     states = list_standing_states(store)
     current = index_by_site(states, by)
     active = overview_queries.list_active_campaigns(store, OPEN_JOB_STATES)
@@ -122,9 +122,9 @@ def overview_view(store: Store, request: Request) -> PageView:
         ),
         "max_changes": changes_since.MAX_CHANGES,
         "verdicts": _fold_verdicts(verdicts, latest, request),
-        **_matrix_values(store, request, shown, by, lines),
+        **_matrix_values(store, request, days, by, lines),
         "matrix": _make_matrix(
-            request, sort_worst_first(lines, current), shown, by, current, linked
+            request, sort_worst_first(lines, current), days, by, current, linked
         ),
         "states": current,
         "central": [row for row in states if row.subject_kind == CENTRAL],
@@ -133,7 +133,7 @@ def overview_view(store: Store, request: Request) -> PageView:
             "storages",
             "Status of each storage by day, from load tests",
             storages,
-            shown,
+            days,
             _make_explore_linker(request, "campaign_id"),
             site_address=_make_site_linker(request, linked),
         ),
@@ -152,7 +152,7 @@ def overview_view(store: Store, request: Request) -> PageView:
 def _matrix_values(
     store: Store,
     request: Request,
-    shown: Sequence[date],
+    days: Sequence[date],
     by: str,
     lines: Sequence[SiteRow[DayOutcomes]],
 ) -> dict[str, Any]:
@@ -160,8 +160,8 @@ def _matrix_values(
     newest = overview_queries.find_last_day(store)
     quiet = sorted({*overview_queries.list_sites(store, by)} - {line.site for line in lines})
     return {
-        "last": shown[-1],
-        "count": len(shown),
+        "last": days[-1],
+        "count": len(days),
         "choices": CHOICES,
         "by": by,
         "site_kinds": SITE_KINDS,
@@ -176,7 +176,7 @@ def _matrix_values(
 def _make_matrix(
     request: Request,
     lines: Sequence[SiteRow[DayOutcomes]],
-    shown: Sequence[date],
+    days: Sequence[date],
     by: str,
     states: Mapping[str, StatusChangeRow],
     linked: Collection[str] | None,
@@ -186,8 +186,8 @@ def _make_matrix(
         "days",
         "Status of each site by day",
         lines,
-        shown,
-        _make_cell_linker(request, shown, by),
+        days,
+        _make_cell_linker(request, days, by),
         [*([make_state_column(states, request)] if states else []), make_good_column()],
         _make_site_linker(request, linked),
     )
@@ -216,12 +216,12 @@ def _parse_site_kind(request: Request) -> str:
 
 
 def _make_cell_linker(
-    request: Request, shown: Sequence[date], by: str
+    request: Request, days: Sequence[date], by: str
 ) -> Callable[[SiteRow[DayOutcomes], date], str]:
     """Link a site's day: to its page, or of a storage site to the sites that read it."""
     if by == STORAGE_SITE:
         return _make_explore_linker(request, JOB_SITE)
-    addresses = {day: link_to(request, "day", day=day) for day in shown}
+    addresses = {day: link_to(request, "day", day=day) for day in days}
     return lambda line, day: f"{addresses[day]}?{line.query_string}"
 
 
@@ -237,16 +237,16 @@ def _make_explore_linker(request: Request, by: str) -> Callable[[SiteRow[Any], d
 
 
 def _load_days(
-    store: Store, shown: Sequence[date], by: str
+    store: Store, days: Sequence[date], by: str
 ) -> tuple[list[SiteRow[DayOutcomes]], list[SiteRow[DayOutcomes]]]:
     """Load the shown days, and those of the sites of jobs in which changes are searched."""
     recent = calendar_days.days_until(calendar_days.today(), changes_since.LOOKBACK_DAYS)
-    if by == JOB_SITE and recent[0] <= shown[-1] <= recent[-1]:
+    if by == JOB_SITE and recent[0] <= days[-1] <= recent[-1]:
         # They are read once where they overlap.
-        days = sorted({*shown, *recent})
-        both = load_site_days(store, days, by)
-        return select_days(both, shown), select_days(both, recent)
-    return load_site_days(store, shown, by), load_site_days(store, recent)
+        all_days = sorted({*days, *recent})
+        both = load_site_days(store, all_days, by)
+        return select_days(both, days), select_days(both, recent)
+    return load_site_days(store, days, by), load_site_days(store, recent)
 
 
 def _site_day_table(lines: Sequence[SiteRow[DayOutcomes]]) -> DataTable:
@@ -296,14 +296,18 @@ def _verdict_table(
         store, (comparison.first_verdict for comparison in latest)
     )
     certain = {
-        one.first_verdict.comparison_id: [
-            count for count in select_headline(one.counts) if count.verdict in CERTAIN_VERDICTS
+        comparison.first_verdict.comparison_id: [
+            count
+            for count in select_headline(comparison.counts)
+            if count.verdict in CERTAIN_VERDICTS
         ]
-        for one in latest
+        for comparison in latest
     }
     largest = overview_queries.find_largest_effects(store, certain)
     rows = [
-        _verdict_row(one, metric, names, largest) for one in latest for metric in one.verdict_counts
+        _verdict_row(comparison, metric, names, largest)
+        for comparison in latest
+        for metric in comparison.verdict_counts
     ]
     columns = (
         *comparison_columns.comparison_columns(request),
@@ -326,10 +330,10 @@ def _fold_verdicts(
         folded.setdefault(row["comparison_id"], []).append(row)
     rows = [
         {
-            **folded[one.first_verdict.comparison_id][0],
-            "headline": describe_headline(count_headline(one.counts)),
+            **folded[comparison.first_verdict.comparison_id][0],
+            "headline": describe_headline(count_headline(comparison.counts)),
         }
-        for one in latest
+        for comparison in latest
     ]
     compared, *hidden = comparison_columns.comparison_columns(request)
     columns = (
@@ -365,5 +369,5 @@ def _format_verdict(row: VerdictRow | None) -> str:
 
 
 def _name_sites(sites: Sequence[str]) -> str:
-    more = f" and {len(sites) - MAX_NAMED_SITES} more" if len(sites) > MAX_NAMED_SITES else ""
-    return ", ".join(sites[:MAX_NAMED_SITES]) + more
+    remainder = f" and {len(sites) - MAX_NAMED_SITES} more" if len(sites) > MAX_NAMED_SITES else ""
+    return ", ".join(sites[:MAX_NAMED_SITES]) + remainder

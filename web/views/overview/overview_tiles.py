@@ -69,34 +69,40 @@ def build_tiles(
         latest: tile of the newest comparison, if there is any.
     """
     if states:
-        found, when = [SiteState(row.state) for row in states.values()], ""
+        site_states, period = [SiteState(row.state) for row in states.values()], ""
     else:
-        found, when = [find_latest_day(line).status for line in lines], " on their latest day"
+        site_states, period = (
+            [find_latest_day(line).status for line in lines],
+            " on their latest day",
+        )
     of_sites = [
-        _tile_of_sites(found, SiteState.CRITICAL, f"critical{when}"),
-        _tile_of_sites(found, SiteState.WARNING, f"with warnings{when}"),
+        _tile_of_sites(site_states, SiteState.CRITICAL, f"critical{period}"),
+        _tile_of_sites(site_states, SiteState.WARNING, f"with warnings{period}"),
     ]
-    if down := found.count(SiteState.DOWNTIME):
-        of_sites.append(Tile(f"{down} of {len(found)}", "sites in a downtime", "#days"))
+    if down := site_states.count(SiteState.DOWNTIME):
+        of_sites.append(Tile(f"{down} of {len(site_states)}", "sites in a downtime", "#days"))
     return [
-        *(of_sites if found else []),
+        *(of_sites if site_states else []),
         *([latest] if latest else []),
         _tile_of_running(running),
     ]
 
 
 def _tile_of_sites(states: Sequence[SiteState], state: SiteState, words: str) -> Tile:
-    found = states.count(state)
-    css_class = state.value if found else ""
-    return Tile(f"{found} of {len(states)}", f"sites {words}", "#days", css_class)
+    count = states.count(state)
+    css_class = state.value if count else ""
+    return Tile(f"{count} of {len(states)}", f"sites {words}", "#days", css_class)
 
 
 def _tile_of_running(running: Sequence[CampaignState]) -> Tile:
     text = f"campaign{'s' * (len(running) != 1)} running"
-    planned = sum(one.campaign.planned_measurements for one in running)
+    planned = sum(campaign_state.campaign.planned_measurements for campaign_state in running)
     if not planned:
         return Tile(str(len(running)), text, "#running")
-    recorded = sum(min(one.recorded, one.campaign.planned_measurements) for one in running)
+    recorded = sum(
+        min(campaign_state.recorded, campaign_state.campaign.planned_measurements)
+        for campaign_state in running
+    )
     text += f": {recorded:,} of {planned:,} measurements"
     return Tile(str(len(running)), text, "#running", share_done=recorded / planned)
 

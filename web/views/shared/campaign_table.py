@@ -21,19 +21,19 @@ def campaign_table(
     """Build a table of campaigns with their jobs by state, linked to their pages."""
     rows: list[dict[str, Any]] = [
         {
-            "campaign": one.campaign.name or one.campaign.id,
-            "campaign_id": one.campaign.id,
-            "test": one.campaign.test_name,
-            "submitted_us": one.campaign.created_us,
-            "last_run_us": one.last_run_us,
-            **{state.value: one.jobs.get(state.value, 0) for state in JobState},
-            "jobs": describe_states(one.jobs),
-            "recorded": one.recorded,
-            "planned": one.campaign.planned_measurements,
-            **{outcome.key: one.outcomes.get(outcome, 0) for outcome in Outcome},
-            "share": one.share_recorded,
+            "campaign": campaign_state.campaign.name or campaign_state.campaign.id,
+            "campaign_id": campaign_state.campaign.id,
+            "test": campaign_state.campaign.test_name,
+            "submitted_us": campaign_state.campaign.created_us,
+            "last_run_us": campaign_state.last_run_us,
+            **{state.value: campaign_state.jobs.get(state.value, 0) for state in JobState},
+            "jobs": describe_states(campaign_state.jobs),
+            "recorded": campaign_state.recorded,
+            "planned": campaign_state.campaign.planned_measurements,
+            **{outcome.key: campaign_state.outcomes.get(outcome, 0) for outcome in Outcome},
+            "share": campaign_state.share_recorded,
         }
-        for one in campaigns
+        for campaign_state in campaigns
     ]
     columns = (
         TableColumn(

@@ -179,8 +179,8 @@ class PageContext:
                 view = query_page(store, request)
             if isinstance(view, Response):
                 return view
-            if wanted := request.query_params.get(DRAWING):
-                return self._draw_chart(view, wanted)
+            if drawing := request.query_params.get(DRAWING):
+                return self._draw_chart(view, drawing)
             if output_format != HTML:
                 return tables_response(view, request, output_format)
             return self.render_html(view, request)
@@ -193,11 +193,11 @@ class PageContext:
         except ConfigError as error:
             raise RequestRefusedError(400, error_sentence(error)) from error
 
-    def _draw_chart(self, view: PageView, wanted: str) -> Response:
-        name, _, form = wanted.rpartition(".")
+    def _draw_chart(self, view: PageView, drawing: str) -> Response:
+        name, _, form = drawing.rpartition(".")
         if name not in view.charts or form not in DRAWN_FORMATS:
-            known = " or ".join(DRAWN_FORMATS)
-            raise RequestRefusedError(404, f"this page has no chart {wanted[:80]!r} as {known}")
+            formats = " or ".join(DRAWN_FORMATS)
+            raise RequestRefusedError(404, f"this page has no chart {drawing[:80]!r} as {formats}")
         chart = self._files.draw_file(form, {"chart": view.charts[name].specification})
         return make_figure_response("figure", form, chart)
 
@@ -336,8 +336,8 @@ def _select_tables(view: PageView, name: str | None) -> Sequence[DataTable]:
     """
     chosen = [table for table in view.tables if table.name == name] if name else view.tables
     if not chosen:
-        known = ", ".join(table.name for table in view.tables)
-        had = f"; it has {known}" if known else ""
+        table_names = ", ".join(table.name for table in view.tables)
+        had = f"; it has {table_names}" if table_names else ""
         raise RequestRefusedError(404, f"this page has no table {name or ''}{had}")
     return chosen
 

@@ -17,16 +17,16 @@ PARTIAL_PARAMETERS = ("part", "version", DRAWING)
 
 
 @lru_cache(maxsize=20_000)
-def encode_condition(where: Condition) -> str:
+def encode_condition(condition: Condition) -> str:
     """Write a condition as parameters of a URL; rows of a table share most of theirs."""
-    return urlencode([("where", text) for text in where.texts])
+    return urlencode([("where", text) for text in condition.texts])
 
 
 def link_to_same_page(request: Request, **changes: Any) -> str:
     """Return the URL of the current page with changed parameters; None removes a parameter."""
     removed = {*changes, *PARTIAL_PARAMETERS}
-    kept = [
+    unchanged = [
         (name, value) for name, value in request.query_params.multi_items() if name not in removed
     ]
     new = [(name, value) for name, value in changes.items() if value is not None]
-    return f"?{urlencode([*kept, *new])}"
+    return f"?{urlencode([*unchanged, *new])}"

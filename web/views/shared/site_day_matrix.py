@@ -48,8 +48,8 @@ class SiteRow(Generic[Judged]):
     def sparkline(self) -> str:
         """SVG path of the good measurements by day, as steps in a box of one unit a day by 1."""
         counts = [getattr(cell.judged, "good", 0) for cell in self.cells]
-        most = max(counts, default=0) or 1
-        steps = (f"V{round(1 - count / most, 2):g}h1" for count in counts)
+        largest = max(counts, default=0) or 1
+        steps = (f"V{round(1 - count / largest, 2):g}h1" for count in counts)
         return f"M0 1{''.join(steps)}V1z"
 
     @cached_property
@@ -59,25 +59,29 @@ class SiteRow(Generic[Judged]):
 
 
 def load_site_days(
-    store: Store, shown: Sequence[date], by: str = JOB_SITE
+    store: Store, days: Sequence[date], by: str = JOB_SITE
 ) -> list[SiteRow[DayOutcomes]]:
     """Load the daily outcomes of all sites that measured, or were read, on these days."""
     site_days = overview_queries.list_site_days(
-        store, calendar_days.day_number(shown[0]), calendar_days.day_number(shown[-1]), by
+        store, calendar_days.day_number(days[0]), calendar_days.day_number(days[-1]), by
     )
-    judged = {(one.site, one.day): DayOutcomes.from_outcomes(one.outcomes) for one in site_days}
-    return _build_rows(judged, DayOutcomes(0, 0, 0), shown, by)
+    judged = {
+        (site_day.site, site_day.day): DayOutcomes.from_outcomes(site_day.outcomes)
+        for site_day in site_days
+    }
+    return _build_rows(judged, DayOutcomes(0, 0, 0), days, by)
 
 
 def select_days(
     rows: Sequence[SiteRow[DayOutcomes]], days: Sequence[date]
 ) -> list[SiteRow[DayOutcomes]]:
     """Select some days, and the sites with measurements in them."""
-    wanted = set(days)
-    found = (
-        replace(row, cells=tuple(cell for cell in row.cells if cell.day in wanted)) for row in rows
+    selected = set(days)
+    shortened_rows = (
+        replace(row, cells=tuple(cell for cell in row.cells if cell.day in selected))
+        for row in rows
     )
-    return [row for row in found if any(cell.judged.total for cell in row.cells)]
+    return [row for row in shortened_rows if any(cell.judged.total for cell in row.cells)]
 
 
 def make_day_table(
@@ -165,25 +169,25 @@ def make_good_column() -> TableColumn:
     )
 
 
-def load_storage_days(store: Store, shown: Sequence[date]) -> list[SiteRow[StorageDay]]:
+def load_storage_days(store: Store, days: Sequence[date]) -> list[SiteRow[StorageDay]]:
     """Load the daily status of all storages that load tests used on these days."""
-    days = list_operation_days(
-        store, calendar_days.day_number(shown[0]), calendar_days.day_number(shown[-1])
+    operation_days = list_operation_days(
+        store, calendar_days.day_number(days[0]), calendar_days.day_number(days[-1])
     )
     rule = load_rule()
-    judged = judge_storage_days(days, rule)
-    return _build_rows(judged, StorageDay.from_operations((), rule), shown, STORAGE_SITE)
+    judged = judge_storage_days(operation_days, rule)
+    return _build_rows(judged, StorageDay.from_operations((), rule), days, STORAGE_SITE)
 
 
 def _build_rows(
-    judged: Mapping[tuple[str, int], Judged], empty: Judged, shown: Sequence[date], by: str
+    judged: Mapping[tuple[str, int], Judged], empty: Judged, days: Sequence[date], by: str
 ) -> list[SiteRow[Judged]]:
     return [
         SiteRow(
             site,
             tuple(
                 DayCell(day, judged.get((site, calendar_days.day_number(day)), empty))
-                for day in shown
+                for day in days
             ),
             by,
         )

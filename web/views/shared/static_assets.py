@@ -82,5 +82,5 @@ class StaticAssets:
 
 
 def _media_type(path: Path) -> str:
-    known = _MEDIA_TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0]
-    return known or "text/plain"
+    media_type = _MEDIA_TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0]
+    return media_type or "text/plain"

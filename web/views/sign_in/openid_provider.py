@@ -118,7 +118,14 @@ class OpenIdProvider:
         if not isinstance(subject, str) or not _is_plain(subject):
             raise _refuse("the provider's answer is invalid: it lacks the person's identity")
         names = (claims.get(name) for name in ("preferred_username", "name", "email"))
-        name = next((one for one in names if isinstance(one, str) and _is_plain(one)), subject)
+        name = next(
+            (
+                candidate
+                for candidate in names
+                if isinstance(candidate, str) and _is_plain(candidate)
+            ),
+            subject,
+        )
         groups = _list_texts(claims.get(self._settings.group_claim))
         return Person(f"{self._settings.issuer} {subject}", name, frozenset(groups))
 
@@ -189,7 +196,7 @@ def _merge_claims(claims: Mapping[str, Any], userinfo: Mapping[str, Any]) -> dic
 def _list_texts(claim: object) -> list[str]:
     """List the texts of a claim, which is a text or a list; of any other type there are none."""
     values = claim if isinstance(claim, list) else [claim]
-    return [one for one in values if isinstance(one, str)]
+    return [value for value in values if isinstance(value, str)]
 
 
 def _is_plain(text: str) -> bool:

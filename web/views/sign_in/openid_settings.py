@@ -97,7 +97,7 @@ def parse_roles(text: str) -> dict[str, str]:
     """
     roles = {}
     for part in text.split(","):
-        group, separator, role = (one.strip() for one in part.rpartition("="))
+        group, separator, role = (word.strip() for word in part.rpartition("="))
         if not separator or not group or role not in ROLES:
             raise ConfigError(
                 f"expected GROUP=ROLE, not {part.strip()!r}",

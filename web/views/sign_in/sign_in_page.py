@@ -37,7 +37,7 @@ def routes(context: PageContext) -> list[BaseRoute]:
             if refusal.status == 503:
                 raise
             note_refusal(request, refusal)
-            return sign_in_page(context, request, str(refusal), refusal.headers, target)
+            return sign_in_view(context, request, str(refusal), refusal.headers, target)
         response = redirect_locally(target)
         await browser_sessions.open_session(context, request, response, holder, expires_us)
         return response
@@ -54,7 +54,7 @@ def routes(context: PageContext) -> list[BaseRoute]:
     ]
 
 
-def sign_in_page(
+def sign_in_view(
     context: PageContext,
     request: Request,
     sentence: str,

@@ -57,7 +57,7 @@ def fetch_door_days(store: Store, query: SiteQuery) -> list[DoorDay]:
             *query.day_numbers,
         )
     ).groups
-    return [one for metric in DOOR_METRICS for one in compare_doors(groups, metric)]
+    return [door_day for metric in DOOR_METRICS for door_day in compare_doors(groups, metric)]
 
 
 def compare_doors(groups: Iterable[FigureGroup], metric: str) -> list[DoorDay]:
@@ -101,9 +101,9 @@ def build_door_charts(
     charts = []
     for metric, title in DOOR_METRICS.items():
         by_door: dict[str, list[ChartDot]] = defaultdict(list)
-        for one in days:
-            if one.metric == metric:
-                by_door[one.door].append(_draw_dot(one))
+        for door_day in days:
+            if door_day.metric == metric:
+                by_door[door_day.door].append(_draw_dot(door_day))
         if max(map(len, by_door.values()), default=0) > 1:
             lines = [
                 ChartLine(door or "no door", f"color{index}", dots)
@@ -114,22 +114,22 @@ def build_door_charts(
     return charts
 
 
-def _draw_dot(one: DoorDay) -> ChartDot:
-    day, change = calendar_days.day_from_number(one.day), math.expm1(one.log_ratio)
-    text = f"{calendar_days.format_day(day)}: {one.door} {format_per_cent(change)}, {one.measurements} timed"
+def _draw_dot(door_day: DoorDay) -> ChartDot:
+    day, change = calendar_days.day_from_number(door_day.day), math.expm1(door_day.log_ratio)
+    text = f"{calendar_days.format_day(day)}: {door_day.door} {format_per_cent(change)}, {door_day.measurements} timed"
     return ChartDot(day, 100 * change, text=text)
 
 
 def build_door_table(days: Sequence[DoorDay]) -> DataTable:
     """Build the table behind the charts."""
     rows: dict[tuple[int, str], dict[str, object]] = {}
-    for one in days:
+    for door_day in days:
         row = rows.setdefault(
-            (one.day, one.door),
-            {"day": calendar_days.day_from_number(one.day).isoformat(), "door": one.door},
+            (door_day.day, door_day.door),
+            {"day": calendar_days.day_from_number(door_day.day).isoformat(), "door": door_day.door},
         )
-        row[one.metric] = math.expm1(one.log_ratio)
-        row["measurements"] = one.measurements
+        row[door_day.metric] = math.expm1(door_day.log_ratio)
+        row["measurements"] = door_day.measurements
     columns = (
         TableColumn("day", "day (UTC)"),
         TableColumn("door", "door"),

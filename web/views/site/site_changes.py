@@ -40,13 +40,13 @@ def _state_row(
 ) -> dict[str, Any]:
     days = list(by_day)
     first, last = days[0], days[-1]
-    *_, since = itertools.takewhile(lambda day: by_day[day] == by_day[last], reversed(days))
+    *_, first_day = itertools.takewhile(lambda day: by_day[day] == by_day[last], reversed(days))
     return {
         "thing": aspect.component,
         "what": aspect.attribute,
         "value": sorted(by_day[last], key=natural_sort_key),
-        "since": calendar_days.day_from_number(since).isoformat(),
-        "since_known": not earlier or since != first,
+        "since": calendar_days.day_from_number(first_day).isoformat(),
+        "since_known": not earlier or first_day != first,
         "last": calendar_days.day_from_number(last).isoformat(),
     }
 

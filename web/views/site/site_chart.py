@@ -54,9 +54,9 @@ def build_site_chart(
 
 
 def _describe_point(point: PeerComparison, query: SiteQuery) -> str:
-    when = calendar_days.format_day(calendar_days.day_from_number(point.time))
+    day_text = calendar_days.format_day(calendar_days.day_from_number(point.time))
     return (
-        f"{'week of ' if query.time_column == WEEK else ''}{when}: {format_per_cent(point.difference)}, "
+        f"{'week of ' if query.time_column == WEEK else ''}{day_text}: {format_per_cent(point.difference)}, "
         f"{query.site} {format_cell(point.own_mean)}, median {format_cell(point.peer_median)} of "
         f"{pluralize(point.peer_count, 'site')}, {point.compared_count} of {point.count} timed measurements"
     )
@@ -68,8 +68,8 @@ def _link_to_measurements(point: PeerComparison, query: SiteQuery, request: Requ
     if query.time_column != WEEK:
         return link_to(request, "day", day=day, query={"site": query.site})
     last = min(day + timedelta(days=6), query.last)
-    shown = {"metric": query.metric, "days": WINDOW_CHOICES[0], "to": last, **query.filters}
-    return link_to(request, "site", site=query.site, query=shown)
+    parameters = {"metric": query.metric, "days": WINDOW_CHOICES[0], "to": last, **query.filters}
+    return link_to(request, "site", site=query.site, query=parameters)
 
 
 def _point_day(point: PeerComparison, query: SiteQuery) -> date:

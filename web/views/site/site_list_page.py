@@ -79,9 +79,9 @@ def _compare_sites(store: Store, first: int) -> Mapping[str, PeerComparison]:
     figure = FigureQuery((DEFAULT_METRIC,), ("site", *WORKLOAD_COLUMNS), first_day=first)
     rows = []
     for group in store.fetch_figure(figure).groups:
-        work, one = site_history.group_workload_key(group), group.metrics[DEFAULT_METRIC]
+        work, moments = site_history.group_workload_key(group), group.metrics[DEFAULT_METRIC]
         site = str(group.by["site"] or "")
-        rows.append((0, site, work, one.value_count, one.total, one.squares))
+        rows.append((0, site, work, moments.value_count, moments.total, moments.squares))
     return peer_comparison.compare_sites(WorkSums.collect(rows))
 
 

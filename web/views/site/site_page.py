@@ -140,7 +140,7 @@ def site_view(store: Store, request: Request) -> PageView | Response:
         "work_matrix": _build_work_matrix(works),
     }
     charts = {"trend": chart} if chart else {}
-    charts |= {f"doors-{number}": one for number, one in enumerate(door_charts, 1)}
+    charts |= {f"doors-{number}": drawing for number, drawing in enumerate(door_charts, 1)}
     title = site or "(no site)"
     return PageView("site.html.j2", title, values, tuple(tables.values()), charts=charts)
 
@@ -172,8 +172,8 @@ def _explain_last_day(store: Store, site: str, tables: Mapping[str, DataTable]) 
         return ""
     day = date.fromisoformat(days[0]["day"])
     explain = explain_slowness if days[0]["status"] == SiteState.OK else explain_period
-    found = explain(store, site, Period.of_day(calendar_days.midnight_us(day)))
-    return f"On {day}: {found}" if found else ""
+    explained = explain(store, site, Period.of_day(calendar_days.midnight_us(day)))
+    return f"On {day}: {explained}" if explained else ""
 
 
 def _explain_site(store: Store, query: SiteQuery) -> EfficiencyExplanation:

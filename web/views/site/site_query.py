@@ -84,7 +84,7 @@ def parse_site_query(request: Request, site: str, works: Sequence[Workload]) -> 
         ConfigError: a parameter is invalid.
     """
     query = request.query_params
-    shown = calendar_days.parse_window(query, WINDOW_CHOICES, DEFAULT_WINDOW_DAYS)
+    days = calendar_days.parse_window(query, WINDOW_CHOICES, DEFAULT_WINDOW_DAYS)
     metric = query.get("metric", DEFAULT_METRIC)
     if metric not in ROLLUP_METRICS:
         raise ConfigError(
@@ -99,4 +99,4 @@ def parse_site_query(request: Request, site: str, works: Sequence[Workload]) -> 
                 hint="Choose one on the page of the site.",
             )
         filters["variant"] = drop_release_axis(variant)
-    return SiteQuery(site, metric, shown[0], shown[-1], len(shown), filters)
+    return SiteQuery(site, metric, days[0], days[-1], len(days), filters)

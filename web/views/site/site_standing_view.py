@@ -68,13 +68,13 @@ class StandingView:
         )
         rows = [
             {
-                "condition": one.title,
-                "own": list(one.site_values),
-                "others": dict(one.peer_counts),
-                "differing": one.differing,
-                "known": one.reporting,
+                "condition": contrast.title,
+                "own": list(contrast.site_values),
+                "others": dict(contrast.peer_counts),
+                "differing": contrast.differing,
+                "known": contrast.reporting,
             }
-            for one in self.contrasts
+            for contrast in self.contrasts
         ]
         named = ", ".join(self.better_sites)
         note = f"Compared with {named}: the best sites by the same work. A difference is not yet a cause."
@@ -84,9 +84,9 @@ class StandingView:
 
     def build_table(self, limit: int | None) -> DataTable:
         """Build the table of the parts, with at most so many of each kind."""
-        shown = [row for row in self.rows if limit is None or row["place"] < limit]
+        displayed = [row for row in self.rows if limit is None or row["place"] < limit]
         write = aligned_format(
-            (row[name] for row in shown for name in ("own", "median")), DisplayUnit("")
+            (row[name] for row in displayed for name in ("own", "median")), DisplayUnit("")
         )
         columns = (
             TableColumn("kind", "by", title_column),
@@ -99,10 +99,10 @@ class StandingView:
             TableColumn("place", hidden=True),
         )
         caption = f"Parts of the difference in {self.title}"
-        hidden = len(self.rows) - len(shown)
-        more = f"{hidden} smaller parts are in CSV and JSON." if hidden else ""
-        note = " ".join(filter(None, (self.measured_note, more)))
-        return DataTable("parts", caption, columns, shown, "Nothing to split.", note)
+        hidden = len(self.rows) - len(displayed)
+        omitted_note = f"{hidden} smaller parts are in CSV and JSON." if hidden else ""
+        note = " ".join(filter(None, (self.measured_note, omitted_note)))
+        return DataTable("parts", caption, columns, displayed, "Nothing to split.", note)
 
 
 def describe_standing(store: Store, query: SiteQuery, sums: WorkSums) -> StandingView:
@@ -142,24 +142,28 @@ def describe_standing(store: Store, query: SiteQuery, sums: WorkSums) -> Standin
 def _contrast_sites(
     store: Store, query: SiteQuery, better_sites: Sequence[str]
 ) -> list[ConditionContrast]:
-    known = site_history.fetch_conditions(store, [query.site, *better_sites], *query.day_numbers)
-    others = [known[site] for site in better_sites if site in known]
-    return site_standing.contrast_conditions(known.get(query.site, {}), others)
+    conditions = site_history.fetch_conditions(
+        store, [query.site, *better_sites], *query.day_numbers
+    )
+    better_conditions = [conditions[site] for site in better_sites if site in conditions]
+    return site_standing.contrast_conditions(conditions.get(query.site, {}), better_conditions)
 
 
 def _format_values(values: Mapping[str, int]) -> str:
     """Write values with the number of sites that have them, e.g. ``XRootD 6.0.0 (3 sites)``."""
-    shown = [f"{value} ({pluralize(count, 'site')})" for value, count in values.items()]
-    further = [f"{len(shown) - MAX_VALUES} others"] if len(shown) > MAX_VALUES else []
-    return ", ".join([*shown[:MAX_VALUES], *further])
+    texts = [f"{value} ({pluralize(count, 'site')})" for value, count in values.items()]
+    further = [f"{len(texts) - MAX_VALUES} others"] if len(texts) > MAX_VALUES else []
+    return ", ".join([*texts[:MAX_VALUES], *further])
 
 
 def _describe_main_part(standing: SiteStanding, rows: Sequence[Row]) -> Iterator[str]:
     """Name the first part if it makes up most of the difference and stands apart from the others."""
-    others = [row["difference"] or 0.0 for row in rows[1:] if row["kind"] == rows[0]["kind"]]
-    if not others or rows[0]["share"] / standing.difference < _MAIN_SHARE:
+    other_differences = [
+        row["difference"] or 0.0 for row in rows[1:] if row["kind"] == rows[0]["kind"]
+    ]
+    if not other_differences or rows[0]["share"] / standing.difference < _MAIN_SHARE:
         return
-    if abs(rows[0]["difference"]) > 2 * max(map(abs, others)):
+    if abs(rows[0]["difference"]) > 2 * max(map(abs, other_differences)):
         size = _describe_difference(rows[0]["difference"])
         yield f"Mainly {title_column(rows[0]['kind'])} {rows[0]['name']}: {size}."
 
@@ -171,8 +175,8 @@ def _describe_difference(difference: float) -> str:
 def _describe_place(query: SiteQuery, standing: SiteStanding) -> str:
     title = head_column(query.metric)
     is_equal = abs(standing.difference) < _EQUAL
-    where = "equal to" if is_equal else _describe_difference(standing.difference)
-    text = f"{title} {where} the median of the same work"
+    comparison = "equal to" if is_equal else _describe_difference(standing.difference)
+    text = f"{title} {comparison} the median of the same work"
     if standing.place is None:
         return f"{text}, of {standing.sites} sites."
     return f"{text}; {_ordinal(standing.place)} of {standing.sites} sites."
@@ -187,9 +191,11 @@ def _ordinal(number: int) -> str:
 def _list_parts(store: Store, query: SiteQuery, sums: WorkSums) -> list[Row]:
     """List the parts of each kind; the kind that explains the difference best comes first."""
     medians = site_standing.find_peer_medians(sums, query.site)
-    own = sums.select_site(query.site)
-    names = label_variants({str(work[1]) for work, _ in own}).names
-    variants = [(names.get(str(work[1])) or "default", work, moments) for work, moments in own]
+    site_sums = sums.select_site(query.site)
+    names = label_variants({str(work[1]) for work, _ in site_sums}).names
+    variants = [
+        (names.get(str(work[1])) or "default", work, moments) for work, moments in site_sums
+    ]
     doors = peer_sums.fetch_door_sums(store, query.site, query.metric, query.day_numbers)
     groups = {"variant": variants, "door": doors, **_load_node_sums(store, query)}
     best_first = sorted(
@@ -204,20 +210,20 @@ def _part_rows(
     medians: dict[WorkKey, float],
 ) -> list[Row]:
     """Return the parts of one kind; a single one explains nothing."""
-    found = site_standing.split_difference(groups, medians)
+    parts = site_standing.split_difference(groups, medians)
     return [
         {
             "kind": kind,
-            "name": one.name,
-            "measurements": one.count,
-            "own": one.own_mean,
-            "median": one.peer_median,
-            "difference": one.difference,
-            "share": one.share,
+            "name": part.name,
+            "measurements": part.count,
+            "own": part.own_mean,
+            "median": part.peer_median,
+            "difference": part.difference,
+            "share": part.share,
             "place": place,
         }
-        for place, one in enumerate(found)
-        if len(found) > 1
+        for place, part in enumerate(parts)
+        if len(parts) > 1
     ]
 
 

@@ -56,9 +56,11 @@ def state_change_view(store: Store, request: Request) -> PageView:
         "tests": tests,
         "results": results,
     }
-    of = name_subject(row)
+    subject = name_subject(row)
     title = (
-        f"{row.site}, {of}: {row.state}" if row.subject_kind != CENTRAL else f"{of}: {row.state}"
+        f"{row.site}, {subject}: {row.state}"
+        if row.subject_kind != CENTRAL
+        else f"{subject}: {row.state}"
     )
     return PageView("state_change.html.j2", title, values, (results, tests))
 
