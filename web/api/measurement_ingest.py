@@ -109,7 +109,7 @@ class MeasurementIngest:
     async def _write(self, measurements: Sequence[Measurement], sender: Sender) -> AddResult:
         try:
             result = self._writer.submit(measurements, sender)
-            # After a timeout the writer goes on; the repeated measurements are known then.
+            # After a timeout the writer continues; measurements sent again are then already stored.
             async with asyncio.timeout(self._limits.response_s):
                 return await result
         except ForeignCampaignError as error:

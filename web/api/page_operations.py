@@ -278,7 +278,7 @@ OPERATIONS = (
         (Parameter("page", "Page number.", _PAGE),),
         ("page", "pages", "count"),
     ),
-    # Before the campaign, whose identity may be any text.
+    # Listed before the campaign, whose identity may be any text.
     PageOperation(
         "/campaigns/{campaign_id}/load",
         "getCampaignLoad",

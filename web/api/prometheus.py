@@ -96,7 +96,7 @@ def _measurement_families(store: Store) -> Iterable[Metric]:
 
 
 def _use_family(store: Store) -> Metric:
-    """Return what may be sent to each site."""
+    """Return the permitted use of the jobs, storage and doors of each site."""
     use = GaugeMetricFamily(
         "treehammer_site_use",
         "1 for what may be sent to the jobs, the storage or a door of a site: usable, probe only, "

@@ -66,7 +66,7 @@ class MeasurementWriter:
         self._check_due = mark_bad_replicas is not None
         self._checked_s = -CHECK_INTERVAL_S
         # A failed request. Writing it proves that the database works again, which a query does not.
-        # It was not acknowledged: the client repeats it, and its measurements are known.
+        # It was not acknowledged: the client repeats it, and finds its measurements stored.
         self._failed: WriteRequest | None = None
         self._logged = ("", 0.0)
         # A daemon, since nothing in its queue has been acknowledged yet.

@@ -68,7 +68,7 @@ def chart_figure(layout: FigureLayout, links: Mapping[str, Any] | None = None) -
 
     Args:
         layout: of the figure.
-        links: start of the addresses of marks, and what each panel, place and series adds to it.
+        links: start of the addresses of marks, and the part that each panel, place and series adds.
     """
     width, height = _chart_size(layout)
     columns = min(len(layout.panels), _PANELS_PER_ROW if layout.kind != DOTS else 2)

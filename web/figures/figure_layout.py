@@ -69,12 +69,12 @@ class FigureMark:
 
     @property
     def lowest(self) -> float:
-        """Lower end of what is drawn."""
+        """Lower end of the drawn range."""
         return self.box[0] if self.box else self.y if self.low is None else self.low
 
     @property
     def highest(self) -> float:
-        """Upper end of what is drawn."""
+        """Upper end of the drawn range."""
         return self.box[-1] if self.box else self.y if self.high is None else self.high
 
 

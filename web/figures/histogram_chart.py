@@ -36,7 +36,7 @@ def chart_histograms(reads_by_release: Mapping[str, Sequence[int]]) -> FigureCha
     if not drawn:
         return None
     bins = set[int]().union(*drawn.values())
-    # The empty bins beside them end the steps, of which a single one would be no line.
+    # An empty bin at either end closes the steps; a single bin alone would draw no line.
     axis_bins = range(max(min(bins) - 1, 0), max(bins) + 2)
     marks = [
         FigureMark(series, place, reads[bin_], None, None)

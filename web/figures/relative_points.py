@@ -153,7 +153,7 @@ def _fit_places(means: Sequence[_WorkMean]) -> tuple[dict[GroupKey, float], bool
         _, own_items = np.unique(items[chosen], return_inverse=True)
         own_places, indices = np.unique(places[chosen], return_inverse=True)
         _, effects = adjust_for_items(own_items, places[chosen], logs[chosen])
-        # The mean over works of what remains: each work counts once, however many days it has.
+        # Mean residual over works: each work counts once, independent of its number of days.
         work_means = np.bincount(own_items, logs[chosen] - effects[indices]) / np.bincount(
             own_items
         )

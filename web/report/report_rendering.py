@@ -67,6 +67,6 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
     "attributed": attribute_rows,
     "effect_tables": report_tables.make_effect_tables,
     "limit_table": make_limit_table,
-    # Safe: matplotlib and ElementTree escape the figure's texts.
+    # Safe: the figure's texts are escaped where its SVG is drawn.
     "inline": lambda drawing: Markup(drawing.svg),  # noqa: S704
 }

@@ -26,7 +26,7 @@ class GarbageCollection:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._active = 0
-        # Loaded modules stay.
+        # Loaded modules are never garbage: exempt them from collections.
         gc.collect()
         gc.freeze()
         gc.set_threshold(IDLE_OBJECTS, *_GENERATIONS)

@@ -71,7 +71,7 @@ def _require_one_length(scope: Scope) -> None:
     """
     names = {name for name, _ in scope["headers"]}
     if b"content-length" in names and b"transfer-encoding" in names:
-        # RFC 9112, section 6.3: whatever follows on this connection cannot be trusted.
+        # RFC 9112, section 6.3: the rest of this connection cannot be trusted.
         raise RequestRefusedError(
             400,
             "Content-Length and Transfer-Encoding must not be given together",

@@ -89,7 +89,7 @@ def _event_table(events: Sequence[AlarmMessage], root: str) -> DataTable:
 def _link_below(root: str) -> Any:
     def link(row: Row) -> str:
         path = str(row["evidence"] or "")
-        # Neither another scheme nor another host.
+        # Link paths of this service only: no other scheme or host.
         return f"{root}{path}" if re.match(r"/[^/\\]", path) else ""
 
     return link

@@ -85,7 +85,7 @@ def compare_view(
     except (ConfigError, NothingToDoError) as error:
         if not wants_html(request):
             raise
-        # Shown with the form, so that the parameters can be corrected.
+        # The error is shown with the form, so that the parameters can be corrected.
         listing = _comparison_list_view(store, request, query)
         status = 404 if isinstance(error, NothingToDoError) else 400
         values = {**listing.values, "error": error_sentence(error)}

@@ -160,7 +160,7 @@ def comparison_view(comparison: DisplayedComparison) -> PageView:
 
 
 def _page_values(comparison: DisplayedComparison) -> dict[str, Any]:
-    """Collect what is shown beside the tables."""
+    """Collect the values shown beside the tables."""
     first = comparison.rows[0]
     matrix = _build_matrix(comparison)
     return {
@@ -218,7 +218,7 @@ def _list_regressions(comparison: DisplayedComparison) -> list[tuple[str, str]]:
 
 
 def _build_matrix(comparison: DisplayedComparison) -> EffectMatrix | None:
-    # One for all cells, of which there may be thousands.
+    # The start of the link is built once, as there may be thousands of cells.
     base = link_to_same_page(comparison.request, site=None, variant=None)
     start = base if base == "?" else f"{base}&"
     encode = cache(lambda name, value: urlencode({name: value}) if value else "")

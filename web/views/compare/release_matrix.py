@@ -82,7 +82,7 @@ def _build_cell(comparison: ReleaseComparison, address: str) -> MatrixCell:
     counts = Counter(effect.verdict for effect in effects)
     parts = [_describe_part(verdict, effects) for verdict in CERTAIN_VERDICTS if counts[verdict]]
     text = ", ".join(parts) or _describe_uncertain(counts)
-    # Databases return rows in any order: equally frequent verdicts are in that of their definition.
+    # Databases return rows in any order: equally frequent verdicts keep the order of the enumeration.
     frequent = sorted(Verdict, key=lambda verdict: -counts[verdict])
     words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in frequent if counts[verdict])
     words += "".join(

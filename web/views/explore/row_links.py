@@ -75,7 +75,7 @@ class RowLinks:
         return f"{self._explore}?{self._shared_parameters}&{_encode_conditions(conditions)}"
 
     def mark_links(self, keys: GroupKeys) -> Mapping[str, Any] | None:
-        """Start of the links of marks, and what each panel, place and series adds to it; None for none."""
+        """Start of the links of marks, and the part that each panel, place and series adds; may be None."""
         if not self._links_to_jobs:
             return None
         conditions = [

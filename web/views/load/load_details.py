@@ -160,5 +160,5 @@ def _choose_level(levels: Sequence[OperationGroup], request: Request) -> Operati
 
 
 def _count_operations(group: OperationGroup) -> tuple[bool, int]:
-    # A server's packets outnumber every load.
+    # Packets of a server outnumber the operations of any load.
     return group.side == CLIENT, group.scheduled

@@ -176,7 +176,7 @@ def _status_change(
     yesterday: date,
     request: Request,
 ) -> Iterator[ChangeSentence]:
-    """Find the latest change of a site's status since the previous measured day, and who and why."""
+    """Find the latest change of a site's status since the previous measured day, with its explanation."""
     measured = _list_measured_days(site)
     transitions = [
         (before, now)

@@ -105,7 +105,7 @@ def overview_view(store: Store, request: Request) -> PageView:
     verdicts = _verdict_table(store, request, latest)
     latest_tile = _tile_of_latest(request, verdicts, latest)
     storage_days = _storage_day_table(storages)
-    # Storages may have names of no site that ran jobs.
+    # The name of a storage need not be that of a site with jobs.
     is_storage = storages or by == STORAGE_SITE
     linked = {*overview_queries.list_sites(store)} if is_storage else None
     values = {
@@ -242,7 +242,7 @@ def _load_days(
     """Load the shown days, and those of the sites of jobs in which changes are searched."""
     recent = calendar_days.days_until(calendar_days.today(), changes_since.LOOKBACK_DAYS)
     if by == JOB_SITE and recent[0] <= days[-1] <= recent[-1]:
-        # They are read once where they overlap.
+        # Days of both windows are read once.
         all_days = sorted({*days, *recent})
         both = load_site_days(store, all_days, by)
         return select_days(both, days), select_days(both, recent)

@@ -229,7 +229,7 @@ def _part_rows(
 
 def _load_node_sums(store: Store, query: SiteQuery) -> dict[str, PartSums]:
     """Load the site's moments by host and CPU model; none if too many would be read."""
-    # Roll-ups know neither: a month of their measurements takes too long.
+    # Roll-ups hold neither column, and a month of measurements takes too long to read.
     days = query.recent_day_numbers
     figure = FigureQuery(
         (),
