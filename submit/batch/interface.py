@@ -125,7 +125,7 @@ class BatchSystem(Protocol):
         ...
 
     def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
-        """Release what :meth:`hold` holds for a reason with this text; return whether there was any."""
+        """Release jobs held by :meth:`hold` for a reason with this text; return whether there were any."""
         ...
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:

@@ -169,7 +169,7 @@ def _print_failures(tracker: CampaignTracker, groups: list[FailureGroup]) -> Non
 def _print_explanations(
     store: Store, campaign: CampaignRow, groups: Sequence[FailureGroup]
 ) -> None:
-    """Print who and why, of each site with failures."""
+    """Print the attribution and the cause of each site's failures."""
     counts = PeriodCounts(store)
     ends_us: dict[str, int] = {}
     for group in groups:

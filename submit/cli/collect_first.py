@@ -1,4 +1,4 @@
-"""Collection before commands that answer from results, and a word on what still waits."""
+"""Collection before commands that answer from results, and notes on missing measurements."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ MAX_NAMED = 5
 def collect_before(command: click.Command) -> click.Command:
     """Return a copy of a command that collects first, and has ``--no-collect``.
 
-    What still waits is named on standard error, which programs do not read, and after the answer:
-    some systems of monitoring take the first line of both for the state.
+    Campaigns with missing measurements are named on standard error, which programs do not read, and
+    after the answer: some monitoring systems take the first line of both streams for the state.
     """
     answer: Callable[..., Any] = command.callback  # type: ignore[assignment]  # it has one
 
@@ -84,7 +84,7 @@ class WaitingCampaign:
     is_here: bool
 
     def describe(self, *, collected: bool) -> str:
-        """Say how many measurements are missing, why, and what helps."""
+        """Describe the number of missing measurements, the reason and the remedy."""
         row = self.row
         jobs = ", ".join(f"{count} {state}" for state, count in self.jobs.items())
         text = f"{row.name} ({row.id}): {self.missing} of {row.planned_measurements} measurements"
@@ -104,7 +104,7 @@ class WaitingCampaign:
 def report_waiting(
     settings: Settings, references: Collection[str] = (), *, collect: bool = True
 ) -> list[str]:
-    """Collect what has arrived; return a line for each campaign of which measurements are missing.
+    """Collect arrived results; return a line for each campaign with missing measurements.
 
     Args:
         settings: all settings.
@@ -146,7 +146,7 @@ def _list_waiting(
 ) -> list[WaitingCampaign]:
     """List the campaigns that lack measurements, newest first.
 
-    Of all campaigns, those with open jobs are looked at, and those whose output is here.
+    Without references, campaigns with open jobs and those with output on this machine are examined.
     """
     from treehammer.sql.read.campaign_queries import list_incomplete_campaigns
 

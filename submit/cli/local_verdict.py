@@ -199,7 +199,7 @@ def run_until_decided(
 
 
 def _load_statistics() -> None:
-    """Load in a third of a second, while the first launches start, what the verdict needs."""
+    """Import the verdict's modules, which takes a third of a second, while the first launches start."""
     from treehammer.analysis.comparison import comparison, phase_changes  # noqa: F401
     from treehammer.analysis.statistics import estimates
 

@@ -198,7 +198,7 @@ def _make_temporary(settings: Settings, folder: Path) -> Settings:
 
 @dataclass(frozen=True)
 class _ReadResult:
-    """Rates by release, comparisons with the first one, and what was read."""
+    """Rates by release, comparisons with the first one, and the files that were read."""
 
     manifest: Manifest
     urls: Sequence[str]

@@ -31,7 +31,7 @@ WORKER_STARTUP_S = 0.5
 #: CPU seconds of a launch that are not counted; the worker's turn_conductor has them in nanoseconds.
 CALIBRATION_CPU_S = 0.1
 
-#: Columns that tell how many bytes an execution took from the storage.
+#: Columns from which the bytes that an execution read from the storage are computed.
 READ_COLUMNS = ("stagein_bytes", "bytes_read", "bytes_read_extra", "passes_done")
 
 MEASURED_BASIS, ASSUMED_BASIS, UNKNOWN_BASIS = "measured before", "assumed", "unknown"

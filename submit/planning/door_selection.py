@@ -95,7 +95,7 @@ def leave_out_doors(
     uses: SiteUses,
     include: Collection[str] = (),
 ) -> SiteSelection:
-    """Leave out the doors that may not be used, and the sites that have no other one for a test.
+    """Leave out unusable doors, and sites without another door for the test.
 
     Args:
         definition: the test.

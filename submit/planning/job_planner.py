@@ -175,8 +175,8 @@ class JobPlanner:
         # Jobs that load together run the same variant at the same time.
         place = () if position else access.key
         number = 1 if position else repeat
-        # Of a paired test, each campaign has its own order: with equal ones, their mean would keep
-        # whatever the order adds.
+        # Each campaign of a paired test has its own order: with equal orders, the mean over campaigns
+        # would keep the effect of the order.
         campaign = (self.campaign_id,) if definition.mode == PAIRED else ()
         seed, common_seed = (
             variant_expansion.derive_job_seed(definition.seed, *campaign, *place, key, *numbers)

@@ -103,7 +103,7 @@ class DowntimeOptions:
 
 
 class UnknownDowntimeSiteError(DowntimeSkippedError):
-    """An entry is of a site that nobody knows."""
+    """The site of an entry is unknown."""
 
 
 def map_hosts(sites: Iterable[Site]) -> dict[str, dict[str, str]]:
@@ -376,10 +376,10 @@ def _build_rows(entry: DowntimeEntry, options: DowntimeOptions, now_us: int) -> 
 def _find_sites(entry: DowntimeEntry, options: DowntimeOptions) -> dict[str, str]:
     """Find the sites of an entry, and the kind that its hosts serve there; '' if unknown.
 
-    The names come first, then the hosts: another catalogue's name for a site says nothing here.
+    Names are tried first, then hosts, because another catalogue may name a site differently.
 
     Raises:
-        UnknownDowntimeSiteError: nobody knows its site.
+        UnknownDowntimeSiteError: its site is unknown.
         DowntimeSkippedError: it names neither a site nor a host.
     """
     by_host: dict[str, str] = {}

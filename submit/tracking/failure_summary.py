@@ -110,7 +110,7 @@ def _measurement_failures(
 ) -> Iterator[tuple[_Key, _Example, int]]:
     jobs = {job.id: job for job in store.jobs(campaign.id)}
     last = load_last_attempts(store, jobs.values())
-    # The end of the job explains what it interrupted.
+    # The end of the job explains interrupted measurements.
     ended = {job.id for job in jobs.values() if job.state == JobState.CANCELLED.value}
     ended |= {attempt.job_id for attempt in last.values() if attempt.failure_class}
     for row in select_failed_measurements(

@@ -157,7 +157,7 @@ class StagedSubmissions:
             StagedSubmission(path, path).remove()
 
     def _remove_stale(self) -> None:
-        """Remove what killed submitters left, once nobody needs it."""
+        """Remove leftovers of killed submitters when they can no longer be resumed."""
         for entry in self.folder.glob("*"):
             limit_s = RESUMABLE_S if self.is_resumable(entry.name) else SUBMITTER_GRACE_S
             try:

@@ -220,7 +220,7 @@ class Submission:
         return dict(sorted(folders.items()))
 
     def locked(self) -> AbstractContextManager[object]:
-        """Hold the campaign: no other process stages or submits for it meanwhile."""
+        """Lock the campaign, so that no other process stages or submits for it."""
         return hold_lock(self.lock_file)
 
     @property

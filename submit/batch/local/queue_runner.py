@@ -79,12 +79,12 @@ class RunningAttempt:
 
 
 class QueueRunner:
-    """Runs the jobs of one spool until none is left."""
+    """Runs the jobs of one spool until all have ended."""
 
     def __init__(self, spool: Spool, log: IO[str]) -> None:
         self.spool = spool
         self.log = log
-        self.seen: set[str] = set()
+        self.loaded_clusters: set[str] = set()
         self.active: dict[str, JobStatus] = {}
         self.folders: dict[str, SpooledJob] = {}
         self.running: dict[str, RunningAttempt] = {}
@@ -153,9 +153,9 @@ class QueueRunner:
     def load_new_clusters(self) -> None:
         """Load submissions that are new to this runner."""
         for name in self.spool.cluster_names():
-            if name in self.seen:
+            if name in self.loaded_clusters:
                 continue
-            self.seen.add(name)
+            self.loaded_clusters.add(name)
             try:
                 cluster = self.spool.read_cluster(name)
                 if cluster.is_finished:

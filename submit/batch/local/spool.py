@@ -280,7 +280,7 @@ class Spool:
         return remove_folder_atomically(self.jobs / cluster, self.incoming / cluster)
 
     def _clear_incoming(self) -> None:
-        """Remove leftovers of killed processes. The caller holds the queue, so none is in use."""
+        """Remove leftovers of killed processes. The caller must hold the queue's lock."""
         for entry in self.incoming.iterdir():
             shutil.rmtree(entry)
 

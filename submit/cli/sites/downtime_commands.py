@@ -130,7 +130,7 @@ def _print_refused(document: DowntimeDocument, address: str, known_sites: Collec
     """
     for line in document.skipped:
         click.echo(f"skipped: {line}", err=True)
-    # Typing errors first: a document of all the world has many sites that nobody measures.
+    # Typing errors first: a worldwide document lists many sites that are not measured.
     refused = sorted(document.unknown, key=lambda line: "Did you mean" not in line)
     # A service of GOCDB is an entry: each site is named once.
     lines = list({line.partition(": ")[2]: line for line in reversed(refused)}.values())[::-1]

@@ -164,7 +164,7 @@ def describe_change(row: StatusChangeRow) -> dict[str, Any]:
 
 
 def _describe_use(row: StatusChangeRow) -> dict[str, Any]:
-    """Describe what may be sent to the site, until when, and who says so."""
+    """Describe the permitted use of the site, its end, and its cause."""
     if row.subject_kind == CENTRAL:
         return {"use": None, "until": None, "who": row.cause}
     use = use_by_state(row)

@@ -244,7 +244,7 @@ def _explain_missing_branches(request: str, contents: DatasetContents) -> str:
 
 
 def list_content_notes(definition: TestDefinition, manifests: Iterable[Manifest]) -> list[str]:
-    """List peculiarities of the main trees that a test reads: what it leaves out, and short branches."""
+    """List peculiarities of the main trees that a test reads: omitted and short branches."""
     return [
         f"Dataset {manifest.name}: {note}"
         for manifest in manifests

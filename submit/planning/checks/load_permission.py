@@ -28,8 +28,8 @@ def list_load_violations(plan: Plan, slots: int = 1) -> list[str]:
     """Describe each load of a test that its doors do not permit, with a remedy.
 
     Several sites that read one door load it together, so each door is checked once.  This machine's
-    own disk permits any load.  The load that axes and settings ask for counts, whatever ceiling the
-    test states.
+    own disk permits any load.  The load requested by axes and settings counts, regardless of
+    the test's ceiling.
 
     Args:
         plan: the plan.
