@@ -116,7 +116,7 @@ def report_waiting(
     try:
         with Store.open(settings.database, create=False) as store:
             before = _list_waiting(store, settings, references)
-            notes = list(_collect(store, settings, before)) if collect else []
+            notes = list(_collect_campaigns(store, settings, before)) if collect else []
             after = _list_waiting(store, settings, references) if collect and before else before
     except TreehammerError:
         return []  # the command itself names the problem
@@ -126,7 +126,7 @@ def report_waiting(
     return [*notes, *lines]
 
 
-def _collect(
+def _collect_campaigns(
     store: Store, settings: Settings, campaigns: Iterable[WaitingCampaign]
 ) -> Iterable[str]:
     """Collect the measurements of campaigns of this installation; yield problems."""
@@ -155,11 +155,11 @@ def _list_waiting(
         rows = list({row.id: row for row in map(store.campaign, references)}.values())
     else:
         rows = list_incomplete_campaigns(store, own_ids)
-    examined = (_examine(store, row, row.id in own_ids) for row in rows)
+    examined = (_examine_campaign(store, row, row.id in own_ids) for row in rows)
     return [campaign for campaign in examined if campaign.missing]
 
 
-def _examine(store: Store, row: CampaignRow, is_here: bool) -> WaitingCampaign:
+def _examine_campaign(store: Store, row: CampaignRow, is_here: bool) -> WaitingCampaign:
     recorded: Counter[str] = Counter()
     for (job_id, _), count in store.count_by_attempt(row.id).items():
         recorded[job_id] = max(recorded[job_id], count)

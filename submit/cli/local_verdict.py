@@ -188,7 +188,7 @@ def run_until_decided(
         _load_statistics()
         for launches, following in pairwise((*sequential.looks, 0)):
             progress = campaign_polling.follow_campaign(tracker, campaign, show, _print_notice)
-            results, names = _compare(store, campaign, compared, sequential.delta, settings)
+            results, names = _compare_sides(store, campaign, compared, sequential.delta, settings)
             decided = bool(results) and _are_decided(results, sequential.delta)
             if decided or not following or not results:
                 break
@@ -206,7 +206,7 @@ def _load_statistics() -> None:
     estimates.load_special()
 
 
-def _compare(
+def _compare_sides(
     store: Store, campaign: CampaignRow, compared: ComparedAxis, delta: float, settings: Settings
 ) -> tuple[Sequence[ComparisonResult], Mapping[str, str]]:
     """Compare the values of the axis; empty where no measurement of a side can be compared."""
@@ -260,7 +260,7 @@ def print_planned_verdict(
     """Print the verdict of a comparison on this machine in turns that ran as planned, if it is one."""
     compared = find_compared_axis(plan)
     if compared is not None:
-        results, names = _compare(store, campaign, compared, delta, settings)
+        results, names = _compare_sides(store, campaign, compared, delta, settings)
         _print_results(results, names, form)
         _print_compare_hint(results, campaign, form)
 

@@ -122,10 +122,10 @@ def try_command(
     with on_interrupt("nothing was submitted"):
         folder = find_changed_test(path, against, settings)
         compared = _plan_comparison(folder, against, axes, overrides, settings)
-    code = _measure(compared, sequential, settings, form)
+    code = _measure_times(compared, sequential, settings, form)
     if valgrind is not None:
         with on_interrupt("the verdict is stored"):
-            _count(compared, valgrind, settings)
+            _count_instructions(compared, valgrind, settings)
     return code
 
 
@@ -201,7 +201,7 @@ def _choose_release(tree: PinnedTest) -> tuple[str, ...]:
     return tuple(map(str, tree.definition.axes[RELEASE_AXIS][-1:]))
 
 
-def _measure(
+def _measure_times(
     compared: TreeComparison, sequential: SequentialPlan, settings: Settings, form: str
 ) -> ExitCode:
     """Run launches until the comparison is decided, print the verdicts and return the exit code."""
@@ -219,7 +219,7 @@ def _measure(
     return failed or rate_results(verdict.results, sequential.delta)
 
 
-def _count(compared: TreeComparison, valgrind: Valgrind, settings: Settings) -> None:
+def _count_instructions(compared: TreeComparison, valgrind: Valgrind, settings: Settings) -> None:
     """Count instructions of both sides, and print those of functions that changed."""
     plan = compared.plan
     result = count_runner.count_plan(

@@ -111,7 +111,7 @@ def count_read(
             f"--callgrind-out-file={output}",
             *command,
         ]
-        log = _run(wrapped, env, folder)
+        log = _run_command(wrapped, env, folder)
         values = _read_values(folder / "result.json", log, where)
         if not output.is_file() or not values.get("events_read"):
             raise CountingError("no event was read", where=where, hint=log[-_MAX_EXCERPT:])
@@ -178,7 +178,7 @@ def _write_payload_job(
     (folder / "job.json").write_text(json.dumps(document), encoding="utf-8")
 
 
-def _run(command: list[str], env: Mapping[str, str], folder: Path) -> str:
+def _run_command(command: list[str], env: Mapping[str, str], folder: Path) -> str:
     """Run the command and return its output."""
     log = folder / "log"
     with log.open("wb") as stream:

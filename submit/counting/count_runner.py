@@ -80,11 +80,11 @@ def count_plan(
             for _ in range(repeats)
         }
         try:
-            _follow(runs, bars)
+            _show_progress(runs, bars)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return _collect(runs)
+    return _group_results(runs)
 
 
 def _list_variants(plan: Plan) -> Mapping[str, tuple[JobSpec, ExecutionSpec]]:
@@ -98,7 +98,7 @@ def _list_variants(plan: Plan) -> Mapping[str, tuple[JobSpec, ExecutionSpec]]:
     return executions
 
 
-def _follow(runs: Mapping[Future[CountedRead], str], bars: ProgressFactory) -> None:
+def _show_progress(runs: Mapping[Future[CountedRead], str], bars: ProgressFactory) -> None:
     pending = set(runs)
     with bars("Counting", len(runs)) as step:
         while pending:
@@ -106,7 +106,7 @@ def _follow(runs: Mapping[Future[CountedRead], str], bars: ProgressFactory) -> N
             step(len(runs) - len(pending))
 
 
-def _collect(runs: Mapping[Future[CountedRead], str]) -> CountResult:
+def _group_results(runs: Mapping[Future[CountedRead], str]) -> CountResult:
     reads: dict[str, list[CountedRead]] = {}
     problems: dict[str, str] = {}
     for run, variant in runs.items():

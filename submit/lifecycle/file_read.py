@@ -218,10 +218,10 @@ def _find_url(address: str) -> str:
 def _open_file(url: str, copy: Path, bars: ProgressFactory) -> tuple[Path, FileDigest]:
     """Digest a local file, or copy a remote one; return its path here."""
     is_local = "://" not in url
-    size = _require(url, doors.stat_file(url)).size or 0
+    size = _require_success(url, doors.stat_file(url)).size or 0
     title = f"{'Checking' if is_local else 'Copying'} {copy.name}"
     with byte_progress(bars, title, size) as advance:
-        observation = _require(
+        observation = _require_success(
             url, doors.read_file(url, size, advance, copy_to=None if is_local else copy)
         )
     return Path(url) if is_local else copy, FileDigest(
@@ -229,7 +229,7 @@ def _open_file(url: str, copy: Path, bars: ProgressFactory) -> tuple[Path, FileD
     )
 
 
-def _require(url: str, observation: FileObservation) -> FileObservation:
+def _require_success(url: str, observation: FileObservation) -> FileObservation:
     if observation.failure:
         raise DatasetError(observation.message, where=url)
     return observation

@@ -196,7 +196,7 @@ def _unmet_requirement(job: Any, slots: Sequence[Any]) -> str:
 def split_conjunction(expression: str) -> list[str]:
     """Split an expression at its outermost ``&&`` into clauses without enclosing parentheses."""
     text = _strip_parentheses(expression)
-    operators = [(token[0], token.span()) for depth, token in _tokens(text) if depth == 0]
+    operators = [(token[0], token.span()) for depth, token in _iterate_tokens(text) if depth == 0]
     if any(operator in ("|", "?") for operator, _ in operators):
         return [text]  # binds less than &&
     clauses, start = [], 0
@@ -211,13 +211,13 @@ def _strip_parentheses(expression: str) -> str:
     """Remove all parentheses that enclose the whole expression."""
     text = expression.strip()
     if text.startswith("("):
-        closing = next((token for depth, token in _tokens(text) if depth == 0), None)
+        closing = next((token for depth, token in _iterate_tokens(text) if depth == 0), None)
         if closing is not None and closing.end() == len(text):
             return _strip_parentheses(text[1:-1])
     return text
 
 
-def _tokens(expression: str) -> Iterator[tuple[int, re.Match[str]]]:
+def _iterate_tokens(expression: str) -> Iterator[tuple[int, re.Match[str]]]:
     """Yield strings, brackets and operators with the depth of nesting after each."""
     depth = 0
     for token in _TOKEN.finditer(expression):

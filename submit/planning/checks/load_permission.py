@@ -143,14 +143,14 @@ def _door_violations(
             f"load = {{{requested}}} to this door in the sites file."
         )
         return
-    stated = dict(_excesses(load, permitted))
+    stated = dict(_list_excesses(load, permitted))
     yield from (f"{door} {text}" for text in stated.values())
     for key, text in _computed_excesses(plan, access, permitted, jobs).items():
         if key not in stated:
             yield f"{door} {text}"
 
 
-def _excesses(load: LoadSettings, permitted: LoadPermission) -> Iterator[tuple[str, str]]:
+def _list_excesses(load: LoadSettings, permitted: LoadPermission) -> Iterator[tuple[str, str]]:
     """Yield each kind of load of which the test's ceiling states more than a door permits."""
     for key, unit in _UNITS.items():
         requested, most = getattr(load.ceiling, key), getattr(permitted, key)

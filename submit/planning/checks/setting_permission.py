@@ -19,7 +19,10 @@ def list_setting_violations(plan: Plan, local_slots: int) -> list[str]:
     before = plan.pinned_test.definition.before
     if before is None:
         return []
-    return [*_list_missing_permissions(plan, list(before.settings)), *_overlaps(plan, local_slots)]
+    return [
+        *_list_missing_permissions(plan, list(before.settings)),
+        *_list_overlaps(plan, local_slots),
+    ]
 
 
 def check_setting_permission(plan: Plan, local_slots: int) -> None:
@@ -48,7 +51,7 @@ def _list_missing_permissions(plan: Plan, settings: list[str]) -> Iterator[str]:
             )
 
 
-def _overlaps(plan: Plan, local_slots: int) -> Iterator[str]:
+def _list_overlaps(plan: Plan, local_slots: int) -> Iterator[str]:
     """Describe why jobs could change a server while another one measures it."""
     load = plan.pinned_test.definition.load
     if load is not None and load.together:
