@@ -17,11 +17,12 @@ from datetime import date
 from pathlib import Path
 
 import browser as browsers
+import planted_world
 from local_service import serve_folder
 from PIL import Image
 from playwright.sync_api import Browser
 
-from benchmarks.harness import planted_world, synthetic_measurements
+from benchmarks.harness import synthetic_measurements
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store

@@ -44,6 +44,8 @@ from treehammer.testbed.install.postgres_server import (
 )
 
 DATABASE_KINDS = ("sqlite", "postgresql")
+#: Measurements by default.
+ROW_COUNT = 20_000
 #: Measurements that go through the store; least and largest number of copies.
 SEED_ROWS, COPIES = 100_000, (10, 200)
 #: Disk space per row while a database is filled, PostgreSQL's write-ahead log included.
@@ -85,19 +87,23 @@ class FilledDatabase:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of benchmarks with large databases."""
-    parser.add_argument(
+    group = parser.add_argument_group("export, import, pages")
+    group.add_argument(
         "--databases",
         nargs="+",
         choices=DATABASE_KINDS,
         default=DATABASE_KINDS,
-        help="scale, queries, pages, import: which (default: all)",
+        help="which (default: all)",
     )
-    parser.add_argument(
+    group.add_argument(
+        "--rows", type=int, default=ROW_COUNT, help=f"measurements (default: {ROW_COUNT})"
+    )
+    group.add_argument(
         "--keep",
         type=Path,
         metavar="FOLDER",
-        help="scale, queries, pages: folder for databases, reused on the same day, because they end "
-        "yesterday (default: a temporary folder, see TMPDIR)",
+        help="folder for databases, reused on the same day, because they end yesterday (default: a "
+        "temporary folder, see TMPDIR)",
     )
 
 

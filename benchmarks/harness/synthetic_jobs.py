@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 from benchmarks.harness import synthetic_measurements
-from benchmarks.harness.ratio_figures import SEED
+from benchmarks.harness.figures import SEED
 from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
 from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample, parse_variant
 from treehammer.analysis.statistics.verdict import VerdictEvidence

@@ -15,7 +15,7 @@ from functools import cached_property
 from random import Random
 from typing import Any, ClassVar
 
-from benchmarks.harness.ratio_figures import SEED
+from benchmarks.harness.figures import SEED
 from treehammer.collectors.record.day_numbers import DAY_US, day_to_number
 from treehammer.collectors.record.failures import FAILURE_CLASSES
 from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id

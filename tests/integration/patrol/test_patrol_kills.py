@@ -7,14 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[3]
+KILLS_PROGRAM = Path(__file__).parents[2] / "helpers" / "common" / "patrol_kills.py"
 
 
 def test_killed_patrol_starts_each_campaign_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.service.patrol_kills", str(tmp_path)]
+    command = [sys.executable, str(KILLS_PROGRAM), str(tmp_path)]
     done = subprocess.run(
         [*command, "--kills", "6", "--seed", "19"],
-        cwd=REPOSITORY,
         capture_output=True,
         text=True,
         check=False,

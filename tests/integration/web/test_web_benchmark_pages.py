@@ -38,7 +38,7 @@ def test_benchmarked_pages_show_rows(
 ) -> None:
     databases, pages, records = (
         named("harness.filled_databases"),
-        named("service.page_cost"),
+        named("scenarios.page_cost"),
         named("harness.synthetic_jobs"),
     )
     for name in ("CAMPAIGN_COUNT", "COMPARISON_COUNT", "JOBS_PER_COMPARISON"):
@@ -48,7 +48,7 @@ def test_benchmarked_pages_show_rows(
             records.add_missing_records(store, databases.seed_rows(SHORT_ROWS))
         with start_service(url=found.url, reading_open=True) as service:
             for page in pages.build_page_requests():
-                shown = pages._count_shown_rows(port(service), page)
+                shown = pages.count_shown_rows(port(service), page)
                 assert (shown > 0) == (page.reads != pages.READS_NOTHING), page.name
 
 
@@ -56,7 +56,7 @@ def test_empty_page_is_refused(
     named: Callable[[str], ModuleType],
     start_service: StartService,  # noqa: F811
 ) -> None:
-    pages, world = named("service.page_cost"), named("harness.synthetic_measurements")
+    pages, world = named("scenarios.page_cost"), named("harness.synthetic_measurements")
     long_ago = int(f"{datetime.now(UTC).date() - timedelta(days=50):%Y%m%d}")
     with start_service(reading_open=True) as service:
         with Store.open(service.url) as store:
@@ -65,4 +65,4 @@ def test_empty_page_is_refused(
         known = {page.name: page for page in pages.build_page_requests()}
         for name in ("sites", "a site, 30 days", "API: overview"):
             with pytest.raises(NothingToDoError, match="the page shows nothing"):
-                pages._count_shown_rows(port(service), known[name])
+                pages.count_shown_rows(port(service), known[name])

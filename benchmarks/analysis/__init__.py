@@ -1,1 +1,0 @@
-"""Benchmarks of verdicts, of diagnoses and of ROOT releases."""

@@ -1,1 +1,0 @@
-"""The same comparisons made by Treehammer and by other tools."""

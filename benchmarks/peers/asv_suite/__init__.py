@@ -1,1 +1,0 @@
-"""Suite that asv runs in each of the two environments."""

@@ -1,0 +1,1 @@
+"""Benchmarks by name: each module measures and returns its figures."""

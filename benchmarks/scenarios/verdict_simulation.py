@@ -1,0 +1,314 @@
+"""Simulated campaigns with known effects, judged by ``compare``: false verdicts, power, attribution.
+
+Each scenario states what is true; a row is wrong if it claims something else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import product
+from statistics import fmean
+
+import numpy as np
+
+from benchmarks.harness.figures import SEED, RatioFigure, share_figure, write_results
+from benchmarks.harness.trials import CLAIMED_RATE, count_trials, make_sample
+from treehammer.analysis.comparison.comparison import (
+    Comparison,
+    compare_together,
+    compare_with_first,
+)
+from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample
+from treehammer.analysis.statistics.verdict import (
+    CERTAIN_VERDICTS,
+    DEFAULT_DELTA,
+    HOST_SCOPE,
+    OPEN_VERDICTS,
+    SITES_SCOPE,
+    Verdict,
+    VerdictEvidence,
+)
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read.measurement_selection import Selection
+
+TRIAL_COUNT = 100
+#: Variants: fraction of branches, cache in MB.
+VARIANTS = tuple((branches, cache) for branches in (1.0, 0.02) for cache in (0, 30, 300))
+
+
+@dataclass(frozen=True)
+class Effect:
+    """True slowdown: of everything, at the first site alone, or of variants without a cache alone."""
+
+    slowdown: float = 0.0
+    first_site: bool = False
+    without_cache: bool = False
+
+    def size(self, site: int, variant: int) -> float:
+        """Return ln(B/A) at a site, of a variant."""
+        is_elsewhere = self.first_site and site != 0
+        is_cached = self.without_cache and VARIANTS[variant][1] != 0
+        return 0.0 if is_elsewhere or is_cached else math.log1p(self.slowdown)
+
+
+NO_EFFECT = Effect()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A campaign and its truth.
+
+    ``spread`` is the standard deviation of a job's ln(B/A), ``host_spread`` that of a host's own
+    effect.  ``shared_hosts`` runs all sites on the same hosts.  ``unequal`` multiplies the spread on
+    every first host.
+    """
+
+    title: str
+    effect: Effect = NO_EFFECT
+    sites: int = 6
+    variants: int = 6
+    hosts: int = 3
+    jobs: int = 6
+    spread: float = 0.03
+    host_spread: float = 0.0
+    shared_hosts: bool = False
+    unequal: float = 1.0
+    releases: int = 1
+
+
+FALSE_SCENARIOS = (
+    Scenario("one host, 6 launches", sites=1, hosts=1, spread=0.01),
+    Scenario("one host, 3 launches", sites=1, hosts=1, jobs=3, spread=0.01),
+    Scenario("one host, true +2 % (at delta)", Effect(0.0202), sites=1, hosts=1, spread=0.007),
+    Scenario("two hosts, 3 jobs each, unequal", sites=1, hosts=2, unequal=4),
+    Scenario(
+        "two hosts of other effects", sites=1, hosts=2, host_spread=0.03, jobs=12, spread=0.01
+    ),
+    Scenario("6 sites, 6 jobs on 3 hosts"),
+    Scenario("host effects of 3 %, 6 jobs on 3 hosts", host_spread=0.03),
+    Scenario("host effects of 3 %, 24 jobs on 3 hosts", jobs=24, host_spread=0.03),
+    Scenario("true +1 % everywhere, sd 1.2 %", Effect(0.01), spread=0.012),
+    Scenario("3 sites, host effects of 3 %", sites=3, host_spread=0.03),
+    Scenario(
+        "6 sites on one host, its effect 3 %",
+        hosts=1,
+        spread=0.01,
+        host_spread=0.03,
+        shared_hosts=True,
+    ),
+    Scenario("20 sites, unequal hosts", sites=20, variants=2, unequal=4),
+    Scenario("12 releases together", releases=12, variants=3),
+)
+#: Planted change -> its effect, and the cause that must be named.
+ATTRIBUTIONS = {
+    "nothing": (NO_EFFECT, ""),
+    "all +5 %": (Effect(0.05), "release"),
+    "one site +10 %": (Effect(0.1, first_site=True), "site"),
+    "cache=0 +10 %": (Effect(0.1, without_cache=True), "cache"),
+}
+#: Of a job: of paired mode, of a quiet and of a busy host.
+SPREADS = (0.01, 0.03, 0.08)
+
+
+def build_samples(scenario: Scenario, dice: np.random.Generator) -> list[Sample]:
+    """Draw the executions of a campaign: one round a job, both metrics with half their noise alike."""
+    samples: list[Sample] = []
+    for site in range(scenario.sites):
+        if site == 0 or not scenario.shared_hosts:
+            hosts = dice.normal(0, scenario.host_spread, (scenario.releases, scenario.hosts))
+        for variant in range(scenario.variants):
+            for job in range(scenario.jobs):
+                host = job % scenario.hosts
+                spread = scenario.spread * (scenario.unequal if host == 0 else 1.0)
+                noise = dice.normal(0, spread / math.sqrt(2), scenario.releases + 1)
+                waits = dice.normal(0, 0.5 * spread, scenario.releases + 1)
+                effects = [
+                    scenario.effect.size(site, variant) + hosts[release, host]
+                    for release in range(scenario.releases)
+                ]
+                for side, effect in enumerate((0.0, *effects)):
+                    cpu = 1e-3 * math.exp(effect + noise[side])
+                    wall = cpu * math.exp(waits[side])
+                    name = f"host{host}" if scenario.shared_hosts else f"s{site:02d}-host{host}"
+                    samples.append(_build_execution((site, variant, job, side), name, cpu, wall))
+    return samples
+
+
+def _build_execution(
+    place: tuple[int, int, int, int], host: str, cpu: float, wall: float
+) -> Sample:
+    site, variant, job, side = place
+    branches, cache = VARIANTS[variant]
+    return make_sample(
+        f"{site}-{variant}-{job}",
+        str(side),
+        {"root": f"6.{side:02d}", "branches": branches, "cache_mb": cache},
+        site=f"s{site:02d}",
+        host=host,
+        loop_cpu_s=5.0,
+        metrics=dict(zip(HEADLINE_METRICS, (cpu, wall), strict=True)),
+    )
+
+
+def compare_scenario(scenario: Scenario, dice: np.random.Generator) -> list[Comparison]:
+    """Draw a campaign and compare all of its releases with the first together."""
+    releases = [f"6.{side:02d}" for side in range(scenario.releases + 1)]
+    queries = compare_with_first("root", releases, delta=DEFAULT_DELTA, selection=Selection())
+    return compare_together(build_samples(scenario, dice), queries, now_us=0)
+
+
+def false_verdict_trial(scenario: Scenario, trial: int) -> Counter[str]:
+    """Count wrong claims in one campaign, by claim and scope."""
+    seed = (SEED, trial, FALSE_SCENARIOS.index(scenario))
+    comparisons = compare_scenario(scenario, np.random.default_rng(seed))
+    truths = _host_truths(scenario, np.random.default_rng(seed))
+    tally = Counter[str]()
+    for claim in ("slower or faster", "same", "different"):
+        for scope in ("series", "sites"):
+            tally[f"{claim}, {scope}"] += any(
+                _is_wrong(row, claim, scenario, truths)
+                for comparison in comparisons
+                for row in (comparison.of_series if scope == "series" else comparison.over_sites)
+            )
+    return tally
+
+
+def _host_truths(scenario: Scenario, dice: np.random.Generator) -> list[float]:
+    """Draw the true mean effects of the first site's hosts by release, as campaigns do first."""
+    hosts = dice.normal(0, scenario.host_spread, (scenario.releases, scenario.hosts))
+    return [fmean(effects) for effects in hosts.tolist()]
+
+
+def _find_truth(row: VerdictRow, scenario: Scenario, hosts: Sequence[float]) -> float:
+    release = int(row.b.partition(".")[2]) - 1
+    effect = scenario.effect.size(int(row.site[1:] or 0), 0)
+    speaks_of_hosts = row.scope == HOST_SCOPE or (scenario.shared_hosts and not _is_general(row))
+    return effect + hosts[release] if speaks_of_hosts else effect
+
+
+def _is_wrong(row: VerdictRow, claim: str, scenario: Scenario, hosts: Sequence[float]) -> bool:
+    true = _find_truth(row, scenario, hosts)
+    if claim == "slower or faster":
+        beyond = true > DEFAULT_DELTA if row.verdict == Verdict.SLOWER else true < -DEFAULT_DELTA
+        return row.verdict in CERTAIN_VERDICTS and not beyond
+    if claim == "same":
+        return row.verdict == Verdict.SAME and abs(true) >= DEFAULT_DELTA
+    return row.verdict == Verdict.DIFFERENT and true * (row.effect or 0.0) <= 0
+
+
+def _is_general(row: VerdictRow) -> bool:
+    """Return whether a verdict over sites speaks of sites in general."""
+    return VerdictEvidence.from_json(row.evidence).tau is not None
+
+
+def attribution_trial(effect: Effect, expected: str, spread: float, trial: int) -> Counter[str]:
+    """Judge the attribution of one campaign at six sites (by CPU)."""
+    dice = np.random.default_rng((SEED, trial, round(1e4 * spread)))
+    (comparison,) = compare_scenario(Scenario("attribution", effect, spread=spread), dice)
+    rows = [row for row in comparison.verdicts if row.metric == HEADLINE_METRICS[0]]
+    sites = {
+        row.site
+        for row in comparison.of_series
+        if VerdictEvidence.from_json(row.evidence).site_shift
+    }
+    slower = [row.label for row in rows if _points_at_change(row)]
+    tally = Counter(right=int(_name_cause(sites, slower) == expected))
+    for row in rows:
+        if _true_effect(effect, row) > 0:
+            scope = "sites" if row.scope == SITES_SCOPE else "series"
+            tally[f"rows {scope}"] += 1
+            tally[f"slower {scope}"] += row.verdict == Verdict.SLOWER
+    return tally
+
+
+def _name_cause(sites: Collection[str], slower: Collection[str]) -> str:
+    """Name the cause that sites apart and variants slower over sites point at; '?' if unclear."""
+    if sites:
+        return "site" if set(sites) == {"s00"} and not slower else "?"
+    if not slower:
+        return ""
+    if all("cache_mb=0" in label.split() for label in slower):
+        return "cache"
+    return "release" if len(slower) >= len(VARIANTS) - 1 else "?"
+
+
+def _points_at_change(row: VerdictRow) -> bool:
+    evidence = VerdictEvidence.from_json(row.evidence)
+    return row.scope == SITES_SCOPE and evidence.points_at_change
+
+
+def _true_effect(effect: Effect, row: VerdictRow) -> float:
+    """Return the true effect of a row; over sites that of a site like the others."""
+    variant = 0 if "cache_mb=0" in row.label.split() else 1
+    return effect.size(int(row.site[1:]) if row.site else 1, variant)
+
+
+def planning_trial(scenario: Scenario, trial: int) -> Counter[str]:
+    """Judge a campaign; where it is undecided, run the planned one and judge it alone."""
+    dice = np.random.default_rng((SEED, trial, round(1e4 * scenario.spread)))
+    row = compare_scenario(scenario, dice)[0].of_series[0]
+    tally = Counter[str]()
+    wrong = _is_wrong(row, "slower or faster", scenario, [0.0])
+    if row.verdict in OPEN_VERDICTS and row.jobs_needed and row.jobs_needed <= 500:
+        planned = replace(scenario, jobs=row.jobs_needed)
+        row = compare_scenario(planned, dice)[0].of_series[0]
+        tally["planned"] += 1
+        tally["decided"] += row.verdict not in OPEN_VERDICTS
+        wrong |= _is_wrong(row, "slower or faster", scenario, [0.0])
+    tally["wrong"] += wrong
+    return tally
+
+
+#: Plans for a lone row on one host.
+PLANNING_SCENARIOS = (
+    Scenario("no effect", sites=1, variants=1, hosts=1),
+    Scenario("true +4 %", Effect(0.0408), sites=1, variants=1, hosts=1),
+    Scenario("true +2 % (at delta)", Effect(0.0202), sites=1, variants=1, hosts=1),
+)
+
+
+def measure(_: argparse.Namespace) -> list[RatioFigure]:
+    """Simulate all scenarios."""
+    with ProcessPoolExecutor() as pool:
+        figures = [*_false_figures(pool), *_attribution_figures(pool), *_planning_figures(pool)]
+    write_results("simulation", [asdict(figure) for figure in figures])
+    return figures
+
+
+def _false_figures(pool: Executor) -> Iterator[RatioFigure]:
+    for scenario in FALSE_SCENARIOS:
+        total = count_trials(pool, partial(false_verdict_trial, scenario), TRIAL_COUNT)
+        for outcome, count in total.items():
+            if scenario.sites > 1 or "sites" not in outcome:
+                title = f"false verdicts: {scenario.title}, {outcome}"
+                yield share_figure(title, count, TRIAL_COUNT, CLAIMED_RATE)
+
+
+def _attribution_figures(pool: Executor) -> Iterator[RatioFigure]:
+    for (title, (effect, cause)), spread in product(ATTRIBUTIONS.items(), SPREADS):
+        total = count_trials(pool, partial(attribution_trial, effect, cause, spread), TRIAL_COUNT)
+        scenario = f"{title}, sd {100 * spread:g} %"
+        yield share_figure(f"attribution: {scenario}, right", total["right"], TRIAL_COUNT)
+        for scope in ("series", "sites"):
+            if rows := total[f"rows {scope}"]:
+                slower = total[f"slower {scope}"]
+                yield share_figure(f"power: {scenario}, slower, {scope}", slower, rows)
+
+
+def _planning_figures(pool: Executor) -> Iterator[RatioFigure]:
+    for scenario in PLANNING_SCENARIOS:
+        total = count_trials(pool, partial(planning_trial, scenario), TRIAL_COUNT)
+        title = f"plan: {scenario.title}"
+        yield share_figure(
+            f"{title}, slower or faster, both looks", total["wrong"], TRIAL_COUNT, CLAIMED_RATE
+        )
+        if total["planned"]:
+            yield share_figure(
+                f"{title}, planned campaigns that decide", total["decided"], total["planned"]
+            )

@@ -1,1 +1,0 @@
-"""Benchmarks of the results service, its database and the submission to HTCondor."""

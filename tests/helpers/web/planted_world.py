@@ -1,0 +1,174 @@
+"""A synthetic world with known answers: 40 sites, 24 variants, 4 releases, 48 days.
+
+ROOT 6.40.00 needs 5 % more time in four variants, everywhere, since a known day. One site has a
+host with low CPU efficiency, and reads of another fail. The change over time is written as planted:
+the accuracy of its search is the subject of ``python -m benchmarks changes``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import date, timedelta
+from random import Random
+from typing import Any, ClassVar
+
+from benchmarks.harness import filled_databases, synthetic_jobs, synthetic_measurements
+from benchmarks.harness.program_runs import TREEHAMMER
+from benchmarks.harness.synthetic_measurements import RELEASES, SITE_NAMES, SyntheticCampaigns
+from treehammer.analysis.status.status_rules import load_shipped_rules
+from treehammer.analysis.status.status_update import update_states
+from treehammer.collectors.record.day_numbers import day_to_number
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.sql.core.schema import ROLLUP_METRICS
+from treehammer.sql.core.watch_rows import ChangePointRow
+from treehammer.sql.watch import change_points
+from treehammer.sql.write.store import Store
+
+#: Days with measurements, up to yesterday, and those with the regression.
+PLANTED_DAYS, SLOW_DAYS = 48, 24
+#: Sites × variants of a day × executions.
+MEASUREMENTS_PER_DAY = 480
+#: Each job runs all releases.
+JOBS_PER_DAY = MEASUREMENTS_PER_DAY // len(RELEASES)
+#: Compared releases; the second one is slower in some variants.
+BASE, SLOWER = RELEASES[-2:]
+#: Compared pairs, the most telling one last, so that it is the newest.
+COMPARED = (
+    (RELEASES[0], SLOWER),
+    (RELEASES[1], SLOWER),
+    (RELEASES[0], RELEASES[1]),
+    (RELEASES[0], BASE),
+    (RELEASES[1], BASE),
+    (BASE, SLOWER),
+)
+SLOWER_VARIANTS = (0, 7, 14, 21)
+EFFECT = 0.05
+#: Enough for a verdict.
+LOOP_CPU_S = 60.0
+#: Site with a bad host, that host, and its relative CPU efficiency.
+INEFFICIENT_SITE, BAD_HOST, BAD_HOST_EFFICIENCY = SITE_NAMES[-1], 3, 0.8
+FAILING_SITE, FAILING_DAYS = SITE_NAMES[6], 3
+
+
+class PlantedCampaigns(SyntheticCampaigns):
+    """Campaigns whose jobs run all releases, with planted effects."""
+
+    hosts_per_site: ClassVar[int] = 4
+    spread: ClassVar[float] = 0.005
+
+    @property
+    def _measured_metrics(self) -> Sequence[tuple[str, str, float]]:
+        return [(name, METRICS_BY_NAME[name].type, 1.0) for name in ROLLUP_METRICS]
+
+    def _number_values(self, values: Random, scale: float) -> dict[str, Any]:
+        found = super()._number_values(values, scale)
+        walls = [LOOP_CPU_S] * len(found["pass_loop_wall_s"])
+        times = {"loop_cpu_s": LOOP_CPU_S, "loop_wall_s": LOOP_CPU_S, "pass_loop_wall_s": walls}
+        return {**found, **times, "payload_wall_s": 10 * LOOP_CPU_S}
+
+    def __iter__(self) -> Iterator[Measurement]:
+        """Yield the measurements of the last days."""
+        for day in range(self.days - PLANTED_DAYS, self.days):
+            yield from self.iterate_day(day)
+
+    def releases_of_job(self, variant: int) -> Sequence[int]:
+        """Return all releases."""
+        return range(len(RELEASES))
+
+    def find_failure(self, day: int, site: int) -> str:
+        """Return the failure of the failing site on the last days."""
+        fails = SITE_NAMES[site] == FAILING_SITE and day >= self.days - FAILING_DAYS
+        return "open" if fails else ""
+
+    def scale_times(self, day: int, site: int, variant: int, release: int) -> float:
+        """Return the planted size of numbers."""
+        slow = RELEASES[release] == SLOWER and variant in SLOWER_VARIANTS
+        planted = slow and day >= self.days - SLOW_DAYS
+        return (1.0 + 0.05 * variant) * (1.0 + EFFECT * planted)
+
+    def scale_efficiency(self, site: int, host: int) -> float:
+        """Return the planted efficiency of a host."""
+        is_bad = SITE_NAMES[site] == INEFFICIENT_SITE and host == BAD_HOST
+        return BAD_HOST_EFFICIENCY if is_bad else 1.0
+
+
+def find_slow_day() -> date:
+    """Return the first day of the regression."""
+    first = synthetic_measurements.FIRST_DAY
+    return first + timedelta(days=synthetic_measurements.DAYS - SLOW_DAYS)
+
+
+def fill_database(url: str) -> None:
+    """Fill a new database, compare the releases and evaluate the states of sites."""
+    days = synthetic_measurements.DAYS
+    seed = PlantedCampaigns(days, days * MEASUREMENTS_PER_DAY)
+    with Store.open(url) as store:
+        store.add(seed)
+        for day in range(days - PLANTED_DAYS, days):
+            campaign = replace(
+                filled_databases.make_campaign_row(day),
+                planned_jobs=JOBS_PER_DAY,
+                planned_measurements=MEASUREMENTS_PER_DAY,
+            )
+            store.add_campaign(campaign, [])
+        synthetic_jobs.add_jobs(store, seed)
+        end = synthetic_measurements.FIRST_DAY + timedelta(days=days)
+        end_us = (end - date(1970, 1, 1)).days * 86_400_000_000
+        update_states(store, end_us, load_shipped_rules())
+    # Daily ratios of all releases; the planted change replaces the changes found in them.
+    _run(url, "changes", "--update")
+    with Store.open(url) as store:
+        change_points.replace_change_points(store, [build_change(end_us)], 0)
+    for pair in COMPARED:
+        _run(url, "compare", *pair, "--where", f"day>={find_slow_day():%Y%m%d}")
+
+
+def _run(url: str, *words: str) -> None:
+    command = [str(TREEHAMMER), "--database", url, *words]
+    # Comparisons leave with 1: something is slower.
+    subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def build_change(found_us: int) -> ChangePointRow:
+    """Build the planted change of the slower release."""
+    effect = math.log1p(EFFECT)
+    places = [
+        {
+            "site": site,
+            "storage_site": site,
+            "door": synthetic_measurements.subject_columns(0, variant, 0)["door"],
+            "release": SLOWER,
+            "variant": synthetic_measurements.variant_label(variant),
+            "effect": effect,
+            "error": 0.002,
+        }
+        for site in SITE_NAMES
+        for variant in SLOWER_VARIANTS
+    ]
+    return ChangePointRow(
+        id="planted",
+        found_us=found_us,
+        updated_us=found_us,
+        day=day_to_number(find_slow_day()),
+        state="confirmed",
+        kind="ratio",
+        metric="cpu_per_event_s",
+        test_name="ttree-read",
+        control=BASE,
+        attribution="release",
+        subject=SLOWER,
+        effect=effect,
+        low=effect - 0.002,
+        high=effect + 0.002,
+        p_value=1e-9,
+        days_before=PLANTED_DAYS - SLOW_DAYS,
+        days_after=SLOW_DAYS,
+        seconded=True,
+        cause="",
+        evidence=json.dumps(places),
+    )

@@ -1,0 +1,183 @@
+"""Simulated and drawn campaigns of the benchmarks, and figures of launches."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmark_modules import import_benchmarks
+
+from treehammer.analysis.statistics.verdict import Verdict
+
+
+@pytest.fixture(scope="module")
+def scenarios() -> Iterator[Callable[[str], ModuleType]]:
+    """Import function for scenarios."""
+    with import_benchmarks() as import_benchmark:
+        yield lambda name: import_benchmark(f"scenarios.{name}")
+
+
+def _make_launch(scenarios: Callable[[str], ModuleType], job: int, **values: Any) -> Any:
+    defaults = {
+        "label": "busy", "campaign": f"c{job // 6}", "job": f"j{job}", "host": "h",
+        "started": "2026-01-01T00:00:00+00:00", "load1": 2.0, "blocks": 0.0, "kind": "timed",
+        "round": 1, "order": "AB", "loop_s": 2.5, "planted": 0.0, "cpu_a": 1e-5,
+        "cpu_b": 1e-5, "cpu_d": 0.004, "wall_a": 1e-5, "wall_b": 1e-5, "wall_d": -0.02,
+    }  # fmt: skip
+    return scenarios("paired_launches").PairedLaunch(**{**defaults, **values})
+
+
+def test_tables_grow(scenarios: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    paired = scenarios("paired_launches")
+    table = tmp_path / "data" / "launches.csv"
+    assert paired.read_rows(table, paired.PairedLaunch) == []
+    launches = [_make_launch(scenarios, job) for job in range(3)]
+    for launch in launches:
+        paired.append_rows(table, [launch])
+    assert paired.read_rows(table, paired.PairedLaunch) == launches
+
+
+def test_scatter_and_planted_work_of_launches(scenarios: Callable[[str], ModuleType]) -> None:
+    launches = [
+        _make_launch(scenarios, job, cpu_d=0.004 * (-1) ** job, order=("AB", "BA")[job // 2 % 2])
+        for job in range(12)
+    ]
+    # A control is an A/A launch; the planted launches beside it are not.
+    launches.append(_make_launch(scenarios, 0, kind="control", blocks=0.026, cpu_d=-0.004))
+    launches += [
+        _make_launch(scenarios, job, blocks=0.026, planted=0.02, cpu_d=0.021 + 0.001 * (job % 2))
+        for job in range(6)
+    ]
+    figures = {
+        figure.title: figure
+        for figure in scenarios("paired_launches").build_figures("busy", launches)
+    }
+    scatter = figures["busy, cpu: rms of ln(B/A)"]
+    assert (scatter.value, scatter.pairs) == (pytest.approx(0.004), 13)
+    assert not figures["busy, wall: rms of ln(B/A)"].within_bound
+    assert figures["busy, cpu: measured − planted"].value == pytest.approx(0.0015)
+
+
+def test_order_of_sides_does_not_enter_their_bias(scenarios: Callable[[str], ModuleType]) -> None:
+    """Three of four launches begin with A, and the side that begins is slower by 0.002."""
+    launches = [
+        _make_launch(scenarios, 0, order=order, cpu_d=0.0005 + shift + noise, wall_d=noise)
+        for order, shift, count in (("AB", -0.001, 30), ("BA", 0.001, 10))
+        for noise in [1e-4, -1e-4] * (count // 2)
+    ]
+    figures = scenarios("paired_launches").build_figures("quiet", launches)
+    _, bias, order, *_ = figures
+    assert bias.value == pytest.approx(0.0005)
+    assert order.value == pytest.approx(-0.001)
+    assert bias.low < 0.0005 < bias.high
+    assert not bias.within_bound
+
+
+def _campaign_rows(jobs: int) -> Iterator[dict[str, Any]]:
+    """Executions of a campaign: each job launches b, which is 2 % slower, and a against a."""
+    for job, (round_, (twin, ratio)) in product(range(jobs), enumerate((("b", 0.02), ("a", 0.0)))):
+        for side, name in (("A", "a"), ("B", twin)):
+            yield {
+                "measurement_id": f"{job}-{round_}-{side}",
+                "campaign_id": "c1", "job_id": f"j{job}", "attempt": 1, "round": round_,
+                "kind": "control" if twin == "a" else "timed", "launch_order": "AB",
+                "test_name": "planted", "test_hash": "h", "site": "local", "host": "h",
+                "door": "file", "door_protocol": "file", "instrument_version": 1,
+                "dirty": False, "plausible": True, "load1_start": 3.0 + job,
+                "variant": json.dumps({"twin": name, "blocks": 0.026, "cache_mb": 30}),
+                "started_us": 10_000_000 * round_ + job,
+                "loop_cpu_s": 0.5, "passes_counted": 6,
+                "cpu_per_event_s": 1e-5, "wall_per_event_s": 1e-5,
+                **({} if side == "A" else {
+                    "segment_cpu_log_ratio": ratio, "segment_wall_log_ratio": ratio,
+                }),
+            }  # fmt: skip
+
+
+def test_launches_of_a_campaign_are_read(scenarios: Callable[[str], ModuleType]) -> None:
+    rows = list(_campaign_rows(2))
+    planted = {"a": 0.0, "b": 0.02}
+    extras = [
+        SimpleNamespace(measurement_id=row["measurement_id"], name=name, value=value)
+        for row in rows
+        for name, value in (
+            ("reading_cpu_s", 0.5),
+            ("planted_cpu_s", 0.5 * math.expm1(planted[json.loads(row["variant"])["twin"]])),
+        )
+    ]
+    store: Any = SimpleNamespace(measurements=lambda *_: rows, extras=lambda *_: extras)
+    launches = list(scenarios("paired_launches").read_launches(store, "c1", "busy"))
+    assert [launch.blocks for launch in launches] == [0.026, 0.026, 0.0, 0.0]
+    assert [launch.planted for launch in launches] == pytest.approx([0.02, 0.02, 0.0, 0.0])
+    assert [launch.cpu_d for launch in launches] == [0.02, 0.02, 0.0, 0.0]
+    assert [launch.is_equal for launch in launches] == [False, False, True, True]
+
+
+def test_drawn_launches_are_judged_in_each_scope(scenarios: Callable[[str], ModuleType]) -> None:
+    draws = scenarios("launch_draws")
+    launches = [
+        _make_launch(scenarios, job, cpu_d=0.001 * (job % 5 - 2), wall_d=0.0001 * (job % 7 - 3))
+        for job in range(30)
+    ]
+    for draw in draws.FALSE_VERDICT_DRAWS:
+        tally = draws.tally_campaign(launches, draw, 1)
+        assert tally["rows"] == 4
+        same = tally[f"{draws.CPU} {Verdict.SAME}"] + tally[f"{draws.WALL} {Verdict.SAME}"]
+        assert same == (4 if draw.delta == draws.DEFAULT_DELTA else 0)
+    # The scatter of 0.14 % hides 2 % in no campaign of twelve launches.
+    power = draws.tally_campaign(launches, draws.POWER_DRAWS[0], 1)
+    assert power[f"{draws.CPU} {Verdict.SLOWER}"] == 2
+
+
+def test_plan_ends_at_the_look_that_decides(scenarios: Callable[[str], ModuleType]) -> None:
+    draws = scenarios("launch_draws")
+    ratios = np.random.default_rng(1).normal(0, 0.003, (50, 2))
+    ends = {
+        slowdown: draws.run_plan(
+            draws.draw_launches(ratios, slowdown, np.random.default_rng(2)), (6, 12, 24), 0.02
+        )
+        for slowdown in (0.0, 0.05, math.expm1(0.02))
+    }
+    assert [*ends.values()] == [(Verdict.SAME, 6), (Verdict.SLOWER, 6), (Verdict.DIFFERENT, 6)]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "effect", "expected"),
+    [
+        (Verdict.SLOWER, 0.03, False),
+        (Verdict.SLOWER, 0.02, True),
+        (Verdict.SAME, 0.03, True),
+        (Verdict.DIFFERENT, 0.01, False),
+        (Verdict.DIFFERENT, 0.0, True),
+        (Verdict.UNDECIDED, 0.0, False),
+    ],
+)
+def test_false_claims(
+    scenarios: Callable[[str], ModuleType], verdict: Verdict, effect: float, expected: bool
+) -> None:
+    assert scenarios("launch_draws").is_false(verdict, effect, 0.02) is expected
+
+
+def test_simulation_attributes_and_plans(scenarios: Callable[[str], ModuleType]) -> None:
+    simulation = scenarios("verdict_simulation")
+    for effect, cause in simulation.ATTRIBUTIONS.values():
+        assert simulation.attribution_trial(effect, cause, 0.01, 1)["right"] == 1
+    for scenario in simulation.FALSE_SCENARIOS[:3]:
+        wrong = simulation.false_verdict_trial(scenario, 1)
+        assert wrong["slower or faster, series"] == 0
+    assert simulation.planning_trial(simulation.PLANNING_SCENARIOS[0], 1)["wrong"] == 0
+
+
+def test_changes_of_ten_percent_are_attributed(scenarios: Callable[[str], ModuleType]) -> None:
+    simulation, replay = scenarios("change_simulation"), scenarios("change_replay")
+    planted = ("in one release", 0.10, 1)
+    for make_jobs in (simulation.simulate_jobs, replay.replay_jobs):
+        tally = simulation._run_trial(make_jobs, planted)
+        assert (tally.found, tally.wrong, tally.missed) == (1, 0, 0)
