@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treehammer.analysis.comparison import counter_changes
+from treehammer.analysis.comparison import counter_changes, phase_changes
 from treehammer.analysis.comparison.commit_comparison import add_setups
 from treehammer.analysis.comparison.comparison import (
     Comparison,
@@ -10,6 +10,7 @@ from treehammer.analysis.comparison.comparison import (
     compare_samples,
 )
 from treehammer.analysis.comparison.counter_changes import CountedSample
+from treehammer.analysis.comparison.phase_changes import PHASE_COLUMNS, PhasedSample
 from treehammer.analysis.samples.headline_rows import load_headline_rows
 from treehammer.analysis.samples.sample import SAMPLE_COLUMNS
 from treehammer.collectors.record.exact_counters import COUNTER_NAMES
@@ -33,7 +34,8 @@ def compare_campaign_commits(
     if "" in commits or commits[0] == commits[1]:
         return None
     selection = Selection((earlier_id, later_id))
-    rows = load_headline_rows(store, selection, (*SAMPLE_COLUMNS, *COUNTER_NAMES))
+    columns = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *COUNTER_NAMES, *PHASE_COLUMNS)))
+    rows = load_headline_rows(store, selection, columns)
     counted = add_setups(store, map(CountedSample.from_row, rows))
     samples = [item.sample for item in counted]
     tests = [{s.test_hash for s in samples if s.commit == commit} for commit in commits]
@@ -46,5 +48,8 @@ def compare_campaign_commits(
         return None
     changes = counter_changes.compare_counters(counted, COMMIT_AXIS, *commits)
     verdicts = counter_changes.attach_counters(comparison.verdicts, changes)
+    phased = map(PhasedSample.from_row, rows, samples)
+    phases = phase_changes.compare_phases(phased, COMMIT_AXIS, *commits)
+    verdicts = phase_changes.attach_phases(verdicts, phases)
     store.replace_comparison(query.id, comparison.pairs, verdicts)
     return comparison

@@ -15,8 +15,14 @@ from treehammer.analysis.comparison import (
     commit_comparison,
     counter_changes,
     instruction_changes,
+    phase_changes,
 )
 from treehammer.analysis.comparison.counter_changes import CountedSample, CounterChange
+from treehammer.analysis.comparison.phase_changes import (
+    PHASE_COLUMNS,
+    PhaseChange,
+    PhasedSample,
+)
 from treehammer.analysis.comparison.wording import verdict_text
 from treehammer.analysis.comparison.wording.attribution import attribute_rows
 from treehammer.analysis.comparison.wording.conclusion import describe_conclusion
@@ -42,7 +48,6 @@ from treehammer.terminal import TABLE, on_interrupt, output_options, print_hint,
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison
     from treehammer.analysis.comparison.instruction_changes import CountPair
-    from treehammer.analysis.comparison.phase_changes import PhaseChange, PhasedSample
 
 #: Verdicts that are also said in a sentence, at most.
 MAX_SENTENCES = 6
@@ -195,7 +200,6 @@ def compare_selected(
     """Compare each further value with the first and store the verdicts."""
     # scipy takes a third of a second to load, so load it only here.
     from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
-    from treehammer.analysis.comparison.phase_changes import PHASE_COLUMNS, PhasedSample
     from treehammer.analysis.samples.headline_rows import (
         load_earlier_checksums,
         load_headline_rows,
@@ -227,14 +231,14 @@ def _store_result(
     phased: Sequence[PhasedSample],
     comparison: Comparison,
 ) -> ComparisonResult:
-    from treehammer.analysis.comparison.phase_changes import compare_phases
-
     query = comparison.query
     changes = counter_changes.compare_counters(counted, query.axis, query.a, query.b)
     verdicts = counter_changes.attach_counters(comparison.verdicts, changes)
+    phases = phase_changes.compare_phases(phased, query.axis, query.a, query.b)
+    verdicts = phase_changes.attach_phases(verdicts, phases)
     store.replace_comparison(query.id, comparison.pairs, verdicts)
     instructions = instruction_changes.load_counted_work(store, verdicts)
-    phases = compare_phases(phased, query.axis, query.a, query.b)
+    phases = phase_changes.stored_phases(verdicts)
     return ComparisonResult(replace(comparison, verdicts=verdicts), changes, phases, instructions)
 
 
@@ -296,11 +300,7 @@ def _list_notes(result: ComparisonResult, names: Mapping[str, str], form: str) -
     notes = [*attribute_rows(result.comparison.verdicts, names), *result.comparison.notes]
     if form == TABLE and result.counters:
         notes.append(counter_changes.summarize_counters(result.counters))
-    if result.phases:
-        from treehammer.analysis.comparison.phase_changes import describe_phases
-
-        notes += describe_phases(result.phases)
-    return notes
+    return notes + phase_changes.describe_phases(result.phases)
 
 
 def _flatten_results(results: Sequence[ComparisonResult]) -> list[dict[str, Any]]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
 from treehammer.analysis.samples.sample import Sample, comparison_key, find_varying_axes
-from treehammer.analysis.statistics.estimates import load_special
+from treehammer.analysis.statistics.verdict import SERIES_SCOPES, VerdictEvidence
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.exact_counters import find_access_mode
 from treehammer.hctests.matrix.definition import Scalar
+from treehammer.sql.core.rows import VerdictRow
 
 OPEN, READ, DECOMPRESS, DESERIALIZE = "open", "read", "decompress", "deserialize"
 #: Phases in the order of a table.
@@ -90,7 +91,7 @@ class PhaseChange:
 
     Attributes:
         scope: ``phase``.
-        site: of the series.
+        site: of the series; '' where sites are compared.
         label: of its variant.
         phase: one of :data:`PHASES`.
         a_s: mean CPU seconds in one pass of side A.
@@ -99,6 +100,7 @@ class PhaseChange:
         low: lower bound of its interval, with the other phases' at :data:`CONFIDENCE`.
         high: upper bound.
         pairs: number of pairs of executions.
+        comparison_key: of the series.
     """
 
     scope: str
@@ -111,6 +113,7 @@ class PhaseChange:
     low: float
     high: float
     pairs: int
+    comparison_key: str = ""
 
     @property
     def is_certain(self) -> bool:
@@ -141,7 +144,7 @@ def compare_phases(
     for rounds in series.values():
         pairs = [(pair[False], pair[True]) for pair in rounds.values() if len(pair) == 2]
         if len(pairs) >= MIN_PAIRS:
-            changes += _compare_pairs(pairs, axes)
+            changes += _compare_pairs(pairs, axis, axes)
     return sorted(changes, key=lambda change: (change.label, change.site))
 
 
@@ -150,8 +153,11 @@ def _is_usable(sample: Sample) -> bool:
 
 
 def _compare_pairs(
-    pairs: Sequence[tuple[PhasedSample, PhasedSample]], axes: tuple[str, ...]
+    pairs: Sequence[tuple[PhasedSample, PhasedSample]], axis: str, axes: tuple[str, ...]
 ) -> list[PhaseChange]:
+    # Loads NumPy, for which the start of a command need not wait.
+    from treehammer.analysis.statistics.estimates import load_special
+
     first = pairs[0][0].sample
     phases = [
         name for name in PHASES if all(name in side.phases for pair in pairs for side in pair)
@@ -165,7 +171,7 @@ def _compare_pairs(
         changes.append(
             PhaseChange(
                 scope="phase",
-                site=first.site,
+                site="" if axis == "site" else first.site,
                 label=first.variant.label(axes) if axes else first.test_name,
                 phase=name,
                 a_s=fmean(a.phases[name] for a, _ in pairs),
@@ -174,9 +180,57 @@ def _compare_pairs(
                 low=mean - spread,
                 high=mean + spread,
                 pairs=len(pairs),
+                comparison_key=comparison_key(first, axis),
             )
         )
     return changes
+
+
+def attach_phases(
+    rows: Iterable[VerdictRow], changes: Iterable[PhaseChange]
+) -> tuple[VerdictRow, ...]:
+    """Add the changes of each series' phases to the evidence of its first row."""
+    by_series: dict[str, dict[str, tuple[float, ...]]] = defaultdict(dict)
+    for change in changes:
+        by_series[change.comparison_key][change.phase] = (
+            change.a_s,
+            change.b_s,
+            change.change,
+            change.low,
+            change.high,
+            change.pairs,
+        )
+    attached = []
+    for row in rows:
+        phases = by_series.pop(row.comparison_key, {}) if row.scope in SERIES_SCOPES else {}
+        if phases:
+            evidence = replace(VerdictEvidence.from_json(row.evidence), phases=phases)
+            attached.append(replace(row, evidence=evidence.to_json()))
+        else:
+            attached.append(row)
+    return tuple(attached)
+
+
+def stored_phases(rows: Iterable[VerdictRow]) -> list[PhaseChange]:
+    """Collect the changes that :func:`attach_phases` added to rows."""
+    return [
+        PhaseChange(
+            scope="phase",
+            site="" if row.axis == "site" else row.site,
+            label=row.label,
+            phase=phase,
+            a_s=a_s,
+            b_s=b_s,
+            change=change,
+            low=low,
+            high=high,
+            pairs=int(pairs),
+            comparison_key=row.comparison_key,
+        )
+        for row in rows
+        for phase, values in VerdictEvidence.from_json(row.evidence).phases.items()
+        for a_s, b_s, change, low, high, pairs in (values,)
+    ]
 
 
 def describe_phases(changes: Sequence[PhaseChange]) -> list[str]:
@@ -190,8 +244,9 @@ def describe_phases(changes: Sequence[PhaseChange]) -> list[str]:
         if certain:
             uncertain = [change.phase for change in phases if not change.is_certain]
             unchanged = f"; no certain change of {', '.join(uncertain)}" if uncertain else ""
+            series_name = f"{label} at {site}" if site else label
             sentences.append(
-                f"{label} at {site}, by phase, in % of the loop's CPU: {', '.join(certain)}{unchanged}."
+                f"{series_name}, by phase, in % of the loop's CPU: {', '.join(certain)}{unchanged}."
             )
     return sentences
 

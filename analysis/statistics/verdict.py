@@ -117,6 +117,8 @@ class VerdictEvidence:
         of_a, of_b: columns and the values that single out the executions of either side.
         counters: exact counter -> its verdict, values on both sides and number of jobs; kept with
             the first row of each series.
+        phases: phase of the read -> CPU seconds of both sides, change with its interval and number of
+            pairs; kept with the first row of each series.
         looks: number of looks at a campaign that ends when it is decided, which share the error rate.
         controls: fields of each :class:`~treehammer.analysis.statistics.control.ControlCheck` of the
             comparison; kept with its first row.
@@ -164,6 +166,7 @@ class VerdictEvidence:
     of_a: Mapping[str, str | int] = field(default_factory=dict)
     of_b: Mapping[str, str | int] = field(default_factory=dict)
     counters: Mapping[str, Sequence[str | float]] = field(default_factory=dict)
+    phases: Mapping[str, Sequence[float]] = field(default_factory=dict)
     controls: tuple[Mapping[str, Any], ...] = ()
     looks: int = 1
 

@@ -6,7 +6,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from treehammer.analysis.comparison.comparison import (
@@ -15,6 +15,12 @@ from treehammer.analysis.comparison.comparison import (
     compare_with_first,
 )
 from treehammer.analysis.comparison.limit_outcomes import LimitReport
+from treehammer.analysis.comparison.phase_changes import (
+    PHASE_COLUMNS,
+    PhasedSample,
+    compare_phases,
+    describe_phases,
+)
 from treehammer.analysis.comparison.wording.conclusion import describe_conclusion
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.descriptive.group_summary import Row
@@ -93,6 +99,7 @@ REPORT_COLUMNS: tuple[str, ...] = tuple(
     dict.fromkeys(
         (
             *SAMPLE_COLUMNS,
+            *PHASE_COLUMNS,
             *(column.metric for column in MEAN_COLUMNS),
             *NODE_COLUMNS,
             *BUILD_COLUMNS,
@@ -183,6 +190,7 @@ def build_report(
     """
     rows = list(rows)
     samples = [Sample.from_row(row) for row in rows]
+    phased = list(map(PhasedSample.from_row, rows, samples))
     rows = select_counted(rows)
     cells = summarize_executions(rows)
     selection = Selection((campaign.id,))
@@ -200,7 +208,7 @@ def build_report(
             sorted({f"{s.dataset} ({s.dataset_hash[:12]})" for s in samples if s.dataset})
         ),
         test_hashes=_distinct_texts(rows, "test_hash"),
-        comparisons=tuple(_compare_axes(samples, selection, made_us)),
+        comparisons=tuple(_compare_axes(samples, phased, selection, made_us)),
         cells=tuple(cells),
         explanations=tuple(_explain_sites(rows, sites)),
         efficiency_figure=draw_efficiency_figure(cells),
@@ -216,7 +224,10 @@ def build_report(
 
 
 def _compare_axes(
-    samples: Sequence[Sample], selection: Selection, made_us: int
+    samples: Sequence[Sample],
+    phased: Sequence[PhasedSample],
+    selection: Selection,
+    made_us: int,
 ) -> Iterator[Comparison]:
     """Compare every value of a bundled axis (else of ``root``) with the first, in natural order."""
     timed = [sample for sample in samples if sample.kind == TIMED]
@@ -226,7 +237,10 @@ def _compare_axes(
         questions = compare_with_first(axis, values, delta=DEFAULT_DELTA, selection=selection)
         if questions:
             with suppress(NothingToDoError):
-                yield from compare_together(samples, questions, now_us=made_us)
+                for comparison in compare_together(samples, questions, now_us=made_us):
+                    query = comparison.query
+                    phases = describe_phases(compare_phases(phased, query.axis, query.a, query.b))
+                    yield replace(comparison, notes=(*phases, *comparison.notes))
 
 
 def _explain_sites(rows: Sequence[Row], sites: Iterable[str]) -> Iterator[EfficiencyExplanation]:

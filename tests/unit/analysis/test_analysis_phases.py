@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from simulated_campaign import SimulatedCampaign
 
+from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.phase_changes import (
     PHASES,
     PhaseChange,
     PhasedSample,
+    attach_phases,
     compare_phases,
     describe_phases,
+    stored_phases,
 )
 from treehammer.analysis.samples.sample import Sample
 
@@ -83,3 +87,20 @@ def test_wall_times_do_not_count_waits_for_a_cpu() -> None:
 
 def test_too_few_pairs_have_no_intervals() -> None:
     assert compare_phases(measure_rows({})[:4], "root", A, B) == []
+
+
+def test_stored_phases_equal_compared_ones() -> None:
+    measured = measure_rows({"read": 0.05})
+    samples = [phased.sample for phased in measured]
+    comparison = compare_samples(samples, ComparisonQuery("root", A, B), now_us=1)
+    changes = compare_phases(measured, "root", A, B)
+    rows = attach_phases(comparison.verdicts, changes)
+    stored = [replace(change, label=changes[0].label) for change in stored_phases(rows)]
+    assert sorted(stored, key=str) == sorted(changes, key=str)
+    assert stored_phases(comparison.verdicts) == []
+
+
+def test_compared_sites_are_named_by_label_alone() -> None:
+    change = PhaseChange("phase", "", "half", "read", 1.0, 1.1, 0.1, 0.05, 0.15, 3)
+    (sentence,) = describe_phases([change])
+    assert sentence.startswith("half, by phase, in % of the loop's CPU: read +10.00 [")

@@ -540,6 +540,24 @@ def test_json_has_texts_of_page(measured: ServiceThread, stored_comparisons: Ser
     assert {row["jobs_a"] for row in missing} == {14}
 
 
+def test_changed_phases_are_named(tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        for number, one in enumerate(jobs()):
+            unzip_s = (2.5 if one.values["axis_root"] == "6.40.00" else 2.0) + 0.01 * (number % 3)
+            store.add([Measurement({**one.values, "perfstats_unzip_s": unzip_s})])
+    sentence = "by phase, in % of the loop's CPU: decompress +10."
+    result = CliRunner().invoke(
+        cli, ["--database", f"sqlite:///{tmp_path / 'results.db'}", "compare", "6.38.00", "6.40.00"]
+    )
+    assert sentence in " ".join(result.output.split())
+    with run_service(tmp_path, reading_open=True) as service:
+        for address in (
+            "/compare?a=6.38.00&b=6.40.00",
+            "/compare?a=6.38.00&b=6.40.00&recompute=1",
+        ):
+            assert sentence in html.unescape(service.load_page(address))
+
+
 def test_one_sided_series_have_their_own_table(measured: ServiceThread) -> None:
     query = "/compare?a=6.38.00&b=6.40.00&where_b=site=SITE_A"
     page = html.unescape(measured.load_page(query))

@@ -105,6 +105,17 @@ def test_report_columns_are_in_catalogue() -> None:
     assert set(REPORT_COLUMNS) <= set(METRICS_BY_NAME)
 
 
+def test_report_names_changed_phase() -> None:
+    rows = list(SimulatedCampaign(jobs=6).rows())
+    for number, row in enumerate(rows):
+        added_s = 0.5 if row["axis_root"] == "6.40.00" else 0.0
+        unzip_s = 4.0 + added_s + 0.01 * (number % 3)
+        row |= {"perfstats_unzip_s": unzip_s, "loop_cpu_s": 8.0 + added_s, "perfstats_read_s": 1.0}
+    (comparison,) = report_of(rows).comparisons
+    assert re.search(r"by phase, in % of the loop's CPU: decompress \+6\.", comparison.notes[0])
+    assert "decompress +6." in Page(page_of(rows)).text
+
+
 def test_report_has_no_external_resources() -> None:
     text = page_of(SimulatedCampaign(sites=("T2_A", "T2_B")).rows())
     for match in URL.finditer(text):

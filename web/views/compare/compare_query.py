@@ -20,6 +20,12 @@ from treehammer.analysis.comparison.counter_changes import (
     attach_counters,
     compare_counters,
 )
+from treehammer.analysis.comparison.phase_changes import (
+    PHASE_COLUMNS,
+    PhasedSample,
+    attach_phases,
+    compare_phases,
+)
 from treehammer.analysis.samples.headline_rows import load_earlier_checksums, load_headline_rows
 from treehammer.analysis.samples.sample import (
     SAMPLE_COLUMNS,
@@ -247,22 +253,33 @@ def compare_now(
     selections = list(dict.fromkeys(sides))
     _require_few_measurements(store, selections, max_read)
     loaded: list[list[CountedSample]] = []
+    phased: dict[str, PhasedSample] = {}
     for side in selections:
         report = functools.partial(_report_further, on_progress, sum(map(len, loaded)))
-        loaded.append(_load_samples(store, side, report))
+        counted, phased_side = _load_samples(store, side, report)
+        loaded.append(counted)
+        phased |= phased_side
     if query.axis == COMMIT_AXIS:
         loaded = [add_setups(store, side) for side in loaded]
     label_sides = _label_by_selection if query.axis == SELECTION_AXIS else _select_by_value
     comparison_query, counted = label_sides(query, loaded)
     samples = [sample.sample for sample in counted]
     comparison = compare_samples(samples, comparison_query, now_us=time.time_ns() // 1000)
-    changes = compare_counters(
-        counted, comparison_query.axis, comparison_query.a, comparison_query.b
+    sides_compared = comparison_query.axis, comparison_query.a, comparison_query.b
+    counters = compare_counters(counted, *sides_compared)
+    phases = compare_phases(
+        (
+            replace(phased[sample.measurement_id], sample=sample)
+            for sample in samples
+            if sample.measurement_id in phased
+        ),
+        *sides_compared,
     )
     verdicts = {row.verdict for row in comparison.of_series}
     if verdicts <= {Verdict.ONLY_IN_A, Verdict.ONLY_IN_B}:
         _require_other_axis(comparison_query, samples)
-    return replace(comparison, verdicts=attach_counters(comparison.verdicts, changes))
+    rows = attach_counters(comparison.verdicts, counters)
+    return replace(comparison, verdicts=attach_phases(rows, phases))
 
 
 def _label_by_selection(
@@ -361,20 +378,24 @@ def _require_few_measurements(
 
 def _load_samples(
     store: Store, selection: Selection, on_progress: Callable[[int], None]
-) -> list[CountedSample]:
+) -> tuple[list[CountedSample], dict[str, PhasedSample]]:
+    """Load samples with their counters, and those whose phases are known by measurement."""
     try:
-        columns = (*SAMPLE_COLUMNS, *COUNTER_NAMES)
+        columns = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *COUNTER_NAMES, *PHASE_COLUMNS)))
         rows = load_headline_rows(store, selection, columns, on_progress)
         rows += load_earlier_checksums(store, rows, columns)
-        samples = [CountedSample.from_row(row) for row in rows]
+        counted = [CountedSample.from_row(row) for row in rows]
     except (ValueError, AttributeError) as error:
         # Measurements uploaded by other programs may hold any text.
         raise ConfigError(
             f"the variant of a measurement is not a JSON object ({error})",
             hint="Exclude such measurements with a condition.",
         ) from error
-    if not samples and selection == ALL_MEASUREMENTS:
+    if not counted and selection == ALL_MEASUREMENTS:
         raise NothingToDoError("there are no measurements yet")
-    if not samples:
+    if not counted:
         raise NothingToDoError(f"no measurements match {selection}")
-    return samples
+    phased = (
+        PhasedSample.from_row(row, item.sample) for row, item in zip(rows, counted, strict=True)
+    )
+    return counted, {one.sample.measurement_id: one for one in phased if one.phases}

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 
 from treehammer.analysis.changes import change_text
-from treehammer.analysis.comparison import counter_changes, instruction_changes
+from treehammer.analysis.comparison import counter_changes, instruction_changes, phase_changes
 from treehammer.analysis.comparison.counter_changes import CounterChange
 from treehammer.analysis.comparison.verdict_headline import select_headline
 from treehammer.analysis.comparison.wording import comparison_notes, verdict_text
@@ -176,6 +176,7 @@ def _page_values(comparison: DisplayedComparison) -> dict[str, Any]:
         "not_time": instruction_changes.NOT_TIME,
         "first": first,
         "notes": [
+            *phase_changes.describe_phases(phase_changes.stored_phases(comparison.rows)),
             *verdict_text.explain_not_pooled(comparison.split.pooled),
             *comparison_notes.comparison_notes(comparison.rows),
         ],
