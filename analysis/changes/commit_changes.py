@@ -1,6 +1,8 @@
-"""Comparison of a test's consecutive commits that separate campaigns measured."""
+"""Comparison of a test's consecutive commits: of separate campaigns, or in turns in one."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from treehammer.analysis.comparison import counter_changes, phase_changes
 from treehammer.analysis.comparison.commit_comparison import add_setups
@@ -33,7 +35,24 @@ def compare_campaign_commits(
     commits = [fetch_campaign(store, id_).commit_id for id_ in (earlier_id, later_id)]
     if "" in commits or commits[0] == commits[1]:
         return None
-    selection = Selection((earlier_id, later_id))
+    return compare_commits(store, (earlier_id, later_id), commits, now_us)
+
+
+def compare_commits(
+    store: Store, campaigns: Sequence[str], commits: Sequence[str], now_us: int
+) -> Comparison | None:
+    """Compare two commits within campaigns, and store the verdicts.
+
+    Args:
+        store: the database.
+        campaigns: identities of the campaigns.
+        commits: the earlier and the later commit.
+        now_us: time of the comparison, microseconds since 1970 UTC.
+
+    Returns:
+        None if there is nothing to compare; see :func:`compare_campaign_commits`.
+    """
+    selection = Selection(tuple(campaigns))
     columns = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *COUNTER_NAMES, *PHASE_COLUMNS)))
     rows = load_headline_rows(store, selection, columns)
     counted = add_setups(store, map(CountedSample.from_row, rows))

@@ -23,6 +23,10 @@ from treehammer.hctests.schema import definition_loader
 _OVERRIDDEN_TABLES = ("settings.", "environment.")
 
 
+class EqualCommitsError(NothingToDoError):
+    """Two compared commits hold the same test."""
+
+
 def pin_commits(
     pinned: PinnedTest, spec: str, overrides: Mapping[str, str], settings: Settings
 ) -> PinnedTest:
@@ -40,7 +44,7 @@ def pin_commits(
     Raises:
         SourceError: a commit, or the test in it, does not exist.
         DefinitionError: the test has mistakes at a commit, or lacks a file that is read.
-        NothingToDoError: two values hold the same test.
+        EqualCommitsError: two values hold the same test.
     """
     texts = tuple(map(str, pinned.definition.axes.get(COMMIT_AXIS, ())))
     if not texts:
@@ -52,7 +56,7 @@ def pin_commits(
         at_commit = _pin_value(pinned, spec, text, overrides, settings)
         test_hash = identity.compute_test_hash(at_commit)
         if test_hash in tests:
-            raise NothingToDoError(
+            raise EqualCommitsError(
                 f"{_describe_value(tests[test_hash])} and {_describe_value(text)} hold the same "
                 "payload, files and settings",
                 where=pinned.definition.name,

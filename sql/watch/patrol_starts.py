@@ -163,6 +163,28 @@ class PatrolStarts:
         with self._store.connection() as connection:
             return next(iter(fetch_rows(connection, PatrolStartRow, query)), None)
 
+    def find_latest_occasion(self, entry: str, kind: str, *, without: str) -> str:
+        """Find the last occasion of a kind that an entry started or noted; '' for none.
+
+        Args:
+            entry: name of the entry.
+            kind: beginning of the occasion.
+            without: an occasion to pass over.
+        """
+        query = (
+            sa.select(_start.c.occasion)
+            .where(
+                _start.c.entry == entry,
+                _start.c.occasion.startswith(kind, autoescape=True),
+                _start.c.occasion != without,
+                _start.c.state != FAILED,
+            )
+            .order_by(_start.c.claimed_us.desc(), _start.c.occasion)
+            .limit(1)
+        )
+        with self._store.connection() as connection:
+            return str(connection.execute(query).scalar() or "")
+
     def find_known(self, entry: str, occasions: Collection[str]) -> set[str]:
         """Return those of some occasions that have a start, or were noted."""
         existing: set[str] = set()

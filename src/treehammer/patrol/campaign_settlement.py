@@ -7,12 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from treehammer.analysis.changes.commit_changes import compare_campaign_commits
+from treehammer.analysis.changes.commit_changes import compare_campaign_commits, compare_commits
 from treehammer.config import Settings
 from treehammer.durations import SECOND_US
 from treehammer.errors import TreehammerError
+from treehammer.hctests.matrix.definition import COMMIT_AXIS
 from treehammer.patrol.campaign_starts import PatrolRequest
-from treehammer.patrol.occasions import COMMIT
+from treehammer.patrol.occasions import COMMIT, TURNS
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolStartRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
@@ -88,14 +89,16 @@ class CampaignSettlement:
         return True
 
     def _compare_with_earlier_commit(self, start: PatrolStartRow, now_us: int) -> None:
-        """Compare a commit with the one before it of the same entry."""
-        if not start.occasion.startswith(COMMIT):
-            return
-        earlier = self._starts.find_earlier_start(start, COMMIT)
-        if earlier is None:
-            return
+        """Compare a commit with an earlier one: in turns, or with the one before of the same entry."""
         try:
-            compare_campaign_commits(self._store, earlier.campaign_id, start.campaign_id, now_us)
+            if start.occasion.startswith(TURNS):
+                commits = PatrolRequest.parse(start.request).axes[COMMIT_AXIS]
+                compare_commits(self._store, (start.campaign_id,), commits, now_us)
+            elif start.occasion.startswith(COMMIT):
+                earlier = self._starts.find_earlier_start(start, COMMIT)
+                if earlier is not None:
+                    ids = earlier.campaign_id, start.campaign_id
+                    compare_campaign_commits(self._store, *ids, now_us)
         except TreehammerError as error:
             _LOG.warning("%s: commits are not compared: %s", start.entry, error)
 

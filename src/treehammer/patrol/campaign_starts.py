@@ -99,6 +99,10 @@ class StartSites:
         }
         return replace(self, excluded={**self.excluded, **doors})
 
+    def first(self) -> StartSites:
+        """Return the first site alone, and the first one that runs its jobs."""
+        return StartSites(self.storage[:1], self.runners[:1], self.excluded)
+
     def without(self, excluded_sites: Collection[str]) -> StartSites | None:
         """Return the sites without some others; None if nothing can run then."""
         storage = _drop_names(self.storage, excluded_sites)
@@ -187,7 +191,11 @@ def make_start_request(
         name=f"{entry.name} {occasion.name.partition(':')[0]} {stamp[:40]}",
         created_us=now_us,
         axes={**entry.axes, **occasion.axes},
-        overrides={**entry.overrides, **({"repeats": "1"} if probe else {})},
+        overrides={
+            **entry.overrides,
+            **occasion.overrides,
+            **({"repeats": "1"} if probe else {}),
+        },
         jobs_in_flight=entry.jobs_in_flight,
         max_jobs=1 if probe else 0,
         time_limit_s=entry.time_limit_s,
@@ -209,6 +217,24 @@ def select_entry_sites(entry: PatrolEntry, settings: Settings) -> StartSites:
         for key, words in (("sites", entry.sites), ("from", entry.from_sites))
     )
     return StartSites(storage, runners)
+
+
+def select_comparison_sites(
+    entry: PatrolEntry, settings: Settings, uses: SiteUses
+) -> StartSites | None:
+    """Return the usable sites that compare an entry's commits in turns; None without any.
+
+    Raises:
+        ConfigError: a site is unknown.
+    """
+    sites = select_entry_sites(entry, settings)
+    if entry.compare_at is None:
+        usable = sites.select_usable(uses)
+        return usable and usable.first()
+    option = f"entries.{entry.name}.compare_at"
+    names = tuple(site.name for site in select_sites(entry.compare_at, settings, option=option))
+    usable = replace(sites, storage=names).select_usable(uses)
+    return usable and replace(usable, runners=usable.runners[:1])
 
 
 def estimate_charges(plan: Plan, settings: Settings, file: PatrolFile) -> dict[str, SiteCharge]:
@@ -251,6 +277,10 @@ class CampaignStarter:
     def select_sites(self, entry: PatrolEntry) -> StartSites:
         """Return the sites of an entry; see :func:`select_entry_sites`."""
         return select_entry_sites(entry, self._settings)
+
+    def select_comparison_sites(self, entry: PatrolEntry, uses: SiteUses) -> StartSites | None:
+        """Return the sites that compare commits; see :func:`select_comparison_sites`."""
+        return select_comparison_sites(entry, self._settings, uses)
 
     def list_named_doors(self, entry: PatrolEntry, spec: str) -> tuple[str, ...]:
         """List the doors that an entry names, else those that its test names.

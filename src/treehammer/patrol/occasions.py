@@ -1,4 +1,4 @@
-"""Occasions on which campaigns start: times, commits, tags, ROOT releases and probes."""
+"""Occasions on which campaigns start: times, commits, their comparisons, tags, ROOT releases, probes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from treehammer.collectors.job_spec import PAIRED
 from treehammer.collectors.package_index import list_root_releases
 from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
 from treehammer.config import Settings
 from treehammer.durations import SECOND_US
 from treehammer.errors import ConfigError, SourceError, TreehammerError
 from treehammer.hctests.git.pinned_tests import list_refs
+from treehammer.hctests.matrix.definition import COMMIT_AXIS
 from treehammer.patrol.patrol_file import PACKAGE_INDEX, PatrolEntry, ReleaseSource
+from treehammer.sql.watch.patrol_starts import PatrolStarts
 from treehammer.text_formatting import join_lines
 
 COMMIT, TAG, RELEASE = "commit:", "tag:", "release:"
+#: Comparison of a commit with an earlier one, in turns in the same jobs.
+TURNS = "turns:"
+#: Rounds of such a comparison, unless the entry sets them.
+_ROUNDS = "4"
 _VERSION = re.compile(r"v?\d+([./-]\d+)+([a-z]+\d*)?")
 
 
@@ -31,12 +38,14 @@ class Occasion:
         due_us: time at which the campaign is to start.
         spec: the test, pinned to a commit if it is in a repository.
         axes: axes in place of the entry's.
+        overrides: keys in place of the entry's.
     """
 
     name: str
     due_us: int
     spec: str
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
 
 
 def name_occasion(kind: str, text: str) -> str:
@@ -150,6 +159,26 @@ class OccasionFinder:
         if refs is None:
             raise SourceError(look.problem)
         return refs
+
+
+def find_turns(
+    starts: PatrolStarts, entry: PatrolEntry, commit: str, now_us: int
+) -> dict[str, Occasion]:
+    """Find the comparison of a branch's commit with an earlier one, by its name.
+
+    The earlier commit is the one that was compared last, so that consecutive comparisons leave no
+    commit out, or else the one that was measured last.
+    """
+    if not commit or entry.compare_at == ():
+        return {}
+    for kind in (TURNS, COMMIT):
+        earlier = starts.find_latest_occasion(entry.name, kind, without=kind + commit)
+        if earlier:
+            name = name_occasion(TURNS, commit)
+            axes = {COMMIT_AXIS: (earlier.removeprefix(kind), commit)}
+            overrides = {"rounds": entry.overrides.get("rounds", _ROUNDS), "mode": PAIRED}
+            return {name: Occasion(name, now_us, entry.spec_at(commit), axes, overrides)}
+    return {}
 
 
 def list_releases(source: ReleaseSource) -> dict[str, str]:

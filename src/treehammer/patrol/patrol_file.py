@@ -31,7 +31,8 @@ _VERSION_FIELD = "{version}"
 class PatrolEntry:
     """A test at a ref against sites; see :class:`.patrol_schema.EntryTable` for the keys.
 
-    ``times`` is None for an entry that starts by commits, tags or releases only.
+    ``times`` is None for an entry that starts by commits, tags or releases only, ``compare_at`` if the
+    first usable site compares commits.
     """
 
     name: str
@@ -50,6 +51,7 @@ class PatrolEntry:
     jobs_in_flight: int
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     overrides: Mapping[str, str] = field(default_factory=dict)
+    compare_at: tuple[str, ...] | None = None
 
     @property
     def shown_test(self) -> str:
@@ -197,6 +199,11 @@ def _check_starts(
         (not entry.sites, ["sites"], "names no site"),
         (entry.releases and lacks_source, ["releases"], "needs a source (add [releases])"),
         (entry.releases and entry.tags, ["releases"], "cannot be combined with tags"),
+        (
+            bool(entry.compare_at) and not entry.branch,
+            ["compare_at"],
+            "applies only to a branch (add branch)",
+        ),
         (is_timed and entry.tags, ["every"], "cannot be combined with tags"),
         (
             not any((is_timed, entry.branch, entry.tags, entry.releases)),
@@ -242,6 +249,7 @@ def _build_entry(name: str, table: EntryTable, common: PatrolTable, base: Path) 
         jobs_in_flight=table.jobs_in_flight,
         axes={axis: tuple(values) for axis, values in table.axes.items()},
         overrides=table.set,
+        compare_at=None if table.compare_at is None else tuple(table.compare_at),
     )
 
 

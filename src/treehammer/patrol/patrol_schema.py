@@ -143,6 +143,11 @@ class EntryTable(StrictModel):
         alias="from",
         description="Sites that run the jobs and read the storage of sites, as with --from.",
     )
+    compare_at: list[FilledLine] | None = Field(
+        None,
+        description="Sites that measure a new commit of the branch in turns with the one before; the "
+        "first usable site by default, none with [].",
+    )
     every: _Seconds | None = Field(None, description="Time between two starts.")
     jitter: _Jitter | None = Field(None, description="In place of that of [patrol].")
     quiet_hours: list[_Quiet] | None = Field(None, description="In place of those of [patrol].")

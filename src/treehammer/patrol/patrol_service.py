@@ -26,7 +26,8 @@ from treehammer.analysis.status.usability import (
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.durations import SECOND_US
-from treehammer.errors import MissingExtraError, StoreError, TreehammerError
+from treehammer.errors import DefinitionError, MissingExtraError, StoreError, TreehammerError
+from treehammer.hctests.git.compared_commits import EqualCommitsError
 from treehammer.hctests.matrix.definition import DOOR_AXIS
 from treehammer.optional_packages import explain_missing_extra
 from treehammer.patrol.campaign_settlement import CampaignSettlement, follow_all
@@ -35,8 +36,10 @@ from treehammer.patrol.occasions import (
     COMMIT,
     RELEASE,
     TAG,
+    TURNS,
     Occasion,
     OccasionFinder,
+    find_turns,
     name_occasion,
 )
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
@@ -56,6 +59,8 @@ _LOG = logging.getLogger(__name__)
 ROUND_S = 5.0
 #: Shortest and longest delay in seconds before a refused or failed start is tried again.
 RETRY_S, MAX_RETRY_S = 30, 1800
+#: Errors of commits that cannot be compared in turns.
+_INCOMPARABLE = (EqualCommitsError, DefinitionError)
 #: Seconds between two evaluations of states and campaigns.
 WATCH_S = 60
 #: Seconds from the start to the first search for changes, and between two searches.
@@ -245,8 +250,11 @@ class Patrol:
         )
         state.note(message)
         for occasion in self._find_occasions(entry, commit, now_us):
-            if left is not None:
-                self._start(entry, occasion, left, state, message)
+            sites = left
+            if occasion.name.startswith(TURNS):
+                sites = self._starter.select_comparison_sites(entry, uses)
+            if sites is not None:
+                self._start(entry, occasion, sites, state, message)
 
     def _find_occasions(self, entry: PatrolEntry, commit: str, now_us: int) -> Iterator[Occasion]:
         """Yield the occasions of an entry that have not started yet."""
@@ -255,6 +263,7 @@ class Patrol:
         if commit:
             name = name_occasion(COMMIT, commit)
             due[name] = Occasion(name, now_us, spec)
+            due |= find_turns(self._starts, entry, commit, now_us)
         if entry.tags:
             due |= self._drop_existing(entry, TAG, self._finder.find_tags(entry, now_us))
         if entry.follows_releases:
@@ -368,6 +377,11 @@ class Patrol:
             raise
         except TreehammerError as error:
             reason = str(error)
+            if occasion.name.startswith(TURNS) and isinstance(error, _INCOMPARABLE):
+                # These commits stay as they are, so another attempt would not help.
+                _LOG.info("%s: %s: %s", entry.name, occasion.name, join_lines(reason))
+                self._starts.note_existing(entry.name, {occasion.name: join_lines(reason)})
+                reason = ""
         if reason:
             state.note(f"waits: {reason}")
             self._delay(*key, f"waits: {reason}", now_us)

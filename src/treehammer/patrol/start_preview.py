@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from treehammer.analysis.status.usability import SiteUses
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.generated_spec import list_shipped_specs
@@ -18,6 +19,7 @@ from treehammer.patrol.campaign_starts import (
     StartSites,
     estimate_charges,
     make_start_request,
+    select_comparison_sites,
     select_entry_sites,
 )
 from treehammer.patrol.occasions import Occasion, OccasionFinder
@@ -37,6 +39,7 @@ def list_next_starts(
     """
     now_us = time.time_ns() // 1000
     sites = select_entry_sites(entry, settings)
+    select_comparison_sites(entry, settings, SiteUses({}))
     finder = OccasionFinder(settings, content.look_every_s, content.releases)
     commit = finder.head_commit(entry, now_us)
     occasion = Occasion("check:", now_us, entry.spec_at(commit))

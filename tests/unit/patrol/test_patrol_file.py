@@ -96,6 +96,7 @@ def test_values_and_defaults() -> None:
         ('every = "1h"', 'tags = "v*"', "applies only to a repository"),
         ('branch = "main"', 'branch = "main"\ntags = "v*"', "cannot be combined with branch"),
         ('branch = "main"', "", "needs a ref (add branch, tags or commit)"),
+        ('every = "1h"', 'every = "1h"\ncompare_at = ["A"]', "applies only to a branch"),
         ('source = "pypi"', 'source = "pypi"\nvalue = "6"', "lacks {version}"),
         ('"22:00-06:00"', '"22-6"', "expected hours such as"),
         ('"Europe/Zurich"', '"Mars/Base"', "is not a time zone"),

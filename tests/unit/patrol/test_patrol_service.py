@@ -20,6 +20,7 @@ from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.status_rules import RULES_FILE
 from treehammer.analysis.status.usability import SiteUses, SubjectUse, Usability
 from treehammer.errors import BatchError
+from treehammer.hctests.git.compared_commits import EqualCommitsError
 from treehammer.patrol import campaign_starts, patrol_service
 from treehammer.patrol.campaign_settlement import CampaignSettlement
 from treehammer.patrol.patrol_file import parse_patrol_file
@@ -327,17 +328,112 @@ def test_interrupted_submission_is_completed_with_the_same_identity(grid: Simula
     assert len(grid.requests) == 1
 
 
+def run_git(repository: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false")
+    command = ["git", "-C", str(repository), *who, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def add_commit(repository: Path) -> str:
+    """Add a commit to a repository, which is made first if it does not exist; return its hash."""
+    if not repository.exists():
+        repository.mkdir()
+        run_git(repository, "init", "--quiet", "--initial-branch=main")
+    run_git(repository, "commit", "--quiet", "--allow-empty", "--message", "idea")
+    return run_git(repository, "rev-parse", "HEAD")
+
+
+BRANCH = """
+[patrol]
+look_every = "10s"
+[entries.branch]
+repository = "./client"
+branch = "main"
+sites = ["all"]
+"""
+
+
+def follow_branch(grid: SimulatedGrid, text: str, rounds: int = 4) -> None:
+    patrol = grid.open(text)
+    for _ in range(rounds):
+        grid.advance(11)
+        patrol.run_round()
+
+
+def test_new_commits_are_compared_in_turns(grid: SimulatedGrid) -> None:
+    commits = [add_commit(grid.folder / "client")]
+    follow_branch(grid, BRANCH)
+    assert grid.occasions() == [f"commit:{commits[0]}"]
+    for _ in range(2):
+        commits.append(add_commit(grid.folder / "client"))
+        follow_branch(grid, BRANCH)
+    first, second, third = commits
+    assert grid.occasions() == [
+        f"commit:{first}",
+        *(f"commit:{second}", f"turns:{second}"),
+        *(f"commit:{third}", f"turns:{third}"),
+    ]
+    compared = [request for request in grid.requests if "turns" in request.name]
+    assert [request.axes for request in compared] == [
+        {"commit": (first, second)},
+        {"commit": (second, third)},
+    ]
+    (request, _) = compared
+    assert request.test_spec == f"{grid.folder / 'client'}@{second}:."
+    assert request.overrides == {"rounds": "4", "mode": "paired"}
+    assert request.sites == ("SITE_A",)
+    assert grid.requests[0].sites == ("SITE_A", "SITE_B")
+
+
+@pytest.mark.parametrize(
+    "key, sites",
+    [
+        ("", ("SITE_B",)),
+        ('compare_at = ["SITE_B"]', ("SITE_B",)),
+        ('compare_at = ["SITE_A"]', None),
+        ('compare_at = ["all"]\nfrom = ["SITE_B"]', ("SITE_B",)),
+        ("compare_at = []", None),
+    ],
+)
+def test_commits_are_compared_at_usable_sites(
+    grid: SimulatedGrid, key: str, sites: tuple[str, ...] | None
+) -> None:
+    grid.set_use("SITE_A", Usability.EXCLUDED)
+    grid.set_use("SITE_A", Usability.EXCLUDED, "storage_site")
+    for _ in range(2):
+        add_commit(grid.folder / "client")
+        follow_branch(grid, BRANCH + key)
+    compared = [request.sites for request in grid.requests if "turns" in request.name]
+    assert compared == ([sites] if sites else [])
+
+
+def test_commits_that_do_not_touch_the_test_are_compared_once_at_the_next_change(
+    grid: SimulatedGrid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = [add_commit(grid.folder / "client")]
+    follow_branch(grid, BRANCH)
+    attempts = []
+
+    def refuse(request: CampaignRequest, *_: object, **__: object) -> Any:
+        if "turns" in request.name:
+            attempts.append(request)
+            raise EqualCommitsError("both hold the same payload, files and settings")
+        return grid._plan(request)
+
+    commits.append(add_commit(grid.folder / "client"))
+    with monkeypatch.context() as patched:
+        patched.setattr(campaign_starts, "plan_request", refuse)
+        follow_branch(grid, BRANCH, 8)
+    assert len(attempts) == 1
+    commits.append(add_commit(grid.folder / "client"))
+    follow_branch(grid, BRANCH)
+    assert grid.requests[-1].axes == {"commit": (commits[1], commits[2])}
+
+
 def test_commits_tags_and_releases_start_campaigns(grid: SimulatedGrid) -> None:
     repository, releases = grid.folder / "client", grid.folder / "releases"
-
-    def run_git(*arguments: str) -> None:
-        who = ("-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false")
-        subprocess.run(["git", "-C", str(repository), *who, *arguments], check=True)
-
-    repository.mkdir()
-    run_git("init", "--quiet", "--initial-branch=main")
-    run_git("commit", "--quiet", "--allow-empty", "--message", "first")
-    run_git("tag", "v1")
+    add_commit(repository)
+    run_git(repository, "tag", "v1")
     (releases / "6.40.00").mkdir(parents=True)
     text = f"""
 [patrol]
@@ -361,9 +457,9 @@ sites = ["all"]
     patrol = grid.open(text)
     patrol.run_round()
     assert [name.partition(":")[0] for name in grid.occasions()] == ["commit"]
-    run_git("commit", "--quiet", "--allow-empty", "--message", "idea")
-    run_git("tag", "v2")
-    run_git("tag", "other")
+    commit = add_commit(repository)
+    run_git(repository, "tag", "v2")
+    run_git(repository, "tag", "other")
     (releases / "6.40.02").mkdir()
     (releases / "notes").mkdir()
     grid.advance(11)
@@ -371,8 +467,8 @@ sites = ["all"]
     for _ in range(3):
         patrol.run_round()
         grid.advance(11)
-    assert sorted(grid.occasions()[1:])[1:] == ["release:6.40.02", "tag:v2"]
-    commit = sorted(grid.occasions()[1:])[0].removeprefix("commit:")
+    started = sorted(grid.occasions()[1:])
+    assert started == [f"commit:{commit}", "release:6.40.02", "tag:v2", f"turns:{commit}"]
     specs = {request.name.split()[0]: request for request in grid.requests}
     assert specs["branch"].test_spec == specs["tags"].test_spec == f"{repository}@{commit}:."
     assert specs["releases"].axes == {"root": (f"path:{releases}/6.40.02",)}

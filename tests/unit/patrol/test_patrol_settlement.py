@@ -13,6 +13,7 @@ from measurement_factory import make_campaign_row, make_job_row, make_measuremen
 from simulated_campaign import SimulatedCampaign
 
 from treehammer.analysis.changes.commit_changes import compare_campaign_commits
+from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
 from treehammer.patrol.campaign_settlement import (
@@ -127,3 +128,29 @@ def test_consecutive_commits_of_an_entry_are_compared(store: Store, tmp_path: Pa
     store.add_campaign(make_campaign_row(third, name="third", commit_id="d" * 40), [])
     store.add(map(Measurement, rows))
     assert compare_campaign_commits(store, start.campaign_id, third, 40) is None
+
+
+def test_commits_in_turns_are_compared_within_their_campaign(store: Store, tmp_path: Path) -> None:
+    commits = {"6.38.00": "a" * 40, "6.40.00": "b" * 40}
+    rows = [
+        row
+        | {"commit_id": commits[row["axis_root"]], "test_hash": commits[row["axis_root"]]}
+        | {"test_path": "read", "dirty": False, "axis_root": "6.40.00", "root_version": "6.40.00"}
+        | {"variant": row["variant"].replace("6.38.00", "6.40.00"), "root_commit": "6-40-00"}
+        for row in SimulatedCampaign(hosts=1, effect=0.05).rows()
+    ]
+    campaign = str(rows[0]["campaign_id"])
+    store.add_campaign(make_campaign_row(campaign, commit_id="b" * 40), [])
+    store.add(map(Measurement, rows))
+    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
+    axes = {"commit": tuple(commits.values())}
+    start = PatrolStartRow(
+        "idea", f"turns:{'b' * 40}", campaign, "finished", 1, 10, 20, 1, "h",
+        PatrolRequest("read", ("T2_A",), "idea", 1, axes).format(), "",
+    )  # fmt: skip
+    starts = SimpleNamespace(charges=lambda _campaign: [], settle=lambda *_, **__: True)
+    assert CampaignSettlement(settings, store, cast(Any, starts)).follow(start, 30)
+    (summary,) = list_latest_comparisons(store, 9, axis="commit")
+    assert (summary.first_verdict.a, summary.first_verdict.b) == axes["commit"]
+    assert summary.first_verdict.verdict == "slower"
+    assert not VerdictEvidence.from_json(summary.first_verdict.evidence).unpaired

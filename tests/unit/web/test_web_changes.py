@@ -116,16 +116,25 @@ def test_commits_of_tests_are_listed_without_working_trees(
 ) -> None:
     a, b = "a" * 40, "b" * 40
     made = {"axis": "commit", "created_us": int(NOW.timestamp() * 1e6), "verdict": "slower"}
-    evidence = json.dumps({"of_a": {"test_name": "muons"}})
     with Store.open(database) as store:
-        for name, sides in {"clean": (a, b), "tree": (a, f"{a}+123456789012")}.items():
+        for name, sides in {
+            "clean": (a, b),
+            "separate": (a, b),
+            "tree": (a, f"{a}+123456789012"),
+        }.items():
+            is_unpaired = name == "separate"
+            evidence = json.dumps({"of_a": {"test_name": "muons"}, "unpaired": is_unpaired})
             verdict = build_verdict(name, a=sides[0], b=sides[1], evidence=evidence, **made)
             store.replace_comparison(name, [], [verdict])
     page = unescape(service.load_page("/changes"))
     assert "bbbbbbbbbb against aaaaaaaaaa" in page
     assert "CPU: 1 slower over sites" in page
-    (row,) = json.loads(service.load_page("/changes?format=json"))["tables"]["commits"]
-    assert (row["test"], row["a"], row["b"]) == ("muons", a, b)
+    assert 'href="/compare/clean"' in page
+    rows = json.loads(service.load_page("/changes?format=json"))["tables"]["commits"]
+    assert {(row["test"], row["a"], row["b"], row["measured"]) for row in rows} == {
+        ("muons", a, b, "in turns"),
+        ("muons", a, b, "by separate jobs"),
+    }
 
 
 def test_step_of_drawn_line_is_the_stated_change(tmp_path: Path) -> None:

@@ -82,20 +82,25 @@ def _build_commit_table(store: Store, request: Request) -> DataTable:
         if not {"+"} & {*summary.first_verdict.a, *summary.first_verdict.b}
     ]
     names = load_campaign_names(store, (summary.first_verdict for summary in comparisons))
+    evidence = [
+        VerdictEvidence.from_json(summary.first_verdict.evidence) for summary in comparisons
+    ]
     rows = [
         {
             **describe_comparison(summary.first_verdict, names),
             "compared": " against ".join(
                 reversed(verdict_text.side_names(summary.first_verdict, names))
             ),
-            "test": VerdictEvidence.from_json(summary.first_verdict.evidence).of_a.get("test_name"),
+            "test": first.of_a.get("test_name"),
+            "measured": "by separate jobs" if first.unpaired else "in turns",
             "headline": describe_headline(count_headline(summary.counts)),
         }
-        for summary in comparisons
+        for summary, first in zip(comparisons, evidence, strict=True)
     ]
     columns = (
         TableColumn("test", "test"),
         *comparison_columns(request),
+        TableColumn("measured", "measured"),
         TableColumn("judged_us", "judged", format_time),
         TableColumn("headline", "variants", is_long=True),
     )
