@@ -45,6 +45,15 @@ from = ["SITE_Z"]
 """
 
 
+COMPARED_TOML = """
+[entries.idea]
+repository = "./moved"
+branch = "main"
+sites = ["local"]
+compare_at = ["SITE_Z"]
+"""
+
+
 def check_file(text: str, folder: Path) -> list[str]:
     """Check a file that cannot start; return the lines of the message."""
     (folder / "patrol.toml").write_text(text)
@@ -125,3 +134,9 @@ def test_entries_that_never_start_are_refused(tmp_path: Path) -> None:
     assert lines[1].startswith("awake: entries.awake.quiet_hours: never starts: its quiet hours")
     assert "large: entries.large: never starts: a campaign needs more than the budget" in lines[2]
     assert lines[4].startswith("paced: --spread, --ramp, --in-flight: the local queue")
+
+
+def test_unknown_sites_of_comparisons_are_named(tmp_path: Path) -> None:
+    _, line, *_ = check_file(COMPARED_TOML, tmp_path)
+    assert "entries.idea.compare_at" in line
+    assert "SITE_Z" in line
