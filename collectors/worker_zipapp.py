@@ -20,7 +20,6 @@ _PACKED_MODULES = (
     "__init__",
     "http_requests",
     "job_spec",
-    "service_spec",
     "shared_files",
     "storage_schemes",
     "tls_context",

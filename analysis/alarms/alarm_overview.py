@@ -7,35 +7,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from treehammer.analysis.alarms.alarm_levels import (
+from treehammer.analysis.alarms.release_state import assess_release, assess_releases
+from treehammer.analysis.status.failure_explanation import FailureExplanation
+from treehammer.analysis.status.rule_judgements import charge_run
+from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
+from treehammer.analysis.status.status_rules import ShareRule, StatusRules, duration_us
+from treehammer.analysis.status.subject_state import (
     SERVICE_NAME,
+    WORST_FIRST,
     AlarmFigure,
     AlarmKind,
     AlarmLevel,
+    SiteState,
     SubjectState,
     judge_figure,
     worst_level,
 )
-from treehammer.analysis.alarms.release_state import assess_release, assess_releases
-from treehammer.analysis.status.failure_explanation import FailureExplanation
-from treehammer.analysis.status.rule_judgements import charge_run
-from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
-from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
-from treehammer.analysis.status.status_rules import ShareRule, StatusRules, duration_us
 from treehammer.analysis.status.usability import use_by_state
-from treehammer.collectors.job_state import OPEN_JOB_STATES, JobState
-from treehammer.durations import SECOND_US
+from treehammer.collectors.job_spec import OPEN_JOB_STATES, JobState
 from treehammer.errors import NothingToDoError, suggest_word
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import state_history
-from treehammer.sql.watch.alarm_outbox import AlarmOutbox, OutboxSummary, hash_identity
-from treehammer.sql.watch.release_checks import ReleaseCheckTable
+from treehammer.sql.watch.alarms import AlarmOutbox, OutboxSummary, ReleaseCheckTable, hash_identity
 from treehammer.sql.watch.run_outcomes import list_run_outcomes
 from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS, SITE
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import format_minute
+from treehammer.text_formatting import SECOND_US, format_minute
 
 #: Name of the producer unless MONIT assigned another one.
 PRODUCER = "treehammer"

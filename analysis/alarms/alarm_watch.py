@@ -10,26 +10,26 @@ from typing import Any
 from urllib.parse import quote
 
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels, deliver_messages
-from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel, SubjectState
 from treehammer.analysis.alarms.alarm_overview import assess_all
 from treehammer.analysis.alarms.regression_watch import watch_campaigns
 from treehammer.analysis.alarms.release_state import CheckState, describe_check, link_check
 from treehammer.analysis.changes import change_text
-from treehammer.analysis.changes.change_terms import Attribution, ChangeState
-from treehammer.analysis.comparison.wording.verdict_text import format_effect
+from treehammer.analysis.changes.daily_series import Attribution, ChangeState
+from treehammer.analysis.comparison.verdict_text import format_effect
 from treehammer.analysis.status.status_rules import StatusRules
 from treehammer.analysis.status.status_update import update_states
+from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SubjectState
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.sql.core.watch_rows import AlarmMessage, ChangePointRow, ReleaseCheck
-from treehammer.sql.watch.alarm_outbox import (
+from treehammer.sql.watch.alarms import (
     NO_SEVERITY,
     STATE,
     AlarmOutbox,
+    ReleaseCheckTable,
     cut_text,
+    fetch_change_points,
     hash_identity,
 )
-from treehammer.sql.watch.change_points import fetch_change_points
-from treehammer.sql.watch.release_checks import ReleaseCheckTable
 from treehammer.sql.write.store import Store
 
 #: Kinds of events beside changes of states.

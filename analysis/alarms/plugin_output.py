@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from nagiosplugin import Range
 from nagiosplugin.performance import Performance
 
-from treehammer.analysis.alarms.alarm_levels import AlarmFigure, SubjectState
+from treehammer.analysis.status.subject_state import AlarmFigure, SubjectState
 from treehammer.text_formatting import make_single_line
 
 #: Maximum characters of the first line, before the performance data.

@@ -25,19 +25,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from treehammer.analysis.alarms.release_state import CheckState
-from treehammer.analysis.comparison.comparison import (
-    Comparison,
-    ComparisonQuery,
-    compare_together,
-)
-from treehammer.analysis.comparison.verdict_headline import select_headline
-from treehammer.analysis.comparison.wording.verdict_text import (
-    describe_place,
-    format_effect,
-    title_metric,
-)
-from treehammer.analysis.samples.headline_rows import load_headline_rows
-from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample, natural_sort_key
+from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_together
+from treehammer.analysis.comparison.conclusion import select_headline
+from treehammer.analysis.comparison.verdict_text import describe_place, format_effect, title_metric
+from treehammer.analysis.statistics.headline_rows import load_headline_rows
+from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample, natural_sort_key
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
 from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.errors import NothingToDoError
@@ -45,8 +37,7 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import ReleaseCheck
 from treehammer.sql.read.campaign_queries import fetch_campaign
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.watch.alarm_outbox import hash_identity
-from treehammer.sql.watch.release_checks import ReleaseCheckTable
+from treehammer.sql.watch.alarms import ReleaseCheckTable, hash_identity
 from treehammer.sql.write.store import Store
 
 #: Reruns that may fail to decide.

@@ -9,17 +9,17 @@ from enum import StrEnum
 from functools import lru_cache
 from urllib.parse import quote
 
-from treehammer.analysis.alarms.alarm_levels import (
+from treehammer.analysis.comparison.conclusion import select_headline
+from treehammer.analysis.comparison.verdict_text import format_effect
+from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
+from treehammer.analysis.status.subject_state import (
     AlarmFigure,
     AlarmKind,
     AlarmLevel,
     SubjectState,
     worst_level,
 )
-from treehammer.analysis.comparison.verdict_headline import select_headline
-from treehammer.analysis.comparison.wording.verdict_text import format_effect
-from treehammer.analysis.samples.sample import natural_sort_key
-from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import ReleaseCheck
 from treehammer.sql.read.overview_queries import ComparisonSummary, VerdictCount
@@ -28,7 +28,7 @@ from treehammer.sql.read.release_comparisons import (
     summarize_comparisons,
     summarize_release_comparisons,
 )
-from treehammer.sql.watch.release_checks import ReleaseCheckTable
+from treehammer.sql.watch.alarms import ReleaseCheckTable
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 

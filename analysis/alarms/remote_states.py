@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from treehammer.analysis.alarms.alarm_levels import (
+from treehammer.analysis.status.subject_state import (
     SERVICE_NAME,
     AlarmFigure,
     AlarmKind,
@@ -23,7 +23,7 @@ from treehammer.analysis.alarms.alarm_levels import (
     worst_level,
 )
 from treehammer.collectors.http_requests import Deadline, send_request
-from treehammer.collectors.service_spec import API_PREFIX
+from treehammer.collectors.job_spec import API_PREFIX
 from treehammer.collectors.tls_context import make_tls_context
 from treehammer.errors import ConfigError, InvalidAnswerError, NothingToDoError, StoreError
 

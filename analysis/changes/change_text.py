@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from treehammer.analysis.changes.change_terms import (
+from treehammer.analysis.changes.daily_series import (
     Attribution,
     ChangeState,
     NodeIdentity,
     SeriesKind,
 )
-from treehammer.analysis.comparison.wording.verdict_text import format_effect, title_metric
+from treehammer.analysis.comparison.verdict_text import format_effect, title_metric
 from treehammer.collectors.record.day_numbers import number_to_day
 from treehammer.sql.core.watch_rows import ChangePointRow
 

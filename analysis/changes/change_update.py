@@ -10,8 +10,12 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import chain
 
 from treehammer.analysis.changes.change_search import Change, find_changes
-from treehammer.analysis.changes.change_terms import WINDOW_DAYS, NodeIdentity
-from treehammer.analysis.changes.daily_series import DailySeries
+from treehammer.analysis.changes.daily_series import (
+    DAY_TOLERANCE,
+    WINDOW_DAYS,
+    DailySeries,
+    NodeIdentity,
+)
 from treehammer.analysis.changes.job_points import (
     POINT_COLUMNS,
     SeriesFamily,
@@ -19,13 +23,12 @@ from treehammer.analysis.changes.job_points import (
     build_families,
     collect_points,
 )
-from treehammer.analysis.changes.step_detection import DAY_TOLERANCE
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch import change_points
+from treehammer.sql.watch import alarms
 from treehammer.sql.write.store import Store
 
 #: Days that are read again at each update: results may arrive late.
@@ -66,12 +69,12 @@ def update_changes(
     _average_days(store, read_from, today, control, keep_controls=not rebuild)
     window = day_to_number(first_day), day_to_number(today)
     families = build_families(
-        change_points.fetch_watched_series(store),
-        change_points.fetch_watched_days(store, *window),
+        alarms.fetch_watched_series(store),
+        alarms.fetch_watched_days(store, *window),
     )
-    earlier = change_points.fetch_change_points(store, window[0])
+    earlier = alarms.fetch_change_points(store, window[0])
     rows = list(_find_rows(families, earlier, int(now.timestamp() * 1e6)))
-    change_points.replace_change_points(store, rows, window[0])
+    alarms.replace_change_points(store, rows, window[0])
     new = {row.id for row in rows} - {row.id for row in earlier}
     return UpdateResult(
         (today - read_from).days + 1,
@@ -91,7 +94,7 @@ def _list_nameless_sites(series: Iterable[DailySeries]) -> Mapping[NodeIdentity,
 
 
 def _find_first_to_read(store: ResultsReader, first_day: date) -> date:
-    number = change_points.find_last_watched_day(store)
+    number = alarms.find_last_watched_day(store)
     last_day = number_to_day(number) if number else None
     return max(first_day, last_day - timedelta(days=LATE_DAYS)) if last_day else first_day
 
@@ -107,10 +110,10 @@ def _average_days(
             Condition("kind", "=", TIMED),
         )
     )
-    stored = change_points.fetch_watched_series(store) if keep_controls else []
+    stored = alarms.fetch_watched_series(store) if keep_controls else []
     controls = {row.test_name: row.control for row in stored}
     points = collect_points(store.measurements(selection, POINT_COLUMNS), controls, control)
-    change_points.replace_watched_days(store, *average_points(points), *days)
+    alarms.replace_watched_days(store, *average_points(points), *days)
 
 
 def _find_rows(

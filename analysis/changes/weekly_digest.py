@@ -8,7 +8,6 @@ from datetime import UTC, date, datetime, timedelta
 from html import escape
 from urllib.parse import quote
 
-from treehammer.analysis.changes.change_terms import ChangeState
 from treehammer.analysis.changes.change_text import (
     describe_quantity,
     format_day,
@@ -16,13 +15,14 @@ from treehammer.analysis.changes.change_text import (
     is_regression,
     name_subject,
 )
-from treehammer.analysis.comparison.wording.verdict_text import format_effect
+from treehammer.analysis.changes.daily_series import ChangeState
+from treehammer.analysis.comparison.verdict_text import format_effect
 from treehammer.analysis.status.failure_explanation import FailureExplanation
-from treehammer.analysis.status.site_state import WORST_FIRST, SiteState
+from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch.change_points import fetch_change_points
+from treehammer.sql.watch.alarms import fetch_change_points
 from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS, list_state_changes
 from treehammer.text_formatting import format_time, join_names
 

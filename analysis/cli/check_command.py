@@ -5,29 +5,51 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from treehammer.analysis.alarms import alarm_overview
-from treehammer.analysis.alarms.alarm_levels import (
+from treehammer.analysis.alarms.remote_states import RemoteService
+from treehammer.analysis.status.subject_state import (
     SERVICE_NAME,
     AlarmKind,
     AlarmLevel,
     SubjectState,
     worst_level,
 )
-from treehammer.analysis.alarms.remote_states import RemoteService
-from treehammer.analysis.cli.limit_output import JSON, MARKDOWN, print_limits
 from treehammer.config import Settings
-from treehammer.errors import NothingToDoError, StoreError, TreehammerError
-from treehammer.optional_packages import require_package
+from treehammer.errors import NothingToDoError, StoreError, TreehammerError, require_package
+from treehammer.setting_parsers import is_allowed_address
 from treehammer.sql.auth.access_keys import load_user_key
-from treehammer.sql.cli.campaign_names import complete_campaigns
+from treehammer.sql.cli.transfer_commands import complete_campaigns
 from treehammer.sql.write.store import Store
-from treehammer.terminal import print_hint
+from treehammer.terminal import TABLE, print_hint, print_rows
 from treehammer.text_formatting import make_single_line
-from treehammer.web_addresses import is_allowed_address
+
+if TYPE_CHECKING:
+    from treehammer.analysis.comparison.limit_outcomes import LimitReport
+
+
+MARKDOWN, JSON = "markdown", "json"
+
+
+def print_limits(report: LimitReport, form: str = TABLE) -> None:
+    """Print the outcomes as a table with notes, as Markdown or as JSON."""
+    # scipy takes a third of a second to load, which commands without limits should not pay for.
+    from treehammer.analysis.comparison import limit_text
+
+    if form == MARKDOWN:
+        click.echo(limit_text.format_markdown(report))
+        return
+    if form == JSON:
+        click.echo(json.dumps(limit_text.build_document(report), indent=1))
+        return
+    click.echo(f"Limits: {limit_text.describe_limits(report)}")
+    print_rows(limit_text.flatten_outcomes(report), limit_text.limit_columns(report))
+    for note in limit_text.list_limit_notes(report):
+        print_hint(note)
+
 
 PLUGIN, MONIT = "plugin", "monit"
 #: Value of --service without an address.

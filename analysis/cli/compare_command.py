@@ -10,34 +10,32 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treehammer.analysis.cli.instruction_columns import change_columns
 from treehammer.analysis.comparison import (
     commit_comparison,
-    counter_changes,
-    instruction_changes,
+    count_changes,
     phase_changes,
+    verdict_text,
 )
-from treehammer.analysis.comparison.counter_changes import CountedSample, CounterChange
-from treehammer.analysis.comparison.phase_changes import (
-    PHASE_COLUMNS,
-    PhaseChange,
-    PhasedSample,
+from treehammer.analysis.comparison.comparison_notes import attribute_rows
+from treehammer.analysis.comparison.conclusion import describe_conclusion
+from treehammer.analysis.comparison.count_changes import (
+    CountedSample,
+    CounterChange,
+    change_columns,
 )
-from treehammer.analysis.comparison.wording import verdict_text
-from treehammer.analysis.comparison.wording.attribution import attribute_rows
-from treehammer.analysis.comparison.wording.conclusion import describe_conclusion
-from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, find_axis_value
+from treehammer.analysis.comparison.phase_changes import PHASE_COLUMNS, PhaseChange, PhasedSample
+from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, find_axis_value
 from treehammer.analysis.statistics.verdict import (
     CERTAIN_VERDICTS,
     DEFAULT_DELTA,
     INCOMPARABLE_VERDICTS,
     Verdict,
 )
-from treehammer.collectors.record.exact_counters import COUNTER_NAMES
+from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES
 from treehammer.config import Settings
 from treehammer.errors import ExitCode, NothingToDoError
-from treehammer.hctests.matrix.definition import COMMIT_AXIS
-from treehammer.sql.cli.campaign_names import complete_campaigns
+from treehammer.hctests.definition.model import COMMIT_AXIS
+from treehammer.sql.cli.transfer_commands import complete_campaigns
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.measurement_selection import Selection
@@ -47,7 +45,8 @@ from treehammer.terminal import TABLE, on_interrupt, output_options, print_hint,
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison
-    from treehammer.analysis.comparison.instruction_changes import CountPair
+    from treehammer.analysis.comparison.count_changes import CountPair
+
 
 #: Verdicts that are also said in a sentence, at most.
 MAX_SENTENCES = 6
@@ -200,7 +199,7 @@ def compare_selected(
     """Compare each further value with the first and store the verdicts."""
     # scipy takes a third of a second to load, so load it only here.
     from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
-    from treehammer.analysis.samples.headline_rows import (
+    from treehammer.analysis.statistics.headline_rows import (
         load_earlier_checksums,
         load_headline_rows,
     )
@@ -232,12 +231,12 @@ def _store_result(
     comparison: Comparison,
 ) -> ComparisonResult:
     query = comparison.query
-    changes = counter_changes.compare_counters(counted, query.axis, query.a, query.b)
-    verdicts = counter_changes.attach_counters(comparison.verdicts, changes)
+    changes = count_changes.compare_counters(counted, query.axis, query.a, query.b)
+    verdicts = count_changes.attach_counters(comparison.verdicts, changes)
     phases = phase_changes.compare_phases(phased, query.axis, query.a, query.b)
     verdicts = phase_changes.attach_phases(verdicts, phases)
     store.replace_comparison(query.id, comparison.pairs, verdicts)
-    instructions = instruction_changes.load_counted_work(store, verdicts)
+    instructions = count_changes.load_counted_work(store, verdicts)
     phases = phase_changes.stored_phases(verdicts)
     return ComparisonResult(replace(comparison, verdicts=verdicts), changes, phases, instructions)
 
@@ -299,7 +298,7 @@ def _list_notes(result: ComparisonResult, names: Mapping[str, str], form: str) -
     """List the sentences below the tables of a comparison."""
     notes = [*attribute_rows(result.comparison.verdicts, names), *result.comparison.notes]
     if form == TABLE and result.counters:
-        notes.append(counter_changes.summarize_counters(result.counters))
+        notes.append(count_changes.summarize_counters(result.counters))
     return notes + phase_changes.describe_phases(result.phases)
 
 
@@ -354,7 +353,7 @@ def _side_names(comparison: Comparison, names: Mapping[str, str]) -> tuple[str, 
 
 
 def _print_changed_counters(counters: Sequence[CounterChange], sides: tuple[str, str]) -> None:
-    changed = [change for change in counters if change.verdict != counter_changes.SAME]
+    changed = [change for change in counters if change.verdict != count_changes.SAME]
     if changed:
         columns = (
             TableColumn("label", "variant"),
@@ -364,7 +363,7 @@ def _print_changed_counters(counters: Sequence[CounterChange], sides: tuple[str,
             TableColumn("shown_verdict", "verdict"),
         )
         rows = [
-            {**asdict(change), "shown_verdict": counter_changes.format_counter_verdict(change)}
+            {**asdict(change), "shown_verdict": count_changes.format_counter_verdict(change)}
             for change in changed
         ]
         print_rows(rows, columns, title="Exact counters that changed")
@@ -374,9 +373,9 @@ def _print_counts(counted: Sequence[CountPair], sides: tuple[str, str]) -> None:
     if not counted:
         return
     columns = change_columns(*sides)
-    rows = [instruction_changes.flatten_change(pair.total) for pair in counted]
+    rows = [count_changes.flatten_change(pair.total) for pair in counted]
     click.echo()
-    title = f"Instructions/event. {instruction_changes.NOT_TIME}"
+    title = f"Instructions/event. {count_changes.NOT_TIME}"
     print_rows(rows, (TableColumn("label", "variant"), *columns), title=title)
 
 

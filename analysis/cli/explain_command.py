@@ -21,7 +21,7 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import (
 from treehammer.analysis.descriptive.time_breakdown import TimePart, sum_breakdowns
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
-from treehammer.sql.cli.campaign_names import complete_campaigns
+from treehammer.sql.cli.transfer_commands import complete_campaigns
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.overview_queries import build_unknown_site_error, list_sites
 from treehammer.sql.write.store import Store

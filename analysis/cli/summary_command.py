@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treehammer.analysis.comparison.wording import verdict_text
-from treehammer.analysis.samples.sample import matches_value
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.statistics.sample import matches_value
 from treehammer.collectors.record.metric_catalogue import LONG_TEXT_METRICS, METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
-from treehammer.hctests.matrix.definition import Scalar
-from treehammer.sql.cli.campaign_names import complete_campaigns
+from treehammer.hctests.definition.model import Scalar
+from treehammer.sql.cli.transfer_commands import complete_campaigns
 from treehammer.sql.core.rows import ExtraRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
@@ -25,6 +25,7 @@ from treehammer.text_formatting import split_list
 
 if TYPE_CHECKING:
     from treehammer.analysis.descriptive.group_summary import ExecutionGroup, MeanWithInterval, Row
+
 
 #: Metrics shown by default.
 DEFAULT_QUANTITIES = "access_rate_hz,eff_access,eff_job"
@@ -142,7 +143,7 @@ def summary_command(
 
 
 def _print_letters(settings: Settings, other_options: Iterable[object], form: str) -> None:
-    from treehammer.analysis.cli.storage_letters import print_letters
+    from treehammer.analysis.cli.load_summary import print_letters
 
     if any(other_options):
         raise click.UsageError("--letters has no other options than --json and --csv.")
@@ -190,7 +191,7 @@ def _has_operations(store: Store, selection: Selection) -> bool:
 def _summarize_operations(
     store: Store, selection: Selection, group_names: Sequence[str], title: str, form: str
 ) -> None:
-    from treehammer.analysis.cli.operation_summary import STEP_COLUMNS, print_operations
+    from treehammer.analysis.cli.load_summary import STEP_COLUMNS, print_operations
     from treehammer.analysis.descriptive.group_summary import find_distinguishing_names
 
     group_columns = [name for name in group_names if name not in STEP_COLUMNS]
@@ -387,7 +388,7 @@ def _flatten_line(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def _summary_notes(groups: Sequence[ExecutionGroup], table: _SummaryTable) -> Iterator[str]:
     from treehammer.analysis.descriptive.group_summary import find_distinguishing_names
-    from treehammer.analysis.samples.sample import count_hosts
+    from treehammer.analysis.statistics.sample import count_hosts
 
     yield (
         "Means over jobs ± half of their 95 % t intervals; a job counts by the median of its "

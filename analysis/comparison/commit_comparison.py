@@ -1,4 +1,4 @@
-"""Commits of a test as sides of a comparison: their names and the setup that both share."""
+"""Comparison of commits of a test: their names, their common setup, and consecutive campaigns."""
 
 from __future__ import annotations
 
@@ -9,14 +9,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from treehammer.analysis.comparison.counter_changes import CountedSample
+from treehammer.analysis.comparison import count_changes, phase_changes
+from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
+from treehammer.analysis.comparison.count_changes import CountedSample
+from treehammer.analysis.comparison.phase_changes import PHASE_COLUMNS, PhasedSample
+from treehammer.analysis.statistics.headline_rows import load_headline_rows
+from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS
+from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, SourceError
-from treehammer.hctests.matrix import identity
-from treehammer.hctests.matrix.definition import COMMIT_DIGITS, DIRTY_SUFFIX, format_commit
+from treehammer.hctests.definition import identity
+from treehammer.hctests.definition.model import (
+    COMMIT_AXIS,
+    COMMIT_DIGITS,
+    DIRTY_SUFFIX,
+    format_commit,
+)
 from treehammer.sql.read import campaign_queries
+from treehammer.sql.read.campaign_queries import fetch_campaign
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.write.store import Store
 
 #: Commits that a message lists, at most.
 MAX_LISTED = 8
@@ -110,7 +123,7 @@ def _resolve_ref(
 ) -> str:
     """Resolve a ref by Git in several repositories to the one measured commit that it means."""
     # Only names of branches and tags need Git.
-    from treehammer.hctests.git.pinned_tests import open_repository
+    from treehammer.hctests.pinned_tests import open_repository
 
     resolved: set[str] = set()
     errors: list[SourceError] = []
@@ -182,3 +195,54 @@ def explain_incomparable(
 def _identify_row(row: Mapping[str, Any]) -> str:
     commit = str(row["commit_id"] or "")
     return identity.identify_commit(commit, bool(row["dirty"]), str(row["test_hash"]))
+
+
+def compare_campaign_commits(
+    store: Store, earlier_id: str, later_id: str, now_us: int
+) -> Comparison | None:
+    """Compare the commits of two campaigns of one test, and store the verdicts.
+
+    Returns:
+        None if there is nothing to compare: no measurements, the same commit, or commits that do
+        not differ in this test.
+    """
+    commits = [fetch_campaign(store, id_).commit_id for id_ in (earlier_id, later_id)]
+    if "" in commits or commits[0] == commits[1]:
+        return None
+    return compare_commits(store, (earlier_id, later_id), commits, now_us)
+
+
+def compare_commits(
+    store: Store, campaigns: Sequence[str], commits: Sequence[str], now_us: int
+) -> Comparison | None:
+    """Compare two commits within campaigns, and store the verdicts.
+
+    Args:
+        store: the database.
+        campaigns: identities of the campaigns.
+        commits: the earlier and the later commit.
+        now_us: time of the comparison, microseconds since 1970 UTC.
+
+    Returns:
+        None if there is nothing to compare; see :func:`compare_campaign_commits`.
+    """
+    selection = Selection(tuple(campaigns))
+    columns = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *COUNTER_NAMES, *PHASE_COLUMNS)))
+    rows = load_headline_rows(store, selection, columns)
+    counted = add_setups(store, map(CountedSample.from_row, rows))
+    samples = [item.sample for item in counted]
+    tests = [{s.test_hash for s in samples if s.commit == commit} for commit in commits]
+    if not all(tests) or tests[0] & tests[1]:
+        return None
+    query = ComparisonQuery(COMMIT_AXIS, commits[0], commits[1], selection=selection)
+    try:
+        comparison = compare_samples(samples, query, now_us=now_us)
+    except NothingToDoError:
+        return None
+    changes = count_changes.compare_counters(counted, COMMIT_AXIS, *commits)
+    verdicts = count_changes.attach_counters(comparison.verdicts, changes)
+    phased = map(PhasedSample.from_row, rows, samples)
+    phases = phase_changes.compare_phases(phased, COMMIT_AXIS, *commits)
+    verdicts = phase_changes.attach_phases(verdicts, phases)
+    store.replace_comparison(query.id, comparison.pairs, verdicts)
+    return comparison

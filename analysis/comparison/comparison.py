@@ -1,4 +1,4 @@
-"""Two values of one axis compared: a verdict for every series, and for every release over sites."""
+"""Comparison of two values of an axis: a verdict for every series, and for every release over sites."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
-from treehammer.analysis.comparison.comparability import ChecksumsBySlot, collect_checksums
-from treehammer.analysis.comparison.control_evidence import attach_controls
-from treehammer.analysis.comparison.effect_measurement import measure_effect
-from treehammer.analysis.comparison.series_effects import SeriesEffect
-from treehammer.analysis.comparison.series_sides import common_values, list_servers, split_sides
-from treehammer.analysis.comparison.site_contrasts import SiteContrasts, contrast_sites
-from treehammer.analysis.comparison.site_pooling import PooledEffect, pool_over_sites
-from treehammer.analysis.comparison.wording import comparison_notes
-from treehammer.analysis.samples.control_check import check_controls
-from treehammer.analysis.samples.sample import Sample, unify_hosts
+from treehammer.analysis.comparison import comparison_notes
+from treehammer.analysis.comparison.series_effects import SeriesEffect, measure_effect
+from treehammer.analysis.comparison.series_sides import (
+    ChecksumsBySlot,
+    collect_checksums,
+    common_values,
+    list_servers,
+    split_sides,
+)
+from treehammer.analysis.comparison.site_pooling import (
+    PooledEffect,
+    SiteContrasts,
+    contrast_sites,
+    pool_over_sites,
+)
 from treehammer.analysis.statistics.estimates import (
     Adjustment,
     Estimate,
@@ -30,6 +35,8 @@ from treehammer.analysis.statistics.estimates import (
     judge_family,
     plan_units,
 )
+from treehammer.analysis.statistics.job_pairs import check_controls
+from treehammer.analysis.statistics.sample import Sample, unify_hosts
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
     OPEN_VERDICTS,
@@ -39,10 +46,11 @@ from treehammer.analysis.statistics.verdict import (
     SITES_SCOPE,
     Verdict,
     VerdictEvidence,
+    attach_controls,
 )
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.hctests.matrix.definition import Scalar
-from treehammer.hctests.matrix.headline import HeadlineMetric
+from treehammer.hctests.definition.judged_metrics import HeadlineMetric
+from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
 

@@ -16,20 +16,12 @@ from itertools import chain
 from statistics import fmean, median
 from typing import Any
 
-from treehammer.analysis.comparison.comparability import ChecksumsBySlot, collect_checksums
-from treehammer.analysis.comparison.effect_measurement import measure_effect
-from treehammer.analysis.comparison.series_effects import SeriesEffect
-from treehammer.analysis.comparison.series_sides import label_series, split_sides
-from treehammer.analysis.samples.headline_rows import load_metric_rows
-from treehammer.analysis.samples.job_pairs import select_last_attempts
-from treehammer.analysis.samples.sample import (
-    HEADLINE_METRICS,
-    SAMPLE_COLUMNS,
-    Sample,
-    comparison_key,
-    natural_sort_key,
-    release_key,
-    unify_hosts,
+from treehammer.analysis.comparison.series_effects import SeriesEffect, measure_effect
+from treehammer.analysis.comparison.series_sides import (
+    ChecksumsBySlot,
+    collect_checksums,
+    label_series,
+    split_sides,
 )
 from treehammer.analysis.statistics.estimates import (
     MIN_SPREAD,
@@ -39,22 +31,34 @@ from treehammer.analysis.statistics.estimates import (
     estimate_over_hosts,
     has_enough_jobs,
 )
+from treehammer.analysis.statistics.headline_rows import load_metric_rows
+from treehammer.analysis.statistics.job_pairs import select_last_attempts
+from treehammer.analysis.statistics.sample import (
+    HEADLINE_METRICS,
+    SAMPLE_COLUMNS,
+    Sample,
+    comparison_key,
+    natural_sort_key,
+    release_key,
+    unify_hosts,
+)
 from treehammer.analysis.statistics.verdict import ALPHA, MIN_HOSTS, MIN_JOBS, Verdict
 from treehammer.collectors.job_spec import PAIRED, TIMED
-from treehammer.collectors.record.exact_counters import COUNTER_NAMES
+from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES
 from treehammer.errors import ExitCode
-from treehammer.hctests.matrix.definition import (
+from treehammer.hctests.definition.judged_metrics import (
+    AT_MOST,
+    ExpectedLimit,
+    HeadlineMetric,
+    find_numeric_metric,
+    parse_stored_limits,
+)
+from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     MetricDeclaration,
     Scalar,
     format_commit,
 )
-from treehammer.hctests.matrix.expected_limits import (
-    AT_MOST,
-    ExpectedLimit,
-    parse_stored_limits,
-)
-from treehammer.hctests.matrix.headline import HeadlineMetric, find_numeric_metric
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import MeasurementCount, count_campaign
 from treehammer.sql.read.measurement_selection import Selection

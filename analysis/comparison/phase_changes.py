@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
-from treehammer.analysis.samples.sample import Sample, comparison_key, find_varying_axes
+from treehammer.analysis.statistics.sample import Sample, comparison_key, find_varying_axes
 from treehammer.analysis.statistics.verdict import SERIES_SCOPES, VerdictEvidence
 from treehammer.collectors.job_spec import TIMED
-from treehammer.collectors.record.exact_counters import find_access_mode
-from treehammer.hctests.matrix.definition import Scalar
+from treehammer.collectors.record.metric_catalogue import find_access_mode
+from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.core.rows import VerdictRow
 
 OPEN, READ, DECOMPRESS, DESERIALIZE = "open", "read", "decompress", "deserialize"

@@ -1,31 +1,37 @@
-"""Effect of one series on one metric, and its estimate over jobs and hosts."""
+"""Effect of one series on one metric: measurement, reasons to refuse a verdict, and estimate over jobs."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean, median
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from treehammer.analysis.comparison.comparability import (
+from treehammer.analysis.comparison.series_sides import (
     BuildDifference,
+    ChecksumsBySlot,
     DataComparison,
+    SeriesSides,
+    compare_builds,
+    compare_data,
 )
-from treehammer.analysis.comparison.series_sides import SeriesSides
-from treehammer.analysis.samples.job_pairs import (
-    JobPair,
-    JobValue,
-)
-from treehammer.analysis.samples.sample import select_known_hosts
 from treehammer.analysis.statistics.estimates import (
     Estimate,
     combine_estimates,
     estimate_over_hosts,
     has_enough_jobs,
 )
+from treehammer.analysis.statistics.job_pairs import (
+    JobPair,
+    JobValue,
+    collect_job_values,
+    drop_dirty,
+    pair_jobs,
+)
+from treehammer.analysis.statistics.sample import Sample, select_known_hosts
 from treehammer.analysis.statistics.verdict import (
     HOST_SCOPE,
     MIN_HOSTS,
@@ -34,7 +40,10 @@ from treehammer.analysis.statistics.verdict import (
     THROUGH_BASE,
     Verdict,
 )
-from treehammer.hctests.matrix.headline import HeadlineMetric
+from treehammer.collectors.job_spec import MIN_CPU_S, MIN_LAUNCH_CPU_S
+from treehammer.hctests.definition.judged_metrics import DEFAULT_HEADLINE, HeadlineMetric
+from treehammer.hctests.definition.model import COMMIT_AXIS
+from treehammer.text_formatting import pluralize
 
 Job = TypeVar("Job", JobPair, JobValue)
 
@@ -231,3 +240,185 @@ def estimate_effect(effects: Sequence[SeriesEffect]) -> Estimate | None:
 def _estimate_side(jobs: Iterable[JobValue]) -> Estimate | None:
     """Estimate the mean ln(value) of one side's jobs."""
     return estimate_over_hosts(group_by_host(list(jobs), lambda job: [math.log(job.value)]))
+
+
+class RefusalReason(NamedTuple):
+    """Reason for giving no statistical verdict, with the remedy."""
+
+    verdict: Verdict
+    why: str
+    remedy: str
+
+
+def find_refusal_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
+    """Find all reasons against a verdict; the first names the refusal."""
+    yield from _find_zeros(effect)
+    if not effect.pairs and not (effect.a and effect.b):
+        yield _explain_one_sided(effect)
+        return
+    if effect.data_comparison is DataComparison.ALTERED:
+        yield RefusalReason(
+            Verdict.VALUES_DIFFER,
+            "a checksum execution met another content than the dataset's: not compared",
+            "place the dataset again and measure anew, or leave that out with --where",
+        )
+        return
+    if effect.data_comparison is DataComparison.DIFFERS:
+        yield RefusalReason(
+            Verdict.VALUES_DIFFER,
+            "the value checksums of both sides differ: not compared",
+            "find out why the sides read other values; `treehammer export` shows value_checksum",
+        )
+        return
+    if effect.data_comparison is DataComparison.OTHER_CONTENT:
+        yield RefusalReason(
+            Verdict.OTHER_CONTENT,
+            "the value checksums of the datasets differ",
+            "compare datasets of one content, as `treehammer datasets make` rewrites them",
+        )
+    if effect.build.differing:
+        yield RefusalReason(
+            Verdict.BUILD_DIFFERS,
+            f"other {', '.join(effect.build.differing)}",
+            "compare builds made alike, or select one with --where",
+        )
+    yield from _find_amount_reasons(effect)
+
+
+def _find_zeros(effect: SeriesEffect) -> Iterator[RefusalReason]:
+    """Refuse a metric that is 0 somewhere: it has no ratio, and leaving it out would hide it."""
+    zeros = effect.left_out.get(f"{effect.metric} is 0")
+    if zeros:
+        yield RefusalReason(
+            Verdict.NOT_ENOUGH,
+            f"{effect.metric} is 0 in {pluralize(zeros, 'execution')}, which has no ratio",
+            "state a headline metric that is above 0, such as success_fraction for failures",
+        )
+
+
+def _find_amount_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
+    """Find reasons in the amount: too little reading, too few jobs or no spread."""
+    if effect.headline in DEFAULT_HEADLINE:
+        yield from _find_reading_reasons(effect)
+    if effect.missing_jobs:
+        yield RefusalReason(
+            Verdict.NOT_ENOUGH,
+            f"{pluralize(effect.jobs, 'job')} on {_pluralize_hosts(effect.hosts)}; needed are {MIN_JOBS} "
+            f"on one host, 2 on each of two, or {MIN_HOSTS} hosts",
+            f"submit more repeats (-S repeats={2 * MIN_JOBS})",
+        )
+    elif effect.estimate is None:
+        yield RefusalReason(
+            Verdict.NOT_ENOUGH,
+            "zero variance: all jobs gave the same ratio, which no clock does",
+            "look for copied measurements or a coarse clock (`treehammer export`), read more events",
+        )
+
+
+def _find_reading_reasons(effect: SeriesEffect) -> Iterator[RefusalReason]:
+    """Find too little reading for times per event, in a launch or else in a job."""
+    unit, needed_s = ("launch", MIN_LAUNCH_CPU_S) if effect.launches else ("job", MIN_CPU_S)
+    cpu_s = effect.launch_cpu_s if effect.launches else effect.cpu_s
+    if cpu_s is None:
+        remedy = "time the loop with the kit, or report loop_cpu_s"
+        yield RefusalReason(Verdict.TOO_LITTLE, "the loop's CPU time was not measured", remedy)
+    elif cpu_s < needed_s:
+        # Do not round up to the required time.
+        seconds = min(cpu_s, needed_s - 0.01)
+        why = f"{seconds:.3g} s of CPU per side in a {unit}, at least {needed_s:g} s needed"
+        yield RefusalReason(Verdict.TOO_LITTLE, why, _choose_reading_remedy(effect))
+
+
+def _choose_reading_remedy(effect: SeriesEffect) -> str:
+    """Choose the remedy for too little reading: launches read until the wall limit by themselves."""
+    if effect.launches:
+        return "raise wall_limit_s, which ended the launches early"
+    return "read more passes, rounds or events per job"
+
+
+def _pluralize_hosts(count: int) -> str:
+    return {0: "no known host", 1: "one host"}.get(count) or pluralize(count, "host")
+
+
+def _explain_one_sided(effect: SeriesEffect) -> RefusalReason:
+    if not effect.series.b:
+        return RefusalReason(
+            Verdict.ONLY_IN_A, "nothing was run on side B", "run the test for B here, too"
+        )
+    if not effect.series.a:
+        return RefusalReason(
+            Verdict.ONLY_IN_B, "nothing was run on side A", "run the test for A here, too"
+        )
+    empty = (
+        "both sides" if not effect.a and not effect.b else f"side {'A' if not effect.a else 'B'}"
+    )
+    reasons = ", ".join(f"{reason} {count}" for reason, count in effect.left_out.items())
+    why = f"no usable execution on {empty} ({reasons})"
+    if set(effect.left_out) == {f"no {effect.metric}"}:
+        remedy = f"have the payload report {effect.metric}"
+        if effect.headline in DEFAULT_HEADLINE:
+            remedy += "; the kit does after the first of at least 2 passes"
+        return RefusalReason(Verdict.NOT_ENOUGH, why, remedy)
+    remedy = "see what went wrong with `treehammer status CAMPAIGN`, mend it and run the test again"
+    return RefusalReason(Verdict.FAILED, why, remedy)
+
+
+def measure_effect(
+    series: SeriesSides, headline: HeadlineMetric, axis: str, checksums: ChecksumsBySlot
+) -> SeriesEffect:
+    """Measure one series: pairs where jobs hold both sides, else unpaired jobs."""
+    metric = headline.name
+    a, b, dirty = (list(series.a), list(series.b), Counter[str]())
+    if axis != COMMIT_AXIS:  # a modified working tree is a value of that axis
+        a, b, dirty = drop_dirty(series.a, series.b)
+    pairs, left_out = pair_jobs(a, b, metric, series.elsewhere)
+    values_a: list[JobValue] = []
+    values_b: list[JobValue] = []
+    if pairs:
+        pairs, unused = select_jobs(pairs)
+        left_out += unused
+    else:
+        values_a, left_a = collect_job_values(a, metric)
+        values_b, left_b = collect_job_values(b, metric)
+        values_a, unused_a = select_jobs(values_a)
+        values_b, unused_b = select_jobs(values_b)
+        left_out = left_a + left_b + unused_a + unused_b
+    measured = SeriesEffect(
+        series=series,
+        headline=headline,
+        pairs=tuple(pairs),
+        a=tuple(values_a),
+        b=tuple(values_b),
+        left_out=dict(sorted((left_out + dirty).items())),
+        build=compare_builds(
+            _select_valid_samples(a, metric), _select_valid_samples(b, metric), axis
+        ),
+        data_comparison=compare_data(a, b, checksums, axis),
+        estimate=None,
+    )
+    return _estimate_or_refuse(measured)
+
+
+def _select_valid_samples(side: Sequence[Sample], metric: str) -> Sequence[Sample]:
+    """Select the executions that count, so that no failed one speaks for the build; all if none counts."""
+    return [sample for sample in side if not sample.reason_unusable(metric)] or side
+
+
+def _estimate_or_refuse(measured: SeriesEffect) -> SeriesEffect:
+    """Estimate the effect, or refuse the series for the first of its reasons."""
+    forbidden = measured.data_comparison.forbids_comparison
+    judged = replace(measured, estimate=None if forbidden else estimate_effect([measured]))
+    reasons = list(find_refusal_reasons(judged))
+    if not reasons:
+        return judged
+    first = reasons[0]
+    judged = replace(
+        judged,
+        refused=first.verdict,
+        why="; ".join(reason.why for reason in reasons),
+        remedy=first.remedy,
+    )
+    if first.verdict is Verdict.VALUES_DIFFER:
+        # Different values are never compared: none of them reaches the pair table either.
+        return replace(judged, pairs=(), a=(), b=())
+    return judged

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from treehammer.analysis.samples.job_pairs import select_last_attempts
-from treehammer.analysis.samples.sample import (
+from treehammer.analysis.statistics.estimates import estimate_mean, estimate_unpaired
+from treehammer.analysis.statistics.job_pairs import select_last_attempts
+from treehammer.analysis.statistics.sample import (
     count_hosts,
     find_varying_axes,
     natural_sort_key,
     parse_variant,
 )
-from treehammer.analysis.statistics.estimates import estimate_mean, estimate_unpaired
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.outcome import Outcome, classify_outcome
-from treehammer.hctests.matrix.definition import Scalar
+from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.read.campaign_counts import select_counted
 
 Row = Mapping[str, Any]

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison, list_site_means
-from treehammer.analysis.samples.sample import natural_sort_key
+from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.sql.read.figure_query import Moments
 from treehammer.sql.read.peer_sums import WorkKey, WorkSums
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from treehammer.collectors.job_spec import ALONE, LATE, MAX_START_SPREAD_S
 from treehammer.collectors.record.metric_catalogue import Value
-from treehammer.hctests.matrix.load_settings import LoadSettings
+from treehammer.hctests.definition.model import LoadSettings
 from treehammer.text_formatting import format_share
 
 #: Columns of a measurement that :func:`summarize_starts` needs.

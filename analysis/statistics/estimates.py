@@ -266,7 +266,7 @@ def judge_family(
         delta: margin of effects that count as none.
         adjust: correction for the size of the family.
         looks: number of looks at the data that share the error rate, of which this is one; see
-            :class:`~treehammer.analysis.statistics.sequential.SequentialPlan`.
+            :class:`~treehammer.analysis.statistics.verdict.SequentialPlan`.
     """
     relevant = adjust_for_looks([estimate.p_beyond(delta) for estimate in estimates], adjust, looks)
     same = adjust_for_looks([estimate.p_within(delta) for estimate in estimates], adjust, looks)

@@ -1,15 +1,54 @@
-"""The answers a comparison can give, and the evidence that is kept with each."""
+"""Verdicts of a comparison, the evidence stored with each, and when further launches can change them.
+
+Controls (A/A launches) are part of the evidence. A sequential plan ends a campaign as soon as its
+question is decided.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
 from pydantic_core import from_json
+
+from treehammer.sql.core.rows import VerdictRow
+
+#: Controls whose mean abs(ln(B/A)) is at most this are good, even if their interval excludes 0.
+MAX_CONTROL_EFFECT = 0.01
+
+
+@dataclass(frozen=True)
+class ControlCheck:
+    """Controls of one metric: mean and standard deviation of ln(B/A) over their launches.
+
+    ``base`` is the value of the compared axis that is compared with itself, '' for several values.
+    ``sd`` is None for a single launch, the 95 % interval also for launches without spread.
+    """
+
+    metric: str
+    base: str
+    launches: int
+    mean: float
+    sd: float | None
+    low: float | None
+    high: float | None
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the two equal halves differ: beyond doubt, and by more than a bound."""
+        if self.low is None or self.high is None or abs(self.mean) <= MAX_CONTROL_EFFECT:
+            return False
+        return self.low > 0 or self.high < 0
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether several launches differ by less than the bound on average."""
+        return self.launches > 1 and abs(self.mean) <= MAX_CONTROL_EFFECT
+
 
 #: Scopes of a verdict: the hosts that took part (one or two), a site (three hosts and more), or
 #: several sites.
@@ -120,7 +159,7 @@ class VerdictEvidence:
         phases: phase of the read -> CPU seconds of both sides, change with its interval and number of
             pairs; kept with the first row of each series.
         looks: number of looks at a campaign that ends when it is decided, which share the error rate.
-        controls: fields of each :class:`~treehammer.analysis.statistics.control.ControlCheck` of the
+        controls: fields of each :class:`~treehammer.analysis.statistics.verdict.ControlCheck` of the
             comparison; kept with its first row.
 
     ``campaigns`` is None in older records: then the selection is not known.
@@ -209,3 +248,76 @@ class VerdictEvidence:
 _SIDES, _BOTH_SIDES = ("of_a", "of_b"), "of_both"
 #: Default of each field. All evidence shares the mappings among them, so they must not be changed.
 _DEFAULTS: Mapping[str, Any] = vars(VerdictEvidence())
+
+
+#: Launches of a series after which a comparison may end.  Three are the fewest that a verdict on one
+#: host needs; each further look doubles them, so that few looks share the error rate.
+LOOKS = (3, 6, 12, 24, 48, 96)
+#: Limit of the launches of a series unless the user sets one.
+DEFAULT_MAX_LAUNCHES = 24
+#: Verdicts that further launches may change.
+_OPEN_VERDICTS = (Verdict.UNDECIDED, Verdict.NOT_ENOUGH)
+#: Key of the plan in the request of a campaign.
+PLAN_KEY = "until_decided"
+
+
+@dataclass(frozen=True)
+class SequentialPlan:
+    """Numbers of launches of a series after which it is judged, and the limit of no effect.
+
+    Each look is judged at the error rate divided by the number of looks.  By Bonferroni's inequality,
+    the probability of a false claim at any of them is at most the whole rate. This holds for any reason
+    to end the campaign and any dependence between the looks.
+    """
+
+    looks: tuple[int, ...]
+    delta: float = DEFAULT_DELTA
+
+    @classmethod
+    def up_to(cls, max_launches: int, delta: float = DEFAULT_DELTA) -> SequentialPlan:
+        """Make the plan with the looks of :data:`LOOKS` that a limit leaves.
+
+        Raises:
+            ValueError: a limit is out of range.
+        """
+        if not 0 < delta < 1:
+            raise ValueError(f"--delta: must lie between 0 and 1, not {delta:g}")
+        if not LOOKS[0] <= max_launches <= LOOKS[-1]:
+            raise ValueError(
+                f"--max-launches: must lie between {LOOKS[0]} and {LOOKS[-1]}, not {max_launches}"
+            )
+        return cls(tuple(look for look in LOOKS if look <= max_launches), delta)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the plan as it is kept with the request of its campaign."""
+        return asdict(self)
+
+
+def is_open(verdict: str, low: float | None, high: float | None, delta: float) -> bool:
+    """Return whether further launches could decide more about a series.
+
+    Refused series stay refused, except those with too few launches.  ``different`` is open until its
+    interval (ln) is no wider than ``delta``: the size is then known. Deciding whether it lies just within
+    or just beyond the limit would take many more launches.
+    """
+    if verdict == Verdict.DIFFERENT and low is not None and high is not None:
+        return high - low > delta
+    return verdict in _OPEN_VERDICTS
+
+
+def attach_controls(
+    rows: Sequence[VerdictRow], controls: Iterable[ControlCheck]
+) -> tuple[VerdictRow, ...]:
+    """Add the controls to the evidence of the first row."""
+    if not rows:
+        return ()
+    first, *following = rows
+    documents = tuple(asdict(control) for control in controls)
+    evidence = replace(VerdictEvidence.from_json(first.evidence), controls=documents)
+    return (replace(first, evidence=evidence.to_json()), *following)
+
+
+def stored_controls(rows: Sequence[VerdictRow]) -> list[ControlCheck]:
+    """Return the controls that :func:`attach_controls` added to a comparison's first row."""
+    documents = VerdictEvidence.from_json(rows[0].evidence).controls if rows else ()
+    return [ControlCheck(**document) for document in documents]

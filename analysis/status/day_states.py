@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from treehammer.analysis.status.rule_judgements import classify_share
-from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.status_rules import OperationsRule, ShareRule, load_shipped_rules
+from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.outcome import Outcome, sum_outcomes
 from treehammer.sql.read.operation_figures import OperationDay
 from treehammer.text_formatting import format_share

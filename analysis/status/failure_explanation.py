@@ -1,4 +1,4 @@
-"""Explanation of a site's failures or slowness in one sentence: origin, begin and remedy.
+"""Explanation of failures in one sentence: origin of a site's failures or slowness, begin and remedy.
 
 Pages, ``status``, ``check``, messages and the digest show this sentence. States keep the one of their
 evaluation in their evidence.
@@ -22,14 +22,14 @@ from treehammer.analysis.status.failure_attribution import (
     blame_host,
 )
 from treehammer.analysis.status.failure_causes import FailureCause, find_failure_cause
-from treehammer.analysis.status.site_state import SiteState
+from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import failure_counts
 from treehammer.sql.read.failure_counts import FailedRun, Period, PeriodCounts
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch import site_exceptions, state_history
+from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import SUBJECT_KINDS
 from treehammer.text_formatting import format_minute, pluralize
 
@@ -199,8 +199,8 @@ def _find_downtime(
     if attribution.culprit not in (Culprit.SITE, Culprit.STORAGE):
         return ""
     last_us = max(run.started_us for run in runs)
-    for row in site_exceptions.list_downtimes(store, ends_after_us=last_us):
-        is_outage = row.severity == site_exceptions.OUTAGE and row.starts_us <= last_us
+    for row in state_history.list_downtimes(store, ends_after_us=last_us):
+        is_outage = row.severity == state_history.OUTAGE and row.starts_us <= last_us
         if row.site == (attribution.name or site) and is_outage:
             until = format_minute(row.ends_us)
             return f"Cause: downtime until {until} UTC, {row.description}. Wait for its end."
@@ -300,7 +300,7 @@ def _suggest_action(attribution: FailureAttribution, runs: Sequence[FailedRun]) 
 def explain_slowness(store: ResultsReader, site: str, period: Period) -> FailureExplanation | None:
     """Explain slower reading than of the same work at other sites; None without any."""
     # numpy takes a tenth of a second to load, which no check of a state should pay for.
-    from treehammer.analysis.status.slow_sites import find_slowness
+    from treehammer.analysis.descriptive.peer_comparison import find_slowness
 
     slowness = find_slowness(store, site, period.extend(SEARCHED_DAYS).days)
     if slowness is None:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from treehammer.analysis.status.rule_replay import ReplayWindow, RuleChange
-from treehammer.analysis.status.site_state import SiteState, find_worst_state
+from treehammer.analysis.status.rule_judgements import ReplayWindow, RuleChange
 from treehammer.analysis.status.status_rules import CentralTable, StatusRules, duration_us
+from treehammer.analysis.status.subject_state import SiteState, find_worst_state
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, StatusChangeRow
 from treehammer.sql.watch.state_history import CENTRAL, SUBJECT_KINDS
 

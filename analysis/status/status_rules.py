@@ -12,18 +12,17 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from treehammer.collectors.record.failures import FAILURE_CLASSES
-from treehammer.durations import SECOND_US, parse_duration
+from treehammer.collectors.record.outcome import FAILURE_CLASSES
 from treehammer.errors import ConfigError, InvalidDocumentError
-from treehammer.hctests.schema import document_problems
-from treehammer.hctests.schema.document_fields import invalid_value
-from treehammer.hctests.schema.document_problems import (
+from treehammer.hctests.definition import document_problems
+from treehammer.hctests.definition.document_problems import (
     DocumentProblem,
     DocumentTables,
+    KeyPath,
     StrictModel,
+    invalid_value,
 )
-from treehammer.hctests.schema.toml_positions import KeyPath
-from treehammer.text_formatting import format_share
+from treehammer.text_formatting import SECOND_US, format_share, parse_duration
 
 RULES_FILE = Path(__file__).with_name("status_rules.toml")
 

@@ -13,12 +13,13 @@ from treehammer.analysis.status.failure_explanation import add_explanations
 from treehammer.analysis.status.rule_judgements import (
     ChargedRun,
     CollectEvidence,
+    ReplayWindow,
+    RuleChange,
     RuleMemory,
     StateJudgement,
     charge_run,
+    replay_rule,
 )
-from treehammer.analysis.status.rule_replay import ReplayWindow, RuleChange, replay_rule
-from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.state_timeline import (
     Subject,
     SubjectInput,
@@ -26,11 +27,12 @@ from treehammer.analysis.status.state_timeline import (
     list_subjects,
 )
 from treehammer.analysis.status.status_rules import OperationsRule, StatusRules
+from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
 from treehammer.sql.read.operation_figures import list_operation_days
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch import site_exceptions, state_history
+from treehammer.sql.watch import state_history
 from treehammer.sql.watch.run_outcomes import RunOutcome, list_run_outcomes
 from treehammer.sql.watch.state_history import (
     CENTRAL,
@@ -109,9 +111,9 @@ def _replay(
     """Replay all rules of all subjects within a window, on one set of data."""
     states = state_history.list_current_states(store, at_us=window.from_us, rules=True, doors=True)
     data_us = window.from_us - rules.longest_memory_us
-    announced = site_exceptions.list_downtimes(store, ends_after_us=data_us)
-    downtimes = [downtime for downtime in announced if downtime.severity == site_exceptions.OUTAGE]
-    overrides = site_exceptions.list_overrides(store, ends_after_us=window.from_us)
+    announced = state_history.list_downtimes(store, ends_after_us=data_us)
+    downtimes = [downtime for downtime in announced if downtime.severity == state_history.OUTAGE]
+    overrides = state_history.list_overrides(store, ends_after_us=window.from_us)
     overrides = [override for override in overrides if override.made_us <= window.to_us]
     outcomes = list_run_outcomes(store, data_us, window.to_us, with_times=rules.needs_times)
     judged_doors = _list_judged_doors(outcomes, states)

@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.state_timeline import DOWNTIME, OVERRIDE
 from treehammer.analysis.status.status_rules import StatusRules
 from treehammer.analysis.status.status_update import update_states
-from treehammer.collectors.batch_names import LOCAL_BATCH
+from treehammer.analysis.status.subject_state import SiteState
+from treehammer.collectors.job_spec import LOCAL_BATCH
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch import site_exceptions, state_history
+from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import (
     DOOR,
     JUDGED_KINDS,
@@ -200,9 +200,7 @@ def refresh_uses(
         always: evaluate also for the first time.
     """
     latest = state_history.find_latest_rule_set(store)
-    if latest is None and not (
-        always or site_exceptions.list_downtimes(store, ends_after_us=now_us)
-    ):
+    if latest is None and not (always or state_history.list_downtimes(store, ends_after_us=now_us)):
         return SiteUses()
     if latest is None or is_evaluation_due(latest.evaluated_us, now_us, rules):
         update_states(store, now_us, rules)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Canvas
 from scipy import stats
 
 from treehammer.collectors.worker.probes import node_facts
-from treehammer.collectors.worker.probes.cgroup import Cgroup
+from treehammer.collectors.worker.probes.process_stats import Cgroup
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

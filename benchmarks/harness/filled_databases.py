@@ -27,17 +27,16 @@ from benchmarks.harness import synthetic_measurements
 from treehammer import config
 from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.errors import ConfigError
-from treehammer.sql.core.dimensions import SUBJECT
+from treehammer.sql.core.measurement_columns import SUBJECT
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.schema import measurement
-from treehammer.sql.engine.backends.generic import ACCESS_OPTION
+from treehammer.sql.engine.backend import ACCESS_OPTION
 from treehammer.sql.engine.database_engine import write_transaction
-from treehammer.sql.setup.database_setup import open_engine
+from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write import rollups
-from treehammer.sql.write.dimension_rows import DimensionWriter
-from treehammer.sql.write.recording import BATCH_MEASUREMENTS
+from treehammer.sql.write.recording import BATCH_MEASUREMENTS, DimensionWriter
 from treehammer.sql.write.store import Store
-from treehammer.testbed.install.postgres_server import (
+from treehammer.testbed.components.database_server import (
     UNSAFE_FAST_SETTINGS,
     PostgresServer,
     install_postgres,

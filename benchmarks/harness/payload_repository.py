@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from treehammer.hctests.matrix.definition import TEST_FILE_NAME
+from treehammer.hctests.definition.model import TEST_FILE_NAME
 
 _AUTHOR = ("-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false")
 

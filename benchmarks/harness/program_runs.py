@@ -18,7 +18,7 @@ from pathlib import Path
 from treehammer import config
 from treehammer.collectors.software import providers
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
-from treehammer.datasets.production.root_process import KIT_FOLDER
+from treehammer.datasets.production import KIT_FOLDER
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAYLOADS_FOLDER = REPOSITORY / "benchmarks" / "payloads"

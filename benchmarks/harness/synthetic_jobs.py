@@ -13,10 +13,9 @@ from random import Random
 from benchmarks.harness import synthetic_measurements
 from benchmarks.harness.figures import SEED
 from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
-from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample, parse_variant
+from treehammer.analysis.statistics.sample import HEADLINE_METRICS, Sample, parse_variant
 from treehammer.analysis.statistics.verdict import VerdictEvidence
-from treehammer.collectors.job_spec import TIMED
-from treehammer.collectors.job_state import JobState
+from treehammer.collectors.job_spec import TIMED, JobState
 from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.sql.core.rows import AttemptRow, JobRow
 from treehammer.sql.write.store import Store

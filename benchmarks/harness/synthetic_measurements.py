@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 
 from benchmarks.harness.figures import SEED
 from treehammer.collectors.record.day_numbers import DAY_US, day_to_number
-from treehammer.collectors.record.failures import FAILURE_CLASSES
 from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, LATENCY_BINS
-from treehammer.hctests.matrix.definition import Variant
-from treehammer.sql.core.packing import PACKED_COLUMNS
+from treehammer.collectors.record.outcome import FAILURE_CLASSES
+from treehammer.hctests.definition.model import Variant
+from treehammer.sql.core.measurement_columns import PACKED_COLUMNS
 
 #: Number of days; the last one is yesterday, within the range that pages show.
 DAYS = 400

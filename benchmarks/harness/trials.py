@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
-from treehammer.analysis.samples.sample import Sample
+from treehammer.analysis.statistics.sample import Sample
 from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
-from treehammer.hctests.matrix.definition import Scalar, Variant
+from treehammer.hctests.definition.model import Scalar, Variant
 
 #: Claimed error rate of each kind of claim in one comparison.
 CLAIMED_RATE = 0.05

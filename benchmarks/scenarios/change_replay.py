@@ -47,16 +47,14 @@ from benchmarks.scenarios.change_simulation import (
     SearchTally,
     SimulatedJob,
 )
-from treehammer.analysis.changes.change_terms import ChangeState
 from treehammer.analysis.changes.change_update import update_changes
-from treehammer.analysis.changes.daily_series import SeriesPlace
-from treehammer.analysis.changes.step_detection import DAY_TOLERANCE
+from treehammer.analysis.changes.daily_series import DAY_TOLERANCE, ChangeState, SeriesPlace
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
 from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.sql.core.watch_rows import ChangePointRow
-from treehammer.sql.watch.change_points import fetch_change_points
+from treehammer.sql.watch.alarms import fetch_change_points
 from treehammer.sql.write.store import Store
 
 #: Recordings of sites; all others have those of ''.

@@ -19,15 +19,19 @@ import numpy as np
 
 from benchmarks.harness.figures import SEED, RatioFigure, print_table, write_results
 from treehammer.analysis.changes.change_search import find_changes
-from treehammer.analysis.changes.change_terms import Attribution, ChangeState, SeriesKind
-from treehammer.analysis.changes.daily_series import SeriesPlace
+from treehammer.analysis.changes.daily_series import (
+    Attribution,
+    ChangeState,
+    SeriesKind,
+    SeriesPlace,
+)
 from treehammer.analysis.changes.job_points import (
+    MACHINE,
     JobPoint,
     average_points,
     build_families,
     make_series,
 )
-from treehammer.analysis.changes.level_fit import MACHINE
 from treehammer.collectors.record.day_numbers import day_to_number
 
 DAYS, FIRST_DAY = 90, date(2026, 3, 1)

@@ -26,7 +26,7 @@ from benchmarks.harness.figures import RatioFigure, print_table, write_results
 from benchmarks.harness.filled_databases import filled_database
 from benchmarks.harness.program_runs import TREEHAMMER, account_command
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
-from treehammer.sql.core.column_names import ALL_COLUMNS, stored_columns
+from treehammer.sql.core.measurement_columns import ALL_COLUMNS, stored_columns
 from treehammer.sql.read.measurement_queries import MeasurementQueries
 from treehammer.sql.read.measurement_selection import Selection
 

@@ -33,13 +33,13 @@ from benchmarks.harness.synthetic_measurements import SyntheticCampaigns
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.auth.access_keys import SUBMIT, MasterKeys
 from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.setup.database_setup import open_engine
-from treehammer.sql.write.database_check import check_database
+from treehammer.sql.engine.database_setup import open_engine
+from treehammer.sql.write.maintenance import check_database
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.client_limits import ClientLimits
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.service.app import create_app
-from treehammer.web.service.connection_guard import ConnectionGuard
+from treehammer.web.service.overload_guard import ConnectionGuard
 from treehammer.web.service.service_process import configure_uvicorn
 
 #: Measurements per round by default.

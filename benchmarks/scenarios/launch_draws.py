@@ -38,19 +38,20 @@ from benchmarks.scenarios.paired_launches import (
     PairedLaunch,
 )
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
-from treehammer.analysis.samples.sample import Sample
 from treehammer.analysis.statistics.estimates import (
     adjust_benjamini_hochberg,
     estimate_mean,
     judge_family,
 )
-from treehammer.analysis.statistics.sequential import SequentialPlan, is_open
+from treehammer.analysis.statistics.sample import Sample
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
     HOST_SCOPE,
     SITE_SCOPE,
     SITES_SCOPE,
+    SequentialPlan,
     Verdict,
+    is_open,
 )
 
 Ratios = npt.NDArray[np.float64]

@@ -19,12 +19,12 @@ from benchmarks.harness.figures import RatioFigure, print_table, write_results
 from benchmarks.harness.program_runs import set_up_software
 from treehammer import config
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
+from treehammer.testbed import lifecycle, workspace
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,
     XrootdStorage,
     storage_folder,
 )
-from treehammer.testbed.core import lifecycle, workspace
 
 #: Version of the XRootD client.
 CLIENT = "xrootd:6.2.1"

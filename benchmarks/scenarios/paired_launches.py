@@ -30,15 +30,14 @@ from benchmarks.harness.figures import (
     read_rows,
 )
 from treehammer import config
-from treehammer.analysis.samples.sample import HEADLINE_METRICS, SAMPLE_COLUMNS, Sample
 from treehammer.analysis.statistics.estimates import estimate_mean
+from treehammer.analysis.statistics.sample import HEADLINE_METRICS, SAMPLE_COLUMNS, Sample
 from treehammer.collectors.job_spec import CHECKSUM, CONTROL
 from treehammer.config import Settings
 from treehammer.errors import NothingToDoError
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.submit.lifecycle import campaign_request, submission
-from treehammer.submit.tracking import campaign_polling
+from treehammer.submit.campaigns import campaign_polling, campaign_request, submission
 
 TEST_FOLDER = BENCHMARKS_FOLDER / "planted"
 #: Launches of 67 campaigns with and without planted work, from which verdicts are drawn.

@@ -41,10 +41,11 @@ from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.errors import TreehammerError
 from treehammer.sql.watch.patrol_report import fetch_report
 from treehammer.sql.write.store import Store
-from treehammer.testbed.components import component_list, replica_files, xrootd_storage
-from treehammer.testbed.components.sites_file_writer import sites_file_path
-from treehammer.testbed.core import fault_injection, lifecycle, workspace
-from treehammer.testbed.core.component import Component, Workspace
+from treehammer.testbed import faults as fault_injection
+from treehammer.testbed import lifecycle, workspace
+from treehammer.testbed.components import site_list, xrootd_storage
+from treehammer.testbed.components.site_list import sites_file_path
+from treehammer.testbed.workspace import Component, Workspace
 
 SITES = 6
 #: Suite of Debian to which a server is upgraded.
@@ -201,10 +202,10 @@ def _story_testbed() -> Iterator[tuple[Workspace, list[Component]]]:
     """Run a testbed with the data at each site, and the newer server unpacked."""
     settings = config.load_settings()
     box = workspace.define_workspace(f"story{os.getpid()}", SITES, settings)
-    parts = component_list.build_components(box)
+    parts = site_list.build_components(box)
     xrootd_storage.install_servers(NEW_SUITE, box.cache, _say)
     with lifecycle.run_testbed(box, parts, _say):
-        replica_files.place_dataset(DATASET, FolderCatalogue(settings.datasets_dir), box)
+        site_list.place_dataset(DATASET, FolderCatalogue(settings.datasets_dir), box)
         yield box, parts
 
 

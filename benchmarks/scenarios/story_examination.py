@@ -12,17 +12,16 @@ import sqlalchemy as sa
 
 from treehammer.analysis.alarms.release_state import CheckState
 from treehammer.analysis.status.usability import Usability, use_by_state
-from treehammer.durations import SECOND_US
 from treehammer.sql.core.schema import patrol_start
 from treehammer.sql.core.watch_rows import PatrolStartRow, ReleaseCheck, StatusChangeRow
 from treehammer.sql.engine.row_mapping import fetch_rows
 from treehammer.sql.read.measurement_selection import Condition, Selection
-from treehammer.sql.watch.patrol_lease import PatrolLease
+from treehammer.sql.watch.alarms import ReleaseCheckTable
 from treehammer.sql.watch.patrol_report import fetch_report
-from treehammer.sql.watch.patrol_starts import PROBE, PatrolStarts
-from treehammer.sql.watch.release_checks import ReleaseCheckTable
+from treehammer.sql.watch.patrol_starts import PROBE, PatrolLease, PatrolStarts
 from treehammer.sql.watch.state_history import SITE, SUBJECT_KINDS, list_state_changes
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import SECOND_US
 
 #: Sites of the events.
 BROKEN, UPGRADED, SLOWED, CHANGED = "SITE_B", "SITE_C", "SITE_D", "SITE_A"

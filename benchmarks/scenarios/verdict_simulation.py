@@ -24,7 +24,7 @@ from treehammer.analysis.comparison.comparison import (
     compare_together,
     compare_with_first,
 )
-from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample
+from treehammer.analysis.statistics.sample import HEADLINE_METRICS, Sample
 from treehammer.analysis.statistics.verdict import (
     CERTAIN_VERDICTS,
     DEFAULT_DELTA,

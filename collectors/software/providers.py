@@ -36,21 +36,10 @@ from dataclasses import dataclass, replace
 from typing import Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..job_spec import SoftwareRequest
-from ..record.failures import ExecutionError
+from ..record.outcome import ExecutionError
 from ..shared_files import PathLike, hold_lock
-from . import (
-    command_wrapper,
-    setup_scripts,
-    wheel_environments,
-    wheel_installation,
-    wheel_releases,
-)
-from .provider_tools import (
-    check_root_importable,
-    drop_foreign_python,
-    raise_setup_error,
-    run_tool,
-)
+from . import setup_commands, wheel_environments, wheel_releases
+from .setup_commands import check_root_importable, drop_foreign_python, raise_setup_error, run_tool
 from .wheel_releases import (
     PYPI,
     XROOTD,
@@ -122,9 +111,9 @@ def _parse_versioned(text: str, argument: str, base: PathLike) -> SoftwareReques
     assert match is not None  # any non-empty text matches
     version = (match["version"] or "").replace("/", ".")
     if provider == "cvmfs":
-        return setup_scripts.parse_cvmfs(text, match["rest"], version)
+        return setup_commands.parse_cvmfs(text, match["rest"], version)
     if provider == "wrap":
-        return command_wrapper.parse_wrap(text, match["rest"], version)
+        return setup_commands.parse_wrap(text, match["rest"], version)
     return SoftwareRequest(text, "path", version, _resolve_folder(match["rest"], base))
 
 
@@ -228,11 +217,11 @@ def prepare_software(
     """
     notify = progress or (lambda _note: None)
     if request.provider == "path":
-        setup_scripts.find_path_script(request.location)
+        setup_commands.find_path_script(request.location)
     elif request.provider == "cvmfs":
-        setup_scripts.find_cvmfs_script(request.location)
+        setup_commands.find_cvmfs_script(request.location)
     elif request.provider == "wrap":
-        command_wrapper.check_wrap(request)
+        setup_commands.check_wrap(request)
     elif request.provider == BUILD:
         _check_build(request)
     elif is_installed_release(request):
@@ -261,7 +250,7 @@ def _prepare_release(release: Release, software_dir: PathLike, notify: Progress)
                         f"{release.title} is damaged: "
                         f"{wheel_environments.find_damage(folder, release)}"
                     )
-                wheel_installation.install_release(folder, release, notify, lock)
+                wheel_environments.install_release(folder, release, notify, lock)
     except OSError as error:
         raise_setup_error(
             "broken",
@@ -333,7 +322,7 @@ class SoftwareSetup:
     provider: str
     python: str
     env: Mapping[str, str]
-    wrapper: Optional[command_wrapper.CommandWrapper] = None
+    wrapper: Optional[setup_commands.CommandWrapper] = None
 
     def build_command(
         self, kind: str, entry: str, variables: Optional[Mapping[str, str]] = None
@@ -391,8 +380,8 @@ def setup_software(
     """
     kit = os.path.abspath(os.fspath(kit))
     if request.provider == "wrap":
-        wrapper, outside = command_wrapper.setup_wrap(request, base_env, kit, folders or {})
-        return SoftwareSetup("wrap", command_wrapper.WRAPPED_PYTHON, outside, wrapper)
+        wrapper, outside = setup_commands.setup_wrap(request, base_env, kit, folders or {})
+        return SoftwareSetup("wrap", setup_commands.WRAPPED_PYTHON, outside, wrapper)
     if request.provider not in _PROVIDERS:
         raise_setup_error("missing", f"unknown software provider {request.provider!r}")
     python, env = _PROVIDERS[request.provider](request, base_env)
@@ -461,8 +450,8 @@ def _setup_build(
 
 _PROVIDERS = {
     "wheel": wheel_environments.setup_wheel,
-    "path": setup_scripts.setup_path,
-    "cvmfs": setup_scripts.setup_cvmfs,
+    "path": setup_commands.setup_path,
+    "cvmfs": setup_commands.setup_cvmfs,
     "current": _setup_current,
     "none": _setup_none,
     XROOTD: _setup_xrootd,

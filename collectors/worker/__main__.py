@@ -15,12 +15,12 @@ from typing import List, Optional
 
 from ..job_spec import RETRY_EXIT_CODE
 from ..shared_files import DISK_FULL_ERRNOS
-from .bounded_log import print_line
-from .payload.payload_process import FORK_FAILURE_ERRNOS
-from .run.job_loading import JobFileError, load_job
+from . import uploader
+from .child_processes import print_line
+from .run.job_context import JobFileError, load_job
 from .run.job_runner import run_job
-from .upload import upload_command
-from .upload.service_client import ServiceConfigError
+from .run.payload_process import FORK_FAILURE_ERRNOS
+from .service_client import ServiceConfigError
 
 DONE, FAILED, INVALID_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -66,22 +66,22 @@ def build_parser(*, for_jobs: bool = False) -> argparse.ArgumentParser:
         "--attempt", type=_parse_positive_int, default=1, help="number of this attempt, from 1"
     )
     verb.add_argument("--output", default=".", help="folder for records/, logs/ and attempt.json")
-    upload_command.add_upload_command(verbs)
+    uploader.add_upload_command(verbs)
     if not for_jobs:
-        from ..kit.treehammer_load.server import log_command
-        from .bench import bench_command
+        from ..kit.treehammer_load.server import log_parser
+        from . import benchmark_command
 
-        bench_command.add_bench_command(verbs)
-        log_command.add_log_command(verbs)
+        benchmark_command.add_bench_command(verbs)
+        log_parser.add_log_command(verbs)
     return parser
 
 
 def _run_bench(options: argparse.Namespace) -> int:
-    from .bench import bench_command
-    from .bench.benchmark_files import BenchmarkError
+    from . import benchmark_command
+    from .benchmark import BenchmarkError
 
     try:
-        return bench_command.run_bench(options)
+        return benchmark_command.run_bench(options)
     except BenchmarkError as error:
         print_line(str(error), "stderr")
         return INVALID_INPUT
@@ -92,10 +92,10 @@ def _run_bench(options: argparse.Namespace) -> int:
 
 def _write_log_calls(options: argparse.Namespace) -> int:
     from ..kit.treehammer_kit.payload_task import PayloadError
-    from ..kit.treehammer_load.server import log_command
+    from ..kit.treehammer_load.server import log_parser
 
     try:
-        return log_command.write_log_calls(options)
+        return log_parser.write_log_calls(options)
     except PayloadError as error:
         print_line(str(error.document["message"]), "stderr")
         return INVALID_INPUT
@@ -105,7 +105,7 @@ def _write_log_calls(options: argparse.Namespace) -> int:
 
 def _upload_sandboxes(options: argparse.Namespace) -> int:
     try:
-        return upload_command.upload_sandboxes(options)
+        return uploader.upload_sandboxes(options)
     except ServiceConfigError as error:
         print_line(str(error), "stderr")
         return INVALID_INPUT

@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.datasets import production
 from treehammer.datasets.catalogues.folder_catalogue import (
     REWRITTEN,
     FolderCatalogue,
     describe_content,
     describe_file,
 )
-from treehammer.datasets.model.file_digest import digest_file
-from treehammer.datasets.model.manifest import RNTUPLE, Manifest, ManifestFile
-from treehammer.datasets.production import layout_measurement, root_process
+from treehammer.datasets.manifest import RNTUPLE, Manifest, ManifestFile, digest_file
 from treehammer.datasets.specs import rewrite_options
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.errors import DatasetError
-from treehammer.progress import ProgressFactory, byte_progress
+from treehammer.text_formatting import ProgressFactory, byte_progress
 from treehammer.version import __version__
 
 #: Factor of the required space, since compressed sizes differ between layouts.
@@ -58,7 +57,7 @@ def rewrite_dataset(
         options: Layout options.
         name: Name of the new dataset.
         software: ROOT that writes and reads it, from
-            :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
+            :func:`treehammer.datasets.production.prepare_dataset_root`.
         bars: Opens progress bars.
         replace_existing: Replace a dataset of that name.
 
@@ -191,7 +190,7 @@ class _DatasetRewriter:
         }
         events = sum(file.layout.entries for file in files)
         with self._bars(f"{title} (events)", events) as step:
-            result = root_process.run_action("hashes", request, self._software, step)
+            result = production.run_action("hashes", request, self._software, step)
         return ValueChecksums(
             result["checksum"],
             dict(line.rsplit(" ", 1) for line in result["lines"]),
@@ -213,7 +212,7 @@ class _DatasetRewriter:
             trees = [file.layout.tree, self._new_tree]
             request = {"paths": paths, "trees": trees, "covered": covered}
             with self._bars(f"Comparing {file.name} (events)", file.layout.entries) as step:
-                result = root_process.run_action("compare", request, self._software, step)
+                result = production.run_action("compare", request, self._software, step)
             _reject_differences(result["differing"], "branches")
             compared = result["compared"]
         return compared
@@ -255,7 +254,7 @@ class _DatasetRewriter:
     ) -> dict[str, Any]:
         doing = "Ordering" if action == "order" else "Writing"
         with self._bars(f"{doing} {file.name} (events)", file.layout.entries) as step:
-            run = partial(root_process.run_action, action, request, self._software, step)
+            run = partial(production.run_action, action, request, self._software, step)
             try:
                 return self._catalogue.run_writer(Path(request["path"]), run)
             except DatasetError as error:
@@ -268,7 +267,7 @@ class _DatasetRewriter:
     def _measure_files(self) -> tuple[tuple[ManifestFile, ...], dict[str, Any]]:
         """Measure the new files; return their entries in the manifest, and their peculiarities."""
         paths = [self._folder / file.name for file in self._source.files]
-        layouts, content = layout_measurement.measure_files(
+        layouts, content = production.measure_files(
             paths, self._software, tree=self._new_tree, bars=self._bars
         )
         size = sum(path.stat().st_size for path in paths)

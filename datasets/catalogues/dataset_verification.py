@@ -6,10 +6,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from treehammer.datasets.model.file_digest import FileDigest, digest_file
-from treehammer.datasets.model.manifest import MANIFEST_NAME, Manifest, ManifestFile
+from treehammer.datasets.manifest import (
+    MANIFEST_NAME,
+    FileDigest,
+    Manifest,
+    ManifestFile,
+    digest_file,
+)
 from treehammer.datasets.specs import generated_spec, spec_schema
-from treehammer.datasets.specs.raw_spec import RawSpec
+from treehammer.datasets.specs.spec_schema import RawSpec
 from treehammer.errors import DatasetError
 
 

@@ -17,9 +17,9 @@ from typing import Any
 from treehammer.collectors.job_spec import InputFile, SoftwareRequest
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
+from treehammer.datasets import production
 from treehammer.datasets.catalogues import dataset_verification
-from treehammer.datasets.model.file_digest import FileDigest, digest_file
-from treehammer.datasets.model.manifest import (
+from treehammer.datasets.manifest import (
     BRANCHES,
     FRIEND_TREES,
     MANIFEST_NAME,
@@ -28,27 +28,22 @@ from treehammer.datasets.model.manifest import (
     OTHER_TREES,
     RAW_LAYOUT,
     UNREADABLE_BRANCHES,
+    FileDigest,
     Manifest,
     ManifestFile,
+    Replica,
     TreeLayout,
+    digest_file,
 )
-from treehammer.datasets.model.replica import Replica
-from treehammer.datasets.production import (
-    dataset_writers,
-    layout_measurement,
-    raw_files,
-    root_process,
-)
-from treehammer.datasets.specs import (
-    generated_spec,
-    merged_spec,
-    raw_spec,
-    rewrite_options,
-    spec_schema,
-)
+from treehammer.datasets.specs import generated_spec, rewrite_options, spec_schema
 from treehammer.errors import DatasetError, explain_cache_error, suggest_word
-from treehammer.progress import ProgressCallback, ProgressFactory, byte_progress, no_progress
-from treehammer.text_formatting import MEGABYTE
+from treehammer.text_formatting import (
+    MEGABYTE,
+    ProgressCallback,
+    ProgressFactory,
+    byte_progress,
+    no_progress,
+)
 from treehammer.version import __version__
 
 GENERATED, MERGED, ADDED, REWRITTEN = "generated", "merged", "added", "rewritten"
@@ -76,9 +71,9 @@ def ensure_dataset(name: str, settings: Settings, bars: ProgressFactory = no_pro
     plan = generated_spec.load_shipped_spec(name)
     if plan is None:
         raise catalogue.unknown_dataset_error(name)
-    if isinstance(plan, raw_spec.RawSpec):
+    if isinstance(plan, spec_schema.RawSpec):
         return catalogue.make_raw(plan, bars=bars)
-    software = root_process.prepare_dataset_root(plan.root, settings.software_dir, bars)
+    software = production.prepare_dataset_root(plan.root, settings.software_dir, bars)
     return catalogue.make(plan, software, source=settings.sources_dir, bars=bars)
 
 
@@ -209,7 +204,7 @@ class FolderCatalogue:
         Args:
             plan: Spec from :func:`treehammer.datasets.specs.generated_spec.load_spec`.
             software: ROOT that writes it, from
-                :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
+                :func:`treehammer.datasets.production.prepare_dataset_root`.
             source: Source file of a merged dataset, or its folder.
             bars: Opens progress bars.
             replace_existing: Replace a dataset of that name.
@@ -230,9 +225,9 @@ class FolderCatalogue:
                 with byte_progress(bars, f"Checking {plan.name}", path.stat().st_size) as advance:
                     content = digest_file(path, advance)
                 dataset_verification.check_pinned_checksum(plan, content, writer_facts)
-                (layout,) = layout_measurement.measure_layouts([path], software, tree=plan.tree)
+                (layout,) = production.measure_layouts([path], software, tree=plan.tree)
                 origin = {
-                    "kind": MERGED if isinstance(plan, merged_spec.MergedSpec) else GENERATED,
+                    "kind": MERGED if isinstance(plan, spec_schema.MergedSpec) else GENERATED,
                     "description": plan.description,
                     "spec_sha256": plan.text_hash,
                     "root_requested": software.request,
@@ -244,7 +239,7 @@ class FolderCatalogue:
 
     def make_raw(
         self,
-        spec: raw_spec.RawSpec,
+        spec: spec_schema.RawSpec,
         *,
         bars: ProgressFactory = no_progress,
         replace_existing: bool = False,
@@ -262,7 +257,7 @@ class FolderCatalogue:
                     files = tuple(
                         describe_file(
                             spec.file_name(index),
-                            raw_files.write_raw_file(
+                            production.write_raw_file(
                                 spec, index, folder / spec.file_name(index), advance
                             ),
                             RAW_LAYOUT,
@@ -296,7 +291,7 @@ class FolderCatalogue:
             name: Name of the new dataset.
             paths: Files, in reading order.
             software: ROOT that measures them, from
-                :func:`treehammer.datasets.production.root_process.prepare_dataset_root`.
+                :func:`treehammer.datasets.production.prepare_dataset_root`.
             tree: Main tree; by default the one with most entries times branches.
             libraries: Libraries with dictionaries, loaded before the branches are read.
             bars: Opens progress bars.
@@ -313,16 +308,14 @@ class FolderCatalogue:
             if self.has(name):
                 return self._verify_same_files(name, paths, tree, size, bars)
             with self._staging_folder(name, size) as folder:
-                layouts, content = layout_measurement.measure_files(
-                    paths, software, tree=tree, bars=bars
-                )
+                layouts, content = production.measure_files(paths, software, tree=tree, bars=bars)
                 with byte_progress(bars, f"Copying {name}", size) as advance:
                     digests = [
                         digest_file(path, advance, copy_to=folder / file_name)
                         for path, file_name in zip(paths, names, strict=True)
                     ]
                 first = next(index for index, layout in enumerate(layouts) if layout.entries)
-                unreadable = layout_measurement.probe_file(
+                unreadable = production.probe_file(
                     paths[first], layouts[first], software, libraries=libraries, bars=bars
                 )
                 files = tuple(
@@ -459,18 +452,18 @@ def _choose_writer(
     plan: generated_spec.RootSpec, software: SoftwareRequest, source: Path | None
 ) -> Callable[[Path, ProgressCallback], dict[str, Any]]:
     """Choose the writer for a spec, after finding its source file."""
-    if isinstance(plan, merged_spec.MergedSpec):
+    if isinstance(plan, spec_schema.MergedSpec):
         return partial(
-            dataset_writers.write_merged_file,
+            production.write_merged_file,
             plan,
-            dataset_writers.find_source(plan, source),
+            production.find_source(plan, source),
             software,
         )
-    return partial(dataset_writers.write_generated_file, plan, software)
+    return partial(production.write_generated_file, plan, software)
 
 
 def describe_added_origin(
-    sources: Iterable[str], software: SoftwareRequest, content: layout_measurement.TreeContent
+    sources: Iterable[str], software: SoftwareRequest, content: production.TreeContent
 ) -> dict[str, Any]:
     """Describe the origin of files that somebody else made.
 
@@ -490,7 +483,7 @@ def describe_added_origin(
     }
 
 
-def describe_content(content: layout_measurement.TreeContent) -> dict[str, Any]:
+def describe_content(content: production.TreeContent) -> dict[str, Any]:
     """Describe branches and peculiarities of a dataset's files for the origin of its manifest."""
     peculiarities = {
         MISSING_BRANCHES: dict(content.missing),

@@ -15,10 +15,9 @@ from treehammer.collectors.record.xrootd_recording import (
     parse_recording,
 )
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, describe_file
-from treehammer.datasets.model.file_digest import digest_file
-from treehammer.datasets.model.manifest import RAW_LAYOUT, RECORDING, Manifest
+from treehammer.datasets.manifest import RAW_LAYOUT, RECORDING, Manifest, digest_file
 from treehammer.errors import DatasetError
-from treehammer.progress import ProgressFactory, byte_progress
+from treehammer.text_formatting import ProgressFactory, byte_progress
 from treehammer.version import __version__
 
 #: Suffix by which ``datasets add`` knows a recording.

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.model.manifest import (
+from treehammer.datasets.manifest import (
     MANIFEST_NAME,
     OTHER_TREES,
     RAW,

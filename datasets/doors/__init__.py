@@ -18,14 +18,15 @@ from treehammer.collectors.storage_schemes import (
 )
 from treehammer.collectors.worker.probes.storage_door import measure_reachability
 from treehammer.datasets.doors import folder, http, xrootd
-from treehammer.datasets.doors.file_observation import (
+from treehammer.datasets.doors.observations import (
     FAILED,
     NO_RESPONSE,
     NOT_TRIED,
     FileObservation,
+    ProbeResult,
+    ProbeTarget,
 )
-from treehammer.datasets.doors.probe import ProbeResult, ProbeTarget
-from treehammer.progress import ByteCallback
+from treehammer.text_formatting import ByteCallback
 
 __all__ = [
     "FileObservation",

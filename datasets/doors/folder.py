@@ -8,22 +8,20 @@ import shutil
 from pathlib import Path
 
 from treehammer.collectors.shared_files import open_regular_file
-from treehammer.datasets.doors.file_observation import (
+from treehammer.datasets.doors.observations import (
     FAILED,
     MISSING,
-    REFUSED,
-    FileObservation,
-)
-from treehammer.datasets.doors.probe import (
     NOTHING_TO_READ,
+    REFUSED,
     SAMPLE_BYTES,
+    FileObservation,
     ProbeResult,
     ProbeTarget,
     check_sample,
     find_first_file,
 )
-from treehammer.datasets.model.file_digest import digest_file
-from treehammer.progress import ByteCallback
+from treehammer.datasets.manifest import digest_file
+from treehammer.text_formatting import ByteCallback
 
 
 def stat_file(path: Path) -> FileObservation:

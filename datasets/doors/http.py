@@ -25,24 +25,22 @@ from treehammer.collectors.http_requests import (
     send_request,
 )
 from treehammer.collectors.tls_context import make_tls_context
-from treehammer.datasets.doors.file_observation import (
+from treehammer.datasets.doors.observations import (
     FAILED,
     MISSING,
     NO_RESPONSE,
-    REFUSED,
-    FileObservation,
-)
-from treehammer.datasets.doors.probe import (
     NOTHING_TO_READ,
     PERMISSION_HINT,
+    REFUSED,
     SAMPLE_BYTES,
+    FileObservation,
     ProbeResult,
     ProbeTarget,
     check_sample,
     find_first_file,
 )
-from treehammer.datasets.model.file_digest import digest_blocks
-from treehammer.progress import ByteCallback
+from treehammer.datasets.manifest import digest_blocks
+from treehammer.text_formatting import ByteCallback
 from treehammer.version import __version__
 
 #: Total time in seconds of a small request, and of an answer that has begun.

@@ -18,14 +18,15 @@ from threading import Thread
 from typing import Any
 
 from treehammer.datasets.doors import xrootd_process
-from treehammer.datasets.doors.file_observation import (
+from treehammer.datasets.doors.observations import (
     FAILED,
     NO_RESPONSE,
     FileObservation,
+    ProbeResult,
+    ProbeTarget,
 )
-from treehammer.datasets.doors.probe import ProbeResult, ProbeTarget
-from treehammer.optional_packages import require_package
-from treehammer.progress import ByteCallback
+from treehammer.errors import require_package
+from treehammer.text_formatting import ByteCallback
 
 #: Client settings that report a dead server in seconds instead of minutes.
 CLIENT_TIMEOUTS = {

@@ -15,24 +15,22 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from treehammer.datasets.doors.file_observation import (
+from treehammer.datasets.doors.observations import (
     FAILED,
     MISSING,
     NO_RESPONSE,
-    REFUSED,
-    FileObservation,
-    normalize_adler32,
-)
-from treehammer.datasets.doors.probe import (
     NOTHING_TO_READ,
     PERMISSION_HINT,
+    REFUSED,
     SAMPLE_BYTES,
+    FileObservation,
     ProbeResult,
     ProbeTarget,
     check_sample,
     find_first_file,
+    normalize_adler32,
 )
-from treehammer.datasets.model.file_digest import digest_blocks
+from treehammer.datasets.manifest import digest_blocks
 
 #: Bytes of a request, small enough for a response in time on a slow connection.
 TRANSFER_BLOCK_BYTES = 2 << 20

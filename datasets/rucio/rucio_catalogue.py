@@ -16,8 +16,7 @@ from pathlib import Path
 from treehammer.collectors.storage_schemes import list_aliases, normalize_url
 from treehammer.config import Settings
 from treehammer.datasets import doors
-from treehammer.datasets.model.manifest import MANIFEST_NAME, Manifest
-from treehammer.datasets.model.replica import Replica
+from treehammer.datasets.manifest import MANIFEST_NAME, Manifest, Replica
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import (
     DidFile,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from treehammer.config import Settings
-from treehammer.datasets.doors.file_observation import normalize_adler32
+from treehammer.datasets.doors.observations import normalize_adler32
 from treehammer.errors import CatalogueError, ConfigError, DatasetError, TreehammerError
 
 #: Names of Rucio's exceptions by category; transient errors are retried. After some of them it is

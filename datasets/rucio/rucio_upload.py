@@ -14,9 +14,8 @@ from pathlib import Path
 
 from treehammer.collectors.storage_schemes import list_aliases, normalize_url
 from treehammer.datasets import doors
-from treehammer.datasets.doors.file_observation import FAILED, MISSING, NO_RESPONSE
-from treehammer.datasets.model.file_digest import digest_file
-from treehammer.datasets.model.manifest import MANIFEST_NAME, Manifest
+from treehammer.datasets.doors.observations import FAILED, MISSING, NO_RESPONSE
+from treehammer.datasets.manifest import MANIFEST_NAME, Manifest, digest_file
 from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import (
@@ -29,8 +28,13 @@ from treehammer.datasets.rucio.rucio_conversions import (
     RucioSilentError,
 )
 from treehammer.errors import CatalogueError, DatasetError, TreehammerError
-from treehammer.progress import ByteCallback, ProgressFactory, byte_progress, no_progress
-from treehammer.text_formatting import format_size
+from treehammer.text_formatting import (
+    ByteCallback,
+    ProgressFactory,
+    byte_progress,
+    format_size,
+    no_progress,
+)
 
 WAITING, COPYING, COMPLETE, STUCK, DENIED = "waiting", "copying", "complete", "stuck", "denied"
 

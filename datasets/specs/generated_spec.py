@@ -1,4 +1,4 @@
-"""Specs of generated datasets: TOML files that determine every byte."""
+"""Specs of generated datasets: TOML files that determine every byte; loading of specs of all kinds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from treehammer.datasets.specs import merged_spec, raw_spec
+from treehammer.datasets.specs import spec_schema
 from treehammer.datasets.specs.spec_schema import (
     ALGORITHMS,
     CompressionLevel,
@@ -86,8 +86,8 @@ class GeneratedSpec(DatasetSpecBase):
         return len(self.collections) + len(self.branches)
 
 
-RootSpec = GeneratedSpec | merged_spec.MergedSpec
-AnySpec = RootSpec | raw_spec.RawSpec
+RootSpec = GeneratedSpec | spec_schema.MergedSpec
+AnySpec = RootSpec | spec_schema.RawSpec
 
 
 def list_shipped_specs() -> dict[str, Path]:
@@ -131,9 +131,9 @@ def load_spec(path: Path) -> AnySpec:
 def _parse_spec(raw: dict[str, Any], text_hash: str) -> AnySpec:
     """Distinguish the kinds of specs by their tables."""
     if "raw" in raw:
-        return raw_spec.parse_raw_spec(raw, text_hash)
+        return spec_schema.parse_raw_spec(raw, text_hash)
     if "merged" in raw:
-        return merged_spec.parse_merged_spec(raw, text_hash)
+        return spec_schema.parse_merged_spec(raw, text_hash)
     return _plan_dataset(_GeneratedSpecDocument.model_validate(raw), text_hash)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from treehammer.datasets.model.manifest import RNTUPLE, TTREE
+from treehammer.datasets.manifest import RNTUPLE, TTREE
 from treehammer.datasets.specs import spec_schema
 from treehammer.errors import DatasetError
 

@@ -1,24 +1,147 @@
-"""Storage of a results service's keys in its database and of the master key in a file."""
+"""Storage of a results service's keys in its database and of the master key in a file.
+
+The first line of the file is the current master key. During a rotation, further lines are the previous
+ones, whose keys stay valid.
+"""
 
 from __future__ import annotations
 
+import os
 import secrets
+import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError
-from treehammer.sql.auth.access_keys import ROLES, AccessKey, derive_key, fingerprint_master_key
-from treehammer.sql.auth.session_table import end_sessions_of_key, load_sessions
-from treehammer.sql.auth.tokens import CAMPAIGN, JOB, AccessList
+from treehammer.output_files import create_private_file
+from treehammer.sql.auth.access_keys import (
+    CAMPAIGN,
+    JOB,
+    ROLES,
+    AccessKey,
+    AccessList,
+    MasterKeys,
+    derive_key,
+    fingerprint_master_key,
+)
+from treehammer.sql.auth.read_sessions import end_sessions_of_key, load_sessions
 from treehammer.sql.core.rows import AccessKeyRow
 from treehammer.sql.core.schema import access_key, access_revocation, campaign, job, measurement
 from treehammer.sql.engine.database_engine import read_transaction, write_transaction
 from treehammer.sql.engine.row_mapping import fetch_rows
 from treehammer.sql.write import audit_trail
+
+_MASTER_BYTES = 32
+#: Maximum number of previous master keys.
+MAX_PREVIOUS = 3
+
+
+def load_master_keys(path: Path, *, create: bool = True) -> MasterKeys:
+    """Load the service's master keys; create one if the file does not exist and ``create`` is set.
+
+    Raises:
+        ConfigError: they cannot be read or created, other users can read them, or the file is invalid.
+    """
+    where = f"service_key_file {path}"
+    try:
+        if create and not path.exists():
+            _create_master_key(path)
+        with path.open(encoding="ascii") as stream:
+            mode = os.fstat(stream.fileno()).st_mode
+            lines = stream.read(1000).split()
+    except OSError as error:
+        raise ConfigError(f"cannot be read or created ({error.strerror})", where=where) from error
+    except UnicodeDecodeError:
+        lines = []
+    if stat.S_IMODE(mode) & 0o077:
+        raise ConfigError(
+            "other users can read the master key", where=where, hint=f"Run: chmod 600 {path}"
+        )
+    masters = [_parse_master_key(line) for line in lines]
+    if not 1 <= len(masters) <= 1 + MAX_PREVIOUS or not all(masters):
+        raise ConfigError(
+            "this is not a master key",
+            where=where,
+            hint="Restore it from a backup; a new one would invalidate every key.",
+        )
+    return MasterKeys(masters[0], masters[1:])
+
+
+def rotate_master_key(path: Path) -> MasterKeys:
+    """Put a new master key before the present ones, and return them.
+
+    Raises:
+        ConfigError: the file cannot be read or written, or there are too many previous ones.
+    """
+    masters = load_master_keys(path, create=False)
+    if len(masters.previous) >= MAX_PREVIOUS:
+        raise ConfigError(
+            f"{len(masters.previous)} previous master keys are still in use",
+            where=f"service_key_file {path}",
+            hint="End their rotation first: treehammer token rotate-master --finish",
+        )
+    rotated = MasterKeys(secrets.token_bytes(_MASTER_BYTES), [masters.current, *masters.previous])
+    _replace_master_keys(path, rotated)
+    return rotated
+
+
+def forget_previous_master_keys(path: Path) -> None:
+    """Keep only the current master key in the file.
+
+    Raises:
+        ConfigError: the file cannot be read or written.
+    """
+    _replace_master_keys(path, MasterKeys(load_master_keys(path, create=False).current))
+
+
+def _parse_master_key(line: str) -> bytes:
+    """Return a master key; b'' if the line holds none."""
+    try:
+        master = bytes.fromhex(line)
+    except ValueError:
+        return b""
+    return master if len(master) == _MASTER_BYTES else b""
+
+
+def _create_master_key(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Linking a complete file is atomic: if two processes do this, one wins and both read its key.
+    temporary = _write_beside(path, [secrets.token_bytes(_MASTER_BYTES)])
+    try:
+        with suppress(FileExistsError):
+            path.hardlink_to(temporary)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _replace_master_keys(path: Path, masters: MasterKeys) -> None:
+    try:
+        _write_beside(path, [masters.current, *masters.previous]).replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be written ({error.strerror})", where=f"service_key_file {path}"
+        ) from error
+
+
+def _write_beside(path: Path, masters: Sequence[bytes]) -> Path:
+    """Write master keys durably to a private file in the same folder, and return it."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with os.fdopen(create_private_file(temporary), "w", encoding="ascii") as stream:
+            stream.writelines(f"{master.hex()}\n" for master in masters)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary
+
 
 # Columns that hold identities of campaigns and jobs.
 _SUBJECT_COLUMNS = {
@@ -162,7 +285,7 @@ class Keyring:
         """Revoke the tokens of a campaign or a job.
 
         Args:
-            scope: :data:`~treehammer.sql.auth.tokens.CAMPAIGN` or :data:`~treehammer.sql.auth.tokens.JOB`.
+            scope: :data:`~treehammer.sql.auth.access_keys.CAMPAIGN` or :data:`~treehammer.sql.auth.access_keys.JOB`.
             subject: its identity, which may be unknown to the database.
             now_us: the current time.
 

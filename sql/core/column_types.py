@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
-from treehammer.sql.core.packing import decode_numbers
+from treehammer.sql.core.measurement_columns import decode_numbers
 
 #: Bytes of the longest VARCHAR2 on a server with the default MAX_STRING_SIZE.
 MAX_VARCHAR2_BYTES = 4000

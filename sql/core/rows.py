@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar
 
-from treehammer.collectors.batch_names import EXTERNAL_PREFIX
+from treehammer.collectors.job_spec import EXTERNAL_PREFIX
 from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY, MAX_TEXT, MAX_WORD
 
 #: Text with its maximum length in characters; 0 for none.
@@ -141,7 +141,7 @@ class ReceiptRow(StoredRow):
 
     Attributes:
         subject: identity of the job, campaign or check of a replica.
-        kind: a kind of :mod:`treehammer.sql.write.ownership`.
+        kind: a kind of :mod:`treehammer.sql.write.audit_trail`.
         key_id: identity of the key.
         address: network address.
         campaign_id: campaign that the subject belongs to.

@@ -1,8 +1,8 @@
 """Tables of the results database, as SQLAlchemy Core metadata.
 
 Every entry of the metric catalogue has one column: in the measurement table or in the table of its
-dimension (:mod:`treehammer.sql.core.dimensions`). Lists of passes share the column ``passes``
-(:mod:`treehammer.sql.core.packing`). Most other tables have a row class in
+dimension (:mod:`treehammer.sql.core.measurement_columns`). Lists of passes share the column ``passes``
+(:mod:`treehammer.sql.core.measurement_columns`). Most other tables have a row class in
 :mod:`treehammer.sql.core.rows` or :mod:`treehammer.sql.core.watch_rows`, whose fields are their
 columns. SQLite, PostgreSQL and Oracle can hold the same rows: names have at most 30 characters,
 times are whole microseconds since 1970 UTC, and empty text is NULL, as on Oracle. Tests run on
@@ -28,7 +28,7 @@ from treehammer.collectors.record.metric_catalogue import (
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.sql.core import rows, watch_rows
 from treehammer.sql.core.column_types import REAL, LongText, NumberList, StoredText
-from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, Dimension
+from treehammer.sql.core.measurement_columns import DIMENSION_OF, DIMENSIONS, Dimension
 
 _TYPES: dict[str, TypeEngine[Any]] = {
     "int": sa.BigInteger(),

@@ -193,7 +193,7 @@ class WatchedSeriesRow(StoredRow):
 
     Attributes:
         id: hash of the other values.
-        kind: a value of :class:`treehammer.analysis.changes.change_terms.SeriesKind`.
+        kind: a value of :class:`treehammer.analysis.changes.daily_series.SeriesKind`.
         metric: the metric.
         test_name: name of the test.
         work: comparison key over releases: equal for the same work at the same door.

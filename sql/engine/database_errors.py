@@ -14,7 +14,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyErro
 
 from treehammer.config import mask_password
 from treehammer.errors import StoreError, UnstorableContentError
-from treehammer.sql.core.packing import DamagedValueError
+from treehammer.sql.core.measurement_columns import DamagedValueError
 from treehammer.sql.engine import error_hints
 
 #: Seconds that a writer waits for another writer before it fails.

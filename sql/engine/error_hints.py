@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treehammer.sql.core.packing import DAMAGED_VALUE
+from treehammer.sql.core.measurement_columns import DAMAGED_VALUE
 
 #: Seconds that a writer waits for another writer before it fails.
 BUSY_SECONDS = 30.0

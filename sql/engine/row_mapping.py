@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.sql.core.rows import PairRow, StoredRow, VerdictRow
-from treehammer.sql.engine.backends import backend_of
+from treehammer.sql.engine.database_engine import backend_of
 
 Row = TypeVar("Row", bound=StoredRow)
 Id = TypeVar("Id")

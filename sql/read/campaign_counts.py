@@ -14,11 +14,10 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from treehammer.collectors.job_state import JobState
-from treehammer.collectors.record.failures import INTERRUPTED_CLASSES
-from treehammer.collectors.record.outcome import Outcome, sum_outcomes
-from treehammer.sql.core import measurement_view
-from treehammer.sql.core.outcomes import is_bad, is_superseded, outcome_column
+from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.record.outcome import INTERRUPTED_CLASSES, Outcome, sum_outcomes
+from treehammer.sql.core import measurement_sql
+from treehammer.sql.core.measurement_sql import is_bad, is_superseded, outcome_column
 from treehammer.sql.core.rows import AttemptRow, JobRow
 from treehammer.sql.core.schema import attempt, job, measurement
 from treehammer.sql.read.reader import ResultsReader
@@ -234,10 +233,10 @@ def _explain_missing(row: JobRow, last: AttemptRow | None) -> str:
 
 def _outcome_query(campaign_id: str) -> sa.Select[Any]:
     """Select job, site, outcome, whether superseded, and the number of measurements."""
-    site = measurement_view.catalogue_column("site")
+    site = measurement_sql.catalogue_column("site")
     superseded = sa.case((_is_left_out(), 1), else_=0).label("superseded")
     rows = (
-        measurement_view.select_columns(("job_id", "site"))
+        measurement_sql.select_columns(("job_id", "site"))
         .with_only_columns(
             measurement.c.job_id,
             site.label("site"),

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.job_state import OPEN_JOB_STATES
+from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.sql.core import measurement_view
-from treehammer.sql.core.outcomes import has_outcome, is_superseded, outcome_column
+from treehammer.sql.core import measurement_sql
+from treehammer.sql.core.measurement_sql import has_outcome, is_superseded, outcome_column
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.engine.row_mapping import Row, fetch_rows, split_ids
@@ -235,7 +235,7 @@ def fetch_time_span_us(store: ResultsReader, campaign_id: str) -> tuple[int, int
 def list_failure_messages(store: ResultsReader, campaign_id: str) -> list[FailureMessage]:
     """List messages of failed measurements, at most :data:`MAX_FAILURE_MESSAGES`."""
     names = ("site", "job_id", "failure_class", "failure_kind", "failure_phase", "failure_message")
-    query = measurement_view.select_columns(names).where(
+    query = measurement_sql.select_columns(names).where(
         measurement.c.campaign_id == campaign_id,
         measurement.c.failure_class.is_not(None),
         sa.not_(is_superseded()),
@@ -247,8 +247,8 @@ def list_failure_messages(store: ResultsReader, campaign_id: str) -> list[Failur
 
 def count_transient(store: ResultsReader, campaign_id: str) -> dict[tuple[str, str], int]:
     """Count measurements whose failure a retry can cure: (site, class of failure) -> number."""
-    by = (measurement_view.catalogue_column("site"), measurement.c.failure_class)
-    query = measurement_view.select_columns(("site", "failure_class")).add_columns(sa.func.count())
+    by = (measurement_sql.catalogue_column("site"), measurement.c.failure_class)
+    query = measurement_sql.select_columns(("site", "failure_class")).add_columns(sa.func.count())
     query = query.where(
         measurement.c.campaign_id == campaign_id,
         measurement.c.failure_class.is_not(None),
@@ -436,7 +436,7 @@ def fetch_job_measurements(
 ) -> list[dict[str, Any]]:
     """Fetch the measurements of a job by attempt, round and position, :data:`MAX_JOB_MEASUREMENTS` at most."""
     order = (measurement.c.attempt, measurement.c.round, measurement.c.position)
-    query = measurement_view.select_columns(columns).where(
+    query = measurement_sql.select_columns(columns).where(
         measurement.c.campaign_id == row.campaign_id, measurement.c.job_id == row.id
     )
     with store.connection() as connection:

@@ -15,14 +15,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
-from treehammer.collectors.record.failures import NOT_SUPPORTED
-from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
-from treehammer.sql.core.outcomes import is_bad, outcome_column
+from treehammer.collectors.record.outcome import NOT_SUPPORTED, UNSUPPORTED_LABELS, Outcome
+from treehammer.sql.core.measurement_sql import is_bad, load_subjects, outcome_column
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.engine.row_mapping import split_ids
 from treehammer.sql.read.overview_queries import JOB_SITE
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.read.subject_table import load_subjects
 
 _SUBJECT = dimension_tables["subject"].c
 #: Days before a period in which campaigns with jobs in it were submitted.

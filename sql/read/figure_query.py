@@ -21,8 +21,7 @@ from treehammer.collectors.record.measurement_record import EXTRA_NAME
 from treehammer.collectors.record.metric_catalogue import LONG_TEXT_METRICS, METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import ConfigError, suggest_word
-from treehammer.sql.core.column_names import EXTRA_PREFIX
-from treehammer.sql.core.dimensions import SUBJECT
+from treehammer.sql.core.measurement_columns import EXTRA_PREFIX, SUBJECT
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read.measurement_selection import Scalar, Selection
 

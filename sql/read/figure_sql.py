@@ -16,22 +16,22 @@ from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 from treehammer.collectors.record.outcome import Outcome
-from treehammer.sql.core import measurement_view
-from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, SUBJECT
-from treehammer.sql.core.metric_sums import (
+from treehammer.sql.core import measurement_sql
+from treehammer.sql.core.measurement_columns import DIMENSION_OF, DIMENSIONS, SUBJECT
+from treehammer.sql.core.measurement_sql import (
     MAX_BIN_READS,
-    UNLIMITED_READS,
-    credible_value,
-    moment_sums,
-    parse_bins,
-)
-from treehammer.sql.core.outcomes import (
     UNKNOWN_KIND,
+    UNLIMITED_READS,
+    SubjectTable,
+    credible_value,
     failure_class_column,
     has_outcome,
     is_bad,
     is_superseded,
+    load_subjects,
+    moment_sums,
     outcome_column,
+    parse_bins,
 )
 from treehammer.sql.core.schema import (
     dimension_tables,
@@ -59,7 +59,6 @@ from treehammer.sql.read.measurement_selection import (
     compile_condition,
     compile_selection,
 )
-from treehammer.sql.read.subject_table import SubjectTable, load_subjects
 
 #: Rows that are fetched at once where many are read.
 FIGURE_FETCH_ROWS = 5000
@@ -228,9 +227,7 @@ class _Grouping:
                 table = dimension_tables[dimension.name]
                 joined = joined.join(table, inner_groups.c[dimension.key] == table.c.id)
         columns = [
-            measurement_view.catalogue_column(name)
-            if name in DIMENSION_OF
-            else inner_groups.c[name]
+            measurement_sql.catalogue_column(name) if name in DIMENSION_OF else inner_groups.c[name]
             for name in self.fetched
         ]
         grouped = [*columns, inner_groups.c[_OUTCOME]]
@@ -464,9 +461,9 @@ def _measurement_query(
 ) -> _InnerQuery:
     expressions: dict[str, sa.ColumnElement[Any]] = {_COUNT: sa.func.count()}
     how: dict[str, Any] = {_COUNT: sa.func.sum}
-    joined = measurement_view.join_dimensions(figure.metrics)
+    joined = measurement_sql.join_dimensions(figure.metrics)
     for place, metric in enumerate(figure.metrics):
-        joined, column = measurement_view.join_metric(joined, metric, place, outer=True)
+        joined, column = measurement_sql.join_metric(joined, metric, place, outer=True)
         value = credible_value(column)
         aggregates = (*moment_sums(value), sa.func.min(value), sa.func.max(value))
         names = [f"{letter}{place}" for letter in "nsqlh"]
@@ -516,10 +513,10 @@ def _measurement_latency_query(
     histogram = measurement.c.read_latency_hist
     return (
         sa.select(
-            *map(measurement_view.catalogue_column, shape.fetched),
+            *map(measurement_sql.catalogue_column, shape.fetched),
             sa.type_coerce(histogram, sa.Text),
         )
-        .select_from(measurement_view.join_dimensions(shape.fetched))
+        .select_from(measurement_sql.join_dimensions(shape.fetched))
         .where(
             *measurement_conditions(figure, dialect),
             has_outcome(Outcome.GOOD),
@@ -563,11 +560,11 @@ def fetch_values(connection: Connection, figure: FigureQuery) -> Iterator[tuple[
     """
     metric, *_ = figure.metrics
     fetched = [*dict.fromkeys(map(_find_fetched_column, figure.by))]
-    tables = measurement_view.join_dimensions([*fetched, metric])
-    joined, column = measurement_view.join_metric(tables, metric)
+    tables = measurement_sql.join_dimensions([*fetched, metric])
+    joined, column = measurement_sql.join_metric(tables, metric)
     value = credible_value(column)
     query = (
-        sa.select(*map(measurement_view.catalogue_column, fetched), value)
+        sa.select(*map(measurement_sql.catalogue_column, fetched), value)
         .select_from(joined)
         .where(
             *measurement_conditions(figure, connection.dialect.name),

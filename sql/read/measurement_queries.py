@@ -1,7 +1,11 @@
-"""Queries on measurements, which stream rows from one state of the database."""
+"""Queries on measurements, and on the operations of load tests.
+
+Rows are streamed from one state of the database.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,22 +13,48 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.record.failures import INTERRUPTED_CLASSES
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME, Value
+from treehammer.collectors.record.operation_steps import OPERATION_METRICS
+from treehammer.collectors.record.outcome import INTERRUPTED_CLASSES
 from treehammer.collectors.record.value_checks import is_storable
-from treehammer.sql.core import measurement_view
-from treehammer.sql.core.column_names import ALL_COLUMNS, stored_columns
-from treehammer.sql.core.packing import PACKED_COLUMNS, unpack_lists
+from treehammer.sql.core import measurement_sql
+from treehammer.sql.core.measurement_columns import (
+    ALL_COLUMNS,
+    PACKED_COLUMNS,
+    stored_columns,
+    unpack_lists,
+)
 from treehammer.sql.core.rows import CountRow, ExtraRow
 from treehammer.sql.core.schema import extra, measurement, operation
 from treehammer.sql.read.figure_query import FigureQuery, FigureResult
 from treehammer.sql.read.figure_sql import fetch_figure
 from treehammer.sql.read.measurement_selection import Selection, compile_selection
-from treehammer.sql.read.operation_queries import (
-    OPERATION_COLUMNS,
-    OperationRow,
-    fetch_operations_of,
-)
+
+#: Row of the table of operations: values by name; empty text is None.
+OperationRow = Mapping[str, Value]
+
+OPERATION_COLUMNS = tuple(metric.name for metric in OPERATION_METRICS)
+
+
+def fetch_operations_of(
+    connection: Connection, ids: Sequence[str]
+) -> defaultdict[str, list[OperationRow]]:
+    """Fetch the operations of measurements, in order; at most 1000 identities."""
+    query = (
+        sa.select(operation.c.measurement_id, *(operation.c[name] for name in OPERATION_COLUMNS))
+        .where(operation.c.measurement_id.in_(ids))
+        .order_by(operation.c.measurement_id, operation.c.line)
+    )
+    operations: defaultdict[str, list[OperationRow]] = defaultdict(list)
+    for id_, *values in connection.execute(query):
+        operations[id_].append(dict(zip(OPERATION_COLUMNS, values, strict=True)))
+    return operations
+
+
+def restore_operation(row: OperationRow) -> dict[str, Value]:
+    """Restore a row as its record holds it: with '' for unknown text."""
+    return {name: "" if value is None else value for name, value in row.items()}
+
 
 #: Rows that are fetched at a time.
 FETCH_ROWS = 2000
@@ -72,7 +102,7 @@ class MeasurementQueries:
         Raises:
             KeyError: a column is not in the catalogue.
         """
-        query = measurement_view.select_columns(METRICS_BY_NAME[name].name for name in columns)
+        query = measurement_sql.select_columns(METRICS_BY_NAME[name].name for name in columns)
         return self._apply_selection(query).order_by(*MEASUREMENT_ORDER)
 
     def extra_names(self) -> sa.Select[Any]:
@@ -90,11 +120,11 @@ class MeasurementQueries:
     def operations(self, columns: Sequence[str] = ()) -> sa.Select[Any]:
         """Select the operations of the measurements, beside catalogue columns of these."""
         id_, line = operation.c.measurement_id, operation.c.line
-        catalogue_columns = [measurement_view.catalogue_column(name) for name in columns]
+        catalogue_columns = [measurement_sql.catalogue_column(name) for name in columns]
         query = sa.select(
             id_, line, *(operation.c[name] for name in OPERATION_COLUMNS), *catalogue_columns
         )
-        tables = measurement_view.join_dimensions(columns).join(operation)
+        tables = measurement_sql.join_dimensions(columns).join(operation)
         return self._apply_selection(query.select_from(tables)).order_by(*MEASUREMENT_ORDER, line)
 
     def _apply_selection(self, query: sa.Select[Any]) -> sa.Select[Any]:
@@ -179,9 +209,9 @@ class DatabaseSnapshot:
     def count_measurements(self, campaign_id: str) -> list[CountRow]:
         """Count the measurements of a campaign by site, kind, class of failure and plausibility."""
         names = ("site", "kind", "failure_class", "plausible")
-        by = [measurement_view.catalogue_column(name) for name in names]
+        by = [measurement_sql.catalogue_column(name) for name in names]
         query = (
-            measurement_view.select_columns(names)
+            measurement_sql.select_columns(names)
             .add_columns(sa.func.count())
             .where(measurement.c.campaign_id == campaign_id)
             .group_by(*by)

@@ -19,7 +19,7 @@ from treehammer.collectors.record.metric_catalogue import (
 )
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, suggest_word
-from treehammer.sql.core import measurement_view
+from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.schema import measurement
 from treehammer.sql.engine.row_mapping import split_ids
 
@@ -143,8 +143,8 @@ def compile_selection(selection: Selection, dialect: str) -> list[sa.ColumnEleme
     if selection.campaigns:
         conditions.append(measurement.c.campaign_id.in_(selection.campaigns))
     conditions += [
-        measurement_view.measurements_where(
-            w.column, compile_condition(w, measurement_view.catalogue_column(w.column), dialect)
+        measurement_sql.measurements_where(
+            w.column, compile_condition(w, measurement_sql.catalogue_column(w.column), dialect)
         )
         for w in selection.conditions
     ]

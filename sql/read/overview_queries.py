@@ -15,12 +15,16 @@ from weakref import WeakKeyDictionary
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from treehammer.collectors.record.failures import NOT_SUPPORTED
-from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome, sum_outcomes
+from treehammer.collectors.record.outcome import (
+    NOT_SUPPORTED,
+    UNSUPPORTED_LABELS,
+    Outcome,
+    sum_outcomes,
+)
 from treehammer.errors import NothingToDoError, suggest_word
-from treehammer.sql.core import measurement_view
+from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.column_types import text_equals
-from treehammer.sql.core.outcomes import has_outcome, is_bad, is_superseded
+from treehammer.sql.core.measurement_sql import has_outcome, is_bad, is_superseded, load_subjects
 from treehammer.sql.core.rows import CampaignRow, VerdictRow
 from treehammer.sql.core.schema import (
     campaign,
@@ -33,7 +37,6 @@ from treehammer.sql.core.schema import (
 from treehammer.sql.engine.row_mapping import CHUNK_ROWS, fetch_rows, split_ids
 from treehammer.sql.read.campaign_counts import count_left_out
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.read.subject_table import load_subjects
 
 _SITE = dimension_tables["subject"].c.site
 #: Failing measurements, and jobs, of a site and day that are read.
@@ -454,7 +457,7 @@ def list_bad_measurements(store: ResultsReader, site: str, day: int) -> list[Bad
     Those that a later attempt made up for are left out.
     """
     names = tuple(field.name for field in fields(BadMeasurement))
-    query = measurement_view.select_columns(names).where(
+    query = measurement_sql.select_columns(names).where(
         measurement.c.day == day, _is_at_site(site), is_bad(), sa.not_(is_superseded())
     )
     with store.connection() as connection:
@@ -493,7 +496,7 @@ def list_measured_jobs(store: ResultsReader, site: str, day: int) -> list[Measur
 
 def _is_at_site(site: str) -> sa.ColumnElement[bool]:
     """Return the condition that a measurement ran at a site."""
-    return measurement_view.measurements_where("site", text_equals(_SITE, site))
+    return measurement_sql.measurements_where("site", text_equals(_SITE, site))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,12 @@ from sqlalchemy.engine import Connection
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core.column_types import text_equals
-from treehammer.sql.core.metric_sums import credible_value, moment_sums
+from treehammer.sql.core.measurement_sql import (
+    SubjectTable,
+    credible_value,
+    load_subjects,
+    moment_sums,
+)
 from treehammer.sql.core.schema import (
     dimension_tables,
     measurement,
@@ -26,7 +31,6 @@ from treehammer.sql.engine.row_mapping import split_ids
 from treehammer.sql.read.figure_query import Moments
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, workload_key
-from treehammer.sql.read.subject_table import SubjectTable, load_subjects
 
 _SUBJECT = dimension_tables["subject"].c
 

@@ -1,9 +1,14 @@
-"""Read access to the results database."""
+"""Read access to the results database: rows by reference, names by search, fingerprints of selections.
+
+A fingerprint changes when the content of the selected measurements does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Self
 
 import sqlalchemy as sa
@@ -13,7 +18,7 @@ from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core import schema
-from treehammer.sql.core.column_names import ALL_COLUMNS
+from treehammer.sql.core.measurement_columns import ALL_COLUMNS
 from treehammer.sql.core.rows import (
     AttemptRow,
     CampaignRow,
@@ -25,13 +30,14 @@ from treehammer.sql.core.rows import (
     ReplicaRow,
     VerdictRow,
 )
+from treehammer.sql.core.schema import campaign, dimension_tables, job
 from treehammer.sql.engine.database_engine import read_transaction
 from treehammer.sql.engine.database_errors import display_url, translate_errors
+from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.engine.row_mapping import Row, fetch_rows, select_comparison_rows, split_ids
 from treehammer.sql.read.figure_query import FigureQuery, FigureResult
-from treehammer.sql.read.measurement_queries import DatabaseSnapshot
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot, MeasurementQueries
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.setup.database_setup import open_engine
 
 
 class ResultsReader:
@@ -255,3 +261,114 @@ def _find_matches(reference: str, campaigns: Sequence[tuple[str, str]]) -> list[
         or [item for item in campaigns if item[0].startswith(reference)]
         or [item for item in campaigns if item[1].startswith(reference)]
     )
+
+
+#: Hits of each kind at most.
+MAX_HITS = 20
+
+_SUBJECT = dimension_tables["subject"].c
+_NODE = dimension_tables["node"].c
+
+
+class HitKind(StrEnum):
+    """Kinds of names, in the order in which they are shown."""
+
+    SITE = "site"
+    CAMPAIGN = "campaign"
+    JOB = "job"
+    HOST = "host"
+    RELEASE = "ROOT release"
+    TEST = "test"
+
+
+@dataclass(frozen=True)
+class SearchHit:
+    """A name that was found; ``identity`` names it in addresses."""
+
+    kind: HitKind
+    name: str
+    identity: str
+
+
+def search_names(store: ResultsReader, text: str) -> list[SearchHit]:
+    """Find names that contain a text in any case, and identities that begin with it.
+
+    Of each kind the exact name comes first, then those that begin with the text.
+
+    Args:
+        store: the database.
+        text: at least one character other than a space.
+    """
+    lowered = text.strip().lower()
+    if not lowered:
+        return []
+    hits: list[SearchHit] = []
+    with store.connection() as connection:
+        for kind, name, identity in _SOURCES:
+            condition = sa.func.lower(name).contains(lowered, autoescape=True)
+            if kind is HitKind.JOB:  # millions of jobs: an index finds the beginning only
+                condition = identity.startswith(text.strip(), autoescape=True)
+            elif identity is not name:
+                condition |= identity.startswith(lowered, autoescape=True)
+            query = (
+                sa.select(name, identity)
+                .where(condition)
+                .distinct()
+                .order_by(name, identity)
+                .limit(_MAX_READ)
+            )
+            matches = [SearchHit(kind, *row) for row in connection.execute(query)]
+            hits += sorted(matches, key=lambda hit: _rank(hit.name, lowered))[:MAX_HITS]
+    return hits
+
+
+#: Kind, column of the name, and of the identity.
+_SOURCES: tuple[tuple[HitKind, sa.ColumnElement[str], sa.ColumnElement[str]], ...] = (
+    (HitKind.SITE, _SUBJECT.site, _SUBJECT.site),
+    (HitKind.CAMPAIGN, campaign.c.name, campaign.c.id),
+    (HitKind.JOB, job.c.id, job.c.id),
+    (HitKind.HOST, _NODE.host, _NODE.host),
+    (HitKind.RELEASE, _SUBJECT.axis_root, _SUBJECT.axis_root),
+    (HitKind.TEST, _SUBJECT.test_name, _SUBJECT.test_name),
+)
+#: Matches of one kind that are ranked.
+_MAX_READ = 1000
+
+
+def _rank(name: str, lowered: str) -> tuple[bool, bool]:
+    """Sort exact names first, then those that begin with the text."""
+    return name.lower() != lowered, not name.lower().startswith(lowered)
+
+
+@dataclass(frozen=True)
+class SelectionFingerprint:
+    """Counts that identify the content of a selection.
+
+    A stored measurement changes only when it is marked implausible or its columns are pruned.
+
+    Attributes:
+        rows: selected measurements; limit + 1 stands for any larger number.
+        implausible: measurements marked implausible.
+        pruned: absent values of prunable columns.
+    """
+
+    rows: int
+    implausible: int
+    pruned: int
+
+
+def fingerprint_selection(
+    reader: ResultsReader, selection: Selection, prunable: Sequence[str], limit: int
+) -> SelectionFingerprint:
+    """Count the rows, implausible rows and absent values of a selection, up to ``limit`` + 1 rows."""
+    with reader.connection() as connection:
+        queries = MeasurementQueries(selection, connection.dialect.name)
+        query = queries.measurements(["plausible", *prunable]).order_by(None).limit(limit + 1)
+        plausible, *columns = (selected := query.subquery("selected")).c
+        # Oracle cannot count LOB columns, so that a CASE counts their NULLs.
+        sql_one: sa.ColumnElement[int] = sa.literal_column("1")
+        conditions = (plausible == sa.false(), *(column.is_(None) for column in columns))
+        counts = (sa.func.count(sa.case((condition, sql_one))) for condition in conditions)
+        totals = sa.select(sa.func.count(), *counts).select_from(selected)
+        rows, implausible, *absent = map(int, connection.execute(totals).one())
+        return SelectionFingerprint(rows, implausible, sum(absent))

@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from treehammer.collectors.job_spec import PAIRED, TIMED
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.collectors.record.outcome import Outcome
-from treehammer.hctests.matrix.identity import drop_release_axis
-from treehammer.sql.core import measurement_view
+from treehammer.hctests.definition.identity import drop_release_axis
+from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.column_types import text_equals
-from treehammer.sql.core.outcomes import has_outcome
+from treehammer.sql.core.measurement_sql import has_outcome
 from treehammer.sql.core.schema import (
     dimension_tables,
     measurement,
@@ -167,7 +167,7 @@ def _select_newest_solo(columns: tuple[str, ...], limit: int, *, is_named: bool)
     times = sa.select(table.started_us).where(*good).order_by(table.started_us.desc())
     newest = times.limit(limit).subquery("newest")
     since_us = sa.select(sa.func.min(newest.c.started_us)).scalar_subquery()
-    query = measurement_view.select_columns(columns).where(*good, table.started_us >= since_us)
+    query = measurement_sql.select_columns(columns).where(*good, table.started_us >= since_us)
     return query.order_by(table.started_us.desc(), table.measurement_id).limit(limit)
 
 

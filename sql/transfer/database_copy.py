@@ -11,13 +11,17 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from treehammer.errors import ConfigError, StoreError
-from treehammer.progress import ProgressCallback, ProgressFactory
 from treehammer.sql.core.schema import metadata
-from treehammer.sql.engine.backends import backend_of
-from treehammer.sql.engine.database_engine import parse_url, read_transaction, write_transaction
+from treehammer.sql.engine.database_engine import (
+    backend_of,
+    parse_url,
+    read_transaction,
+    write_transaction,
+)
 from treehammer.sql.engine.database_errors import display_url, sqlite_path, translate_errors
+from treehammer.sql.engine.database_setup import opened_engine
 from treehammer.sql.read.measurement_queries import FETCH_ROWS
-from treehammer.sql.setup.database_setup import opened_engine
+from treehammer.text_formatting import ProgressCallback, ProgressFactory
 
 #: Rows that are written at once.
 CHUNK = 500

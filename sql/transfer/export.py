@@ -4,38 +4,179 @@ All formats have one column per catalogue entry and ``extra_NAME`` for each metr
 and the same order of rows. Parquet keeps nulls. In CSV an unknown value is an empty field and lists are
 JSON; CSV has no metadata (selection, version, time) and no companion tables
 (:mod:`treehammer.sql.transfer.companion_tables`). Operations of load tests are a tree, a nested column
-or a second CSV file (:mod:`treehammer.sql.transfer.operation_table`). :mod:`treehammer.sql.transfer.root_export` defines
-the conventions of the TTree.
+or a second CSV file. :mod:`treehammer.sql.transfer.file_writers` defines the conventions of the TTree.
+
+A partitioned export is a folder with one file per campaign, as DuckDB, Arrow and Spark read them. The
+manifest, a list of all files with their numbers of rows, is written last.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 from pyarrow import compute as pc
 
-from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.progress import ProgressFactory, no_progress
-from treehammer.sql.arrow import arrow_stream
+from treehammer.errors import ConfigError, MeasurementFileError, NothingToDoError
+from treehammer.output_files import replace_file, replace_folder
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.transfer import partitions
-from treehammer.sql.transfer.atomic_output import replace_file, replace_folder
-from treehammer.sql.transfer.companion_tables import ExportSink, iter_companion_tables
-from treehammer.sql.transfer.file_writers import FORMATS, ExportFormat, shorten_cells
-from treehammer.sql.transfer.operation_table import (
+from treehammer.sql.transfer import arrow_stream
+from treehammer.sql.transfer.companion_tables import (
     NESTED_FIELD,
+    ExportSink,
     append_operations,
     build_operation_table,
+    iter_companion_tables,
     operations_file,
 )
-from treehammer.sql.transfer.partitions import CAMPAIGN_COLUMN
+from treehammer.sql.transfer.file_writers import FORMATS, ExportFormat, shorten_cells
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import ProgressFactory, no_progress
 from treehammer.version import __version__
+
+#: The partitioning column, with which the names of the folders begin.
+CAMPAIGN_COLUMN = "campaign_id"
+#: Readers of partitioned folders skip names that begin with '_'.
+MANIFEST_NAME = "_manifest.json"
+#: Suffixes of files that can be imported.
+READABLE_SUFFIXES = (".root", ".parquet")
+
+
+@dataclass(frozen=True)
+class PartitionFile:
+    """An entry of the manifest: a path relative to the folder and its number of measurements."""
+
+    path: str
+    rows: int
+
+
+class PartitionWriter:
+    """Writes the files of a partitioned folder one after the other.
+
+    Args:
+        folder: the folder, which exists.
+        suffix: suffix of every file. Parquet files have no column for the campaign.
+        schema: columns of all measurements.
+    """
+
+    def __init__(self, folder: Path, suffix: str, schema: pa.Schema) -> None:
+        self._folder = folder
+        self._suffix = suffix
+        self._metadata = schema.metadata
+        self._names = [
+            name for name in schema.names if suffix != ".parquet" or name != CAMPAIGN_COLUMN
+        ]
+        self._schema = pa.schema([schema.field(name) for name in self._names])
+        self._rows: dict[str, int] = {}
+        self._campaign = ""
+
+    @property
+    def rows(self) -> int:
+        """Number of measurements so far."""
+        return sum(self._rows.values())
+
+    @property
+    def campaigns(self) -> list[str]:
+        """Campaigns that have a file."""
+        return [*self._rows]
+
+    def begin_part(self, campaign: str) -> tuple[Path, pa.Schema]:
+        """Start the file of a campaign; return its path and columns."""
+        self._campaign = campaign
+        self._rows[campaign] = 0
+        file = self._folder / self._path(campaign)
+        file.parent.mkdir()
+        return file, self._schema.with_metadata({**self._metadata, CAMPAIGN_COLUMN: campaign})
+
+    def select_part_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Count the measurements of a batch and select the columns of the file."""
+        self._rows[self._campaign] += batch.num_rows
+        return batch.select(self._names)
+
+    def write_manifest(self, metadata: dict[str, str]) -> None:
+        """Write the manifest."""
+        parts = [asdict(PartitionFile(self._path(id_), rows)) for id_, rows in self._rows.items()]
+        document = {**metadata, "partition": CAMPAIGN_COLUMN, "parts": parts}
+        (self._folder / MANIFEST_NAME).write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+    def _path(self, campaign: str) -> str:
+        return f"{CAMPAIGN_COLUMN}={quote(campaign, safe='')}/part{self._suffix}"
+
+
+def split_by_campaign(
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
+    """Split batches sorted by campaign; consume each campaign before the next."""
+    for campaign, runs in groupby(_split_runs(batches), key=lambda run: run[0]):
+        yield campaign, (run for _, run in runs)
+
+
+def _split_runs(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    for batch in batches:
+        start = 0
+        for run in pc.value_counts(batch.column(CAMPAIGN_COLUMN)).to_pylist():
+            yield run["values"], batch.slice(start, run["counts"])
+            start += run["counts"]
+
+
+def campaign_from_path(file: Path) -> str | None:
+    """Return the campaign that the name of a file's folder gives."""
+    name, _, value = file.absolute().parent.name.partition("=")
+    return unquote(value) if name == CAMPAIGN_COLUMN and value else None
+
+
+def list_part_files(folder: Path) -> list[tuple[Path, int | None]]:
+    """List the files of a folder with their numbers of measurements, known from the manifest.
+
+    Raises:
+        MeasurementFileError: the manifest cannot be read.
+    """
+    manifest = folder / MANIFEST_NAME
+    if not manifest.exists():
+        paths = (p for p in sorted(folder.rglob("*")) if p.suffix.lower() in READABLE_SUFFIXES)
+        return [(path, None) for path in paths if not _is_hidden(path.relative_to(folder))]
+    try:
+        document = json.loads(manifest.read_text(encoding="utf-8"))
+        return [(folder / str(part["path"]), int(part["rows"])) for part in document["parts"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise MeasurementFileError(
+            f"invalid manifest ({error})",
+            where=str(manifest),
+            hint="Export again, or delete it to import every file of the folder.",
+        ) from error
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)
+
+
+def require_replaceable(folder: Path) -> None:
+    """Require that a folder is absent, empty or an earlier export.
+
+    Raises:
+        ConfigError: it is something else, or its parent does not exist.
+    """
+    if not folder.absolute().parent.is_dir():
+        raise ConfigError(
+            "its folder does not exist", where=str(folder), hint="Create it, or give another."
+        )
+    is_export = folder.is_dir() and (
+        (folder / MANIFEST_NAME).is_file() or not any(folder.iterdir())
+    )
+    if folder.is_symlink() or (folder.exists() and not is_export):
+        raise ConfigError(
+            "something other than an export has this name",
+            where=str(folder),
+            hint="Give the name of a new folder or of an earlier export, which will be replaced.",
+        )
+
 
 _AttachOperations = Callable[[ExportSink, Selection], None]
 
@@ -128,14 +269,14 @@ def export_partitions(
         StoreError: the database cannot be read, or a file cannot be written.
     """
     form = FORMATS[suffix]
-    partitions.require_replaceable(folder)
+    require_replaceable(folder)
     with (
         _open_selection(store, selection, form) as (source, attach_operations),
         replace_folder(folder) as staged,
         bars("Exporting", source.rows) as step,
         form.writer(software_dir, None, bars) as begin,
     ):
-        parts = partitions.PartitionWriter(staged, suffix, source.schema)
+        parts = PartitionWriter(staged, suffix, source.schema)
 
         @contextmanager
         def part(campaign: str) -> Iterator[tuple[ExportSink, _ExportedSubjects]]:
@@ -146,7 +287,7 @@ def export_partitions(
                 attach_operations(sink, replace(selection, campaigns=(campaign,)))
                 subjects.attach_companions(store, sink)
 
-        for campaign, batches in partitions.split_by_campaign(source.batches):
+        for campaign, batches in split_by_campaign(source.batches):
             with part(campaign) as (sink, subjects):
                 for batch in batches:
                     subjects.add(batch)

@@ -15,18 +15,16 @@ from pyarrow import parquet
 
 from treehammer.collectors.record.metric_catalogue import INT64_LIMIT, METRICS_BY_NAME
 from treehammer.errors import MeasurementFileError
-from treehammer.sql.arrow.arrow_schema import ID_COLUMN
-from treehammer.sql.arrow.measurement_parsing import OPERATIONS_COLUMN
-from treehammer.sql.transfer.file_writers import COMPANION_PREFIX
-from treehammer.sql.transfer.operation_table import (
+from treehammer.sql.transfer.arrow_columns import ID_COLUMN, OPERATIONS_COLUMN
+from treehammer.sql.transfer.companion_tables import (
     NESTED_FIELD,
     OPERATION_TABLE,
     UNSTORED_COLUMNS,
     OperationTreeIndex,
     convert_operations,
 )
-from treehammer.sql.transfer.partitions import CAMPAIGN_COLUMN, campaign_from_path
-from treehammer.sql.transfer.root_export import AMBIGUOUS_ROWS_KEY, TREE_NAME
+from treehammer.sql.transfer.export import CAMPAIGN_COLUMN, campaign_from_path
+from treehammer.sql.transfer.file_writers import AMBIGUOUS_ROWS_KEY, COMPANION_PREFIX, TREE_NAME
 
 #: Measurements that are read, and written, at once.
 READ_ROWS = 10_000
@@ -268,7 +266,7 @@ def _find_known_rows(lists: pa.Array) -> dict[str, list[int]]:
 
 
 def _restore_nulls(name: str, column: pa.Array, known_rows: Collection[int]) -> pa.Array:
-    """Replace null markers of a tree by null; see :mod:`treehammer.sql.transfer.root_export`."""
+    """Replace null markers of a tree by null; see :mod:`treehammer.sql.transfer.file_writers`."""
     kind = column.type
     metric = METRICS_BY_NAME.get(name)
     if pa.types.is_string(kind):

@@ -2,7 +2,7 @@
 
 A process of its own, because ROOT comes from another environment than Treehammer and belongs
 to no long-lived process.  The name and title of a tree and the file that it belongs to
-are in its schema's metadata, written by :mod:`treehammer.sql.transfer.root_export`.
+are in its schema's metadata, written by :mod:`treehammer.sql.transfer.file_writers`.
 """
 
 from __future__ import annotations

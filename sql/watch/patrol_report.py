@@ -18,12 +18,14 @@ from treehammer.sql.core.watch_rows import (
 from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.engine.row_mapping import fetch_rows, upsert_rows
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch.patrol_lease import Clock, PatrolLease, fetch_lease
 from treehammer.sql.watch.patrol_starts import (
     NOTED,
     OPEN_STATES,
+    Clock,
+    PatrolLease,
     SiteCharge,
     SiteLimits,
+    fetch_lease,
     fetch_use,
     utc_day,
 )

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.outcome import Outcome
-from treehammer.sql.core.outcomes import has_outcome, outcome_column
+from treehammer.sql.core.measurement_sql import has_outcome, outcome_column
 from treehammer.sql.core.schema import dimension_tables, measurement
 from treehammer.sql.read.failure_counts import Period, ended_within, list_lost_attempts
 from treehammer.sql.read.reader import ResultsReader

@@ -1,30 +1,36 @@
 """Flags that mark measurements as implausible after they were recorded, and can be taken back.
 
-A flag is text after the recorded reasons. It says that the measurement read a bad replica, is an
-outlier of its series, or is in quarantine. A replica counts as bad from its last good check, or from the beginning, until
-its next good check: the actual time of the damage is unknown.
+Outliers of a series are flagged, so that no single sender can move its means.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from itertools import groupby
+from statistics import median
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.record import plausibility
+from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.record import value_checks
+from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
 from treehammer.collectors.record.measurement_record import Measurement, RecordError
 from treehammer.collectors.record.metric_catalogue import MAX_LONG_TEXT, MAX_TEXT
-from treehammer.collectors.record.plausibility import SEPARATOR
-from treehammer.sql.core import measurement_view
-from treehammer.sql.core.dimensions import DIMENSION_OF
+from treehammer.collectors.record.outcome import Outcome
+from treehammer.collectors.record.value_checks import SEPARATOR
+from treehammer.sql.core import measurement_sql
+from treehammer.sql.core.measurement_columns import DIMENSION_OF
+from treehammer.sql.core.measurement_sql import has_outcome
 from treehammer.sql.core.rows import ReplicaRow
-from treehammer.sql.core.schema import campaign_owner, measurement
+from treehammer.sql.core.schema import campaign_owner, measurement, rollup_column_names, rollup_day
+from treehammer.sql.engine.row_mapping import split_ids
 from treehammer.sql.read.measurement_selection import match_pattern
 from treehammer.sql.write import rollups
+from treehammer.sql.write.operation_recording import Owner
 
 #: Prefixes of flags; no recorded text in ``implausible_reasons`` has them.
 BAD_REPLICA_PREFIX, QUARANTINE_PREFIX = "bad replica: ", "quarantined: "
@@ -49,7 +55,7 @@ def judge_again(values: dict[str, Any]) -> None:
     reasons = values["implausible_reasons"] or ""
     recorded = strip_flags(reasons) or ""
     missing = [
-        reason for reason in plausibility.find_implausibilities(values) if reason not in recorded
+        reason for reason in value_checks.find_implausibilities(values) if reason not in recorded
     ]
     if missing:
         flags = reasons[len(recorded) :].removeprefix(SEPARATOR)
@@ -126,13 +132,13 @@ def flag_bad_replica_reads(connection: Connection, findings: Iterable[ReplicaRow
 
 def reads_replica(finding: ReplicaRow) -> sa.ColumnElement[bool]:
     """Select the measurements that a check of a replica is about."""
-    column = measurement_view.catalogue_column
+    column = measurement_sql.catalogue_column
     is_replica = sa.and_(
         column("dataset_hash") == finding.dataset_hash,
         column("storage_site") == finding.site,
         column("door") == finding.door,
     )
-    reads = measurement_view.measurements_in_dimension(DIMENSION_OF["storage_site"], is_replica)
+    reads = measurement_sql.measurements_in_dimension(DIMENSION_OF["storage_site"], is_replica)
     if not finding.owner:
         return reads
     owned = sa.select(campaign_owner.c.campaign_id).where(campaign_owner.c.owner == finding.owner)
@@ -213,3 +219,101 @@ def _replica_key(finding: ReplicaRow) -> tuple[str, ...]:
 
 def _replica_time_key(finding: ReplicaRow) -> tuple[object, ...]:
     return *_replica_key(finding), finding.found_us
+
+
+#: Metric of equal work -> multiple of its series' median from which a value is an outlier. Waits
+#: vary more than work: a door that hangs for minutes is no mistake.
+OUTLIER_FACTORS: Mapping[str, float] = {
+    "cpu_per_event_s": 100,
+    "loop_cpu_s": 100,
+    "bytes_read": 100,
+    "read_calls": 100,
+    "tree_peak_rss_bytes": 100,
+    "event_rate_hz": 100,
+    "eff_job": 20,
+    "eff_payload": 20,
+    "eff_loop": 20,
+    "wall_per_event_s": 10_000,
+    "loop_wall_s": 10_000,
+}
+#: Days before the newest measurement that are compared.
+WINDOW_DAYS = 30
+#: Fewer values have no median that several senders agree on.
+MIN_VALUES = 5
+#: More are no outliers, but a change of the series.
+MAX_OUTLIER_SHARE = 0.25
+#: Ratio of mean square to squared mean from which single values are examined; without outliers it
+#: is 1 plus the square of the relative spread.
+_SUSPICIOUS_RATIO = 3.0
+
+
+def flag_outliers(connection: Connection, owners: Collection[Owner]) -> None:
+    """Flag the outliers of the series that a transaction added to, also earlier ones.
+
+    Args:
+        connection: connection of a write transaction, whose roll-ups are written.
+        owners: days and subjects of the new measurements.
+    """
+    if not owners:
+        return
+    newest = number_to_day(max(day for day, _ in owners))
+    if newest is None:
+        return
+    first_day = day_to_number(newest - timedelta(days=WINDOW_DAYS))
+    for subject_id, metric in _list_suspects(connection, {id_ for _, id_ in owners}, first_day):
+        _flag_series(connection, subject_id, metric, first_day)
+
+
+def _list_suspects(
+    connection: Connection, subjects: Iterable[int], first_day: int
+) -> Iterator[tuple[int, str]]:
+    """List subjects and metrics whose sums show that a few values are far from the others."""
+    columns = rollup_day.c
+    sums = [
+        sa.func.sum(columns[name])
+        for metric in OUTLIER_FACTORS
+        for name in rollup_column_names(metric)
+    ]
+    for ids in split_ids(subjects):
+        query = (
+            sa.select(columns.subject_id, *sums)
+            .where(
+                columns.subject_id.in_(ids),
+                columns.day >= first_day,
+                columns.kind == TIMED,
+                columns.outcome == Outcome.GOOD.value,
+            )
+            .group_by(columns.subject_id)
+        )
+        for subject_id, *values in connection.execute(query):
+            for place, metric in enumerate(OUTLIER_FACTORS):
+                count, total, squares = (
+                    float(value or 0) for value in values[3 * place : 3 * place + 3]
+                )
+                if count >= MIN_VALUES and count * squares > _SUSPICIOUS_RATIO * total * total:
+                    yield subject_id, metric
+
+
+def _flag_series(connection: Connection, subject_id: int, metric: str, first_day: int) -> None:
+    """Flag the values of one series that are many times its median."""
+    columns = measurement.c
+    of_series = sa.and_(
+        columns.subject_id == subject_id,
+        columns.day >= first_day,
+        columns.kind == TIMED,
+        has_outcome(Outcome.GOOD),
+        columns[metric].is_not(None),
+    )
+    values = [
+        float(value) for value in connection.scalars(sa.select(columns[metric]).where(of_series))
+    ]
+    if len(values) < MIN_VALUES:
+        return
+    middle, factor = median(values), OUTLIER_FACTORS[metric]
+    outliers = sum(value > factor * middle for value in values)
+    if middle > 0 and 0 < outliers <= MAX_OUTLIER_SHARE * len(values):
+        flag = (
+            f"{OUTLIER_PREFIX}{metric} is more than {factor:g} times "
+            f"{middle:.4g}, the median of the same work here"
+        )
+        add_flag(connection, sa.and_(of_series, columns[metric] > factor * middle), flag)

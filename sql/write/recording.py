@@ -1,4 +1,7 @@
-"""Insertion of measurements, each exactly once regardless of repeated uploads."""
+"""Insertion of measurements, each exactly once regardless of repeated uploads.
+
+Missing rows of dimensions are inserted first; identities known to be stored are not looked up again.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,140 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.engine import Connection, Engine, RowMapping
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, Value
 from treehammer.collectors.record.outcome import Outcome, classify_outcome
-from treehammer.sql.core import measurement_view
-from treehammer.sql.core.column_names import ALL_COLUMNS, PASSES_COLUMN
-from treehammer.sql.core.dimensions import SUBJECT
-from treehammer.sql.core.packing import pack_lists, unpack_lists
-from treehammer.sql.core.schema import extra, measurement
-from treehammer.sql.engine.backends import backend_of
-from treehammer.sql.read.operation_queries import OperationRow, fetch_operations_of
-from treehammer.sql.write import (
-    operation_recording,
-    operation_rollups,
-    outliers,
-    quality_flags,
-    retention,
-    rollups,
+from treehammer.sql.core import measurement_sql
+from treehammer.sql.core.measurement_columns import (
+    ALL_COLUMNS,
+    DIMENSIONS,
+    PASSES_COLUMN,
+    SUBJECT,
+    pack_lists,
+    unpack_lists,
 )
-from treehammer.sql.write.dimension_rows import DimensionWriter
+from treehammer.sql.core.measurement_sql import literal_text
+from treehammer.sql.core.schema import dimension_tables, extra, measurement
+from treehammer.sql.engine.database_engine import backend_of
+from treehammer.sql.read.measurement_queries import OperationRow, fetch_operations_of
+from treehammer.sql.write import maintenance, operation_recording, quality_flags, rollups
+
+#: Maximum number of ids in a cache, about 10 MB; when it is full, it starts again.
+MAX_CACHED_IDS = 100_000
+
+#: Name of the dimension, and id of the row.
+RowKey = tuple[str, int]
+
+
+class DimensionCache:
+    """Rows that committed transactions have found or inserted.
+
+    Treehammer never changes or deletes a row of a dimension, and its id is a hash of its content: an
+    entry stays valid while other processes write. If rows are deleted by hand, the foreign
+    keys of the measurements refuse a stale entry; see :meth:`.Store.add`.
+    """
+
+    def __init__(self) -> None:
+        self._keys: set[RowKey] = set()
+
+    def __contains__(self, key: RowKey) -> bool:
+        return key in self._keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def update(self, keys: Iterable[RowKey]) -> None:
+        """Add rows of a committed transaction."""
+        if len(self._keys) > MAX_CACHED_IDS:
+            self.clear()
+        self._keys.update(keys)
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._keys = set()
+
+
+_CACHES: WeakKeyDictionary[Engine, DimensionCache] = WeakKeyDictionary()
+
+
+def cache_of(engine: Engine) -> DimensionCache:
+    """Return the cache of an engine's database."""
+    return _CACHES.setdefault(engine, DimensionCache())
+
+
+class DimensionWriter:
+    """Inserts missing rows within one transaction.
+
+    Args:
+        known: cache, which is only read; add :attr:`found` to it after the commit.
+    """
+
+    def __init__(self, cache: DimensionCache | None = None) -> None:
+        self._known = DimensionCache() if cache is None else cache
+        #: Rows that this transaction has found or inserted.
+        self.found: set[RowKey] = set()
+
+    def set_keys(self, connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
+        """Insert missing rows, and set their ids in the measurements' rows.
+
+        Args:
+            connection: connection of a write transaction.
+            rows: values of at most :data:`~.recording.BATCH_MEASUREMENTS` measurements, as a
+                database returns them; to complete.
+        """
+        needed: dict[RowKey, Mapping[str, Value]] = {}
+        for dimension in DIMENSIONS:
+            name, key, find_id = dimension.name, dimension.key, dimension.find_id
+            for row in rows:
+                row[key] = id_ = find_id(row)
+                needed[name, id_] = row
+        self.insert_missing(connection, needed)
+
+    def insert_missing(
+        self, connection: Connection, needed: Mapping[RowKey, Mapping[str, Value]]
+    ) -> None:
+        """Insert the rows that are missing; each comes with the values of a measurement."""
+        unknown = [key for key in needed if key not in self._known and key not in self.found]
+        if not unknown:
+            return
+        stored = _fetch_stored(connection, unknown)
+        self.found.update(unknown)
+        for dimension in DIMENSIONS:
+            missing = [
+                dimension.extract_row(needed[key])
+                for key in unknown
+                if key[0] == dimension.name and key not in stored
+            ]
+            if missing:
+                table = dimension_tables[dimension.name]
+                backend_of(connection.engine).insert_rows(connection, table, missing)
+
+
+def _fetch_stored(connection: Connection, keys: Sequence[RowKey]) -> set[RowKey]:
+    ids: dict[str, list[int]] = {dimension.name: [] for dimension in DIMENSIONS}
+    for name, id_ in keys:
+        ids[name].append(id_)
+    rows = backend_of(connection.engine).fetch_rows(connection, _SELECT_STORED, ids)
+    return {(name, id_) for name, id_ in rows}
+
+
+def _select_stored() -> sa.CompoundSelect[Any]:
+    """Select the stored ids among the parameters, which are named as their dimensions."""
+    queries = []
+    for name, table in dimension_tables.items():
+        id_ = table.c.id
+        ids: sa.BindParameter[int] = sa.bindparam(name, expanding=True)
+        queries.append(sa.select(literal_text(name), id_).where(id_.in_(ids)))
+    return sa.union_all(*queries)
+
+
+_SELECT_STORED = _select_stored()
+
 
 #: Measurements that are looked up and inserted together; an IN list may hold 1000 on Oracle.
 BATCH_MEASUREMENTS = 500
@@ -155,7 +269,7 @@ class _TransactionWriter:
             )
             rollups.rebuild_rollups(self._connection, sorted(owners))
             quality_flags.copy_flags(self._connection, self._marked)
-            outliers.flag_outliers(self._connection, self._sums.owners)
+            quality_flags.flag_outliers(self._connection, self._sums.owners)
 
     def _sort_batch(
         self, batch: Sequence[Measurement], new: dict[str, _MeasurementContent]
@@ -183,11 +297,11 @@ def _is_same_content(first: _MeasurementContent, second: _MeasurementContent) ->
     """Compare two contents, ignoring columns that retention removed from either of them."""
     if first == second:
         return True
-    if retention.is_merge_of(first.operations, second.operations):
+    if maintenance.is_merge_of(first.operations, second.operations):
         second = replace(second, operations=first.operations)
-    elif retention.is_merge_of(second.operations, first.operations):
+    elif maintenance.is_merge_of(second.operations, first.operations):
         first = replace(first, operations=second.operations)
-    pruned = [n for n in retention.PRUNED_COLUMNS if None in (first.values[n], second.values[n])]
+    pruned = [n for n in maintenance.PRUNED_COLUMNS if None in (first.values[n], second.values[n])]
     return _drop_values(first, pruned) == _drop_values(second, pruned)
 
 
@@ -201,10 +315,10 @@ def fingerprint_content(item: Measurement) -> bytes:
     One hash covers all permanent columns; each prunable column has its own.
     """
     content = _without_later_flags(_normalize_content(item))
-    permanent = _drop_values(content, retention.PRUNED_COLUMNS)
-    merged = retention.merge_steps(content.operations)
+    permanent = _drop_values(content, maintenance.PRUNED_COLUMNS)
+    merged = maintenance.merge_steps(content.operations)
     steps = content.operations if len(merged) < len(content.operations) else None
-    prunable = (*(content.values[name] for name in retention.PRUNED_COLUMNS), steps)
+    prunable = (*(content.values[name] for name in maintenance.PRUNED_COLUMNS), steps)
     whole = [permanent.values, permanent.extras, merged]
     return _hash_content(whole) + b"".join(map(_hash_content, prunable))
 
@@ -271,7 +385,7 @@ def _fetch_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _Me
         extras.setdefault(owner, {})[name] = value
     operations = fetch_operations_of(connection, known_ids)
     rows = connection.execute(
-        measurement_view.select_columns(ALL_COLUMNS).where(id_.in_(known_ids))
+        measurement_sql.select_columns(ALL_COLUMNS).where(id_.in_(known_ids))
     ).mappings()
     return {
         row["measurement_id"]: _without_later_flags(
@@ -319,7 +433,7 @@ def _insert_measurements(
     operations = {id_: content.operations for id_, content in new.items() if content.operations}
     if operations:
         operation_recording.insert_operations(connection, operations)
-        operation_rollups.add_to_rollups(
+        operation_recording.add_to_rollups(
             connection,
             (
                 (measured.values[SUBJECT.key], measured.values, measured.operations)

@@ -20,25 +20,23 @@ from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 from treehammer.collectors.record.outcome import Outcome, label_outcome
-from treehammer.sql.core.metric_sums import (
+from treehammer.sql.core.measurement_columns import decode_numbers, encode_numbers
+from treehammer.sql.core.measurement_sql import (
     HISTOGRAM_COLUMN,
     MAX_CREDIBLE,
+    UNKNOWN_KIND,
     credible_value,
     filled_bins,
-    moment_sums,
-    parse_bins,
-)
-from treehammer.sql.core.outcomes import (
-    UNKNOWN_KIND,
     has_outcome,
     is_bad,
     is_counted,
     is_repeated_by,
     is_superseded,
     literal_text,
+    moment_sums,
     outcome_column,
+    parse_bins,
 )
-from treehammer.sql.core.packing import decode_numbers, encode_numbers
 from treehammer.sql.core.schema import (
     LAST_COLUMNS,
     ROLLUP_METRICS,
@@ -46,10 +44,10 @@ from treehammer.sql.core.schema import (
     rollup_column_names,
     rollup_day,
 )
-from treehammer.sql.engine.backends import backend_of
+from treehammer.sql.engine.database_engine import backend_of
 from treehammer.sql.engine.row_mapping import split_ids
-from treehammer.sql.write import operation_rollups
-from treehammer.sql.write.rollup_keys import (
+from treehammer.sql.write import operation_recording
+from treehammer.sql.write.operation_recording import (
     CHUNK,
     Owner,
     belongs_to,
@@ -273,7 +271,7 @@ def rebuild_rollups(connection: Connection, owners: Iterable[Owner] | None = Non
         owners: days and subject numbers to rebuild; all if None.
     """
     for owner in [None] if owners is None else owners:
-        operation_rollups.rebuild_rows(connection, owner)
+        operation_recording.rebuild_rows(connection, owner)
         _rebuild_rows(connection, owner)
 
 
@@ -370,7 +368,7 @@ def find_difference(connection: Connection) -> str:
             return f"last measurement of {describe_key(key)}"
     if stored_rows:
         return describe_key(next(iter(stored_rows)))
-    return operation_rollups.find_difference(connection)
+    return operation_recording.find_difference(connection)
 
 
 def _row_key(row: Mapping[Any, Any]) -> RollupKey:

@@ -27,16 +27,15 @@ from treehammer.sql.core.rows import (
     VerdictRow,
 )
 from treehammer.sql.engine.database_engine import read_transaction, write_transaction
+from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.engine.row_mapping import (
     insert_missing_rows,
     replace_comparison_rows,
     upsert_rows,
 )
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.setup.database_setup import open_engine
-from treehammer.sql.write import audit_trail, quality_flags, retention, rollups
-from treehammer.sql.write.dimension_rows import DimensionCache, DimensionWriter, cache_of
-from treehammer.sql.write.ownership import (
+from treehammer.sql.write import audit_trail, maintenance, quality_flags, rollups
+from treehammer.sql.write.audit_trail import (
     JOB,
     LOCAL_OWNER,
     Delivery,
@@ -49,9 +48,10 @@ from treehammer.sql.write.ownership import (
     record_deliveries,
     require_covered,
 )
-from treehammer.sql.write.quarantine import (
+from treehammer.sql.write.maintenance import (
     ChangeScope,
     DatabaseChange,
+    PruneResult,
     ScopeCount,
     apply_change,
     count_scope,
@@ -59,11 +59,13 @@ from treehammer.sql.write.quarantine import (
 from treehammer.sql.write.recording import (
     TRANSACTION_MEASUREMENTS,
     AddResult,
+    DimensionCache,
+    DimensionWriter,
     add_measurements,
+    cache_of,
     split_batches,
     sum_results,
 )
-from treehammer.sql.write.retention import PruneResult
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult, apply_upload
 
 
@@ -298,7 +300,7 @@ class Store(ResultsReader):
     def prunable(self, category: str, before: date) -> PruneResult:
         """Measure the effect of :meth:`prune`; ``category`` is a key of ``retention.PRUNABLE``."""
         with read_transaction(self._engine) as connection:
-            return retention.measure_prunable(connection, category, before)
+            return maintenance.measure_prunable(connection, category, before)
 
     def prune(self, category: str, before: date) -> PruneResult:
         """Remove bulky columns of measurements that began before a day (UTC).
@@ -307,11 +309,11 @@ class Store(ResultsReader):
         others can write in between.
         """
         with read_transaction(self._engine) as connection:
-            pruned = retention.measure_prunable(connection, category, before)
-            days = retention.list_prunable_days(connection, category, before)
+            pruned = maintenance.measure_prunable(connection, category, before)
+            days = maintenance.list_prunable_days(connection, category, before)
         for day in days:
             with write_transaction(self._engine) as connection:
-                retention.prune_day(connection, category, day)
+                maintenance.prune_day(connection, category, day)
         return pruned
 
     # Comparisons

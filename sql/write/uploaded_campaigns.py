@@ -15,7 +15,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.job_state import FINAL_JOB_STATES
+from treehammer.collectors.job_spec import FINAL_JOB_STATES
 from treehammer.sql.core import schema
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.engine.row_mapping import (
@@ -24,7 +24,7 @@ from treehammer.sql.engine.row_mapping import (
     split_ids,
     upsert_rows,
 )
-from treehammer.sql.write.ownership import (
+from treehammer.sql.write.audit_trail import (
     CAMPAIGN,
     REPLICA,
     Delivery,

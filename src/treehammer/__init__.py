@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from treehammer.version import __version__
 
 if TYPE_CHECKING:
-    from treehammer.sql.transfer.python_api import result_batches, results
+    from treehammer.sql.transfer.arrow_stream import result_batches, results
 
 __all__ = ["__version__", "result_batches", "results"]
 
@@ -16,5 +16,5 @@ __all__ = ["__version__", "result_batches", "results"]
 def __getattr__(name: str) -> Any:
     # The command line imports this package, too: it shall not pay for Arrow and SQLAlchemy.
     if name in ("result_batches", "results"):
-        return getattr(import_module("treehammer.sql.transfer.python_api"), name)
+        return getattr(import_module("treehammer.sql.transfer.arrow_stream"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

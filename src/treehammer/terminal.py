@@ -29,8 +29,8 @@ from rich.text import Text
 from treehammer import config
 from treehammer.config import Settings
 from treehammer.errors import Interruption, TreehammerError, add_global_options
-from treehammer.progress import ProgressCallback
 from treehammer.tables import TableColumn, format_csv
+from treehammer.text_formatting import ProgressCallback
 
 P = ParamSpec("P")
 R = TypeVar("R")

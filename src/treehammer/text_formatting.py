@@ -1,15 +1,63 @@
-"""Counts, times, durations and sizes as text for people, and lists that they type."""
+"""Text for people: counts, times, durations and sizes, lists and durations that they type, and progress."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from rich.filesize import decimal
 
-from treehammer.durations import SECOND_US
+from treehammer.errors import ConfigError
+
+#: Microseconds of a second, the unit of times in the database.
+SECOND_US = 1_000_000
+_SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_duration(text: str, where: str) -> int:
+    """Parse a duration such as ``90s``, ``30m``, ``24h`` or ``2d`` into seconds.
+
+    Raises:
+        ConfigError: the text is not a duration, or is not above 0.
+    """
+    match = re.fullmatch(r"\s*(\d{1,7})\s*([smhd])\s*", text)
+    if match is None or not int(match[1]):
+        raise ConfigError(
+            f"{text!r} is not a duration",
+            where=where,
+            hint="Write it like 90s, 30m, 24h or 2d.",
+        )
+    return int(match[1]) * _SECONDS_PER_UNIT[match[2]]
+
+
+@dataclass(frozen=True)
+class JobRamp:
+    """Growth of the number of concurrent jobs: ``jobs`` more every ``every_s`` seconds."""
+
+    jobs: int
+    every_s: int
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> JobRamp:
+        """Parse text such as ``5/10m``.
+
+        Raises:
+            ConfigError: the text is not a ramp.
+        """
+        jobs, _, every = text.partition("/")
+        if not re.fullmatch(r"\s*\d{1,7}\s*", jobs) or not int(jobs) or not every:
+            raise ConfigError(
+                f"{text!r} is not a ramp",
+                where=where,
+                hint="Write it like 5/10m: five more jobs every ten minutes.",
+            )
+        return cls(int(jobs), parse_duration(every, where))
+
 
 MEGABYTE = 1_000_000
 
@@ -100,3 +148,44 @@ def format_size(size: float) -> str:
 def make_single_line(text: str) -> str:
     """Return text as one line, with spaces for line breaks and control characters."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
+class ProgressCallback(Protocol):
+    """Function that moves a progress bar and sets its note."""
+
+    def __call__(self, done: int, note: str = "") -> None:
+        """Move the bar to ``done``."""
+        ...
+
+
+#: Opens a progress bar from a description and a total: ``treehammer.terminal.progress_bar`` or
+#: :func:`no_progress`.
+ProgressFactory = Callable[[str, int], AbstractContextManager[ProgressCallback]]
+
+#: Receives the number of bytes transferred since its last call.
+ByteCallback = Callable[[int], None]
+
+
+@contextmanager
+def no_progress(_description: str, _total: int) -> Iterator[ProgressCallback]:
+    """Open a progress bar that shows nothing."""
+
+    def ignore(done: int, note: str = "") -> None:
+        pass
+
+    yield ignore
+
+
+@contextmanager
+def byte_progress(bars: ProgressFactory, description: str, total: int) -> Iterator[ByteCallback]:
+    """Open a bar that counts in megabytes; ``total`` is in bytes."""
+    total_megabytes = -(-total // MEGABYTE)
+    with bars(f"{description} (MB)", total_megabytes) as step:
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            step(done // MEGABYTE if done < total else total_megabytes)
+
+        yield advance

@@ -1,4 +1,4 @@
-"""Interface of all batch systems.
+"""Interface of all batch systems, and the one of jobs that another installation follows.
 
 A batch system owns its queue and identifies jobs by *batch id*.  It accepts rendered descriptions,
 reports the state of each job, returns output sandboxes, and cancels.  It knows nothing about tests,
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from treehammer.collectors.job_state import JobState
+from treehammer.collectors.job_spec import JobState
 from treehammer.errors import ConfigError
 
 
@@ -49,7 +49,7 @@ class AttemptStatus:
         ended_us: microseconds since 1970 UTC, 0 = not ended.
         exit_code: negative for a signal, None if unknown.
         reason: explanation if the attempt did not end by itself.
-        failure_class: one of :data:`treehammer.collectors.record.failures.FAILURE_CLASSES` if the
+        failure_class: one of :data:`treehammer.collectors.record.outcome.FAILURE_CLASSES` if the
             batch system ended the attempt, '' otherwise.
         host: machine or slot, '' if unknown.
     """
@@ -156,3 +156,66 @@ class BatchSystem(Protocol):
             treehammer.errors.BatchError: a folder cannot be removed.
         """
         ...
+
+
+class ExternalBatch:
+    """Placeholder for a batch system that this installation cannot reach."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
+        """Refuse; no site uses this batch system."""
+        raise self._refusal_error()
+
+    def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
+        """Find no jobs."""
+        return {}
+
+    def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
+        """Return no statuses; trackers do not query external jobs."""
+        return {}
+
+    def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
+        """Return no sandboxes."""
+        return {}
+
+    def cancel(self, batch_ids: Iterable[str]) -> int:
+        """Refuse unless ``batch_ids`` is empty."""
+        return self._refuse_if_any(batch_ids)
+
+    def release(self, batch_ids: Iterable[str]) -> int:
+        """Refuse unless ``batch_ids`` is empty."""
+        return self._refuse_if_any(batch_ids)
+
+    def hold(self, batch_ids: Iterable[str], reason: str) -> None:
+        """Refuse unless ``batch_ids`` is empty."""
+        self._refuse_if_any(batch_ids)
+
+    def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
+        """Refuse unless ``batch_ids`` is empty."""
+        return bool(self._refuse_if_any(batch_ids))
+
+    def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
+        """Refuse unless ``earlier`` is empty."""
+        self._refuse_if_any(earlier)
+        return {}
+
+    def explain_waiting(self, batch_ids: Iterable[str]) -> Sequence[str]:
+        """Explain nothing."""
+        return ()
+
+    def purge(self, batch_ids: Iterable[str]) -> int:
+        """Remove nothing."""
+        return 0
+
+    def _refuse_if_any(self, batch_ids: Iterable[str]) -> int:
+        if any(True for _ in batch_ids):
+            raise self._refusal_error()
+        return 0
+
+    def _refusal_error(self) -> ConfigError:
+        return ConfigError(
+            "these jobs were submitted from another installation, which follows them",
+            hint="Run the command on that installation.",
+        )

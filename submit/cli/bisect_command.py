@@ -8,36 +8,28 @@ from typing import Any
 
 import click
 
-from treehammer.analysis.bisection.step_search import (
-    DEFAULT_CERTAINTY,
-    Conclusion,
-    FoundStep,
-    SearchOutcome,
-)
-from treehammer.analysis.comparison.wording.verdict_text import format_effect
+from treehammer.analysis.bisection import DEFAULT_CERTAINTY, Conclusion, FoundStep, SearchOutcome
+from treehammer.analysis.comparison.verdict_text import format_effect
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
-from treehammer.hctests.cli.definition_options import definition_options, load_pinned_test
-from treehammer.hctests.cli.shipped_test_names import complete_tests
-from treehammer.submit.bisection.bisection_run import BisectionRun
-from treehammer.submit.bisection.bisection_state import (
+from treehammer.hctests.cli import complete_tests
+from treehammer.hctests.definition_options import definition_options, load_pinned_test
+from treehammer.submit.cli.command_options import complete_sites, submission_click_options
+from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.tools.bisection_run import BisectionRun, is_exact_counter
+from treehammer.submit.tools.bisection_state import (
+    DEFAULT_SOFTWARE,
+    FOLDER_PLACEHOLDER,
     SKIPPED,
     BisectionQuestion,
     BisectionState,
-    ProbeRecord,
-    load_state,
-)
-from treehammer.submit.bisection.build_list import (
     CommitSource,
+    ProbeRecord,
     check_builds,
     list_builds,
     list_commits,
+    load_state,
 )
-from treehammer.submit.bisection.commit_builds import DEFAULT_SOFTWARE, FOLDER_PLACEHOLDER
-from treehammer.submit.bisection.probe_results import is_exact_counter
-from treehammer.submit.cli.site_names import complete_sites
-from treehammer.submit.cli.submission_click_options import submission_click_options
-from treehammer.submit.planning.submission_options import SubmissionOptions
 from treehammer.terminal import on_interrupt, progress_bar
 from treehammer.text_formatting import format_share, pluralize
 

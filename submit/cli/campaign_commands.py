@@ -1,4 +1,4 @@
-"""Commands for submitted campaigns: ``treehammer status``, ``collect``, ``cancel``, ``resume``."""
+"""Commands ``treehammer status | collect | cancel | resume | purge``."""
 
 from __future__ import annotations
 
@@ -6,43 +6,48 @@ import json
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import click
 
 from treehammer.analysis.status.failure_explanation import explain_results
-from treehammer.collectors.job_state import JobState
+from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, ExitCode, NothingToDoError, suggest_word
-from treehammer.sql.cli.campaign_names import complete_campaigns
+from treehammer.sql.cli.transfer_commands import complete_campaigns
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import CampaignCount, list_selection_notes
 from treehammer.sql.read.failure_counts import PeriodCounts
 from treehammer.sql.write.store import Store
+from treehammer.submit.campaigns import campaign_polling
+from treehammer.submit.campaigns.attempt_rows import REJECTED_FOLDER, CollectResult
+from treehammer.submit.campaigns.campaign_outcome import (
+    FailedExecution,
+    FailureGroup,
+    describe_starts,
+    summarize_failures,
+)
+from treehammer.submit.campaigns.campaign_polling import make_tracker
+from treehammer.submit.campaigns.staged_submissions import StagedSubmissions
+from treehammer.submit.campaigns.tracker import CampaignTracker
+from treehammer.submit.cli.command_options import complete_sites, credential_options, service_option
 from treehammer.submit.cli.live_progress import (
     list_progress_rows,
     live_display,
     make_progress_columns,
     summarize_progress,
 )
-from treehammer.submit.cli.site_names import complete_sites
-from treehammer.submit.cli.submission_click_options import credential_options, service_option
-from treehammer.submit.planning.job_credentials import JobCredentials
-from treehammer.submit.planning.submission_options import INCLUDE_OPTION, SubmissionOptions
-from treehammer.submit.tracking import campaign_polling
-from treehammer.submit.tracking.failure_summary import (
-    FailedExecution,
-    FailureGroup,
-    summarize_failures,
+from treehammer.submit.planning.submission_options import (
+    INCLUDE_OPTION,
+    JobCredentials,
+    SubmissionOptions,
 )
-from treehammer.submit.tracking.load_starts import describe_starts
-from treehammer.submit.tracking.record_files import CollectResult
-from treehammer.submit.tracking.tracker import CampaignTracker
 from treehammer.tables import TableColumn
 from treehammer.terminal import TABLE, on_interrupt, output_options, print_hint, print_rows
-from treehammer.text_formatting import format_counts, join_names, pluralize, split_list
+from treehammer.text_formatting import format_counts, format_size, join_names, pluralize, split_list
 
 #: Failure groups printed on a terminal.
 MAX_SHOWN_FAILURES = 5
@@ -282,8 +287,7 @@ def resume(
     Example: treehammer resume last --sites SITE_A
     """
     # Imported here: the planning modules are slow to load and the other commands do not need them.
-    from treehammer.submit.lifecycle import campaign_resume
-    from treehammer.submit.reporting import job_reporting
+    from treehammer.submit.campaigns import job_reporting, submission
 
     names = split_list(sites)
     with Store.open(settings.database, create=False) as store:
@@ -297,7 +301,7 @@ def resume(
         with on_interrupt(
             f"repeat the command, nothing is queued twice; see treehammer status {row.id}"
         ):
-            result = campaign_resume.resume_campaign(
+            result = submission.resume_campaign(
                 tracker,
                 row,
                 settings,
@@ -313,7 +317,7 @@ def resume(
         click.echo(f"Site {site} is left out: {reason}.", err=True)
     if result.exhausted:
         click.echo(
-            f"{pluralize(result.exhausted, 'job')} had {campaign_resume.MAX_ATTEMPTS_IN_ALL} attempts",
+            f"{pluralize(result.exhausted, 'job')} had {submission.MAX_ATTEMPTS_IN_ALL} attempts",
             err=True,
         )
     if result.unqueued:
@@ -345,3 +349,83 @@ def _check_sites(names: Collection[str], job_sites: Collection[str]) -> None:
                 where="--sites",
                 hint=f"{suggest_word(name, job_sites)}It has: {', '.join(sorted(job_sites))}.",
             )
+
+
+def campaigns_older_than(tracker: CampaignTracker, days: float) -> Iterator[CampaignRow]:
+    """Yield campaigns of that age whose folders are no longer needed."""
+    limit = time.time_ns() // 1000 - days * DAY_US
+    for row in tracker.store.campaigns():
+        if row.created_us <= limit and not retention_reason(tracker, row):
+            yield row
+
+
+def retention_reason(tracker: CampaignTracker, campaign: CampaignRow) -> str:
+    """Collect the campaign, then explain why its folders are still needed; '' if they are not."""
+    jobs = tracker.refresh_jobs(campaign)
+    collected = tracker.collect_records(campaign)
+    if not all(JobState(job.state).is_final for job in jobs):
+        return f"jobs have not ended yet; see treehammer status {campaign.id}"
+    if collected.conflicting:
+        return collected.describe_rejections()[-1]
+    for job in jobs:
+        for sandbox in tracker.sandboxes(job).values():
+            if (sandbox / REJECTED_FOLDER).is_dir():
+                return f"rejected records wait for inspection in {sandbox / REJECTED_FOLDER}"
+    return ""
+
+
+def purge_campaign(tracker: CampaignTracker, campaign: CampaignRow, settings: Settings) -> int:
+    """Remove an ended campaign from the batch systems and return the freed bytes.
+
+    Jobs that an interrupted submission left cannot be queued afterwards.
+    """
+    StagedSubmissions(settings.submissions_dir).remove(campaign.id)
+    jobs = tracker.store.jobs(campaign.id)
+    freed = 0
+    for name in sorted({job.batch_system for job in jobs}):
+        if batch := tracker.find_batch_system(name, jobs):
+            freed += batch.purge(
+                [job.batch_id for job in jobs if job.batch_system == name and job.batch_id]
+            )
+    return freed
+
+
+@click.command()
+@click.argument("campaigns", nargs=-1)
+@click.option(
+    "--older-than",
+    "days",
+    type=click.FloatRange(min=0),
+    metavar="DAYS",
+    help="Also purge all ended campaigns that were submitted at least so long ago.",
+)
+@click.pass_obj
+@on_interrupt("campaigns that are not purged yet are complete")
+def purge(settings: Settings, campaigns: tuple[str, ...], days: float | None) -> None:
+    """Remove the working folders and logs of ended campaigns.
+
+    The measurements are stored in the database first; a campaign with records that the database
+    rejects is kept.
+
+    \b
+    Example: treehammer purge last
+             treehammer purge --older-than 30
+    """
+    if not campaigns and days is None:
+        raise ConfigError("no campaign given", hint="Name campaigns, or use --older-than DAYS.")
+    with Store.open(settings.database, create=False) as store:
+        tracker = make_tracker(store, settings)
+        chosen = [store.campaign(name) for name in campaigns]
+        for row in chosen:
+            if reason := retention_reason(tracker, row):
+                raise ConfigError(f"cannot be purged: {reason}", where=row.name)
+        if days is not None:
+            chosen += campaigns_older_than(tracker, days)
+        freed = 0
+        for row in chosen:
+            freed += purge_campaign(tracker, row, settings)
+    for line in tracker.describe_unknown_batch_systems():
+        print_hint(line, err=True)
+    if not freed:
+        raise NothingToDoError("nothing to remove")
+    click.echo(f"{format_size(freed)} removed; the measurements are in the database")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treehammer.collectors.job_state import FINAL_JOB_STATES
+from treehammer.collectors.job_spec import FINAL_JOB_STATES
 from treehammer.config import Settings
 from treehammer.errors import TreehammerError
 from treehammer.terminal import on_interrupt, print_hint
@@ -130,7 +130,7 @@ def _collect_campaigns(
     store: Store, settings: Settings, campaigns: Iterable[WaitingCampaign]
 ) -> Iterable[str]:
     """Collect the measurements of campaigns of this installation; yield problems."""
-    from treehammer.submit.tracking.campaign_polling import make_tracker
+    from treehammer.submit.campaigns.campaign_polling import make_tracker
 
     tracker = make_tracker(store, settings)
     for campaign in campaigns:

@@ -15,8 +15,8 @@ from rich.text import Text
 from treehammer.analysis.status.usability import EVERY_SITE
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
-from treehammer.datasets.cli.dataset_names import complete_datasets
-from treehammer.datasets.model.manifest import Manifest
+from treehammer.datasets.cli.commands import complete_datasets
+from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.rucio import rucio_upload
 from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
 from treehammer.datasets.rucio.rucio_conversions import (
@@ -32,13 +32,12 @@ from treehammer.datasets.rucio.rucio_upload import (
     ReplicationStatus,
     RuleOptions,
 )
-from treehammer.durations import parse_duration
 from treehammer.errors import ExitCode, NothingToDoError
 from treehammer.sql.watch.state_history import STORAGE_SITE
-from treehammer.submit.cli.site_names import complete_sites
-from treehammer.submit.planning.site_exclusion import load_uses
+from treehammer.submit.cli.command_options import complete_sites
+from treehammer.submit.planning.site_selection import load_uses
 from treehammer.submit.planning.submission_options import INCLUDE_OPTION
-from treehammer.submit.replicas.replica_selection import select_rses
+from treehammer.submit.sites.replica_selection import select_rses
 from treehammer.submit.sites.site_registry import load_sites
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
@@ -51,7 +50,7 @@ from treehammer.terminal import (
     print_rows,
     progress_bar,
 )
-from treehammer.text_formatting import format_size, split_list
+from treehammer.text_formatting import format_size, parse_duration, split_list
 
 #: Value of ``--lifetime`` for rules without an end.
 UNLIMITED_LIFETIME = "forever"

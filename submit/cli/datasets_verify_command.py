@@ -1,8 +1,13 @@
-"""``treehammer datasets verify``: checks local datasets, or replicas at sites."""
+"""``treehammer datasets verify``: checks local datasets, or replicas at sites.
+
+Verified replicas are recorded; measurements that read bad ones are flagged.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+import uuid
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -10,27 +15,23 @@ import click
 
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.cli.commands import datasets
-from treehammer.datasets.cli.dataset_names import complete_datasets
-from treehammer.datasets.model.manifest import Manifest
+from treehammer.datasets.cli.commands import complete_datasets, datasets
+from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import RucioDeniedError
 from treehammer.errors import CatalogueError, DatasetError, ExitCode
+from treehammer.sql.core.rows import ReplicaRow
+from treehammer.sql.write.store import Store
 from treehammer.submit.cli import datasets_place_commands
-from treehammer.submit.cli.site_names import complete_sites
-from treehammer.submit.replicas import replica_findings
-from treehammer.submit.replicas.replica_selection import (
+from treehammer.submit.cli.command_options import complete_sites
+from treehammer.submit.sites.replica_selection import (
     find_manifest,
     list_expected_replicas,
     open_rucio_catalogue,
     select_storage,
 )
-from treehammer.submit.replicas.replica_verification import (
-    ReplicaCheck,
-    check_replicas,
-    worst_check,
-)
+from treehammer.submit.sites.replicas import ReplicaCheck, check_replicas, worst_check
 from treehammer.tables import TableColumn
 from treehammer.terminal import TABLE, output_options, print_rows, progress_bar
 from treehammer.text_formatting import pluralize
@@ -120,7 +121,7 @@ def _verify_replicas(
         manifest = find_manifest(name, settings, catalogue)
         expected = list_expected_replicas(manifest, storage, doors, catalogue)
         checks = check_replicas(manifest, expected, full=full, bars=progress_bar)
-        marked += replica_findings.record_findings(manifest, checks, settings)
+        marked += record_findings(manifest, checks, settings)
         declared = _declare_bad_replicas(manifest, checks, declaring_catalogue)
         rows += [_door_row(manifest, [*g], declared) for _, g in groupby(checks, _door_key)]
         files += [_file_row(manifest, check, declared) for check in checks]
@@ -220,3 +221,38 @@ def _declare_bad_replica(check: ReplicaCheck, did: str, rucio: RucioClient) -> s
 
 for _command in datasets_place_commands.COMMANDS:
     datasets.add_command(_command)
+
+
+def record_findings(manifest: Manifest, checks: Iterable[ReplicaCheck], settings: Settings) -> int:
+    """Store the results of full reads, good and bad, and flag affected measurements.
+
+    Args:
+        manifest: manifest of the dataset.
+        checks: results of the verification.
+        settings: settings with the results database.
+
+    Returns:
+        Number of newly flagged measurements.
+    """
+    now_us = int(time.time() * 1e6)
+    rows = [
+        ReplicaRow(
+            id=str(uuid.uuid4()),
+            found_us=now_us,
+            dataset=manifest.name,
+            dataset_hash=manifest.hash,
+            site=check.expected.site,
+            door=check.expected.door,
+            file=check.expected.file.name,
+            url=check.expected.url,
+            good=check.is_good,
+            message=check.message,
+        )
+        for check in checks
+        if check.is_proof
+    ]
+    if not rows:
+        return 0
+    with Store.open(settings.database) as store:
+        store.add_replicas(rows)
+        return store.mark_bad_replicas()

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from treehammer.collectors.job_state import JobState
+from treehammer.collectors.job_spec import JobState
 from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.tables import TableColumn
 from treehammer.terminal import build_grid, make_console

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -18,23 +20,24 @@ from treehammer.analysis.cli.compare_command import (
     print_conclusions,
     print_verdict_tables,
 )
-from treehammer.analysis.statistics.sequential import DEFAULT_MAX_LAUNCHES, SequentialPlan, is_open
-from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
-from treehammer.collectors.batch_names import LOCAL_BATCH
-from treehammer.collectors.job_spec import PAIRED
+from treehammer.analysis.statistics.verdict import (
+    DEFAULT_DELTA,
+    DEFAULT_MAX_LAUNCHES,
+    SequentialPlan,
+    is_open,
+)
+from treehammer.collectors.job_spec import CHECKSUM, LOCAL_BATCH, PAIRED, ExecutionSpec
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.hctests.matrix.definition import COMMIT_AXIS, Scalar, format_commit
+from treehammer.hctests.definition.model import COMMIT_AXIS, Scalar, format_commit
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
+from treehammer.submit.campaigns import campaign_polling, submission
+from treehammer.submit.campaigns.campaign_request import CampaignRequest
 from treehammer.submit.cli.live_progress import live_display
-from treehammer.submit.lifecycle import submission
-from treehammer.submit.lifecycle.campaign_request import CampaignRequest
 from treehammer.submit.planning.plan import Plan
-from treehammer.submit.planning.proven_checksums import find_proving_campaign
-from treehammer.submit.tracking import campaign_polling
 from treehammer.terminal import TABLE, print_hint
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -287,3 +290,52 @@ def _print_compare_hint(
     if query.delta != DEFAULT_DELTA:
         words += ["--delta", f"{query.delta:g}"]
     print_hint(f"Details: {shlex.join(words)}", err=form != TABLE)
+
+
+#: Newest campaigns that are searched.
+MAX_CAMPAIGNS = 50
+#: Providers whose software never changes under one name, unlike a build tree.
+_FIXED_PROVIDERS = ("wheel", "cvmfs")
+_COLUMNS = (
+    "campaign_id",
+    "dataset_hash",
+    "variant",
+    "site",
+    "storage_site",
+    "door",
+    "value_checksum",
+    "failure_class",
+)
+
+#: Dataset hash, requested ROOT, site, storage site and door.
+_Slot = tuple[str, str, str, str, str]
+
+
+def find_proving_campaign(store: Store, plan: Plan) -> str:
+    """Find the newest campaign with a good checksum of everything that a plan would check.
+
+    Returns:
+        its identity; '' without any, or if the plan checks nothing, or a ROOT that may change.
+    """
+    planned = [
+        execution for job in plan.jobs if job.kind == CHECKSUM for execution in job.spec.executions
+    ]
+    if not planned or any(check.software.provider not in _FIXED_PROVIDERS for check in planned):
+        return ""
+    needed = {_slot_of_execution(execution) for execution in planned}
+    newest = [campaign.id for campaign in store.campaigns()[:MAX_CAMPAIGNS]]
+    if not newest:
+        return ""
+    proven: dict[str, set[_Slot]] = defaultdict(set)
+    for row in store.measurements(Selection.parse(newest, [f"kind={CHECKSUM}"]), _COLUMNS):
+        if row["value_checksum"] and not row["failure_class"]:
+            root = json.loads(str(row["variant"]))["root"]
+            place = (str(row["site"]), str(row["storage_site"]), str(row["door"]))
+            proven[str(row["campaign_id"])].add((str(row["dataset_hash"]), str(root), *place))
+    return next((id_ for id_ in newest if needed <= proven[id_]), "")
+
+
+def _slot_of_execution(execution: ExecutionSpec) -> _Slot:
+    identity = execution.identity
+    place = (str(identity["site"]), str(identity["storage_site"]), str(identity["door"]))
+    return str(identity["dataset_hash"]), str(execution.variant["root"]), *place

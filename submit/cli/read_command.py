@@ -20,23 +20,24 @@ from treehammer.analysis.cli.compare_command import (
     print_verdict_tables,
     rate_results,
 )
-from treehammer.analysis.comparison.wording import verdict_text
-from treehammer.analysis.descriptive.read_rates import RATE_COLUMNS, ReadRates
-from treehammer.analysis.statistics.sequential import DEFAULT_MAX_LAUNCHES
-from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.descriptive.time_breakdown import RATE_COLUMNS, ReadRates
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, DEFAULT_MAX_LAUNCHES
 from treehammer.collectors.job_spec import PAIRED, SOLO, TIMED, SoftwareRequest
-from treehammer.collectors.package_index import check_unknown_wheels
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
+from treehammer.collectors.root_releases import check_unknown_wheels, prepare_root
 from treehammer.collectors.software import providers
-from treehammer.collectors.software_preparation import prepare_root
 from treehammer.config import Settings, sqlite_url
-from treehammer.datasets.model.manifest import RNTUPLE, Manifest, list_some
+from treehammer.datasets.manifest import RNTUPLE, Manifest, list_some
 from treehammer.errors import BatchError, ExitCode, TreehammerError
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
+from treehammer.submit.campaigns.campaign_polling import make_tracker, wait_for_campaign
+from treehammer.submit.campaigns.submission import submit_plan
 from treehammer.submit.cli.local_verdict import parse_sequential_plan, run_until_decided
-from treehammer.submit.lifecycle.file_read import (
+from treehammer.submit.planning.plan import Plan
+from treehammer.submit.tools.file_read import (
     MeasuredFiles,
     OpenedFiles,
     ReadRequest,
@@ -46,9 +47,6 @@ from treehammer.submit.lifecycle.file_read import (
     open_files,
     plan_read,
 )
-from treehammer.submit.lifecycle.submission import submit_plan
-from treehammer.submit.planning.plan import Plan
-from treehammer.submit.tracking.campaign_polling import make_tracker, wait_for_campaign
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
     CSV,

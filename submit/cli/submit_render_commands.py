@@ -13,19 +13,23 @@ from typing import Any
 
 import click
 
-from treehammer.analysis.cli.limit_output import print_limits
-from treehammer.analysis.statistics.sequential import SequentialPlan
+from treehammer.analysis.cli.check_command import print_limits
+from treehammer.analysis.statistics.verdict import SequentialPlan
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
-from treehammer.hctests.cli.definition_options import definition_options
-from treehammer.hctests.cli.shipped_test_names import complete_tests
+from treehammer.hctests.cli import complete_tests
+from treehammer.hctests.definition_options import definition_options
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
+from treehammer.submit.campaigns import campaign_request, job_rendering, job_reporting, submission
+from treehammer.submit.campaigns.campaign_polling import make_tracker
+from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.cli.campaign_commands import (
     follow_on_terminal,
     print_progress,
     rate_progress,
 )
+from treehammer.submit.cli.command_options import complete_sites, submission_click_options
 from treehammer.submit.cli.local_verdict import (
     describe_looks,
     ends_when_decided,
@@ -35,16 +39,9 @@ from treehammer.submit.cli.local_verdict import (
     run_until_decided,
     sequential_options,
 )
-from treehammer.submit.cli.site_names import complete_sites
-from treehammer.submit.cli.submission_click_options import submission_click_options
-from treehammer.submit.lifecycle import campaign_request, submission
 from treehammer.submit.planning.cost_estimate import SiteCost
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import SubmissionOptions
-from treehammer.submit.rendering import preview
-from treehammer.submit.rendering.job_descriptions import render_jobs
-from treehammer.submit.reporting import job_reporting
-from treehammer.submit.tracking.campaign_polling import make_tracker
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
     TABLE,
@@ -298,8 +295,8 @@ def render(
         service = job_reporting.reporting_for_preview(settings, plan.options)
         descriptions = render_jobs(plan, Path(folder), service=service, slots=settings.local_slots)
         if output is not None:
-            number = preview.write_preview(plan, descriptions, settings, output)
+            number = job_rendering.write_preview(plan, descriptions, settings, output)
             click.echo(f"{pluralize(number, 'job')} in {output}")
             return
-        for text in preview.render_preview(plan, descriptions, settings, full=full):
+        for text in job_rendering.render_preview(plan, descriptions, settings, full=full):
             click.echo(text)

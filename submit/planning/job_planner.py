@@ -29,13 +29,14 @@ from treehammer.collectors.record.metric_catalogue import (
     RECORD_VERSION,
 )
 from treehammer.collectors.software import providers
-from treehammer.collectors.worker.start.common_start import longest_wait_s
-from treehammer.datasets.model.manifest import Manifest
-from treehammer.hctests.matrix import axes, execution_order, identity, variant_expansion
-from treehammer.hctests.matrix.definition import (
+from treehammer.collectors.worker.load_start import longest_wait_s
+from treehammer.datasets.manifest import Manifest
+from treehammer.hctests.definition import axes, identity, variant_expansion
+from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     DATASET_AXIS,
     FORMAT_AXIS,
+    LoadSettings,
     PinnedTest,
     Scalar,
     TestDefinition,
@@ -43,9 +44,8 @@ from treehammer.hctests.matrix.definition import (
     VariantGroup,
     format_commit,
 )
-from treehammer.hctests.matrix.execution_order import LaunchDesign, OrderedExecution
-from treehammer.hctests.matrix.load_settings import LoadSettings
-from treehammer.submit.replicas.rucio_placement import NO_RUCIO_PLACEMENT, RucioPlacement
+from treehammer.hctests.definition.variant_expansion import LaunchDesign, OrderedExecution
+from treehammer.submit.sites.replicas import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 from treehammer.version import __version__
 
@@ -183,7 +183,7 @@ class JobPlanner:
             for numbers in ((number,), ())
         )
         design = self._design_launches(repeat, common_seed)
-        order = execution_order.order_job(definition, group, seed, design)
+        order = variant_expansion.order_job(definition, group, seed, design)
         label = group.variants[0].label(self._axes_between_jobs)
         planned = self._plan_job(access, TIMED, repeat, label, key, order)
         if position is None or definition.load is None:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from treehammer.collectors.batch_names import HTCONDOR_PREFIX
+from treehammer.collectors.job_spec import HTCONDOR_PREFIX
 from treehammer.collectors.storage_schemes import FILE_CLIENT, find_scheme
 from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_model import Door, Site

@@ -18,8 +18,7 @@ from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.errors import ConfigError, SourceUnreachableError, suggest_word
 from treehammer.sql.core.watch_rows import DowntimeRow
-from treehammer.sql.watch.site_exceptions import AT_RISK, OUTAGE
-from treehammer.sql.watch.state_history import SITE, STORAGE_SITE
+from treehammer.sql.watch.state_history import AT_RISK, OUTAGE, SITE, STORAGE_SITE
 from treehammer.submit.sites.downtime_entries import (
     END_KEYS,
     START_KEYS,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from treehammer.collectors.batch_names import HTCONDOR_PREFIX, LOCAL_BATCH
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE, format_token_pools
+from treehammer.collectors.job_spec import HTCONDOR_PREFIX, LOCAL_BATCH
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,21 @@ from typing import Any
 
 import tomli_w
 
-from treehammer.collectors.batch_names import HTCONDOR_PREFIX, LOCAL_BATCH
+from treehammer.collectors.job_spec import HTCONDOR_PREFIX, LOCAL_BATCH
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.errors import ConfigError, SitesError, suggest_nearest
-from treehammer.hctests.schema import document_problems, toml_positions
-from treehammer.hctests.schema.document_problems import (
+from treehammer.hctests.definition import document_problems
+from treehammer.hctests.definition.document_problems import (
     NAME_PATTERN,
     DocumentProblem,
     StrictModel,
 )
-from treehammer.submit.batch.htcondor.known_commands import check_command_value, check_site_commands
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.sites import field_validators as checks
+from treehammer.submit.batch.htcondor.submit_description import (
+    check_command_value,
+    check_site_commands,
+)
+from treehammer.submit.sites import sites_schema as checks
 from treehammer.submit.sites.site_model import Ceilings, Door, LoadPermission, Site
 from treehammer.submit.sites.sites_schema import (
     RESERVED_NAMES,
@@ -88,7 +91,7 @@ def _check_across_tables(document: SitesDocument) -> Iterator[DocumentProblem]:
     for name, pool in document.pools.items():
         yield from _check_pool(pool, ("pools", name))
     for name, site in document.sites.items():
-        path: toml_positions.KeyPath = ("sites", name)
+        path: document_problems.KeyPath = ("sites", name)
         if name in RESERVED_NAMES:
             yield DocumentProblem(
                 path, f"is reserved for {RESERVED_NAMES[name]} (expected another name)"
@@ -103,7 +106,7 @@ def _check_across_tables(document: SitesDocument) -> Iterator[DocumentProblem]:
         yield from _check_doors(site.doors, (*path, "doors"))
 
 
-def _check_pool(pool: PoolTable, path: toml_positions.KeyPath) -> Iterator[DocumentProblem]:
+def _check_pool(pool: PoolTable, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
     if pool.token_dir and pool.scitoken_file:
         yield DocumentProblem(
             (*path, "scitoken_file"), "cannot be combined with token_dir (expected one of them)"
@@ -115,7 +118,7 @@ def _check_pool(pool: PoolTable, path: toml_positions.KeyPath) -> Iterator[Docum
         )
 
 
-def _check_site(site: SiteTable, path: toml_positions.KeyPath) -> Iterator[DocumentProblem]:
+def _check_site(site: SiteTable, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
     if site.pool is None:
         for key in ("requirements", "grid_resource", "submit"):
             if getattr(site, key):
@@ -136,7 +139,9 @@ def _check_site(site: SiteTable, path: toml_positions.KeyPath) -> Iterator[Docum
             yield DocumentProblem((*path, "labels", index), f"{label!r} is given twice")
 
 
-def _check_doors(doors: list[DoorTable], path: toml_positions.KeyPath) -> Iterator[DocumentProblem]:
+def _check_doors(
+    doors: list[DoorTable], path: document_problems.KeyPath
+) -> Iterator[DocumentProblem]:
     if not doors:
         yield DocumentProblem(path, "has no door (expected at least one [[sites.NAME.doors]])")
     for index, door in enumerate(doors):
@@ -145,7 +150,7 @@ def _check_doors(doors: list[DoorTable], path: toml_positions.KeyPath) -> Iterat
         yield from _check_address(door, (*path, index))
 
 
-def _check_address(door: DoorTable, path: toml_positions.KeyPath) -> Iterator[DocumentProblem]:
+def _check_address(door: DoorTable, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
     if not (door.prefix or door.rse):
         yield DocumentProblem((*path, "prefix"), "is missing (expected prefix or rse)")
     if door.load and door.load.writable and not door.prefix:

@@ -1,17 +1,167 @@
-"""Schema of ``sites.toml``, published as ``sites.schema.json``."""
+"""Schema of ``sites.toml``, published as ``sites.schema.json``, and validators of values."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from treehammer.hctests.matrix.axes import AXIS_NAME_PATTERN
-from treehammer.hctests.schema import document_problems, toml_positions
-from treehammer.hctests.schema.document_fields import Bytes, FilledLine, Line, Name, ScalarText
-from treehammer.hctests.schema.document_problems import DocumentTables, StrictModel
-from treehammer.submit.sites import field_validators as checks
+from treehammer.collectors import storage_schemes
+from treehammer.hctests.definition import document_problems
+from treehammer.hctests.definition.axes import AXES_BY_NAME, AXIS_NAME_PATTERN
+from treehammer.hctests.definition.document_problems import (
+    Bytes,
+    DocumentTables,
+    FilledLine,
+    Line,
+    Name,
+    ScalarText,
+    StrictModel,
+    invalid_value,
+    validate_line,
+)
+
+#: Kind of grid resource -> its format.
+GRID_RESOURCE_FORMS = {
+    "condor": "condor SCHEDD COLLECTOR",
+    "arc": "arc HOST, or arc https://HOST:PORT/arex/rest/1.0",
+    "batch": "batch SYSTEM [USER@HOST]",
+}
+#: Kind of grid resource -> allowed numbers of words after it.
+_GRID_RESOURCE_WORDS = {"condor": (2,), "arc": (1,), "batch": (1, 2)}
+
+#: URL with a path that is not ARC's REST interface, to which HTCondor would post in vain.
+_ARC_PATH_WITHOUT_REST = re.compile(r"(https?://)?[^/]+/(?!.*\brest/\d)[^/].*")
+
+
+def validate_submit_value(value: str) -> str:
+    """Accept the value of a submit command, a line that is not empty.
+
+    Raises:
+        PydanticCustomError: the value is empty or no line.
+    """
+    if not validate_line(value):
+        raise invalid_value("is empty (expected a value)")
+    return value
+
+
+def validate_absolute_path(value: str) -> str:
+    """Accept an absolute path on a site's nodes.
+
+    Raises:
+        PydanticCustomError: the path is not absolute.
+    """
+    if not PurePosixPath(value).is_absolute():
+        raise invalid_value(f"{value!r} is not an absolute path on the site's nodes")
+    return value
+
+
+def validate_writable_path(value: str) -> str:
+    """Accept an absolute path at the storage other than its root.
+
+    Raises:
+        PydanticCustomError: the path cannot be a folder for files of load tests.
+    """
+    validate_line(value)
+    path = PurePosixPath(value)
+    if not path.is_absolute() or not path.name or ".." in path.parts or re.search(r"[?#]", value):
+        raise invalid_value(f"{value!r} is not an absolute path of a folder at the storage")
+    return str(path)
+
+
+def validate_software(value: str) -> str:
+    """Accept a value of the root axis, in which ``{version}`` stands for the release.
+
+    Raises:
+        PydanticCustomError: the value is not valid for the root axis.
+    """
+    text = value.replace("{version}", "6.40.00")
+    if "{" in text or "}" in text:
+        raise invalid_value(f"{value!r} contains braces other than {{version}}")
+    try:
+        AXES_BY_NAME["root"].normalize(text)
+    except ValueError as error:
+        raise invalid_value(f"{error} (expected {AXES_BY_NAME['root'].expected})") from None
+    return value
+
+
+def validate_grid_resource(value: str) -> str:
+    """Accept a grid resource of a known kind in HTCondor's format.
+
+    Raises:
+        PydanticCustomError: the kind is unknown, or the number of words is wrong.
+    """
+    if not value:
+        return value
+    kind, *words = value.split()
+    if kind not in GRID_RESOURCE_FORMS:
+        raise invalid_value(
+            f"unknown kind of grid resource {kind!r} (known: {', '.join(GRID_RESOURCE_FORMS)})"
+        )
+    if len(words) not in _GRID_RESOURCE_WORDS[kind]:
+        raise invalid_value(f"{value!r} is invalid (expected {GRID_RESOURCE_FORMS[kind]})")
+    if kind == "arc" and _ARC_PATH_WITHOUT_REST.fullmatch(words[0]):
+        raise invalid_value(
+            f"{value!r} lacks the version of ARC's REST interface "
+            f"(expected {GRID_RESOURCE_FORMS[kind]})"
+        )
+    return value
+
+
+def validate_token_pool(pool: str) -> str:
+    """Accept a host, with ``*`` for any characters and a port if it has one.
+
+    Raises:
+        PydanticCustomError: the text is something else.
+    """
+    if re.fullmatch(r"(?=.*[A-Za-z0-9])([A-Za-z0-9.*_-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?", pool):
+        return pool
+    raise invalid_value(f"{pool!r} is no HOST or HOST:PORT, such as pool*.example.org")
+
+
+def find_prefix_error(protocol: str, prefix: str) -> str:
+    """Describe why ROOT could not read through a door with this prefix; '' if it can."""
+    if any(character in prefix for character in "?#"):
+        return "contains '?' or '#', which ROOT interprets as options"
+    if protocol == "file":
+        return "is a URL (expected a path)" if "://" in prefix else ""
+    try:
+        parts = urlsplit(prefix)
+        host, _port = parts.hostname, parts.port
+    except ValueError as error:
+        return f"is not a URL: {error}"
+    schemes = storage_schemes.list_aliases(protocol)
+    rules = (
+        (
+            f"is invalid (expected {schemes[0]}://HOST:PORT/…)",
+            parts.scheme not in schemes or not host,
+        ),
+        (
+            "contains a password, which every measurement would show (expected none)",
+            parts.password is not None,
+        ),
+        ("contains a space (expected %20)", re.search(r"\s", prefix)),
+        (
+            f"needs two slashes after the host: {parts.scheme}://{parts.netloc}/{parts.path}",
+            protocol == "root" and re.match("/[^/]", parts.path),
+        ),
+    )
+    return next((error for error, applies in rules if applies), "")
+
+
+def normalize_prefix(protocol: str, prefix: str) -> str:
+    """Replace aliases of the scheme, and let ``/DATASET/FILE`` be appended."""
+    prefix = storage_schemes.normalize_url(prefix)
+    if protocol != "root":
+        return prefix.rstrip("/") or "/"
+    head, path = re.fullmatch(r"(\w+://[^/]+)(.*)", prefix).groups()  # type: ignore[union-attr]  # checked
+    path = path.strip("/")
+    return f"{head}//{path}" if path else f"{head}/"
+
 
 #: Site names that ``--sites`` interprets itself, with their meaning.
 RESERVED_NAMES: Mapping[str, str] = {
@@ -19,8 +169,8 @@ RESERVED_NAMES: Mapping[str, str] = {
     "all": "every site of this file",
 }
 
-_NodePath = Annotated[FilledLine, AfterValidator(checks.validate_absolute_path)]
-_SubmitValue = Annotated[ScalarText, AfterValidator(checks.validate_submit_value)]
+_NodePath = Annotated[FilledLine, AfterValidator(validate_absolute_path)]
+_SubmitValue = Annotated[ScalarText, AfterValidator(validate_submit_value)]
 
 
 class PoolTable(StrictModel):
@@ -67,7 +217,7 @@ class LoadPermissionTable(StrictModel):
     mb_per_s: float = Field(
         0.0, ge=0, lt=1e12, description="Traffic in megabytes (10⁶ bytes) per second."
     )
-    writable: Annotated[str, AfterValidator(checks.validate_writable_path)] = Field(
+    writable: Annotated[str, AfterValidator(validate_writable_path)] = Field(
         "", description="Absolute path at the storage for files that load tests write and remove."
     )
 
@@ -97,7 +247,7 @@ class DoorTable(StrictModel):
         default_factory=list,
         description="Settings of its server that tests may change with the command of [before]: names of axes.",
     )
-    token_pools: list[Annotated[FilledLine, AfterValidator(checks.validate_token_pool)]] = Field(
+    token_pools: list[Annotated[FilledLine, AfterValidator(validate_token_pool)]] = Field(
         default_factory=list,
         description="Hosts to which a token for this https door may follow its redirects, over https only: "
         'HOST or HOST:PORT, with * for any characters, e.g. "pool*.example.org". Without it, the token stays '
@@ -115,7 +265,7 @@ class SiteTable(StrictModel):
     requirements: Line = Field(
         "", description="ClassAd expression that selects its machines in the pool."
     )
-    grid_resource: Annotated[Line, AfterValidator(checks.validate_grid_resource)] = Field(
+    grid_resource: Annotated[Line, AfterValidator(validate_grid_resource)] = Field(
         "",
         description='Resource of the grid universe, e.g. "condor ce.example.org ce.example.org:9619".',
     )
@@ -134,7 +284,7 @@ class SiteTable(StrictModel):
     labels: list[Name] = Field(
         default_factory=list, description="Words that select the site: --sites label:WORD."
     )
-    software: dict[Line, Annotated[Line, AfterValidator(checks.validate_software)]] = Field(
+    software: dict[Line, Annotated[Line, AfterValidator(validate_software)]] = Field(
         default_factory=dict,
         description="ROOT release -> value of the root axis at this site, with {version} for the release; "
         '"*" stands for all other releases. Empty: the values of the test.',
@@ -163,7 +313,7 @@ class SitesDocument(StrictModel):
     sites: dict[Name, SiteTable] = Field(default_factory=dict, description="Sites by name.")
 
 
-def _table_name(path: toml_positions.KeyPath) -> str:
+def _table_name(path: document_problems.KeyPath) -> str:
     """Name the kind of table that contains a key."""
     match [key for key in path if isinstance(key, str)]:
         case [_, _, "doors", kind, _]:

@@ -1,8 +1,10 @@
-"""Template engine with strict variables and a quoting filter for each target language."""
+"""Template engine with strict variables, and a quoting filter for each target language."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import shlex
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -12,7 +14,6 @@ import jinja2
 
 from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_model import Site
-from treehammer.submit.templates import quoting
 
 SHIPPED_TEMPLATES = Path(__file__).parent
 #: Templates of local jobs and of jobs in HTCondor pools.
@@ -35,13 +36,13 @@ def _make_environment(folder: Path) -> jinja2.Environment:
         autoescape=False,  # noqa: S701 - not HTML; every value passes a quoting filter
     )
     environment.filters |= {
-        "toml": quoting.quote_toml,
-        "comment": quoting.quote_comment,
-        "text": quoting.quote_submit_value,
-        "classad": quoting.quote_classad,
-        "expression": quoting.flatten_expression,
-        "environment": quoting.quote_environment,
-        "shell_word": quoting.quote_shell_word,
+        "toml": quote_toml,
+        "comment": quote_comment,
+        "text": quote_submit_value,
+        "classad": quote_classad,
+        "expression": flatten_expression,
+        "environment": quote_environment,
+        "shell_word": quote_shell_word,
     }
     return environment
 
@@ -89,3 +90,106 @@ def fingerprint_template(site: Site) -> str:
     except OSError:
         digest = "missing"
     return f"{name} {digest}{'' if folder == SHIPPED_TEMPLATES else ' (of the site)'}"
+
+
+def quote_toml(value: object) -> str:
+    """Quote any text as a TOML string.
+
+    Raises:
+        ValueError: it contains a lone surrogate, as file names that are not UTF-8 do.
+    """
+    # JSON and TOML share their escapes, but TOML also requires DEL to be escaped.
+    return json.dumps(_check_text(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def quote_comment(value: object) -> str:
+    """Put any text on one line, for use in a comment."""
+    return "".join(c if c.isprintable() else "?" for c in str(value))
+
+
+def quote_submit_value(value: object) -> str:
+    """Quote any text as the value of a submit command, on one line.
+
+    HTCondor expands neither ``$(NAME)`` nor ``$$(NAME)`` in it.  Control characters and surrounding
+    space, which a line cannot hold, are lost.
+
+    Raises:
+        ValueError: it contains a lone surrogate.
+    """
+    line = _join_lines(value).strip()
+    # A trailing backslash would continue the line.
+    return _escape_macros(line + "." if line.endswith("\\") else line)
+
+
+def quote_classad(value: object) -> str:
+    """Quote any text as a string of a ClassAd expression in a submit description.
+
+    Raises:
+        ValueError: it contains a lone surrogate, or a zero byte, which ClassAds cannot hold.
+    """
+    text = _check_text(value)
+    if "\x00" in text:
+        raise ValueError(f"{text!r} contains a zero byte")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    escaped = "".join(
+        named.get(c) or (c if c.isprintable() or not c.isascii() else f"\\{ord(c):03o}")
+        for c in escaped
+    )
+    return f'"{_escape_macros(escaped)}"'
+
+
+def quote_environment(variables: Mapping[str, str]) -> str:
+    """Quote variables as the value of the submit command ``environment``, quotes included.
+
+    Raises:
+        ValueError: a name or value cannot be passed this way.
+    """
+    items = []
+    for name, value in sorted(variables.items()):
+        text = _check_text(value)
+        if not name.isidentifier() or any(c in text for c in "\n\r\x00"):
+            raise ValueError(f"the variable {name}={text!r} cannot be set in a job's environment")
+        inner = f"{name}={text}".replace("'", "''").replace('"', '""')
+        items.append(f"'{_escape_macros(inner)}'")
+    return '"' + " ".join(items) + '"'
+
+
+def quote_shell_word(value: object) -> str:
+    """Quote a word of a shell script within single quotes in the submit command ``arguments``.
+
+    Raises:
+        ValueError: it contains a lone surrogate.
+    """
+    return _escape_macros(shlex.quote(_join_lines(value)).replace("'", "''").replace('"', '""'))
+
+
+def flatten_expression(value: object) -> str:
+    """Put a hand-written ClassAd expression on one line.
+
+    Raises:
+        ValueError: it ends with a backslash, which would continue the line.
+    """
+    line = " ".join(_check_text(value).split())
+    if line.endswith("\\"):
+        raise ValueError(f"{line!r} ends with a backslash, which would continue the line")
+    return line
+
+
+def _escape_macros(text: str) -> str:
+    """Escape text so that HTCondor expands nothing, neither at submission nor at the match."""
+    parts = (part.replace("$", "$(DOLLAR)") for part in text.split("$$("))
+    return "$$(DOLLARDOLLAR)(".join(parts)
+
+
+def _join_lines(value: object) -> str:
+    return "".join(c if c.isprintable() else " " for c in _check_text(value))
+
+
+def _check_text(value: object) -> str:
+    text = str(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{text!r} is not valid text") from error
+    return text

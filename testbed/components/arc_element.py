@@ -12,21 +12,19 @@ from pathlib import Path
 
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.errors import TestbedError
+from treehammer.testbed import debian_packages
 from treehammer.testbed.components.secure_storage import SecureStorage
-from treehammer.testbed.components.template_rendering import render_template
-from treehammer.testbed.core.component import (
+from treehammer.testbed.credentials import SUBJECT, CertificateAuthority, write_proxy
+from treehammer.testbed.network import find_free_ports
+from treehammer.testbed.workspace import (
     Component,
     DaemonSpec,
     ProgressCallback,
     VisibleFolder,
     Workspace,
+    render_template,
     write_secret,
 )
-from treehammer.testbed.install import debian_packages, system_root
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
-from treehammer.testbed.install.proxy_certificate import write_proxy
-from treehammer.testbed.install.token_issuer import SUBJECT
-from treehammer.testbed.network.free_ports import find_free_ports
 
 SUITE = "trixie"
 PACKAGES = ("nordugrid-arc-arex", "nordugrid-arc-arcctl", "nordugrid-arc-plugins-needed", "tar")
@@ -107,7 +105,7 @@ class ArcElement(Component):
         self._unpack(say)
 
     def _unpack(self, say: ProgressCallback) -> Path:
-        return system_root.unpack_system("arc", PACKAGES, SUITE, self.box.cache, say)
+        return debian_packages.unpack_system("arc", PACKAGES, SUITE, self.box.cache, say)
 
     @cached_property
     def _port(self) -> int:
@@ -122,7 +120,7 @@ class ArcElement(Component):
         system = self._unpack(lambda _: None)
         (folder / "root").mkdir(parents=True)
         # Relative links and owners matter in /etc and /var.
-        system_root.copy_folders(system, folder, ("etc", "var"))
+        debian_packages.copy_folders(system, folder, ("etc", "var"))
         (folder / "home").mkdir()
         (folder / "port").write_text(str(self._port), encoding="ascii")
         self._write_certificates()

@@ -12,19 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from treehammer.errors import TestbedError
+from treehammer.testbed import debian_packages, mount_namespace
 from treehammer.testbed.components import arc_element
-from treehammer.testbed.components.template_rendering import render_template
-from treehammer.testbed.core import mount_namespace
-from treehammer.testbed.core.component import (
+from treehammer.testbed.workspace import (
     ENVIRONMENT_MARK,
     Component,
     DaemonSpec,
     ProgressCallback,
     VisibleFolder,
     Workspace,
+    render_template,
     write_secret,
 )
-from treehammer.testbed.install import debian_packages
 
 SUITE = "trixie"
 #: Libraries that HTCondor's programs load; its package depends on many more.

@@ -17,12 +17,12 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from treehammer.collectors.record.failures import ExecutionError
+from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.collectors.software import providers, wheel_environments
 from treehammer.errors import TestbedError
 from treehammer.testbed.components import xrootd_storage
-from treehammer.testbed.core.component import (
+from treehammer.testbed.workspace import (
     Component,
     DaemonSpec,
     ProgressCallback,

@@ -1,19 +1,25 @@
 """Rucio of a testbed: a real server, its stock daemons, one RSE per site.
 
 Files are on the sites' own XRootD servers, which copy them between each other. FTS, which orders
-the copies in production, is replaced by :mod:`.fts_service`. The administrator's work (storages,
-distances, quotas) is done here; users have ordinary accounts.
+the copies in production, is replaced by :mod:`..programs.fts_service`. The administrator's work
+(storages, distances, quotas) is done here; users have ordinary accounts.
 
 The server answers over https. Users authenticate by password, by x509 certificate or proxy, or by
-a token of the testbed's issuer.
+a token of the testbed's issuer. Its Python environment comes from PyPI: the packages of Rucio's server
+and client contain the same modules, so the server is never installed beside Treehammer.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import secrets
+import shutil
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,24 +27,88 @@ from pathlib import Path
 from typing import Any
 
 from treehammer.collectors.http_requests import Deadline, send_request
-from treehammer.testbed.components import fts_service
+from treehammer.collectors.shared_files import hold_lock
+from treehammer.collectors.software.setup_commands import drop_foreign_python
+from treehammer.errors import TestbedError
+from treehammer.testbed.components.cvmfs_mount import copy_python
 from treehammer.testbed.components.database_server import DatabaseServer
 from treehammer.testbed.components.secure_storage import add_authority
-from treehammer.testbed.components.template_rendering import render_template
 from treehammer.testbed.components.xrootd_storage import RUCIO_FOLDER, XrootdStorage, rse_name
-from treehammer.testbed.core.component import (
+from treehammer.testbed.credentials import CertificateAuthority, TokenIssuer, issue_user_certificate
+from treehammer.testbed.network import find_free_ports
+from treehammer.testbed.programs import document_server, fts_service
+from treehammer.testbed.workspace import (
     NODE_PYTHON,
     Component,
     DaemonSpec,
     ProgressCallback,
     Workspace,
+    render_template,
     write_secret,
 )
-from treehammer.testbed.install import document_server, rucio_environment
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
-from treehammer.testbed.install.proxy_certificate import issue_user_certificate
-from treehammer.testbed.install.token_issuer import TokenIssuer
-from treehammer.testbed.network.free_ports import find_free_ports
+
+SCRIPTS = Path(__file__).parents[1] / "rucio_scripts"
+REQUIREMENTS = SCRIPTS / "requirements.txt"
+_COMPLETION_FILE = "complete"
+
+
+def install_rucio(cache: Path, say: ProgressCallback) -> Path:
+    """Install Rucio; return its Python. Fast if complete; an incomplete one is rebuilt.
+
+    Raises:
+        TestbedError: the packages cannot be fetched, or the disk is full.
+    """
+    base = Path(sys.executable).resolve()
+    requirements = f"{base} {sys.version} {REQUIREMENTS.read_text(encoding='utf-8')}"
+    folder = cache / "rucio" / hashlib.sha256(requirements.encode()).hexdigest()[:12]
+    python = folder / "env" / "bin" / "python"
+    if (folder / _COMPLETION_FILE).exists():
+        return python
+    with hold_lock(cache / "rucio.lock", lambda: say("waiting for another download of Rucio")):
+        if not (folder / _COMPLETION_FILE).exists():
+            say("fetching Rucio and its libraries (once)")
+            try:
+                shutil.rmtree(folder, ignore_errors=True)
+                name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+                _create_environment(folder, copy_python(base, name, folder / "python"))
+            except (OSError, shutil.Error) as error:
+                raise TestbedError(
+                    f"cannot be written: {error}",
+                    where=str(folder),
+                    hint="Free 400 MB there, or choose another --cache-dir.",
+                ) from error
+    return python
+
+
+def _create_environment(folder: Path, base: Path) -> None:
+    """Create the environment in place, because it is bound to its path; the mark comes last."""
+    environment = folder / "env"
+    _run_command([str(base), "-m", "venv", "--without-pip", str(environment)])
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python")]
+    requirements = ["--no-deps", "--requirement", str(REQUIREMENTS)]
+    _run_command(
+        [*pip, "install", "--quiet", "--no-input", "--disable-pip-version-check", *requirements]
+    )
+    (folder / _COMPLETION_FILE).touch()
+
+
+def _run_command(command: list[str]) -> None:
+    result = subprocess.run(
+        command,
+        env=drop_foreign_python(os.environ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode:
+        message = "\n  ".join((result.stderr or result.stdout).strip().splitlines()[-3:])
+        raise TestbedError(
+            f"cannot be installed:\n  {message}",
+            where="Rucio",
+            hint="Check the network and pip's configuration, then repeat.",
+        )
+
 
 LISTEN_ADDRESS = "127.0.0.1"
 ADMIN_ACCOUNT = "root"
@@ -165,7 +235,7 @@ class RucioServer(Component):
         Raises:
             TestbedError: a package cannot be fetched.
         """
-        self._python = rucio_environment.install_rucio(self.box.cache, say)
+        self._python = install_rucio(self.box.cache, say)
 
     def configure(self) -> None:
         """Write the configuration and the initial content of the database."""
@@ -176,7 +246,7 @@ class RucioServer(Component):
         for folder in (self.folder, self.folder / "testbed_policy"):
             box.make_folder(folder, 0o700)
         for script in _SCRIPTS:
-            text = (rucio_environment.SCRIPTS / script).read_text(encoding="utf-8")
+            text = (SCRIPTS / script).read_text(encoding="utf-8")
             box.write_file(self.folder / script, text)
         text = Path(fts_service.__file__).read_text(encoding="utf-8")
         box.write_file(self.folder / "fts_service.py", text)

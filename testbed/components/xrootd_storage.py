@@ -2,7 +2,7 @@
 
 Each site's files have their own folder. A site may also serve HTTP (XrdHttp), have a caching proxy
 (XCache) as a second door, servers of other suites of Debian as further doors, and be distant
-(:mod:`~treehammer.testbed.network.distance_links`).
+(:mod:`~treehammer.testbed.network`).
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ from pathlib import Path
 
 from treehammer.errors import TestbedError
 from treehammer.submit.sites.site_model import Door, LoadPermission
-from treehammer.testbed.components.template_rendering import render_template
-from treehammer.testbed.core.component import (
+from treehammer.testbed import debian_packages, network
+from treehammer.testbed.network import (
+    DistanceLinks,
+    NetworkLocation,
+    SiteProfile,
+    build_profiles,
+    find_free_ports,
+)
+from treehammer.testbed.workspace import (
     Component,
     DaemonSpec,
     ProgressCallback,
     VisibleFolder,
     Workspace,
+    render_template,
 )
-from treehammer.testbed.install import debian_packages, native_programs
-from treehammer.testbed.network import distance_links
-from treehammer.testbed.network.distance_links import DistanceLinks, NetworkLocation
-from treehammer.testbed.network.free_ports import find_free_ports
-from treehammer.testbed.network.site_profiles import SiteProfile, build_profiles
 
 #: Suite of Debian that all servers come from but those of channels.
 SUITE = "trixie"
@@ -77,7 +80,7 @@ class XrootdStorage(Component):
 
     Args:
         box: the testbed.
-        kind: of distance, :data:`~treehammer.testbed.network.distance_links.TUNNEL` or ``PROXY``;
+        kind: of distance, :data:`~treehammer.testbed.network.TUNNEL` or ``PROXY``;
             None for the best that the machine supports.
     """
 
@@ -103,9 +106,9 @@ class XrootdStorage(Component):
         for suite in dict.fromkeys([SUITE, *(suite for _, suite in self.box.channels)]):
             self._versions[suite] = read_version(install_servers(suite, self.box.cache, say))
         self._programs = programs_folder(SUITE, self.box.cache)
-        self._wanlink = native_programs.build_wanlink(self.box.cache, say)
-        self._loopback = native_programs.build_loopback_library(self.box.cache, say)
-        self._link_kind = self._link_kind or distance_links.best_link_kind(self.box, self._wanlink)
+        self._wanlink = network.build_wanlink(self.box.cache, say)
+        self._loopback = network.build_loopback_library(self.box.cache, say)
+        self._link_kind = self._link_kind or network.best_link_kind(self.box, self._wanlink)
 
     def visible_folders(self) -> Sequence[VisibleFolder]:
         """Return nothing: jobs read through doors."""

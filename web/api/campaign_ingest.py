@@ -1,25 +1,35 @@
-"""``POST /api/v1/campaigns``: upload of campaigns, jobs and attempts by their submitters."""
+"""``POST /api/v1/campaigns``: upload of campaigns, jobs and attempts by their submitters.
+
+The strict models of an uploaded campaign are generated from the row classes of
+:mod:`treehammer.sql.core.rows`, nested: a job belongs to the document's campaign, and an attempt to
+the job that contains it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from typing import Annotated, Any, Literal, get_type_hints
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 from starlette.requests import Request
 from starlette.responses import Response
 
+from treehammer.collectors.job_spec import EXTERNAL_PREFIX, JobState
+from treehammer.collectors.record.metric_catalogue import INT64_LIMIT, MAX_LONG_TEXT
+from treehammer.collectors.record.outcome import FAILURE_CLASSES
+from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ForeignCampaignError, StoreError, UnstorableContentError
-from treehammer.sql.write.ownership import Sender
+from treehammer.hctests.definition.model import Scalar
+from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
+from treehammer.sql.core.schema import metadata
+from treehammer.sql.write.audit_trail import Sender
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
-from treehammer.web.api.campaign_document import (
-    CampaignDocumentError,
-    count_rows,
-    parse_campaign_document,
-)
-from treehammer.web.api.response_models import CampaignStored
 from treehammer.web.core.auth import AccessControl, make_sender
-from treehammer.web.core.request_bodies import (
+from treehammer.web.core.request_checks import (
     BodyBudget,
     RequestLimits,
     list_shares,
@@ -28,9 +38,183 @@ from treehammer.web.core.request_bodies import (
 )
 from treehammer.web.core.responses import (
     AsciiJSONResponse,
+    CampaignStored,
     RequestRefusedError,
     service_unavailable,
 )
+
+#: End of the year 9999, in microseconds since 1970 UTC.
+_END_US = 2_932_897 * 86_400_000_000
+_STATES = tuple(state.value for state in JobState)
+
+
+class CampaignDocumentError(Exception):
+    """An invalid campaign document, with all reasons."""
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+
+
+class _StrictModel(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class _OpenModel(BaseModel):
+    # Submitters of other versions may add members, which are kept and ignored.
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class TestDefinitionModel(_OpenModel):
+    """The parts of a test's definition that pages show and the command line repeats."""
+
+    dataset: str = ""
+    axes: dict[str, list[Scalar]] = {}
+    bundle: list[str] = []
+    settings: dict[str, Any] = {}
+
+
+class CampaignPlanModel(_OpenModel):
+    """The plan: definition with overrides, sites, sites that are left out or used nevertheless, templates by site."""
+
+    definition: TestDefinitionModel = TestDefinitionModel()
+    sites: list[str] = []
+    excluded: dict[str, str] = {}
+    included: dict[str, str] = {}
+    templates: dict[str, str] = {}
+
+
+def _require_storable(text: str) -> str:
+    if not is_storable(text):
+        raise ValueError("must not contain NUL or lone surrogates")
+    return text
+
+
+def _field_type(table: str, name: str, hint: Any) -> Any:
+    """Derive a field's type from its column and its meaning."""
+    if name == "state":
+        return Literal[_STATES]
+    if name == "failure_class":
+        return Literal[("", *FAILURE_CLASSES)]
+    if hint is bool:
+        return bool
+    if hint is str:
+        limit = getattr(metadata.tables[table].c[name].type, "length", None) or MAX_LONG_TEXT
+        limit -= len(EXTERNAL_PREFIX) if name == "batch_system" else 0
+        pattern: Any = {"pattern": "^[^\\u0000]*$"}
+        bounds = Field(max_length=limit, min_length=int(name == "id"), json_schema_extra=pattern)
+        return Annotated[str, bounds, AfterValidator(_require_storable)]
+    minimum = {"number": 1, "exit_code": -INT64_LIMIT}.get(name, 0)
+    maximum = _END_US - 1 if name.endswith("_us") else INT64_LIMIT - 1
+    number = Annotated[int, Field(ge=minimum, le=maximum)]
+    return number if hint is int else number | None
+
+
+def _row_model(name: str, row_class: type, omit: str = "", **replacements: Any) -> type[BaseModel]:
+    """Build the model of a table's rows, with ``replacements`` replacing or extending its fields."""
+    hints = get_type_hints(row_class)
+    names = [field.name for field in fields(row_class) if field.name not in (omit, *replacements)]
+    row_fields: dict[str, Any] = {
+        field: (_field_type(name.lower(), field, hints[field]), ...) for field in names
+    }
+    return create_model(name, __base__=_StrictModel, **row_fields, **replacements)
+
+
+def _list_of(model: type[BaseModel]) -> Any:
+    return (list[model], ...)  # type: ignore[valid-type]  # created at run time
+
+
+_ATTEMPT = _row_model("Attempt", AttemptRow, "job_id")
+_JOB = _row_model("Job", JobRow, "campaign_id", attempts=_list_of(_ATTEMPT))
+_CAMPAIGN = _row_model("Campaign", CampaignRow, plan=(CampaignPlanModel, ...))
+_REPLICA = _row_model("Replica", ReplicaRow, "owner")
+#: Model of the request body; its name is that of the schema in the OpenAPI description.
+CampaignDocument = create_model(
+    "CampaignUpload",
+    __base__=_StrictModel,
+    campaign=(_CAMPAIGN, ...),
+    jobs=_list_of(_JOB),
+    replicas=_list_of(_REPLICA),
+)
+
+
+def count_rows(document: Any) -> int:
+    """Count jobs, attempts and replicas of a document that may be invalid."""
+    jobs, replicas = (_get_list(document, name) for name in ("jobs", "replicas"))
+    return len(jobs) + len(replicas) + sum(len(_get_list(job, "attempts")) for job in jobs)
+
+
+def _get_list(document: Any, name: str) -> list[Any]:
+    value = document.get(name) if isinstance(document, dict) else None
+    return value if isinstance(value, list) else []
+
+
+def parse_campaign_document(document: Any) -> CampaignUpload:
+    """Validate a document and convert it to rows.
+
+    Raises:
+        CampaignDocumentError: the document is invalid.
+    """
+    try:
+        CampaignDocument.model_validate(document)
+    except ValidationError as error:
+        raise CampaignDocumentError(
+            [_describe_error(details) for details in error.errors(include_url=False)]
+        ) from None
+    upload = _build_rows(document)
+    duplicates = [
+        *_find_duplicates("job", (job.id for job in upload.jobs)),
+        *_find_duplicates(
+            "attempt", ((attempt.job_id, attempt.number) for attempt in upload.attempts)
+        ),
+        *_find_duplicates("replica", (replica.id for replica in upload.replicas)),
+    ]
+    if duplicates:
+        raise CampaignDocumentError(duplicates)
+    return upload
+
+
+def _build_rows(document: Any) -> CampaignUpload:
+    campaign = {**document["campaign"], "plan": _canonical_plan(document["campaign"]["plan"])}
+    jobs, attempts = [], []
+    for values in document["jobs"]:
+        columns = {name: value for name, value in values.items() if name != "attempts"}
+        jobs.append(JobRow(campaign_id=campaign["id"], **columns))
+        attempts += [AttemptRow(job_id=columns["id"], **attempt) for attempt in values["attempts"]]
+    replicas = [ReplicaRow(**replica) for replica in document["replicas"]]
+    return CampaignUpload(CampaignRow(**campaign), jobs, attempts, replicas)
+
+
+def _canonical_plan(plan: Any) -> str:
+    """Serialize a plan as canonical JSON, the form that submitters store."""
+    try:
+        text = json.dumps(plan, sort_keys=True, allow_nan=False)
+        json.dumps(plan, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise CampaignDocumentError(["campaign.plan must not contain lone surrogates"]) from None
+    except ValueError:
+        raise CampaignDocumentError(["campaign.plan must contain finite numbers only"]) from None
+    except RecursionError:
+        raise CampaignDocumentError(["campaign.plan is nested too deeply"]) from None
+    if len(text) > MAX_LONG_TEXT:
+        raise CampaignDocumentError([f"campaign.plan is longer than {MAX_LONG_TEXT} characters"])
+    return text
+
+
+def _find_duplicates(kind: str, keys: Iterable[Hashable]) -> Iterator[str]:
+    seen: set[Hashable] = set()
+    for key in keys:
+        if key in seen:
+            yield f"duplicate {kind} {key}"
+        seen.add(key)
+
+
+def _describe_error(error: Any) -> str:
+    """Describe a validation error in one line, without the invalid value."""
+    location = ".".join(map(str, error["loc"]))
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return f"{location or 'the body'}: {message[:1].lower()}{message[1:]}"
+
 
 #: Rows per request, and bytes of all decompressed bodies in progress.
 MAX_ROWS, MAX_WAITING_BYTES = 2000, 64_000_000

@@ -11,19 +11,21 @@ from starlette.responses import Response
 
 from treehammer.collectors.record.measurement_record import Measurement, RecordError
 from treehammer.errors import ForeignCampaignError
-from treehammer.sql.auth.tokens import AccessGrant
-from treehammer.sql.write.ownership import Sender
+from treehammer.sql.auth.access_keys import AccessGrant
+from treehammer.sql.write.audit_trail import Sender
 from treehammer.sql.write.quality_flags import require_unflagged
 from treehammer.sql.write.recording import AddResult
-from treehammer.web.api.response_models import MeasurementsStored
 from treehammer.web.core.auth import AccessControl, make_sender
 from treehammer.web.core.client_limits import too_many_requests
 from treehammer.web.core.measurement_writer import (
+    KeyShareFullError,
     MeasurementWriter,
     UnwritableError,
     WriteFailedError,
+    WriterClosedError,
+    WriterFullError,
 )
-from treehammer.web.core.request_bodies import (
+from treehammer.web.core.request_checks import (
     BodyBudget,
     RequestLimits,
     list_shares,
@@ -32,13 +34,9 @@ from treehammer.web.core.request_bodies import (
 )
 from treehammer.web.core.responses import (
     AsciiJSONResponse,
+    MeasurementsStored,
     RequestRefusedError,
     service_unavailable,
-)
-from treehammer.web.core.write_queue import (
-    KeyShareFullError,
-    WriterClosedError,
-    WriterFullError,
 )
 
 #: Bodies above this size are parsed in a thread, one at a time, to keep the event loop free.

@@ -1,20 +1,26 @@
-"""Content of pages for programs, under versioned paths."""
+"""Content of pages for programs, under versioned paths, and operations of a load as lines of JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
+import anyio
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
-from treehammer.collectors.service_spec import API_PREFIX
-from treehammer.errors import ConfigError, suggest_word
+from treehammer.collectors.job_spec import API_PREFIX
+from treehammer.errors import ConfigError, NothingToDoError, suggest_word
+from treehammer.sql.core.measurement_columns import decode_latency
+from treehammer.sql.read.measurement_queries import restore_operation
+from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.api.page_operations import OPERATIONS, PageOperation
-from treehammer.web.core.route_paths import allow_any_text
-from treehammer.web.views.shared.page_context import (
+from treehammer.web.api.page_operations import CAMPAIGN_OPERATIONS_PATH, OPERATIONS, PageOperation
+from treehammer.web.core.live_database import LiveDatabase
+from treehammer.web.core.request_checks import allow_any_text
+from treehammer.web.pages.page_context import (
     CSV,
     JSON,
     PageContext,
@@ -105,3 +111,66 @@ def _about_values(view: PageView, operation: PageOperation) -> dict[str, Any]:
     if "progress" in about:
         about["progress"] = about["progress"].as_dict()
     return about
+
+
+#: Media type of lines of JSON.
+JSON_LINES = "application/x-ndjson"
+#: Columns of the measurement in each line.
+OWNER_COLUMNS = (
+    "measurement_id",
+    "job_id",
+    "attempt",
+    "site",
+    "door",
+    "variant",
+    "kind",
+    "failure_class",
+    "plausible",
+)
+#: Measurements per query, and queries of all streams at a time.
+CHUNK, MAX_CONCURRENT_CHUNKS = 50, 2
+
+Owner = dict[str, Any]
+
+
+def operation_stream_routes(context: PageContext) -> list[BaseRoute]:
+    """Return the route; it comes before that of a campaign, whose identity may be any text."""
+    limiter = anyio.CapacityLimiter(MAX_CONCURRENT_CHUNKS)
+
+    def answer(store: Store, request: Request) -> Response:
+        if request.query_params:
+            raise ConfigError("this address has no parameters")
+        owners = _list_owners(store, str(request.path_params["campaign_id"]))
+        lines = _stream_lines(context.database, owners, limiter)
+        return StreamingResponse(lines, media_type=JSON_LINES)
+
+    path = allow_any_text(CAMPAIGN_OPERATIONS_PATH)
+    return [context.page_route(path, answer, "api-getCampaignOperations")]
+
+
+def _list_owners(store: Store, campaign_id: str) -> list[Owner]:
+    with store.snapshot() as snapshot:
+        owners = snapshot.operation_owners(Selection((campaign_id,)), OWNER_COLUMNS)
+    if not owners:
+        raise NothingToDoError("no campaign with operations has this identity")
+    return owners
+
+
+async def _stream_lines(
+    database: LiveDatabase, owners: Sequence[Owner], limiter: anyio.CapacityLimiter
+) -> AsyncIterator[str]:
+    # In short queries, so that a slow reader holds no connection; stored operations never change.
+    for start in range(0, len(owners), CHUNK):
+        chunk = owners[start : start + CHUNK]
+        yield await anyio.to_thread.run_sync(_write_lines, database, chunk, limiter=limiter)
+
+
+def _write_lines(database: LiveDatabase, owners: Sequence[Owner]) -> str:
+    with database.open_store() as store, store.snapshot() as snapshot:
+        operations = snapshot.operations_of([owner["measurement_id"] for owner in owners])
+    lines = []
+    for owner in owners:
+        for line, row in enumerate(operations[owner["measurement_id"]]):
+            quantiles = decode_latency(str(row["latency"] or "")).list_quantiles()
+            lines.append({**owner, "line": line, **restore_operation(row), **quantiles})
+    return "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)

@@ -10,12 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from treehammer.collectors.job_spec import EXECUTION_KINDS
-from treehammer.collectors.job_state import JobState
+from treehammer.collectors.job_spec import (
+    API_PREFIX,
+    CAMPAIGNS_PATH,
+    EXECUTION_KINDS,
+    MEASUREMENTS_PATH,
+    JobState,
+)
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_TEXT, Metric
 from treehammer.collectors.record.operation_steps import CLIENT, SERVER
 from treehammer.collectors.record.outcome import BAD_OUTCOME_LABELS
-from treehammer.collectors.service_spec import API_PREFIX, CAMPAIGNS_PATH, MEASUREMENTS_PATH
 from treehammer.sql.core.schema import ROLLUP_METRICS
 
 #: Paths of operations that correspond to no page.
@@ -104,7 +108,7 @@ class PageOperation:
     """An operation that returns the tables of a page.
 
     Attributes:
-        path: below :data:`~treehammer.collectors.service_spec.API_PREFIX`, in OpenAPI notation.
+        path: below :data:`~treehammer.collectors.job_spec.API_PREFIX`, in OpenAPI notation.
         name: the operationId.
         page_route: name of the route of the page with the same content.
         summary: one line.

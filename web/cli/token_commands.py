@@ -1,11 +1,11 @@
-"""Commands ``token``: keys to the results service."""
+"""Commands ``token``: keys to the results service, its master key and sessions of browsers."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,22 +14,183 @@ import click
 
 from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
 from treehammer.config import Settings
-from treehammer.durations import SECOND_US, parse_duration
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.private_files import create_private_file
-from treehammer.sql.auth.access_keys import ROLES, AccessKey, MasterKeys, parse_key
-from treehammer.sql.auth.keyring import Keyring, Revocation
-from treehammer.sql.auth.master_key_file import load_master_keys
-from treehammer.sql.auth.tokens import CAMPAIGN, JOB
+from treehammer.output_files import create_private_file
+from treehammer.sql.auth.access_keys import (
+    CAMPAIGN,
+    JOB,
+    ROLES,
+    AccessKey,
+    MasterKeys,
+    ReadSession,
+    fingerprint_master_key,
+    parse_key,
+)
+from treehammer.sql.auth.keyring import (
+    Keyring,
+    Revocation,
+    forget_previous_master_keys,
+    load_master_keys,
+    rotate_master_key,
+)
+from treehammer.sql.auth.read_sessions import SessionTable, session_id
 from treehammer.sql.core.rows import AccessKeyRow
-from treehammer.sql.setup.database_setup import opened_engine
-from treehammer.sql.write.ownership import LOCAL_OWNER
+from treehammer.sql.engine.database_setup import opened_engine
+from treehammer.sql.write import audit_trail
+from treehammer.sql.write.audit_trail import LOCAL_OWNER
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
 from treehammer.terminal import output_options, print_hint, print_rows
-from treehammer.text_formatting import format_time, pluralize
-from treehammer.web.cli.master_key_command import rotate_master_command
-from treehammer.web.cli.session_commands import end_session, end_sessions_of, sessions_command
+from treehammer.text_formatting import SECOND_US, format_time, parse_duration, pluralize
+
+
+@click.command("rotate-master")
+@click.option(
+    "--finish",
+    is_flag=True,
+    help="End the rotation: revoke the keys of previous master keys, and forget these.",
+)
+@click.option(
+    "--at-once", is_flag=True, help="Rotate and finish, after the master key was disclosed."
+)
+@click.pass_obj
+def rotate_master_command(settings: Settings, finish: bool, at_once: bool) -> None:
+    """Replace the service's master key. Its keys stay valid until --finish.
+
+    Services notice within seconds. Copy the file (service_key_file) to the hosts of other services on
+    this database, and back it up. Then give every holder a new key, and finish.
+
+    Example: treehammer token rotate-master
+    """
+    if finish and at_once:
+        raise click.UsageError("Give --finish or --at-once.")
+    path = settings.master_key_file
+    with opened_engine(settings.database, create=False) as engine:
+        keyring = Keyring(engine)
+        masters = load_master_keys(path, create=False) if finish else rotate_master_key(path)
+        if not finish:
+            _record_rotation(keyring, masters)
+            click.echo(f"{path}: new master key {fingerprint_master_key(masters.current)}")
+        if finish or at_once:
+            _finish(settings, keyring, masters)
+        else:
+            _describe_next_steps(keyring, masters)
+
+
+def _record_rotation(keyring: Keyring, masters: MasterKeys) -> None:
+    old, new = (fingerprint_master_key(master) for master in (masters.previous[0], masters.current))
+    keyring.record_rotation(f"master key {old} to {new}", now_us=time.time_ns() // 1000)
+
+
+def _finish(settings: Settings, keyring: Keyring, masters: MasterKeys) -> None:
+    if not masters.previous:
+        raise NothingToDoError(
+            "no rotation is in progress", hint="Begin one: treehammer token rotate-master"
+        )
+    revoked = keyring.revoke_keys_of(masters.previous, now_us=time.time_ns() // 1000)
+    forget_previous_master_keys(settings.master_key_file)
+    click.echo(
+        f"{pluralize(len(revoked), 'key')} revoked; "
+        f"{pluralize(len(masters.previous), 'previous master key')} removed"
+    )
+
+
+def _describe_next_steps(keyring: Keyring, masters: MasterKeys) -> None:
+    old = [
+        row
+        for row in keyring.list_keys()
+        if row.revoked_us is None and masters.is_previous(row.master_key_fingerprint)
+    ]
+    print_hint(
+        f"{pluralize(len(old), 'key')} of previous master keys still valid: create new ones, then run "
+        "treehammer token rotate-master --finish",
+        err=True,
+    )
+
+
+@click.command("sessions")
+@output_options
+@click.pass_obj
+def sessions_command(settings: Settings, form: str) -> None:
+    """List browsers that are signed in to the results service.
+
+    Example: treehammer token sessions
+    """
+    with opened_engine(settings.database, create=False) as engine:
+        table = SessionTable(engine)
+        sessions = table.list_sessions(now_us=time.time_ns() // 1000)
+    columns = [
+        TableColumn("session", "session"),
+        TableColumn("key_id", "key id"),
+        TableColumn("role", "role"),
+        TableColumn("name", "for"),
+        TableColumn("address", "address"),
+        TableColumn("created_us", "signed in", _format_minute),
+        TableColumn("expires_us", "expires", _format_minute),
+    ]
+    print_rows([_session_row(session) for session in sessions], columns, form=form)
+
+
+def end_session(settings: Settings, session: str) -> str:
+    """End the session that a list shows under this name, and describe the result.
+
+    Raises:
+        ConfigError: there is no such session.
+    """
+    return _end(settings, "--session", session, lambda candidate: session_id(candidate) == session)
+
+
+def end_sessions_of(settings: Settings, holder: str) -> str:
+    """End all sessions of a key or a person, and describe the result.
+
+    Raises:
+        ConfigError: they have none.
+    """
+    return _end(
+        settings, "--sessions-of", holder, lambda session: holder in (session.key_id, session.name)
+    )
+
+
+def _end(settings: Settings, option: str, text: str, matches: Callable[[ReadSession], bool]) -> str:
+    with opened_engine(settings.database, create=False) as engine:
+        table = SessionTable(engine)
+        chosen = [
+            session
+            for session in table.list_sessions(now_us=time.time_ns() // 1000)
+            if matches(session)
+        ]
+        if not chosen:
+            raise ConfigError(
+                "no such session",
+                where=f"{option} {text!r}",
+                hint="To list all sessions: treehammer token sessions",
+            )
+        entry = audit_trail.make_entry(
+            audit_trail.END_SESSIONS,
+            audit_trail.local_actor(),
+            f"sessions of {', '.join(sorted({session.name for session in chosen}))}",
+            now_us=time.time_ns() // 1000,
+        )
+        ended = table.end_sessions([session.token_hash for session in chosen], [entry])
+    return f"{pluralize(ended, 'session')} ended"
+
+
+def _session_row(session: ReadSession) -> dict[str, Any]:
+    return {
+        "session": session_id(session),
+        "key_id": session.key_id or "",
+        "role": session.role,
+        "name": session.name,
+        "identity": session.identity or "",
+        "address": session.address,
+        "created_us": session.created_us,
+        "expires_us": session.expires_us,
+    }
+
+
+def _format_minute(time_us: int) -> str:
+    return format_time(time_us)[:16]
+
 
 #: Maximum length of a holder's name.
 MAX_KEY_NAME_CHARS = 200

@@ -1,33 +1,42 @@
-"""Long-lived access to the results database that recovers from its failures."""
+"""Long-lived access to the results database that recovers from its failures.
+
+Queries of requests are cancelled when they take too long or the client disconnects.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import anyio
 from sqlalchemy.engine import Engine
+from starlette.requests import Request
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ConfigError, NothingToDoError, StoreError, UnstorableContentError
+from treehammer.sql.auth.access_keys import AccessList
 from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.auth.read_sessions import SessionHolder, hash_session_token
-from treehammer.sql.auth.session_table import SessionTable
-from treehammer.sql.auth.tokens import AccessList
+from treehammer.sql.auth.read_sessions import SessionHolder, SessionTable, hash_session_token
 from treehammer.sql.core.rows import AuditRow
-from treehammer.sql.engine.database_engine import measure_database, parse_url
+from treehammer.sql.engine.database_engine import (
+    QueryGroup,
+    is_cancelled,
+    measure_database,
+    parse_url,
+)
 from treehammer.sql.engine.database_errors import display_url, sqlite_path
-from treehammer.sql.engine.query_limits import is_cancelled
+from treehammer.sql.engine.database_setup import open_engine
+from treehammer.sql.read.measurement_queries import restore_operation
 from treehammer.sql.read.measurement_selection import Condition, Selection
-from treehammer.sql.read.operation_queries import restore_operation
-from treehammer.sql.setup.database_setup import open_engine
-from treehammer.sql.write.ownership import Delivery, Sender
+from treehammer.sql.write.audit_trail import Delivery, Sender
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
-from treehammer.web.core.responses import RequestRefusedError
+from treehammer.web.core.responses import RequestRefusedError, service_unavailable
 
 #: Errors caused by a request, after which the connection stays usable.
 _REQUEST_ERRORS = (UnstorableContentError, ConfigError, NothingToDoError, RequestRefusedError)
@@ -178,3 +187,53 @@ def _file_identity(file: Path | None) -> tuple[int, int] | None:
     except OSError:
         return None
     return (status.st_dev, status.st_ino) if status else None
+
+
+Result = TypeVar("Result")
+
+#: Seconds between two attempts to cancel a query.
+_REPEAT_CANCEL_S = 0.2
+
+
+async def run_queries(work: Callable[[], Result], request: Request, seconds: float) -> Result:
+    """Call a function with queries in a thread.
+
+    Raises:
+        RequestRefusedError: it took too long, or the client has gone.
+    """
+    group = QueryGroup()
+    running = asyncio.ensure_future(anyio.to_thread.run_sync(group.run, work))
+    disconnected = asyncio.ensure_future(_wait_for_disconnect(request))
+    try:
+        await asyncio.wait(
+            {running, disconnected}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        if running.done():
+            return await running
+        is_disconnected = disconnected.done()
+    finally:
+        disconnected.cancel()
+        # Also after a cancellation: the slot of the query is free when its thread has ended.
+        await asyncio.shield(_cancel_until_done(group, running))
+    if is_disconnected:
+        raise service_unavailable("the client has closed the connection", "client gone")
+    raise _took_too_long(seconds)
+
+
+async def _wait_for_disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel_until_done(group: QueryGroup, running: asyncio.Future[Result]) -> None:
+    while not running.done():
+        await anyio.to_thread.run_sync(group.cancel)
+        await asyncio.wait({running}, timeout=_REPEAT_CANCEL_S)
+    if not running.cancelled():
+        running.exception()  # Its outcome does not matter any more.
+
+
+def _took_too_long(seconds: float) -> RequestRefusedError:
+    return service_unavailable(
+        f"the query took longer than {seconds:.0f} s; select less", "slow query"
+    )

@@ -1,15 +1,28 @@
-"""JSON responses, and refusals that give the reason in one sentence."""
+"""Responses: JSON bodies by models, refusals that give the reason in one sentence, static files.
+
+Each model builds and describes one body. Static files are versioned by content so that browsers cache
+them forever.
+"""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
+import mimetypes
 import random
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+
+from treehammer.sql.auth.access_keys import ROLES
 
 #: Range of the seconds after which a refused client may try again, random to spread the load.
 RETRY_AFTER_S = (5, 15)
@@ -113,3 +126,197 @@ def handle_disconnect(render: RefusalRenderer, request: Request, _error: Excepti
     return render(
         request, RequestRefusedError(400, "the connection closed before the body was complete")
     )
+
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class ApiModel(BaseModel):
+    """Base of all response bodies: no members beyond the declared ones."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Error(ApiModel):
+    """A refused request."""
+
+    error: str = Field(description="One sentence.")
+
+
+class InvalidMeasurement(ApiModel):
+    """Validation errors of one measurement."""
+
+    index: Count = Field(description="Position in the request, from 0.")
+    reasons: list[str]
+
+
+class InvalidMeasurements(Error):
+    """A refused upload of measurements."""
+
+    errors: list[InvalidMeasurement]
+
+
+class InvalidCampaign(Error):
+    """A refused upload of a campaign."""
+
+    reasons: list[str]
+
+
+class MeasurementsStored(ApiModel):
+    """Outcome of an upload of measurements."""
+
+    new: Count
+    known: Count = Field(description="Stored before with the same content.")
+    conflicting: list[str] = Field(description="Identities stored before with other content.")
+
+
+class CampaignStored(ApiModel):
+    """Outcome of an upload of a campaign, in rows."""
+
+    new: Count
+    changed: Count
+    known: Count
+
+
+class StartRequest(BaseModel):
+    """A job that wants to start together with others of its campaign."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    barrier: str = Field(min_length=1, max_length=64, description="Name within the campaign.")
+    jobs: int = Field(ge=1, le=100_000, description="Expected jobs.")
+    wait_s: float = Field(ge=0, le=86_400, description="Longest wait for missing jobs.")
+    lead_s: float = Field(ge=0, le=300, description="Time that a job needs before its start.")
+    waited_s: float = Field(ge=0, description="Time for which this job has waited.")
+    absent: bool = Field(False, description="This job will not come: do not wait for it.")
+    start_us: Annotated[int, Field(ge=0, le=2**62)] | None = Field(
+        None, description="The common start, once the job knows it."
+    )
+    present: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        None, description="Jobs that were present when it was set, once the job knows it."
+    )
+
+
+class StartAnswer(ApiModel):
+    """The common start of jobs."""
+
+    time_us: Count = Field(description="The service's clock, in microseconds since 1970 UTC.")
+    start_us: Count | None = Field(description="The common start; null while jobs are missing.")
+    present: Count = Field(description="Present jobs; once the start is set, those present then.")
+    jobs: Count = Field(description="Expected jobs.")
+    poll_s: float = Field(description="Seconds until the next request.")
+
+
+class Token(ApiModel):
+    """Permissions of a token."""
+
+    role: Literal[ROLES]  # type: ignore[valid-type]
+    key_id: str = Field(description="Identity of the key that signed the token.")
+    name: str = Field(description="Holder of the key.")
+    expires_us: int | None = Field(description="Microseconds since 1970 UTC; null for never.")
+    campaign_id: str | None = Field(description="Set for the token of a job.")
+    job_id: str | None = Field(description="Set for the token of a job.")
+
+
+class Health(ApiModel):
+    """State of the service."""
+
+    status: Literal["ok", "unavailable"]
+    version: str
+    time_us: Count = Field(description="The service's clock, in microseconds since 1970 UTC.")
+
+
+class PageData(ApiModel):
+    """Content of a page."""
+
+    title: str = Field(description="Title of the page.")
+    tables: dict[str, list[dict[str, Any]]] = Field(description="Rows by name of the table.")
+    about: dict[str, Any] = Field(description="Values of the page outside its tables.")
+
+
+#: Models that the OpenAPI description refers to by name, as responses.
+RESPONSE_MODELS: tuple[tuple[type[BaseModel], Literal["serialization"]], ...] = tuple(
+    (model, "serialization")
+    for model in (
+        Error,
+        InvalidMeasurements,
+        InvalidCampaign,
+        MeasurementsStored,
+        CampaignStored,
+        StartAnswer,
+        Token,
+        Health,
+    )
+)
+
+
+#: Smaller files are sent uncompressed.
+_MIN_PACKED_BYTES = 1000
+_CACHE_FOREVER = "public, max-age=31536000, immutable"
+_MEDIA_TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".md": "text/plain"}
+
+
+@dataclass(frozen=True)
+class StaticAsset:
+    """Content and media type of a static file."""
+
+    body: bytes
+    media_type: str
+
+    @cached_property
+    def version(self) -> str:
+        """A hash of the content."""
+        return hashlib.sha256(self.body).hexdigest()[:12]
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The content compressed with gzip."""
+        return gzip.compress(self.body, mtime=0)
+
+
+class StaticAssets:
+    """All static files of a folder, read once at startup.
+
+    Args:
+        folder: searched recursively.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._files = {
+            path.relative_to(folder).as_posix(): StaticAsset(path.read_bytes(), _media_type(path))
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+
+    def versioned_path(self, name: str) -> str:
+        """Return the path of a file relative to the static route, with its version.
+
+        Raises:
+            KeyError: the file does not exist.
+        """
+        return f"{name}?v={self._files[name].version}"
+
+    async def serve(self, request: Request) -> Response:
+        """Answer a request for a file; 304 if the browser has this version."""
+        asset = self._files.get(request.path_params["name"])
+        if asset is None:
+            raise RequestRefusedError(404, "this address does not exist")
+        is_current = request.query_params.get("v") == asset.version
+        headers = {
+            "Cache-Control": _CACHE_FOREVER if is_current else "no-cache",
+            "ETag": f'"{asset.version}"',
+            "Vary": "Accept-Encoding",
+        }
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        if len(asset.body) > _MIN_PACKED_BYTES and "gzip" in request.headers.get(
+            "accept-encoding", ""
+        ):
+            headers["Content-Encoding"] = "gzip"
+            return Response(asset.packed, headers=headers, media_type=asset.media_type)
+        return Response(asset.body, headers=headers, media_type=asset.media_type)
+
+
+def _media_type(path: Path) -> str:
+    media_type = _MEDIA_TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0]
+    return media_type or "text/plain"

@@ -20,13 +20,13 @@ from treehammer.sql.read import overview_queries
 from treehammer.sql.read.figure_query import TIME_UNITS, FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection, parse_alternatives
 from treehammer.sql.write.store import Store
-from treehammer.web.display import calendar_days
-from treehammer.web.display.table_arrangement import is_arrangement
-from treehammer.web.display.variant_labels import VARIANT_COLUMN
+from treehammer.web import display_formats
+from treehammer.web.labels import VARIANT_COLUMN
+from treehammer.web.table_arrangement import is_arrangement
 
 if TYPE_CHECKING:
-    # Reports draw the same figures without the service.
     from starlette.requests import Request
+
 
 #: Kinds of figures.
 MEANS, DISTRIBUTION, LATENCY = "means", "distribution", "latency"
@@ -147,8 +147,8 @@ class ExploreQuery:
             metrics=() if self.view == LATENCY else (self.metric,),
             by=self.group_columns,
             selection=Selection(self.campaigns, self.conditions),
-            first_day=calendar_days.day_number(self.first) if self.first else None,
-            last_day=calendar_days.day_number(self.last) if self.last else None,
+            first_day=display_formats.day_number(self.first) if self.first else None,
+            last_day=display_formats.day_number(self.last) if self.last else None,
             kind=self.kind or None,
             latencies=self.view == LATENCY,
         )
@@ -195,9 +195,9 @@ class ExploreQuery:
         for campaign in self.campaigns:
             words += ["--campaign", campaign]
         if self.first:
-            words += _where_option(f"day>={calendar_days.day_number(self.first)}")
+            words += _where_option(f"day>={display_formats.day_number(self.first)}")
         if self.last:
-            words += _where_option(f"day<={calendar_days.day_number(self.last)}")
+            words += _where_option(f"day<={display_formats.day_number(self.last)}")
         for where in self.conditions:
             texts = where.texts
             if len(texts) > 1 or len(self.campaigns) > 1:
@@ -323,7 +323,7 @@ def _parse_window(
     parameters: Mapping[str, str], store: Store, of_campaigns: bool
 ) -> tuple[date | None, date | None]:
     first, last = (
-        calendar_days.parse_day(parameters[name], name) if parameters.get(name) else None
+        display_formats.parse_day(parameters[name], name) if parameters.get(name) else None
         for name in ("from", "to")
     )
     if first and last and first > last:
@@ -331,10 +331,10 @@ def _parse_window(
     if of_campaigns or "from" in parameters or "to" in parameters:
         return first, last
     newest = overview_queries.find_last_day(store)
-    if newest is None or calendar_days.day_from_number(newest) == date.max:
+    if newest is None or display_formats.day_from_number(newest) == date.max:
         return None, None
-    last = calendar_days.day_from_number(newest)
-    return calendar_days.days_until(last, DEFAULT_DAYS)[0], last
+    last = display_formats.day_from_number(newest)
+    return display_formats.days_until(last, DEFAULT_DAYS)[0], last
 
 
 def _parse_choice(

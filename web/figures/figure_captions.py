@@ -7,9 +7,7 @@ from typing import TypedDict
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read.measurement_selection import Condition
-from treehammer.web.display.display_units import DisplayUnit
-from treehammer.web.display.metric_titles import head_column, title_column
-from treehammer.web.display.variant_labels import VARIANT_COLUMN, describe_variant
+from treehammer.web.display_formats import DisplayUnit
 from treehammer.web.figures.explore_query import (
     DISTRIBUTION,
     HEATMAP,
@@ -21,6 +19,7 @@ from treehammer.web.figures.explore_query import (
     ExploreQuery,
 )
 from treehammer.web.figures.figure_points import FigurePoint, FigurePoints
+from treehammer.web.labels import VARIANT_COLUMN, describe_variant, head_column, title_column
 
 _EXCLUDED_NOTE = (
     "Failed, implausible and unsupported executions are counted in the table, but never averaged."

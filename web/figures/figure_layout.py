@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any, NamedTuple
 
-from treehammer.hctests.matrix.identity import drop_release_axis
+from treehammer.hctests.definition.identity import drop_release_axis
 from treehammer.sql.read.figure_query import DAY, MONTH, WEEK
 from treehammer.sql.read.measurement_selection import Scalar
-from treehammer.web.display import calendar_days
-from treehammer.web.display.metric_titles import title_column
-from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, release_of_variant
+from treehammer.web import display_formats
 from treehammer.web.figures.figure_captions import describe_left_out
 from treehammer.web.figures.figure_points import (
     CAMPAIGN_COLUMN,
@@ -21,6 +19,7 @@ from treehammer.web.figures.figure_points import (
     rank_value,
 )
 from treehammer.web.figures.plot_style import MARKERS, PALETTE, choose_release_colors
+from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, release_of_variant, title_column
 
 #: Limits that keep a figure readable; exported tables have no limits.
 MAX_PLACES, MAX_SERIES, MAX_PANELS = 120, 48, 24
@@ -343,7 +342,7 @@ def format_value(name: str, value: Scalar) -> str:
 
 
 def _format_day(number: int) -> str:
-    day = calendar_days.day_from_number(number)
+    day = display_formats.day_from_number(number)
     return str(number) if day == date.max else day.isoformat()
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from treehammer.analysis.samples.sample import natural_sort_key
+from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.record.outcome import Outcome, sum_outcomes
 from treehammer.errors import ConfigError
 from treehammer.sql.core.schema import ROLLUP_METRICS
@@ -26,12 +26,6 @@ from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.measurement_selection import Scalar, Selection
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.write.store import Store
-from treehammer.web.display.variant_labels import VARIANT_COLUMN, VariantLabels, label_variants
-from treehammer.web.figures.aggregation_notes import (
-    AGGREGATED_COLUMNS,
-    Aggregation,
-    count_aggregated,
-)
 from treehammer.web.figures.explore_query import (
     DISTRIBUTION,
     INTERVAL,
@@ -40,6 +34,8 @@ from treehammer.web.figures.explore_query import (
     RELATIVE,
     ExploreQuery,
 )
+from treehammer.web.figures.work_mix import AGGREGATED_COLUMNS, Aggregation, count_aggregated
+from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants
 
 #: Name of the column of campaign ids.
 CAMPAIGN_COLUMN = "campaign_id"
@@ -188,7 +184,7 @@ def _collect_points(
 def _load_relative(store: Store, query: ExploreQuery) -> FigurePoints:
     """Load the differences of groups from the median of the same work at all sites."""
     # scipy takes time to load.
-    from treehammer.web.figures.relative_points import compare_with_same_work
+    from treehammer.web.figures.work_mix import compare_with_same_work
 
     conditions = query.figure.selection.conditions
     work_conditions = tuple(

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from treehammer.analysis.samples.sample import natural_sort_key
+from treehammer.analysis.statistics.sample import natural_sort_key
 
 #: Okabe and Ito's colors, distinguishable for color-blind readers, without black and with a darker
 #: yellow, so that all are visible on white and on near-black.

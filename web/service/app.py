@@ -1,4 +1,4 @@
-"""ASGI application of the results service: API routes, pages and middleware."""
+"""ASGI application of the results service: API routes, pages, error pages and middleware."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
@@ -17,15 +19,17 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from treehammer.collectors.service_spec import CAMPAIGNS_PATH, MEASUREMENTS_PATH, STARTS_PATH
+from treehammer.collectors.job_spec import CAMPAIGNS_PATH, MEASUREMENTS_PATH, STARTS_PATH
+from treehammer.config import Settings, load_settings
+from treehammer.daemon import SystemdNotifier
 from treehammer.errors import StoreError
 from treehammer.sql.core.rows import AuditRow
-from treehammer.sql.write.ownership import Sender
+from treehammer.sql.write.audit_trail import Sender
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
-from treehammer.systemd_notify import SystemdNotifier
 from treehammer.version import __version__
-from treehammer.web.api import service_metrics_endpoint
+from treehammer.web.api import openapi, page_data, prometheus_metrics
 from treehammer.web.api.campaign_ingest import CampaignIngest
+from treehammer.web.api.common_start import CommonStartEndpoint
 from treehammer.web.api.measurement_ingest import MeasurementIngest
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_operations import (
@@ -35,28 +39,166 @@ from treehammer.web.api.page_operations import (
     MEASUREMENT_PATH,
     TOKEN_PATH,
 )
-from treehammer.web.api.response_models import Health, Token
-from treehammer.web.api.start_endpoint import CommonStartEndpoint
-from treehammer.web.core.audit_journal import AuditJournal
+from treehammer.web.api.prometheus_metrics import MeteredSink, ServiceMetrics
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.client_limits import ClientLimits
-from treehammer.web.core.local_addresses import SlashRedirects
+from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
-from treehammer.web.core.request_bodies import RequestLimits
+from treehammer.web.core.request_checks import (
+    RejectNulMiddleware,
+    RequestLimits,
+    SlashRedirects,
+    allow_any_text,
+)
 from treehammer.web.core.responses import (
     AsciiJSONResponse,
+    Health,
     RequestRefusedError,
+    StaticAssets,
+    Token,
     handle_disconnect,
     handle_http_error,
     handle_refusal,
     note_refusal,
     service_unavailable,
 )
-from treehammer.web.core.route_paths import RejectNulMiddleware, allow_any_text
-from treehammer.web.core.service_metrics import MeteredSink, ServiceMetrics
-from treehammer.web.service.access_log import AccessLog
-from treehammer.web.service.request_guard import RequestGuard
-from treehammer.web.service.request_metrics import RequestMetrics
+from treehammer.web.display_formats import build_environment
+from treehammer.web.pages import (
+    alarms_page,
+    campaign_page,
+    changes_page,
+    comparison_list_page,
+    day_page,
+    explore_page,
+    job_page,
+    load_page,
+    measurement_page,
+    openid_sign_in,
+    overview_page,
+    patrol_page,
+    root_file_page,
+    search_page,
+    sign_in_page,
+    site_list_page,
+    site_page,
+    state_change_page,
+)
+from treehammer.web.pages.measurement_page import find_output_folders
+from treehammer.web.pages.openid_sign_in import OpenIdSettings
+from treehammer.web.pages.page_context import PageContext, PageView, wants_html
+from treehammer.web.pages.root_file_page import RootExports
+from treehammer.web.pages.sign_in_page import sign_in_view
+from treehammer.web.service.middleware import AccessLog, AuditJournal, RequestMetrics
+from treehammer.web.service.overload_guard import RequestGuard
+
+_STATUS_REMEDIES = {
+    400: "Correct the address, or start from the overview.",
+    404: "Check the spelling, or start from the overview.",
+    405: "Pages support GET only.",
+    500: "Report the time and the address to the operator of this service; its log has the details.",
+    503: "No data is lost. Try again in a few seconds.",
+}
+
+
+def error_response(
+    context: PageContext, request: Request, status: int, sentence: str, headers: Mapping[str, str]
+) -> Response:
+    """Answer an error with a page for browsers, with JSON otherwise."""
+    if not wants_html(request):
+        return AsciiJSONResponse({"error": sentence}, status, headers)
+    if status == 401:
+        return sign_in_view(context, request, sentence, headers)
+    title = _status_phrase(status)
+    values = {"sentence": sentence, "number": status, "remedy": _STATUS_REMEDIES.get(status, "")}
+    response = context.render_html(PageView("error.html.j2", title, values, status=status), request)
+    response.headers.update(headers)
+    return response
+
+
+def _status_phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"
+
+
+STATIC_DIR = Path(__file__).parents[1] / "static"
+
+#: Titles of the pages in the menu by name of the route, in order.
+MENU = {
+    "overview": "Overview",
+    "explore": "Explore",
+    "compare": "Compare",
+    "changes": "Changes",
+    "campaigns": "Campaigns",
+    "sites": "Sites",
+    "alarms": "Alarms",
+    "patrol": "Patrol",
+    "rootfile": "ROOT file",
+}
+
+
+class PageRoutes:
+    """All pages, and the response to a refused request.
+
+    Args:
+        database: only read.
+        access_control: authorizes readers.
+        settings: locates cache and job folders; by default the settings of this process.
+    """
+
+    def __init__(
+        self,
+        database: LiveDatabase,
+        access_control: AccessControl,
+        settings: Settings | None = None,
+    ) -> None:
+        settings = settings or load_settings()
+        exports = RootExports.in_cache(settings.cache_dir, settings.software_dir)
+        assets = StaticAssets(STATIC_DIR)
+        openid = OpenIdSettings.from_settings(settings)
+        self._context = PageContext(
+            database,
+            access_control,
+            build_environment(),
+            assets,
+            MENU,
+            query_seconds=settings.serve_query_seconds,
+            provider_name=openid.issuer if openid else "",
+        )
+        self.routes: list[BaseRoute] = [
+            *overview_page.routes(self._context),
+            *explore_page.routes(self._context),
+            *comparison_list_page.routes(self._context),
+            *changes_page.routes(self._context),
+            *campaign_page.list_routes(self._context),
+            *load_page.routes(self._context),
+            *campaign_page.routes(self._context),
+            *job_page.routes(self._context, find_output_folders(settings)),
+            *measurement_page.routes(self._context),
+            *site_list_page.routes(self._context),
+            *site_page.routes(self._context),
+            *state_change_page.routes(self._context),
+            *day_page.routes(self._context),
+            *alarms_page.routes(self._context),
+            *patrol_page.routes(self._context),
+            *prometheus_metrics.routes(self._context),
+            *search_page.routes(self._context),
+            *root_file_page.routes(self._context, exports),
+            *sign_in_page.routes(self._context),
+            *openid_sign_in.routes(self._context, openid),
+            *page_data.operation_stream_routes(self._context),
+            *openapi.routes(self._context),
+            *page_data.routes(self._context, self._context.queries),
+            Route("/static/{name:path}", assets.serve, name="static", methods=["GET"]),
+        ]
+
+    def render_refusal(
+        self, request: Request, status: int, sentence: str, headers: Mapping[str, str]
+    ) -> Response:
+        """Respond to a refused request with a page for browsers and JSON for programs."""
+        return error_response(self._context, request, status, sentence, headers)
+
 
 #: Seconds for the last measurements to be written when the service stops.
 WRITER_CLOSE_TIMEOUT_S = 5.0
@@ -124,7 +266,7 @@ def create_app(
         Route(HEALTH_PATH, endpoints.get_health),
         Route(LIVE_PATH, endpoints.get_live),
         Route(DESCRIPTION_PATH, endpoints.get_description, name="openapi"),
-        *service_metrics_endpoint.routes(access_control, metrics, measure_size),
+        *prometheus_metrics.service_metrics_routes(access_control, metrics, measure_size),
     ]
     if upload_campaign:
         upload = metrics.time_commit("campaign")(upload_campaign)

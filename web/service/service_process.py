@@ -1,8 +1,9 @@
-"""The results service as a process: listening socket, server, logging and shutdown."""
+"""The results service as a process: listening socket, server, memory, logging and shutdown."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -17,30 +18,79 @@ from typing import cast
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from treehammer import log_format
+from treehammer import daemon
 from treehammer.config import PUBLIC, Settings
+from treehammer.daemon import SystemdNotifier
 from treehammer.errors import ConfigError, remember_invocation
-from treehammer.private_files import is_private
-from treehammer.sql.auth.master_key_file import load_master_keys
+from treehammer.output_files import is_private
+from treehammer.setting_parsers import is_loopback
+from treehammer.sql.auth.keyring import load_master_keys
 from treehammer.sql.engine.database_engine import parse_url
 from treehammer.sql.engine.database_errors import display_url, sqlite_path
 from treehammer.sql.write.store import Store
-from treehammer.systemd_notify import SystemdNotifier
 from treehammer.text_formatting import pluralize
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.client_limits import ClientLimits, UploadQuota
 from treehammer.web.core.live_database import LiveDatabase
-from treehammer.web.service.app import create_app
-from treehammer.web.service.connection_guard import KEEP_ALIVE_S, ConnectionGuard
-from treehammer.web.service.garbage_collection import GarbageCollection
-from treehammer.web.service.page_routes import PageRoutes
-from treehammer.web.service.proxy_headers import TrustedProxyMiddleware
-from treehammer.web.service.security_headers import security_headers
-from treehammer.web.service.tls import ServerCertificate
-from treehammer.web.service.tls_listener import TlsListener
-from treehammer.web_addresses import is_loopback
+from treehammer.web.service.app import PageRoutes, create_app
+from treehammer.web.service.middleware import TrustedProxyMiddleware
+from treehammer.web.service.overload_guard import KEEP_ALIVE_S, ConnectionGuard
+from treehammer.web.service.tls import ServerCertificate, TlsListener
+
+#: New objects after which garbage is collected: while no request is handled, and while one is.
+IDLE_OBJECTS, BUSY_OBJECTS = 5_000, 200_000
+#: Collections of a generation before one of the next.
+_GENERATIONS = (20, 20)
+
+
+class GarbageCollection:
+    """Collects garbage while no request is handled, or after very many new objects.
+
+    Args:
+        app: handles the requests.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._active = 0
+        # Loaded modules are never garbage: exempt them from collections.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(IDLE_OBJECTS, *_GENERATIONS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        self._active += 1
+        gc.set_threshold(BUSY_OBJECTS, *_GENERATIONS)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._active -= 1
+            if not self._active:
+                gc.set_threshold(IDLE_OBJECTS, *_GENERATIONS)
+
+
+#: Seconds for which browsers use TLS only.
+HSTS_MAX_AGE_S = 365 * 86400
+
+
+def security_headers(*, over_tls: bool) -> list[tuple[str, str]]:
+    """List the headers for uvicorn.
+
+    Args:
+        over_tls: whether clients reach the service over TLS, its own or that of a proxy. Without TLS,
+            browsers must ignore Strict-Transport-Security, and it must not be sent (RFC 6797).
+    """
+    headers = [("X-Content-Type-Options", "nosniff")]
+    if over_tls:
+        headers.append(("Strict-Transport-Security", f"max-age={HSTS_MAX_AGE_S}"))
+    return headers
+
 
 _LOG = logging.getLogger("treehammer.service")
 
@@ -341,8 +391,8 @@ def _raise_open_file_limit() -> int:
     return hard
 
 
-def log_to_stderr(level: int = logging.INFO, line_format: str = log_format.TEXT_FORMAT) -> None:
+def log_to_stderr(level: int = logging.INFO, line_format: str = daemon.TEXT_FORMAT) -> None:
     """Log to standard error; see :func:`.log_format.log_to_stderr`."""
-    log_format.log_to_stderr(level, ("treehammer", "uvicorn"), line_format)
+    daemon.log_to_stderr(level, ("treehammer", "uvicorn"), line_format)
     # uvicorn's messages on start and stop repeat those of the service.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List, NoReturn, Optional
 
-from . import instruction_counting, loop_libraries, pass_summary, root_engine, turn_server
+from . import loop_libraries, pass_summary, root_engine, turn_server
 from .loop_libraries import CLING, LoopSource
 from .payload_report import PayloadReport, check_equal_passes, perform_with_root, run_payload
 from .payload_task import COMPILE, RNTUPLE, PayloadError, PayloadTask
@@ -66,9 +66,9 @@ def run(
         )
 
     def build(base: str, task: PayloadTask) -> Dict[str, Any]:
-        from . import loop_compilation  # needed once for a job
+        from . import loop_libraries  # needed once for a job
 
-        return loop_compilation.build_libraries(base, task, describe_loop(task))
+        return loop_libraries.build_libraries(base, task, describe_loop(task))
 
     run_payload(perform, folder, build)
 
@@ -90,7 +90,7 @@ class _PayloadExecution:
         root_engine.warm_up(root, task, format_)
         root_engine.compile_loop(root, code, function, format_)
         if task.counting:
-            instruction_counting.compile_requests(root, task.counting)
+            root_engine.compile_requests(root, task.counting)
         values["compile_wall_s"] = time.monotonic() - start
         if task.kind == COMPILE:
             return
@@ -112,7 +112,7 @@ class _PayloadExecution:
         done = []
         for number in range(1, task.passes + 1):
             if task.counting and number == task.passes:
-                instruction_counting.count_next_pass(root)
+                root_engine.count_next_pass(root)
             done.append(passes.run_pass())
             self._report.values["passes_done"] = number
             loop = done[-1].phase_seconds("loop", 0)

@@ -1,15 +1,28 @@
-"""Libraries of the kit and of a payload's loop, which an earlier process built in a folder.
+"""Libraries of the kit and of a payload's loop: their build, and ROOT without PyROOT through them.
 
-Without them, ROOT's interpreter compiles kit and loop in each process.
+The node's own compiler builds them in a folder before a payload measures; later processes find them
+there.
 """
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
+import glob
 import hashlib
+import importlib.util
+import json
 import os
+import platform
+import shlex
+import shutil
+import subprocess
 import sys
+import time
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Optional, Tuple
+from types import SimpleNamespace
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from .payload_task import PayloadTask
 
@@ -137,3 +150,269 @@ def _hash_files(folder: str) -> str:
                 digest.update(f"{name}\n".encode("utf-8", "surrogateescape"))
                 digest.update(hashlib.sha256(stream.read()).digest())
     return digest.hexdigest()
+
+
+class CompiledRoot:
+    """ROOT as loaded by the kit's library.
+
+    Args:
+        kit: path of the kit's library.
+        loop: path of the loop's library, which needs the kit's.
+
+    Raises:
+        OSError: a library is missing, or needs symbols that this ROOT does not have.
+    """
+
+    def __init__(self, kit: str, loop: str) -> None:
+        # Also libraries that ROOT and the test load later find ROOT's symbols.
+        library = ctypes.CDLL(kit, mode=ctypes.RTLD_GLOBAL)
+        self._call_library = library.treehammer_call
+        self._call_library.restype = ctypes.c_char_p
+        self._call_library.argtypes = [
+            ctypes.c_char_p,
+            ctypes.c_void_p,
+            ctypes.c_int,
+            ctypes.POINTER(ctypes.c_char_p),
+        ]
+        self._loop = loop
+        self.gROOT = _Namespace(self, "gROOT")
+        self.gSystem = _Namespace(self, "gSystem")
+        self.gEnv = _Namespace(self, "gEnv")
+        self.treehammer = _Namespace(self, "treehammer")
+
+    def load_loop(self, name: str) -> None:
+        """Install the loop's function as the timed loop, a function of the kit called ``name``.
+
+        Raises:
+            OSError: its library is missing, or needs symbols that no loaded library has.
+        """
+        function = ctypes.CDLL(self._loop)[LOOP_SYMBOL]
+        function.restype = ctypes.c_void_p
+        self.call(f"treehammer.{name}", None, function())
+
+    def call(self, name: str, address: Optional[int], *arguments: Any) -> Any:
+        """Call a function of the library, or a method of the object at an address.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        texts = [_encode(argument) for argument in arguments]
+        array = (ctypes.c_char_p * len(texts))(*texts)
+        text = self._call_library(name.encode(), address, len(texts), array)
+        if text.startswith(b"!"):
+            raise RuntimeError(text[1:].decode("utf-8", "replace"))
+        return json.loads(
+            text.decode("utf-8", "replace"), object_hook=lambda items: SimpleNamespace(**items)
+        )
+
+
+def _encode(argument: Any) -> bytes:
+    if isinstance(argument, bool):
+        return b"1" if argument else b"0"
+    if isinstance(argument, (list, tuple)):
+        return " ".join(map(str, argument)).encode()
+    return str(argument).encode("utf-8", "surrogateescape")
+
+
+class _Namespace:
+    """Functions of ROOT or of the kit; those that make a reader return a :class:`CompiledReader`."""
+
+    def __init__(self, root: CompiledRoot, name: str) -> None:
+        self._root = root
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> Any:
+            result = self._root.call(f"{self._name}.{name}", None, *arguments)
+            return CompiledReader(self._root, name, result) if name.endswith("Reader") else result
+
+        return call
+
+
+class CompiledReader:
+    """A reader of one file: its methods, and the members of its C++ class as attributes."""
+
+    def __init__(self, root: CompiledRoot, name: str, address: int) -> None:
+        self._root = root
+        self._name = name
+        self._address = address
+        self._attributes: Dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name[0].isupper():
+            return lambda *arguments: self._call(name, *arguments)
+        if not self._attributes:
+            self._attributes = vars(self._call("attributes"))
+        try:
+            return self._attributes[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __del__(self) -> None:
+        self._call("delete")
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        self._attributes = {}
+        return self._root.call(f"{self._name}.{method}", self._address, *arguments)
+
+
+#: Compilers that are tried, in this order.
+_COMPILERS = ("g++", "c++", "clang++")
+_OPTIMIZATION = "-O2"
+_OPTIONS = (_OPTIMIZATION, "-fPIC", "-shared", "-pthread", "-w")
+#: Days after which a library that no job used is removed.
+_MAX_AGE_DAYS = 60
+_DAY_S = 86400
+
+_KIT_SOURCE = "library_calls.cpp"
+
+
+class BuildError(Exception):
+    """The libraries cannot be built here."""
+
+
+def build_libraries(base: str, task: PayloadTask, loop: LoopSource) -> Dict[str, Any]:
+    """Build the libraries unless they exist, and try them; return their folder, '' for none.
+
+    The compiler's messages go to standard error.
+    """
+    try:
+        if not loop.code or task.imports or task.kind == "checksum":
+            raise BuildError("this execution needs ROOT's interpreter")
+        toolchain = _Toolchain.find()
+        folder = os.path.join(base, toolchain.key)
+        os.makedirs(folder, exist_ok=True)
+        with _hold_lock(os.path.join(folder, "lock")):
+            _build_missing(folder, toolchain, task, loop)
+    except (BuildError, OSError) as error:
+        print(f"treehammer_kit: the loop is compiled by {CLING}: {error}", file=sys.stderr)
+        return {"folder": ""}
+    _remove_old(base)
+    return {"folder": folder}
+
+
+def _build_missing(folder: str, toolchain: _Toolchain, task: PayloadTask, loop: LoopSource) -> None:
+    kit, loop_path = library_paths(folder, loop)
+    description = os.path.join(folder, COMPILER_FILE)
+    if os.path.exists(kit) and os.path.exists(loop_path):
+        for path in (kit, loop_path, description):
+            os.utime(path)
+        return
+    with _replacing(description) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+        stream.write(toolchain.compiler)
+    if not os.path.exists(kit):
+        options = ["-DTREEHAMMER_NTUPLE"] if loop.ntuple else []
+        with _replacing(kit) as temporary:
+            toolchain.compile(os.path.join(KIT_FOLDER, _KIT_SOURCE), temporary, options)
+    source = f"{loop_path}.cpp"
+    with _replacing(loop_path) as temporary:
+        try:
+            with open(source, "w", encoding="utf-8", errors="surrogateescape") as stream:
+                stream.write(loop.write_source())
+            toolchain.compile(source, temporary, [f"-I{loop.folder}"])
+        finally:
+            with suppress(OSError):
+                os.unlink(source)
+        root = CompiledRoot(kit, temporary)
+        for name in task.libraries:
+            root.gSystem.Load(os.path.join(task.folder, name))
+        root.load_loop("TheNTupleLoop" if loop.ntuple else "TheLoop")
+
+
+@dataclass(frozen=True)
+class _Toolchain:
+    """A compiler with its options for the ROOT that this Python imports."""
+
+    program: str
+    compiler: str
+    before: Sequence[str]
+    after: Sequence[str]
+    key: str
+
+    @classmethod
+    def find(cls) -> _Toolchain:
+        """Find the first compiler, and ROOT's headers and libraries.
+
+        Raises:
+            BuildError: one of them is missing.
+        """
+        program = next((path for path in map(shutil.which, _COMPILERS) if path), None)
+        if program is None:
+            raise BuildError(f"there is no compiler ({', '.join(_COMPILERS)})")
+        if not shutil.which("root-config"):
+            raise BuildError("there is no root-config")
+        version = _run([program, "--version"]).splitlines()[0].strip()
+        words = shlex.split(_run(["root-config", "--incdir", "--libdir", "--cflags", "--libs"]))
+        headers, libraries = _locate_root(*words[:2])
+        standard = [word for word in words if word.startswith("-std=")]
+        linked = [word for word in words if word.startswith("-l")]
+        paths = filter(None, os.environ.get("ROOT_INCLUDE_PATH", "").split(os.pathsep))
+        before = [*_OPTIONS, *standard, f"-I{headers}", *(f"-I{path}" for path in paths)]
+        after = [f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-Wl,--as-needed", *linked]
+        state = [program, version, *before, *after, platform.machine(), *platform.libc_ver()]
+        for path in sorted(glob.glob(os.path.join(libraries, "lib[CRT]*.so"))):
+            status = os.stat(path)
+            state.append(f"{path} {status.st_size} {status.st_mtime_ns}")
+        key = hashlib.sha256("\n".join(state).encode()).hexdigest()[:20]
+        return cls(program, f"{version} {_OPTIMIZATION}", before, after, key)
+
+    def compile(self, source: str, target: str, options: Sequence[str]) -> None:
+        """Compile a source to a library.
+
+        Raises:
+            BuildError: the compiler failed; its messages are on standard error.
+        """
+        command = [self.program, *self.before, *options, source, "-o", target, *self.after]
+        sys.stderr.flush()
+        code = subprocess.call(command, stdin=subprocess.DEVNULL)
+        if code:
+            raise BuildError(f"{self.compiler} ended with {code}")
+
+
+def _locate_root(headers: str, libraries: str) -> Tuple[str, str]:
+    """Locate ROOT's headers and libraries; root-config of its package from PyPI names wrong folders."""
+    spec = importlib.util.find_spec("ROOT")
+    package = os.path.dirname(spec.origin) if spec and spec.origin else ""
+    if os.path.exists(os.path.join(package, "include", "RVersion.h")):
+        return os.path.join(package, "include"), os.path.join(package, "lib")
+    if not os.path.exists(os.path.join(headers, "RVersion.h")):
+        raise BuildError(f"ROOT's headers are not in {headers}")
+    return headers, libraries
+
+
+def _run(command: List[str]) -> str:
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode or not done.stdout.strip():
+        raise BuildError(f"{shlex.join(command)} ended with {done.returncode}")
+    return done.stdout
+
+
+@contextmanager
+def _hold_lock(path: str) -> Iterator[None]:
+    """Let one process at a time build in a folder; the kernel frees the lock of a dead one."""
+    with open(path, "w", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _replacing(path: str) -> Iterator[str]:
+    """Yield a temporary path, which replaces ``path`` unless the block fails."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
+
+
+def _remove_old(base: str) -> None:
+    """Remove libraries that no job used for long, and remains of interrupted builds."""
+    limit = time.time() - _MAX_AGE_DAYS * _DAY_S
+    for path in glob.glob(os.path.join(base, "*", "*")):
+        with suppress(OSError):
+            if os.stat(path).st_mtime < limit:
+                os.unlink(path)

@@ -1,15 +1,215 @@
-"""Report of an execution: performs the task, and writes the result however it ends."""
+"""Report of an execution: performs the task, and writes the result however it ends.
+
+The result includes facts about this build of ROOT and its environment, to explain differences between
+runs.  An untimed checksum of all values proves that releases, doors and formats agree.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+import json
 import os
+import platform
+import re
 import sys
 import traceback
+import zlib
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Mapping, NoReturn, Optional, Sequence
+from importlib import metadata
+from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
-from . import build_facts, extensions, loop_libraries, root_engine, value_checksum
+from . import loop_libraries, root_engine
 from .payload_task import PayloadError, PayloadTask, write_result
+from .read_passes import get_tree, is_ntuple, open_file
+
+_RECORDED_VARIABLES = re.compile(r"^(ROOT|XRD|Xrd|LD_|CLING|X509|MALLOC_|OMP_)")
+_SECRET_VARIABLES = re.compile(r"TOKEN|PASS|SECRET|KEY", re.IGNORECASE)
+_SHARED_LIBRARY = re.compile(r"\.so(\.|$)")
+
+#: Functions that return the versions of the compression libraries.
+_COMPRESSION = {
+    "zlib_version": "zlibVersion",
+    "lzma_version": "lzma_version_string",
+    "lz4_version": "LZ4_versionString",
+    "zstd_version": "ZSTD_versionString",
+}
+
+
+def collect_build_facts(root: Any) -> Dict[str, Any]:
+    """Collect the catalogue values of the build, as ROOT reports them."""
+    system = root.gSystem
+    features = str(root.gROOT.GetConfigFeatures()).split()
+    standards = [item[3:] for item in features if re.fullmatch(r"cxx\d\w", item)]
+    facts = {
+        "root_version": root.gROOT.GetVersion(),
+        "root_commit": root.gROOT.GetGitCommit(),
+        "root_platform": system.GetBuildArch(),
+        "root_compiler": system.GetBuildCompilerVersionStr(),
+        "root_flags": system.GetFlagsOpt(),
+        "root_cxx_standard": standards[0] if standards else "",
+        "root_features": " ".join(features),
+    }
+    return {name: str(value) for name, value in facts.items() if str(value)}
+
+
+def collect_library_facts() -> Dict[str, Any]:
+    """Collect the hash of libCore and the versions of its compression libraries.
+
+    A version whose function is not exported stays unknown.
+    """
+    core = next((path for path, _ in list_loaded_libraries() if "/libCore." in path), None)
+    if core is None:
+        return {}
+    facts: Dict[str, Any] = {"libcore_sha256": _hash_file(core)}
+    handle = ctypes.CDLL(core)  # already loaded; with the symbols of its dependencies
+    for name, function in _COMPRESSION.items():
+        version = _call_version_function(handle, function)
+        if version is not None:
+            facts[name] = version
+    return facts
+
+
+def _call_version_function(library: ctypes.CDLL, function: str) -> Optional[str]:
+    try:
+        call = getattr(library, function)
+    except AttributeError:
+        return None
+    call.restype = ctypes.c_char_p
+    text = call()
+    return text.decode("ascii", "replace") if text else None
+
+
+def _hash_file(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def list_loaded_libraries() -> List[Tuple[str, int]]:
+    """List path and size in bytes of every shared library mapped into this process."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as stream:
+        fields = [line.rstrip("\n").split(None, 5) for line in stream]
+    paths = sorted({field[5] for field in fields if len(field) == 6})
+    return [
+        (path, os.stat(path).st_size)
+        for path in paths
+        if path.startswith("/") and _SHARED_LIBRARY.search(path) and os.path.exists(path)
+    ]
+
+
+def collect_inventory() -> str:
+    """Return JSON: loaded libraries, relevant environment (secrets masked), Python and NumPy."""
+    environment = {
+        name: "***" if _SECRET_VARIABLES.search(name) else value
+        for name, value in sorted(os.environ.items())
+        if _RECORDED_VARIABLES.match(name)
+    }
+    try:
+        numpy: Optional[str] = metadata.version("numpy")
+    except metadata.PackageNotFoundError:
+        numpy = None
+    document = {
+        "libraries": list_loaded_libraries(),
+        "environment": environment,
+        "python": platform.python_version(),
+        "numpy": numpy,
+    }
+    return json.dumps(document, sort_keys=True)
+
+
+#: Version of the algorithm; checksums of different versions cannot be compared.
+CHECKSUM_VERSION = 2
+
+_CHUNK = 4 * 1024 * 1024
+
+
+def compute_checksum(root: Any, task: PayloadTask) -> Dict[str, Any]:
+    """Hash every supported value of all files, in order.
+
+    Covered are leaves of fundamental types with fixed and variable lengths, text, and top-level
+    ``std::string`` and ``std::vector`` of numbers or strings; others are listed as skipped.  A TTree
+    and an RNTuple of the same values have the same checksum.
+
+    The adler32 of each file is checked first.  Uncompressed baskets, and most of those compressed
+    with zstd, carry no checksum, so that no release would notice a changed value: all would agree on
+    the wrong one.
+
+    Where no leaf is covered, the values were not checked, and there is no checksum.
+
+    Raises:
+        PayloadError: a file or tree is missing, its bytes differ from the manifest, or a read failed.
+    """
+    return compute_value_hashes(root, task)[0]
+
+
+def compute_value_hashes(root: Any, task: PayloadTask) -> Tuple[Dict[str, Any], List[str]]:
+    """Return the values of :func:`compute_checksum`, and each leaf's "name kind hash".
+
+    Raises:
+        PayloadError: as :func:`compute_checksum`.
+    """
+    ntuple = False
+    sums: Any = None
+    values: Dict[str, Any] = {}
+    for index, url in enumerate(task.urls):
+        reader = open_file(root, url)
+        if task.adler32s[index]:
+            _check_content(root, reader, url, task.adler32s[index])
+        if sums is None:
+            ntuple = is_ntuple(root, reader, task.tree)
+            sums = _hash_values(root, ntuple)
+            for name in task.missing_branches:
+                sums.left_out.push_back(name)
+        if not ntuple:
+            get_tree(reader, url, task.tree)
+        tree = (reader.current.file, task.tree) if ntuple else (reader.current.tree,)
+        if not sums.Read(*tree):
+            raise PayloadError("read", "entry", "checksum", f"{url}: {sums.message}")
+        values.setdefault("file_class", str(reader.file_class))
+        values.setdefault("branches_total", int(sums.branches))
+        reader.Close()
+    lines = [str(line) for line in sums.Lines()] if sums else []
+    if lines:
+        values["value_checksum"] = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    values.update(
+        events_total=int(sums.entries),
+        checksum_version=CHECKSUM_VERSION,
+        checksum_leaves=len(lines),
+        checksum_skipped_leaves=json.dumps([str(name) for name in sums.uncovered]),
+    )
+    return values, lines
+
+
+def _hash_values(root: Any, ntuple: bool) -> Any:
+    if ntuple:
+        root_engine.compile_ntuple_header(root, "ntuple_checksum.hpp")
+        return root.treehammer.NTupleChecksum()
+    root_engine.compile_header(root, "checksum.hpp")
+    return root.treehammer.TreeChecksum()
+
+
+def _check_content(root: Any, reader: Any, url: str, expected: str) -> None:
+    """Read the whole file through its door and compare its adler32 with the manifest's."""
+    size, adler32 = int(reader.file_size), 1
+    buffer = ctypes.create_string_buffer(_CHUNK)
+    for offset in range(0, size, _CHUNK):
+        length = min(_CHUNK, size - offset)
+        address = ctypes.addressof(buffer)
+        if not root.treehammer.CopyOut(reader.current.file, offset, length, address):
+            message = f"{url}: {length} bytes from {offset} cannot be read"
+            raise PayloadError("read", "content", "checksum", message, transient="://" in url)
+        adler32 = zlib.adler32(memoryview(buffer)[:length], adler32)
+    if f"{adler32:08x}" != expected.lower():
+        raise PayloadError(
+            "data-check",
+            "content",
+            "checksum",
+            f"{url} has adler32 {adler32:08x}, the manifest says {expected}: its content changed, and "
+            "its measurements are of other data. Make or place the dataset again.",
+        )
 
 
 @dataclass
@@ -110,19 +310,19 @@ def perform_with_root(
     """
     root, imported = root_engine.load_root(libraries)
     report.values.update(imported)
-    report.values.update(build_facts.collect_build_facts(root))
-    extensions.load_extensions(root, task.libraries, task.imports, task.folder)
+    report.values.update(collect_build_facts(root))
+    root_engine.load_extensions(root, task.libraries, task.imports, task.folder)
     try:
         if task.kind == "checksum":
             report.phase = "checksum"
             root_engine.compile_kit(root)
-            report.values.update(value_checksum.compute_checksum(root, task))
+            report.values.update(compute_checksum(root, task))
         else:
             run_timed(root)
     finally:
         # After the measurement, to leave it undisturbed.
-        report.values.update(build_facts.collect_library_facts())
-        report.values["inventory"] = build_facts.collect_inventory()
+        report.values.update(collect_library_facts())
+        report.values["inventory"] = collect_inventory()
 
 
 def check_equal_passes(amounts: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from . import branch_selection
+from . import payload_task
 from .pass_summary import LOOP_COUNTERS, PASS_PHASES, FileRead, PassRead
 from .payload_task import RNTUPLE, TTREE, PayloadError, PayloadTask
 
@@ -201,7 +201,7 @@ class ReadPasses:
         names = [str(branches[position].name) for position in common]
         positions = common
         if task.branches != 1:
-            chosen = branch_selection.select_branches(
+            chosen = payload_task.select_branches(
                 names,
                 {str(item.name): [str(name) for name in item.counters] for item in branches},
                 task.branches,

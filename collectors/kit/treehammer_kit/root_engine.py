@@ -1,22 +1,28 @@
-"""Untimed preparation of ROOT in this process: loading, warm-up, compilation by the interpreter."""
+"""Untimed preparation of ROOT in this process: loading, extensions, warm-up, compilation.
+
+Extensions are libraries with dictionaries and Python modules that a test loads before it opens a file.
+Under callgrind, the loop's instructions are counted by requests of valgrind's own header.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
+import importlib
 import os
 import resource
 import signal
+import sys
 import tempfile
 import time
 import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
-from .compiled_kit import CompiledRoot
-from .loop_libraries import LoopLibraries, LoopSource, mark_lines
+from .loop_libraries import CompiledRoot, LoopLibraries, LoopSource, mark_lines
 from .ntuple_passes import NTuplePasses, summarize_ntuple_passes
 from .pass_summary import PassRead, summarize_tree_passes
-from .payload_task import RNTUPLE, TTREE, PayloadError, PayloadTask
+from .payload_task import RNTUPLE, TTREE, CountingTask, PayloadError, PayloadTask
 from .read_passes import ReadPasses
 
 #: Earlier releases have RNTupleReader in ROOT::Experimental.
@@ -257,3 +263,85 @@ def warm_up(root: Any, task: PayloadTask, format_: FormatReader) -> None:
             task, urls=[path], adler32s=[""], tree="warm", branches=1.0, events=0.5, settings={}
         )
         format_.passes(root, small).run_pass()
+
+
+def load_extensions(
+    root: Any, libraries: Sequence[str], imports: Sequence[str], folder: str
+) -> None:
+    """Load libraries, then import modules, in the order of test.toml.
+
+    Args:
+        root: the module ROOT.
+        libraries: paths of shared libraries, absolute or relative to ``folder``.
+        imports: names of Python modules, in ``folder`` or in the Python of ROOT.
+        folder: the payload's folder.
+
+    Raises:
+        PayloadError: one is missing or cannot be loaded.
+    """
+    for name in libraries:
+        if problem := load_library(root, os.path.join(folder, name)):
+            message = f"load = [{name!r}] of test.toml: {problem}"
+            raise PayloadError("software-setup", "library", "import", message)
+    if imports and folder not in sys.path:
+        sys.path.insert(1, folder)
+    for name in imports:
+        _import_module(name)
+
+
+def load_library(root: Any, path: str) -> str:
+    """Load a shared library with ROOT; return the problem, '' for success."""
+    if not os.path.isfile(path):
+        return f"there is no file {path} on this node. Put the library into the test's folder, or name a path that all nodes have."
+    if root.gSystem.Load(path) >= 0:
+        return ""
+    try:
+        ctypes.CDLL(path)
+        reason = "ROOT refuses it (see log)"
+    except OSError as error:
+        reason = str(error)
+    version = root.gROOT.GetVersion()
+    return f"{reason}. Build the library with ROOT {version}, and name the libraries that it needs before it."
+
+
+def _import_module(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        message = (
+            f"imports = [{name!r}] of test.toml: {type(error).__name__}: {error}. Name the module in "
+            f"[test] files, or install it for {sys.executable}."
+        )
+        raise PayloadError("software-setup", "library", "import", message) from error
+
+
+_REQUESTS = """
+#include "{header}"
+namespace treehammer {{
+inline void StartCounting() {{ CALLGRIND_START_INSTRUMENTATION; }}
+inline void StopCounting() {{ CALLGRIND_STOP_INSTRUMENTATION; }}
+inline bool RunsUnderValgrind() {{ return RUNNING_ON_VALGRIND > 0; }}
+inline void CountLoop() {{ TheLoopHooks() = {{StartCounting, StopCounting}}; }}
+}}
+"""
+
+
+def compile_requests(root: Any, counting: CountingTask) -> None:
+    """Compile the requests that start and stop the count.
+
+    Raises:
+        PayloadError: this ROOT cannot compile them, or the process does not run under valgrind.
+    """
+    if not root.gInterpreter.Declare(_REQUESTS.format(header=counting.header)):
+        raise PayloadError(
+            "payload", "compile", "compile", f"this ROOT cannot compile {counting.header}"
+        )
+    if not root.treehammer.RunsUnderValgrind():
+        raise PayloadError(
+            "payload", "no-valgrind", "compile", "instructions are counted only under valgrind"
+        )
+
+
+def count_next_pass(root: Any) -> None:
+    """Count from the next loop on; earlier loops have loaded libraries and filled caches."""
+    root.treehammer.CountLoop()

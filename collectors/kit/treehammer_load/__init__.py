@@ -40,22 +40,22 @@ if __package__ == "treehammer_load":
     payload = importlib.import_module("treehammer_node.kit.treehammer_load.payload")
     replay = importlib.import_module("treehammer_node.kit.treehammer_load.replay")
     workloads = importlib.import_module("treehammer_node.kit.treehammer_load.workloads")
-    file_streams = importlib.import_module("treehammer_node.kit.treehammer_load.file_streams")
-    namespace_calls = importlib.import_module("treehammer_node.kit.treehammer_load.namespace_calls")
+    workloads = importlib.import_module("treehammer_node.kit.treehammer_load.workloads")
+    workloads = importlib.import_module("treehammer_node.kit.treehammer_load.workloads")
     server_payloads = importlib.import_module(
         "treehammer_node.kit.treehammer_load.server.server_payloads"
     )
 else:
-    from . import file_streams, namespace_calls, payload, replay, workloads
+    from . import payload, replay, workloads
     from .server import server_payloads
 
 run = payload.run
 open_files, read_files = workloads.open_files, workloads.read_files
 read_pattern = workloads.read_pattern
 replay_recording, load_recording = replay.replay_recording, replay.load_recording
-stream_files, write_streams = file_streams.stream_files, file_streams.write_streams
-pretend_transfers = namespace_calls.pretend_transfers
-make_own_folders = namespace_calls.make_own_folders
+stream_files, write_streams = workloads.stream_files, workloads.write_streams
+pretend_transfers = workloads.pretend_transfers
+make_own_folders = workloads.make_own_folders
 delete_files, create_files = workloads.delete_files, workloads.create_files
 
 

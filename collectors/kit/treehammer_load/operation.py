@@ -1,9 +1,14 @@
-"""Operations of a load, and the interface of the clients that perform them."""
+"""Operations of a load, the interface of the clients that perform them, and the content of files.
+
+Files that a load writes hold seeded bytes, the same on every node.
+"""
 
 from __future__ import annotations
 
 import errno
-from typing import Callable, Dict, FrozenSet, NamedTuple, Optional, Sequence, Tuple
+import hashlib
+from functools import lru_cache
+from typing import Callable, Dict, FrozenSet, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from ...record.operation_steps import COPY, CREATE, DELETE, OPEN, READ_FILE, WRITE_FILE
 
@@ -254,3 +259,22 @@ def classify_os_error(error: OSError) -> str:
     if isinstance(error, TimeoutError):
         return "timeout"
     return _FAILURES_BY_ERRNO.get(error.errno or 0, "other")
+
+
+#: Bytes of a block, and blocks after which the content repeats.
+BLOCK, BLOCKS = 1 << 22, 8
+
+
+@lru_cache(maxsize=1)
+def make_blocks() -> Sequence[bytes]:
+    """Make the blocks of all files once; takes a tenth of a second."""
+    return [hashlib.shake_128(b"treehammer %d" % number).digest(BLOCK) for number in range(BLOCKS)]
+
+
+def iterate_blocks(number: int, size: int) -> Iterator[bytes]:
+    """Iterate over the content of a file: its number decides which block is the first."""
+    blocks = make_blocks()
+    while size > 0:
+        block = blocks[number % BLOCKS]
+        yield block if size >= BLOCK else block[:size]
+        number, size = number + 1, size - BLOCK

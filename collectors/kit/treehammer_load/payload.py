@@ -27,15 +27,20 @@ from ..treehammer_kit.payload_report import PayloadReport, report_job
 from ..treehammer_kit.payload_task import PayloadError
 from .clients import make_client
 from .clients.copy_client import CopyClient, CopyCommand
-from .clients.vanish_poller import VanishPoller
-from .closed_loop import ClosedLoop, ClosedLoopDriver
-from .load_driver import STOP_GRACE_S, LoadDriver, LoadTimer
+from .load_driver import (
+    GRACE_S,
+    STOP_GRACE_S,
+    ClosedLoop,
+    ClosedLoopDriver,
+    LoadDriver,
+    LoadTimer,
+    LoadWatchdog,
+)
 from .load_task import GENERATOR, TIMEOUT_S, LoadTask
-from .load_watchdog import GRACE_S, LoadWatchdog
 from .operation import Flight, Operation, StorageClient
-from .recorder import Recorder, StepClock
-from .replay import REPLAYED, Replay
-from .summary import (
+from .recorder import (
+    Recorder,
+    StepClock,
     measure_round_trip,
     summarize_calls,
     summarize_far_tails,
@@ -43,7 +48,8 @@ from .summary import (
     summarize_rows,
     summarize_transfers,
 )
-from .workloads import LoadSpan, MakeOperations, MakePreparation, find_opening_time
+from .replay import REPLAYED, Replay
+from .workloads import LoadSpan, MakeOperations, MakePreparation, VanishPoller, find_opening_time
 
 #: Seconds behind its start up to which a job sends missed operations; a later one begins with the next
 #: whole step.

@@ -11,27 +11,24 @@ from dataclasses import replace
 from typing import Any, Callable, NamedTuple, Optional, Sequence, Union
 
 from ...job_spec import ExecutionLimits, ExecutionSpec, InputFile
-from ...record.failures import ExecutionError, Failure
 from ...record.measurement_record import Measurement, make_measurement_id
+from ...record.outcome import ExecutionError, Failure
 from ...shared_files import DISK_FULL_ERRNOS
 from ...software.wheel_releases import expected_root_version
-from ..bounded_log import BoundedLog, print_line
-from ..payload import crash_report, payload_process, payload_result
-from ..payload.credential_refusals import classify_refusal
-from ..payload.payload_failures import (
+from ..child_processes import BoundedLog, ForkedCall, StopSignals, print_line
+from ..probes import node_facts
+from . import execution_record, payload_failures, payload_process
+from .client_settings import RecorderPlugin
+from .execution_record import ExecutionRecord
+from .job_context import JobContext
+from .payload_failures import (
     attribute_to_full_disk,
     check_root_version,
     classify_failure,
+    classify_refusal,
     name_cause,
     read_log,
 )
-from ..payload.payload_process import LaunchedPayload
-from ..payload.recorder_plugin import RecorderPlugin
-from ..probes import node_facts
-from ..stop_signals import StopSignals
-from ..turns.forked_call import ForkedCall
-from .execution_record import ExecutionRecord
-from .job_context import JobContext
 from .payload_preparation import (
     END_FILE,
     INPUT_FOLDER,
@@ -39,6 +36,7 @@ from .payload_preparation import (
     PayloadPreparation,
     PreparedPayload,
 )
+from .payload_process import LaunchedPayload
 
 #: Failure class of an operating system's error in a phase, where it is not the phase's own name.
 _CLASS_BY_PHASE = {"setup": "software-setup", "start": "submission"}
@@ -226,7 +224,7 @@ class Execution:
         assert self._prepared is not None
         self._record.add_outcome(run.outcome)
         self.add_values(root_provider=self._spec.software.provider)
-        reported = payload_result.read_payload_result(
+        reported = execution_record.read_payload_result(
             os.path.join(self._folder, RESULT_FILE),
             self._context.job.payload_of(self._spec).metrics,
         )
@@ -249,7 +247,7 @@ class Execution:
             failure = replace(failure, message=f"{failure.message} {note}".rstrip())
             self._record.failure = self._name_refusal(failure, run.excerpt)
             # Later errors of a compiler often follow from the first.
-            first_error = crash_report.excerpt_compiler_error(log, LOG_EXCERPT_CHARACTERS)
+            first_error = payload_failures.excerpt_compiler_error(log, LOG_EXCERPT_CHARACTERS)
             self.add_values(log_excerpt=first_error or run.excerpt)
 
     def _name_refusal(self, failure: Failure, excerpt: str = "") -> Failure:

@@ -12,23 +12,21 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from ...job_spec import PAIRED, ExecutionSpec, JobSpec
-from ...record.failures import FAILURE_CLASSES
 from ...record.measurement_record import Measurement
+from ...record.outcome import FAILURE_CLASSES
 from ...shared_files import write_atomically
-from ..bounded_log import print_line
-from ..payload import payload_process
+from ..child_processes import StopSignals, print_line
+from ..load_start import CommonStart
+from ..outbox import describe_upload_problems
 from ..probes import node_facts
-from ..probes.cpu_calibration import measure_calibration
+from ..probes.node_facts import measure_calibration
 from ..probes.storage_door import DoorLocks
-from ..start.common_start import CommonStart
-from ..stop_signals import StopSignals
-from ..upload.outbox import describe_upload_problems
-from ..upload.uploader import Uploader
-from . import execution_table
+from ..uploader import Uploader
+from . import execution_record, payload_process
 from .execution import Execution
 from .job_context import JobContext
 from .launch import Launch
-from .server_settings import restore_settings
+from .node_commands import restore_settings
 
 #: Version of the layout of ``attempt.json``.
 ATTEMPT_FORMAT = 1
@@ -68,10 +66,10 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
         report = AttemptReport(context)
         report.write()
         labels = [
-            execution_table.execution_label({**spec.identity, "kind": spec.kind})
+            execution_record.execution_label({**spec.identity, "kind": spec.kind})
             for spec in job.executions
         ]
-        print_line(execution_table.format_heading(labels))
+        print_line(execution_record.format_heading(labels))
         calibration: Optional[float] = measure_calibration()
         for run in RunQueue(context):
             uploader.upload_if_due()
@@ -92,7 +90,7 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
                     _write_record(measurement, output)
                 report.add_measurement(measurement)
                 report.write()
-                print_line(execution_table.format_measurement(measurement.values, labels))
+                print_line(execution_record.format_measurement(measurement.values, labels))
         problem = restore_settings(context)
         if problem:
             print_line(f"settings of the server were not restored: {problem}", "stderr")

@@ -15,12 +15,10 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, ExecutionSpec, InputFile, Scalar
 from ...shared_files import local_path, write_atomically
 from ...software import providers
-from ..payload.client_log import ClientLog
-from ..payload.recorder_plugin import RecorderPlugin
-from ..payload.root_settings import write_root_settings
+from ..load_start import LoadStart
 from ..probes import credential_checks, page_cache, storage_door
-from ..start.common_start import LoadStart
-from . import input_files, library_build, loop_build, remote_copy, server_settings
+from . import input_files, node_commands
+from .client_settings import ClientLog, RecorderPlugin, write_root_settings
 from .execution_record import ExecutionRecord
 from .job_context import JobContext
 
@@ -84,10 +82,10 @@ class PayloadPreparation:
         self._load_start: Optional[LoadStart] = None
         self._recorder: Optional[RecorderPlugin] = None
         self._payload = context.job.payload_of(spec)
-        self._build_folder = library_build.locate_build(context, spec)
+        self._build_folder = node_commands.locate_build(context, spec)
         self._loops_folder = ""
-        if loop_build.has_loop(context, spec):
-            self._loops_folder = loop_build.locate_base(context, spec)
+        if node_commands.has_loop(context, spec):
+            self._loops_folder = node_commands.locate_base(context, spec)
         if self._payload.record and spec.kind != CHECKSUM:
             self._recorder = RecorderPlugin(folder, context.output, name)
 
@@ -107,7 +105,7 @@ class PayloadPreparation:
         spec = self._prepare_inputs(setup)
         self._probe_door(spec)
         self._record.phase = "setup"
-        server_settings.apply_settings(context, spec, self._name)
+        node_commands.apply_settings(context, spec, self._name)
         self._prepare_page_cache(spec)
         context.signals.raise_if_stopped(self._record.phase)
         self._await_common_start()
@@ -163,20 +161,20 @@ class PayloadPreparation:
         """Build the test's own libraries, unless an earlier execution did."""
         if not self._build_folder:
             return
-        self._record.phase = library_build.BUILD
-        is_first = not library_build.is_built(self._context, self._build_folder)
+        self._record.phase = node_commands.BUILD
+        is_first = not node_commands.is_built(self._context, self._build_folder)
         with self._timing_build() if is_first else nullcontext():
-            library_build.build_libraries(self._context, self._spec, setup, self._build_folder)
+            node_commands.build_libraries(self._context, self._spec, setup, self._build_folder)
 
     def _build_loop(self, setup: providers.SoftwareSetup) -> None:
         """Build the payload's loop, unless an earlier execution did."""
         context, spec = self._context, self._spec
-        if not self._loops_folder or loop_build.is_loop_built(context, spec):
+        if not self._loops_folder or node_commands.is_loop_built(context, spec):
             return
         self._write_payload_job(spec)
         variables = {**self._payload_environment(spec), **self._library_environment(setup)}
         with self._timing_build():
-            loop_build.build_loop(context, spec, setup, self._folder, variables)
+            node_commands.build_loop(context, spec, setup, self._folder, variables)
 
     @contextmanager
     def _timing_build(self) -> Iterator[None]:
@@ -194,7 +192,7 @@ class PayloadPreparation:
         build = self._payload.build
         if build is None:
             return {}
-        return library_build.describe_environment(build, self._build_folder, dict(setup.env))
+        return node_commands.describe_environment(build, self._build_folder, dict(setup.env))
 
     def _locate_libraries(self) -> List[str]:
         """Return the libraries to load, those that were built by their paths."""
@@ -219,7 +217,7 @@ class PayloadPreparation:
                 spec.files,
                 os.path.join(self._folder, INPUT_FOLDER),
                 signals,
-                lambda file, target: remote_copy.fetch_remote_file(
+                lambda file, target: input_files.fetch_remote_file(
                     setup, spec.software, file, target, signals
                 ),
             )
@@ -297,9 +295,9 @@ class PayloadPreparation:
             "TREEHAMMER_KIND": spec.kind,
             **{f"TREEHAMMER_AXIS_{axis.upper()}": text for axis, text in axes.items()},
         }
-        libraries = loop_build.find_loop_libraries(self._context, spec)
+        libraries = node_commands.find_loop_libraries(self._context, spec)
         if libraries and self._loops_folder:
-            env[loop_build.LOOP_LIBRARIES_VARIABLE] = libraries
+            env[node_commands.LOOP_LIBRARIES_VARIABLE] = libraries
         if JOB_MARK_VARIABLE in self._context.base_env:
             env[JOB_MARK_VARIABLE] = self._context.base_env[JOB_MARK_VARIABLE]
         if self._load_start is not None:

@@ -15,10 +15,10 @@ from typing import IO, Any, NamedTuple, TextIO
 
 import ROOT
 from treehammer_kit import root_engine
-from treehammer_kit.extensions import load_library
 from treehammer_kit.payload_task import PayloadError, make_plain_url
+from treehammer_kit.root_engine import load_library
 
-from .root_files import (
+from .file_inspection import (
     RequestError,
     declare_header,
     exception_text,

@@ -10,7 +10,7 @@ import ROOT
 from treehammer_kit import root_engine
 from treehammer_kit.payload_task import PayloadError, make_plain_url
 
-from .root_files import (
+from .file_inspection import (
     RequestError,
     declare_header,
     exception_text,

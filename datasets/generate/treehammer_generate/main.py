@@ -16,7 +16,14 @@ from typing import Any, TextIO
 import ROOT
 
 from .branch_probe import probe_branches
-from .file_inspection import compare_objects, hash_values, measure_files
+from .file_inspection import (
+    RequestError,
+    compare_objects,
+    hash_values,
+    load_kit_objects,
+    measure_files,
+    send_message,
+)
 from .file_writing import (
     write_generated,
     write_merged,
@@ -24,7 +31,6 @@ from .file_writing import (
     write_rewritten,
     write_rntuple,
 )
-from .root_files import RequestError, load_kit_objects, send_message
 
 Action = Callable[[dict[str, Any], TextIO], dict[str, Any]]
 ACTIONS: dict[str, Action] = {

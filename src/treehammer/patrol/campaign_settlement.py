@@ -7,11 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from treehammer.analysis.changes.commit_changes import compare_campaign_commits, compare_commits
+from treehammer.analysis.comparison.commit_comparison import (
+    compare_campaign_commits,
+    compare_commits,
+)
 from treehammer.config import Settings
-from treehammer.durations import SECOND_US
 from treehammer.errors import TreehammerError
-from treehammer.hctests.matrix.definition import COMMIT_AXIS
+from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.patrol.campaign_starts import PatrolRequest
 from treehammer.patrol.occasions import COMMIT, TURNS
 from treehammer.sql.core.rows import CampaignRow
@@ -19,9 +21,9 @@ from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolStartRow
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.watch.patrol_starts import FINISHED, PatrolStarts, SiteCharge
 from treehammer.sql.write.store import Store
+from treehammer.submit.campaigns.campaign_polling import make_tracker, poll_campaign
 from treehammer.submit.planning.cost_estimate import READ_COLUMNS, measured_read_bytes
-from treehammer.submit.tracking.campaign_polling import make_tracker, poll_campaign
-from treehammer.text_formatting import join_lines
+from treehammer.text_formatting import SECOND_US, join_lines
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,4 +1,7 @@
-"""Start of campaigns: plan, claim, submit; completion of starts that were interrupted."""
+"""Start of campaigns: plan, claim, submit; completion of starts that were interrupted.
+
+Reruns that confirm or refute suspected regressions are occasions of the entries that raised them.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +12,33 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from treehammer.analysis.alarms.regression_watch import RerunRequest, record_rerun, requested_reruns
 from treehammer.analysis.status.usability import EVERY_SITE, SiteUses, SubjectUse, Usability
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, TreehammerError
-from treehammer.hctests.git.pinned_tests import pin_test
-from treehammer.hctests.matrix.definition import DOOR_AXIS
-from treehammer.patrol.occasions import Occasion
+from treehammer.hctests.definition.model import DOOR_AXIS
+from treehammer.hctests.pinned_tests import pin_test
+from treehammer.patrol.occasions import Occasion, name_occasion
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
 from treehammer.sql.core.watch_rows import PatrolStartRow
-from treehammer.sql.watch.patrol_lease import LeaseLostError
-from treehammer.sql.watch.patrol_starts import CLAIMED, FAILED, PatrolStarts, SiteCharge
+from treehammer.sql.watch.patrol_starts import (
+    CLAIMED,
+    FAILED,
+    STORED,
+    LeaseLostError,
+    PatrolStarts,
+    SiteCharge,
+)
 from treehammer.sql.watch.state_history import SITE, STORAGE_SITE, SUBJECT_KINDS
 from treehammer.sql.write.store import Store
-from treehammer.submit.lifecycle.campaign_request import (
+from treehammer.submit.campaigns.campaign_request import (
     CampaignRequest,
     estimate_plan_costs,
     plan_request,
 )
-from treehammer.submit.lifecycle.submission import check_plan_limits, submit_plan
-from treehammer.submit.planning.pacing import Pace
+from treehammer.submit.campaigns.submission import check_plan_limits, submit_plan
 from treehammer.submit.planning.plan import Plan
-from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.planning.submission_options import Pace, SubmissionOptions
 from treehammer.submit.sites.site_registry import select_sites
 
 _LOG = logging.getLogger(__name__)
@@ -396,3 +405,31 @@ class CampaignStarter:
         """End a claim that could not be submitted, and return its reservation."""
         _LOG.warning("%s: %s is given up: %s", start.entry, start.occasion, reason)
         self._starts.settle(start, {}, state=FAILED, message=reason)
+
+
+RERUN = "rerun:"
+
+
+def find_reruns(store: Store, starts: PatrolStarts, entry: str, now_us: int) -> dict[str, Occasion]:
+    """Find the requested reruns of the campaigns that an entry started, as occasions by name."""
+    occasions: dict[str, Occasion] = {}
+    for request in requested_reruns(store):
+        start = starts.find_campaign(request.campaign_id)
+        if start is not None and start.entry == entry:
+            original = PatrolRequest.parse(start.request)
+            name = _name_rerun(request)
+            occasions[name] = Occasion(name, now_us, original.test_spec, original.axes)
+    return occasions
+
+
+def record_reruns(store: Store, starts: PatrolStarts, now_us: int) -> None:
+    """Record which campaigns are reruns; repeated after an interruption."""
+    for request in requested_reruns(store):
+        origin = starts.find_campaign(request.campaign_id)
+        start = origin and starts.find_start(origin.entry, _name_rerun(request))
+        if start and start.campaign_id and start.state not in (CLAIMED, STORED, FAILED):
+            record_rerun(store, request, start.campaign_id, now_us)
+
+
+def _name_rerun(request: RerunRequest) -> str:
+    return name_occasion(RERUN, f"{request.check_id}:{request.number}")

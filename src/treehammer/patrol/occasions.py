@@ -10,16 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from treehammer.collectors.job_spec import PAIRED
-from treehammer.collectors.package_index import list_root_releases
 from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
+from treehammer.collectors.root_releases import list_root_releases
 from treehammer.config import Settings
-from treehammer.durations import SECOND_US
 from treehammer.errors import ConfigError, SourceError, TreehammerError
-from treehammer.hctests.git.pinned_tests import list_refs
-from treehammer.hctests.matrix.definition import COMMIT_AXIS
+from treehammer.hctests.definition.model import COMMIT_AXIS
+from treehammer.hctests.pinned_tests import list_refs
 from treehammer.patrol.patrol_file import PACKAGE_INDEX, PatrolEntry, ReleaseSource
 from treehammer.sql.watch.patrol_starts import PatrolStarts
-from treehammer.text_formatting import join_lines
+from treehammer.text_formatting import SECOND_US, join_lines
 
 COMMIT, TAG, RELEASE = "commit:", "tag:", "release:"
 #: Comparison of a commit with an earlier one, in turns in the same jobs.

@@ -8,21 +8,19 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from treehammer.durations import parse_duration
 from treehammer.errors import ConfigError
-from treehammer.hctests.schema.document_fields import (
+from treehammer.hctests.definition.document_problems import (
     Bytes,
+    DocumentTables,
     FilledLine,
+    KeyPath,
     Name,
     ScalarText,
-    invalid_value,
-)
-from treehammer.hctests.schema.document_problems import (
-    DocumentTables,
     StrictModel,
     build_document_schema,
+    invalid_value,
 )
-from treehammer.hctests.schema.toml_positions import KeyPath
+from treehammer.text_formatting import parse_duration
 
 _QUIET_PATTERN = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 

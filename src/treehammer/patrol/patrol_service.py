@@ -25,13 +25,23 @@ from treehammer.analysis.status.usability import (
 )
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
-from treehammer.durations import SECOND_US
-from treehammer.errors import DefinitionError, MissingExtraError, StoreError, TreehammerError
-from treehammer.hctests.git.compared_commits import EqualCommitsError
-from treehammer.hctests.matrix.definition import DOOR_AXIS
-from treehammer.optional_packages import explain_missing_extra
+from treehammer.errors import (
+    DefinitionError,
+    MissingExtraError,
+    StoreError,
+    TreehammerError,
+    explain_missing_extra,
+)
+from treehammer.hctests.definition.model import DOOR_AXIS
+from treehammer.hctests.definition_options import EqualCommitsError
 from treehammer.patrol.campaign_settlement import CampaignSettlement, follow_all
-from treehammer.patrol.campaign_starts import CampaignStarter, PatrolRequest, StartSites
+from treehammer.patrol.campaign_starts import (
+    CampaignStarter,
+    PatrolRequest,
+    StartSites,
+    find_reruns,
+    record_reruns,
+)
 from treehammer.patrol.occasions import (
     COMMIT,
     RELEASE,
@@ -43,15 +53,22 @@ from treehammer.patrol.occasions import (
     name_occasion,
 )
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
-from treehammer.patrol.regression_reruns import find_reruns, record_reruns
 from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
 from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.watch import patrol_report
-from treehammer.sql.watch.patrol_lease import Clock, LeaseLostError, PatrolLease
-from treehammer.sql.watch.patrol_starts import CLAIMED, PROBE, STORED, SUBMITTED, PatrolStarts
+from treehammer.sql.watch.patrol_starts import (
+    CLAIMED,
+    PROBE,
+    STORED,
+    SUBMITTED,
+    Clock,
+    LeaseLostError,
+    PatrolLease,
+    PatrolStarts,
+)
 from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import join_lines
+from treehammer.text_formatting import SECOND_US, join_lines
 
 _LOG = logging.getLogger(__name__)
 

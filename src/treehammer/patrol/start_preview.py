@@ -11,10 +11,9 @@ from treehammer.analysis.status.usability import SiteUses
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.generated_spec import list_shipped_specs
-from treehammer.durations import SECOND_US
 from treehammer.errors import ConfigError, DefinitionError, SourceError
-from treehammer.hctests.cli.definition_options import load_pinned_test
-from treehammer.hctests.matrix.definition import TestDefinition
+from treehammer.hctests.definition.model import TestDefinition
+from treehammer.hctests.definition_options import load_pinned_test
 from treehammer.patrol.campaign_starts import (
     StartSites,
     estimate_charges,
@@ -24,9 +23,9 @@ from treehammer.patrol.campaign_starts import (
 )
 from treehammer.patrol.occasions import Occasion, OccasionFinder
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
-from treehammer.submit.lifecycle.campaign_request import plan_request
-from treehammer.submit.lifecycle.submission import check_plan_limits
-from treehammer.text_formatting import format_size
+from treehammer.submit.campaigns.campaign_request import plan_request
+from treehammer.submit.campaigns.submission import check_plan_limits
+from treehammer.text_formatting import SECOND_US, format_size
 
 
 def list_next_starts(

@@ -7,17 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from treehammer.collectors.batch_names import HTCONDOR_PREFIX
-from treehammer.collectors.job_state import JobState
+from treehammer.collectors.job_spec import HTCONDOR_PREFIX, JobState
 from treehammer.errors import BatchError
-from treehammer.submit.batch.htcondor import lost_nodes, match_diagnosis, requeue
-from treehammer.submit.batch.htcondor.connection import (
-    PoolConnection,
-    PoolUnreachableError,
-    known_values,
-)
-from treehammer.submit.batch.htcondor.event_log import EventLogState
-from treehammer.submit.batch.htcondor.job_events import GuessedAttemptStatus
+from treehammer.submit.batch.htcondor import job_status, schedd_queue, submission_folder
+from treehammer.submit.batch.htcondor.event_log import EventLogState, GuessedAttemptStatus
 from treehammer.submit.batch.htcondor.job_status import (
     CANCEL_REASON,
     CANCELLED_REASON,
@@ -30,7 +23,12 @@ from treehammer.submit.batch.htcondor.job_status import (
     ClassAdValues,
     derive_status,
 )
-from treehammer.submit.batch.htcondor.pool import HTCondorPool
+from treehammer.submit.batch.htcondor.pool import (
+    HTCondorPool,
+    PoolConnection,
+    PoolUnreachableError,
+    known_values,
+)
 from treehammer.submit.batch.htcondor.schedd_queue import ScheddQueue
 from treehammer.submit.batch.htcondor.submission_folder import (
     Submission,
@@ -376,7 +374,7 @@ class HTCondorBatch:
         for old, cluster, procs in self._group_by_cluster(earlier):
             ids = {old.job_ids[proc]: f"{cluster}.{proc}@{old.name}" for proc in procs}
             last = max(earlier[batch_id] for batch_id in ids.values())
-            jobs = requeue.rebuild_descriptions(old, ids, last, inputs)
+            jobs = submission_folder.rebuild_descriptions(old, ids, last, inputs)
             text = jobs[0].text
             new = Submission.for_jobs(self.root, old.campaign, text, [job.job_id for job in jobs])
             with new.locked():
@@ -443,20 +441,20 @@ class HTCondorBatch:
         lost = [line for group in groups for line in self._describe_lost_nodes(*group[:2])]
         return [
             *lost,
-            *match_diagnosis.explain_idle_jobs(self.connection, " || ".join(constraints)),
+            *schedd_queue.explain_idle_jobs(self.connection, " || ".join(constraints)),
         ]
 
     def _describe_lost_nodes(self, submission: Submission, cluster: int) -> Iterator[str]:
         ads = self.queue.query_ads(
             f"{submission.cluster_constraint(cluster)} && JobStatus == {RUNNING}",
-            lost_nodes.LOST_NODE_PROJECTION,
+            job_status.LOST_NODE_PROJECTION,
         )
         lease_s = max((int(ad.get("JobLeaseDuration", 0)) for ad in ads), default=0)
         if lease_s:  # in the grid universe, the other pool watches the node
-            disconnections = lost_nodes.find_disconnections(
+            disconnections = job_status.find_disconnections(
                 ads, EventLogState.read(submission).jobs
             )
-            yield from lost_nodes.describe_disconnections(disconnections, lease_s)
+            yield from job_status.describe_disconnections(disconnections, lease_s)
 
     def matching_slots(self, requirements: str) -> tuple[int, int]:
         """Count the slots that a requirements expression matches, and all slots of the pool.
@@ -464,15 +462,15 @@ class HTCondorBatch:
         Raises:
             BatchError: HTCondor does not answer, or the expression is invalid.
         """
-        return match_diagnosis.count_matching_slots(self.connection, requirements)
+        return schedd_queue.count_matching_slots(self.connection, requirements)
 
-    def check(self) -> match_diagnosis.ScheddIdentity:
+    def check(self) -> schedd_queue.ScheddIdentity:
         """Check that the pool's collector and schedd answer and accept submissions.
 
         Raises:
             BatchError: one does not answer or denies access.
         """
-        return match_diagnosis.check_pool(self.connection)
+        return schedd_queue.check_pool(self.connection)
 
 
 def _correct_attempt_number(status: JobStatus, submission: Submission, proc: int) -> JobStatus:

@@ -1,28 +1,31 @@
-"""Status of a job, derived from queue, history and event log."""
+"""Status of a job, derived from queue, history and event log; nodes without contact."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from treehammer.collectors.job_state import JobState
-from treehammer.collectors.record.failures import FAILURE_CLASSES
+from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.record.outcome import FAILURE_CLASSES
+from treehammer.submit.batch.htcondor.event_log import (
+    EVICTED_BY_NODE,
+    ExecutionStart,
+    JobEventState,
+)
 from treehammer.submit.batch.htcondor.hold_codes import (
     HELD_CLASS,
     find_hold_cause,
     format_hold_reason,
-)
-from treehammer.submit.batch.htcondor.job_events import (
-    EVICTED_BY_NODE,
-    ExecutionStart,
-    JobEventState,
 )
 from treehammer.submit.batch.htcondor.submit_description import (
     ATTEMPT_ATTRIBUTE,
     SUBMISSION_ATTRIBUTE,
 )
 from treehammer.submit.batch.interface import AttemptStatus, JobStatus
+from treehammer.text_formatting import pluralize
 
 #: Attributes queried from queue and history.
 JOB_PROJECTION = (
@@ -295,3 +298,66 @@ def _removal_cause(
     if last is not None and last.failure_class and last.reason not in ("", EVICTED_BY_NODE):
         return last.failure_class, f"{last.reason}; {by_whom}"
     return "lost", by_whom
+
+
+#: Attributes that show a lost node; the lease is that of all jobs of a submission.
+LOST_NODE_PROJECTION = (
+    "ProcId",
+    "JobStatus",
+    "RemoteHost",
+    "JobDisconnectedDate",
+    "LastJobLeaseRenewal",
+    "JobLeaseDuration",
+)
+
+
+@dataclass(frozen=True)
+class Disconnection:
+    """Loss of contact to a node; ``since_s`` is in seconds since 1970, 0 if unknown."""
+
+    host: str
+    since_s: int
+
+
+def find_disconnections(
+    ads: Iterable[ClassAdValues], events: Mapping[int, JobEventState]
+) -> Iterator[Disconnection]:
+    """Find running jobs without contact to their node.
+
+    The event log also knows those of a restarted schedd; a spooled job has only the ad.
+
+    Args:
+        ads: of one cluster, see :data:`LOST_NODE_PROJECTION`.
+        events: states from the event log, by proc.
+    """
+    for ad in ads:
+        if ad.get("JobStatus") != RUNNING:
+            continue
+        host, since_s = str(ad.get("RemoteHost") or "its node"), 0
+        job = events.get(int(ad.get("ProcId", -1)))
+        last = job.starts[max(job.starts)] if job and job.starts else None
+        if last is not None:
+            since_s = last.disconnected_us // 1_000_000 if last.is_open else 0
+        elif int(ad.get("JobDisconnectedDate", 0)) >= int(ad.get("LastJobLeaseRenewal", 0)):
+            since_s = int(ad.get("JobDisconnectedDate", 0))
+        if since_s:
+            yield Disconnection(host, since_s)
+
+
+def describe_disconnections(disconnections: Iterable[Disconnection], lease_s: int) -> Iterator[str]:
+    """Describe each lost node in a line.
+
+    Args:
+        disconnections: the disconnections.
+        lease_s: seconds after which HTCondor gives up a job.
+    """
+    by_host: dict[str, list[Disconnection]] = defaultdict(list)
+    for item in disconnections:
+        by_host[item.host].append(item)
+    for host, items in by_host.items():
+        since_s, until_s = min(i.since_s for i in items), max(i.since_s for i in items) + lease_s
+        clocks = [time.strftime("%H:%M:%S", time.localtime(when)) for when in (since_s, until_s)]
+        yield (
+            f"no contact to {host}, where {pluralize(len(items), 'job')} ran, since {clocks[0]}; "
+            f"if it stays lost, HTCondor starts the jobs again after {clocks[1]}"
+        )

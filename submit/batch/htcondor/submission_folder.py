@@ -1,6 +1,6 @@
 """Submission folder: written before the schedd is called, and recoverable after a crash.
 
-See :mod:`treehammer.submit.batch.htcondor` for the layout.
+Requeued jobs are rebuilt from it.  See :mod:`treehammer.submit.batch.htcondor` for the layout.
 """
 
 from __future__ import annotations
@@ -18,28 +18,27 @@ from pathlib import Path
 
 from treehammer.collectors.shared_files import hold_lock, write_atomically
 from treehammer.errors import BatchError
-from treehammer.submit.batch.archives import (
-    INPUT_ARCHIVE,
-    OUTPUT_ARCHIVE,
-    pack_inputs,
-    unpack_output,
-)
 from treehammer.submit.batch.htcondor.submit_description import (
     ATTEMPT_PREFIX,
     EVENT_LOG_NAME,
     OUTPUT_FOLDER,
+    PREVIOUS_ATTEMPTS_ATTRIBUTE,
     START_SCRIPT,
     SUBMISSION_ATTRIBUTE,
     build_description,
     parse_previous_attempts,
     uses_archives,
 )
-from treehammer.submit.batch.interface import JobDescription
+from treehammer.submit.batch.interface import InputReplacement, JobDescription
 from treehammer.submit.batch.staging import (
+    INPUT_ARCHIVE,
+    OUTPUT_ARCHIVE,
     copy_input,
     create_folder_atomically,
+    pack_inputs,
     remove_folder_atomically,
     require_folder_name,
+    unpack_output,
 )
 
 _INPUT_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
@@ -369,3 +368,30 @@ def _grant_access(path: Path, like: int) -> None:
         path.chmod(mode | (like & 0o7777))
     elif not path.is_symlink() and mode & 0o077:
         path.chmod(mode | (like & 0o666))
+
+
+def rebuild_descriptions(
+    submission: Submission,
+    job_ids: Collection[str],
+    previous_attempts: int,
+    inputs: InputReplacement,
+) -> list[JobDescription]:
+    """Rebuild the descriptions of jobs with the number of their previous attempts.
+
+    Args:
+        submission: their last submission.
+        job_ids: selected jobs of it.
+        previous_attempts: number of the last attempt of any of them; the next continues from there.
+        inputs: gives the new inputs of each.
+
+    Raises:
+        BatchError: the folder is damaged.
+    """
+    pattern = rf"^My\.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = .*\n?"
+    text = re.sub(pattern, "", submission.description_text, flags=re.MULTILINE).rstrip("\n")
+    text += f"\nMy.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = {previous_attempts}\n"
+    return [
+        JobDescription(job_id, text, inputs(job_id, submission.inputs(job_id)))
+        for job_id in submission.job_ids
+        if job_id in job_ids
+    ]

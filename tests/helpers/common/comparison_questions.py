@@ -10,7 +10,7 @@ from treehammer.analysis.comparison.comparison import (
     ComparisonQuery,
     compare_samples,
 )
-from treehammer.analysis.samples.sample import Sample
+from treehammer.analysis.statistics.sample import Sample
 from treehammer.analysis.statistics.verdict import (
     SITES_SCOPE,
     VerdictEvidence,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from treehammer.analysis.samples.sample import Sample
+from treehammer.analysis.statistics.sample import Sample
 from treehammer.collectors.record.measurement_record import make_measurement_id
 
 BUILD_VALUES = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from treehammer.datasets.model.file_digest import digest_file
-from treehammer.datasets.model.manifest import (
+from treehammer.datasets.manifest import (
     MANIFEST_NAME,
     Distribution,
     Manifest,
     ManifestFile,
     TreeLayout,
+    digest_file,
 )
 
 NONE = Distribution(0, 0, 0, 0, 0, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from treehammer.datasets.specs import generated_spec
-from treehammer.datasets.specs.merged_spec import MergedSpec
+from treehammer.datasets.specs.spec_schema import MergedSpec
 
 
 def load_generated_spec(path: Path) -> generated_spec.GeneratedSpec:

@@ -8,9 +8,9 @@ import pytest
 from dataset_specs import load_generated_spec
 
 from treehammer import config
+from treehammer.datasets import production
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.production import root_process
-from treehammer.progress import no_progress
+from treehammer.text_formatting import no_progress
 
 TINY_SPEC = Path(__file__).parents[2] / "integration" / "datasets" / "tiny.toml"
 
@@ -18,7 +18,7 @@ TINY_SPEC = Path(__file__).parents[2] / "integration" / "datasets" / "tiny.toml"
 @pytest.fixture(scope="session")
 def tiny_catalogue(tmp_path_factory: pytest.TempPathFactory) -> FolderCatalogue:
     """Return a catalogue with ``tiny``, one file, for tests that only read it."""
-    software = root_process.prepare_dataset_root(
+    software = production.prepare_dataset_root(
         "6.40.00", config.load_settings().software_dir, no_progress
     )
     catalogue = FolderCatalogue(tmp_path_factory.mktemp("datasets"))

@@ -28,7 +28,7 @@ from oracle_lint import find_problems
 from treehammer import config
 from treehammer.errors import TestbedError
 from treehammer.sql.write.store import Store
-from treehammer.testbed.install import debian_packages
+from treehammer.testbed import debian_packages
 
 H2_PACKAGE, H2_SUITE = "libh2-java", "trixie"
 VERSIONS = {"19c": "19.3.0.0.0", "23ai": "23.4.0.24.5"}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from treehammer.sql.engine import database_setup
 from treehammer.sql.engine.database_engine import alter_transaction, make_engine, parse_url
-from treehammer.sql.setup import schema_upgrade
 
 NEXT_REVISION = f"""
 import sqlalchemy as sa
@@ -17,7 +17,7 @@ from alembic import op
 from treehammer.sql.core.column_types import StoredText
 
 revision = "9999"
-down_revision = "{schema_upgrade.REVISION}"
+down_revision = "{database_setup.REVISION}"
 branch_labels = None
 depends_on = None
 
@@ -36,12 +36,12 @@ def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make this process require one more revision; return that revision's file."""
     folder = tmp_path / "mi%grations"
     shutil.copytree(
-        schema_upgrade.MIGRATIONS_FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__")
+        database_setup.MIGRATIONS_FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__")
     )
     file = folder / "versions" / "9999_next.py"
     file.write_text(NEXT_REVISION)
-    monkeypatch.setattr(schema_upgrade, "MIGRATIONS_FOLDER", folder)
-    monkeypatch.setattr(schema_upgrade, "REVISION", "9999")
+    monkeypatch.setattr(database_setup, "MIGRATIONS_FOLDER", folder)
+    monkeypatch.setattr(database_setup, "REVISION", "9999")
     return file
 
 
@@ -49,5 +49,5 @@ def run_migrations(url: str) -> None:
     """Migrate an empty database to the current revision through all migrations."""
     engine = make_engine(parse_url(url))
     with alter_transaction(engine) as connection:
-        schema_upgrade.migrate_to(connection, schema_upgrade.REVISION)
+        database_setup.migrate_to(connection, database_setup.REVISION)
     engine.dispose()

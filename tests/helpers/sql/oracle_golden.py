@@ -33,25 +33,22 @@ from status_story import HOUR_US, STORY_US, make_downtime, make_override
 from store_helpers import fill_database
 
 import treehammer
-from treehammer.progress import no_progress
 from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.auth.read_sessions import SessionHolder
-from treehammer.sql.auth.session_table import SessionTable
+from treehammer.sql.auth.read_sessions import SessionHolder, SessionTable
 from treehammer.sql.core.rows import AttemptRow, ReplicaRow
 from treehammer.sql.core.watch_rows import RuleSetRow, StatusChangeRow
 from treehammer.sql.engine.database_engine import read_transaction, write_transaction
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.transfer.database_copy import copy_database
-from treehammer.sql.watch import change_points, site_exceptions, state_history
+from treehammer.sql.watch import alarms, state_history
 from treehammer.sql.watch.run_outcomes import list_run_outcomes
 from treehammer.sql.write import rollups
-from treehammer.sql.write.database_check import check_database
-from treehammer.sql.write.ownership import Delivery, Sender
-from treehammer.sql.write.quarantine import ChangeScope, DatabaseChange
-from treehammer.sql.write.retention import PRUNABLE
+from treehammer.sql.write.audit_trail import Delivery, Sender
+from treehammer.sql.write.maintenance import PRUNABLE, ChangeScope, DatabaseChange, check_database
 from treehammer.sql.write.store import Store
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload
+from treehammer.text_formatting import no_progress
 
 GOLDEN_FILE = Path(__file__).parents[2] / "unit/sql/golden/oracle-statements.sql"
 _WIDTH = 100
@@ -236,22 +233,22 @@ def _run_status(store: Store) -> None:
     state_history.list_state_changes(store, site="A", superseded=True)
     state_history.list_current_states(store, at_us=9, site="A")
     state_history.find_change(store, made.id)
-    site_exceptions.replace_downtimes(store, "goc", [make_downtime(1, 2)], 1)
-    site_exceptions.replace_downtimes(store, "goc", [], 1)
-    site_exceptions.list_downtimes(store)
-    site_exceptions.add_override(store, make_override(1, 2))
-    site_exceptions.end_overrides(store, "A", now_us=STORY_US + HOUR_US, who="bob")
+    state_history.replace_downtimes(store, "goc", [make_downtime(1, 2)], 1)
+    state_history.replace_downtimes(store, "goc", [], 1)
+    state_history.list_downtimes(store)
+    state_history.add_override(store, make_override(1, 2))
+    state_history.end_overrides(store, "A", now_us=STORY_US + HOUR_US, who="bob")
 
 
 def _run_watch(store: Store) -> None:
     series, day = build_watched_series(), build_watched_day("s", STARTED_DAY, 0.1)
-    change_points.replace_watched_days(store, [series], [day], STARTED_DAY, STARTED_DAY)
-    change_points.fetch_watched_series(store, kind="ratio")
-    change_points.fetch_watched_days(store, STARTED_DAY, STARTED_DAY, kind="ratio")
-    change_points.find_last_watched_day(store)
-    change_points.replace_change_points(store, [build_change_point()], 0)
-    change_points.fetch_change_points(store)
-    change_points.find_change_point(store, "c")
+    alarms.replace_watched_days(store, [series], [day], STARTED_DAY, STARTED_DAY)
+    alarms.fetch_watched_series(store, kind="ratio")
+    alarms.fetch_watched_days(store, STARTED_DAY, STARTED_DAY, kind="ratio")
+    alarms.find_last_watched_day(store)
+    alarms.replace_change_points(store, [build_change_point()], 0)
+    alarms.fetch_change_points(store)
+    alarms.find_change_point(store, "c")
 
 
 def _run_key_management(store: Store) -> None:

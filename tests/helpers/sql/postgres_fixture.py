@@ -16,13 +16,13 @@ from psycopg import sql
 from treehammer import config
 from treehammer.errors import TestbedError
 from treehammer.sql.write.store import Store
-from treehammer.testbed.install import postgres_server
+from treehammer.testbed.components import database_server
 
 #: Role with a password and without permission to create tables.
 GUEST_ROLE, GUEST_PASSWORD = "guest", "s3cret-pa:ss/w@rd"
 _SETTINGS = {
     "shared_buffers": "32MB",
-    **postgres_server.UNSAFE_FAST_SETTINGS,
+    **database_server.UNSAFE_FAST_SETTINGS,
     # The background work of a server that lives for minutes would only take time from the tests.
     "autovacuum": "off",
     "wal_level": "minimal",
@@ -64,10 +64,10 @@ BEGIN
 END
 $$
 """
-_ACCESS_RULES = f"local all {GUEST_ROLE} scram-sha-256\n{postgres_server.TRUST_LOCAL_ACCESS}"
+_ACCESS_RULES = f"local all {GUEST_ROLE} scram-sha-256\n{database_server.TRUST_LOCAL_ACCESS}"
 
 
-class SharedPostgresServer(postgres_server.PostgresServer):
+class SharedPostgresServer(database_server.PostgresServer):
     """Server shared by tests, which create and drop their databases."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
@@ -157,7 +157,7 @@ class SharedPostgresServer(postgres_server.PostgresServer):
 def require_programs() -> Path:
     """Find the folder of PostgreSQL's programs; skip the test if they are missing."""
     try:
-        return postgres_server.install_postgres(config.load_settings().cache_dir / "testbed", print)
+        return database_server.install_postgres(config.load_settings().cache_dir / "testbed", print)
     except TestbedError as error:
         skip_or_fail(f"no PostgreSQL: {error}")
 

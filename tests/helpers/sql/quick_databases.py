@@ -14,9 +14,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Engine
 from sqlalchemy.util import LRUCache
 
-from treehammer.private_files import create_private_file
-from treehammer.sql.engine.backends.sqlite import SQLiteBackend
-from treehammer.sql.setup import database_setup
+from treehammer.output_files import create_private_file
+from treehammer.sql.engine import database_setup
+from treehammer.sql.engine.backend import SQLiteBackend
 
 _MAX_STATEMENTS = 2000
 

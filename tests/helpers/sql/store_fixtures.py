@@ -18,13 +18,12 @@ from store_helpers import (
     read_in_process,
 )
 
-from treehammer.progress import ProgressCallback
-from treehammer.sql.arrow import arrow_schema
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.transfer import file_readers
+from treehammer.sql.transfer import arrow_columns, file_readers
 from treehammer.sql.transfer.export import export_file, export_partitions
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import ProgressCallback
 
 WriteExport = Callable[..., int]
 
@@ -62,7 +61,7 @@ def write(store: Store, tmp_path: Path) -> WriteExport:
 
 @pytest.fixture
 def export_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 3)
+    monkeypatch.setattr(arrow_columns, "BATCH_ROWS", 3)
     store.add(
         [
             *(full_measurement(n) for n in range(5)),
@@ -92,7 +91,7 @@ def exported_store(tmp_path_factory: pytest.TempPathFactory) -> ExportedStore:
         pytest.MonkeyPatch.context() as patch,
         Store.open(f"sqlite:///{exported.database}") as store,
     ):
-        patch.setattr(arrow_schema, "BATCH_ROWS", 7)
+        patch.setattr(arrow_columns, "BATCH_ROWS", 7)
         store.add(awkward_measurements())
         jobs = [make_job_row("done", state="done"), make_job_row("runs", state="running")]
         store.add_campaign(make_campaign_row(), jobs)
@@ -117,7 +116,7 @@ def other_store(
     exported_store: ExportedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Store]:
     """Open a copy of the other installation's database, with small batches."""
-    monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 7)
+    monkeypatch.setattr(arrow_columns, "BATCH_ROWS", 7)
     monkeypatch.setattr(file_readers, "READ_ROWS", 140)  # 7 with operations
     shutil.copy(exported_store.database, tmp_path / "others.db")
     with Store.open(f"sqlite:///{tmp_path}/others.db") as opened:

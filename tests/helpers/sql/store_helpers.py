@@ -35,27 +35,25 @@ from measurement_factory import (
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.errors import StoreError
-from treehammer.progress import no_progress
-from treehammer.sql.arrow import arrow_stream
 from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.auth.read_sessions import SessionHolder
-from treehammer.sql.auth.session_table import SessionTable
+from treehammer.sql.auth.read_sessions import SessionHolder, SessionTable
 from treehammer.sql.core.rows import AttemptRow, ExtraRow, ReplicaRow
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
 from treehammer.sql.engine.database_engine import read_transaction
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.transfer import arrow_stream
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.transfer.export import export_file, export_partitions
 from treehammer.sql.transfer.importer import ImportResult, collect_files, import_files
 from treehammer.sql.watch import patrol_report
-from treehammer.sql.watch.change_points import replace_change_points, replace_watched_days
-from treehammer.sql.watch.patrol_lease import PatrolLease
-from treehammer.sql.watch.patrol_starts import PatrolStarts, SiteCharge, SiteLimits
+from treehammer.sql.watch.alarms import replace_change_points, replace_watched_days
+from treehammer.sql.watch.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
 from treehammer.sql.write import rollups
-from treehammer.sql.write.ownership import Delivery, Sender
-from treehammer.sql.write.quarantine import ChangeScope, DatabaseChange
+from treehammer.sql.write.audit_trail import Delivery, Sender
+from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import no_progress
 
 EVERYTHING = Selection()
 _HELPERS_FOLDER = str(Path(__file__).parent)

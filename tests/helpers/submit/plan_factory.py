@@ -9,14 +9,14 @@ from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
-from treehammer.datasets.model.manifest import Distribution, Manifest, ManifestFile, TreeLayout
-from treehammer.hctests.cli.definition_options import load_pinned_test
-from treehammer.hctests.matrix.definition import PinnedTest
+from treehammer.datasets.manifest import Distribution, Manifest, ManifestFile, TreeLayout
+from treehammer.hctests.definition.model import PinnedTest
+from treehammer.hctests.definition_options import load_pinned_test
+from treehammer.submit.campaigns.campaign_request import resolve_site_software
 from treehammer.submit.planning.plan import Plan, make_plan
-from treehammer.submit.planning.site_exclusion import SiteSelection
+from treehammer.submit.planning.site_selection import SiteSelection
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
 from treehammer.submit.sites.site_model import Door, Site
-from treehammer.submit.sites.site_software import resolve_site_software
 
 CREATED_US = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from plan_factory import CREATED_US, SHELL_TEST, make_local_plan
 
-from treehammer.collectors.job_state import JobState
+from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.measurement_record import make_measurement_id
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
@@ -22,9 +22,9 @@ from treehammer.submit.batch.interface import (
     JobDescription,
     JobStatus,
 )
+from treehammer.submit.campaigns.attempt_rows import CollectResult
+from treehammer.submit.campaigns.tracker import CampaignTracker
 from treehammer.submit.planning.plan import Plan
-from treehammer.submit.tracking.record_files import CollectResult
-from treehammer.submit.tracking.tracker import CampaignTracker
 
 TWO_ROUNDS = SHELL_TEST.replace("[matrix]", "rounds = 2\n[matrix]")
 NOW_US = CREATED_US + 10_000_000

@@ -10,10 +10,9 @@ from typing import Any
 
 from grid_fixtures import Grid
 
-from treehammer.collectors.job_state import JobState
-from treehammer.submit.batch.htcondor.connection import configured_bindings
+from treehammer.collectors.job_spec import JobState
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
-from treehammer.submit.batch.htcondor.pool import HTCondorPool
+from treehammer.submit.batch.htcondor.pool import HTCondorPool, configured_bindings
 from treehammer.submit.batch.interface import JobDescription, JobStatus
 
 SUBMIT_TEXT = """

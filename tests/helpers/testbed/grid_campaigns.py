@@ -17,8 +17,8 @@ from grid_fixtures import Grid
 from local_service import serve_folder
 
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.sql.core.dimensions import DIMENSIONS
-from treehammer.testbed.components import replica_files
+from treehammer.sql.core.measurement_columns import DIMENSIONS
+from treehammer.testbed.components import site_list
 
 DATASET = "tiny"
 #: Two sites read a few branches with both releases; one of them has a corrupt replica, which the
@@ -86,10 +86,10 @@ def run_grid_campaigns(
     """
     (folder / "cache").mkdir()
     (folder / "cache" / "datasets").symlink_to(catalogue.root)
-    replica_files.place_dataset(DATASET, catalogue, grid.box)
-    broken = replica_files.replica_path(grid.box, BROKEN_SITE, DATASET, f"{DATASET}.root")
+    site_list.place_dataset(DATASET, catalogue, grid.box)
+    broken = site_list.replica_path(grid.box, BROKEN_SITE, DATASET, f"{DATASET}.root")
     content = broken.read_bytes()
-    replica_files.corrupt_file(broken)
+    site_list.corrupt_file(broken)
     key = folder / "submit.key"
     try:
         with serve_folder(folder, "--read-access", "public") as address:

@@ -21,12 +21,11 @@ from polling import wait_until
 
 from treehammer import config
 from treehammer.errors import TestbedError
-from treehammer.submit.batch.local.job_processes import start_time
-from treehammer.testbed.components import component_list, condor_pool
-from treehammer.testbed.components.component_list import build_components
-from treehammer.testbed.components.sites_file_writer import sites_file_path
-from treehammer.testbed.core import lifecycle, mount_namespace, workspace
-from treehammer.testbed.core.component import Component, Workspace
+from treehammer.submit.batch.local_processes import start_time
+from treehammer.testbed import lifecycle, mount_namespace, workspace
+from treehammer.testbed.components import condor_pool, site_list
+from treehammer.testbed.components.site_list import build_components, sites_file_path
+from treehammer.testbed.workspace import Component, Workspace
 
 SITE_COUNT = 3
 
@@ -240,7 +239,7 @@ def run_testbed(
 def pool() -> Iterator[Grid]:
     """HTCondor only: three sites and a second pool."""
     with run_testbed(
-        "pool", component_list.build_pools, SITE_COUNT, second_pool=True, rucio=False
+        "pool", site_list.build_pools, SITE_COUNT, second_pool=True, rucio=False
     ) as grid:
         yield grid
 

@@ -14,7 +14,7 @@ import htcondor2
 from machine_requirements import skip_or_fail
 
 from treehammer.testbed.components.condor_pool import ISSUER, SCITOKEN_USER, PoolLayout
-from treehammer.testbed.core.component import write_secret
+from treehammer.testbed.workspace import write_secret
 
 _KEY_ID = "key-1"
 _DAY_S = 86400

@@ -13,9 +13,9 @@ from machine_requirements import skip_or_fail
 from treehammer import config
 from treehammer.errors import TestbedError
 from treehammer.submit.sites.site_model import Door
+from treehammer.testbed import lifecycle, workspace
 from treehammer.testbed.components.secure_storage import READ_SCOPE, SecureStorage
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
-from treehammer.testbed.core import lifecycle, workspace
 
 SITE = "SITE_A"
 #: Site with the same doors, as the other end of copies.

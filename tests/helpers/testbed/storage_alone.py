@@ -12,10 +12,10 @@ from machine_requirements import skip_or_fail
 
 from treehammer import config
 from treehammer.errors import TestbedError
+from treehammer.testbed import lifecycle, workspace
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
-from treehammer.testbed.core import lifecycle, workspace
-from treehammer.testbed.core.component import DaemonSpec
-from treehammer.testbed.network.distance_links import NetworkLocation
+from treehammer.testbed.network import NetworkLocation
+from treehammer.testbed.workspace import DaemonSpec
 
 #: Several run at a time in one process.
 _NUMBERS = itertools.count(1)

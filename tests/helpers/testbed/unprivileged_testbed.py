@@ -11,9 +11,9 @@ import subprocess
 import sys
 
 from treehammer import config
-from treehammer.testbed.components import component_list
-from treehammer.testbed.components.sites_file_writer import sites_file_path
-from treehammer.testbed.core import lifecycle, process_control, workspace
+from treehammer.testbed import lifecycle, workspace
+from treehammer.testbed.components import site_list
+from treehammer.testbed.components.site_list import sites_file_path
 
 
 def run_in_shell(sites_file: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -26,11 +26,11 @@ def main() -> None:
     """Run the life cycle and print the results."""
     name, test = sys.argv[1:]
     box = workspace.define_workspace(name, 2, config.load_settings(), releases=(), database=True)
-    parts = component_list.build_components(box)
+    parts = site_list.build_components(box)
     lifecycle.bring_up(box, parts, lambda text: print(text, file=sys.stderr))
     try:
         sites_file = str(sites_file_path(box))
-        os.environ["TREEHAMMER_DATABASE"] = component_list.read_database_url(box)
+        os.environ["TREEHAMMER_DATABASE"] = site_list.read_database_url(box)
         checked = run_in_shell(sites_file, "sites", "check", "--json")
         options = ("--sites", "all", "-S", "repeats=1", "--wait")
         submitted = run_in_shell(sites_file, "submit", test, *options)
@@ -42,7 +42,7 @@ def main() -> None:
             {
                 "uid": os.getuid(),
                 "folder": str(box.folder),
-                "left": box.folder.exists() or bool(process_control.find_processes(box.folder)),
+                "left": box.folder.exists() or bool(lifecycle.find_processes(box.folder)),
                 "checks": json.loads(checked.stdout),
                 "submitted": submitted.stdout + submitted.stderr,
                 "stored": json.loads(stored.stdout),

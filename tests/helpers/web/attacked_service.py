@@ -19,11 +19,10 @@ import psutil
 from command_forker import ForkedCommand, start_command
 
 from treehammer.sql.auth.access_keys import AccessKey
-from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.auth.master_key_file import load_master_keys
-from treehammer.sql.setup.database_setup import open_engine
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
-from treehammer.testbed.network.free_ports import find_free_ports
+from treehammer.sql.auth.keyring import Keyring, load_master_keys
+from treehammer.sql.engine.database_setup import open_engine
+from treehammer.testbed.credentials import CertificateAuthority
+from treehammer.testbed.network import find_free_ports
 
 PATIENCE_S = 60.0
 #: Addresses of this machine: attackers and victims must differ.

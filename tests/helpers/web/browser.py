@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from treehammer import config
 from treehammer.errors import TestbedError
-from treehammer.testbed.install import debian_packages
+from treehammer.testbed import debian_packages
 
 AXE_VERSION = "4.14.1"
 VIEWPORT_WIDTHS = {"phone": 360, "laptop": 1280}

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.sql.core.column_types import LongText, NumberList, StoredText
-from treehammer.sql.core.dimensions import DIMENSIONS
+from treehammer.sql.core.measurement_columns import DIMENSIONS
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.write import rollups
 from treehammer.sql.write.store import Store

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from command_forker import ForkedCommand, start_command
 
-from treehammer.testbed.network.free_ports import find_free_ports
+from treehammer.testbed.network import find_free_ports
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from treehammer import config
-from treehammer.testbed.install.debian_packages import unpack_packages
-from treehammer.testbed.network.free_ports import find_free_ports
+from treehammer.testbed.debian_packages import unpack_packages
+from treehammer.testbed.network import find_free_ports
 
 SUITE = "trixie"
 PATIENCE_S = 240.0

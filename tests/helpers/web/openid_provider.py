@@ -29,7 +29,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from treehammer.testbed.network.free_ports import find_free_ports
+from treehammer.testbed.network import find_free_ports
 
 CLIENT_ID, CLIENT_SECRET = "treehammer", "s" * 32
 _VERSION = "8.8.1"

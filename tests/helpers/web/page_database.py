@@ -29,11 +29,10 @@ from treehammer.sql.core.watch_rows import (
     RuleSetRow,
     StatusChangeRow,
 )
-from treehammer.sql.watch import change_points, state_history
-from treehammer.sql.watch.alarm_outbox import AlarmOutbox
-from treehammer.sql.watch.patrol_lease import PatrolLease
+from treehammer.sql.watch import alarms, state_history
+from treehammer.sql.watch.alarms import AlarmOutbox
 from treehammer.sql.watch.patrol_report import write_entries, write_limits
-from treehammer.sql.watch.patrol_starts import PatrolStarts, SiteCharge, SiteLimits
+from treehammer.sql.watch.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
 from treehammer.sql.write.store import Store
 
 #: Texts that pages must show unchanged as text.
@@ -108,14 +107,14 @@ def _add_watch(store: Store) -> None:
         for place, one in enumerate(series)
         for back, day in enumerate(days)
     ]
-    change_points.replace_watched_days(store, series, values, days[-1], days[0])
+    alarms.replace_watched_days(store, series, values, days[-1], days[0])
     found = {"found_us": int(now.timestamp() * 1e6), "day": days[20]}
     changes = [
         build_change_point(CHANGE, cause=HOSTILE_TEXTS[1], **found),
         build_change_point("site", attribution="site", subject=HOSTILE_TEXTS[0], **found),
         build_change_point("new", state="provisional", effect=-0.3, **found),
     ]
-    change_points.replace_change_points(store, changes, 0)
+    alarms.replace_change_points(store, changes, 0)
     _add_patrol(store)
     event = build_alarm_event(
         subject=SITES[4],

@@ -26,7 +26,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.core.watch_rows import ChangePointRow
-from treehammer.sql.watch import change_points
+from treehammer.sql.watch import alarms
 from treehammer.sql.write.store import Store
 
 #: Days with measurements, up to yesterday, and those with the regression.
@@ -123,7 +123,7 @@ def fill_database(url: str) -> None:
     # Daily ratios of all releases; the planted change replaces the changes found in them.
     _run(url, "changes", "--update")
     with Store.open(url) as store:
-        change_points.replace_change_points(store, [build_change(end_us)], 0)
+        alarms.replace_change_points(store, [build_change(end_us)], 0)
     for pair in COMPARED:
         _run(url, "compare", *pair, "--where", f"day>={find_slow_day():%Y%m%d}")
 

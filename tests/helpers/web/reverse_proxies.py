@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from treehammer import config
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
-from treehammer.testbed.install.debian_packages import unpack_packages
-from treehammer.testbed.network.free_ports import find_free_ports
+from treehammer.testbed.credentials import CertificateAuthority
+from treehammer.testbed.debian_packages import unpack_packages
+from treehammer.testbed.network import find_free_ports
 
 NGINX, CADDY = "nginx", "caddy"
 SUITE = "trixie"

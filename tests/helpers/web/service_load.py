@@ -20,14 +20,13 @@ from service_thread import make_body, make_sent_measurement
 from treehammer import config
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.auth.access_keys import AccessKey
-from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.auth.master_key_file import load_master_keys
+from treehammer.sql.auth.keyring import Keyring, load_master_keys
+from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.setup.database_setup import open_engine
-from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
-from treehammer.testbed.network.free_ports import find_free_ports
+from treehammer.testbed.credentials import CertificateAuthority
+from treehammer.testbed.network import find_free_ports
 
 TIMEOUT_S = 60.0
 

@@ -17,8 +17,8 @@ from command_forker import ForkedCommand
 from treehammer.config import Settings
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
-from treehammer.testbed.network.free_ports import find_free_ports
+from treehammer.testbed.credentials import CertificateAuthority
+from treehammer.testbed.network import find_free_ports
 
 #: Longest start on a busy machine.
 START_TIMEOUT_S = 180

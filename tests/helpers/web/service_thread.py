@@ -24,19 +24,18 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
 from treehammer.sql.auth.access_keys import AccessKey, MasterKeys
 from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.setup.database_setup import open_engine
+from treehammer.sql.engine.database_setup import open_engine
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.client_limits import ClientLimits
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.measurement_writer import MeasurementSink
-from treehammer.web.core.request_bodies import RequestLimits
-from treehammer.web.figures import drawing, drawing_process
-from treehammer.web.service.app import create_app
-from treehammer.web.service.connection_guard import ConnectionGuard
-from treehammer.web.service.page_routes import PageRoutes
-from treehammer.web.service.proxy_headers import TrustedProxyMiddleware
-from treehammer.web.service.security_headers import security_headers
-from treehammer.web.service.service_process import configure_uvicorn
+from treehammer.web.core.request_checks import RequestLimits
+from treehammer.web.figures import drawing
+from treehammer.web.pages import page_context
+from treehammer.web.service.app import PageRoutes, create_app
+from treehammer.web.service.middleware import TrustedProxyMiddleware
+from treehammer.web.service.overload_guard import ConnectionGuard
+from treehammer.web.service.service_process import configure_uvicorn, security_headers
 
 MASTER_KEY = b"m" * 32
 
@@ -198,7 +197,7 @@ def draw_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw(form: str, text: bytes) -> bytes:
         return drawing.draw_file(form, json.loads(text))
 
-    monkeypatch.setattr(drawing_process, "_run_drawing", draw)
+    monkeypatch.setattr(page_context, "_run_drawing", draw)
 
 
 @pytest.fixture(scope="module")

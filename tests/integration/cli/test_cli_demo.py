@@ -21,7 +21,7 @@ from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
 from treehammer.collectors.job_spec import MIN_LAUNCH_CPU_S, total_cpu_s
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.testbed.network.free_ports import find_free_ports
+from treehammer.testbed.network import find_free_ports
 
 pytestmark = [
     pytest.mark.root,

@@ -15,9 +15,9 @@ from warm_root import WarmDatasetRoots
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
-from treehammer.datasets.production import root_process
+from treehammer.datasets import production
 from treehammer.datasets.specs import generated_spec
-from treehammer.progress import no_progress
+from treehammer.text_formatting import no_progress
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def settings() -> Settings:
 @pytest.fixture(scope="session")
 def software(settings: Settings) -> Callable[[str], SoftwareRequest]:
     """Return a function that prepares a ROOT release."""
-    return lambda version: root_process.prepare_dataset_root(
+    return lambda version: production.prepare_dataset_root(
         version, settings.software_dir, no_progress
     )
 
@@ -37,7 +37,7 @@ def software(settings: Settings) -> Callable[[str], SoftwareRequest]:
 @pytest.fixture(scope="session")
 def warm_dataset_roots() -> Iterator[WarmDatasetRoots]:
     """Return ROOT releases that are warm for the actions of datasets."""
-    roots = WarmDatasetRoots(root_process.GENERATE_SCRIPT)
+    roots = WarmDatasetRoots(production.GENERATE_SCRIPT)
     yield roots
     roots.close()
 
@@ -50,7 +50,7 @@ def fork_actions(roots: WarmDatasetRoots) -> Iterator[None]:
     the same as a user's: ROOT writes the descriptions of classes in the order of their first use.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(root_process, "subprocess", roots)
+        patch.setattr(production, "subprocess", roots)
         yield
 
 

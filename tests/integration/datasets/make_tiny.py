@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from treehammer import config
+from treehammer.datasets import production
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.production import root_process
 from treehammer.datasets.specs import generated_spec
 from treehammer.errors import TreehammerError
-from treehammer.progress import ProgressCallback, no_progress
+from treehammer.text_formatting import ProgressCallback, no_progress
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def told(what: str, total: int) -> Iterator[ProgressCallback]:
 
 
 folder, spec_file = map(Path, sys.argv[1:])
-software = root_process.prepare_dataset_root(
+software = production.prepare_dataset_root(
     "6.40.00", config.load_settings().software_dir, no_progress
 )
 plan = generated_spec.load_spec(spec_file)

@@ -20,12 +20,12 @@ from warm_root import WarmDatasetRoots
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
+from treehammer.datasets import production
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.cli.commands import show
-from treehammer.datasets.production import layout_measurement
-from treehammer.datasets.production.dataset_writers import find_source
+from treehammer.datasets.production import find_source
 from treehammer.datasets.specs.generated_spec import SPECS_FOLDER
-from treehammer.datasets.specs.merged_spec import MergedSpec
+from treehammer.datasets.specs.spec_schema import MergedSpec
 from treehammer.errors import DatasetError
 
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("warm_actions")]
@@ -128,7 +128,7 @@ def test_layout_matches_spec_and_manifest_records_source(
     assert manifest.origin["kind"] == "merged"
     assert manifest.origin["leaves"] == {"perturbed": 4, "exact": 0, "integer": 2, "object": 0}
     assert manifest.origin["branches_left_out"] == []
-    (measured,) = layout_measurement.measure_layouts([source], software("6.40.00"))
+    (measured,) = production.measure_layouts([source], software("6.40.00"))
     assert manifest.origin["source"]["layout"]["entries"] == measured.entries == EVENTS
 
 

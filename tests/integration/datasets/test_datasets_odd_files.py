@@ -13,11 +13,11 @@ from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.datasets.catalogues import dataset_rewriting
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.cli.dataset_output import print_findings
-from treehammer.datasets.model.manifest import Manifest
-from treehammer.datasets.production.root_process import GENERATE_SCRIPT, KIT_FOLDER
+from treehammer.datasets.manifest import Manifest
+from treehammer.datasets.production import GENERATE_SCRIPT, KIT_FOLDER
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.errors import DatasetError
-from treehammer.progress import no_progress
+from treehammer.text_formatting import no_progress
 
 pytestmark = pytest.mark.usefixtures("warm_actions")
 

@@ -16,7 +16,7 @@ from warm_root import WarmDatasetRoots
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.model.manifest import Manifest
+from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.specs import generated_spec
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]

@@ -14,14 +14,14 @@ import uproot
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers as softwares
+from treehammer.datasets import production
 from treehammer.datasets.catalogues import dataset_rewriting
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.model.manifest import Manifest
-from treehammer.datasets.production import root_process
+from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.specs import generated_spec
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.errors import DatasetError
-from treehammer.progress import no_progress
+from treehammer.text_formatting import no_progress
 
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("warm_actions")]
 
@@ -39,7 +39,7 @@ def catalogue(
     root = software("6.40.00")
     with_datasets.make(tiny, root)
     folder = tmp_path_factory.mktemp("awkward")
-    setup = softwares.setup_software(root, os.environ, root_process.KIT_FOLDER)
+    setup = softwares.setup_software(root, os.environ, production.KIT_FOLDER)
     paths = [folder / "one.root", folder / "two.root"]
     command = [*setup.build_command("python", str(AWKWARD)), str(paths[0])]
     subprocess.run(command, env=dict(setup.env), check=True, capture_output=True)

@@ -23,8 +23,7 @@ from treehammer.testbed.components.rucio_server import (
     rucio_token_file,
     write_rucio_token,
 )
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
-from treehammer.testbed.install.proxy_certificate import write_proxy
+from treehammer.testbed.credentials import CertificateAuthority, write_proxy
 
 #: Way to authenticate -> variable with the credential.
 CREDENTIALS = {

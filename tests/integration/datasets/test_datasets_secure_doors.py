@@ -12,14 +12,13 @@ from secure_fixtures import SITE, SecureDoors
 from treehammer import config
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
-from treehammer.datasets.model.manifest import RAW_LAYOUT, ManifestFile
+from treehammer.datasets.manifest import RAW_LAYOUT, ManifestFile
 from treehammer.datasets.rucio import rucio_upload
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import DidFile
-from treehammer.submit.replicas.replica_verification import ExpectedReplica, check_by_stat
-from treehammer.submit.sites.credential_probes import probe_credentials
+from treehammer.submit.sites.replicas import ExpectedReplica, check_by_stat
 from treehammer.submit.sites.site_model import Site
-from treehammer.submit.sites.site_probes import probe_sites
+from treehammer.submit.sites.site_probes import probe_credentials, probe_sites
 from treehammer.testbed.components.secure_storage import (
     DOOR_NAMES,
     MEMBER,

@@ -18,7 +18,7 @@ from treehammer import config
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.credentials import CertificateAuthority
 
 FAILURE_COLUMNS = (
     "failure_class",

@@ -24,11 +24,11 @@ from service_load import (
 )
 
 from treehammer import config
-from treehammer.sql.auth.tokens import mint_job_token
+from treehammer.sql.auth.access_keys import mint_job_token
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.credentials import CertificateAuthority
 
 
 class SQLiteBackup:

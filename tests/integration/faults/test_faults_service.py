@@ -20,8 +20,8 @@ from service_load import (
 )
 from small_disk import SmallDisk, mounted_small_disk
 
-from treehammer.sql.auth.tokens import mint_job_token
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.sql.auth.access_keys import mint_job_token
+from treehammer.testbed.credentials import CertificateAuthority
 
 KILLS = 20
 

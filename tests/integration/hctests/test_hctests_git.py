@@ -12,8 +12,8 @@ import pytest
 
 from treehammer.config import Settings
 from treehammer.errors import DefinitionError, ExitCode, SourceError, SourceUnreachableError
-from treehammer.hctests.git import pinned_tests
-from treehammer.hctests.matrix.definition import PinnedTest
+from treehammer.hctests import pinned_tests
+from treehammer.hctests.definition.model import PinnedTest
 
 Git = Callable[..., str]
 Address = Callable[[Path], str]
@@ -376,7 +376,7 @@ PIN = """
 import sys
 from pathlib import Path
 from treehammer.config import load_settings
-from treehammer.hctests.git.pinned_tests import pin_test
+from treehammer.hctests.pinned_tests import pin_test
 pinned = pin_test(sys.argv[1], load_settings({"cache_dir": sys.argv[2]}, environ={}))
 print(pinned.commit, pinned.folder, sorted(pinned.hashes.values()))
 """
@@ -534,7 +534,7 @@ def test_missing_git_is_reported(
     with pytest.raises(SourceError, match="the command 'git' is missing"):
         pinned_tests.pin_test(f"{origin}@main:tests/read", settings)
     done = subprocess.run(
-        [sys.executable, "-c", "import treehammer.hctests.git.pinned_tests"],
+        [sys.executable, "-c", "import treehammer.hctests.pinned_tests"],
         check=False,
         env={"PATH": ""},
     )

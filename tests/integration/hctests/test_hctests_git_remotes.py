@@ -12,7 +12,7 @@ from local_servers import serve_http
 
 from treehammer.config import Settings
 from treehammer.errors import SourceError, SourceUnreachableError
-from treehammer.hctests.git import pinned_tests
+from treehammer.hctests import pinned_tests
 
 Git = Callable[..., str]
 SECRET = "s3cr3t/word"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from treehammer.cli import demo_command
+from treehammer import start_commands
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -67,8 +67,8 @@ def test_installed_package_is_whole(packages: Path, tmp_path: Path) -> None:
     assert "reference-small" in {row["name"] for row in datasets}
     # The commands of the demo, on two variants.
     few = ("-P", "branches=0.02", "-P", "cache_mb=30", "-S", "repeats=1", "-S", "rounds=1")
-    treehammer("submit", demo_command.DEMO_TEST, *few, "--wait")
-    compared = treehammer("compare", *demo_command.DEMO_RELEASES, "--campaign", "last")
+    treehammer("submit", start_commands.DEMO_TEST, *few, "--wait")
+    compared = treehammer("compare", *start_commands.DEMO_RELEASES, "--campaign", "last")
     assert "too little read" in compared
     treehammer("export", "results.root")
     treehammer("export", "results.csv")
@@ -77,4 +77,4 @@ def test_installed_package_is_whole(packages: Path, tmp_path: Path) -> None:
     assert (folder / "results.csv").read_text(encoding="utf-8").count("\n") > 2
     assert "<html" in (folder / "report.html").read_text(encoding="utf-8")
     code = "from treehammer.cli import demo_command as demo; print(demo.find_demo_test())"
-    assert run(programs / "python", "-c", code, folder=folder).split() == [demo_command.DEMO_TEST]
+    assert run(programs / "python", "-c", code, folder=folder).split() == [start_commands.DEMO_TEST]

@@ -21,8 +21,8 @@ from store_helpers import (
 )
 
 from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.sql.arrow import arrow_schema
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.transfer import arrow_columns
 from treehammer.sql.write.store import Store
 
 pytestmark = pytest.mark.root
@@ -66,7 +66,7 @@ def exported_tree(
         pytest.MonkeyPatch.context() as patch,
         Store.open(f"sqlite:///{folder}/others.db") as opened,
     ):
-        patch.setattr(arrow_schema, "BATCH_ROWS", 7)
+        patch.setattr(arrow_columns, "BATCH_ROWS", 7)
         return write_export(opened, folder / "all.root", software=software)
 
 

@@ -14,7 +14,7 @@ import uproot
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.sql.transfer.root_export import AMBIGUOUS_ROWS_KEY
+from treehammer.sql.transfer.file_writers import AMBIGUOUS_ROWS_KEY
 from treehammer.version import __version__
 
 pytestmark = pytest.mark.root

@@ -13,7 +13,7 @@ from measurement_factory import make_campaign_row, make_measurement
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.transfer import root_export
+from treehammer.sql.transfer import file_writers
 from treehammer.sql.transfer.export import export_partitions
 from treehammer.sql.write.store import Store
 
@@ -41,7 +41,7 @@ def test_rdataframe(release: Callable[[str], SoftwareRequest], tmp_path: Path) -
             software_dir=software,
         )  # fmt: skip
     from_arrow, from_trees = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    environment = root_export.root_environment(software)
+    environment = file_writers.root_environment(software)
     for recipe, printed in ((from_arrow, "1.5"), (from_trees, "4")):
         done = subprocess.run(
             [sys.executable, "-c", recipe],

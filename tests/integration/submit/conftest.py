@@ -13,7 +13,7 @@ from service_process import ServiceProcess
 from spool_harness import SpoolHarness
 
 from treehammer.sql.write.store import Store
-from treehammer.submit.tracking import campaign_polling
+from treehammer.submit.campaigns import campaign_polling
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.testbed.components import replica_files
+from treehammer.testbed.components import site_list
 
 ROOT = Path(__file__).parents[3]
 #: Site with doors of both protocols.
@@ -36,7 +36,7 @@ def settings(
     )
     found.datasets_dir.parent.mkdir()
     found.datasets_dir.symlink_to(tiny_catalogue.root)
-    replica_files.place_dataset("tiny", tiny_catalogue, grid.box)
+    site_list.place_dataset("tiny", tiny_catalogue, grid.box)
     return replace(found, sites_file=grid.sites_file)
 
 
@@ -96,9 +96,9 @@ def test_all_access_modes_are_measured(settings: Settings) -> None:
 
 
 def test_bad_replica_is_never_staged(settings: Settings, grid: Grid) -> None:
-    replica = replica_files.replica_path(grid.box, DISTANT, "tiny", "tiny.root")
+    replica = site_list.replica_path(grid.box, DISTANT, "tiny", "tiny.root")
     before = replica.read_bytes()
-    replica_files.corrupt_file(replica)
+    site_list.corrupt_file(replica)
     try:
         found = measured(
             settings, "-P", "root=6.40.00", "-P", "access=staged", "-P", "door=root,http"

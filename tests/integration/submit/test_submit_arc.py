@@ -11,10 +11,10 @@ from grid_fixtures import Grid, run_testbed
 from grid_user import GridUser
 
 from treehammer.sql.write.store import Store
-from treehammer.submit.tracking import campaign_polling
+from treehammer.submit.campaigns import campaign_polling
 from treehammer.testbed.components.arc_element import ArcElement, proxy_file
-from treehammer.testbed.components.component_list import build_pools
-from treehammer.testbed.core.component import Component, Workspace
+from treehammer.testbed.components.site_list import build_pools
+from treehammer.testbed.workspace import Component, Workspace
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="ARC's root folder needs root")
 

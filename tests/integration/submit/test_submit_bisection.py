@@ -11,8 +11,8 @@ from library_repository import make_library, make_test
 from local_user import LocalUser
 
 from treehammer.sql.write.store import Store
-from treehammer.submit.bisection import bisection_run
-from treehammer.submit.bisection.bisection_state import load_state
+from treehammer.submit.tools import bisection_run
+from treehammer.submit.tools.bisection_state import load_state
 
 
 def search(user: LocalUser, *arguments: str) -> tuple[int, dict[str, Any]]:

@@ -12,7 +12,7 @@ from local_user import LocalUser
 from polling import wait_until
 from service_process import ServiceProcess, read_whole_rows
 
-from treehammer.collectors.batch_names import EXTERNAL_PREFIX
+from treehammer.collectors.job_spec import EXTERNAL_PREFIX
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.write.store import Store
 

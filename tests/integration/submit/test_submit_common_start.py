@@ -22,7 +22,7 @@ from starting_jobs import WorkerProcesses, write_load_test
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites.site_model import LoadPermission
-from treehammer.testbed.components import component_list
+from treehammer.testbed.components import site_list
 
 
 def read_rows(user: LocalUser) -> list[dict[str, Any]]:
@@ -140,7 +140,7 @@ def test_job_that_fails_before_its_start_delays_nobody(
 def wide_pool() -> Iterator[Grid]:
     """HTCondor only: two sites with four slots each."""
     with run_testbed(
-        "wide", component_list.build_pools, 2, second_pool=True, rucio=False, slots=4
+        "wide", site_list.build_pools, 2, second_pool=True, rucio=False, slots=4
     ) as grid:
         yield grid
 

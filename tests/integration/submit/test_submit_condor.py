@@ -13,7 +13,7 @@ import pytest
 from condor_jobs import CondorJobs, pool_from_sites_file, submit_text
 from grid_fixtures import Grid
 
-from treehammer.collectors.job_state import JobState
+from treehammer.collectors.job_spec import JobState
 from treehammer.errors import BatchError
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.interface import JobStatus

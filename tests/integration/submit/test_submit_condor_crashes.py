@@ -21,7 +21,7 @@ from grid_user import GridUser
 from helper_paths import helper_environment
 from polling import wait_until
 
-from treehammer.collectors.job_state import JobState
+from treehammer.collectors.job_spec import JobState
 from treehammer.errors import NothingToDoError
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
@@ -78,7 +78,7 @@ KILLS_BETWEEN_SITES = [
     ("submit.batch.htcondor.schedd_queue:ScheddQueue.add", 2),
     ("submit.batch.htcondor.submission_folder:Submission.record_cluster", 1),
     ("submit.batch.htcondor.submission_folder:Submission.record_cluster", 2),
-    ("submit.batch.local.local_batch:LocalBatch.submit", 1),
+    ("submit.batch.local_batch:LocalBatch.submit", 1),
     ("sql.write.store:Store.set_jobs", 1),
 ]
 #: Submitters killed at random instants after the campaign was stored, and the latest of them.

@@ -18,7 +18,7 @@ from grid_user import GridUser
 from treehammer.errors import BatchError, ConfigError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.htcondor import connection
+from treehammer.submit.batch.htcondor import pool
 
 
 def _attempts(user: GridUser, site: str = "", campaign: str = "last") -> list[AttemptRow]:
@@ -258,7 +258,7 @@ def test_condor_submit_accepts_rendered_files(user: GridUser, tmp_path: Path) ->
 
 
 def test_htcondor_error_is_reported(user: GridUser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "RETRY_PAUSES_S", (0.1,))
+    monkeypatch.setattr(pool, "RETRY_PAUSES_S", (0.1,))
     site = user.grid.box.sites[0]
     user.write_sites_file(**{site: {"submit": {"periodic_hold": "1 +* 2"}}})
     error = user.invoke_command("submit", str(user.test), "--sites", site).exception

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from spool_harness import SpoolHarness
 
-from treehammer.collectors.job_state import JobState
+from treehammer.collectors.job_spec import JobState
 from treehammer.errors import BatchError
 from treehammer.submit.batch.interface import JobDescription
 
@@ -219,7 +219,7 @@ def test_jobs_survive_killed_submitter(spool: SpoolHarness) -> None:
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
         from treehammer.submit.batch.interface import JobDescription
-        from treehammer.submit.batch.local.local_batch import LocalBatch
+        from treehammer.submit.batch.local_batch import LocalBatch
         text = Path({str(spool.folder / "text")!r}).read_text()
         job = JobDescription("a", text, {{"stand_in.py": Path({str(spool.script)!r})}})
         LocalBatch(Path({str(spool.spool)!r})).submit("c1", [job])

@@ -13,10 +13,10 @@ import pytest
 from grid_user import GridUser
 from service_process import ServiceProcess
 
-from treehammer.collectors.service_spec import TOKEN_FILE
+from treehammer.collectors.job_spec import TOKEN_FILE
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.archives import INPUT_ARCHIVE
-from treehammer.submit.tracking.campaign_polling import make_tracker
+from treehammer.submit.batch.staging import INPUT_ARCHIVE
+from treehammer.submit.campaigns.campaign_polling import make_tracker
 
 #: Seconds, longer than the worker's interval between uploads.
 NAP_S = 11

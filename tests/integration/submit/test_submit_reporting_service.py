@@ -17,11 +17,11 @@ from polling import wait_until
 from service_process import ServiceProcess, read_whole_rows
 from spool_harness import SpoolHarness
 
+from treehammer.collectors.job_spec import TOKEN_FILE
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.collectors.service_spec import TOKEN_FILE
 from treehammer.errors import ConfigError
 from treehammer.sql.write.store import Store
-from treehammer.submit.tracking.campaign_polling import make_tracker
+from treehammer.submit.campaigns.campaign_polling import make_tracker
 
 
 def finish(desk: LocalUser) -> None:

@@ -24,7 +24,7 @@ from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import ExitCode
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.cli.sites.sites_commands import sites as verbs
+from treehammer.submit.cli.sites_commands import sites as verbs
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Site
 from treehammer.submit.sites.site_probes import (

@@ -25,10 +25,10 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Site
-from treehammer.testbed.components import replica_files, secure_storage
+from treehammer.testbed.components import secure_storage, site_list
 from treehammer.testbed.components.arc_element import ARC_SITE
-from treehammer.testbed.components.component_list import build_components
 from treehammer.testbed.components.condor_pool import SECOND_SITE
+from treehammer.testbed.components.site_list import build_components
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="ARC's root folder needs root")
 
@@ -96,7 +96,7 @@ class SixSitesUser(GridUser):
         self._write_sites(grid)
         contents = {f"{n}.bin": os.urandom(100_000) for n in range(2)}
         write_dataset(self.settings.datasets_dir, DATASET, contents)
-        replica_files.place_dataset(DATASET, FolderCatalogue(self.settings.datasets_dir), grid.box)
+        site_list.place_dataset(DATASET, FolderCatalogue(self.settings.datasets_dir), grid.box)
 
     def _write_sites(self, grid: Grid) -> None:
         """Replace the second pool's site by one behind its schedd, with a SciToken."""

@@ -11,9 +11,9 @@ from grid_fixtures import Grid
 from grid_user import GridUser
 
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.specs.raw_spec import RawSpec
+from treehammer.datasets.specs.spec_schema import RawSpec
 from treehammer.submit.sites import sites_file
-from treehammer.testbed.components import replica_files
+from treehammer.testbed.components import site_list
 
 
 def test_jobs_of_one_site_use_doors_of_others(grid: Grid, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_raw_files_are_read_through_a_remote_door(grid: Grid, tmp_path: Path) ->
     catalogue = FolderCatalogue(user.settings.datasets_dir)
     spec = RawSpec("streams", "two files", 3, 2, 2_500_000, "", "")
     manifest = catalogue.make_raw(spec)
-    replica_files.place_dataset("streams", catalogue, grid.box)
+    site_list.place_dataset("streams", catalogue, grid.box)
     expected = json.dumps([file.sha256 for file in manifest.files])
     script = (
         "import hashlib, os, urllib.request as web; "
@@ -108,7 +108,7 @@ def test_shipped_load_test_runs_at_a_site_of_the_testbed(
     )
     catalogue = FolderCatalogue(user.settings.datasets_dir)
     catalogue.make_raw(RawSpec("small", "two files", 3, 2, 1_000_000, "", ""))
-    replica_files.place_dataset("small", catalogue, grid.box)
+    site_list.place_dataset("small", catalogue, grid.box)
     done = user.invoke_command(
         *("submit", test, "--sites", storage, "--from", reader, "--wait"),
         *("-S", "dataset=small", "-P", "door=root", *options),

@@ -14,14 +14,14 @@ from storage_alone import TracedStorage, run_storage
 from treehammer import config
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.specs.raw_spec import RawSpec
-from treehammer.sql.core.packing import decode_latency
+from treehammer.datasets.specs.spec_schema import RawSpec
+from treehammer.sql.core.measurement_columns import decode_latency
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites.site_model import Site
 from treehammer.submit.sites.sites_file import write_sites_file
-from treehammer.testbed.components import replica_files
-from treehammer.testbed.network import distance_links
+from treehammer.testbed import network
+from treehammer.testbed.components import site_list
 
 
 def sum_operations(store: Store) -> dict[tuple[str, str], tuple[int, int, LatencyHistogram]]:
@@ -93,10 +93,10 @@ def test_log_and_clients_count_the_same_calls(tmp_path: Path) -> None:
     flags = {"cache_dir": cache, "data_dir": tmp_path / "data", "sites_file": tmp_path / "sites"}
     settings = config.load_settings(flags, environ={}, folder=tmp_path)
     assert settings.sites_file
-    with run_storage(distance_links.PROXY, TracedStorage) as storage:
+    with run_storage(network.PROXY, TracedStorage) as storage:
         catalogue = FolderCatalogue(settings.datasets_dir)
         catalogue.make_raw(RawSpec("streams", "two files", 3, 2, 2_500_000, "", ""))
-        replica_files.place_dataset("streams", catalogue, storage.box)
+        site_list.place_dataset("streams", catalogue, storage.box)
         doors = tuple(one for one in storage.doors("SITE_A") if one.name == "root")
         write_sites_file(
             [Site("NEAR", "local", doors), Site("DISK1", "local", doors)], [], settings.sites_file

@@ -26,18 +26,11 @@ from machine_requirements import skip_or_fail
 
 from treehammer import config
 from treehammer.errors import TestbedError
-from treehammer.sql.write.database_check import check_database
-from treehammer.testbed.cli import testbed_commands
+from treehammer.sql.write.maintenance import check_database
+from treehammer.testbed import cli, faults, lifecycle, mount_namespace, workspace
 from treehammer.testbed.components import database_server
-from treehammer.testbed.core import (
-    fault_injection,
-    lifecycle,
-    mount_namespace,
-    process_control,
-    workspace,
-)
-from treehammer.testbed.core.component import Component, Workspace
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.credentials import CertificateAuthority
+from treehammer.testbed.workspace import Component, Workspace
 
 NAME = f"t{os.getpid()}-db"
 #: Seconds for a command of a user.
@@ -72,7 +65,7 @@ class Brought:
 
 
 def verb(*words: str) -> Result:
-    result = CliRunner().invoke(testbed_commands.testbed, words, obj=config.load_settings())
+    result = CliRunner().invoke(cli.testbed, words, obj=config.load_settings())
     assert result.exception is None, result.output
     return result
 
@@ -87,7 +80,7 @@ def brought() -> Iterator[Brought]:
     except TestbedError as error:
         skip_or_fail(f"no testbed: {error}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(testbed_commands, "build_components", lambda _: parts)
+        patch.setattr(cli, "build_components", lambda _: parts)
         try:
             output = verb("up", "--name", NAME, "--sites", "1", "--with-database").stdout
             yield Brought(box, parts, output)
@@ -149,7 +142,7 @@ def test_password_file_is_private(brought: Brought) -> None:
     assert stat.S_IMODE((folder / "passwords").stat().st_mode) == 0o600
     command_lines = [
         Path(f"/proc/{pid}/cmdline").read_bytes()
-        for pid in process_control.find_processes(brought.box.folder)
+        for pid in lifecycle.find_processes(brought.box.folder)
     ]
     assert command_lines
     log = lifecycle.daemon_log_path(brought.box, database_server.DAEMON_NAME).read_bytes()
@@ -209,7 +202,7 @@ def test_results_are_copied_recorded_and_exported(brought: Brought, user: User) 
     submitting = user.begins("submit", str(user.test), "--wait", database=brought.url)
     records = "spool/jobs/*/*/attempt-1/records/*.json"
     Grid.wait_until(lambda: [*user.settings.data_dir.glob(records)], "one has measured")
-    with fault_injection.stop_daemon(
+    with faults.stop_daemon(
         brought.box, brought.parts, database_server.DAEMON_NAME, signal.SIGKILL
     ):
         assert "does not answer" in user.shell("status", database=brought.url).stdout
@@ -231,7 +224,7 @@ def test_results_are_copied_recorded_and_exported(brought: Brought, user: User) 
 def test_database_down_leaves_nothing(brought: Brought) -> None:
     port = brought.part.port
     verb("down", "--name", NAME)
-    assert not process_control.find_processes(brought.box.folder)
+    assert not lifecycle.find_processes(brought.box.folder)
     assert not brought.box.folder.exists()
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

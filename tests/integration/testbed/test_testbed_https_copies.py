@@ -12,8 +12,8 @@ import pytest
 from secure_fixtures import OTHER_SITE, SecureDoors
 
 from treehammer.datasets import doors
-from treehammer.testbed.components.fts_service import TransferQueue
 from treehammer.testbed.components.secure_storage import READ_SCOPE, WRITE_SCOPE
+from treehammer.testbed.programs.fts_service import TransferQueue
 
 CONTENT = b"copied over https" * 100_000
 ADLER32 = f"{zlib.adler32(CONTENT):08x}"

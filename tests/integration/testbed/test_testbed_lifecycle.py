@@ -19,10 +19,10 @@ from machine_requirements import skip_or_fail
 
 from treehammer import config
 from treehammer.errors import TestbedError
-from treehammer.submit.batch.local.job_processes import start_time
-from treehammer.testbed.components import component_list, condor_pool
-from treehammer.testbed.core import lifecycle, mount_namespace, process_control, workspace
-from treehammer.testbed.core.component import Workspace
+from treehammer.submit.batch.local_processes import start_time
+from treehammer.testbed import lifecycle, mount_namespace, workspace
+from treehammer.testbed.components import condor_pool, site_list
+from treehammer.testbed.workspace import Workspace
 
 UP = """
 import sys
@@ -40,7 +40,7 @@ def _installed() -> None:
     box = workspace.define_workspace(NAME, 1, config.load_settings())
     try:
         mount_namespace.check_mount_namespaces(box)
-        component_list.build_pools(box)[0].install(print)
+        site_list.build_pools(box)[0].install(print)
     except TestbedError as error:
         skip_or_fail(f"no testbed: {error}")
 
@@ -49,16 +49,16 @@ def _installed() -> None:
 def box() -> Iterator[Workspace]:
     box = workspace.define_workspace(NAME, 1, config.load_settings())
     yield box
-    lifecycle.take_down(box, component_list.build_pools(box), print)
-    assert not process_control.find_processes(box.folder)
+    lifecycle.take_down(box, site_list.build_pools(box), print)
+    assert not lifecycle.find_processes(box.folder)
 
 
 def up(box: Workspace) -> bool:
-    return lifecycle.bring_up(box, component_list.build_pools(box), print)
+    return lifecycle.bring_up(box, site_list.build_pools(box), print)
 
 
 def down(box: Workspace) -> bool:
-    return lifecycle.take_down(box, component_list.build_pools(box), print)
+    return lifecycle.take_down(box, site_list.build_pools(box), print)
 
 
 def master(box: Workspace) -> int:
@@ -87,7 +87,7 @@ def test_down_leaves_no_process_file_or_port(box: Workspace) -> None:
     assert down(box)
 
     assert not [row for row in rows if start_time(row["pid"])]
-    assert not process_control.find_processes(box.folder)
+    assert not lifecycle.find_processes(box.folder)
     assert not box.folder.exists()
     assert not box.folder.with_suffix(".lock").exists()
     assert not {name for name in temporary_files() - before if "ondor" in name or "GAHP" in name}
@@ -134,11 +134,11 @@ def test_next_up_cleans_killed_up(box: Workspace, seconds: float) -> None:
     time.sleep(seconds - 0.4)
     killed.kill()
     killed.wait()
-    left = process_control.find_processes(folder)
+    left = lifecycle.find_processes(folder)
 
     up(box)
 
-    assert not left & process_control.find_processes(folder)
+    assert not left & lifecycle.find_processes(folder)
     assert down(box)
 
 
@@ -146,13 +146,13 @@ def test_interrupted_up_leaves_nothing(box: Workspace) -> None:
     began = subprocess.Popen(
         [sys.executable, "-c", UP, NAME], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    while not process_control.find_processes(box.folder):
+    while not lifecycle.find_processes(box.folder):
         time.sleep(0.01)
         assert began.poll() is None
     began.send_signal(2)
     assert began.wait(60)
 
-    assert not process_control.find_processes(box.folder)
+    assert not lifecycle.find_processes(box.folder)
     assert not box.folder.exists()
 
 
@@ -207,7 +207,7 @@ def test_failed_up_gives_reason_and_leaves_nothing(
     with pytest.raises(TestbedError, match=r"not ready after 0 s: condor: SITE_A"):
         up(box)
 
-    assert not process_control.find_processes(box.folder)
+    assert not lifecycle.find_processes(box.folder)
     assert not box.folder.exists()
 
 

@@ -20,7 +20,8 @@ from grid_fixtures import Grid
 from rucio.common.exception import AccessDenied, InsufficientAccountLimit, RuleNotFound
 
 from treehammer import config
-from treehammer.testbed.components import component_list, replica_files, rucio_server
+from treehammer.testbed import faults, lifecycle, workspace
+from treehammer.testbed.components import rucio_server, site_list
 from treehammer.testbed.components.xrootd_storage import (
     RUCIO_FOLDER,
     SITE_ALIAS_FOLDER,
@@ -28,7 +29,6 @@ from treehammer.testbed.components.xrootd_storage import (
     XrootdStorage,
     rse_name,
 )
-from treehammer.testbed.core import fault_injection, lifecycle, process_control, workspace
 
 SITES = ("SITE_A", "SITE_B", "SITE_C")
 SIZE = 1_500_000
@@ -86,13 +86,11 @@ def test_rses_of_sites(hammer: Any) -> None:
 
 
 def test_results_have_their_own_database(rucio_grid: Grid) -> None:
-    with psycopg.connect(component_list.read_database_url(rucio_grid.box)) as connection:
+    with psycopg.connect(site_list.read_database_url(rucio_grid.box)) as connection:
         names = connection.execute("SELECT datname FROM pg_database WHERE NOT datistemplate")
         assert {"results", "rucio"} < {name for (name,) in names}
     with pytest.raises(psycopg.OperationalError, match=r"pg_hba\.conf"):
-        psycopg.connect(
-            component_list.read_database_url(rucio_grid.box).replace("/results?", "/rucio?")
-        )
+        psycopg.connect(site_list.read_database_url(rucio_grid.box).replace("/results?", "/rucio?"))
 
 
 def test_rule_copies_between_sites(rucio_grid: Grid, hammer: Any, placed: Placed) -> None:
@@ -100,9 +98,7 @@ def test_rule_copies_between_sites(rucio_grid: Grid, hammer: Any, placed: Placed
     for site in SITES:
         pfns = rucio_users.list_pfns(hammer, placed.did, site)
         on_disk = {
-            name.rpartition("/")[2]: adler32(
-                replica_files.path_behind_url(rucio_grid.box, site, pfn)
-            )
+            name.rpartition("/")[2]: adler32(site_list.path_behind_url(rucio_grid.box, site, pfn))
             for name, pfn in pfns.items()
         }
         assert on_disk == checksums
@@ -148,7 +144,7 @@ def test_rule_copies_over_several_hops(rucio_grid: Grid, tmp_path: Path) -> None
         (replica,) = hammer.list_replicas([{"scope": "hctest", "name": name}])
     checksum = adler32(tmp_path / "file-0.bin")
     (pfn,) = places.values()
-    path = replica_files.path_behind_url(rucio_grid.box, "SITE_C", pfn)
+    path = site_list.path_behind_url(rucio_grid.box, "SITE_C", pfn)
     assert adler32(path) == checksum
     # The copy on the way is a replica, which Rucio removes later.
     assert {rse_name(site) for site in SITES} == replica["rses"].keys()
@@ -178,9 +174,9 @@ def test_declared_corrupt_replica_is_replaced(
     rucio_grid: Grid, hammer: Any, placed: Placed
 ) -> None:
     name, pfn = next(iter(rucio_users.list_pfns(hammer, placed.did, "SITE_B").items()))
-    path = replica_files.path_behind_url(rucio_grid.box, "SITE_B", pfn)
+    path = site_list.path_behind_url(rucio_grid.box, "SITE_B", pfn)
     before = adler32(path)
-    replica_files.corrupt_file(path)
+    site_list.corrupt_file(path)
     assert adler32(path) != before
 
     bad = {"scope": placed.did["scope"], "name": name, "rse": "SITE_B_DATA"}
@@ -193,7 +189,7 @@ def test_declared_corrupt_replica_is_replaced(
 
 def test_rule_recovers_after_dead_site(rucio_grid: Grid, hammer: Any, tmp_path: Path) -> None:
     did = rucio_users.upload_files(hammer, files_in(tmp_path, 1), "SITE_A", "not-at-b")
-    with fault_injection.stop_daemon(rucio_grid.box, rucio_grid.parts, "xrootd-SITE_B"):
+    with faults.stop_daemon(rucio_grid.box, rucio_grid.parts, "xrootd-SITE_B"):
         rule = rucio_users.add_rule(hammer, did, "treehammer=True", len(SITES))
         stuck_rule = rucio_users.wait_for_rule(hammer, rule, "STUCK")
         assert stuck_rule["locks_ok_cnt"] == 2
@@ -213,7 +209,7 @@ def test_replica_can_exist_in_catalogue_only(rucio_grid: Grid, hammer: Any, tmp_
 
     rucio_users.wait_for_rule(hammer, rucio_users.add_rule(hammer, did, "site=SITE_B", 1), "OK")
     (pfn,) = rucio_users.list_pfns(hammer, did, "SITE_B").values()
-    assert not replica_files.path_behind_url(rucio_grid.box, "SITE_B", pfn).exists()
+    assert not site_list.path_behind_url(rucio_grid.box, "SITE_B", pfn).exists()
 
 
 def test_accounts_have_ordinary_permissions(
@@ -258,7 +254,7 @@ def test_passwords_are_private(rucio_grid: Grid) -> None:
 
 def test_server_restart_keeps_state(rucio_grid: Grid, hammer: Any, placed: Placed) -> None:
     with (
-        fault_injection.stop_daemon(rucio_grid.box, rucio_grid.parts, "rucio-server"),
+        faults.stop_daemon(rucio_grid.box, rucio_grid.parts, "rucio-server"),
         pytest.raises(Exception, match=r"Connection|connect"),
     ):
         hammer.ping()
@@ -273,7 +269,7 @@ def test_status_and_logs_include_rucio(rucio_grid: Grid) -> None:
     ours = {"postgresql", "rucio-issuer", "rucio-server", "rucio-daemons", "rucio-transfers"}
     assert ours <= daemons
     assert ours <= set(lifecycle.find_logs(rucio_grid.box))
-    assert process_control.find_processes(rucio_grid.box.folder)
+    assert lifecycle.find_processes(rucio_grid.box.folder)
 
 
 UP = """
@@ -304,7 +300,7 @@ def test_killed_up_is_cleaned(rucio_grid: Grid, seconds: float) -> None:
         killed.wait()
         assert lifecycle.take_down(box, [], print)
 
-    assert not process_control.find_processes(box.folder)
+    assert not lifecycle.find_processes(box.folder)
     assert not box.folder.exists()
     # Servers of tests beside this one come and go, and for moments leave some, too.
     rucio_grid.wait_until(lambda: not left_memory() - before, "no shared memory is left")

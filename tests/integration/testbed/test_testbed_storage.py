@@ -28,21 +28,19 @@ from storage_alone import run_storage
 from tiny_dataset import TINY_SPEC
 
 from treehammer import config
-from treehammer.collectors.worker.payload.client_log import ClientLog
+from treehammer.collectors.worker.run.client_settings import ClientLog
+from treehammer.datasets import production
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.production import root_process
 from treehammer.errors import TestbedError
-from treehammer.progress import no_progress
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door, Site
-from treehammer.testbed.components import replica_files
+from treehammer.testbed import faults, network
+from treehammer.testbed.components import site_list
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, SUITE
-from treehammer.testbed.core import fault_injection
-from treehammer.testbed.network import distance_links
-from treehammer.testbed.network.distance_links import LOOPBACK
-from treehammer.testbed.network.site_profiles import LONG_DISTANCE
+from treehammer.testbed.network import LONG_DISTANCE, LOOPBACK
+from treehammer.text_formatting import no_progress
 
 FILE = "tiny.root"
 #: ROOT's setting for LZMA on its lowest level.
@@ -89,7 +87,7 @@ os._exit(0)
 @pytest.fixture(scope="module")
 def placed(grid: Grid, tiny_catalogue: FolderCatalogue) -> Grid:
     """A testbed whose sites all have ``tiny``."""
-    replica_files.place_dataset("tiny", tiny_catalogue, grid.box)
+    site_list.place_dataset("tiny", tiny_catalogue, grid.box)
     return grid
 
 
@@ -191,7 +189,7 @@ def test_storage_remembers_checksum_after_corruption(
     placed: Grid, tiny_catalogue: FolderCatalogue
 ) -> None:
     main_door = door(placed, "SITE_C", "root")
-    replica = replica_files.replica_path(placed.box, "SITE_C", "tiny", FILE)
+    replica = site_list.replica_path(placed.box, "SITE_C", "tiny", FILE)
     right = f"adler32 {zlib.adler32(replica.read_bytes()):08x}"
 
     def query_checksum() -> str:
@@ -200,11 +198,11 @@ def test_storage_remembers_checksum_after_corruption(
         return answer.decode().strip()
 
     assert query_checksum() == right
-    replica_files.corrupt_file(replica)
+    site_list.corrupt_file(replica)
     assert (
         query_checksum() == right
     )  # XRootD remembers it as long as the time of change is the same
-    assert replica_files.place_dataset("tiny", tiny_catalogue, placed.box) == {
+    assert site_list.place_dataset("tiny", tiny_catalogue, placed.box) == {
         "SITE_A": 0,
         "SITE_B": 0,
         "SITE_C": 1,
@@ -225,7 +223,7 @@ def test_federation_finds_replica(placed: Grid) -> None:
         ]
 
     placed.wait_until(lambda: signs() == ["SITE_A", "SITE_B", "SITE_C"], "all sites are found")
-    with fault_injection.stop_daemon(placed.box, placed.parts, "xrootd-SITE_B"):
+    with faults.stop_daemon(placed.box, placed.parts, "xrootd-SITE_B"):
         # The redirector may have clients wait some seconds when it loses a server.
         placed.wait_until(lambda: signs() == ["SITE_A", "SITE_C"], "the others are found")
         assert xrdfs(placed, door(placed, "SITE_B", "root"), "stat", DATASET_FOLDER) is None
@@ -235,7 +233,7 @@ def test_federation_finds_replica(placed: Grid) -> None:
 
 def test_suspended_door_times_out(placed: Grid) -> None:
     main_door = door(placed, "SITE_B", "root")
-    with fault_injection.suspend_daemon(placed.box, "xrootd-SITE_B"):
+    with faults.suspend_daemon(placed.box, "xrootd-SITE_B"):
         assert xrdfs(placed, main_door, "stat", DATASET_FOLDER, patience_s=3) is None
     assert xrdfs(placed, main_door, "stat", DATASET_FOLDER)
 
@@ -246,9 +244,7 @@ def test_full_cache_still_serves_file(placed: Grid, tiny_catalogue: FolderCatalo
     cached = placed.box.folder / "xrootd" / "SITE_A-cache" / "cached"
     cache_door = door(placed, "SITE_A", "cache")
     whole = (tiny_catalogue.folder("tiny") / FILE).read_bytes()
-    with fault_injection.mount_small_disk(
-        placed.box, placed.parts, "xrootd-SITE_A-cache", cached, 1
-    ):
+    with faults.mount_small_disk(placed.box, placed.parts, "xrootd-SITE_A-cache", cached, 1):
         assert xrdfs(placed, cache_door, "cat", f"{DATASET_FOLDER}/tiny/{FILE}") == whole
     placed.wait_until(
         lambda: xrdfs(placed, cache_door, "cat", f"{DATASET_FOLDER}/tiny/{FILE}") == whole,
@@ -259,7 +255,7 @@ def test_full_cache_still_serves_file(placed: Grid, tiny_catalogue: FolderCatalo
 def test_fault_injection_refuses_unknown_daemon(grid: Grid) -> None:
     with (
         pytest.raises(TestbedError, match="xrootd-SITE_B"),
-        fault_injection.suspend_daemon(grid.box, "xrootd"),
+        faults.suspend_daemon(grid.box, "xrootd"),
     ):
         pass
 
@@ -334,11 +330,11 @@ def test_paired_campaign_reads_same_data_over_http_and_root(placed: Grid, tmp_pa
     """
     tiny = load_generated_spec(TINY_SPEC)
     catalogue = FolderCatalogue(tmp_path / "cache/datasets")
-    software = root_process.prepare_dataset_root(
+    software = production.prepare_dataset_root(
         "6.40.00", config.load_settings().software_dir, no_progress
     )
     catalogue.make(replace(tiny, name="slow", entries=6000, compression=LZMA), software)
-    replica_files.place_dataset("slow", catalogue, placed.box, ["SITE_B"])
+    site_list.place_dataset("slow", catalogue, placed.box, ["SITE_B"])
     axes = ("root=6.38.00", "door=http,root", "bundle=door", "branches=1.0", "cache_mb=30")
     done = subprocess.run(
         [
@@ -423,7 +419,7 @@ def test_reads_that_the_client_tries_again_are_counted(
         return int(done.stdout)
 
     with run_storage("proxy", sites=1) as storage:
-        replica_files.place_dataset("tiny", tiny_catalogue, storage.box)
+        site_list.place_dataset("tiny", tiny_catalogue, storage.box)
         server = "127.0.0.1", storage.ports["SITE_A"].root
         sizes = set()
         for release, cuts in product(("6.38.00", "6.40.00"), (0, 2)):
@@ -440,9 +436,9 @@ def test_reads_that_the_client_tries_again_are_counted(
 # --- Distance, made in both ways
 
 
-@pytest.mark.parametrize("kind", [distance_links.TUNNEL, distance_links.PROXY])
+@pytest.mark.parametrize("kind", [network.TUNNEL, network.PROXY])
 def test_distance_by_tunnel_and_proxy(kind: str) -> None:
-    if kind == distance_links.TUNNEL and not os.access("/dev/net/tun", os.W_OK):
+    if kind == network.TUNNEL and not os.access("/dev/net/tun", os.W_OK):
         pytest.skip("only root has /dev/net/tun")
     with run_storage(kind) as part:
         far, near = part.doors("SITE_B")[0], part.doors("SITE_A")[0]

@@ -19,9 +19,9 @@ from machine_requirements import skip_or_fail
 import treehammer
 from treehammer import config
 from treehammer.errors import TestbedError
-from treehammer.testbed.components import component_list, condor_pool
-from treehammer.testbed.core import mount_namespace, workspace
-from treehammer.testbed.core.component import VisibleFolder
+from treehammer.testbed import mount_namespace, workspace
+from treehammer.testbed.components import condor_pool, site_list
+from treehammer.testbed.workspace import VisibleFolder
 
 #: Whom the machine gives nothing: no home, no capability, no file of ours but those shown.
 NOBODY = 65534
@@ -42,7 +42,7 @@ def test_unprivileged_user_runs_complete_testbed(home: Path) -> None:
     name = f"t{os.getpid()}-user"
     box = workspace.define_workspace(name, 2, settings, releases=(), database=True)
     try:
-        for part in component_list.build_components(box):
+        for part in site_list.build_components(box):
             part.install(print)
     except TestbedError as error:
         skip_or_fail(f"no testbed: {error}")

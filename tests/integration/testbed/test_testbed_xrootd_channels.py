@@ -19,7 +19,7 @@ from storage_alone import run_storage
 from treehammer import config
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.specs.raw_spec import RawSpec
+from treehammer.datasets.specs.spec_schema import RawSpec
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.patrol.patrol_file import parse_patrol_file
 from treehammer.patrol.patrol_service import Patrol, open_patrol
@@ -30,12 +30,12 @@ from treehammer.sql.watch.patrol_starts import FINISHED
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Site
-from treehammer.testbed.components import replica_files
-from treehammer.testbed.components.server_upgrade import restart_server, upgrade_server
-from treehammer.testbed.components.sites_file_writer import sites_file_path
+from treehammer.testbed import network
+from treehammer.testbed.components import site_list
+from treehammer.testbed.components.site_list import sites_file_path
 from treehammer.testbed.components.xrootd_storage import SUITE, XrootdStorage
-from treehammer.testbed.core.workspace import RunningDaemon, read_state
-from treehammer.testbed.network import distance_links
+from treehammer.testbed.faults import restart_server, upgrade_server
+from treehammer.testbed.workspace import RunningDaemon, read_state
 
 OLD_SUITE, OLD, NEW = "bookworm", "XRootD v5.5.3", "XRootD v5.8.1"
 DATASET = "streams"
@@ -75,7 +75,7 @@ every = "1s"
 def storage() -> Iterator[XrootdStorage]:
     """One site with a door of this suite and one of an older suite."""
     channels = (("stable", SUITE), ("testing", OLD_SUITE), ("patrolled", OLD_SUITE))
-    with run_storage(distance_links.PROXY, channels=channels, sites=1) as opened:
+    with run_storage(network.PROXY, channels=channels, sites=1) as opened:
         path = sites_file_path(opened.box)
         sites_file.write_sites_file([Site("SITE_A", "local", opened.doors("SITE_A"))], [], path)
         yield opened
@@ -92,7 +92,7 @@ def settings(storage: XrootdStorage, tmp_path: Path) -> Iterator[Settings]:
     settings = config.load_settings(flags, environ={}, folder=tmp_path)
     catalogue = FolderCatalogue(settings.datasets_dir)
     catalogue.make_raw(RawSpec(DATASET, "one file", 3, 1, 2_500_000, "", ""))
-    replica_files.place_dataset(DATASET, catalogue, storage.box)
+    site_list.place_dataset(DATASET, catalogue, storage.box)
     yield settings
     bench = SpoolHarness(settings.data_dir / "bench", spool=settings.spool_dir)
     bench.kill_runner()

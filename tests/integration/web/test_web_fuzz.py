@@ -27,7 +27,6 @@ from schemathesis.specs.openapi.checks import (
 from service_thread import ServiceThread, make_body, make_sent_measurement, run_service
 
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
-from treehammer.collectors.record.failures import FAILURE_CLASSES
 from treehammer.collectors.record.measurement_record import FIRST_START_US, make_measurement_id
 from treehammer.collectors.record.metric_catalogue import (
     CATALOGUE,
@@ -37,13 +36,14 @@ from treehammer.collectors.record.metric_catalogue import (
     Metric,
 )
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
-from treehammer.collectors.record.plausibility import find_implausibilities
+from treehammer.collectors.record.outcome import FAILURE_CLASSES
+from treehammer.collectors.record.value_checks import find_implausibilities
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_operations import OPERATIONS
-from treehammer.web.core.request_bodies import RequestLimits
+from treehammer.web.core.request_checks import RequestLimits
 
 TIMES = float(os.environ.get("FUZZ", "1"))
 

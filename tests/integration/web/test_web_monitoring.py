@@ -42,8 +42,8 @@ from treehammer.analysis.alarms.regression_watch import (
 from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.analysis.status.status_update import update_states
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow
-from treehammer.sql.watch import site_exceptions
-from treehammer.sql.watch.alarm_outbox import AlarmOutbox
+from treehammer.sql.watch import state_history
+from treehammer.sql.watch.alarms import AlarmOutbox
 from treehammer.sql.write.store import Store
 
 IDLE_PATROL = """
@@ -105,7 +105,7 @@ def fill_database(folder: Path) -> None:
             "d1", "test", "SITE_DOWN", "", now_us - 4_800_000_000, now_us + 3_600_000_000,
             "outage", "power cut", "", now_us,
         )  # fmt: skip
-        site_exceptions.replace_downtimes(store, "test", [down], now_us=now_us)
+        state_history.replace_downtimes(store, "test", [down], now_us=now_us)
         assert update_states(store, now_us, load_shipped_rules()).recorded
         add_campaign(store, "nightly", 0.08)
         watch_campaigns(store, START_US)
@@ -127,7 +127,7 @@ def repair_site(store: Store, site: str) -> None:
     override = OverrideRow(
         "o1", site, "", "ok", "tester", "repaired", now_us, now_us + 3_600_000_000
     )
-    site_exceptions.add_override(store, override)
+    state_history.add_override(store, override)
     assert update_states(store, now_us, load_shipped_rules()).recorded
 
 

@@ -15,7 +15,7 @@ from attacked_service import ATTACKER, PATIENCE_S, VICTIM, AttackedService, run_
 from reverse_proxies import CADDY, NGINX, run_proxy
 from service_thread import make_body, make_sent_measurement
 
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.credentials import CertificateAuthority
 
 pytestmark = pytest.mark.xdist_group("reverse-proxies")
 

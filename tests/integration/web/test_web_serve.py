@@ -19,14 +19,12 @@ from command_forker import run_command
 from service_load import exchange_request, pack_measurements
 from service_thread import make_sent_measurement
 
-from treehammer.sql.auth.access_keys import parse_key
-from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.auth.master_key_file import load_master_keys
-from treehammer.sql.auth.tokens import mint_job_token
-from treehammer.sql.setup.database_setup import open_engine
+from treehammer.sql.auth.access_keys import mint_job_token, parse_key
+from treehammer.sql.auth.keyring import Keyring, load_master_keys
+from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.store import Store
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
-from treehammer.testbed.network.free_ports import find_free_ports
+from treehammer.testbed.credentials import CertificateAuthority
+from treehammer.testbed.network import find_free_ports
 
 PATIENCE_S = 60.0
 

@@ -31,18 +31,19 @@ from local_servers import (
 )
 from measurement_factory import build_alarm_event
 
-from treehammer.analysis.alarms import message_channels
+from treehammer.analysis.alarms import alarm_delivery
 from treehammer.analysis.alarms.alarm_delivery import (
     LEASE_US,
     RETRY_US,
     AlarmChannels,
+    MailServer,
+    Webhook,
     deliver_messages,
 )
-from treehammer.analysis.alarms.message_channels import MailServer, Webhook
 from treehammer.cli import cli
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError, DeliveryError
-from treehammer.sql.watch.alarm_outbox import AlarmOutbox
+from treehammer.sql.watch.alarms import AlarmOutbox
 from treehammer.sql.write.store import Store
 
 EVENT = build_alarm_event()
@@ -170,7 +171,7 @@ def test_failed_message_is_repeated_and_then_given_up(outbox: AlarmOutbox, hook:
 
 
 def test_dripping_servers_do_not_hang_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_channels, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(alarm_delivery, "TIMEOUT_S", 0.5)
     with (
         serve_tcp(drip) as port,
         pytest.raises(DeliveryError, match="the answer was not complete after"),
@@ -242,7 +243,7 @@ def test_stop_signal_waits_until_the_sent_message_is_marked(
 def test_lost_answer_is_repeated_with_the_same_identity(
     outbox: AlarmOutbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_channels, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(alarm_delivery, "TIMEOUT_S", 0.5)
     addresses = [("", "a@example.org")]
     slow, prompt = SlowSink(), MailSink()
     with serve_mail(slow) as port:
@@ -311,7 +312,7 @@ def test_wrong_setting_is_refused(name: str, value: str, problem: str, tmp_path:
 def test_no_secret_is_shown() -> None:
     assert "token" not in repr(Webhook("https://hooks.example.org/token", "token"))
     assert "token" not in repr(MailServer("mx", 25, "tls", "a@b.c", "user", "token"))
-    assert LEASE_US > 2 * message_channels.TIMEOUT_S * 1e6
+    assert LEASE_US > 2 * alarm_delivery.TIMEOUT_S * 1e6
 
 
 def test_notify_without_channels_names_their_settings(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from measurement_factory import build_change_point
 
-from treehammer.analysis.alarms.alarm_levels import AlarmKind, AlarmLevel, SubjectState
 from treehammer.analysis.alarms.alarm_overview import judge_service
 from treehammer.analysis.alarms.alarm_watch import find_change_points, find_state_changes
+from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SubjectState
 from treehammer.sql.core.watch_rows import AlarmMessage
-from treehammer.sql.watch.alarm_outbox import AlarmOutbox, OutboxSummary
+from treehammer.sql.watch.alarms import AlarmOutbox, OutboxSummary
 from treehammer.sql.write.store import Store
 
 HOUR = 3_600_000_000

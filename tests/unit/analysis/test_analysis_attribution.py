@@ -13,12 +13,12 @@ from treehammer.analysis.comparison.comparison import (
     ComparisonQuery,
     compare_samples,
 )
-from treehammer.analysis.comparison.wording.attribution import (
+from treehammer.analysis.comparison.comparison_notes import (
     MAX_NAMED,
     attribute_rows,
     summarize_attribution,
 )
-from treehammer.analysis.samples.sample import Sample
+from treehammer.analysis.statistics.sample import Sample
 
 SITES = ("A", "B", "C", "D", "E")
 BOTH = SimulatedCampaign(sites=SITES, branches=(1.0, 0.5), hosts=3, jobs=6)

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_campaign import SimulatedCampaign
 
+from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
-from treehammer.analysis.comparison.wording import verdict_text
-from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample
+from treehammer.analysis.statistics.sample import HEADLINE_METRICS, Sample
 from treehammer.analysis.statistics.verdict import (
     MIN_HOSTS,
     MIN_JOBS,

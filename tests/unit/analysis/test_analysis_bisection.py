@@ -9,10 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from treehammer.analysis.bisection.counter_search import CounterSearch
-from treehammer.analysis.bisection.probe_choice import expect_information
-from treehammer.analysis.bisection.step_posterior import JobEffect, StepPosterior
-from treehammer.analysis.bisection.step_search import Conclusion, SearchOutcome, StepSearch
+from treehammer.analysis.bisection import (
+    Conclusion,
+    CounterSearch,
+    JobEffect,
+    SearchOutcome,
+    StepPosterior,
+    StepSearch,
+    expect_information,
+)
 
 NOISE = 0.007
 

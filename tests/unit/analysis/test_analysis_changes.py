@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 
 from treehammer.analysis.changes.change_search import CONFIRM_DAYS, Change, find_changes
-from treehammer.analysis.changes.change_terms import (
+from treehammer.analysis.changes.daily_series import (
     Attribution,
     ChangeState,
+    DailySeries,
     NodeIdentity,
     SeriesKind,
+    SeriesPlace,
+    adjust_for_items,
+    estimate_step,
+    find_steps,
+    is_seconded,
 )
-from treehammer.analysis.changes.daily_series import DailySeries, SeriesPlace, adjust_for_items
-from treehammer.analysis.changes.level_fit import LevelDay, fit_levels, identify_nodes
-from treehammer.analysis.changes.step_detection import estimate_step, find_steps, is_seconded
+from treehammer.analysis.changes.job_points import LevelDay, fit_levels, identify_nodes
 
 FIRST = date(2026, 3, 1).toordinal()
 SITES, RELEASES = ("A", "B", "C", "D", "E", "F"), ("6.38", "6.40")

@@ -17,11 +17,11 @@ from simulated_campaign import START_US, SimulatedCampaign
 from treehammer import config
 from treehammer.analysis.cli.compare_command import compare_command
 from treehammer.analysis.comparison import commit_comparison
-from treehammer.analysis.samples.sample import Sample, comparison_key
+from treehammer.analysis.statistics.sample import Sample, comparison_key
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
-from treehammer.hctests.matrix import identity
+from treehammer.hctests.definition import identity
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store

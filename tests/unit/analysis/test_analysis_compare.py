@@ -12,17 +12,16 @@ import scipy
 from comparison_questions import THREE, A, B, ask, changed, evidence, is_b, rows
 from simulated_campaign import SimulatedCampaign
 
+from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import (
     Comparison,
     ComparisonQuery,
     compare_together,
     compare_with_first,
 )
-from treehammer.analysis.comparison.effect_measurement import measure_effect
-from treehammer.analysis.comparison.series_effects import estimate_effect
+from treehammer.analysis.comparison.series_effects import estimate_effect, measure_effect
 from treehammer.analysis.comparison.series_sides import split_sides
-from treehammer.analysis.comparison.wording import verdict_text
-from treehammer.analysis.samples.sample import Sample
+from treehammer.analysis.statistics.sample import Sample
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
     HOST_SCOPE,
@@ -30,7 +29,7 @@ from treehammer.analysis.statistics.verdict import (
     SITES_SCOPE,
     Verdict,
 )
-from treehammer.hctests.matrix.headline import DEFAULT_HEADLINE
+from treehammer.hctests.definition.judged_metrics import DEFAULT_HEADLINE
 from treehammer.sql.read.measurement_selection import Selection
 
 

@@ -11,11 +11,11 @@ import pytest
 from comparison_questions import AT_T2_A, THREE, A, B, ask, changed, evidence, is_b, rows
 from simulated_campaign import SimulatedCampaign
 
+from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import (
     ComparisonQuery,
 )
-from treehammer.analysis.comparison.wording import verdict_text
-from treehammer.analysis.samples.sample import HEADLINE_METRICS, Sample
+from treehammer.analysis.statistics.sample import HEADLINE_METRICS, Sample
 from treehammer.analysis.statistics.verdict import (
     SERIES_SCOPES,
     Verdict,

@@ -10,12 +10,14 @@ from simulated_campaign import SimulatedCampaign
 
 from treehammer.analysis.cli.compare_command import print_conclusions
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
-from treehammer.analysis.comparison.control_evidence import attach_controls
-from treehammer.analysis.comparison.verdict_headline import select_headline
-from treehammer.analysis.comparison.wording.comparison_notes import comparison_notes
-from treehammer.analysis.comparison.wording.conclusion import describe_conclusion
-from treehammer.analysis.statistics.control import ControlCheck
-from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
+from treehammer.analysis.comparison.comparison_notes import comparison_notes
+from treehammer.analysis.comparison.conclusion import describe_conclusion, select_headline
+from treehammer.analysis.statistics.verdict import (
+    ControlCheck,
+    Verdict,
+    VerdictEvidence,
+    attach_controls,
+)
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.terminal import JSON
 

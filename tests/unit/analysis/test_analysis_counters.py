@@ -16,7 +16,7 @@ from treehammer.analysis.comparison.comparison import (
     compare_together,
     compare_with_first,
 )
-from treehammer.analysis.comparison.counter_changes import (
+from treehammer.analysis.comparison.count_changes import (
     FEWER,
     MORE,
     SAME,
@@ -29,14 +29,14 @@ from treehammer.analysis.comparison.counter_changes import (
     stored_counters,
     summarize_counters,
 )
-from treehammer.collectors.record.exact_counters import (
+from treehammer.collectors.record.metric_catalogue import (
     ACCESS_MODES,
     COUNTER_NAMES,
     EXACT_COUNTERS,
+    METRICS_BY_NAME,
     find_access_mode,
     list_exact_modes,
 )
-from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.terminal import JSON
 

@@ -20,7 +20,7 @@ from treehammer.analysis.status.day_states import (
     judge_storage_days,
     load_rule,
 )
-from treehammer.analysis.status.site_state import SiteState
+from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.config import load_settings

@@ -20,7 +20,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.read.failure_counts import Period, Tally
 from treehammer.sql.read.overview_queries import STORAGE_SITE
-from treehammer.sql.watch import site_exceptions
+from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import list_current_states
 from treehammer.sql.write.store import Store
 
@@ -279,7 +279,7 @@ def test_hosts_that_are_new_for_every_job_are_not_named(store: Store) -> None:
 
 def test_an_announced_downtime_is_the_cause(store: Store) -> None:
     break_site(store)
-    site_exceptions.replace_downtimes(store, "goc", [make_downtime(5, 30)], STORY_US)
+    state_history.replace_downtimes(store, "goc", [make_downtime(5, 30)], STORY_US)
     assert explain(store).action == (
         "Cause: downtime until 2026-03-02 06:00 UTC, new disks. Wait for its end."
     )

@@ -14,9 +14,9 @@ from cli_verbs import find_command
 from click.testing import CliRunner, Result
 from measurement_factory import make_campaign_row, make_measurement, make_operation
 
-from treehammer.analysis.comparison.wording import verdict_text
-from treehammer.analysis.samples.headline_rows import load_headline_rows
-from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.statistics.headline_rows import load_headline_rows
+from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample
 from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
 from treehammer.config import load_settings
 from treehammer.errors import ExitCode
@@ -24,8 +24,7 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.report.campaign_report import REPORT_COLUMNS, build_report
-from treehammer.web.report.report_rendering import render_report
+from treehammer.web.campaign_report import REPORT_COLUMNS, build_report, render_report
 
 HEADLINE = ("open_p99_s", "rate_hz", "queue_depth", "open_success_fraction")
 

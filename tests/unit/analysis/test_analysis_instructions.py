@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.comparison import instruction_changes
+from treehammer.analysis.comparison import count_changes
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
-from treehammer.analysis.comparison.instruction_changes import (
+from treehammer.analysis.comparison.count_changes import (
     format_change,
     format_count,
     load_counted_work,
@@ -113,7 +113,7 @@ def test_numbers_are_written_with_their_sign() -> None:
     assert format_change(-0.0019) == "−0.19 %"
     assert format_count(400_873.4) == "400,873"
     assert format_count(-798.2, signed=True) == "−798"
-    assert "not time" in instruction_changes.NOT_TIME
+    assert "not time" in count_changes.NOT_TIME
 
 
 def test_commits_are_paired_by_the_hashes_of_their_tests() -> None:

@@ -10,16 +10,14 @@ from comparison_questions import ask, evidence, rows
 from simulated_campaign import SimulatedCampaign
 
 from treehammer.analysis.comparison.comparison import ComparisonQuery
+from treehammer.analysis.comparison.comparison_notes import control_notes
 from treehammer.analysis.comparison.series_sides import split_sides
-from treehammer.analysis.comparison.wording.comparison_notes import control_notes
-from treehammer.analysis.comparison.wording.verdict_text import format_verdict
-from treehammer.analysis.samples.control_check import check_controls
-from treehammer.analysis.samples.job_pairs import pair_jobs
-from treehammer.analysis.samples.sample import Sample
-from treehammer.analysis.statistics.control import ControlCheck
-from treehammer.analysis.statistics.verdict import THROUGH_BASE
+from treehammer.analysis.comparison.verdict_text import format_verdict
+from treehammer.analysis.statistics.job_pairs import check_controls, pair_jobs
+from treehammer.analysis.statistics.sample import Sample
+from treehammer.analysis.statistics.verdict import THROUGH_BASE, ControlCheck
 from treehammer.collectors.job_spec import CONTROL
-from treehammer.hctests.matrix.definition import Variant
+from treehammer.hctests.definition.model import Variant
 
 CPU, WALL = "cpu_per_event_s", "wall_per_event_s"
 

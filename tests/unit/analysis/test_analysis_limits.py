@@ -17,17 +17,17 @@ from measurement_factory import make_campaign_row, make_job_row, make_measuremen
 from scipy import stats
 from service_thread import run_service
 
+from treehammer.analysis.comparison import limit_text
 from treehammer.analysis.comparison.limit_outcomes import (
     LimitOutcome,
     LimitReport,
     LimitState,
     judge_limits,
 )
-from treehammer.analysis.comparison.wording import limit_text
 from treehammer.config import load_settings
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.cli.report_command import write_report
+from treehammer.web.cli.commands import write_report
 
 RELEASES = ("6.38.00", "6.40.00")
 

@@ -16,7 +16,7 @@ from treehammer.errors import ConfigError
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
 from treehammer.sql.write.store import Store
-from treehammer.web.cli.report_command import write_report
+from treehammer.web.cli.commands import write_report
 
 
 def fetch(store: Store, **options: Any) -> list[OperationGroup]:

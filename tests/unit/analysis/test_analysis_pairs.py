@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.samples.job_pairs import (
+from treehammer.analysis.statistics.job_pairs import (
     DIRTY_TREE,
     EARLIER_ATTEMPT,
     UNPAIRED_EXECUTION,
@@ -18,7 +18,7 @@ from treehammer.analysis.samples.job_pairs import (
     drop_dirty,
     pair_jobs,
 )
-from treehammer.analysis.samples.sample import Sample
+from treehammer.analysis.statistics.sample import Sample
 
 CPU = "cpu_per_event_s"
 

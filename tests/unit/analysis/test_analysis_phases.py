@@ -19,7 +19,7 @@ from treehammer.analysis.comparison.phase_changes import (
     describe_phases,
     stored_phases,
 )
-from treehammer.analysis.samples.sample import Sample
+from treehammer.analysis.statistics.sample import Sample
 
 A, B = "6.38.00", "6.40.00"
 

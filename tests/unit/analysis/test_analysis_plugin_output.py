@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treehammer.analysis.alarms.alarm_levels import (
+from treehammer.analysis.alarms.alarm_overview import build_monit_documents
+from treehammer.analysis.alarms.plugin_output import MAX_LINE, format_plugin_output
+from treehammer.analysis.status.subject_state import (
     AlarmFigure,
     AlarmKind,
     AlarmLevel,
@@ -16,8 +18,6 @@ from treehammer.analysis.alarms.alarm_levels import (
     judge_figure,
     worst_level,
 )
-from treehammer.analysis.alarms.alarm_overview import build_monit_documents
-from treehammer.analysis.alarms.plugin_output import MAX_LINE, format_plugin_output
 
 #: Section 2.6 of the guidelines, with ranges of section 2.5.
 _NUMBER = r"-?\d+(?:\.\d+)?"

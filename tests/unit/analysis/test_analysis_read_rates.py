@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from treehammer.analysis.descriptive.read_rates import RATE_COLUMNS, ReadRates
-from treehammer.analysis.descriptive.time_breakdown import TimePart
+from treehammer.analysis.descriptive.time_breakdown import RATE_COLUMNS, ReadRates, TimePart
 
 #: Two passes of 2 s: 0.8 s of decompression and 1.2 s of other CPU time each.
 ROW: dict[str, Any] = {

@@ -9,7 +9,6 @@ from click.testing import CliRunner
 from release_campaigns import add_campaign
 from simulated_campaign import START_US
 
-from treehammer.analysis.alarms.alarm_levels import AlarmLevel
 from treehammer.analysis.alarms.alarm_watch import find_regressions
 from treehammer.analysis.alarms.regression_watch import (
     MAX_RERUNS,
@@ -23,10 +22,11 @@ from treehammer.analysis.alarms.release_state import (
     assess_release,
     assess_releases,
 )
+from treehammer.analysis.status.subject_state import AlarmLevel
 from treehammer.cli import cli
 from treehammer.sql.core.watch_rows import ReleaseCheck
 from treehammer.sql.read.overview_queries import list_latest_comparisons
-from treehammer.sql.watch.release_checks import ReleaseCheckTable
+from treehammer.sql.watch.alarms import ReleaseCheckTable
 from treehammer.sql.write.store import Store
 
 NOW = START_US + 3_600_000_000

@@ -13,15 +13,15 @@ from click.testing import CliRunner, Result
 from local_servers import serve_http
 
 from treehammer import config
-from treehammer.analysis.alarms.alarm_levels import (
+from treehammer.analysis.alarms.remote_states import RemoteService
+from treehammer.analysis.cli import check_command
+from treehammer.analysis.cli.check_command import check_command as check
+from treehammer.analysis.status.subject_state import (
     AlarmFigure,
     AlarmKind,
     AlarmLevel,
     SubjectState,
 )
-from treehammer.analysis.alarms.remote_states import RemoteService
-from treehammer.analysis.cli import check_command
-from treehammer.analysis.cli.check_command import check_command as check
 from treehammer.cli import cli
 
 SITE = SubjectState(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.samples.sample import (
+from treehammer.analysis.statistics.sample import (
     BUILD_FACTS,
     SAMPLE_COLUMNS,
     comparison_key,
@@ -23,7 +23,7 @@ from treehammer.analysis.samples.sample import (
 )
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.hctests.matrix.definition import Scalar, Variant
+from treehammer.hctests.definition.model import Scalar, Variant
 
 
 def test_sample_columns_are_in_catalogue() -> None:

@@ -15,8 +15,14 @@ from treehammer.analysis.statistics.estimates import (
     estimate_mean,
     judge_family,
 )
-from treehammer.analysis.statistics.sequential import LOOKS, SequentialPlan, is_open
-from treehammer.analysis.statistics.verdict import ALPHA, DEFAULT_DELTA, Verdict
+from treehammer.analysis.statistics.verdict import (
+    ALPHA,
+    DEFAULT_DELTA,
+    LOOKS,
+    SequentialPlan,
+    Verdict,
+    is_open,
+)
 
 #: Verdicts that are false where nothing differs.
 FALSE_VERDICTS = (Verdict.FASTER, Verdict.SLOWER, Verdict.DIFFERENT)

@@ -17,7 +17,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.schema import status_rule_set
 from treehammer.sql.core.watch_rows import StatusChangeRow
-from treehammer.sql.watch import site_exceptions, state_history
+from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 
 HOUR, START = HOUR_US, STORY_US
@@ -213,7 +213,7 @@ def test_failures_in_a_downtime_do_not_count(store: Store) -> None:
     store.add(
         run_tests(0, 4, good=True) + run_tests(4, 8, good=False) + run_tests(8, 10, good=True)
     )
-    site_exceptions.replace_downtimes(store, "goc", [make_downtime(3.75, 7.9)], START)
+    state_history.replace_downtimes(store, "goc", [make_downtime(3.75, 7.9)], START)
     evaluate(store, 7)
     assert history(store) == [(1, "ok"), (3.75, "downtime")]
     evaluate(store, 10)
@@ -224,11 +224,11 @@ def test_failures_in_a_downtime_do_not_count(store: Store) -> None:
 def test_a_downtime_announced_late_corrects_the_history(store: Store) -> None:
     store.add(run_tests(0, 4, good=True) + run_tests(4, 6, good=False))
     evaluate(store, 6)
-    done = site_exceptions.replace_downtimes(store, "goc", [make_downtime(4, 8)], START + 6 * HOUR)
+    done = state_history.replace_downtimes(store, "goc", [make_downtime(4, 8)], START + 6 * HOUR)
     assert done.new == 1
     evaluate(store, 6.2)
     assert history(store) == [(1, "ok"), (4, "downtime")]
-    withdrawn = site_exceptions.replace_downtimes(store, "goc", [], START + round(6.4 * HOUR))
+    withdrawn = state_history.replace_downtimes(store, "goc", [], START + round(6.4 * HOUR))
     assert withdrawn.withdrawn == 1
     evaluate(store, 6.5)
     assert history(store) == [(1, "ok"), (5, "critical")]
@@ -236,9 +236,7 @@ def test_a_downtime_announced_late_corrects_the_history(store: Store) -> None:
 
 def test_a_risk_is_no_downtime(store: Store) -> None:
     store.add(run_tests(0, 2, good=True))
-    site_exceptions.replace_downtimes(
-        store, "goc", [make_downtime(1, 3, severity="at-risk")], START
-    )
+    state_history.replace_downtimes(store, "goc", [make_downtime(1, 3, severity="at-risk")], START)
     evaluate(store, 2)
     assert history(store) == [(1, "ok")]
 
@@ -246,16 +244,16 @@ def test_a_risk_is_no_downtime(store: Store) -> None:
 def test_an_override_holds_until_its_end(store: Store) -> None:
     store.add(run_tests(0, 8, good=True))
     evaluate(store, 2)
-    site_exceptions.add_override(store, make_override(3, 6))
+    state_history.add_override(store, make_override(3, 6))
     evaluate(store, 4)
     assert history(store) == [(1, "ok"), (3, "critical")]
     current = state_history.list_current_states(store, site="A")[0]
     assert current.cause == "override"
     assert current.reason.startswith("set by ada: disk server burns (by the rules ok: ")
-    site_exceptions.end_overrides(store, "A", now_us=START + 5 * HOUR, who="bob")
+    state_history.end_overrides(store, "A", now_us=START + 5 * HOUR, who="bob")
     evaluate(store, 8)
     assert history(store)[-1] == (5, "ok")
-    [kept] = site_exceptions.list_overrides(store)
+    [kept] = state_history.list_overrides(store)
     assert (kept.who, kept.ended_by, kept.until_us) == ("ada", "bob", START + 6 * HOUR)
 
 

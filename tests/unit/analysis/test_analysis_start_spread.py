@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from treehammer.analysis.descriptive.start_spread import count_lonely_starts, summarize_starts
-from treehammer.hctests.matrix.load_settings import LoadSettings
+from treehammer.hctests.definition.model import LoadSettings
 
 LOAD = LoadSettings(together=True, duration_s=100.0)
 

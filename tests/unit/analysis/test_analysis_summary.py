@@ -9,7 +9,7 @@ import pytest
 import scipy
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.comparison.wording import verdict_text
+from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.descriptive.group_summary import (
     MeanWithInterval,
     find_distinguishing_names,

@@ -17,7 +17,7 @@ from treehammer.analysis.status.usability import (
     list_uses,
     refresh_uses,
 )
-from treehammer.sql.watch import site_exceptions, state_history
+from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 
 RULES = load_shipped_rules()
@@ -81,12 +81,12 @@ def test_machine_of_a_developer_is_excluded_by_people_only(store: Store) -> None
     assert use is not None
     assert (use.state, use.usability) == ("critical", Usability.USABLE)
     override = replace(make_override(1, 9), site="local")
-    site_exceptions.add_override(store, override)
+    state_history.add_override(store, override)
     assert evaluate(store, 3).summarize("local") is Usability.EXCLUDED
 
 
 def test_override_and_downtime_exclude_until_their_end(store: Store) -> None:
-    site_exceptions.replace_downtimes(store, "goc", [make_downtime(1, 3)], STORY_US)
+    state_history.replace_downtimes(store, "goc", [make_downtime(1, 3)], STORY_US)
     use = evaluate(store, 2).find("storage_site", "A")  # which has no result yet
     assert use is not None
     assert (use.usability, use.who, use.until_us) == (
@@ -98,13 +98,13 @@ def test_override_and_downtime_exclude_until_their_end(store: Store) -> None:
     described = evaluate(store, 2.1).describe_restrictions("A")
     assert described == f"jobs and storage {use.describe()}"
     assert evaluate(store, 4).summarize("A") is Usability.USABLE
-    site_exceptions.add_override(store, make_override(5, 9))
+    state_history.add_override(store, make_override(5, 9))
     use = evaluate(store, 6).find("site", "A")
     assert use is not None
     assert (use.usability, use.who, use.until_us) == (
         Usability.EXCLUDED, "ada", STORY_US + 9 * HOUR_US,
     )  # fmt: skip
-    site_exceptions.add_override(store, make_override(7, 9, "warning"))
+    state_history.add_override(store, make_override(7, 9, "warning"))
     assert evaluate(store, 8).summarize("A") is Usability.USABLE
 
 
@@ -125,7 +125,7 @@ def test_probes_follow_the_state(store: Store) -> None:
         due_us = since_us + periods * every_us
         assert find_probe_time(restrictions, every_us, due_us + 5) == due_us
     assert find_probe_time((), every_us, since_us + every_us) is None
-    site_exceptions.add_override(store, make_override(1, 9))
+    state_history.add_override(store, make_override(1, 9))
     excluded = evaluate(store, 2).restrictions("A")
     assert find_probe_time(excluded, every_us, since_us + 20 * every_us) is None
 
@@ -148,7 +148,7 @@ def test_states_are_evaluated_again_after_a_step(store: Store) -> None:
 
 
 def test_downtime_is_evaluated_without_any_evaluation_before(store: Store) -> None:
-    site_exceptions.replace_downtimes(store, "goc", [make_downtime(1, 3)], STORY_US)
+    state_history.replace_downtimes(store, "goc", [make_downtime(1, 3)], STORY_US)
     assert refresh_uses(store, RULES, STORY_US + 2 * HOUR_US).summarize("A") is Usability.EXCLUDED
 
 
@@ -190,7 +190,7 @@ def test_door_is_forgotten_without_runs_and_the_others_keep_their_history(store:
 
 
 def test_downtime_of_a_storage_excuses_its_doors(store: Store) -> None:
-    site_exceptions.replace_downtimes(store, "goc", [make_downtime(0, 1)], STORY_US)
+    state_history.replace_downtimes(store, "goc", [make_downtime(0, 1)], STORY_US)
     add_door_runs(store, [0.1, 0.2, 0.3], {"https": False, "root": True})
     uses = evaluate(store, 0.8)
     assert not uses.restricted_doors("A")
@@ -198,7 +198,7 @@ def test_downtime_of_a_storage_excuses_its_doors(store: Store) -> None:
 
 
 def test_override_holds_for_one_door(store: Store) -> None:
-    site_exceptions.add_override(
+    state_history.add_override(
         store, replace(make_override(0, 5), site="A:https", subject_kind="door")
     )
     uses = evaluate(store, 1)

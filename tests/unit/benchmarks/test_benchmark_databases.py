@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from benchmark_modules import SHORT_ROWS, import_short_benchmarks
 
 from treehammer.sql.core.schema import dimension_tables, measurement
-from treehammer.sql.setup.database_setup import open_engine
+from treehammer.sql.engine.database_setup import open_engine
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from treehammer import config
-from treehammer.cli import demo_command
+from treehammer import config, start_commands
 
 OUTPUT = Path("demo-results")
 
@@ -33,12 +32,18 @@ def test_program_is_named_as_found_on_path(
     called = program(tmp_path / "my venv" / "bin")
     monkeypatch.setattr(sys, "argv", [str(called), "demo"])
     monkeypatch.setenv("PATH", "/nowhere")
-    assert demo_command.format_invocation(OUTPUT, settings) == f"'{called}' --data-dir demo-results"
+    assert (
+        start_commands.format_invocation(OUTPUT, settings) == f"'{called}' --data-dir demo-results"
+    )
     monkeypatch.setenv("PATH", str(called.parent))
-    assert demo_command.format_invocation(OUTPUT, settings) == "treehammer --data-dir demo-results"
+    assert (
+        start_commands.format_invocation(OUTPUT, settings) == "treehammer --data-dir demo-results"
+    )
     # A program of another installation does not count.
     monkeypatch.setenv("PATH", str(program(tmp_path / "bin").parent))
-    assert demo_command.format_invocation(OUTPUT, settings) == f"'{called}' --data-dir demo-results"
+    assert (
+        start_commands.format_invocation(OUTPUT, settings) == f"'{called}' --data-dir demo-results"
+    )
 
 
 def test_changed_settings_become_flags(
@@ -48,9 +53,9 @@ def test_changed_settings_become_flags(
     monkeypatch.setattr(sys, "argv", ["-m"])
     monkeypatch.chdir(tmp_path)
     plain = ["--data-dir", "demo-results"]
-    assert demo_command.required_flags(OUTPUT, config.load_settings()) == plain
+    assert start_commands.required_flags(OUTPUT, config.load_settings()) == plain
     elsewhere = replace(settings, cache_dir=tmp_path / "elsewhere")
-    assert demo_command.required_flags(OUTPUT, elsewhere) == [
+    assert start_commands.required_flags(OUTPUT, elsewhere) == [
         *plain,
         "--cache-dir",
         str(elsewhere.cache_dir),
@@ -58,9 +63,9 @@ def test_changed_settings_become_flags(
     monkeypatch.setenv("TREEHAMMER_DATABASE", "sqlite:///other.db")
     (tmp_path / "treehammer.toml").write_text("local_slots = 4\n")
     database = f"sqlite:///{tmp_path}/demo-results/results.db"
-    found = demo_command.required_flags(OUTPUT, config.load_settings())
+    found = start_commands.required_flags(OUTPUT, config.load_settings())
     assert found == [*plain, "--database", database, "--local-slots", "1"]
     assert (
-        demo_command.format_invocation(OUTPUT, config.load_settings())
+        start_commands.format_invocation(OUTPUT, config.load_settings())
         == f"treehammer {' '.join(found)}"
     )

@@ -47,8 +47,8 @@ def test_interrupted_commands_describe_remaining_state(
 ) -> None:
     for name in (
         "sql.write.store.Store.open",
-        "submit.lifecycle.campaign_request.plan_request",
-        "datasets.cli.make_command.root_process.prepare_dataset_root",
+        "submit.campaigns.campaign_request.plan_request",
+        "datasets.cli.commands.root_process.prepare_dataset_root",
     ):
         monkeypatch.setattr(f"treehammer.{name}", press_ctrl_c)
     monkeypatch.setattr("treehammer.submit.cli.collect_first.report_waiting", lambda *_, **__: [])
@@ -67,7 +67,7 @@ def test_interrupted_collection_describes_remaining_state(
 def test_interruption_without_description(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("treehammer.cli.config_command.print_rows", press_ctrl_c)
+    monkeypatch.setattr("treehammer.start_commands.print_rows", press_ctrl_c)
     assert typed(["config", "show"], tmp_path, monkeypatch) == 130
     assert capsys.readouterr().err.strip() == "treehammer: interrupted"
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from treehammer import optional_packages
+from treehammer import errors
 from treehammer.datasets.doors import xrootd
-from treehammer.errors import MissingExtraError
-from treehammer.optional_packages import EXTRA_OF_MODULE, explain_missing_extra
+from treehammer.errors import EXTRA_OF_MODULE, MissingExtraError, explain_missing_extra
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -96,7 +95,7 @@ def test_other_missing_modules_keep_their_traceback() -> None:
 
 
 def test_missing_xrootd_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optional_packages, "find_spec", lambda _: None)
+    monkeypatch.setattr(errors, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"treehammer\[grid\]"):
         xrootd.stat_file("root://host//file")
 

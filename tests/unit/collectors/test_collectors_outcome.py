@@ -9,16 +9,17 @@ import pytest
 import sqlalchemy as sa
 from measurement_factory import make_measurement
 
-from treehammer.collectors.record.failures import FAILURE_CLASSES, NOT_SUPPORTED
 from treehammer.collectors.record.outcome import (
     BAD_OUTCOME_LABELS,
+    FAILURE_CLASSES,
+    NOT_SUPPORTED,
     OUTCOME_COLUMNS,
     Outcome,
     classify_outcome,
     label_outcome,
     sum_outcomes,
 )
-from treehammer.sql.core.outcomes import has_outcome, is_bad, outcome_column
+from treehammer.sql.core.measurement_sql import has_outcome, is_bad, outcome_column
 from treehammer.sql.core.schema import measurement
 from treehammer.sql.write.store import Store
 

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from treehammer.cli import cli
-from treehammer.collectors import package_index
-from treehammer.collectors.cli import releases_command
-from treehammer.collectors.record.failures import ExecutionError
-from treehammer.collectors.software import provider_tools, wheel_releases
+from treehammer.collectors import cli as releases_command
+from treehammer.collectors import root_releases
+from treehammer.collectors.record.outcome import ExecutionError
+from treehammer.collectors.software import setup_commands, wheel_releases
 from treehammer.collectors.software.providers import parse_software_request
 from treehammer.collectors.software.wheel_releases import (
     expected_root_version,
@@ -27,17 +27,17 @@ Available versions: 0.1a13, 0.1a12, 0.1a10
 
 def test_listing_names_releases_and_unknown_wheels() -> None:
     expected = ["wheel:0.1a13", "6.40.00", "6.38.00"]
-    assert package_index.parse_index_listing(LISTING) == expected
-    assert package_index.parse_index_listing("") == []
+    assert root_releases.parse_index_listing(LISTING) == expected
+    assert root_releases.parse_index_listing("") == []
 
 
 def test_index_that_does_not_answer_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> str:
-        provider_tools.raise_setup_error("broken", "listing the wheels of ROOT failed: no route")
+        setup_commands.raise_setup_error("broken", "listing the wheels of ROOT failed: no route")
 
-    monkeypatch.setattr(package_index, "run_tool", fail)
+    monkeypatch.setattr(root_releases, "run_tool", fail)
     with pytest.raises(SoftwareError, match=r"no route\n  Check the network") as caught:
-        package_index.list_root_releases()
+        root_releases.list_root_releases()
     assert isinstance(caught.value.__cause__, ExecutionError)
 
 
@@ -61,7 +61,7 @@ OFFERED = ["wheel:0.1a13", "6.40.00", "6.38.00", "6.39.01"]
 
 
 def test_releases_are_described_by_cycle_and_state() -> None:
-    described = package_index.describe_releases(OFFERED, ["6.38.00", "wheel:0.1a7"])
+    described = root_releases.describe_releases(OFFERED, ["6.38.00", "wheel:0.1a7"])
     assert [(one.release, one.cycle, one.wheel) for one in described] == [
         ("wheel:0.1a13", "", "0.1a13"),
         ("wheel:0.1a7", "", "0.1a7"),
@@ -77,7 +77,7 @@ def test_older_patch_is_not_the_newest_of_its_cycle(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(wheel_releases.WHEELS, "6.38.10", "0.1a20")
     newest = {
         one.release: one.is_newest
-        for one in package_index.describe_releases(["6.38.10"], ["6.38.00"])
+        for one in root_releases.describe_releases(["6.38.10"], ["6.38.00"])
     }
     assert newest == {"6.38.10": True, "6.38.00": False}
 
@@ -108,10 +108,10 @@ def test_command_lists_cached_releases_without_network(
 def test_wheel_that_the_index_lacks_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(package_index, "list_root_releases", lambda: OFFERED)
+    monkeypatch.setattr(root_releases, "list_root_releases", lambda: OFFERED)
 
     def check(text: str) -> None:
-        package_index.check_unknown_wheels(
+        root_releases.check_unknown_wheels(
             [parse_software_request(text)], tmp_path, where="-P root"
         )
 
@@ -127,7 +127,7 @@ def test_unknown_wheel_is_left_to_pip_without_network(
     def fail() -> list[str]:
         raise SoftwareError("no route")
 
-    monkeypatch.setattr(package_index, "list_root_releases", fail)
-    package_index.check_unknown_wheels(
+    monkeypatch.setattr(root_releases, "list_root_releases", fail)
+    root_releases.check_unknown_wheels(
         [parse_software_request("wheel:0.1a14")], tmp_path, where="-P root"
     )

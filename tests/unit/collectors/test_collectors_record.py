@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from measurement_factory import STARTED_DAY, STARTED_US, full_measurement, make_measurement
 
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
-from treehammer.collectors.record.failures import FAILURE_CLASSES
 from treehammer.collectors.record.measurement_record import (
     Measurement,
     RecordError,
@@ -22,6 +21,7 @@ from treehammer.collectors.record.measurement_record import (
     make_measurement_id,
 )
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, IDENTITY_METRICS, Metric
+from treehammer.collectors.record.outcome import FAILURE_CLASSES
 
 NAMES = [metric.name for metric in CATALOGUE]
 #: Values of every type, at and beyond every limit.

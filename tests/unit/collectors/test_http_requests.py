@@ -24,7 +24,7 @@ from treehammer.collectors.http_requests import (
 )
 from treehammer.collectors.job_spec import InputFile, SoftwareRequest
 from treehammer.collectors.kit.treehammer_load.clients.copy_client import CopyClient, CopyCommand
-from treehammer.collectors.kit.treehammer_load.clients.plain_http_client import PlainHttpClient
+from treehammer.collectors.kit.treehammer_load.clients.http_client import PlainHttpClient
 from treehammer.collectors.kit.treehammer_load.operation import (
     Flight,
     LoadFile,
@@ -32,8 +32,8 @@ from treehammer.collectors.kit.treehammer_load.operation import (
     StorageClient,
 )
 from treehammer.collectors.software.providers import SoftwareSetup
-from treehammer.collectors.worker.run import remote_copy
-from treehammer.collectors.worker.stop_signals import StopSignals
+from treehammer.collectors.worker.child_processes import StopSignals
+from treehammer.collectors.worker.run import input_files
 
 DOOR = "https://door.example.org/store"
 
@@ -107,7 +107,7 @@ def test_stage_in_leaves_token_at_door(door: str, tmp_path: Path) -> None:
     file = InputFile("f", door, SIZE, f"{zlib.adler32(CONTENT):08x}")
     with StopSignals() as signals:
         software = SoftwareRequest("none", "none", "", "")
-        remote_copy.fetch_remote_file(setup, software, file, str(tmp_path / "copy"), signals)
+        input_files.fetch_remote_file(setup, software, file, str(tmp_path / "copy"), signals)
     assert (tmp_path / "copy").read_bytes() == CONTENT
 
 

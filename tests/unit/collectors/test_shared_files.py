@@ -16,17 +16,16 @@ from treehammer.collectors.shared_files import (
     read_file_end,
     read_regular_file,
 )
-from treehammer.collectors.worker.payload.client_log import ClientLog
-from treehammer.collectors.worker.payload.payload_failures import read_log
-from treehammer.collectors.worker.payload.payload_result import read_payload_result
-from treehammer.collectors.worker.payload.recorder_plugin import RecorderPlugin
-from treehammer.collectors.worker.run.logged_command import describe_failure
-from treehammer.collectors.worker.upload.outbox import Outbox
+from treehammer.collectors.worker.outbox import Outbox
+from treehammer.collectors.worker.run.client_settings import ClientLog, RecorderPlugin
+from treehammer.collectors.worker.run.execution_record import read_payload_result
+from treehammer.collectors.worker.run.node_commands import describe_failure
+from treehammer.collectors.worker.run.payload_failures import read_log
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import BatchError
-from treehammer.submit.batch.archives import unpack_output
-from treehammer.submit.tracking.record_files import list_record_files
+from treehammer.submit.batch.staging import unpack_output
+from treehammer.submit.campaigns.attempt_rows import list_record_files
 
 
 def make_socket(path: Path) -> None:

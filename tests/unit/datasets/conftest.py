@@ -10,7 +10,7 @@ import pytest
 from dataset_specs import load_generated_spec
 
 from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.datasets.production import root_process
+from treehammer.datasets import production
 from treehammer.datasets.specs import generated_spec
 
 SPEC_TEXT = """
@@ -117,5 +117,5 @@ def fake_root(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         layouts = [layout for _ in document["paths"]]
         return {"root": request.version, "layouts": layouts, "others": ["Runs"]}
 
-    monkeypatch.setattr(root_process, "run_action", run)
+    monkeypatch.setattr(production, "run_action", run)
     return asked

@@ -13,16 +13,16 @@ import pytest
 
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.datasets import manifest as file_digest
+from treehammer.datasets import production
 from treehammer.datasets.catalogues import folder_catalogue
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
-from treehammer.datasets.model import file_digest
-from treehammer.datasets.model.manifest import Manifest
-from treehammer.datasets.production import root_process
+from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.specs import generated_spec
 from treehammer.datasets.specs.generated_spec import GeneratedSpec
 from treehammer.errors import ConfigError, DatasetError, SoftwareError, SourceError
-from treehammer.hctests.git import repository
-from treehammer.progress import no_progress
+from treehammer.hctests import git_repository
+from treehammer.text_formatting import no_progress
 
 DATA = b"root" + bytes(3_000_000)
 
@@ -169,7 +169,7 @@ def test_interrupted_make_leaves_nothing(
         Path(document["path"]).write_bytes(b"half")
         raise error
 
-    monkeypatch.setattr(root_process, "run_action", run)
+    monkeypatch.setattr(production, "run_action", run)
     with pytest.raises(type(error)):
         catalogue.make(plan, software)
     assert catalogue.names() == ()
@@ -319,7 +319,7 @@ def test_hash_depends_on_names_and_content_only(made: FolderCatalogue) -> None:
 @pytest.mark.parametrize("root", ["6.41.00", "none", ""])
 def test_unknown_root_is_refused(root: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
-        root_process.prepare_dataset_root(root, tmp_path, no_progress)
+        production.prepare_dataset_root(root, tmp_path, no_progress)
 
 
 def test_ensure_makes_shipped_and_verifies_existing_datasets(
@@ -333,7 +333,7 @@ def test_ensure_makes_shipped_and_verifies_existing_datasets(
     with pytest.raises(DatasetError, match="no dataset 'tiny'"):
         ensure_dataset("tiny", settings)
     monkeypatch.setattr(generated_spec, "load_shipped_spec", lambda _name: plan)
-    monkeypatch.setattr(root_process, "prepare_root", lambda *_: software)
+    monkeypatch.setattr(production, "prepare_root", lambda *_: software)
     manifest = ensure_dataset("tiny", settings)
     assert ensure_dataset("tiny", settings) == manifest
     assert fake_root == ["make", "measure"]
@@ -365,12 +365,12 @@ def test_unusable_cache_is_refused_with_reason(
     def refuse(*_: object) -> None:
         raise OSError(number, "refused", "cache")
 
-    monkeypatch.setattr(repository, "hold_lock", refuse)
+    monkeypatch.setattr(git_repository, "hold_lock", refuse)
     with (
         pytest.raises(DatasetError, match=expected) as caught,
         folder_catalogue._report_disk_errors(tmp_path),
     ):
         refuse()
     assert "--cache-dir" in caught.value.hint
-    with pytest.raises(SourceError, match=expected), repository.hold_cache_lock(tmp_path):
+    with pytest.raises(SourceError, match=expected), git_repository.hold_cache_lock(tmp_path):
         pass

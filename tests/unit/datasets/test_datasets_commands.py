@@ -9,9 +9,9 @@ from click.testing import CliRunner, Result
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
+from treehammer.datasets import production
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.model.manifest import Manifest
-from treehammer.datasets.production import root_process
+from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.specs.generated_spec import GeneratedSpec
 from treehammer.errors import DatasetError
 from treehammer.submit.cli.datasets_verify_command import datasets
@@ -84,7 +84,7 @@ def test_verify_reports_all_and_exits_with_1(
 def test_make_and_add(
     settings: Settings, software: SoftwareRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(root_process, "prepare_root", lambda *_: software)
+    monkeypatch.setattr(production, "prepare_root", lambda *_: software)
     source = tmp_path / "a.root"
     source.write_bytes(b"root")
     result = _run(settings, "add", "mine", str(source), "--tree", "Events")

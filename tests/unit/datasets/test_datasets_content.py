@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from treehammer.datasets.catalogues.dataset_verification import choose_file_names
-from treehammer.datasets.production.layout_measurement import compare_trees
+from treehammer.datasets.production import compare_trees
 from treehammer.errors import DatasetError
 
 PATHS = [Path("a.root"), Path("b.root"), Path("c.root")]

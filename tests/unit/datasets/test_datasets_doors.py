@@ -15,14 +15,14 @@ from local_servers import make_authority, serve_http, serve_tcp
 
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeResult, ProbeTarget, http, xrootd
-from treehammer.datasets.doors.file_observation import (
+from treehammer.datasets.doors.observations import (
     FAILED,
     MISSING,
     NO_RESPONSE,
     REFUSED,
     FileObservation,
+    find_first_file,
 )
-from treehammer.datasets.doors.probe import find_first_file
 
 CONTENT = bytes(range(256)) * 8
 LISTING = """<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">

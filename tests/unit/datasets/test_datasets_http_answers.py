@@ -14,7 +14,7 @@ from treehammer.collectors import http_requests
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget, http
-from treehammer.datasets.doors.file_observation import FAILED, NO_RESPONSE
+from treehammer.datasets.doors.observations import FAILED, NO_RESPONSE
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,12 @@ from plan_factory import make_settings
 
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.production.raw_files import RAW_BLOCK_BYTES, generate_blocks
+from treehammer.datasets.production import RAW_BLOCK_BYTES, generate_blocks
 from treehammer.datasets.specs import generated_spec
-from treehammer.datasets.specs.raw_spec import RawSpec
+from treehammer.datasets.specs.spec_schema import RawSpec
 from treehammer.errors import DatasetError, DefinitionError
+from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
 from treehammer.submit.cli.datasets_verify_command import datasets
-from treehammer.submit.lifecycle.campaign_request import CampaignRequest, plan_request
 
 SPEC = """
 [dataset]

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.datasets import production
 from treehammer.datasets.catalogues import dataset_rewriting
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.model.manifest import Manifest
-from treehammer.datasets.production import root_process
+from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.specs.generated_spec import GeneratedSpec
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.errors import DatasetError
-from treehammer.progress import no_progress
+from treehammer.text_formatting import no_progress
 
 Rewrite = Callable[..., Manifest]
 
@@ -129,14 +129,14 @@ def test_differing_values_are_refused(
     rewrite: Rewrite,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain = root_process.run_action
+    plain = production.run_action
 
     def run(action: str, document: Any, *rest: Any) -> dict[str, Any]:
         answer = plain(action, document, *rest)
         read_again = action == "hashes" and "/tiny/" not in document["paths"][0]
         return answer | changes if read_again else answer
 
-    monkeypatch.setattr(root_process, "run_action", run)
+    monkeypatch.setattr(production, "run_action", run)
     with pytest.raises(DatasetError, match="does not hold the values of its source") as caught:
         rewrite(compression="zstd")
     assert expected in caught.value.message

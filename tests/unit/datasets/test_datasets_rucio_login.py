@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from credential_factory import write_proxy, write_token
 
-from treehammer.datasets.rucio.rucio_login import RucioLogin, find_login
+from treehammer.datasets.rucio.rucio_session import RucioLogin, find_login
 from treehammer.errors import ConfigError
 
 CONFIG = "/etc/rucio.cfg"

@@ -11,7 +11,7 @@ from rucio.common import exception as rucios
 
 from treehammer import config
 from treehammer.collectors.storage_schemes import normalize_url
-from treehammer.datasets.model.replica import Replica
+from treehammer.datasets.manifest import Replica
 from treehammer.datasets.rucio import rucio_upload
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import (
@@ -36,7 +36,7 @@ from treehammer.datasets.rucio.rucio_upload import (
     poll_replication,
 )
 from treehammer.errors import CatalogueError, ConfigError
-from treehammer.progress import no_progress
+from treehammer.text_formatting import no_progress
 
 RULE = ReplicationRule("r1", "A_DATA", "me", "REPLICATING", 0, 2, 0, "", None)
 OK = replace(RULE, state="OK", locks_ok=2, locks_copying=0)

@@ -12,7 +12,7 @@ import pytest
 from rucio.common import exception as rucios
 
 from treehammer import config
-from treehammer.datasets.model.manifest import MANIFEST_NAME, RAW_LAYOUT, Manifest, ManifestFile
+from treehammer.datasets.manifest import MANIFEST_NAME, RAW_LAYOUT, Manifest, ManifestFile
 from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import DidFile, DidNames, Rse, RucioSilentError

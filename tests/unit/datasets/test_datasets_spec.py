@@ -7,7 +7,7 @@ import pytest
 from dataset_specs import load_generated_spec
 
 from treehammer.datasets.specs import generated_spec
-from treehammer.datasets.specs.raw_spec import RawSpec
+from treehammer.datasets.specs.spec_schema import RawSpec
 from treehammer.errors import DatasetError
 
 Write = Callable[[str], Path]

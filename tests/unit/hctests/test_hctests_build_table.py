@@ -10,9 +10,9 @@ import pytest
 from treehammer.collectors.job_spec import BuildCommand
 from treehammer.config import load_settings
 from treehammer.errors import DefinitionError
-from treehammer.hctests.git import pinned_tests
-from treehammer.hctests.matrix import identity
-from treehammer.hctests.schema.definition_loader import load_definition, override_definition
+from treehammer.hctests import pinned_tests
+from treehammer.hctests.definition import identity
+from treehammer.hctests.definition.definition_loader import load_definition, override_definition
 
 WriteTest = Callable[..., Path]
 

@@ -9,10 +9,10 @@ import pytest
 
 from treehammer.config import Settings, load_settings
 from treehammer.errors import DefinitionError, NothingToDoError, SourceError
-from treehammer.hctests.cli.definition_options import load_pinned_test
-from treehammer.hctests.matrix import identity
-from treehammer.hctests.matrix.definition import PinnedTest
-from treehammer.hctests.matrix.variant_expansion import group_variants
+from treehammer.hctests.definition import identity
+from treehammer.hctests.definition.model import PinnedTest
+from treehammer.hctests.definition.variant_expansion import group_variants
+from treehammer.hctests.definition_options import load_pinned_test
 
 TEST_TOML = """
 [test]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from treehammer.errors import DefinitionError
-from treehammer.hctests.schema.definition_loader import load_definition, override_definition
+from treehammer.hctests.definition.definition_loader import load_definition, override_definition
 
 WriteTest = Callable[..., Path]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from treehammer.hctests.schema.toml_positions import KeyPath, find_line, locate_keys
+from treehammer.hctests.definition.document_problems import KeyPath, find_line, locate_keys
 
 DOCUMENT = """# a comment
 top = 1

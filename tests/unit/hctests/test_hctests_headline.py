@@ -9,16 +9,16 @@ import pytest
 
 from treehammer.config import load_settings
 from treehammer.errors import DefinitionError
-from treehammer.hctests.git import pinned_tests
-from treehammer.hctests.matrix import identity
-from treehammer.hctests.matrix.definition import MetricDeclaration
-from treehammer.hctests.matrix.headline import (
+from treehammer.hctests import pinned_tests
+from treehammer.hctests.definition import identity
+from treehammer.hctests.definition.definition_loader import load_definition, override_definition
+from treehammer.hctests.definition.judged_metrics import (
     DEFAULT_HEADLINE,
     HeadlineMetric,
     find_headline_metric,
     list_headline_names,
 )
-from treehammer.hctests.schema.definition_loader import load_definition, override_definition
+from treehammer.hctests.definition.model import MetricDeclaration
 
 WriteTest = Callable[..., Path]
 

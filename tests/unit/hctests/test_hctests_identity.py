@@ -10,9 +10,9 @@ import pytest
 
 from treehammer.collectors.record import metric_catalogue
 from treehammer.config import Settings, load_settings
-from treehammer.hctests.git import pinned_tests
-from treehammer.hctests.matrix import identity, variant_expansion
-from treehammer.hctests.matrix.definition import PinnedTest, Variant
+from treehammer.hctests import pinned_tests
+from treehammer.hctests.definition import identity, variant_expansion
+from treehammer.hctests.definition.model import PinnedTest, Variant
 
 WriteTest = Callable[..., Path]
 Pin = Callable[..., PinnedTest]

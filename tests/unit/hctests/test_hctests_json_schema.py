@@ -11,9 +11,9 @@ import jsonschema
 import pytest
 
 from treehammer.errors import DefinitionError
-from treehammer.hctests.git import pinned_tests
-from treehammer.hctests.schema import definition_loader
-from treehammer.hctests.schema.toml_models import build_test_schema
+from treehammer.hctests import pinned_tests
+from treehammer.hctests.definition import definition_loader
+from treehammer.hctests.definition.toml_models import build_test_schema
 
 WriteTest = Callable[..., Path]
 PUBLISHED = pinned_tests.SHIPPED_TESTS_FOLDER / "test.schema.json"

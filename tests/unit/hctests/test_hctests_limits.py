@@ -10,15 +10,15 @@ import pytest
 
 from treehammer.config import load_settings
 from treehammer.errors import DefinitionError
-from treehammer.hctests.git import pinned_tests
-from treehammer.hctests.matrix import identity
-from treehammer.hctests.matrix.definition import Scalar
-from treehammer.hctests.matrix.expected_limits import (
+from treehammer.hctests import pinned_tests
+from treehammer.hctests.definition import identity
+from treehammer.hctests.definition.definition_loader import load_definition, override_definition
+from treehammer.hctests.definition.judged_metrics import (
     ExpectedLimit,
     LimitBounds,
     parse_stored_limits,
 )
-from treehammer.hctests.schema.definition_loader import load_definition, override_definition
+from treehammer.hctests.definition.model import Scalar
 
 WriteTest = Callable[..., Path]
 

@@ -11,12 +11,11 @@ from click.testing import CliRunner
 
 from treehammer.config import load_settings
 from treehammer.errors import DefinitionError
-from treehammer.hctests.cli.tests import tests as commands
-from treehammer.hctests.git import pinned_tests
-from treehammer.hctests.matrix import identity
-from treehammer.hctests.matrix.definition import PinnedTest
-from treehammer.hctests.matrix.load_settings import LoadCeiling, LoadSettings
-from treehammer.hctests.schema.definition_loader import load_definition, override_definition
+from treehammer.hctests import pinned_tests
+from treehammer.hctests.cli import tests as commands
+from treehammer.hctests.definition import identity
+from treehammer.hctests.definition.definition_loader import load_definition, override_definition
+from treehammer.hctests.definition.model import LoadCeiling, LoadSettings, PinnedTest
 
 WriteTest = Callable[..., Path]
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treehammer.hctests.matrix.definition import Variant, VariantGroup
-from treehammer.hctests.matrix.variant_expansion import (
+from treehammer.hctests.definition.definition_loader import load_definition
+from treehammer.hctests.definition.model import Variant, VariantGroup
+from treehammer.hctests.definition.variant_expansion import (
     derive_job_seed,
     expand_variants,
     find_label_axes,
     group_variants,
     order_executions,
 )
-from treehammer.hctests.schema.definition_loader import load_definition
 
 WriteTest = Callable[..., Path]
 MATRIX = """

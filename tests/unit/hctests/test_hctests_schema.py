@@ -11,10 +11,10 @@ from definition_mistakes import BROKEN_DEFINITIONS, DEFINITION_MISTAKES, TEST_HE
 
 from treehammer import hctests
 from treehammer.errors import DefinitionError
-from treehammer.hctests.cli.definition_options import parse_axis_options
-from treehammer.hctests.matrix import variant_expansion
-from treehammer.hctests.matrix.definition import TestDefinition
-from treehammer.hctests.schema.definition_loader import load_definition, override_definition
+from treehammer.hctests.definition import variant_expansion
+from treehammer.hctests.definition.definition_loader import load_definition, override_definition
+from treehammer.hctests.definition.model import TestDefinition
+from treehammer.hctests.definition_options import parse_axis_options
 
 WriteTest = Callable[..., Path]
 

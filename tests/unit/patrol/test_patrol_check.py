@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from treehammer import config
 from treehammer.errors import ConfigError
-from treehammer.patrol.cli import patrol_commands
+from treehammer.patrol import cli
 
 PATROL_TOML = """
 [releases]
@@ -60,7 +60,7 @@ def check_file(text: str, folder: Path) -> list[str]:
     settings = config.load_settings({"data_dir": folder / "data"}, environ={}, folder=folder)
     with pytest.raises(ConfigError) as raised:
         CliRunner().invoke(
-            patrol_commands.patrol,
+            cli.patrol,
             ["check", str(folder / "patrol.toml")],
             obj=settings,
             catch_exceptions=False,

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from treehammer import patrol
 from treehammer.errors import PatrolFileError
-from treehammer.patrol.cli import patrol_commands
+from treehammer.patrol import cli
 from treehammer.patrol.patrol_file import PatrolFile, parse_patrol_file
 from treehammer.patrol.patrol_schema import build_patrol_schema
 from treehammer.sql.watch.patrol_starts import SiteLimits
@@ -129,7 +129,7 @@ def test_published_schema_is_up_to_date() -> None:
     assert published == build_patrol_schema(), (
         "run: treehammer patrol schema > src/treehammer/patrol/patrol.schema.json"
     )
-    assert json.loads(CliRunner().invoke(patrol_commands.patrol, ["schema"]).stdout) == published
+    assert json.loads(CliRunner().invoke(cli.patrol, ["schema"]).stdout) == published
     jsonschema.Draft202012Validator.check_schema(published)
     example = GUIDE.read_text(encoding="utf-8").split("```toml\n")[1].split("```")[0]
     for text in (FULL, example):

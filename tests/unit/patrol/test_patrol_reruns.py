@@ -10,14 +10,18 @@ from simulated_campaign import START_US
 
 from treehammer.analysis.alarms.regression_watch import requested_reruns, watch_campaigns
 from treehammer.analysis.alarms.release_state import CheckState
-from treehammer.patrol.campaign_starts import PatrolRequest
-from treehammer.patrol.regression_reruns import find_reruns, record_reruns
+from treehammer.patrol.campaign_starts import PatrolRequest, find_reruns, record_reruns
 from treehammer.sql.core.schema import patrol_start
 from treehammer.sql.core.watch_rows import PatrolStartRow
 from treehammer.sql.engine.database_engine import read_clock
-from treehammer.sql.watch.patrol_lease import PatrolLease
-from treehammer.sql.watch.patrol_starts import CLAIMED, FINISHED, SUBMITTED, PatrolStarts
-from treehammer.sql.watch.release_checks import ReleaseCheckTable
+from treehammer.sql.watch.alarms import ReleaseCheckTable
+from treehammer.sql.watch.patrol_starts import (
+    CLAIMED,
+    FINISHED,
+    SUBMITTED,
+    PatrolLease,
+    PatrolStarts,
+)
 from treehammer.sql.write.store import Store
 
 AXES = {"root": ("6.38.00", "6.40.00")}

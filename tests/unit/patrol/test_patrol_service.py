@@ -16,11 +16,11 @@ from measurement_factory import make_campaign_row
 
 from treehammer import config
 from treehammer.analysis.changes.change_update import UpdateResult
-from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.status_rules import RULES_FILE
+from treehammer.analysis.status.subject_state import SiteState
 from treehammer.analysis.status.usability import SiteUses, SubjectUse, Usability
 from treehammer.errors import BatchError
-from treehammer.hctests.git.compared_commits import EqualCommitsError
+from treehammer.hctests.definition_options import EqualCommitsError
 from treehammer.patrol import campaign_starts, patrol_service
 from treehammer.patrol.campaign_settlement import CampaignSettlement
 from treehammer.patrol.patrol_file import parse_patrol_file
@@ -29,7 +29,7 @@ from treehammer.sql.core.watch_rows import PatrolStartRow
 from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
 from treehammer.sql.watch.patrol_starts import SiteCharge
 from treehammer.sql.write.store import Store
-from treehammer.submit.lifecycle.campaign_request import CampaignRequest
+from treehammer.submit.campaigns.campaign_request import CampaignRequest
 
 SITES_TOML = """
 [sites.SITE_A]

@@ -12,7 +12,7 @@ import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.changes.commit_changes import compare_campaign_commits
+from treehammer.analysis.comparison.commit_comparison import compare_campaign_commits
 from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings

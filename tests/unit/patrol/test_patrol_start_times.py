@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treehammer.durations import SECOND_US
-from treehammer.patrol.start_times import QuietHours, StartTimes
+from treehammer.patrol.patrol_file import QuietHours, StartTimes
+from treehammer.text_formatting import SECOND_US
 
 HOUR_US = 3600 * SECOND_US
 

@@ -15,8 +15,8 @@ from measurement_factory import make_measurement
 from store_helpers import read_in_process
 
 from treehammer.errors import StoreError
-from treehammer.sql.arrow import arrow_schema, arrow_stream
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.transfer import arrow_columns, arrow_stream
 from treehammer.sql.write.store import Store
 
 PATIENCE_S = 20
@@ -30,7 +30,7 @@ def filled(store: Store) -> Store:
 
 def test_paused_reader_loses_no_bytes(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     # Writes below a page are atomic on a pipe, so every column is larger.
-    monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 1000)
+    monkeypatch.setattr(arrow_columns, "BATCH_ROWS", 1000)
     # Container images often set this; a write interrupted by a pause is then never completed.
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     with read_in_process(), arrow_stream.open_stream(filled.url, Selection(), {}) as source:
@@ -45,7 +45,7 @@ def test_paused_reader_loses_no_bytes(filled: Store, monkeypatch: pytest.MonkeyP
 
 def test_unbuffered_stdout_gets_a_buffer() -> None:
     code = (
-        "import io; from treehammer.binary_stdout import open_binary_stdout as open_stdout\n"
+        "import io; from treehammer.output_files import open_binary_stdout as open_stdout\n"
         "with open_stdout() as stream: assert isinstance(stream, io.BufferedWriter)"
     )
     subprocess.run([sys.executable, "-u", "-c", code], check=True)

@@ -15,9 +15,14 @@ from treehammer.collectors.record.measurement_record import (
     describe_value_error,
 )
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, Metric
-from treehammer.sql.arrow.arrow_schema import ARROW_TYPES
-from treehammer.sql.arrow.column_conversion import Problems, convert_column
-from treehammer.sql.arrow.measurement_parsing import find_valid_columns, list_rows, list_values
+from treehammer.sql.transfer.arrow_columns import (
+    ARROW_TYPES,
+    Problems,
+    convert_column,
+    find_valid_columns,
+    list_rows,
+    list_values,
+)
 
 #: Values of each kind that fit its type, valid for some metrics and invalid for others.
 CANDIDATES: dict[str, list[Any]] = {

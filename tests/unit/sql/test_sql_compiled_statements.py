@@ -10,9 +10,8 @@ from measurement_factory import make_measurement
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from treehammer.sql.core.schema import measurement
-from treehammer.sql.engine.backends import backend_of
-from treehammer.sql.engine.compiled_statements import compile_query, compile_statement, round_length
-from treehammer.sql.engine.database_engine import read_transaction
+from treehammer.sql.engine.backend import compile_query, compile_statement, round_length
+from treehammer.sql.engine.database_engine import backend_of, read_transaction
 from treehammer.sql.write.store import Store
 
 #: Class of the dialect.

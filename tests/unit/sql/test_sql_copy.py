@@ -13,8 +13,8 @@ import pytest
 from store_helpers import check_corruption_is_refused, install_corrupting_trigger
 
 from treehammer.errors import ConfigError, ExitCode
-from treehammer.progress import no_progress
 from treehammer.sql.transfer.database_copy import copy_database
+from treehammer.text_formatting import no_progress
 
 
 @pytest.mark.parametrize("spelled", ["{0}/./source.db", "{0}/link.db", "{0}/../{1}/source.db"])

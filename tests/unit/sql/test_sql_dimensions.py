@@ -14,10 +14,17 @@ from hypothesis import strategies as st
 from measurement_factory import full_measurement, make_measurement
 
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
-from treehammer.sql.core import measurement_view, schema
+from treehammer.sql.core import measurement_sql, schema
 from treehammer.sql.core.column_types import StoredText
-from treehammer.sql.core.dimensions import DIMENSION_OF, DIMENSIONS, hash_dimension_row
-from treehammer.sql.core.packing import PACKED_COLUMNS, pack_lists, unpack_columns, unpack_lists
+from treehammer.sql.core.measurement_columns import (
+    DIMENSION_OF,
+    DIMENSIONS,
+    PACKED_COLUMNS,
+    hash_dimension_row,
+    pack_lists,
+    unpack_columns,
+    unpack_lists,
+)
 from treehammer.sql.write.store import Store
 
 LISTS = st.none() | st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=9)
@@ -112,16 +119,16 @@ def test_unknown_packing_version_is_refused() -> None:
 
 
 def test_only_needed_tables_are_joined() -> None:
-    assert "JOIN" not in str(measurement_view.select_columns(["job_id", "eff_job", "passes_done"]))
-    query = str(measurement_view.select_columns(["job_id", "site", "host", "pass_loop_wall_s"]))
+    assert "JOIN" not in str(measurement_sql.select_columns(["job_id", "eff_job", "passes_done"]))
+    query = str(measurement_sql.select_columns(["job_id", "site", "host", "pass_loop_wall_s"]))
     assert query.count("JOIN") == 2
     assert "measurement.passes" in query
 
 
 def test_dimension_condition_uses_subquery(store: Store, tmp_path: Path) -> None:
     store.add(full_measurement(n) for n in range(3))
-    condition = measurement_view.measurements_where(
-        "site", measurement_view.catalogue_column("site") == "text 21"
+    condition = measurement_sql.measurements_where(
+        "site", measurement_sql.catalogue_column("site") == "text 21"
     )
     assert "IN (SELECT subject.id" in str(condition)
     assert DIMENSION_OF["site"].name == "subject"

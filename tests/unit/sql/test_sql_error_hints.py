@@ -6,10 +6,9 @@ import pytest
 import sqlalchemy as sa
 
 from treehammer.errors import ConfigError
-from treehammer.sql.engine.backends import backend_of
-from treehammer.sql.engine.backends.postgresql import libpq_connection_string
-from treehammer.sql.engine.database_engine import parse_url
+from treehammer.sql.engine.database_engine import backend_of, parse_url
 from treehammer.sql.engine.database_errors import build_store_error, display_url
+from treehammer.sql.engine.postgresql_backend import libpq_connection_string
 
 URL = parse_url(
     "postgresql://me@db.example.org:5433/results?sslmode=verify-full&sslrootcert=/etc/ca.pem"

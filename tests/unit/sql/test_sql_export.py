@@ -15,12 +15,12 @@ from measurement_factory import make_campaign_row, make_measurement
 from store_fixtures import WriteExport
 
 from treehammer import config
-from treehammer.collectors.record.failures import ExecutionError, Failure
+from treehammer.collectors.record.outcome import ExecutionError, Failure
 from treehammer.collectors.software import providers
 from treehammer.errors import ConfigError, NothingToDoError, SoftwareError, StoreError
-from treehammer.sql.arrow import arrow_schema
+from treehammer.sql.engine import database_setup
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.setup import schema_upgrade
+from treehammer.sql.transfer import arrow_columns
 from treehammer.sql.write.store import Store
 
 
@@ -40,7 +40,7 @@ def test_refusals(export_rows: Store, write: WriteExport, tmp_path: Path) -> Non
 def test_damaged_database_leaves_no_file(
     store: Store, write: WriteExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 10)
+    monkeypatch.setattr(arrow_columns, "BATCH_ROWS", 10)
     store.add(make_measurement(job=f"{n:03}", log_excerpt="x" * 4000) for n in range(200))
     store.close()
     file = Path(str(store.url.database))
@@ -85,7 +85,7 @@ def test_export_and_db_commands(settings: config.Settings, store: Store, tmp_pat
 
     counts = json.loads(verb(settings, "db", "check", "--json").stdout)
     assert {"table": "measurement", "rows": 2} in counts
-    assert f"at revision {schema_upgrade.REVISION}" in verb(settings, "db", "upgrade").output
+    assert f"at revision {database_setup.REVISION}" in verb(settings, "db", "upgrade").output
     assert "recomputed" in verb(settings, "db", "rebuild").output
 
 

@@ -20,18 +20,16 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.errors import NothingToDoError, StoreError
-from treehammer.sql.core.column_names import ALL_COLUMNS
-from treehammer.sql.core.dimensions import DIMENSIONS
-from treehammer.sql.core.packing import PACKED_COLUMNS
+from treehammer.sql.core.measurement_columns import ALL_COLUMNS, DIMENSIONS, PACKED_COLUMNS
 from treehammer.sql.core.schema import metadata
+from treehammer.sql.engine import database_setup
+from treehammer.sql.engine.database_setup import upgrade_database
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.setup import schema_upgrade
-from treehammer.sql.setup.database_setup import upgrade_database
-from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 
 ORACLE_NAME = 30
-HEAD = schema_upgrade.REVISION
+HEAD = database_setup.REVISION
 
 
 @pytest.fixture
@@ -57,10 +55,10 @@ def test_migrations_match_the_schema(engine: sa.Engine, old_engine: sa.Engine) -
         with one.connect() as connection:
             context = MigrationContext.configure(connection, opts={"compare_type": True})
             assert compare_metadata(context, metadata) == []
-        assert schema_upgrade.read_schema_state(one) is schema_upgrade.SchemaState.CURRENT
+        assert database_setup.read_schema_state(one) is database_setup.SchemaState.CURRENT
     assert (
-        ScriptDirectory.from_config(schema_upgrade.alembic_config()).get_current_head()
-        == schema_upgrade.REVISION
+        ScriptDirectory.from_config(database_setup.alembic_config()).get_current_head()
+        == database_setup.REVISION
     )
     new, old = (described(one) for one in (engine, old_engine))
     assert new == old

@@ -14,11 +14,11 @@ from measurement_factory import make_measurement
 from next_revision import next_revision  # noqa: F401 - a fixture
 
 from treehammer import config
-from treehammer.progress import no_progress
-from treehammer.sql.auth.master_key_file import load_master_keys
-from treehammer.sql.setup.database_setup import upgrade_database
+from treehammer.sql.auth.keyring import load_master_keys
+from treehammer.sql.engine.database_setup import upgrade_database
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import no_progress
 
 
 @pytest.fixture(autouse=True, params=["000", "022", "077", "777"])

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from treehammer.sql.transfer.read_ahead import read_ahead
+from treehammer.sql.transfer.importer import read_ahead
 
 TIMEOUT_S = 10
 

@@ -11,7 +11,7 @@ from store_helpers import read_rows, run_script
 
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, StoreError
 from treehammer.sql.engine import database_engine, database_errors
-from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 

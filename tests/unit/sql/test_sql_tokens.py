@@ -19,27 +19,24 @@ from hypothesis import strategies as st
 from measurement_factory import make_measurement
 
 from treehammer import config
-from treehammer.collectors.service_spec import TOKEN_VARIABLE
+from treehammer.collectors.job_spec import TOKEN_VARIABLE
 from treehammer.errors import ConfigError, TokenError
-from treehammer.sql.auth import tokens
+from treehammer.sql.auth import access_keys
 from treehammer.sql.auth.access_keys import (
+    CLOCK_SKEW_S,
+    OUTLIVE_DAYS,
+    AccessGrant,
     AccessKey,
+    AccessList,
     MasterKeys,
     derive_key,
     fingerprint_master_key,
     load_user_key,
-    parse_key,
-)
-from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.auth.master_key_file import load_master_keys
-from treehammer.sql.auth.tokens import (
-    CLOCK_SKEW_S,
-    OUTLIVE_DAYS,
-    AccessGrant,
-    AccessList,
     mint_job_token,
+    parse_key,
     verify_token,
 )
+from treehammer.sql.auth.keyring import Keyring, load_master_keys
 from treehammer.sql.core.rows import AccessKeyRow
 from treehammer.sql.write.store import Store
 
@@ -238,7 +235,7 @@ def test_user_key_comes_from_file_or_environment(
 def test_master_key_is_created_once_and_private(tmp_path: Path) -> None:
     file = tmp_path / "data" / "service.key"
     code = (
-        "import sys, pathlib; from treehammer.sql.auth.master_key_file import load_master_keys; "
+        "import sys, pathlib; from treehammer.sql.auth.keyring import load_master_keys; "
         "print(load_master_keys(pathlib.Path(sys.argv[1])).current.hex())"
     )
     racing = [
@@ -277,18 +274,18 @@ def test_keyring_stores_keys_and_revocations(url: str) -> None:
         )
         token = mint_job_token(key, "c", "j", NOW_US + DAY)
         assert verify_token(token, ring.load_access(), MasterKeys(MASTER), NOW_US).job_id == "j"
-        assert ring.revoke_tokens(tokens.JOB, "j", now_us=NOW_US)
-        assert not ring.revoke_tokens(tokens.JOB, "j", now_us=NOW_US + 5)
-        assert ring.revoke_tokens(tokens.CAMPAIGN, "j", now_us=NOW_US)
+        assert ring.revoke_tokens(access_keys.JOB, "j", now_us=NOW_US)
+        assert not ring.revoke_tokens(access_keys.JOB, "j", now_us=NOW_US + 5)
+        assert ring.revoke_tokens(access_keys.CAMPAIGN, "j", now_us=NOW_US)
         assert ring.load_access().jobs == ring.load_access().campaigns == frozenset({"j"})
         assert [(one.scope, one.revoked_us) for one in ring.list_revocations()] == [
-            (tokens.CAMPAIGN, NOW_US),
-            (tokens.JOB, NOW_US),
+            (access_keys.CAMPAIGN, NOW_US),
+            (access_keys.JOB, NOW_US),
         ]
         store.add([make_measurement("j", 1, 1)])
-        assert ring.has_subject(tokens.JOB, "j")
-        assert ring.has_subject(tokens.CAMPAIGN, "campaign")
-        assert not ring.has_subject(tokens.CAMPAIGN, "j")
+        assert ring.has_subject(access_keys.JOB, "j")
+        assert ring.has_subject(access_keys.CAMPAIGN, "campaign")
+        assert not ring.has_subject(access_keys.CAMPAIGN, "j")
         assert ring.revoke_key(second.key_id, now_us=NOW_US + 7)
         assert not ring.revoke_key(second.key_id, now_us=NOW_US + 9)
         assert ring.list_keys()[1].revoked_us == NOW_US + 7

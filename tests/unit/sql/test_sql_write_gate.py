@@ -13,7 +13,7 @@ from measurement_factory import make_campaign_row, make_job_row, make_measuremen
 
 from treehammer.sql.core.schema import campaign, campaign_owner, job, measurement, receipt
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.write.ownership import Sender
+from treehammer.sql.write.audit_trail import Sender
 from treehammer.sql.write.store import Store
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload
 from treehammer.web.core.live_database import LiveDatabase
@@ -60,21 +60,19 @@ TRANSACTIONS = {
     "sql/write/store.py": "the store",
     "sql/write/audit_trail.py": "audit trail",
     "sql/auth/keyring.py": "keys and revocations",
-    "sql/auth/session_table.py": "sessions of browsers",
+    "sql/auth/read_sessions.py": "sessions of browsers",
     "sql/transfer/database_copy.py": "copies owners and receipts too",
 }
 #: Modules that insert rows by the helpers of the store.
 INSERTIONS = {
     "sql/write/store.py",
-    "sql/write/ownership.py",
+    "sql/write/audit_trail.py",
     "sql/write/uploaded_campaigns.py",
     "sql/write/recording.py",
     "sql/write/operation_recording.py",
     "sql/write/rollups.py",
-    "sql/write/dimension_rows.py",
-    "sql/write/audit_trail.py",
     "sql/auth/keyring.py",
-    "sql/auth/session_table.py",
+    "sql/auth/read_sessions.py",
     "sql/transfer/database_copy.py",
 }
 _INSERT = {"insert_rows", "insert_new_rows", "insert_missing_rows", "upsert_rows"}

@@ -12,13 +12,15 @@ from machine_requirements import skip_or_fail
 from plan_factory import READING_TEST, make_grid_plan
 
 from treehammer.collectors.tls_context import make_tls_context
-from treehammer.collectors.worker.probes.authority_folder import unpack_authorities
+from treehammer.collectors.worker.probes.credential_checks import unpack_authorities
 from treehammer.errors import ConfigError
-from treehammer.submit.planning.job_credentials import BUNDLE_NAME, JobCredentials
-from treehammer.submit.planning.submission_options import SubmissionOptions
-from treehammer.submit.rendering.authority_bundle import write_bundle
-from treehammer.submit.rendering.job_descriptions import render_jobs
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.submit.campaigns.job_rendering import render_jobs, write_bundle
+from treehammer.submit.planning.submission_options import (
+    BUNDLE_NAME,
+    JobCredentials,
+    SubmissionOptions,
+)
+from treehammer.testbed.credentials import CertificateAuthority
 
 
 @pytest.fixture

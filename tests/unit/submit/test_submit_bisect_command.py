@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from treehammer import config
-from treehammer.submit.bisection.bisection_state import BisectionState
 from treehammer.submit.cli import bisect_command
+from treehammer.submit.tools.bisection_state import BisectionState
 
 TEST_TOML = """
 [test]

@@ -9,20 +9,21 @@ import pytest
 from library_repository import make_library, run_git
 
 from treehammer import config
-from treehammer.collectors.record.failures import ExecutionError
+from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.software import providers
 from treehammer.collectors.software.wheel_releases import find_release
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, SoftwareError, SourceError
-from treehammer.hctests.git.pinned_tests import open_repository
-from treehammer.hctests.git.repository import Repository
-from treehammer.submit.bisection.build_list import (
+from treehammer.hctests.git_repository import Repository
+from treehammer.hctests.pinned_tests import open_repository
+from treehammer.submit.tools.bisection_state import (
+    BuildFailedError,
+    CommitBuilder,
     CommitSource,
     check_builds,
     list_builds,
     list_commits,
 )
-from treehammer.submit.bisection.commit_builds import BuildFailedError, CommitBuilder
 
 
 def make_settings(folder: Path) -> Settings:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from treehammer.errors import CountingError
-from treehammer.submit.counting import callgrind_run
-from treehammer.submit.counting.callgrind_output import (
+from treehammer.submit.tools import instruction_counts
+from treehammer.submit.tools.instruction_counts import (
     COMPILED_AT_RUN_TIME,
     UNNAMED,
     parse_callgrind,
@@ -92,5 +92,5 @@ def test_libraries_have_the_same_name_in_all_releases(path: str, name: str) -> N
 def test_missing_valgrind_is_an_infrastructure_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(CountingError, match="apt install valgrind") as caught:
-        callgrind_run.find_valgrind()
+        instruction_counts.find_valgrind()
     assert caught.value.exit_code == 4

@@ -12,14 +12,14 @@ import pytest
 from measurement_factory import make_campaign_row, make_job_row
 from plan_factory import make_settings
 
-from treehammer.collectors.batch_names import EXTERNAL_PREFIX
-from treehammer.collectors.worker.upload.service_client import ServiceEndpoint, ServiceResponse
+from treehammer.collectors.job_spec import EXTERNAL_PREFIX
+from treehammer.collectors.worker.service_client import ServiceEndpoint, ServiceResponse
 from treehammer.config import Settings
 from treehammer.sql.core.rows import AttemptRow, ReplicaRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.reporting import campaign_upload
-from treehammer.submit.reporting.campaign_upload import CampaignUploader
-from treehammer.web.api.campaign_document import parse_campaign_document
+from treehammer.submit.campaigns import campaign_upload
+from treehammer.submit.campaigns.campaign_upload import CampaignUploader
+from treehammer.web.api.campaign_ingest import parse_campaign_document
 
 PLAN = json.dumps({"definition": {"dataset": "tiny", "twins": {"rntuple": "twin"}}})
 CAMPAIGN = make_campaign_row(plan=PLAN)

@@ -16,12 +16,10 @@ from plan_factory import (
 
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.write.store import Store
-from treehammer.submit.lifecycle import campaign_request, submission
+from treehammer.submit.campaigns import campaign_request, submission
 from treehammer.submit.planning import cost_estimate
-from treehammer.submit.planning.checks import ceiling_checks
-from treehammer.submit.planning.pacing import Pace
 from treehammer.submit.planning.plan import Plan
-from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.planning.submission_options import Pace, SubmissionOptions
 from treehammer.submit.sites.site_model import Ceilings, Site
 from treehammer.submit.sites.site_registry import MAX_LOCAL_JOBS, load_sites
 
@@ -35,7 +33,7 @@ def _plan(folder: Path, ceilings: Ceilings, pace: Pace) -> Plan:
 
 
 def _lines(plan: Plan) -> list[str]:
-    return ceiling_checks.list_ceiling_violations(plan, cost_estimate.estimate_site_costs(plan, {}))
+    return cost_estimate.list_ceiling_violations(plan, cost_estimate.estimate_site_costs(plan, {}))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +55,7 @@ def test_plan_above_ceiling_is_refused(
     assert "SITE_A" in line
     assert said in line
     with pytest.raises(ConfigError, match="above the ceiling of a site"):
-        ceiling_checks.check_ceilings(plan, cost_estimate.estimate_site_costs(plan, {}))
+        cost_estimate.check_ceilings(plan, cost_estimate.estimate_site_costs(plan, {}))
 
 
 @pytest.mark.parametrize(
@@ -82,19 +80,19 @@ def test_suggested_in_flight_satisfies_ceiling(tmp_path: Path) -> None:
 def test_campaign_duration_depends_on_slots_and_spread(tmp_path: Path) -> None:
     one = make_grid_plan(tmp_path, READING_TEST)
     costs = cost_estimate.estimate_site_costs(one, {})
-    alone = ceiling_checks.estimate_campaign_seconds(one, costs)
+    alone = cost_estimate.estimate_campaign_seconds(one, costs)
     assert alone == costs[0].wall_s
     two = _plan(tmp_path, Ceilings(), Pace(2))
-    assert ceiling_checks.estimate_campaign_seconds(two, costs) == pytest.approx((alone or 0) / 2)
+    assert cost_estimate.estimate_campaign_seconds(two, costs) == pytest.approx((alone or 0) / 2)
     spread = _plan(tmp_path, Ceilings(), Pace(spread_s=86400))
-    assert ceiling_checks.estimate_campaign_seconds(spread, costs) == 86400
+    assert cost_estimate.estimate_campaign_seconds(spread, costs) == 86400
 
 
 def test_concurrency_above_ceiling_is_reported(tmp_path: Path) -> None:
     ceilings = Ceilings(in_flight=3)
-    (line,) = ceiling_checks.list_concurrency_bounds(_plan(tmp_path, ceilings, Pace(4)))
+    (line,) = cost_estimate.list_concurrency_bounds(_plan(tmp_path, ceilings, Pace(4)))
     assert line.startswith("Site SITE_A allows at most 3 concurrent jobs")
-    assert not ceiling_checks.list_concurrency_bounds(_plan(tmp_path, ceilings, Pace(3)))
+    assert not cost_estimate.list_concurrency_bounds(_plan(tmp_path, ceilings, Pace(3)))
 
 
 def test_ceiling_violation_is_refused_before_storing(tmp_path: Path) -> None:
@@ -102,7 +100,7 @@ def test_ceiling_violation_is_refused_before_storing(tmp_path: Path) -> None:
     narrow = Site("narrow", "local", make_site().doors, ceilings=Ceilings(jobs=4))
     plan = make_local_plan(tmp_path / "test", READING_TEST, wide, narrow)
     settings = make_settings(tmp_path)
-    assert ceiling_checks.list_ceiling_violations(
+    assert cost_estimate.list_ceiling_violations(
         plan, campaign_request.estimate_plan_costs(plan, settings)
     ) == ["Site narrow allows at most 4 jobs in one campaign (ceilings.jobs); 5 are planned."]
     with pytest.raises(ConfigError, match=r"at most 4 jobs.*repeats"):
@@ -110,7 +108,7 @@ def test_ceiling_violation_is_refused_before_storing(tmp_path: Path) -> None:
     with pytest.raises(NothingToDoError):
         Store.open(settings.database, create=False)
     fits = make_local_plan(tmp_path / "test", READING_TEST, wide)
-    ceiling_checks.check_ceilings(fits, campaign_request.estimate_plan_costs(fits, settings))
+    cost_estimate.check_ceilings(fits, campaign_request.estimate_plan_costs(fits, settings))
 
 
 def test_local_site_has_a_ceiling(tmp_path: Path) -> None:

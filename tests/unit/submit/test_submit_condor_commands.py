@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from treehammer.errors import ConfigError
-from treehammer.submit.batch.htcondor.known_commands import (
+from treehammer.submit.batch.htcondor.submit_description import (
     RESERVED_COMMANDS,
     check_command_value,
     check_description,

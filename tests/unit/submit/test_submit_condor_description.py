@@ -8,24 +8,21 @@ from pathlib import Path
 import pytest
 from plan_factory import READING_TEST, SHELL_TEST, make_grid_plan, make_grid_site, make_local_plan
 
-from treehammer.durations import JobRamp
 from treehammer.errors import ConfigError
-from treehammer.submit.planning.job_clusters import plan_clusters
-from treehammer.submit.planning.job_credentials import JobCredentials
-from treehammer.submit.planning.pacing import Pace
-from treehammer.submit.planning.plan import Plan
-from treehammer.submit.planning.submission_options import SubmissionOptions
-from treehammer.submit.rendering import cluster_description
-from treehammer.submit.rendering.job_descriptions import render_jobs
+from treehammer.submit.campaigns import job_rendering
+from treehammer.submit.campaigns.job_rendering import render_jobs
+from treehammer.submit.planning.plan import Plan, plan_clusters
+from treehammer.submit.planning.submission_options import JobCredentials, Pace, SubmissionOptions
 from treehammer.submit.sites.site_model import Ceilings
 from treehammer.submit.templates import template_engine
+from treehammer.text_formatting import JobRamp
 
 GOLDEN = Path(__file__).with_name("golden")
 
 
 @pytest.fixture(autouse=True)
 def _someone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_description, "submitter_contact", lambda: "someone@host.example")
+    monkeypatch.setattr(job_rendering, "submitter_contact", lambda: "someone@host.example")
 
 
 def _texts(plan: Plan, folder: Path) -> list[str]:

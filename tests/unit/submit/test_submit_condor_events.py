@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 
-from treehammer.collectors.job_state import JobState
+from treehammer.collectors.job_spec import JobState
 from treehammer.errors import BatchError
-from treehammer.submit.batch.htcondor.event_log import EventLogState, LogClock, parse_events
+from treehammer.submit.batch.htcondor.event_log import (
+    EventLogState,
+    JobEventState,
+    LogClock,
+    parse_events,
+)
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
-from treehammer.submit.batch.htcondor.job_events import JobEventState
 from treehammer.submit.batch.htcondor.job_status import derive_status
-from treehammer.submit.batch.htcondor.match_diagnosis import split_conjunction
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
+from treehammer.submit.batch.htcondor.schedd_queue import split_conjunction
 from treehammer.submit.batch.htcondor.submission_folder import QueuedCluster, Submission
 from treehammer.submit.batch.htcondor.submit_description import build_description
 from treehammer.submit.batch.interface import JobDescription

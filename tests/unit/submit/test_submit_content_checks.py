@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from plan_factory import make_manifest
 
-from treehammer.datasets.model.manifest import Manifest
+from treehammer.datasets.manifest import Manifest
 from treehammer.errors import DefinitionError
-from treehammer.hctests.git import pinned_tests
-from treehammer.hctests.matrix.definition import TestDefinition
-from treehammer.hctests.schema import definition_loader
-from treehammer.submit.planning.checks.content_checks import check_contents, list_content_notes
+from treehammer.hctests import pinned_tests
+from treehammer.hctests.definition import definition_loader
+from treehammer.hctests.definition.model import TestDefinition
+from treehammer.submit.planning.content_checks import check_contents, list_content_notes
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,19 @@ from plan_factory import make_local_plan
 
 from treehammer.collectors.job_spec import BuildCommand, ExecutionSpec, JobSpec
 from treehammer.errors import ConfigError, CountingError, ExitCode
-from treehammer.progress import no_progress
 from treehammer.sql.write.store import Store
-from treehammer.submit.cli import count_command
-from treehammer.submit.counting import count_runner
-from treehammer.submit.counting.callgrind_output import CallgrindProfile
-from treehammer.submit.counting.callgrind_run import CountedRead, Valgrind, count_read
-from treehammer.submit.counting.count_runner import RepeatedCount, build_rows, count_plan
+from treehammer.submit.cli import try_count_commands
+from treehammer.submit.tools import instruction_counts
+from treehammer.submit.tools.instruction_counts import (
+    CallgrindProfile,
+    CountedRead,
+    RepeatedCount,
+    Valgrind,
+    build_rows,
+    count_plan,
+    count_read,
+)
+from treehammer.text_formatting import no_progress
 
 A, B = "6.38.00", "6.40.00"
 VALGRIND = Valgrind("valgrind", "", "3.19.0")
@@ -48,9 +54,9 @@ def make_read(
 def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalUser:
     """A user whose reads are counted by :func:`count_events`."""
     plan = make_local_plan(tmp_path / "reads")
-    monkeypatch.setattr(count_runner, "count_read", count_events)
-    monkeypatch.setattr(count_command, "find_valgrind", lambda: VALGRIND)
-    monkeypatch.setattr(count_command, "plan_request", lambda *_, **__: plan)
+    monkeypatch.setattr(instruction_counts, "count_read", count_events)
+    monkeypatch.setattr(try_count_commands, "find_valgrind", lambda: VALGRIND)
+    monkeypatch.setattr(try_count_commands, "plan_request", lambda *_, **__: plan)
     return LocalUser(tmp_path)
 
 

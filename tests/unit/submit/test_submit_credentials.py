@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from credential_factory import SECRET, write_proxy, write_token
 
-from treehammer.collectors.worker.probes.proxy_details import ProxyDetails
+from treehammer.collectors.worker.probes.credential_checks import ProxyDetails
 from treehammer.errors import ConfigError
-from treehammer.submit.planning import job_credentials
-from treehammer.submit.planning.job_credentials import JobCredentials, site_credentials
+from treehammer.submit.planning import submission_options
+from treehammer.submit.planning.submission_options import JobCredentials, site_credentials
 
 NOW = float(int(time.time()))
 
@@ -68,7 +68,7 @@ def test_voms_attributes_that_end_first_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int, said: str
 ) -> None:
     proxy = ProxyDetails("/CN=me", NOW + 200, ("/vo",), NOW + left)
-    monkeypatch.setattr(job_credentials, "read_proxy", lambda path: proxy)
+    monkeypatch.setattr(submission_options, "read_proxy", lambda path: proxy)
     with pytest.raises(ConfigError, match=said):
         JobCredentials(tmp_path / "p").check_validity(NOW, NOW + 100)
     JobCredentials(tmp_path / "p").check_validity(NOW - 100, NOW - 50)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from treehammer.collectors.storage_schemes import find_scheme
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.submit.cli.sites.sites_commands import sites as verbs
+from treehammer.submit.cli.sites_commands import sites as verbs
 from treehammer.submit.sites import cric, sites_file
 from treehammer.submit.sites.site_model import Door, Site
 

@@ -22,14 +22,7 @@ from treehammer.config import Settings
 from treehammer.errors import CatalogueError, ExitCode
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli import doctor_command
-from treehammer.submit.diagnosis import (
-    access_checks,
-    installation_checks,
-    machine_checks,
-    package_checks,
-    result_checks,
-)
-from treehammer.submit.diagnosis.diagnosis_run import (
+from treehammer.submit.cli.doctor_command import (
     Diagnosis,
     DiagnosisState,
     InstallationCheck,
@@ -79,7 +72,7 @@ def test_check_that_hangs_is_not_waited_for() -> None:
 def test_missing_package_names_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     required = ["click>=8", "nowhere>=1", 'PyJWT>=999; extra == "grid"', 'gone; extra == "oracle"']
     monkeypatch.setattr(importlib.metadata, "requires", lambda _name: required)
-    found = {one.part: one for one in package_checks.check_packages()}
+    found = {one.part: one for one in doctor_command.check_packages()}
     assert found["packages"].state is FAILED
     assert found["packages"].finding == "missing: nowhere"
     assert found["packages [grid]"].state is FAILED
@@ -89,7 +82,7 @@ def test_missing_package_names_its_command(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_packages_of_this_installation_are_complete() -> None:
-    found = {one.part: one for one in package_checks.check_packages()}
+    found = {one.part: one for one in doctor_command.check_packages()}
     assert found["packages"].state is OK
 
 
@@ -98,29 +91,29 @@ def test_space_of_a_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: float, state: DiagnosisState
 ) -> None:
     usage = type("Usage", (), {"free": free})
-    monkeypatch.setattr(machine_checks.shutil, "disk_usage", lambda _path: usage)  # type: ignore[attr-defined]
-    assert machine_checks.check_folder("disk", tmp_path / "new" / "folder").state is state
+    monkeypatch.setattr(doctor_command.shutil, "disk_usage", lambda _path: usage)  # type: ignore[attr-defined]
+    assert doctor_command.check_folder("disk", tmp_path / "new" / "folder").state is state
 
 
 def test_folder_that_is_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
-    found = machine_checks.check_folder("disk", tmp_path / "cache")
+    found = doctor_command.check_folder("disk", tmp_path / "cache")
     assert (found.state, "--cache-dir" in found.remedy) == (FAILED, True)
 
 
 def test_counters_of_the_processor_are_no_failure() -> None:
-    (found,) = machine_checks.check_hardware_counters()
+    (found,) = doctor_command.check_hardware_counters()
     assert found.state is not FAILED
 
 
 def test_database(settings: Settings) -> None:
-    (none,) = result_checks.check_revision(settings)
+    (none,) = doctor_command.check_revision(settings)
     assert none.state is NOT_CONFIGURED
-    assert list(result_checks.check_integrity(settings)) == []
+    assert list(doctor_command.check_integrity(settings)) == []
     Store.open(settings.database).close()
-    (made,) = result_checks.check_revision(settings)
+    (made,) = doctor_command.check_revision(settings)
     assert (made.state, "0 campaigns" in made.finding) == (OK, True)
-    (whole,) = result_checks.check_integrity(settings)
+    (whole,) = doctor_command.check_integrity(settings)
     assert whole.state is OK
 
 
@@ -129,23 +122,23 @@ def test_database_of_another_revision_fails(settings: Settings) -> None:
     with sqlite3.connect(settings.database.removeprefix("sqlite:///")) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
-    check = InstallationCheck("database", lambda: result_checks.check_revision(settings))
+    check = InstallationCheck("database", lambda: doctor_command.check_revision(settings))
     (found,) = diagnose([check])
     assert (found.state, "9999" in found.finding) == (FAILED, True)
 
 
 @pytest.mark.parametrize(("offset", "state"), [(0.2, OK), (-5.0, WARNING), (90.0, FAILED)])
 def test_clock(offset: float, state: DiagnosisState) -> None:
-    found = result_checks.compare_clocks(1e9 + offset, 1e9)
+    found = doctor_command.compare_clocks(1e9 + offset, 1e9)
     assert found.state is state
     assert f"{offset:+.1f} s" in found.finding
 
 
 def test_service_that_does_not_answer(settings: Settings) -> None:
     away = dataclasses.replace(settings, service_url="http://127.0.0.1:1")
-    (found,) = result_checks.check_service(away)
+    (found,) = doctor_command.check_service(away)
     assert (found.state, "service_url" in found.remedy) == (FAILED, True)
-    (none,) = result_checks.check_service(settings)
+    (none,) = doctor_command.check_service(settings)
     assert none.state is NOT_CONFIGURED
 
 
@@ -155,15 +148,15 @@ def test_token_expiry(
 ) -> None:
     path = tmp_path / "token"
     path.write_text(make_token(time.time() + left_s))
-    (found,) = access_checks.check_credentials(settings, {"BEARER_TOKEN_FILE": str(path)})
+    (found,) = doctor_command.check_credentials(settings, {"BEARER_TOKEN_FILE": str(path)})
     assert found.state is state
 
 
 def test_missing_credentials(settings: Settings, tmp_path: Path) -> None:
     gone = {"X509_USER_PROXY": str(tmp_path / "gone")}
-    (found,) = access_checks.check_credentials(settings, gone)
+    (found,) = doctor_command.check_credentials(settings, gone)
     assert found.state is FAILED
-    (none,) = access_checks.check_credentials(settings, {})
+    (none,) = doctor_command.check_credentials(settings, {})
     assert none.state is NOT_CONFIGURED
 
 
@@ -175,20 +168,20 @@ def test_authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
         return lambda _environment: Trusted()
 
-    monkeypatch.setattr(access_checks, "make_tls_context", context("Jan  1 00:00:00 2020 GMT"))
-    (old,) = access_checks.check_authorities({})
+    monkeypatch.setattr(doctor_command, "make_tls_context", context("Jan  1 00:00:00 2020 GMT"))
+    (old,) = doctor_command.check_authorities({})
     assert (old.state, "1 expired" in old.finding) == (WARNING, True)
-    monkeypatch.setattr(access_checks, "make_tls_context", context("Jan  1 00:00:00 2099 GMT"))
-    (good,) = access_checks.check_authorities({})
+    monkeypatch.setattr(doctor_command, "make_tls_context", context("Jan  1 00:00:00 2099 GMT"))
+    (good,) = doctor_command.check_authorities({})
     assert good.state is OK
-    (empty,) = access_checks.check_authorities({"X509_CERT_DIR": str(tmp_path)})
+    (empty,) = doctor_command.check_authorities({"X509_CERT_DIR": str(tmp_path)})
     assert (empty.state, "rehash" in empty.remedy) == (FAILED, True)
 
     def refuse(_environment: object) -> None:
         raise ssl.SSLError("no certificate")
 
-    monkeypatch.setattr(access_checks, "make_tls_context", refuse)
-    (broken,) = access_checks.check_authorities({})
+    monkeypatch.setattr(doctor_command, "make_tls_context", refuse)
+    (broken,) = doctor_command.check_authorities({})
     assert broken.state is FAILED
 
 
@@ -198,11 +191,11 @@ def test_doors_are_checked(settings: Settings, tmp_path: Path) -> None:
         '[sites.DESK]\ndoors = [{ name = "gone", protocol = "file", prefix = "gone" }]\n'
     )
     named = dataclasses.replace(settings, sites_file=path)
-    found = {one.part: one for one in access_checks.check_sites(named)}
+    found = {one.part: one for one in doctor_command.check_sites(named)}
     assert found["sites file"].state is OK
     assert found["DESK door gone"].state is FAILED
     path.write_text("[sites.DESK]\ndors = []\n")
-    check = InstallationCheck("sites", lambda: access_checks.check_sites(named))
+    check = InstallationCheck("sites", lambda: doctor_command.check_sites(named))
     (wrong,) = diagnose([check])
     assert wrong.state is FAILED
 
@@ -231,5 +224,5 @@ def test_command_prints_states_and_exits_with_1(
 
 
 def test_every_check_is_bounded(settings: Settings) -> None:
-    checks = installation_checks.list_checks(settings)
+    checks = doctor_command.list_checks(settings)
     assert all(0 < check.limit_s <= 60 for check in checks)

@@ -12,7 +12,7 @@ from local_user import LocalUser
 from plan_factory import READING_TEST, SHELL_TEST, make_local_plan, make_manifest
 
 from treehammer.collectors.job_spec import ExecutionSpec
-from treehammer.datasets.model.manifest import RECORDING
+from treehammer.datasets.manifest import RECORDING
 from treehammer.submit.planning import cost_estimate
 from treehammer.submit.planning.cost_estimate import (
     ASSUMED_BASIS,

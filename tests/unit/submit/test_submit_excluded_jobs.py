@@ -11,20 +11,20 @@ from measurement_factory import make_job_row
 from plan_factory import SHELL_TEST, make_grid_plan, make_grid_site, make_settings
 from tracking_harness import FakeBatch
 
-from treehammer.analysis.status.site_state import SiteState
 from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.analysis.status.status_update import update_states
+from treehammer.analysis.status.subject_state import SiteState
 from treehammer.analysis.status.usability import SiteUses, SubjectUse, Usability
-from treehammer.collectors.job_state import JobState
+from treehammer.collectors.job_spec import JobState
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.core.watch_rows import OverrideRow
-from treehammer.sql.watch import site_exceptions, state_history
+from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus
-from treehammer.submit.lifecycle import campaign_resume
-from treehammer.submit.lifecycle.campaign_resume import resume_campaign
-from treehammer.submit.tracking.excluded_jobs import ExclusionGuard, describe_exclusion
-from treehammer.submit.tracking.tracker import CampaignTracker
+from treehammer.submit.campaigns import submission
+from treehammer.submit.campaigns.campaign_polling import ExclusionGuard, describe_exclusion
+from treehammer.submit.campaigns.submission import resume_campaign
+from treehammer.submit.campaigns.tracker import CampaignTracker
 
 TEST = SHELL_TEST.replace("[matrix]", 'repeats = 3\n[matrix]\nroot = ["none"]')
 
@@ -66,7 +66,7 @@ class Scene:
         now_us = time.time_ns() // 1000
         subject = (f"SITE_A:{door}", "door") if door else ("SITE_A", "")
         row = OverrideRow("", *subject, state, "ada", "disk burns", now_us, 2 * now_us)
-        site_exceptions.add_override(self.store, row)
+        state_history.add_override(self.store, row)
         update_states(self.store, time.time_ns() // 1000, load_shipped_rules())
 
 
@@ -208,7 +208,7 @@ def test_remote_job_needs_its_site_and_the_other_storage() -> None:
 def test_job_is_not_requeued_above_attempt_limit(tmp_path: Path, store: Store) -> None:
     scene = Scene(tmp_path, store)
     first, second, *_ = scene.jobs()
-    scene.end_job(first, JobState.LOST, number=campaign_resume.MAX_ATTEMPTS_IN_ALL, kind="evicted")
+    scene.end_job(first, JobState.LOST, number=submission.MAX_ATTEMPTS_IN_ALL, kind="evicted")
     scene.end_job(second, JobState.LOST, number=2, kind="evicted")
     scene.tracker.refresh_jobs(scene.campaign)
     done = resume_campaign(scene.tracker, scene.campaign, make_settings(tmp_path))

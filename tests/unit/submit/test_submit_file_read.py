@@ -14,13 +14,13 @@ from plan_factory import make_manifest, make_settings
 
 from treehammer.collectors.job_spec import PAIRED, SOLO, SoftwareRequest
 from treehammer.collectors.software import providers
-from treehammer.datasets.model.manifest import UNREADABLE_BRANCHES, Manifest
-from treehammer.datasets.production import layout_measurement, root_process
+from treehammer.datasets import production
+from treehammer.datasets.manifest import UNREADABLE_BRANCHES, Manifest
 from treehammer.errors import ConfigError, DatasetError
-from treehammer.progress import no_progress
 from treehammer.submit.cli import read_command
-from treehammer.submit.lifecycle import file_read
-from treehammer.submit.lifecycle.file_read import (
+from treehammer.submit.planning.plan import Plan
+from treehammer.submit.tools import file_read
+from treehammer.submit.tools.file_read import (
     MeasuredFiles,
     OpenedFiles,
     ReadRequest,
@@ -28,7 +28,7 @@ from treehammer.submit.lifecycle.file_read import (
     open_files,
     plan_read,
 )
-from treehammer.submit.planning.plan import Plan
+from treehammer.text_formatting import no_progress
 
 RELEASES = ("6.38.00", "6.40.00")
 TYPES = {"a": "Int_t", "b": "Float_t[a]"}
@@ -97,7 +97,7 @@ def test_newest_cached_release_that_can_read_is_chosen(
     # The wheels of 6.40 have no class that reads HTTP.
     assert choose_releases((), ["http://host/x.root"], tmp_path) == ("6.38.00",)
     cached.clear()
-    assert choose_releases((), ["x.root"], tmp_path) == (layout_measurement.DEFAULT_ROOT,)
+    assert choose_releases((), ["x.root"], tmp_path) == (production.DEFAULT_ROOT,)
     assert choose_releases(("6.38.00", "6.38.00"), ["x"], tmp_path) == ("6.38.00",)
 
 
@@ -216,7 +216,7 @@ def test_file_of_which_nothing_can_be_read_is_refused(
     files: OpenedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reasons = {"a": "Odd: no dictionary", "b": "Odd: no dictionary"}
-    monkeypatch.setattr(layout_measurement, "probe_file", lambda *_, **__: reasons)
+    monkeypatch.setattr(production, "probe_file", lambda *_, **__: reasons)
     manifest = make_named_manifest(files)
     filled = replace(manifest.files[0], layout=replace(manifest.files[0].layout, entries=1))
     with pytest.raises(DatasetError, match=r"no branch of 'events'\n  Branch a: Odd: no dict"):
@@ -237,7 +237,7 @@ def test_error_names_the_address_of_a_copied_file(
     def fail(*_: object, **__: object) -> None:
         raise DatasetError("cannot be opened as a ROOT file", where=str(copy))
 
-    monkeypatch.setattr(root_process, "run_action", fail)
+    monkeypatch.setattr(production, "run_action", fail)
     with pytest.raises(DatasetError, match=r"^http://host/x\.root: cannot be opened"):
         file_read.describe_files(opened, SOFTWARE["6.40.00"], no_progress)
 

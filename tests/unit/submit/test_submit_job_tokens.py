@@ -13,7 +13,7 @@ import pytest
 from ingest_stub import IngestStub, StubReply
 from plan_factory import READING_TEST, SHELL_TEST, make_grid_plan, make_local_plan, make_settings
 
-from treehammer.collectors.service_spec import (
+from treehammer.collectors.job_spec import (
     CA_FILE,
     SERVICE_FILE,
     TOKEN_FILE,
@@ -21,28 +21,29 @@ from treehammer.collectors.service_spec import (
     TOKEN_VARIABLE,
 )
 from treehammer.config import Settings, load_settings
-from treehammer.durations import JobRamp
 from treehammer.errors import ConfigError
-from treehammer.sql.auth import access_keys, tokens
+from treehammer.sql.auth import access_keys
 from treehammer.sql.core.rows import AccessKeyRow
-from treehammer.submit.batch.htcondor.job_policy import IDLE_LIMIT_S, MAX_GRID_ATTEMPTS
 from treehammer.submit.batch.htcondor.submission_folder import Submission
+from treehammer.submit.batch.htcondor.submit_description import IDLE_LIMIT_S, MAX_GRID_ATTEMPTS
 from treehammer.submit.batch.interface import JobDescription
-from treehammer.submit.batch.local.spool import Spool
-from treehammer.submit.lifecycle.submission import submit_plan
-from treehammer.submit.planning.pacing import Pace
-from treehammer.submit.planning.plan import Plan
-from treehammer.submit.planning.submission_options import SubmissionOptions
-from treehammer.submit.rendering import preview
-from treehammer.submit.rendering.job_descriptions import render_jobs
-from treehammer.submit.reporting.job_reporting import (
+from treehammer.submit.batch.local_spool import Spool
+from treehammer.submit.campaigns import job_rendering
+from treehammer.submit.campaigns.job_rendering import render_jobs
+from treehammer.submit.campaigns.job_reporting import (
+    TOKEN_GRACE_S,
+    TokenDeadlines,
+    TokenRenewal,
     check_service,
     proxy_environment,
     reporting_for_preview,
     reporting_for_submission,
 )
-from treehammer.submit.reporting.token_lifetime import TOKEN_GRACE_S, TokenDeadlines, TokenRenewal
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.submit.campaigns.submission import submit_plan
+from treehammer.submit.planning.plan import Plan
+from treehammer.submit.planning.submission_options import Pace, SubmissionOptions
+from treehammer.testbed.credentials import CertificateAuthority
+from treehammer.text_formatting import JobRamp
 
 MASTER = b"m" * 32
 KEY = access_keys.derive_key(MASTER, "0123456789ab")
@@ -59,12 +60,12 @@ def settings(
     return load_settings(flags | {"service_url": url} | more, environ={}, folder=folder)
 
 
-def granted(token: str) -> tokens.AccessGrant:
+def granted(token: str) -> access_keys.AccessGrant:
     row = AccessKeyRow(
         KEY.key_id, "submit", "x", 1, None, None, access_keys.fingerprint_master_key(MASTER), "x"
     )
-    access = tokens.AccessList({KEY.key_id: row})
-    return tokens.verify_token(
+    access = access_keys.AccessList({KEY.key_id: row})
+    return access_keys.verify_token(
         token, access, access_keys.MasterKeys(MASTER), time.time_ns() // 1000
     )
 
@@ -148,7 +149,7 @@ def test_preview_has_token_placeholders(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     shown = reporting_for_preview(known, plan.options)
     jobs = list(render_jobs(plan, tmp_path / "out", environ={}, service=shown))
-    assert preview.write_preview(plan, jobs, known, tmp_path / "rendered") == len(jobs)
+    assert job_rendering.write_preview(plan, jobs, known, tmp_path / "rendered") == len(jobs)
     inputs = tmp_path / "rendered" / "1" / "inputs"
     assert (inputs / TOKEN_FILE).read_text() == TOKEN_PLACEHOLDER
     assert json.loads((inputs / SERVICE_FILE).read_text())["url"] == URL

@@ -12,12 +12,11 @@ from plan_factory import make_grid_plan, make_grid_site, make_settings
 
 from treehammer.errors import ConfigError, NothingToDoError, SitesError
 from treehammer.sql.write.store import Store
-from treehammer.submit.lifecycle import submission
-from treehammer.submit.planning.checks.load_permission import list_load_violations
-from treehammer.submit.planning.pacing import Pace
+from treehammer.submit.campaigns import submission
+from treehammer.submit.campaigns.job_rendering import render_jobs
+from treehammer.submit.planning.permission_checks import list_load_violations
 from treehammer.submit.planning.plan import Plan
-from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS
-from treehammer.submit.rendering.job_descriptions import render_jobs
+from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, Pace
 from treehammer.submit.sites.site_model import Door, LoadPermission
 from treehammer.submit.sites.site_registry import load_sites
 from treehammer.submit.sites.sites_file import format_sites_file, parse_sites_file

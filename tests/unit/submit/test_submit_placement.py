@@ -12,16 +12,15 @@ import pytest
 from plan_factory import make_manifest, make_pinned_test, make_software_requests
 
 from treehammer.collectors.job_spec import InputFile
-from treehammer.datasets.model.manifest import Manifest
-from treehammer.datasets.model.replica import Replica
+from treehammer.datasets.manifest import Manifest, Replica
 from treehammer.errors import DatasetError, NothingToDoError
 from treehammer.submit.planning.plan import make_plan
-from treehammer.submit.planning.site_exclusion import SiteSelection
-from treehammer.submit.replicas import rucio_placement
-from treehammer.submit.replicas.replica_verification import ReplicaCheck
-from treehammer.submit.replicas.rucio_placement import (
+from treehammer.submit.planning.site_selection import SiteSelection
+from treehammer.submit.sites import replicas as rucio_placement
+from treehammer.submit.sites.replicas import (
     NO_RUCIO_PLACEMENT,
     PlacementFinder,
+    ReplicaCheck,
     RucioPlacement,
     find_placement,
 )

@@ -26,8 +26,8 @@ from treehammer.collectors.record.metric_catalogue import metrics_owned_by
 from treehammer.errors import NothingToDoError
 from treehammer.submit.planning.cost_estimate import estimate_site_costs
 from treehammer.submit.planning.plan import Plan, make_plan
-from treehammer.submit.planning.site_exclusion import SiteSelection
-from treehammer.submit.replicas.rucio_placement import NO_RUCIO_PLACEMENT, RucioPlacement
+from treehammer.submit.planning.site_selection import SiteSelection
+from treehammer.submit.sites.replicas import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Door
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from treehammer.submit.templates import quoting
+from treehammer.submit.templates import template_engine
 
 HOSTILE = [
     'a"b\\c',
@@ -50,30 +50,35 @@ def _with_hostile_examples(test: Callable[[str], None]) -> Callable[[str], None]
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00")))
 def test_classad_string_round_trips(text: str) -> None:
     condor, classad = load_condor(), importlib.import_module("classad2")
-    expanded = _expanded(condor, "My.X", quoting.quote_classad(text))
+    expanded = _expanded(condor, "My.X", template_engine.quote_classad(text))
     assert classad.ExprTree(expanded).eval() == text
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_submit_value_is_one_line(text: str) -> None:
-    expanded = _expanded(load_condor(), "batch_name", quoting.quote_submit_value(text))
+    expanded = _expanded(load_condor(), "batch_name", template_engine.quote_submit_value(text))
     shown = "".join(c if c.isprintable() else " " for c in text).strip()
     assert expanded == (shown + "." if shown.endswith("\\") else shown)
 
 
 def test_environment_quotes_spaces_and_dollars() -> None:
-    text = quoting.quote_environment({"B": 'it\'s "so" $(X) $$(Y)', "A": "1"})
+    text = template_engine.quote_environment({"B": 'it\'s "so" $(X) $$(Y)', "A": "1"})
     assert text == "\"'A=1' 'B=it''s \"\"so\"\" $(DOLLAR)(X) $$(DOLLARDOLLAR)(Y)'\""
 
 
 @pytest.mark.parametrize("name, value", [("A B", "x"), ("A", "x\ny"), ("A", "\x00")])
 def test_invalid_environment_variable_is_refused(name: str, value: str) -> None:
     with pytest.raises(ValueError, match="cannot be set in a job"):
-        quoting.quote_environment({name: value})
+        template_engine.quote_environment({name: value})
 
 
 @pytest.mark.parametrize(
-    "quote", [quoting.quote_submit_value, quoting.quote_classad, quoting.flatten_expression]
+    "quote",
+    [
+        template_engine.quote_submit_value,
+        template_engine.quote_classad,
+        template_engine.flatten_expression,
+    ],
 )
 def test_lone_surrogate_is_refused(quote: object) -> None:
     assert callable(quote)
@@ -83,9 +88,9 @@ def test_lone_surrogate_is_refused(quote: object) -> None:
 
 @pytest.mark.parametrize("path", ["/usr/bin/python3", "/opt/my python", "/it's/python"])
 def test_shell_word_round_trips(path: str) -> None:
-    word = quoting.quote_shell_word(path)
+    word = template_engine.quote_shell_word(path)
     assert shlex.split(word.replace("''", "'").replace('""', '"')) == [path]
 
 
 def test_expression_is_flattened() -> None:
-    assert quoting.flatten_expression(' TARGET.A\n  == "b" ') == 'TARGET.A == "b"'
+    assert template_engine.flatten_expression(' TARGET.A\n  == "b" ') == 'TARGET.A == "b"'

@@ -9,13 +9,10 @@ from typing import Any
 from measurement_factory import make_campaign_row
 from plan_factory import READING_TEST, make_grid_plan, make_grid_site
 
-from treehammer.submit.lifecycle.rerun import rerun_command
+from treehammer.submit.campaigns.campaign_outcome import rerun_command
 from treehammer.submit.planning import cost_estimate
-from treehammer.submit.planning.checks import ceiling_checks
-from treehammer.submit.planning.job_clusters import plan_clusters
-from treehammer.submit.planning.pacing import Pace
-from treehammer.submit.planning.plan import Plan
-from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.planning.plan import Plan, plan_clusters
+from treehammer.submit.planning.submission_options import Pace, SubmissionOptions
 from treehammer.submit.sites.site_model import Ceilings, Door
 
 A, B, C = (make_grid_site(name=f"SITE_{letter}") for letter in "ABC")
@@ -83,7 +80,7 @@ def test_each_storage_site_has_its_own_cluster(tmp_path: Path) -> None:
 def test_traffic_counts_at_storage_and_jobs_at_reader(tmp_path: Path) -> None:
     def violations(plan: Plan) -> list[str]:
         costs = cost_estimate.estimate_site_costs(plan, {})
-        return ceiling_checks.list_ceiling_violations(plan, costs)
+        return cost_estimate.list_ceiling_violations(plan, costs)
 
     limits = Ceilings(jobs=1, bytes_per_day=10**9)
     (traffic,) = violations(remote_plan(tmp_path, ceilings=limits))
@@ -99,7 +96,7 @@ def test_rate_at_storage_sums_its_readers(tmp_path: Path) -> None:
     def violations(mb_per_s: float) -> list[str]:
         plan = remote_plan(tmp_path, ceilings=Ceilings(mb_per_s=mb_per_s))
         costs = cost_estimate.estimate_site_costs(plan, {})
-        return ceiling_checks.list_ceiling_violations(plan, costs)
+        return cost_estimate.list_ceiling_violations(plan, costs)
 
     plan = make_grid_plan(tmp_path, READING_TEST, B)
     (cost,) = cost_estimate.estimate_site_costs(plan, {})

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from plan_factory import SHELL_TEST, make_local_plan, make_pinned_test
 
 from treehammer.errors import ConfigError, SourceError
-from treehammer.submit.rendering.job_descriptions import copy_payload, render_jobs
-from treehammer.submit.templates import quoting
+from treehammer.submit.campaigns.job_rendering import copy_payload, render_jobs
+from treehammer.submit.templates import template_engine
 from treehammer.submit.templates.template_engine import render_template
 
 HOSTILE = 'a"b\\c\n[limits]\nwall_s = 0 #{{ 7 * 7 }} \x7f\x1b é 😀'
@@ -22,7 +22,7 @@ HOSTILE = 'a"b\\c\n[limits]\nwall_s = 0 #{{ 7 * 7 }} \x7f\x1b é 😀'
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_toml_string_round_trips(text: str) -> None:
-    assert tomllib.loads(f"value = {quoting.quote_toml(text)}")["value"] == text
+    assert tomllib.loads(f"value = {template_engine.quote_toml(text)}")["value"] == text
 
 
 def test_template_error_reports_invalid_text(tmp_path: Path) -> None:

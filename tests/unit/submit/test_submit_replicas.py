@@ -15,18 +15,13 @@ from local_servers import serve_http
 from treehammer import config
 from treehammer.cli import cli
 from treehammer.datasets import doors
-from treehammer.datasets.doors.file_observation import (
-    MISSING,
-    NO_RESPONSE,
-    NOT_TRIED,
-    FileObservation,
-)
-from treehammer.datasets.model.manifest import Manifest
+from treehammer.datasets.doors.observations import MISSING, NO_RESPONSE, NOT_TRIED, FileObservation
+from treehammer.datasets.manifest import Manifest
 from treehammer.errors import ConfigError
 from treehammer.sql.write.store import Store
-from treehammer.submit.replicas.replica_findings import record_findings
-from treehammer.submit.replicas.replica_selection import list_expected_replicas, select_storage
-from treehammer.submit.replicas.replica_verification import (
+from treehammer.submit.cli.datasets_verify_command import record_findings
+from treehammer.submit.sites.replica_selection import list_expected_replicas, select_storage
+from treehammer.submit.sites.replicas import (
     CORRUPT_STATE,
     GOOD_STATE,
     SIZE_ONLY_STATE,

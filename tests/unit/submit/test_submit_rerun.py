@@ -11,11 +11,11 @@ import pytest
 from measurement_factory import make_campaign_row
 from plan_factory import READING_TEST, SHELL_TEST, make_pinned_test, make_settings
 
-from treehammer.hctests.cli.definition_options import load_pinned_test, parse_axis_options
-from treehammer.hctests.matrix.definition import PinnedTest
-from treehammer.submit.lifecycle import rerun
+from treehammer.hctests.definition.model import PinnedTest
+from treehammer.hctests.definition_options import load_pinned_test, parse_axis_options
+from treehammer.submit.campaigns import campaign_outcome
 from treehammer.submit.planning.plan import _canonical_request
-from treehammer.submit.planning.site_exclusion import SiteSelection
+from treehammer.submit.planning.site_selection import SiteSelection
 from treehammer.submit.sites.site_model import Door, Site
 
 SHIPPED = ("ttree-read", "nanoaod-read", "access-modes", "formats-read")
@@ -31,7 +31,7 @@ def parse_rerun_command(
         commit_id=pinned.commit,
         plan=_canonical_request(pinned, SiteSelection((site,)), ()),
     )
-    words = shlex.split(rerun.rerun_command(row))
+    words = shlex.split(campaign_outcome.rerun_command(row))
     axes = parse_axis_options(words[n + 1] for n, word in enumerate(words) if word == "-P")
     options = [words[n + 1] for n, word in enumerate(words) if word == "-S"]
     keys = dict(text.split("=", 1) for text in options)
@@ -68,9 +68,12 @@ def test_command_names_source_of_test() -> None:
     row = make_campaign_row(
         plan="{}", repository="https://example.org/a b.git", commit_id="c0ffee", test_path="x"
     )
-    assert rerun.rerun_command(row) == "treehammer submit 'https://example.org/a b.git@c0ffee:x'"
-    assert rerun.rerun_command(row, "render").startswith("treehammer render ")
+    assert (
+        campaign_outcome.rerun_command(row)
+        == "treehammer submit 'https://example.org/a b.git@c0ffee:x'"
+    )
+    assert campaign_outcome.rerun_command(row, "render").startswith("treehammer render ")
     folder = replace(
         row, commit_id="", repository="/home/me/test", plan=json.dumps({"excluded": {"B": "down"}})
     )
-    assert rerun.rerun_command(folder) == "treehammer submit /home/me/test"
+    assert campaign_outcome.rerun_command(folder) == "treehammer submit /home/me/test"

@@ -17,20 +17,20 @@ from plan_factory import (
     make_settings,
 )
 
-from treehammer.analysis.statistics.sequential import SequentialPlan
+from treehammer.analysis.statistics.verdict import SequentialPlan
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ConfigError
 from treehammer.sql.write.store import Store
+from treehammer.submit.campaigns.campaign_request import CampaignRequest
 from treehammer.submit.cli.local_verdict import (
     ComparedAxis,
     choose_slots,
     ends_when_decided,
     find_compared_axis,
+    find_proving_campaign,
 )
-from treehammer.submit.lifecycle.campaign_request import CampaignRequest
 from treehammer.submit.planning.job_planner import PlannedJob
 from treehammer.submit.planning.plan import Plan
-from treehammer.submit.planning.proven_checksums import find_proving_campaign
 
 PAIRED_TEST = READING_TEST.replace("rounds = 2", 'rounds = 2\nmode = "paired"')
 SEQUENTIAL = SequentialPlan.up_to(12)

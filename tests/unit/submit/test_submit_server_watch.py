@@ -11,16 +11,15 @@ from plan_factory import CREATED_US, make_pinned_test, make_settings, make_site
 
 from treehammer.collectors.job_spec import JobSpec
 from treehammer.collectors.software import providers
-from treehammer.collectors.worker.run.job_loading import load_job
+from treehammer.collectors.worker.run.job_context import load_job
 from treehammer.errors import ConfigError
-from treehammer.hctests.git import pinned_tests
-from treehammer.hctests.matrix.definition import PinnedTest
+from treehammer.hctests import pinned_tests
+from treehammer.hctests.definition.model import PinnedTest
+from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.planning.cost_estimate import estimate_site_costs
+from treehammer.submit.planning.job_sequence import load_watches, make_watch, split_overrides
 from treehammer.submit.planning.plan import Plan, make_plan
-from treehammer.submit.planning.server_watch import make_watch
-from treehammer.submit.planning.site_exclusion import SiteSelection
-from treehammer.submit.planning.watch_options import load_watches, split_overrides
-from treehammer.submit.rendering.job_descriptions import render_jobs
+from treehammer.submit.planning.site_selection import SiteSelection
 
 LOAD_TEST = """
 [test]

@@ -9,11 +9,10 @@ import pytest
 from plan_factory import make_grid_plan, make_grid_site, make_settings
 
 from treehammer.errors import ConfigError
-from treehammer.submit.lifecycle import submission
-from treehammer.submit.planning.checks.setting_permission import list_setting_violations
-from treehammer.submit.planning.pacing import Pace
+from treehammer.submit.campaigns import submission
+from treehammer.submit.planning.permission_checks import list_setting_violations
 from treehammer.submit.planning.plan import Plan
-from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS
+from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, Pace
 from treehammer.submit.sites.site_model import Site
 from treehammer.submit.sites.sites_file import format_sites_file, parse_sites_file
 

@@ -14,7 +14,7 @@ from plan_factory import make_settings
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, DatasetError, ExitCode, NothingToDoError, SitesError
-from treehammer.submit.cli.sites.sites_commands import sites
+from treehammer.submit.cli.sites_commands import sites
 from treehammer.submit.sites import sites_schema
 
 FILE = """

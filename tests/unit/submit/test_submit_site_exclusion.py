@@ -16,7 +16,7 @@ from plan_factory import SHELL_TEST
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.write.store import Store
-from treehammer.submit.lifecycle.campaign_request import CampaignRequest, plan_request
+from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import SubmissionOptions
 

@@ -10,7 +10,7 @@ from plan_factory import READING_TEST, make_grid_plan, make_grid_site, make_site
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software.providers import parse_software_request
 from treehammer.errors import ConfigError
-from treehammer.submit.sites.site_software import resolve_site_software
+from treehammer.submit.campaigns.campaign_request import resolve_site_software
 
 
 def _at(text: str, **mapping: str) -> SoftwareRequest:

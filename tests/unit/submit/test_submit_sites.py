@@ -18,10 +18,8 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, SitesError, TreehammerError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.cli.campaign_commands import cancel, collect, status
-from treehammer.submit.cli.purge_command import purge
-from treehammer.submit.sites.batch_selection import open_batch_system
-from treehammer.submit.sites.site_registry import load_sites, select_sites
+from treehammer.submit.cli.campaign_commands import cancel, collect, purge, status
+from treehammer.submit.sites.site_registry import load_sites, open_batch_system, select_sites
 
 FILE = """
 [pools.grid]

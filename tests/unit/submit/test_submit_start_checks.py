@@ -10,17 +10,16 @@ import pytest
 from plan_factory import make_grid_plan, make_grid_site, make_local_plan, make_site
 
 from treehammer.collectors.job_spec import JobSpec
-from treehammer.collectors.worker.run.job_loading import load_job
-from treehammer.collectors.worker.start.common_start import PATIENCE_S
+from treehammer.collectors.worker.load_start import PATIENCE_S
+from treehammer.collectors.worker.run.job_context import load_job
 from treehammer.errors import ConfigError
-from treehammer.submit.planning.checks import ceiling_checks
-from treehammer.submit.planning.checks.common_start_checks import check_common_start
+from treehammer.submit.campaigns.job_rendering import render_jobs
+from treehammer.submit.planning import cost_estimate
 from treehammer.submit.planning.cost_estimate import estimate_site_costs
-from treehammer.submit.planning.job_clusters import plan_clusters
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
-from treehammer.submit.planning.pacing import Pace
-from treehammer.submit.planning.submission_options import SubmissionOptions
-from treehammer.submit.rendering.job_descriptions import render_jobs
+from treehammer.submit.planning.permission_checks import check_common_start
+from treehammer.submit.planning.plan import plan_clusters
+from treehammer.submit.planning.submission_options import Pace, SubmissionOptions
 from treehammer.submit.sites.site_model import Ceilings
 
 LOAD_TEST = """
@@ -94,9 +93,9 @@ def test_site_with_fewer_concurrent_jobs_is_refused(tmp_path: Path) -> None:
     site = make_grid_site(ceilings=Ceilings(in_flight=3))
     plan = make_grid_plan(tmp_path, LOAD_TEST, site)
     with pytest.raises(ConfigError, match=r"at most 3 concurrent jobs .* 4 are to start together"):
-        ceiling_checks.check_ceilings(plan, estimate_site_costs(plan, {}))
+        cost_estimate.check_ceilings(plan, estimate_site_costs(plan, {}))
     many = LOAD_TEST.replace("repeats = 4", "repeats = 65").replace("3/20s", "30/10s")
-    lines = ceiling_checks.list_ceiling_violations(make_local_plan(tmp_path, many), [])
+    lines = cost_estimate.list_ceiling_violations(make_local_plan(tmp_path, many), [])
     assert len(lines) == 1
     assert "at most 64 concurrent jobs (the limit of the local batch system)" in lines[0]
 

@@ -10,12 +10,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from treehammer.durations import JobRamp, parse_duration
 from treehammer.errors import ConfigError
-from treehammer.submit.cli.submission_click_options import submission_click_options
-from treehammer.submit.planning.job_credentials import JobCredentials
-from treehammer.submit.planning.pacing import Pace
-from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.cli.command_options import submission_click_options
+from treehammer.submit.planning.submission_options import JobCredentials, Pace, SubmissionOptions
+from treehammer.text_formatting import JobRamp, parse_duration
 
 
 def _typed(*arguments: str, **env: str) -> SubmissionOptions:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from plan_factory import READING_TEST, make_grid_plan, make_grid_site, make_local_plan
 
+from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.planning import cost_estimate
-from treehammer.submit.planning.checks import ceiling_checks
-from treehammer.submit.planning.job_clusters import plan_clusters
-from treehammer.submit.rendering.job_descriptions import render_jobs
+from treehammer.submit.planning.plan import plan_clusters
 from treehammer.submit.sites.site_model import Ceilings
 
 THREADS = READING_TEST.replace("[matrix]", "[matrix]\nthreads = [1, 4]")
@@ -52,9 +51,9 @@ def test_local_job_takes_slots_but_not_more_than_the_machine_has(
     assert limits == [job.cpus for job in plan.jobs]
     costs = cost_estimate.estimate_site_costs(plan, {})
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(4)))
-    assert ceiling_checks.list_ceiling_violations(plan, costs) == []
+    assert cost_estimate.list_ceiling_violations(plan, costs) == []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
-    assert ceiling_checks.list_ceiling_violations(plan, costs) == [
+    assert cost_estimate.list_ceiling_violations(plan, costs) == [
         "This machine has 2 CPUs for local jobs; threads = 4 needs 4: -P threads=2."
     ]
 

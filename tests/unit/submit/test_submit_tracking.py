@@ -11,7 +11,7 @@ import pytest
 from plan_factory import CREATED_US
 from tracking_harness import NOW_US, TrackingHarness, make_attempt_status
 
-from treehammer.collectors.job_state import JobState
+from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
 from treehammer.errors import BatchError
@@ -19,9 +19,9 @@ from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus, JobStatus
-from treehammer.submit.lifecycle import campaign_resume
-from treehammer.submit.tracking.attempt_rows import ALL_MEASUREMENTS_STORED
-from treehammer.submit.tracking.staged_submissions import SUBMITTER_GRACE_S
+from treehammer.submit.campaigns import submission
+from treehammer.submit.campaigns.attempt_rows import ALL_MEASUREMENTS_STORED
+from treehammer.submit.campaigns.staged_submissions import SUBMITTER_GRACE_S
 
 KILLED = make_attempt_status(JobState.LOST, 1, None, "the worker was killed by SIGKILL")
 BAD_REPLICA = ReplicaRow(
@@ -309,7 +309,7 @@ def test_later_upload_clears_the_failure(scene: TrackingHarness, tmp_path: Path)
     tracker.collect_records(scene.campaign)
     assert scene.read_attempts()[0].message == message, "cleared only once"
     settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
-    done = campaign_resume.resume_campaign(scene.tracker, scene.campaign, settings)
+    done = submission.resume_campaign(scene.tracker, scene.campaign, settings)
     assert (done.requeued, done.unqueued) == (1, 0), "only the cancelled job is selected"
 
 
@@ -327,7 +327,7 @@ def test_removed_job_with_stopped_measurements_is_resumed(
     (attempt,) = scene.read_attempts()
     assert (attempt.failure_class, reason in attempt.message) == ("lost", True)
     settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
-    done = campaign_resume.resume_campaign(scene.tracker, scene.campaign, settings)
+    done = submission.resume_campaign(scene.tracker, scene.campaign, settings)
     assert done.requeued == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from treehammer.errors import TestbedError
 from treehammer.testbed.components.arc_element import ArcElement
-from treehammer.testbed.core.component import Workspace
+from treehammer.testbed.workspace import Workspace
 
 
 def test_other_users_than_root_get_a_message(

@@ -12,10 +12,9 @@ from click.testing import CliRunner, Result
 
 from treehammer import config
 from treehammer.errors import ExitCode, TreehammerError
-from treehammer.submit.batch.local.job_processes import start_time
-from treehammer.testbed.cli import testbed_commands
-from treehammer.testbed.core import workspace
-from treehammer.testbed.core.workspace import RunningDaemon, WorkspaceState
+from treehammer.submit.batch.local_processes import start_time
+from treehammer.testbed import cli, workspace
+from treehammer.testbed.workspace import RunningDaemon, WorkspaceState
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def run(boxes: Path, *words: str) -> Result:
     settings = config.load_settings(
         {"cache_dir": boxes.parent / "cache", "data_dir": boxes.parent / "data"}, environ={}
     )
-    return CliRunner().invoke(testbed_commands.testbed, words, obj=settings)
+    return CliRunner().invoke(cli.testbed, words, obj=settings)
 
 
 def remembered(boxes: Path) -> None:
@@ -59,7 +58,7 @@ def test_commands_without_testbed(boxes: Path, command: str) -> None:
 
 def test_channels_are_part_of_the_state(boxes: Path) -> None:
     channels = (("stable", "bookworm"), ("testing", "sid"))
-    assert testbed_commands.parse_channels(["stable=bookworm", "testing=sid"]) == [*channels]
+    assert cli.parse_channels(["stable=bookworm", "testing=sid"]) == [*channels]
     (boxes / "testbed").mkdir(parents=True)
     state = WorkspaceState(sites=("SITE_A",), channels=channels)
     workspace.write_state(boxes / "testbed", state)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from treehammer.testbed.network.delay_proxy import MIN_WINDOW_BYTES, DelayProxy, Link
+from treehammer.testbed.programs.delay_proxy import MIN_WINDOW_BYTES, DelayProxy, Link
 
 FAST = 1e12
 HERE, BEHIND = "127.0.0.1", "127.0.0.2"

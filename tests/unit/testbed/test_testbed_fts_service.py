@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from local_servers import serve_http
 
-from treehammer.testbed.components import fts_service
-from treehammer.testbed.components.fts_service import TransferQueue, make_handler
+from treehammer.testbed.programs import fts_service
+from treehammer.testbed.programs.fts_service import TransferQueue, make_handler
 
 #: Copies what is called good, to where its name says; writes down all that it was given.
 XRDCP = """#!/bin/sh

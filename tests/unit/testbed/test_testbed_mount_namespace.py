@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from treehammer.errors import TestbedError
-from treehammer.testbed.core.component import VisibleFolder
-from treehammer.testbed.core.mount_namespace import render_mount_script, topmost_inaccessible_parent
+from treehammer.testbed.mount_namespace import render_mount_script, topmost_inaccessible_parent
+from treehammer.testbed.workspace import VisibleFolder
 
 
 def test_parents_are_mounted_before_children() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from treehammer.errors import TestbedError
-from treehammer.testbed.install import debian_packages
+from treehammer.testbed import debian_packages
 
 
 def forbid(*_: object, **__: object) -> str:

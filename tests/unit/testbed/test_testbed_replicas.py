@@ -10,12 +10,12 @@ import pytest
 from byte_datasets import write_dataset
 
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.model.file_digest import digest_file
+from treehammer.datasets.manifest import digest_file
 from treehammer.errors import ConfigError, DatasetError, TestbedError
-from treehammer.testbed.components import replica_files
-from treehammer.testbed.components.replica_files import corrupt_file, place_dataset, replica_path
+from treehammer.testbed.components import site_list
+from treehammer.testbed.components.site_list import corrupt_file, place_dataset, replica_path
 from treehammer.testbed.components.xrootd_storage import storage_folder
-from treehammer.testbed.core.component import Workspace
+from treehammer.testbed.workspace import Workspace
 
 SITES = ("SITE_A", "SITE_B")
 CONTENT = {"one.root": os.urandom(100_000), "two.root": b"two"}
@@ -93,7 +93,7 @@ def test_full_disk_leaves_no_partial_copy(
         copy_to.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(replica_files, "digest_file", full)
+    monkeypatch.setattr(site_list, "digest_file", full)
     with pytest.raises(TestbedError, match="the disk is full"):
         place_dataset("made", catalogue, box)
     assert at(box, "SITE_A") == {}

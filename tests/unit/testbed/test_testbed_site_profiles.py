@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treehammer.testbed.network.site_profiles import (
+from treehammer.testbed.network import (
     LONG_DISTANCE,
     MEDIUM_DISTANCE,
     NetworkDistance,

@@ -12,9 +12,9 @@ import pytest
 from treehammer import config
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, TestbedError
+from treehammer.testbed import workspace
 from treehammer.testbed.components.secure_storage import DOOR_NAMES, SecureStorage
-from treehammer.testbed.core import workspace
-from treehammer.testbed.core.workspace import RunningDaemon, WorkspaceState
+from treehammer.testbed.workspace import RunningDaemon, WorkspaceState
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from measurement_factory import make_measurement, variant_values
 from page_charts import list_marks, list_names, load_charts
 from service_thread import ServiceThread, run_service
 
-from treehammer.collectors.record.failures import NOT_SUPPORTED
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.record.outcome import NOT_SUPPORTED
 from treehammer.sql.write.store import Store
 from treehammer.web.figures import drawing
-from treehammer.web.figures.aggregation_notes import count_aggregated
+from treehammer.web.figures.work_mix import count_aggregated
 
 PEOPLE = {"Accept": "text/html,*/*"}
 ALL = "from=&to="
@@ -188,7 +188,7 @@ def test_long_trend_shows_newest_days_and_a_note(filled: ServiceThread, tmp_path
 def test_latency_panels_show_newest_days() -> None:
     from treehammer.web.figures.explore_query import LATENCY, ExploreQuery
     from treehammer.web.figures.figure_points import FigurePoint, FigurePoints
-    from treehammer.web.views.explore import latency_figure
+    from treehammer.web.pages import latency_figure
 
     asked = ExploreQuery(by="day", color="", view=LATENCY)
     points = tuple(FigurePoint({"day": 20260601 + day}, 1, reads=[1, 2]) for day in range(30))

@@ -21,7 +21,7 @@ from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
 from treehammer.analysis.alarms.alarm_watch import record_events
 from treehammer.analysis.alarms.regression_watch import watch_campaigns
 from treehammer.analysis.cli.check_command import check_command
-from treehammer.analysis.cli.notify_command import notify_command
+from treehammer.analysis.cli.watch_commands import notify_command
 from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.analysis.status.status_update import update_states
 from treehammer.config import Settings

@@ -11,13 +11,13 @@ import pytest
 from page_database import HOSTILE_TEXTS, STATE_CHANGE
 from service_thread import ServiceThread, StartService
 
+from treehammer.collectors.job_spec import API_PREFIX
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.collectors.service_spec import API_PREFIX
 from treehammer.version import __version__
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_operations import OPERATIONS, PageOperation
-from treehammer.web.core.request_bodies import RequestLimits
-from treehammer.web.display.calendar_days import today
+from treehammer.web.core.request_checks import RequestLimits
+from treehammer.web.display_formats import today
 
 PARTS = {
     "day": today().isoformat(),

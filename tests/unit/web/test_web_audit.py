@@ -19,8 +19,8 @@ from treehammer.errors import StoreError
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write import audit_trail
 from treehammer.sql.write.store import Store
-from treehammer.web.core import audit_journal
-from treehammer.web.core.audit_journal import AuditEvent, AuditJournal
+from treehammer.web.service import middleware
+from treehammer.web.service.middleware import AuditEvent, AuditJournal
 
 
 def read_trail(url: str) -> list[AuditRow]:
@@ -80,7 +80,7 @@ def test_sign_ins_are_in_audit_trail(start_service: StartService) -> None:
 def test_journal_is_bounded_and_keeps_counts_while_database_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(audit_journal, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(middleware, "MAX_ENTRIES", 3)
     written: list[AuditRow] = []
     broken = True
 

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from treehammer.errors import StoreError
-from treehammer.sql.auth.access_keys import MasterKeys
-from treehammer.sql.auth.tokens import AccessList
+from treehammer.sql.auth.access_keys import AccessList, MasterKeys
 from treehammer.web.core.auth import AccessControl
 
 

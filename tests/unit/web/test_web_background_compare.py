@@ -10,14 +10,14 @@ import pytest
 from polling import wait_until
 from service_thread import ServiceThread
 
-from treehammer.web.views.compare import background_comparison, compare_query
+from treehammer.web.pages import compare_query, comparison_list_page
 
 
 def test_too_many_measurements_are_refused(
     filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compare_query, "MAX_READ", 10)
-    monkeypatch.setattr(background_comparison, "MAX_BACKGROUND_READ", 20)
+    monkeypatch.setattr(comparison_list_page, "MAX_BACKGROUND_READ", 20)
     answer = filled_service.client.get("/compare?a=6.38.00&b=6.40.00&recompute=1")
     assert answer.status_code == 400
     assert "the limit here is 20" in answer.json()["error"]
@@ -36,7 +36,7 @@ def paused_comparisons(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Ev
         return compare(*args, **kwargs)
 
     monkeypatch.setattr(compare_query, "MAX_READ", 10)
-    monkeypatch.setattr(background_comparison, "compare_now", compare_later)
+    monkeypatch.setattr(comparison_list_page, "compare_now", compare_later)
     yield event
     event.set()
     for thread in _list_comparisons():
@@ -73,7 +73,7 @@ def test_background_comparison_that_nobody_awaits_ends(
     address = "/compare?a=6.38.00&b=6.40.00&recompute=1&delta=0.011"
     _wait_for(lambda: _read_progress(filled_service, address))
     (thread,) = _list_comparisons()
-    monkeypatch.setattr(background_comparison, "ABANDONED_AFTER_S", -1.0)
+    monkeypatch.setattr(comparison_list_page, "ABANDONED_AFTER_S", -1.0)
     paused_comparisons.set()
     thread.join(60)
     monkeypatch.undo()

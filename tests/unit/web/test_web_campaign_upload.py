@@ -12,9 +12,9 @@ import pytest
 from measurement_factory import STARTED_US
 from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
 
-from treehammer.collectors.batch_names import EXTERNAL_PREFIX
+from treehammer.collectors.job_spec import EXTERNAL_PREFIX
 from treehammer.errors import StoreError
-from treehammer.sql.auth.tokens import mint_job_token
+from treehammer.sql.auth.access_keys import mint_job_token
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store

@@ -26,7 +26,7 @@ from treehammer.cli import cli
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.watch_rows import ChangePointRow
-from treehammer.sql.watch.change_points import replace_change_points, replace_watched_days
+from treehammer.sql.watch.alarms import replace_change_points, replace_watched_days
 from treehammer.sql.write.store import Store
 
 NOW = datetime.now(UTC)

@@ -14,8 +14,8 @@ from service_thread import ServiceThread, StartService
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.write.store import Store
-from treehammer.web.display import calendar_days
-from treehammer.web.views.overview import changes_since
+from treehammer.web import display_formats
+from treehammer.web.pages import overview_changes
 
 NOW_US = time.time_ns() // 1000
 DAY_US = 86_400_000_000
@@ -24,7 +24,7 @@ FAILED = {"failure_class": "open"}
 
 def on(site: str, back: int, good: int, failed: int = 0, **more: Any) -> Iterator[Measurement]:
     """Measurements of a site ``back`` days ago."""
-    day = calendar_days.day_number(calendar_days.today() - timedelta(days=back))
+    day = display_formats.day_number(display_formats.today() - timedelta(days=back))
     for number in range(good + failed):
         values: dict[str, Any] = {"site": site, "day": day, "axis_root": "6.38.00", "door": "root"}
         values |= {"plausible": True, **(FAILED if number >= good else {}), **more}
@@ -33,7 +33,7 @@ def on(site: str, back: int, good: int, failed: int = 0, **more: Any) -> Iterato
 
 
 def format_day(back: int) -> str:
-    return calendar_days.format_day(calendar_days.today() - timedelta(days=back))
+    return display_formats.format_day(display_formats.today() - timedelta(days=back))
 
 
 def load_changes(service: ServiceThread, query: str = "") -> list[str]:
@@ -66,7 +66,7 @@ def test_status_is_compared_with_previous_measured_day(service: ServiceThread) -
         f"A: warning (1 of 4 good, 3 failed on {format_day(0)}); ok on {format_day(1)}."
     )
     # The days shown on the page do not matter.
-    until = calendar_days.today() - timedelta(days=100)
+    until = display_formats.today() - timedelta(days=100)
     for query in ("?days=7", "?days=60", f"?days=30&to={until}"):
         assert load_changes(service, query) == load_changes(service)
 
@@ -93,7 +93,7 @@ def test_quiet_site_is_listed_once(service: ServiceThread) -> None:
 
 
 def test_quiet_sites_share_a_sentence(service: ServiceThread) -> None:
-    sites = [f"S{number}" for number in range(changes_since.MAX_QUIET_SITES + 3)]
+    sites = [f"S{number}" for number in range(overview_changes.MAX_QUIET_SITES + 3)]
     add(service, *(on(site, 2, 1) for site in sites), on("GONE", 3, 1))
     start = f"No measurements since {format_day(2)}: "
     assert load_changes(service) == [f"{start}{', '.join(sites)}."]
@@ -146,7 +146,7 @@ def test_new_campaigns_are_listed_by_name(service: ServiceThread) -> None:
 
 
 def test_changes_are_sorted_by_severity_and_folded(service: ServiceThread) -> None:
-    for number in range(changes_since.MAX_CHANGES):
+    for number in range(overview_changes.MAX_CHANGES):
         add(service, on(f"W{number}", 1, 3), on(f"W{number}", 0, 3, 1))
     add(service, on("GOOD", 1, 0, 1), on("GOOD", 0, 1), on("QUIET", 2, 1))
     add(service, on("BAD", 1, 1), on("BAD", 0, 0, 1), on("WORSE", 1, 4), on("WORSE", 0, 1, 3))
@@ -156,12 +156,12 @@ def test_changes_are_sorted_by_severity_and_folded(service: ServiceThread) -> No
         "BAD",
         "QUIET",
         "WORSE",
-        *(f"W{n}" for n in range(changes_since.MAX_CHANGES)),
+        *(f"W{n}" for n in range(overview_changes.MAX_CHANGES)),
         "GOOD",
         new,
     ]
     page = service.client.get("/").text
     at_once, folded = page.split('class="changes"')[1:3]
-    assert at_once.count("<li>") == changes_since.MAX_CHANGES
+    assert at_once.count("<li>") == overview_changes.MAX_CHANGES
     assert "<summary>6 more</summary>" in at_once
     assert folded.split("</ul>", 1)[0].count("<li>") == 6

@@ -25,13 +25,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from treehammer.collectors.service_spec import API_PREFIX
+from treehammer.collectors.job_spec import API_PREFIX
 from treehammer.sql.read import overview_queries
 from treehammer.sql.write.store import Store
+from treehammer.web import display_formats
 from treehammer.web.api.page_operations import OPERATIONS
-from treehammer.web.display import calendar_days
-from treehammer.web.service.proxy_headers import TrustedProxyMiddleware
-from treehammer.web.views.shared.page_links import link_to_same_page
+from treehammer.web.pages.arranged_table import link_to_same_page
+from treehammer.web.service.middleware import TrustedProxyMiddleware
 
 BROWSER = {"Accept": "text/html,*/*"}
 #: Paths that require read access, except those of the API.
@@ -188,7 +188,7 @@ def test_pages_explain_where_the_time_went(
             store.add_campaign(make_campaign_row(), [make_job_row()])
             now: dict[str, Any] = {
                 "site": "SITE_X",
-                "day": calendar_days.day_number(calendar_days.today()),
+                "day": display_formats.day_number(display_formats.today()),
             }
             store.add(
                 [

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from service_thread import ServiceThread
 
-from treehammer.collectors.service_spec import START_ANSWER_KEYS, STARTS_PATH
-from treehammer.sql.auth.tokens import mint_job_token
-from treehammer.web.core import start_registry
-from treehammer.web.core.start_registry import (
+from treehammer.collectors.job_spec import START_ANSWER_KEYS, STARTS_PATH
+from treehammer.sql.auth.access_keys import mint_job_token
+from treehammer.web.api import common_start
+from treehammer.web.api.common_start import (
     Arrival,
     BarrierConflictError,
     BarrierId,
@@ -89,9 +89,9 @@ def test_restarted_service_learns_everything_from_the_jobs() -> None:
 
 
 def test_registry_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_registry, "MAX_BARRIERS", 2)
-    monkeypatch.setattr(start_registry, "KEY_DIVISOR", 1)
-    monkeypatch.setattr(start_registry, "JOB_DIVISOR", 1)
+    monkeypatch.setattr(common_start, "MAX_BARRIERS", 2)
+    monkeypatch.setattr(common_start, "KEY_DIVISOR", 1)
+    monkeypatch.setattr(common_start, "JOB_DIVISOR", 1)
     clock = Clock()
     registry = StartRegistry(clock)
     register(registry, "campaign", "a", arrive("a"))
@@ -100,7 +100,7 @@ def test_registry_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     register(registry, "campaign", "b", arrive("a"))
     with pytest.raises(TooManyBarriersError):
         register(registry, "campaign", "c", arrive("a"), "other key")
-    clock.now_s += start_registry.IDLE_S + 2
+    clock.now_s += common_start.IDLE_S + 2
     register(registry, "campaign", "c", arrive("a"))
 
 
@@ -109,8 +109,8 @@ def test_one_job_leaves_places_to_others() -> None:
     clock = Clock()
     registry = StartRegistry(clock)
     shares = {
-        "job": start_registry.MAX_BARRIERS // start_registry.JOB_DIVISOR,
-        "key": start_registry.MAX_BARRIERS // start_registry.KEY_DIVISOR,
+        "job": common_start.MAX_BARRIERS // common_start.JOB_DIVISOR,
+        "key": common_start.MAX_BARRIERS // common_start.KEY_DIVISOR,
     }
     for number in range(shares["job"]):
         register(registry, "c", str(number), arrive("greedy", jobs=1 + number % 2))

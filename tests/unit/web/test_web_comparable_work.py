@@ -21,10 +21,10 @@ from service_thread import ServiceThread, run_service
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.write.store import Store
-from treehammer.web.display import calendar_days
+from treehammer.web import display_formats
 
 RELEASE = "6.40.00"
-DAY = calendar_days.today() - timedelta(days=1)
+DAY = display_formats.today() - timedelta(days=1)
 ALL = "from=&to="
 
 
@@ -53,7 +53,7 @@ def measured() -> Iterator[Measurement]:
         shared |= {"test_name": "ttree-read", "dataset": "small", "dataset_hash": "sha256:0"}
         yield make_measurement(
             f"{number}",
-            day=calendar_days.day_number(DAY),
+            day=display_formats.day_number(DAY),
             site=site,
             campaign_id=campaign,
             variant=axes,
@@ -187,7 +187,7 @@ def test_json_has_label_of_uniquely_labeled_variants(tmp_path: Path) -> None:
         store.add_campaign(make_campaign_row(), jobs)
         shared: dict[str, Any] = {
             "site": "A",
-            "day": calendar_days.day_number(DAY),
+            "day": display_formats.day_number(DAY),
             "plausible": False,
         }
         store.add(
@@ -210,7 +210,7 @@ def test_job_links_include_all_releases(tmp_path: Path) -> None:
         jobs = [make_job_row(name, campaign_id="both", site="A") for name in ("a", "b")]
         store.add_campaign(make_campaign_row("both"), jobs)
         shared: dict[str, Any] = {"campaign_id": "both", "site": "A", "plausible": True}
-        shared |= {"day": calendar_days.day_number(DAY), "cpu_per_event_s": 1e-6}
+        shared |= {"day": display_formats.day_number(DAY), "cpu_per_event_s": 1e-6}
         store.add(
             make_measurement(
                 job, round_, variant=variant(1.0, cache_mb, root), axis_root=root, **shared

@@ -31,12 +31,12 @@ from page_database import HOSTILE_TEXTS
 from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
-from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample, find_axis_value
+from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample, find_axis_value
 from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.cli import cli
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import Value
-from treehammer.hctests.matrix.definition import Scalar, Variant
+from treehammer.hctests.definition.model import Scalar, Variant
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 

@@ -20,15 +20,14 @@ from page_tables import read_tables
 from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
-from treehammer.analysis.comparison.control_evidence import attach_controls
-from treehammer.analysis.comparison.counter_changes import CounterChange
-from treehammer.analysis.samples.sample import SAMPLE_COLUMNS, Sample
-from treehammer.analysis.statistics.control import ControlCheck
+from treehammer.analysis.comparison.count_changes import CounterChange
+from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample
+from treehammer.analysis.statistics.verdict import ControlCheck, attach_controls
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.hctests.matrix.definition import Variant
+from treehammer.hctests.definition.model import Variant
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.views.compare.effect_matrix import matrix_of_counters, matrix_of_verdicts
+from treehammer.web.pages.effect_matrix import matrix_of_counters, matrix_of_verdicts
 
 RELEASES = ("6.38.00", "6.40.00")
 #: Days of the jobs of one cell.
@@ -226,8 +225,8 @@ def test_counters_have_a_matrix(
 def test_stored_comparison_needs_no_statistics_library() -> None:
     """The first page after a start must not wait for scipy, and no page for scipy.stats."""
     code = (
-        "import sys, treehammer.web.views.compare.comparison_page; print('scipy' in sys.modules);"
-        "import treehammer.web.service.page_routes; print('scipy.stats' in sys.modules)"
+        "import sys, treehammer.web.pages.comparison_page; print('scipy' in sys.modules);"
+        "import treehammer.web.service.app; print('scipy.stats' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

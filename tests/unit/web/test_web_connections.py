@@ -17,11 +17,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.web.core.client_limits import ClientLimits
 from treehammer.web.core.responses import AsciiJSONResponse, RequestRefusedError
-from treehammer.web.service import connection_guard, service_process, tls_listener
-from treehammer.web.service.request_guard import RequestGuard
+from treehammer.web.service import overload_guard, service_process, tls
+from treehammer.web.service.overload_guard import RequestGuard
 
 #: Shortened timeouts of the service, and the patience of the tests.
 HEADER_TIMEOUT_S, KEEP_ALIVE_S, READ_TIMEOUT_S, CHECK_INTERVAL_S = 0.4, 0.4, 0.8, 0.1
@@ -55,7 +55,7 @@ class TlsServer:
         authority = CertificateAuthority(folder)
         self._context = ssl.create_default_context(cafile=str(authority.ca))
         routes = [Route("/{path:path}", _answer, methods=["GET", "POST"])]
-        self.guard = connection_guard.ConnectionGuard(ClientLimits(), lambda _address: False)
+        self.guard = overload_guard.ConnectionGuard(ClientLimits(), lambda _address: False)
         app = RequestGuard(Starlette(routes=routes), ClientLimits(), _refuse)
         config = service_process.configure_uvicorn(app, self.guard, behind_proxy=behind_proxy)
         config.ssl = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -108,7 +108,7 @@ def server(
 ) -> Iterator[TlsServer]:
     """A server with short timeouts; the parameter is whether it is behind a proxy."""
     for name in ("HEADER_TIMEOUT_S", "KEEP_ALIVE_S", "READ_TIMEOUT_S", "CHECK_INTERVAL_S"):
-        monkeypatch.setattr(connection_guard, name, globals()[name])
+        monkeypatch.setattr(overload_guard, name, globals()[name])
     server = TlsServer(tmp_path, behind_proxy=getattr(request, "param", False))
     yield server
     server.close()
@@ -263,8 +263,8 @@ def test_slow_reader_is_cut_off(server: TlsServer, monkeypatch: pytest.MonkeyPat
     while server.is_connected(client):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    monkeypatch.setattr(connection_guard, "READ_TIMEOUT_S", PATIENCE_S)
-    monkeypatch.setattr(connection_guard, "HEADER_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(overload_guard, "READ_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(overload_guard, "HEADER_TIMEOUT_S", PATIENCE_S)
     reading = server.connect()
     reading.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
     assert len(read_response(reading)[1]) == 20_000_000
@@ -274,7 +274,7 @@ def test_connections_of_one_address_are_limited(
     server: TlsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server.guard, "_limits", ClientLimits(connections_per_address=3))
-    monkeypatch.setattr(connection_guard, "HEADER_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(overload_guard, "HEADER_TIMEOUT_S", PATIENCE_S)
     for _ in range(3):
         server.connect()
     with pytest.raises(
@@ -287,7 +287,7 @@ def test_unfinished_handshakes_count_and_end(
     server: TlsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server.guard, "_limits", ClientLimits(connections_per_address=3))
-    monkeypatch.setattr(tls_listener, "HANDSHAKE_TIMEOUT_S", HEADER_TIMEOUT_S)
+    monkeypatch.setattr(tls, "HANDSHAKE_TIMEOUT_S", HEADER_TIMEOUT_S)
     waiting = [server.open_socket() for _ in range(3)]
     with pytest.raises((ssl.SSLError, ConnectionError)):
         server.connect()
@@ -314,7 +314,7 @@ def test_oldest_idle_connection_gives_way(
     server: TlsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server.guard, "_limits", ClientLimits(connections=2))
-    monkeypatch.setattr(connection_guard, "HEADER_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(overload_guard, "HEADER_TIMEOUT_S", PATIENCE_S)
     oldest, second, newest = (server.connect() for _ in range(3))
     wait_for_end(oldest)
     for client in (second, newest):
@@ -323,7 +323,7 @@ def test_oldest_idle_connection_gives_way(
 
 
 def test_stop_closes_idle_connections(server: TlsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_guard, "HEADER_TIMEOUT_S", 2 * PATIENCE_S)
+    monkeypatch.setattr(overload_guard, "HEADER_TIMEOUT_S", 2 * PATIENCE_S)
     for sent in (b"", HEAD, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"nonsense\r\n\r\n"):
         server.connect().sendall(sent)
     socket.create_connection(server._listening.getsockname()).close()

@@ -8,13 +8,17 @@ import pytest
 
 from treehammer.sql.read import campaign_queries
 from treehammer.tables import MAX_SHOWN_ROWS
-from treehammer.web.core import root_exports
-from treehammer.web.figures import drawing_process, figure_layout, figure_points
-from treehammer.web.views.campaign import campaign_tables
-from treehammer.web.views.compare import background_comparison, compare_query
-from treehammer.web.views.load import load_details
-from treehammer.web.views.shared import page_context
-from treehammer.web.views.site import site_page, site_standing_view
+from treehammer.web.figures import figure_layout, figure_points
+from treehammer.web.pages import (
+    campaign_tables,
+    compare_query,
+    comparison_list_page,
+    load_levels,
+    page_context,
+    root_file_page,
+    site_page,
+    site_standing,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,14 +35,14 @@ ROOT = Path(__file__).parents[3]
         f"| campaign | messages of {campaign_queries.MAX_FAILURE_MESSAGES} failed measurements, "
         f"{campaign_tables.MAX_MESSAGES} kinds; "
         f"{campaign_tables.JOBS_PER_PAGE} jobs per page |",
-        f"At most {load_details.MAX_ROWS:,} rows",
-        f"Over {load_details.MAX_POINTS} steps are merged.",
-        f"| load of a campaign | {load_details.MAX_ROWS:,} rows of operations |",
+        f"At most {load_levels.MAX_ROWS:,} rows",
+        f"Over {load_levels.MAX_POINTS} steps are merged.",
+        f"| load of a campaign | {load_levels.MAX_ROWS:,} rows of operations |",
         f"the newest {site_page.MAX_EXPLAINED} measurements in seven days",
         f"| Compare, new query | {compare_query.MAX_READ:,} measurements at once, "
-        f"{background_comparison.MAX_BACKGROUND_READ:,} in the background |",
-        f"| ROOT file | {root_exports.MAX_MEASUREMENTS:,} measurements, "
-        f"{root_exports.EXPORT_TIMEOUT_S} s of ROOT |",
+        f"{comparison_list_page.MAX_BACKGROUND_READ:,} in the background |",
+        f"| ROOT file | {root_file_page.MAX_MEASUREMENTS:,} measurements, "
+        f"{root_file_page.EXPORT_TIMEOUT_S} s of ROOT |",
     ],
 )
 def test_limits_of_pages_are_documented(sentence: str) -> None:
@@ -47,7 +51,7 @@ def test_limits_of_pages_are_documented(sentence: str) -> None:
 
 def test_documented_counts_in_words() -> None:
     text = (ROOT / "docs/pages.md").read_text(encoding="utf-8")
-    assert (page_context.MAX_CONCURRENT_QUERIES, drawing_process.MAX_DRAWING_PROCESSES) == (6, 2)
-    assert site_standing_view.MAX_BETTER_SITES == 10
+    assert (page_context.MAX_CONCURRENT_QUERIES, page_context.MAX_DRAWING_PROCESSES) == (6, 2)
+    assert site_standing.MAX_BETTER_SITES == 10
     assert "Six queries, two figure files and one ROOT file" in text
     assert "more than half of the ten best sites" in text

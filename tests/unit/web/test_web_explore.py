@@ -30,10 +30,9 @@ from service_thread import ServiceThread, run_service
 from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.figures import drawing_process, figure_points
+from treehammer.web.figures import figure_points
 from treehammer.web.figures.drawing import FIGURE_FORMATS
-from treehammer.web.views.explore import explore_page
-from treehammer.web.views.shared import page_context
+from treehammer.web.pages import explore_page, page_context
 
 PEOPLE = {"Accept": "text/html,*/*"}
 ALL = "from=&to="
@@ -267,7 +266,7 @@ def test_files_agree_with_table(
         if form == "svg":
             assert "<script" not in answer.text
             assert "error bars: RMS" in answer.text
-    monkeypatch.setattr(drawing_process, "_run_drawing", None)
+    monkeypatch.setattr(page_context, "_run_drawing", None)
     assert filled_service.client.get(f"/explore/figure.pdf?{query}").status_code == 200, "kept"
     file = tmp_path / "figure.root"
     file.write_bytes(answer.content)
@@ -343,7 +342,7 @@ def test_pages_respond_while_figures_are_drawn(
     rooms: list[anyio.CapacityLimiter] = []
     turn = page_context._acquire_slot
     monkeypatch.setattr(page_context, "_acquire_slot", noted)
-    monkeypatch.setattr(drawing_process, "_run_drawing", slowly)
+    monkeypatch.setattr(page_context, "_run_drawing", slowly)
     paths = [
         f"{path}/figure.{form}" for path in ("/explore", "/figures/s0") for form in FIGURE_FORMATS
     ]

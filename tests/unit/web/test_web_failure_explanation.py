@@ -14,9 +14,8 @@ from click.testing import CliRunner
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
 from service_thread import ServiceThread, run_service
 
-from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
+from treehammer.analysis.alarms.alarm_delivery import AlarmChannels, MailServer
 from treehammer.analysis.alarms.alarm_watch import record_events
-from treehammer.analysis.alarms.message_channels import MailServer
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.cli import cli
 from treehammer.collectors.record.day_numbers import day_to_number

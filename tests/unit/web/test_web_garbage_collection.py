@@ -9,11 +9,7 @@ from collections.abc import Iterator
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from treehammer.web.service.garbage_collection import (
-    BUSY_OBJECTS,
-    IDLE_OBJECTS,
-    GarbageCollection,
-)
+from treehammer.web.service.service_process import BUSY_OBJECTS, IDLE_OBJECTS, GarbageCollection
 
 
 @pytest.fixture(autouse=True)

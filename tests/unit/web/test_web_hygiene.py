@@ -9,7 +9,7 @@ import time
 import pytest
 from service_thread import ServiceThread
 
-from treehammer.sql.auth.tokens import mint_job_token
+from treehammer.sql.auth.access_keys import mint_job_token
 
 BROWSER = {"Accept": "text/html,*/*"}
 EVIL = "evil.example"

@@ -13,14 +13,14 @@ from polling import wait_until
 from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
 
 from treehammer.errors import StoreError, UnstorableContentError
-from treehammer.sql.auth.tokens import mint_job_token
+from treehammer.sql.auth.access_keys import mint_job_token
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.web.core import auth
-from treehammer.web.core.request_bodies import RequestLimits
-from treehammer.web.service import request_guard
+from treehammer.web.core.request_checks import RequestLimits
+from treehammer.web.service import overload_guard
 
 DAY_US = 86400 * 1_000_000
 
@@ -246,7 +246,7 @@ def test_too_large_bodies_are_refused(start_service: StartService) -> None:
 
 
 def test_slow_body_is_refused(start_service: StartService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_guard, "BODY_PAUSE_S", 0.1)
+    monkeypatch.setattr(overload_guard, "BODY_PAUSE_S", 0.1)
     with start_service() as service:
         key = service.make_key("submit").text
         service.post_document(b"{}", key)

@@ -11,13 +11,13 @@ from measurement_factory import build_verdict
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.analysis.status.day_states import DayOutcomes
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.web.views.compare.effect_bars import (
+from treehammer.web.pages.effect_tables import (
     EffectBar,
     find_axis_reach,
     place_effect_bar,
     render_effect,
 )
-from treehammer.web.views.shared.site_day_matrix import DayCell, SiteRow
+from treehammer.web.pages.overview_tiles import DayCell, SiteRow
 
 #: Largest reach of the axis: a factor of 12 in either direction.
 MAX_REACH = 2.5

@@ -11,7 +11,7 @@ import pytest
 
 from treehammer import config
 from treehammer.errors import ConfigError
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.web.service.service_process import ListenAddress
 
 

@@ -19,7 +19,7 @@ from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import fetch_operations
 from treehammer.sql.write.store import Store
 from treehammer.web.figures.line_chart import NumberAxis
-from treehammer.web.views.load import load_details
+from treehammer.web.pages import load_levels
 
 PAGE = f"/campaigns/{CAMPAIGN}/load"
 API = f"/api/v1{PAGE}"
@@ -241,7 +241,7 @@ def test_invalid_load_of_uploaded_plan_is_ignored(
 
 
 def test_too_many_rows_are_refused(loaded: ServiceThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_details, "MAX_ROWS", 10)
+    monkeypatch.setattr(load_levels, "MAX_ROWS", 10)
     refused = loaded.get_path(PAGE)
     assert refused.status_code == 400
     assert "summary --campaign load" in refused.json()["error"]

@@ -18,10 +18,10 @@ from service_thread import ServiceThread, run_service
 
 from treehammer import config
 from treehammer.errors import ConfigError
-from treehammer.sql.auth.session_table import SessionTable
-from treehammer.sql.setup.database_setup import open_engine
-from treehammer.web.views.sign_in import openid_provider
-from treehammer.web.views.sign_in.openid_settings import OpenIdSettings, parse_roles
+from treehammer.sql.auth.read_sessions import SessionTable
+from treehammer.sql.engine.database_setup import open_engine
+from treehammer.web.pages import openid_sign_in
+from treehammer.web.pages.openid_sign_in import OpenIdSettings, parse_roles
 
 BROWSER = {"Accept": "text/html,*/*"}
 PUBLIC = "http://127.0.0.1:1"
@@ -291,7 +291,7 @@ def test_stopped_provider_is_reported(tmp_path: Path) -> None:
 
 
 def test_dripping_provider_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openid_provider, "TOTAL_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(openid_sign_in, "TOTAL_TIMEOUT_S", 0.5)
     with serve_tcp(drip) as port:
         settings = oidc_settings(tmp_path, f"http://127.0.0.1:{port}")
         with run_service(tmp_path, settings=settings) as service:

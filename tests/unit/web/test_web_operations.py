@@ -10,7 +10,7 @@ from service_thread import ServiceThread, StartService, make_body, make_sent_mea
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.write.store import Store
-from treehammer.web.api import operation_stream
+from treehammer.web.api import page_data
 
 ADDRESS = "/api/v1/campaigns/campaign/operations"
 
@@ -44,7 +44,7 @@ def test_invalid_operations_are_refused_with_their_place(service: ServiceThread)
 def test_campaign_streams_its_operations(
     start_service: StartService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operation_stream, "CHUNK", 2)
+    monkeypatch.setattr(page_data, "CHUNK", 2)
     records = load_measurements()
     with start_service(reading_open=True) as service:
         with Store.open(service.url) as store:

@@ -13,23 +13,22 @@ import pytest
 from measurement_factory import STARTED_US
 from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
 
+from treehammer.collectors.job_spec import STARTS_PATH
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.collectors.service_spec import STARTS_PATH
 from treehammer.errors import StoreError
-from treehammer.progress import no_progress
-from treehammer.sql.auth.access_keys import AccessKey
+from treehammer.sql.auth.access_keys import AccessKey, mint_job_token
 from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.auth.tokens import mint_job_token
 from treehammer.sql.core.rows import CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.core.schema import receipt
+from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.setup.database_setup import open_engine
 from treehammer.sql.transfer.export import export_file
 from treehammer.sql.transfer.importer import ImportFile, import_files
-from treehammer.sql.write.ownership import LOCAL_OWNER, Delivery
-from treehammer.sql.write.quarantine import ChangeScope, DatabaseChange
+from treehammer.sql.write.audit_trail import LOCAL_OWNER, Delivery
+from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import no_progress
 from treehammer.web.core import measurement_writer
 from treehammer.web.core.live_database import LiveDatabase
 

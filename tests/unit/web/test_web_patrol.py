@@ -11,10 +11,9 @@ from service_thread import ServiceThread, run_service
 from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.analysis.status.status_update import update_states
 from treehammer.sql.core.watch_rows import OverrideRow, PatrolEntryRow, PatrolStartRow
-from treehammer.sql.watch.patrol_lease import PatrolLease
 from treehammer.sql.watch.patrol_report import write_entries, write_limits
-from treehammer.sql.watch.patrol_starts import PatrolStarts, SiteCharge, SiteLimits
-from treehammer.sql.watch.site_exceptions import add_override
+from treehammer.sql.watch.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
+from treehammer.sql.watch.state_history import add_override
 from treehammer.sql.write.store import Store
 
 

@@ -14,7 +14,7 @@ from service_thread import ServiceThread, run_service
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.write.store import Store
 from treehammer.web.figures.drawing import draw_chart
-from treehammer.web.figures.phase_chart import PhaseChart, chart_phases
+from treehammer.web.pages.measurement_page import PhaseChart, chart_phases
 
 #: Columns of an execution in another order than its phases, with a phase that took no time.
 TIMES: dict[str, Any] = {

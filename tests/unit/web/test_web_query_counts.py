@@ -22,8 +22,7 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.write.store import Store
 from treehammer.web.figures import figure_points
-from treehammer.web.views.compare import compare_page, effect_tables
-from treehammer.web.views.explore import explore_page
+from treehammer.web.pages import comparison_list_page, effect_tables, explore_page
 
 DAY = datetime.now(UTC).date().isoformat()
 #: Answered from roll-ups and verdicts alone.
@@ -203,7 +202,7 @@ def test_pages_note_truncation(
 
 
 def test_list_of_comparisons_is_paginated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare_page, "COMPARISONS_PER_PAGE", 2)
+    monkeypatch.setattr(comparison_list_page, "COMPARISONS_PER_PAGE", 2)
     with run_service(tmp_path, reading_open=True) as service:
         with Store.open(service.url) as store:
             for number in range(3):

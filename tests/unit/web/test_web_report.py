@@ -16,12 +16,20 @@ from simulated_campaign import START_US, SimulatedCampaign
 from treehammer.analysis.descriptive.group_summary import MeanAndRms
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import CampaignRow
+from treehammer.web import campaign_report
+from treehammer.web.campaign_report import (
+    REPORT_COLUMNS,
+    CampaignReport,
+    build_report,
+    render_report,
+)
 from treehammer.web.figures.plot_style import PALETTE, choose_release_colors
-from treehammer.web.report import campaign_report
-from treehammer.web.report.campaign_report import REPORT_COLUMNS, CampaignReport, build_report
-from treehammer.web.report.execution_cells import ExecutionCell, summarize_executions
-from treehammer.web.report.report_figures import draw_efficiency_figure, draw_time_figure
-from treehammer.web.report.report_rendering import render_report
+from treehammer.web.report_figures import (
+    ExecutionCell,
+    draw_efficiency_figure,
+    draw_time_figure,
+    summarize_executions,
+)
 
 HOSTILE = "<script>alert(1)</script>\"'&$\\frac{x}$_é\u202e"
 URL = re.compile(

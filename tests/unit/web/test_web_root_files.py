@@ -23,18 +23,17 @@ from store_helpers import read_in_process
 from treehammer.collectors.software import providers
 from treehammer.config import load_settings
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.read.selection_fingerprint import SelectionFingerprint
-from treehammer.sql.transfer import root_export
+from treehammer.sql.read.reader import SelectionFingerprint
+from treehammer.sql.transfer import file_writers
 from treehammer.sql.write.store import Store
-from treehammer.web.core import root_exports
 from treehammer.web.core.responses import RequestRefusedError
-from treehammer.web.core.root_exports import (
+from treehammer.web.pages import root_file_page
+from treehammer.web.pages.root_file_page import (
     KEEP_FILES_S,
     MAX_KEPT_FILES,
     RootExports,
     fingerprint_selection,
 )
-from treehammer.web.views import root_file_page
 
 PEOPLE = {"Accept": "text/html"}
 
@@ -117,7 +116,7 @@ def test_errors_hide_paths(
 def test_too_many_measurements_are_refused(
     filled: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (root_exports, root_file_page):
+    for module in (root_file_page, root_file_page):
         monkeypatch.setattr(module, "MAX_MEASUREMENTS", 10)
     page = filled.client.get("/root-file?campaign=nightly", headers=PEOPLE)
     assert "More than 10 measurements match" in page.text
@@ -222,10 +221,10 @@ def test_hanging_root_is_killed(
     popen = subprocess.Popen
     (writer := tmp_path / "writer.py").write_text(f"{first}\nimport time\ntime.sleep(600)\n")
     monkeypatch.setattr(subprocess, "Popen", start)
-    monkeypatch.setattr(root_export, "WRITER_SCRIPT", writer)
-    monkeypatch.setattr(root_export, "root_environment", lambda *_: dict(os.environ))
+    monkeypatch.setattr(file_writers, "WRITER_SCRIPT", writer)
+    monkeypatch.setattr(file_writers, "root_environment", lambda *_: dict(os.environ))
     monkeypatch.setattr(providers, "list_prepared_releases", lambda _: {"6.40.00": "there"})
-    monkeypatch.setattr(root_exports, "EXPORT_TIMEOUT_S", 1)
+    monkeypatch.setattr(root_file_page, "EXPORT_TIMEOUT_S", 1)
     files = RootExports.in_cache(tmp_path, tmp_path / "software")
     with (
         read_in_process(),
@@ -243,10 +242,10 @@ def test_export_without_timeout_has_no_timer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float | None, timers: int
 ) -> None:
     (writer := tmp_path / "writer.py").write_text("import sys; sys.stdin.buffer.read()\n")
-    monkeypatch.setattr(root_export, "WRITER_SCRIPT", writer)
-    monkeypatch.setattr(root_export, "root_environment", lambda *_: dict(os.environ))
+    monkeypatch.setattr(file_writers, "WRITER_SCRIPT", writer)
+    monkeypatch.setattr(file_writers, "root_environment", lambda *_: dict(os.environ))
     before = {*threading.enumerate()}
-    with root_export.open_root_writer(tmp_path, patience_s):
+    with file_writers.open_root_writer(tmp_path, patience_s):
         new = [one for one in threading.enumerate() if one not in before]
     assert [type(one) for one in new].count(threading.Timer) == timers
 

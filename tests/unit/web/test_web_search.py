@@ -10,7 +10,7 @@ from measurement_factory import make_campaign_row, make_job_row, make_measuremen
 from page_database import HOSTILE_TEXTS
 from service_thread import ServiceThread, run_service
 
-from treehammer.sql.read.name_search import MAX_HITS
+from treehammer.sql.read.reader import MAX_HITS
 from treehammer.sql.write.store import Store
 
 PEOPLE = {"Accept": "text/html"}

@@ -12,7 +12,7 @@ from service_thread import ServiceThread, StartService, make_body, make_sent_mea
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError
-from treehammer.sql.write.ownership import Delivery
+from treehammer.sql.write.audit_trail import Delivery
 from treehammer.sql.write.recording import AddResult
 from treehammer.web.core import auth, measurement_writer
 

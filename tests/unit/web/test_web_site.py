@@ -21,7 +21,7 @@ from service_thread import ServiceThread, StartService
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.display import calendar_days
+from treehammer.web import display_formats
 from treehammer.web.figures.line_chart import (
     ChartDot,
     ChartLine,
@@ -110,11 +110,11 @@ def test_site_without_similar_sites_is_explained(start_service: StartService) ->
 
 def on(site: str, back: int, eff: float, number: int = 1, **more: Any) -> Iterator[Measurement]:
     """Measurements of a site ``back`` days ago."""
-    day = calendar_days.today() - timedelta(days=back)
+    day = display_formats.today() - timedelta(days=back)
     for place in range(number):
         values = {
             "site": site,
-            "day": calendar_days.day_number(day),
+            "day": display_formats.day_number(day),
             "eff_job": eff,
             "plausible": True,
         }
@@ -175,9 +175,9 @@ def test_state_may_be_older_than_window(start_service: StartService) -> None:
             found = service.load_tables("/sites/A", days=asked)["state"]
             return {row["what"]: (row["since"], row["since_known"]) for row in found}
 
-        renewed = (str(calendar_days.today() - timedelta(days=2)), True)
+        renewed = (str(display_formats.today() - timedelta(days=2)), True)
         assert since("30")["build"] == since("14")["build"] == renewed
-        yesterday = str(calendar_days.today() - timedelta(days=1))
+        yesterday = str(display_formats.today() - timedelta(days=1))
         # The 30 days include all measurements, the 14 days do not.
         assert since("30")["server version"] == (yesterday, True)
         assert since("14")["server version"] == (yesterday, False)
@@ -191,8 +191,8 @@ def test_links_to_explore_keep_filters(filled_service: ServiceThread) -> None:
     assert len(found) == 3
     for query in map(dict, map(parse_qsl, found)):
         kept = {"test_name": "ttree-read", "axis_root": "6.40.00", "door_protocol": "root"}
-        kept |= {"site": "SITE_A", "to": str(calendar_days.today())}
-        kept["from"] = str(calendar_days.today() - timedelta(days=13))
+        kept |= {"site": "SITE_A", "to": str(display_formats.today())}
+        kept["from"] = str(display_formats.today() - timedelta(days=13))
         assert kept.items() <= query.items()
 
 
@@ -231,7 +231,7 @@ def test_doors_are_compared_by_the_same_work(start_service: StartService) -> Non
             f"door {place}",
             place + 1,
             site="A",
-            day=calendar_days.day_number(calendar_days.today() - timedelta(days=back)),
+            day=display_formats.day_number(display_formats.today() - timedelta(days=back)),
             door=door,
             door_protocol="root",
             server_version=f"XRootD {version}",

@@ -146,7 +146,7 @@ def test_conditions_that_few_better_sites_differ_in_are_left_out() -> None:
 def test_page_shows_few_parts_and_files_all(
     service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treehammer.web.views.site.site_page.MAX_PARTS", 1)
+    monkeypatch.setattr("treehammer.web.pages.site_page.MAX_PARTS", 1)
     page = service.load_page("/sites/SLOW")
     assert "node1.SLOW" in page
     assert "node0.SLOW" not in page
@@ -165,7 +165,7 @@ def test_filter_applies_to_parts(service: ServiceThread) -> None:
 def test_too_many_measurements_are_not_read(
     service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treehammer.web.views.site.site_standing_view.MAX_READ", 3)
+    monkeypatch.setattr("treehammer.web.pages.site_standing.MAX_READ", 3)
     kinds = {row["kind"] for row in service.load_tables("/sites/SLOW")["parts"]}
     assert kinds == {"variant", "door"}
 

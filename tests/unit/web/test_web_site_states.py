@@ -15,7 +15,7 @@ from status_story import HOUR_US, make_recent_runs
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.analysis.status.status_update import update_states
 from treehammer.sql.core.watch_rows import OverrideRow
-from treehammer.sql.watch import site_exceptions
+from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 
 
@@ -31,7 +31,7 @@ def fill(folder: Path, sites: dict[str, bool]) -> None:
         override = OverrideRow(
             "", "D", "", "downtime", "ada", "moved", now_us - 9, now_us + HOUR_US
         )
-        site_exceptions.add_override(store, override)
+        state_history.add_override(store, override)
         update_states(store, now_us + 1, load_status_rules())
 
 

@@ -19,8 +19,7 @@ from treehammer.analysis.status.status_update import update_states
 from treehammer.analysis.status.usability import list_uses
 from treehammer.cli import cli
 from treehammer.sql.core.watch_rows import OverrideRow
-from treehammer.sql.watch.site_exceptions import add_override
-from treehammer.sql.watch.state_history import KIND_WORDS
+from treehammer.sql.watch.state_history import KIND_WORDS, add_override
 from treehammer.sql.write.store import Store
 
 USES = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from treehammer.errors import ConfigError
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.web.service.tls import ServerCertificate
 
 

@@ -15,7 +15,7 @@ from measurement_factory import make_campaign_row, make_measurement
 from treehammer import config
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.auth.access_keys import parse_key
-from treehammer.sql.auth.master_key_file import load_master_keys
+from treehammer.sql.auth.keyring import load_master_keys
 from treehammer.sql.write.store import Store
 
 

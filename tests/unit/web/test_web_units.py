@@ -7,14 +7,9 @@ import math
 import pytest
 
 from treehammer.text_formatting import format_significant
-from treehammer.web.display.display_units import (
-    aligned_format,
-    fit_unit,
-    format_per_cent,
-    format_seconds,
-)
-from treehammer.web.display.metric_titles import head_axis, head_column
+from treehammer.web.display_formats import aligned_format, fit_unit, format_per_cent, format_seconds
 from treehammer.web.figures.explore_query import METRICS
+from treehammer.web.labels import head_axis, head_column
 
 
 @pytest.mark.parametrize(

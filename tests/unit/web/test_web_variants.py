@@ -11,9 +11,9 @@ import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
 from service_thread import run_service
 
-from treehammer.hctests.matrix.definition import Scalar
+from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.write.store import Store
-from treehammer.web.display.variant_labels import label_variants
+from treehammer.web.labels import label_variants
 
 
 def variant(**axes: Scalar) -> str:

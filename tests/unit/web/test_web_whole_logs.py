@@ -13,7 +13,7 @@ from service_thread import ServiceThread, run_service
 
 from treehammer.config import load_settings
 from treehammer.sql.write.store import Store
-from treehammer.web.views.campaign import whole_logs
+from treehammer.web.pages import measurement_page
 
 OUTPUT = "Fatal in <TBranch>\n" + "a line <of> many\n" * 1000
 
@@ -35,7 +35,7 @@ def service(
     settings.spool_dir.mkdir()
     folders = {"here.0": {1: sandbox}}
     batch = SimpleNamespace(sandboxes=lambda batch_id: folders.get(batch_id, {}))
-    monkeypatch.setattr(whole_logs, "open_batch_system", lambda *_: batch)
+    monkeypatch.setattr(measurement_page, "open_batch_system", lambda *_: batch)
     failed: dict[str, Any] = {
         "failure_class": "payload",
         "log_excerpt": OUTPUT[-50:],
@@ -88,7 +88,7 @@ def test_only_logs_of_the_job_are_sent(
 
 def test_unknown_batch_system_has_no_folders(tmp_path: Path) -> None:
     settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
-    find = whole_logs.find_output_folders(settings)
+    find = measurement_page.find_output_folders(settings)
     found: list[Mapping[int, Path]] = [
         find(make_job_row("job", batch_system=name))
         for name in ("local", "htcondor@nowhere", "external:local", "unknown")

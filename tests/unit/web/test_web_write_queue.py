@@ -17,17 +17,15 @@ from measurement_factory import make_measurement
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ForeignCampaignError, StoreError, UnstorableContentError
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.write.ownership import Delivery, Sender, list_deliveries
+from treehammer.sql.write.audit_trail import Delivery, Sender, list_deliveries
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
-from treehammer.web.core import measurement_writer, write_queue
+from treehammer.web.core import measurement_writer
 from treehammer.web.core.measurement_writer import (
+    KeyShareFullError,
     MeasurementWriter,
     UnwritableError,
     WriteFailedError,
-)
-from treehammer.web.core.write_queue import (
-    KeyShareFullError,
     WriterClosedError,
     WriterFullError,
 )
@@ -111,7 +109,7 @@ async def test_requests_of_one_turn_share_transaction() -> None:
 
 @run_async
 async def test_request_waits_for_announced_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_queue, "GATHER_S", 50)
+    monkeypatch.setattr(measurement_writer, "GATHER_S", 50)
     store = GatedStore()
     store.open.set()
     async with start_writer(store) as writer:
@@ -126,7 +124,7 @@ async def test_request_waits_for_announced_one(monkeypatch: pytest.MonkeyPatch) 
 
 @run_async
 async def test_refused_request_releases_waiting_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_queue, "GATHER_S", 50)
+    monkeypatch.setattr(measurement_writer, "GATHER_S", 50)
     store = GatedStore()
     store.open.set()
     async with start_writer(store) as writer:

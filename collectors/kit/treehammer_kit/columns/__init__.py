@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import NoReturn, Optional
 
 from ..payload_report import perform_with_root, run_payload
-from .dataframe_reader import DataFrameExecution
-from .uproot_passes import Analyze
-from .uproot_reader import run_uproot_task
+from .dataframe_analysis import DataFrameExecution
+from .uproot_analysis import Analyze, run_uproot_task
 
 __all__ = ["run_dataframe", "run_uproot"]
 

@@ -1,14 +1,76 @@
-"""Analysis of columns that RDataFrame and uproot both do: a filter and histograms."""
+"""Analysis of columns that RDataFrame and uproot both do: a filter, histograms, and pass figures.
+
+The efficiency of threads is compared with the bound for any scheduler of an event loop over clusters.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import heapq
 import math
+import os
+import statistics
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from ..branch_selection import select_branches
-from ..payload_task import PayloadError, PayloadTask
+from ..pass_summary import PassRead, drop_warm_up, median_or_none, summarize_times
+from ..payload_task import PayloadError, PayloadTask, select_branches
+from ..read_passes import FileSurvey
+
+
+def bound_makespan(files: Sequence[Sequence[int]], threads: int) -> float:
+    """Return the least possible makespan: the largest cluster, or an even share for each thread."""
+    units = [unit for clusters in files for unit in clusters]
+    return max(max(units, default=0), sum(units) / threads)
+
+
+def list_makespan(files: Sequence[Sequence[int]], threads: int) -> int:
+    """Return the makespan if each thread takes the next cluster of the list when it is free."""
+    ends = [0] * threads
+    for clusters in files:
+        for unit in clusters:
+            heapq.heappush(ends, heapq.heappop(ends) + unit)
+    return max(ends)
+
+
+def batch_makespan(files: Sequence[Sequence[int]], threads: int) -> int:
+    """Return the makespan of RDataFrame's scheduler for RNTuples (ROOT 6.34 to 6.40).
+
+    While there are as many files as threads, each thread takes one and all wait for the slowest.  The
+    threads then share the remaining files, each a part of consecutive clusters.
+    """
+    remaining = [list(clusters) for clusters in files if clusters]
+    makespan = 0
+    while remaining:
+        batch, remaining = remaining[:threads], remaining[threads:]
+        if len(batch) == threads:
+            makespan += max(map(sum, batch))
+        else:
+            makespan += max(_split_tail(batch, threads))
+    return makespan
+
+
+def _split_tail(files: Sequence[Sequence[int]], threads: int) -> List[int]:
+    """Return the work of each thread that shares files, of which there are fewer than threads."""
+    parts: List[int] = []
+    for number, clusters in enumerate(files):
+        is_last = number == len(files) - 1
+        slots = threads - len(parts) if is_last else threads // len(files)
+        quotient, remainder = divmod(len(clusters), slots)
+        first = 0
+        for slot in range(min(slots, len(clusters))):
+            end = first + quotient + (slot < remainder)
+            parts.append(sum(clusters[first:end]))
+            first = end
+    return parts
+
+
+def bound_efficiency(files: Sequence[Sequence[int]], threads: int) -> float:
+    """Return the share of the threads' time that the bound leaves for work; 0 without entries."""
+    longest = bound_makespan(files, threads)
+    # Rounding may lift a full share above one by its last digit.
+    return min(1.0, sum(map(sum, files)) / (threads * longest)) if longest else 0.0
+
 
 #: Digits of the histograms' hash in their checksum: 32 bits, short enough to compare by eye.
 _CHECKSUM_DIGITS = 8
@@ -129,3 +191,72 @@ class HistogramSums:
             "histogram_entries": float(math.fsum(map(sum, self._bins.values()))),
             "histogram_checksum": float(int(digest.hexdigest()[:_CHECKSUM_DIGITS], 16)),
         }
+
+
+def sum_run_queues() -> float:
+    """Sum the waits of this process' threads for a CPU, in seconds; -1 where unknown."""
+    total = 0
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as stream:
+                total += int(stream.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return -1.0
+    return 1e-9 * total
+
+
+def summarize_threads(passes: Sequence[PassRead], threads: int) -> Dict[str, Any]:
+    """Compute the catalogue's times and efficiencies, which count all threads."""
+    counted = drop_warm_up(passes)
+    values = summarize_times(passes)
+    values["eff_loop"] = statistics.median(
+        pass_read.loop_cpu_s / (threads * pass_read.loop_wall_s) for pass_read in counted
+    )
+    corrected = median_or_none([_correct_efficiency(pass_read, threads) for pass_read in counted])
+    values["eff_loop_corrected"] = corrected
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _correct_efficiency(pass_read: PassRead, threads: int) -> Optional[float]:
+    waited = pass_read.run_queue_s
+    running = threads * pass_read.loop_wall_s - (waited or 0.0)
+    # Threads beside those of the loop may have waited, too: the figure is then unknown.
+    return (
+        None if waited is None or running < pass_read.loop_cpu_s else pass_read.loop_cpu_s / running
+    )
+
+
+def summarize_idle_time(
+    passes: Sequence[PassRead], files: Sequence[FileSurvey], threads: int
+) -> Dict[str, float]:
+    """Compute the test's own metrics of idle threads, against the bound of the list of files."""
+    counted = drop_warm_up(passes)
+    clusters = [file.clusters for file in files]
+    bound = bound_efficiency(clusters, threads)
+    extras = {"eff_bound": bound}
+    if bound:
+        cpu = statistics.median(pass_read.loop_cpu_s for pass_read in counted)
+        extras["bound_wall_s"] = cpu / (threads * bound)
+    idle = median_or_none([_idle_seconds(pass_read, threads) for pass_read in counted])
+    if idle is not None:
+        extras["idle_thread_s"] = idle
+    return extras
+
+
+def _idle_seconds(pass_read: PassRead, threads: int) -> Optional[float]:
+    """Return the time without use of or wait for a CPU; further threads may make it 0."""
+    waited = pass_read.run_queue_s
+    if waited is None:
+        return None
+    return max(0.0, threads * pass_read.loop_wall_s - pass_read.loop_cpu_s - waited)
+
+
+def check_same_sums(sums: Sequence[HistogramSums]) -> List[str]:
+    """Describe the results of each pass, which must be equal."""
+    return [f"{histograms.events} events, {histograms.summarize()}" for histograms in sums]
+
+
+def collect_notes(files: Sequence[FileSurvey]) -> Dict[str, str]:
+    """Collect the peculiarities of the files by catalogue name."""
+    notes = [note for file in files for note in file.notes]
+    return {"content_notes": "; ".join(notes)} if notes else {}

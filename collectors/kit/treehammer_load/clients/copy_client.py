@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 from ....record.operation_steps import COPY
 from ....shared_files import local_path
 from ...treehammer_kit.payload_task import PayloadError
-from ..content import iterate_blocks
-from ..operation import Flight, StorageClient, WrappingClient
+from ..operation import Flight, StorageClient, WrappingClient, iterate_blocks
 from .failure_classes import classify_exit
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from ....record.operation_steps import (
     VECTOR_READ,
     WRITE_FILE,
 )
-from ..content import iterate_blocks
-from ..operation import Flight, StorageClient, classify_os_error
+from ..operation import Flight, StorageClient, classify_os_error, iterate_blocks
 
 #: Threads, and so operations at a time, at most.
 MAX_THREADS = 1_024

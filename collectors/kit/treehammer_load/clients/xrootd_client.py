@@ -24,8 +24,7 @@ from ....record.operation_steps import (
     WRITE_FILE,
 )
 from ..operation import Flight, LoadFile, StorageClient
-from .xrootd_handles import XrootdHandles, find_server
-from .xrootd_transfer import XrootdTransfer
+from .xrootd_files import XrootdHandles, XrootdTransfer, find_server
 
 #: Limits of the client, unless the environment sets them: a dead server must fail within seconds,
 #: and be tried again by the next operation.

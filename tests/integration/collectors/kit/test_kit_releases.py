@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from treehammer.collectors.record.failures import ExecutionError
-from treehammer.collectors.software import providers, wheel_environments, wheel_installation
+from treehammer.collectors.record.outcome import ExecutionError
+from treehammer.collectors.software import providers, wheel_environments
 from treehammer.collectors.software.wheel_releases import Release, make_root_release
 
 pytestmark = pytest.mark.root
@@ -94,7 +94,7 @@ def test_two_processes_prepare_one_release_once(
 ) -> None:
     log = tmp_path / "made"
     monkeypatch.setattr(
-        wheel_installation,
+        wheel_environments,
         "install_release",
         lambda folder, release, say, lock: _slow_fake(folder, release, log),
     )

@@ -16,12 +16,12 @@ from storage_alone import run_storage
 
 from treehammer import config
 from treehammer.collectors.software import providers
+from treehammer.testbed import network
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,
     XrootdStorage,
     storage_folder,
 )
-from treehammer.testbed.network import distance_links
 
 
 @pytest.fixture(scope="package")
@@ -36,7 +36,7 @@ def software() -> providers.SoftwareSetup:
 @pytest.fixture(scope="package")
 def storage() -> Iterator[XrootdStorage]:
     """Two sites that both have ``data``."""
-    with run_storage(distance_links.PROXY) as part:
+    with run_storage(network.PROXY) as part:
         content = os.urandom(SIZE)
         for site in part.box.sites:
             path = storage_folder(part.box, site) / DATASET_FOLDER.lstrip("/") / "data"

@@ -14,13 +14,13 @@ from storage_alone import run_storage
 from treehammer import config
 from treehammer.collectors.record.xrootd_recording import parse_recording
 from treehammer.collectors.software import providers
-from treehammer.collectors.worker.payload.recorder_plugin import RecorderPlugin
+from treehammer.collectors.worker.run.client_settings import RecorderPlugin
+from treehammer.testbed import network
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,
     XrootdStorage,
     storage_folder,
 )
-from treehammer.testbed.network import distance_links
 
 KIT = Path(providers.__file__).parents[1] / "kit"
 #: Opens a file twice at a time, and reads it in between; a stat is answered from the open.
@@ -57,7 +57,7 @@ def software() -> providers.SoftwareSetup:
 @pytest.fixture(scope="module")
 def placed() -> Iterator[tuple[str, Path]]:
     """URL prefix of a server, and its dataset ``rec`` with the file ``data``."""
-    with run_storage(distance_links.PROXY) as part:
+    with run_storage(network.PROXY) as part:
         folder = find_folder(part)
         folder.mkdir(exist_ok=True)
         (folder / "data").write_bytes(os.urandom(500_000))

@@ -16,8 +16,8 @@ import pytest
 from load_generator import Generator, Row, failures, find_area, find_url, latencies, total
 from local_servers import serve_http
 
+from treehammer.testbed import faults
 from treehammer.testbed.components.xrootd_storage import XrootdStorage, storage_folder
-from treehammer.testbed.core import fault_injection
 
 #: Operations per second of the loads of this module.
 RATE_HZ = 50
@@ -66,7 +66,7 @@ def stop_load(running: Generator, kind: str, after_s: float = 5) -> list[Row]:
 def test_stalled_server_shows_in_tail(start: Any, storage: XrootdStorage, door: str) -> None:
     running = start("open", find_url(storage, door), 8, clients=10, rate_hz=5)
     running.wait_for(1.5)
-    with fault_injection.suspend_daemon(storage.box, "xrootd-SITE_A"):
+    with faults.suspend_daemon(storage.box, "xrootd-SITE_A"):
         running.wait_for(running.progress() + 1.5)  # progress may lag on a busy machine
     rows = running.read_rows()
     assert (total(rows, "scheduled"), total(rows, "done")) == (400, 400)
@@ -82,7 +82,7 @@ def test_killed_server_gives_failures_and_schedule_is_kept(
 ) -> None:
     running = start(kind, find_url(storage, "root"), 300, clients=10, **PACES[kind])
     running.wait_for(2)
-    with fault_injection.stop_daemon(storage.box, [storage], "xrootd-SITE_A", signal.SIGKILL):
+    with faults.stop_daemon(storage.box, [storage], "xrootd-SITE_A", signal.SIGKILL):
         running.wait_for(running.progress() + 2)
     rows = stop_load(running, kind)
     assert failures(rows) <= {"refused", "reset", "timeout", "server-error", "unfinished"}
@@ -96,7 +96,7 @@ def test_suspended_server_gives_timeouts_and_schedule_is_kept(
 ) -> None:
     running = start(kind, find_url(storage, door), 300, timeout_s=1, clients=10, **PACES[kind])
     running.wait_for(2)
-    with fault_injection.suspend_daemon(storage.box, "xrootd-SITE_A"):
+    with faults.suspend_daemon(storage.box, "xrootd-SITE_A"):
         # An operation times out within 2 s; those of the last 2 s may still succeed.
         running.wait_for(running.progress() + 5)
     rows = stop_load(running, kind)
@@ -191,9 +191,7 @@ def test_slow_server_behind_a_redirector_is_named(
     start: Any, storage: XrootdStorage, tmp_path: Path, direction: str, clients: int, files: int
 ) -> None:
     _, slow, _ = storage.storage_address("SITE_A")
-    slow_site = fault_injection.slow_daemon(
-        storage.box, "xrootd-SITE_A", stopped_s=1.0, running_s=0.02
-    )
+    slow_site = faults.slow_daemon(storage.box, "xrootd-SITE_A", stopped_s=1.0, running_s=0.02)
     axes: dict[str, Any] = {"clients": clients, "files": files, "direction": direction}
     if direction == "read":
         url, area = find_url(storage, "federation"), ""

@@ -22,7 +22,7 @@ from local_servers import serve_http
 from polling import wait_until
 
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.credentials import CertificateAuthority
 
 
 def server_ports(storage: XrootdStorage, door: str) -> set[int]:

@@ -19,16 +19,11 @@ from pathlib import Path
 import pytest
 
 from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.collectors.record.failures import ExecutionError
-from treehammer.collectors.software import (
-    providers,
-    wheel_installation,
-    wheel_pins,
-    wheel_releases,
-)
-from treehammer.collectors.software_preparation import prepare_root
+from treehammer.collectors.record.outcome import ExecutionError
+from treehammer.collectors.root_releases import prepare_root
+from treehammer.collectors.software import providers, wheel_environments, wheel_releases
 from treehammer.errors import ExitCode, SoftwareError
-from treehammer.progress import no_progress
+from treehammer.text_formatting import no_progress
 
 VERSION, WHEEL = "6.99.00", "0.99"
 ROOT_MODULE = f"""
@@ -147,7 +142,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
         monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "pip"))
         monkeypatch.setenv("PIP_RETRIES", "0")
         monkeypatch.setitem(wheel_releases.WHEELS, VERSION, WHEEL)
-        monkeypatch.setattr(wheel_installation, "BACK_OFF_S", (0.0, 0.0))
+        monkeypatch.setattr(wheel_environments, "BACK_OFF_S", (0.0, 0.0))
         monkeypatch.setattr(wheel_releases, "NEEDED_BYTES", 1)
         yield server
         server.shutdown()
@@ -164,10 +159,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def quick(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def copy(maker: wheel_installation.WheelInstaller) -> None:
+    def copy(maker: wheel_environments.WheelInstaller) -> None:
         shutil.copytree(python, maker.folder, symlinks=True, dirs_exist_ok=True)
 
-    monkeypatch.setattr(wheel_installation.WheelInstaller, "create_environment", copy)
+    monkeypatch.setattr(wheel_environments.WheelInstaller, "create_environment", copy)
 
 
 def prepare(folder: Path, notes: list[str] | None = None) -> Path:
@@ -236,8 +231,8 @@ def test_replaced_wheel_is_refused(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-    monkeypatch.setitem(wheel_pins.WHEEL_SHA256, VERSION, {tag: "0" * 64})
-    if not wheel_pins.find_wheel_sha256(VERSION):
+    monkeypatch.setitem(wheel_releases.WHEEL_SHA256, VERSION, {tag: "0" * 64})
+    if not wheel_releases.find_wheel_sha256(VERSION):
         pytest.skip("wheels are pinned for Linux on x86_64")
     with pytest.raises(ExecutionError, match=f"SHA-256 [0-9a-f]{{64}} instead of {'0' * 64}"):
         prepare(tmp_path)
@@ -281,7 +276,7 @@ def test_missing_index_and_missing_release_are_distinguished(
     assert not (tmp_path / f"root-{VERSION}").exists()
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
-    monkeypatch.setattr(wheel_installation, "MAX_TRIES", 2)
+    monkeypatch.setattr(wheel_environments, "MAX_TRIES", 2)
     with pytest.raises(
         ExecutionError, match=r"in 2 tries: the connection to the package index broke"
     ):
@@ -290,7 +285,7 @@ def test_missing_index_and_missing_release_are_distinguished(
 
 FULL_DISK = """
 import sys
-from treehammer.collectors.record.failures import ExecutionError
+from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.software import providers, wheel_installation, wheel_releases
 wheel_releases.WHEELS[sys.argv[2]] = sys.argv[3]
 wheel_releases.NEEDED_BYTES = int(sys.argv[4])

@@ -18,7 +18,7 @@ from treehammer.collectors.job_spec import InputFile
 from treehammer.collectors.software import providers
 from treehammer.collectors.worker.probes import page_cache
 from treehammer.errors import TestbedError
-from treehammer.testbed.install.debian_packages import unpack_packages
+from treehammer.testbed.debian_packages import unpack_packages
 
 DONE = "open(os.environ['TREEHAMMER_RESULT'], 'w').write('{\"format\": 1}')\n"
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from treehammer.collectors.kit.treehammer_load.clients.plain_http_client import PlainHttpClient
+from treehammer.collectors.kit.treehammer_load.clients.http_client import PlainHttpClient
 from treehammer.collectors.kit.treehammer_load.operation import Flight, LoadFile, Operation
-from treehammer.collectors.worker.bench import benchmark_set
-from treehammer.collectors.worker.bench.benchmark_set import PARTS
+from treehammer.collectors.worker import benchmark
+from treehammer.collectors.worker.benchmark import PARTS
 
 #: Small enough for seconds; a vector read needs 4 MB.
 TRIAL = ("--file-mb", "4", "--rounds", "1")
@@ -125,7 +125,7 @@ def test_folder_is_measured_and_left_as_it_was(packed_worker: Path, tmp_path: Pa
 
 def test_url_is_measured_by_the_standard_library(worker: Path, tmp_path: Path, served: str) -> None:
     assert run_bench(worker, str(tmp_path), "--make", *TRIAL).returncode == 0
-    assert len([*tmp_path.iterdir()]) == benchmark_set.CLIENTS
+    assert len([*tmp_path.iterdir()]) == benchmark.CLIENTS
     evictions = tmp_path / "evictions"
     done = run_bench(worker, f"{served}/a", "--evict", f"echo one >> {evictions}", *TRIAL)
     assert (done.returncode, done.stderr) == (0, "")

@@ -10,8 +10,8 @@ from machine_requirements import skip_or_fail
 
 from treehammer import config
 from treehammer.collectors.job_spec import BuildCommand
-from treehammer.datasets.production import root_process
-from treehammer.progress import no_progress
+from treehammer.datasets import production
+from treehammer.text_formatting import no_progress
 
 SOURCE = "int answer(void) { return 41; }\n"
 PATCH = """\
@@ -155,7 +155,7 @@ READ = """
 def test_plugin_of_root_is_built_against_a_wheel(bench: Any, make_spec: Any) -> None:
     """The wheel has rootcling, root-config and all headers that a class of files needs."""
     require_compiler("c++")
-    software = root_process.prepare_dataset_root(
+    software = production.prepare_dataset_root(
         "6.40.00", config.load_settings().software_dir, no_progress
     )
     folder = bench.folder / "payload"

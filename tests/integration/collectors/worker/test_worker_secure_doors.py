@@ -17,7 +17,7 @@ from treehammer import config
 from treehammer.collectors.job_spec import InputFile, SoftwareRequest
 from treehammer.collectors.software import providers
 from treehammer.testbed.components.secure_storage import READ_SCOPE
-from treehammer.testbed.install.proxy_certificate import write_proxy
+from treehammer.testbed.credentials import write_proxy
 
 pytestmark = pytest.mark.root
 

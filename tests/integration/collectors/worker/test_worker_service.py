@@ -15,12 +15,12 @@ import pytest
 from ingest_stub import TOKEN, IngestStub, StubReply
 from polling import wait_until
 
-from treehammer.collectors.job_spec import ExecutionSpec
-from treehammer.collectors.service_spec import (
+from treehammer.collectors.job_spec import (
     CA_FILE,
     SERVICE_FILE,
     TOKEN_FILE,
     TOKEN_PLACEHOLDER,
+    ExecutionSpec,
     ServiceSpec,
 )
 

@@ -18,7 +18,7 @@ from machine_requirements import skip_or_fail
 from treehammer import config
 from treehammer.collectors.job_spec import ExecutionLimits, InputFile
 from treehammer.collectors.software import providers
-from treehammer.collectors.software.setup_scripts import CVMFS_VARIABLE
+from treehammer.collectors.software.setup_commands import CVMFS_VARIABLE
 from treehammer.testbed.components.cvmfs_mount import VIEW, install_view
 
 VERSION = "6.38.00"

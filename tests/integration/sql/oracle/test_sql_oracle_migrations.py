@@ -13,11 +13,11 @@ from measurement_factory import full_measurement
 from next_revision import next_revision, run_migrations  # noqa: F401 - a fixture
 
 from treehammer.errors import ConfigError, StoreError
-from treehammer.sql.engine.backends.oracle import is_already_applied
 from treehammer.sql.engine.database_engine import make_engine, parse_url
+from treehammer.sql.engine.database_setup import upgrade_database
+from treehammer.sql.engine.oracle_backend import is_already_applied
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.setup.database_setup import upgrade_database
-from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 
 _SCHEMA = (

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from measurement_factory import make_measurement
 
-from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 
 

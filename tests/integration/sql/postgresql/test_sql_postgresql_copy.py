@@ -8,8 +8,8 @@ import pytest
 from store_helpers import check_corruption_is_refused, install_corrupting_trigger, read_all_tables
 
 from treehammer.errors import ConfigError
-from treehammer.progress import no_progress
 from treehammer.sql.transfer.database_copy import copy_database
+from treehammer.text_formatting import no_progress
 
 
 def test_copy_there_and_back_is_equal(source: str, url: str, tmp_path: Path) -> None:

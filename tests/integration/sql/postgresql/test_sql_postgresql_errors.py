@@ -19,12 +19,11 @@ from postgres_fixture import GUEST_PASSWORD, GUEST_ROLE, SharedPostgresServer
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_TEXT
 from treehammer.errors import ExitCode, NothingToDoError, StoreError
 from treehammer.sql.core.schema import metadata
-from treehammer.sql.engine import database_engine, database_errors
-from treehammer.sql.engine.backends import postgresql as postgresql_backend
+from treehammer.sql.engine import database_engine, database_errors, postgresql_backend
+from treehammer.sql.engine.database_setup import upgrade_database
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.setup.database_setup import upgrade_database
 from treehammer.sql.transfer.export import export_file
-from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 

@@ -17,8 +17,8 @@ from store_fixtures import WriteExport
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError
-from treehammer.sql.arrow import arrow_schema
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.transfer import arrow_columns
 from treehammer.sql.transfer.export import export_file
 from treehammer.sql.write.store import Store
 
@@ -70,7 +70,7 @@ SELECTIONS = [
 def test_export_equals_sqlite_export(
     both: tuple[Store, Store], tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 5)
+    monkeypatch.setattr(arrow_columns, "BATCH_ROWS", 5)
     selection = SELECTIONS[place]
     if not [*both[0].measurements(selection)]:
         assert not [*both[1].measurements(selection)]

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treehammer.collectors.kit.treehammer_kit.columns import scheduling_bound
+from treehammer.collectors.kit.treehammer_kit.columns import column_analysis
 from treehammer.collectors.kit.treehammer_kit.columns.column_analysis import (
     ColumnAnalysis,
     HistogramSums,
-)
-from treehammer.collectors.kit.treehammer_kit.columns.pass_figures import (
     summarize_idle_time,
     summarize_threads,
 )
@@ -33,30 +31,30 @@ def make_pass(wall_s: float, cpu_s: float, waited_s: float) -> PassRead:
 
 def test_slow_file_stalls_its_batch_alone() -> None:
     files = [[1] * 8, [1], [1], [1], [1], [1]]
-    assert scheduling_bound.bound_makespan(files, 2) == 6.5
-    assert scheduling_bound.list_makespan(files, 2) == 7
-    assert scheduling_bound.batch_makespan(files, 2) == 8 + 1 + 1
-    assert scheduling_bound.batch_makespan([[1] * 8, [1], [1] * 8, [1]], 2) == 16
-    assert scheduling_bound.bound_efficiency([[3]], 2) == 0.5
-    assert scheduling_bound.bound_efficiency([], 2) == 0
+    assert column_analysis.bound_makespan(files, 2) == 6.5
+    assert column_analysis.list_makespan(files, 2) == 7
+    assert column_analysis.batch_makespan(files, 2) == 8 + 1 + 1
+    assert column_analysis.batch_makespan([[1] * 8, [1], [1] * 8, [1]], 2) == 16
+    assert column_analysis.bound_efficiency([[3]], 2) == 0.5
+    assert column_analysis.bound_efficiency([], 2) == 0
 
 
 def test_threads_share_the_last_files_by_clusters() -> None:
-    assert scheduling_bound.batch_makespan([[1] * 6, [1] * 6], 6) == 2
-    assert scheduling_bound.batch_makespan([[1] * 3, [1] * 9], 5) == 3
-    assert scheduling_bound.batch_makespan([[1, 1], [], [1, 1]], 8) == 1
+    assert column_analysis.batch_makespan([[1] * 6, [1] * 6], 6) == 2
+    assert column_analysis.batch_makespan([[1] * 3, [1] * 9], 5) == 3
+    assert column_analysis.batch_makespan([[1, 1], [], [1, 1]], 8) == 1
 
 
 @given(FILES, st.integers(1, 9))
 def test_no_schedule_beats_the_bound(files: list[list[int]], threads: int) -> None:
-    bound = scheduling_bound.bound_makespan(files, threads)
+    bound = column_analysis.bound_makespan(files, threads)
     total = sum(itertools.chain(*files))
-    for makespan in (scheduling_bound.list_makespan, scheduling_bound.batch_makespan):
+    for makespan in (column_analysis.list_makespan, column_analysis.batch_makespan):
         assert bound <= makespan(files, threads) <= total
         assert makespan(files, 1) == total
     # Graham: any list schedule is within a factor of 2 of the best.
-    assert scheduling_bound.list_makespan(files, threads) <= 2 * bound
-    assert 0 <= scheduling_bound.bound_efficiency(files, threads) <= 1
+    assert column_analysis.list_makespan(files, threads) <= 2 * bound
+    assert 0 <= column_analysis.bound_efficiency(files, threads) <= 1
 
 
 @pytest.mark.parametrize("change", [{"bins": 0}, {"low": 8}, {"filter": None, "minimum": "x"}])

@@ -7,8 +7,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from treehammer.collectors.kit.treehammer_kit.extensions import load_extensions
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
+from treehammer.collectors.kit.treehammer_kit.root_engine import load_extensions
 
 
 @pytest.mark.parametrize(

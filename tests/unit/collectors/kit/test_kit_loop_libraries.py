@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from treehammer.collectors.kit.treehammer_kit import loop_compilation, loop_libraries
+from treehammer.collectors.kit.treehammer_kit import loop_libraries
 from treehammer.collectors.kit.treehammer_kit.loop_libraries import LoopSource, find_libraries
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadTask
 
@@ -96,7 +96,7 @@ def test_machine_without_compiler_leaves_the_loop_to_cling(
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert loop_compilation.build_libraries(str(tmp_path), TASK, loop) == {"folder": ""}
+    assert loop_libraries.build_libraries(str(tmp_path), TASK, loop) == {"folder": ""}
     message = capsys.readouterr().err
     assert message.startswith("treehammer_kit: the loop is compiled by cling: ")
     assert re.search(reason, message)
@@ -109,5 +109,5 @@ def test_only_libraries_that_no_job_used_for_long_are_removed(tmp_path: Path) ->
         (folder / name).touch()
         then = time.time() - days * 86400
         os.utime(folder / name, (then, then))
-    loop_compilation._remove_old(str(tmp_path))
+    loop_libraries._remove_old(str(tmp_path))
     assert [path.name for path in folder.iterdir()] == ["loop-used.so"]

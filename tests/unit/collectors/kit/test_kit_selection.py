@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treehammer.collectors.kit.treehammer_kit.branch_selection import (
+from treehammer.collectors.kit.treehammer_kit.payload_task import (
+    PayloadError,
+    make_plain_url,
     select_branches,
     select_fraction,
 )
-from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, make_plain_url
 
 NAMES = ["nMuon", "Muon_pt", "Muon_eta", "Jet_pt", "odd[name]", "run"]
 COUNTERS = {"Muon_pt": ["nMuon"], "Muon_eta": ["nMuon"]}

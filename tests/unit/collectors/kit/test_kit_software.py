@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.collectors.record.failures import ExecutionError
+from treehammer.collectors.record.outcome import ExecutionError
+from treehammer.collectors.root_releases import prepare_root
 from treehammer.collectors.software import providers
-from treehammer.collectors.software_preparation import prepare_root
 from treehammer.errors import ConfigError
-from treehammer.progress import no_progress
+from treehammer.text_formatting import no_progress
 
 
 @pytest.mark.parametrize("text", ["6.40.00", "wheel:6.40.00", "  6.40.00 "])

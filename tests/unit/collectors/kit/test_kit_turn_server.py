@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from treehammer.collectors.kit.treehammer_kit import columns, turn_server
-from treehammer.collectors.kit.treehammer_kit.columns.turn_clock import TurnFigures
-from treehammer.collectors.kit.treehammer_kit.columns.uproot_passes import (
+from treehammer.collectors.kit.treehammer_kit.columns.uproot_analysis import (
     StepTurns,
     count_step_entries,
 )
 from treehammer.collectors.kit.treehammer_kit.pass_summary import PASS_PHASES, FileRead
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
-from treehammer.collectors.kit.treehammer_kit.turn_server import TurnServer
+from treehammer.collectors.kit.treehammer_kit.turn_server import TurnFigures, TurnServer
 
 #: A loop of ten entries, stopped after 3, 3 and 10; another one that fails; a third, abandoned.
 GATED_LOOPS = r"""

@@ -22,7 +22,7 @@ from treehammer.collectors.kit.treehammer_load.clients import (
     xrootd_client,
 )
 from treehammer.collectors.kit.treehammer_load.clients.file_client import MAX_READ, FileClient
-from treehammer.collectors.kit.treehammer_load.clients.plain_http_client import PlainHttpClient
+from treehammer.collectors.kit.treehammer_load.clients.http_client import PlainHttpClient
 from treehammer.collectors.kit.treehammer_load.operation import (
     Chunk,
     Flight,

@@ -16,16 +16,14 @@ import pytest
 from simulated_load import SimulatedStorage, SimulatedTimer
 
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
-from treehammer.collectors.kit.treehammer_load import (
-    closed_loop,
-    content,
-    file_streams,
-    workloads,
-)
+from treehammer.collectors.kit.treehammer_load import load_driver, operation, workloads
 from treehammer.collectors.kit.treehammer_load.clients import make_client
-from treehammer.collectors.kit.treehammer_load.closed_loop import ClosedLoop, ClosedLoopDriver
-from treehammer.collectors.kit.treehammer_load.load_driver import LoadTimer
-from treehammer.collectors.kit.treehammer_load.load_task import LoadTask
+from treehammer.collectors.kit.treehammer_load.load_driver import (
+    ClosedLoop,
+    ClosedLoopDriver,
+    LoadTimer,
+)
+from treehammer.collectors.kit.treehammer_load.load_task import LoadTask, WrittenFiles
 from treehammer.collectors.kit.treehammer_load.operation import (
     NO_CEILING,
     CeilingShare,
@@ -34,9 +32,7 @@ from treehammer.collectors.kit.treehammer_load.operation import (
     Operation,
     StorageClient,
 )
-from treehammer.collectors.kit.treehammer_load.recorder import Recorder, StepClock
-from treehammer.collectors.kit.treehammer_load.summary import summarize_loop
-from treehammer.collectors.kit.treehammer_load.written_files import WrittenFiles
+from treehammer.collectors.kit.treehammer_load.recorder import Recorder, StepClock, summarize_loop
 from treehammer.collectors.record.operation_steps import find_operation_problems
 
 FILE = LoadFile("root://host//a", 1_000_000)
@@ -205,10 +201,10 @@ def remove(task: LoadTask) -> WrittenFiles:
 
 @pytest.mark.parametrize("direct", [False, True])
 def test_streams_are_written_read_back_and_removed(tmp_path: Path, direct: bool) -> None:
-    size = content.BLOCK + 5_001
+    size = operation.BLOCK + 5_001
     task = make_task(tmp_path, clients=3, files=2, size_mb=size / 1e6, direction="write")
-    prepare(task, file_streams.write_streams(task))
-    (row,) = perform(task, file_streams.stream_files(task, SPAN), direct=direct)
+    prepare(task, workloads.write_streams(task))
+    (row,) = perform(task, workloads.stream_files(task, SPAN), direct=direct)
     if direct and "other" in row["failures"]:
         pytest.skip("this file system has no O_DIRECT")
     assert (row["operation"], row["done"], row["bytes"]) == ("write_file", 6, 6 * size)
@@ -219,7 +215,7 @@ def test_streams_are_written_read_back_and_removed(tmp_path: Path, direct: bool)
     reading = replace(task, axes={**task.axes, "direction": "read"})
     broken = folder / "0-0"
     broken.write_bytes(b"x" + broken.read_bytes()[1:])
-    (row,) = perform(reading, file_streams.stream_files(reading, SPAN), direct=direct)
+    (row,) = perform(reading, workloads.stream_files(reading, SPAN), direct=direct)
     assert (row["operation"], row["done"], row["bytes"]) == ("read_file", 5, 5 * size)
     assert json.loads(row["failures"]) == {"wrong-data": 1}
     written = remove(task)
@@ -229,8 +225,8 @@ def test_streams_are_written_read_back_and_removed(tmp_path: Path, direct: bool)
 
 def test_readers_without_dataset_find_files_written_before(tmp_path: Path) -> None:
     task = make_task(tmp_path, clients=2, files=2, size_mb=0.01, direction="read")
-    prepare(task, file_streams.write_streams(task))
-    (row,) = perform(task, file_streams.stream_files(task, SPAN))
+    prepare(task, workloads.write_streams(task))
+    (row,) = perform(task, workloads.stream_files(task, SPAN))
     assert (row["done"], row["failed"], row["bytes"]) == (4, 0, 40_000)
     assert remove(task).removed == 4
 
@@ -243,8 +239,8 @@ def test_readers_of_a_dataset_compare_its_checksums(tmp_path: Path) -> None:
         LoadFile(str(tmp_path / "a"), 4),
     ]
     task = make_task(tmp_path, files, clients=1, files=3, direction="read")
-    assert list(file_streams.write_streams(task)) == []
-    (row,) = perform(task, file_streams.stream_files(task, SPAN))
+    assert list(workloads.write_streams(task)) == []
+    (row,) = perform(task, workloads.stream_files(task, SPAN))
     assert (row["done"], json.loads(row["failures"])) == (1, {"wrong-data": 2})
 
 
@@ -266,7 +262,7 @@ def test_deletion_at_a_rate_has_a_file_for_each_instant(tmp_path: Path) -> None:
     created = {one.file.url: one.name for one in workloads.create_files(task)}
     assert set(created.values()) == {"create"}
     deleted = workloads.delete_files(task, SPAN)
-    assert not isinstance(deleted, closed_loop.ClosedLoop)
+    assert not isinstance(deleted, load_driver.ClosedLoop)
     found = list(deleted)
     assert len(found) == 180
     assert {one.file.url for one in found} <= set(created)
@@ -282,7 +278,7 @@ def test_preparation_that_fails_names_operation_and_reason(tmp_path: Path) -> No
 
 def test_loads_that_write_need_a_folder(tmp_path: Path) -> None:
     task = replace(make_task(tmp_path), written=None)
-    for make in (file_streams.stream_files, workloads.delete_files):
+    for make in (workloads.stream_files, workloads.delete_files):
         with pytest.raises(PayloadError, match="set writes = true in the table"):
             make(task, SPAN)
 
@@ -324,7 +320,7 @@ def test_patterns_that_cannot_be_read_are_refused(
 
 
 def test_content_is_that_of_the_number() -> None:
-    whole = b"".join(content.iterate_blocks(6, 3 * content.BLOCK + 5))
-    assert len(whole) == 3 * content.BLOCK + 5
-    assert whole[: content.BLOCK] == content.make_blocks()[6]
-    assert whole[2 * content.BLOCK : 3 * content.BLOCK] == content.make_blocks()[0]
+    whole = b"".join(operation.iterate_blocks(6, 3 * operation.BLOCK + 5))
+    assert len(whole) == 3 * operation.BLOCK + 5
+    assert whole[: operation.BLOCK] == operation.make_blocks()[6]
+    assert whole[2 * operation.BLOCK : 3 * operation.BLOCK] == operation.make_blocks()[0]

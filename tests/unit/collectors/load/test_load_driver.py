@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import pytest
 from simulated_load import SimulatedStorage, SimulatedTimer, run_load
 
-from treehammer.collectors.kit.treehammer_load import load_driver, recorder, schedule
+from treehammer.collectors.kit.treehammer_load import load_driver, recorder, workloads
 from treehammer.collectors.kit.treehammer_load.operation import (
     CeilingShare,
     Flight,
     LoadFile,
     Operation,
 )
-from treehammer.collectors.kit.treehammer_load.summary import summarize_rows
+from treehammer.collectors.kit.treehammer_load.recorder import summarize_rows
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.collectors.record.operation_steps import find_operation_problems
 
@@ -23,7 +23,7 @@ FILE = LoadFile("root://host//a", 1_000_000)
 
 
 def opens(rate: float, end_s: float) -> Iterator[Operation]:
-    return schedule.schedule_opens(schedule.pace_at_rate(rate, 0.0, end_s), 1, [FILE], seed=1)
+    return workloads.schedule_opens(workloads.pace_at_rate(rate, 0.0, end_s), 1, [FILE], seed=1)
 
 
 def test_quiet_load_is_recorded_exactly() -> None:
@@ -47,7 +47,7 @@ def test_stall_shows_in_tail_and_does_not_delay_sending() -> None:
     timer = SimulatedTimer()
     storage = SimulatedStorage(timer, stall=(1.5, 2.5))
     rows = run_load(opens(50, 4), 4.0, timer, storage)
-    assert storage.sent == pytest.approx(list(schedule.pace_at_rate(50, 0.0, 4.0)))
+    assert storage.sent == pytest.approx(list(workloads.pace_at_rate(50, 0.0, 4.0)))
     assert sum(r["done"] for r in rows) == 200
     assert not any(r["generator_limited"] for r in rows)
     whole = LatencyHistogram.sum(LatencyHistogram.decode(r["latency"]) for r in rows)
@@ -169,15 +169,15 @@ def test_schedule_at_the_ceiling_is_not_delayed() -> None:
     timer = SimulatedTimer()
     storage = SimulatedStorage(timer)
     run_load(opens(200, 10), 10.0, timer, storage, CeilingShare(opens_per_s=200))
-    assert storage.sent == pytest.approx(list(schedule.pace_at_rate(200, 0.0, 10.0)))
+    assert storage.sent == pytest.approx(list(workloads.pace_at_rate(200, 0.0, 10.0)))
 
 
 def test_traffic_stops_at_the_ceiling() -> None:
     timer = SimulatedTimer()
     storage = SimulatedStorage(timer)
-    instants = schedule.pace_clients(50, 0.1, 0.0, 10.0, seed=1)
-    chooser = schedule.make_chunk_chooser("random", 100_000, 1)
-    reads = schedule.schedule_reads(instants, 50, [FILE], 1, chooser, (0.0, 0.0))
+    instants = workloads.pace_clients(50, 0.1, 0.0, 10.0, seed=1)
+    chooser = workloads.make_chunk_chooser("random", 100_000, 1)
+    reads = workloads.schedule_reads(instants, 50, [FILE], 1, chooser, (0.0, 0.0))
     run_load(reads, 10.0, timer, storage, CeilingShare(mb_per_s=5))
     assert len(storage.sent) == pytest.approx(50 + 5 * 10 * 10 + 25, abs=5), (
         "50 MB/s were asked for"

@@ -14,15 +14,14 @@ import pytest
 from simulated_load import SimulatedStorage, SimulatedTimer, run_load
 
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
-from treehammer.collectors.kit.treehammer_load import file_streams, namespace_calls, workloads
+from treehammer.collectors.kit.treehammer_load import workloads
 from treehammer.collectors.kit.treehammer_load.clients.copy_client import CopyClient, CopyCommand
 from treehammer.collectors.kit.treehammer_load.clients.failure_classes import classify_exit
-from treehammer.collectors.kit.treehammer_load.clients.vanish_poller import VanishPoller
-from treehammer.collectors.kit.treehammer_load.load_task import LoadTask
+from treehammer.collectors.kit.treehammer_load.load_task import LoadTask, WrittenFiles
 from treehammer.collectors.kit.treehammer_load.operation import Flight, LoadFile, Operation
 from treehammer.collectors.kit.treehammer_load.operation import StorageClient as Client
-from treehammer.collectors.kit.treehammer_load.summary import summarize_loop
-from treehammer.collectors.kit.treehammer_load.written_files import WrittenFiles
+from treehammer.collectors.kit.treehammer_load.recorder import summarize_loop
+from treehammer.collectors.kit.treehammer_load.workloads import VanishPoller
 from treehammer.collectors.record.operation_steps import OPERATION_FAILURES, OPERATIONS
 from treehammer.collectors.software import providers
 
@@ -217,21 +216,21 @@ def test_all_clients_of_all_jobs_read_the_one_file() -> None:
     files = [LoadFile(f"root://host//{n}", 10) for n in range(5)]
     for index in (0, 1):
         axes = {"direction": "read", "source": "one", "clients": 3, "files": 2}
-        load = file_streams.stream_files(make_task(files, index, **axes), SPAN)
+        load = workloads.stream_files(make_task(files, index, **axes), SPAN)
         assert {one.file.url for each in load.sequences for one in each} == {files[0].url}
     # Different jobs read different files of their own.
-    load = file_streams.stream_files(make_task(files, 1, direction="read", files=1), SPAN)
+    load = workloads.stream_files(make_task(files, 1, direction="read", files=1), SPAN)
     assert [one.file for one in load.sequences[0]] == [files[1]]
 
 
 def test_connection_and_folders_come_before_files() -> None:
     axes = {"clients": 2, "files": 2, "direction": "read", "folders": "many", "connect": True}
     task = make_task(**axes)
-    assert Counter(one.name for one in file_streams.write_streams(task)) == {
+    assert Counter(one.name for one in workloads.write_streams(task)) == {
         "mkdir": 2,
         "write_file": 4,
     }
-    first, *files = file_streams.stream_files(task, SPAN).sequences[1]
+    first, *files = workloads.stream_files(task, SPAN).sequences[1]
     assert first.name == "connect"
     assert [one.file.url.rpartition("job/")[2] for one in files] == ["c1/0", "c1/1"]
 
@@ -239,7 +238,7 @@ def test_connection_and_folders_come_before_files() -> None:
 @pytest.mark.parametrize("folders", ["one", "many"])
 def test_transfers_make_and_remove_what_they_use(folders: str) -> None:
     task = make_task(clients=3, transfers=2, folders=folders)
-    load = namespace_calls.pretend_transfers(task, SPAN)
+    load = workloads.pretend_transfers(task, SPAN)
     assert set(load.calls) <= set(OPERATIONS)
     found = [one for each in load.sequences for one in each]
     assert Counter(one.name for one in found) == {
@@ -249,7 +248,7 @@ def test_transfers_make_and_remove_what_they_use(folders: str) -> None:
     created = [one.file.url for one in found if one.name == "create"]
     assert len(set(created)) == 6
     parents = {url.rpartition("/")[0] for url in created}
-    made = {one.file.url for one in namespace_calls.make_own_folders(task)}
+    made = {one.file.url for one in workloads.make_own_folders(task)}
     assert parents == (made or {task.url})
     assert len(parents) == (3 if folders == "many" else 1)
 

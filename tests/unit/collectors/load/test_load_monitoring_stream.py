@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from treehammer.collectors.kit.treehammer_load.load_task import LoadTask
-from treehammer.collectors.kit.treehammer_load.server.line_formats import LogError
+from treehammer.collectors.kit.treehammer_load.server.log_formats import LogError
 from treehammer.collectors.kit.treehammer_load.server.monitoring_stream import StreamDecoder
 from treehammer.collectors.kit.treehammer_load.server.server_payloads import follow_log
 from treehammer.collectors.record.operation_steps import find_operation_problems

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
-from treehammer.collectors.kit.treehammer_load.clients.xrootd_handles import XrootdHandles
+from treehammer.collectors.kit.treehammer_load.clients.xrootd_files import XrootdHandles
 from treehammer.collectors.kit.treehammer_load.load_task import LoadTask
 from treehammer.collectors.kit.treehammer_load.operation import Flight, LoadFile, Operation
 from treehammer.collectors.kit.treehammer_load.replay import (

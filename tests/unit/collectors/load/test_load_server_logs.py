@@ -14,21 +14,21 @@ import pytest
 from server_logs import make_requests, write_dpm_log
 
 from treehammer.collectors.kit.treehammer_load.recorder import StepClock
-from treehammer.collectors.kit.treehammer_load.server import log_follower, log_parser
-from treehammer.collectors.kit.treehammer_load.server.line_formats import (
+from treehammer.collectors.kit.treehammer_load.server import log_parser
+from treehammer.collectors.kit.treehammer_load.server.log_formats import (
     DPM,
     XROOTD,
     LogError,
     select_format,
 )
-from treehammer.collectors.kit.treehammer_load.server.log_follower import LogFollower
 from treehammer.collectors.kit.treehammer_load.server.log_parser import (
+    LogFollower,
     LogParser,
     ServerCall,
     parse_log,
     write_calls,
 )
-from treehammer.collectors.kit.treehammer_load.server.server_rows import ServerRecorder
+from treehammer.collectors.kit.treehammer_load.server.monitoring_stream import ServerRecorder
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.collectors.record.operation_steps import find_operation_problems
 from treehammer.collectors.worker.__main__ import main as worker_main
@@ -278,7 +278,7 @@ def test_a_log_is_followed_through_rotation_and_truncation(tmp_path: Path) -> No
 def test_a_late_parser_goes_back_to_the_start_of_the_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, since_us: int
 ) -> None:
-    monkeypatch.setattr(log_follower, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(log_parser, "_BLOCK_BYTES", block)
     log = tmp_path / "log"
     log.write_text("".join(f"{number} line\nno time\n" for number in range(100)))
 

@@ -10,19 +10,14 @@ from pathlib import Path
 import pytest
 
 from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.collectors.record.failures import ExecutionError
-from treehammer.collectors.software import (
-    providers,
-    wheel_environments,
-    wheel_installation,
-    wheel_pins,
-)
+from treehammer.collectors.record.outcome import ExecutionError
+from treehammer.collectors.software import providers, wheel_environments, wheel_releases
 from treehammer.collectors.software.providers import (
     parse_software_request,
     prepare_software,
     setup_software,
 )
-from treehammer.collectors.software.setup_scripts import CVMFS_VARIABLE
+from treehammer.collectors.software.setup_commands import CVMFS_VARIABLE
 from treehammer.collectors.software.wheel_releases import make_root_release, make_xrootd_release
 
 PLATFORM = "x86_64-el9-gcc13-opt"
@@ -156,11 +151,11 @@ def test_unknown_provider_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_wheel_has_a_distinct_hash() -> None:
-    assert set(wheel_pins.WHEEL_SHA256) == set(providers.WHEELS)
-    hashes = [sha for wheels in wheel_pins.WHEEL_SHA256.values() for sha in wheels.values()]
+    assert set(wheel_releases.WHEEL_SHA256) == set(providers.WHEELS)
+    hashes = [sha for wheels in wheel_releases.WHEEL_SHA256.values() for sha in wheels.values()]
     assert len(set(hashes)) == len(hashes)
     assert all(len(sha) == 64 and int(sha, 16) for sha in hashes)
-    assert wheel_pins.find_wheel_sha256("6.99.00") == ""
+    assert wheel_releases.find_wheel_sha256("6.99.00") == ""
 
 
 @pytest.mark.parametrize(
@@ -176,7 +171,7 @@ def test_every_wheel_has_a_distinct_hash() -> None:
     ],
 )
 def test_pip_errors_are_described(output: str, reason: str) -> None:
-    assert reason in wheel_installation._describe_download_failure(output)
+    assert reason in wheel_environments._describe_download_failure(output)
 
 
 def test_xrootd_client_is_a_release_or_a_folder(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from treehammer.collectors.kit.treehammer_load.operation import LoadFile
 from treehammer.collectors.record.latency_histogram import LatencyHistogram
-from treehammer.collectors.worker.bench import benchmark_files, benchmark_set, result_sheet
-from treehammer.collectors.worker.bench.benchmark_run import BenchmarkResult, PartResult
-from treehammer.collectors.worker.bench.benchmark_set import PARTS, compute_score
+from treehammer.collectors.worker import benchmark, benchmark_command
+from treehammer.collectors.worker.benchmark import PARTS, BenchmarkResult, PartResult, compute_score
 from treehammer.collectors.worker.probes.page_cache import PageCacheState
 
 
@@ -59,11 +58,11 @@ def test_scores_of_uneven_rounds_are_marked(
         for value in values:
             one = PartResult(value, 1.0, LatencyHistogram(), {}, 0.1, False, state)
             result.rounds[part.name].append(one)
-    files = [LoadFile(str(tmp_path), benchmark_set.FILE_MB * 1_000_000)]
-    sheet = result_sheet.build_sheet({"address": "/mnt"}, files, result, "")
+    files = [LoadFile(str(tmp_path), benchmark.FILE_MB * 1_000_000)]
+    sheet = benchmark_command.build_sheet({"address": "/mnt"}, files, result, "")
     assert sheet["score"] is not None
     assert sheet["repeatable"] is repeatable
-    text = result_sheet.format_sheet(sheet)
+    text = benchmark_command.format_sheet(sheet)
     # A single round has no spread to judge.
     assert ("Not repeatable: the rounds differ by more than 10 %" in text) is (
         len(values) > 1 and not repeatable
@@ -71,19 +70,19 @@ def test_scores_of_uneven_rounds_are_marked(
 
 
 def test_content_is_defined_and_never_repeats(tmp_path: Path) -> None:
-    files = benchmark_files.write_files(str(tmp_path), 9)
-    blocks = [block for file in files for block in benchmark_files.iterate_content(file)]
+    files = benchmark.write_files(str(tmp_path), 9)
+    blocks = [block for file in files for block in benchmark.iterate_content(file)]
     assert len(set(blocks)) == len(blocks) == 12
-    assert files[1].adler32 == benchmark_files.add_checksum(files[1]).adler32
+    assert files[1].adler32 == benchmark.add_checksum(files[1]).adler32
     assert os.path.getsize(files[1].url) == 9_000_000
 
 
 def test_runs_are_summarized() -> None:
-    summary = result_sheet.summarize_runs([{"score": score} for score in (100.0, 110.0, 90.0)])
-    assert result_sheet.format_runs(summary) == (
+    summary = benchmark_command.summarize_runs([{"score": score} for score in (100.0, 110.0, 90.0)])
+    assert benchmark_command.format_runs(summary) == (
         "3 of 3 runs: 100, 110, 90.0\n"
         "Median score 100, standard deviation 10.0 %, from 90.0 to 110\n"
     )
-    assert "No score in 1 runs" in result_sheet.format_runs(
-        result_sheet.summarize_runs([{"score": None}])
+    assert "No score in 1 runs" in benchmark_command.format_runs(
+        benchmark_command.summarize_runs([{"score": None}])
     )

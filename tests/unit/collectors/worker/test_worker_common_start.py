@@ -16,14 +16,17 @@ import pytest
 from local_servers import serve_http
 
 from treehammer.collectors.job_spec import LoadSpec
-from treehammer.collectors.record.failures import ExecutionError
-from treehammer.collectors.worker.start import common_start
-from treehammer.collectors.worker.start.appointment import Appointment
-from treehammer.collectors.worker.start.common_start import CommonStart, LoadStart
-from treehammer.collectors.worker.start.meeting_folder import FolderMeeting
-from treehammer.collectors.worker.start.meeting_service import ClockComparison, ServiceMeeting
-from treehammer.collectors.worker.stop_signals import StopSignals
-from treehammer.collectors.worker.upload.service_client import ServiceEndpoint
+from treehammer.collectors.record.outcome import ExecutionError
+from treehammer.collectors.worker import load_start
+from treehammer.collectors.worker.child_processes import StopSignals
+from treehammer.collectors.worker.load_start import CommonStart, LoadStart
+from treehammer.collectors.worker.service_client import ServiceEndpoint
+from treehammer.collectors.worker.start_meetings import (
+    Appointment,
+    ClockComparison,
+    FolderMeeting,
+    ServiceMeeting,
+)
 
 LOAD = LoadSpec(
     index=0,
@@ -109,7 +112,7 @@ def test_unreachable_service_lets_the_job_start_alone(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(common_start, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(load_start, "PATIENCE_S", 1.0)
     load = replace(LOAD, folder="", wait_s=0.5)
     endpoint = ServiceEndpoint("http://127.0.0.1:1", "token")
     start = CommonStart(load, str(tmp_path), endpoint, signals).wait("1-1")

@@ -15,20 +15,17 @@ from local_servers import serve_tcp
 
 from treehammer.collectors import shared_files
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE, ExecutionLimits, InputFile
-from treehammer.collectors.record.failures import ExecutionError, Failure
+from treehammer.collectors.record.outcome import ExecutionError, Failure
 from treehammer.collectors.worker import __main__
-from treehammer.collectors.worker.bounded_log import BoundedLog
-from treehammer.collectors.worker.payload import payload_result
-from treehammer.collectors.worker.payload.payload_failures import (
-    check_root_version,
-    classify_failure,
-)
-from treehammer.collectors.worker.payload.payload_process import ProcessOutcome
+from treehammer.collectors.worker.child_processes import BoundedLog
 from treehammer.collectors.worker.probes import page_cache, process_stats, storage_door
-from treehammer.collectors.worker.probes.cgroup import Cgroup
+from treehammer.collectors.worker.probes.process_stats import Cgroup
 from treehammer.collectors.worker.probes.storage_door import DoorLock
-from treehammer.collectors.worker.run.execution_table import format_heading, format_measurement
+from treehammer.collectors.worker.run import execution_record
+from treehammer.collectors.worker.run.execution_record import format_heading, format_measurement
 from treehammer.collectors.worker.run.input_files import check_sizes
+from treehammer.collectors.worker.run.payload_failures import check_root_version, classify_failure
+from treehammer.collectors.worker.run.payload_process import ProcessOutcome
 
 
 def outcome(**changes: Any) -> ProcessOutcome:
@@ -38,14 +35,14 @@ def outcome(**changes: Any) -> ProcessOutcome:
 
 
 OWN = Failure("read", "getentry", "loop", "GetEntry returned -1")
-NO_RESULT = payload_result.PayloadResult(
+NO_RESULT = execution_record.PayloadResult(
     problem=Failure("payload", "no-result", "result", "nothing")
 )
 
 
 def kind_of(
     ended: ProcessOutcome,
-    reported: payload_result.PayloadResult = NO_RESULT,
+    reported: execution_record.PayloadResult = NO_RESULT,
     out_of_memory: bool = False,
 ) -> str | None:
     failure = classify_failure(ended, reported, ExecutionLimits(5, 5), out_of_memory)
@@ -54,7 +51,7 @@ def kind_of(
 
 def test_payload_end_is_classified() -> None:
     killed = outcome(exit_code=None, exit_signal=signal.SIGKILL)
-    assert kind_of(outcome(), payload_result.PayloadResult()) is None
+    assert kind_of(outcome(), execution_record.PayloadResult()) is None
     assert kind_of(outcome()) == "no-result"
     assert kind_of(outcome(exit_code=3)) == "exit"
     assert kind_of(killed) == "signal"
@@ -63,8 +60,10 @@ def test_payload_end_is_classified() -> None:
     assert kind_of(outcome(exit_code=1), out_of_memory=True) == "exit"
     assert kind_of(outcome(exit_code=None, exit_signal=15, ended_by="timeout")) == "timeout"
     assert kind_of(outcome(exit_code=None, exit_signal=9, ended_by="memory")) == "memory"
-    assert kind_of(outcome(exit_code=1), payload_result.PayloadResult(failure=OWN)) == "getentry"
-    assert kind_of(outcome(ended_by="stop"), payload_result.PayloadResult(failure=OWN)) == "stopped"
+    assert kind_of(outcome(exit_code=1), execution_record.PayloadResult(failure=OWN)) == "getentry"
+    assert (
+        kind_of(outcome(ended_by="stop"), execution_record.PayloadResult(failure=OWN)) == "stopped"
+    )
 
 
 def test_root_version_is_refused_only_when_it_differs() -> None:
@@ -106,14 +105,14 @@ def test_root_version_is_refused_only_when_it_differs() -> None:
 def test_invalid_result_names_the_field(document: Any, expected: str) -> None:
     assert any(
         expected in problem
-        for problem in payload_result.find_result_problems(document, {"mine": {}})
+        for problem in execution_record.find_result_problems(document, {"mine": {}})
     )
 
 
 def test_valid_result(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text('{"format": 1, "values": {"events_read": 3, "root_commit": null}}')
-    assert payload_result.read_payload_result(str(path), {}) == payload_result.PayloadResult(
+    assert execution_record.read_payload_result(str(path), {}) == execution_record.PayloadResult(
         values={"events_read": 3}
     )
 
@@ -122,7 +121,7 @@ def test_valid_result(tmp_path: Path) -> None:
 def test_unreadable_result_is_bad(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "result.json"
     path.write_bytes(content)
-    problem = payload_result.read_payload_result(str(path), {}).problem
+    problem = execution_record.read_payload_result(str(path), {}).problem
     assert problem is not None
     assert problem.kind == "bad-result"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from treehammer.collectors.record.failures import Failure
-from treehammer.collectors.worker.payload.crash_report import (
+from treehammer.collectors.record.outcome import Failure
+from treehammer.collectors.worker.run.payload_failures import (
     demangle_name,
     describe_crash,
     excerpt_compiler_error,
+    name_cause,
 )
-from treehammer.collectors.worker.payload.payload_failures import name_cause
 
 NO_DICTIONARY = "Warning in <TClass::Init>: no dictionary for class {} is available\n"
 FATAL = "Fatal in <TBranchElement::ReadLeaves>: METAssoc_AnalysisMET: no dictionary\n"

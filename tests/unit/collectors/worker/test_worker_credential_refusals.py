@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from credential_factory import write_token
 
-from treehammer.collectors.record.failures import Failure
+from treehammer.collectors.record.outcome import Failure
 from treehammer.collectors.software.providers import parse_software_request
-from treehammer.collectors.worker.payload import credential_refusals
-from treehammer.collectors.worker.payload.credential_refusals import classify_refusal
 from treehammer.collectors.worker.probes.credential_checks import (
     PROXY_VARIABLE,
     TOKEN_FILE_VARIABLE,
+    ProxyDetails,
 )
-from treehammer.collectors.worker.probes.proxy_details import ProxyDetails
+from treehammer.collectors.worker.run import payload_failures
+from treehammer.collectors.worker.run.payload_failures import classify_refusal
 
 ROOTS, HTTPS = "roots://se.example//a.root", "https://se.example/a.root"
 NO_PROTOCOL = "cannot open a (TNetXNGFile::Open: [FATAL] Auth failed: No protocols left to try)"
@@ -129,7 +129,7 @@ def test_proxy_is_described_by_its_attributes(
             "x509 proxy's VOMS attributes expired at 1970-01-01 00:00:01 UTC",
         ),
     }.items():
-        monkeypatch.setattr(credential_refusals, "read_proxy", lambda path, found=proxy: found)
+        monkeypatch.setattr(payload_failures, "read_proxy", lambda path, found=proxy: found)
         failure = classify(NO_PROTOCOL, {PROXY_VARIABLE: str(tmp_path)})
         assert failure.kind == expected[0]
         assert expected[1] in failure.message

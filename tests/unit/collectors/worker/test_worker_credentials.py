@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machine_requirements import skip_or_fail
 
-from treehammer.collectors.record.failures import ExecutionError
+from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.worker.probes.credential_checks import (
     PROXY_VARIABLE,
     TOKEN_FILE_VARIABLE,
     check_credentials,
     credential_expiry,
+    read_proxy,
     resolve_credentials,
 )
-from treehammer.collectors.worker.probes.proxy_details import read_proxy
 
 SOON = 2_500_000_000.0  # in 2049, encoded with a two-digit year
 FAR = 4_000_000_000.0  # in 2096, encoded with a four-digit year

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from treehammer.collectors.job_spec import ExecutionSpec, PayloadSpec, SoftwareRequest
-from treehammer.collectors.worker.run import loop_build
+from treehammer.collectors.worker.run import node_commands
 
 KIT_LOOP = "import treehammer_kit\ntreehammer_kit.run('')\n"
 
@@ -49,23 +49,23 @@ def test_only_payloads_of_the_kit_are_compiled(
     tmp_path: Path, spec: ExecutionSpec, kind: str, text: str, expected: bool
 ) -> None:
     context = make_context(tmp_path, kind, text)
-    assert loop_build.has_loop(context, spec) is expected
-    assert not loop_build.has_loop(context, replace(spec, kind="checksum"))
+    assert node_commands.has_loop(context, spec) is expected
+    assert not node_commands.has_loop(context, replace(spec, kind="checksum"))
     without = replace(spec, software=replace(spec.software, provider="none"))
-    assert not loop_build.has_loop(context, without)
+    assert not node_commands.has_loop(context, without)
 
 
 def test_releases_share_libraries_and_other_builds_keep_them_in_the_job(
     tmp_path: Path, spec: ExecutionSpec
 ) -> None:
     context = make_context(tmp_path)
-    assert loop_build.locate_base(context, spec) == str(tmp_path / "software" / "loops")
+    assert node_commands.locate_base(context, spec) == str(tmp_path / "software" / "loops")
     own = str(tmp_path / "output" / "work" / "loops")
     build = replace(spec, software=replace(spec.software, provider="path"))
-    assert loop_build.locate_base(context, build) == own
+    assert node_commands.locate_base(context, build) == own
     (tmp_path / "software" / "loops").rmdir()
     (tmp_path / "software" / "loops").touch()  # no folder can be made
-    assert loop_build.locate_base(context, spec) == own
+    assert node_commands.locate_base(context, spec) == own
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_libraries_are_built_once_for_each_job(
         build_command=lambda _kind, _entry, _variables: ["sh", "-c", script],
         env={"PATH": "/usr/bin:/bin"},
     )
-    assert not loop_build.is_loop_built(context, spec)
-    loop_build.build_loop(context, spec, setup, str(tmp_path), {})
-    assert loop_build.is_loop_built(context, spec)
-    assert loop_build.find_loop_libraries(context, spec) == expected
-    assert not loop_build.is_loop_built(context, replace(spec, variant={"format": "rntuple"}))
+    assert not node_commands.is_loop_built(context, spec)
+    node_commands.build_loop(context, spec, setup, str(tmp_path), {})
+    assert node_commands.is_loop_built(context, spec)
+    assert node_commands.find_loop_libraries(context, spec) == expected
+    assert not node_commands.is_loop_built(context, replace(spec, variant={"format": "rntuple"}))

@@ -14,8 +14,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from treehammer.collectors import worker_zipapp
-from treehammer.collectors.cli import worker
+from treehammer.collectors import cli, worker_zipapp
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.collectors.worker_zipapp import build_worker
 from treehammer.errors import TreehammerError
@@ -99,13 +98,13 @@ def test_kit_travels_with_all_modules_that_it_imports(tmp_path: Path) -> None:
 
 
 def test_published_schema_is_up_to_date() -> None:
-    assert worker.SCHEMA_FILE.read_text() == worker.render_record_schema(), (
+    assert cli.SCHEMA_FILE.read_text() == cli.render_record_schema(), (
         "run: treehammer worker schema > collectors/record.schema.json"
     )
 
 
 def test_schema_matches_the_catalogue() -> None:
-    schema = json.loads(worker.render_record_schema())
+    schema = json.loads(cli.render_record_schema())
     jsonschema.Draft202012Validator.check_schema(schema)
     samples: dict[str, Any] = {
         "text": "x",
@@ -135,7 +134,7 @@ def test_schema_matches_the_catalogue() -> None:
 
 def test_commands(tmp_path: Path) -> None:
     target = tmp_path / "worker.pyz"
-    group = worker.worker
+    group = cli.worker
     done = CliRunner().invoke(group, ["pack", str(target)])
     assert done.exit_code == 0, done.output
     assert target.read_bytes() == build_worker(tmp_path / "again.pyz").read_bytes()

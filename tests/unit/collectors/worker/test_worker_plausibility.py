@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from treehammer.collectors.record import plausibility
+from treehammer.collectors.record import value_checks
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 
 #: A measurement as a quiet machine gives it.
@@ -57,13 +57,13 @@ COLD: dict[str, Any] = {
 
 
 def test_good_measurement_breaks_no_rule() -> None:
-    assert plausibility.find_implausibilities(GOOD) == []
+    assert value_checks.find_implausibilities(GOOD) == []
 
 
 def test_baskets_inside_the_tree_itself_leave_nothing_to_fetch() -> None:
     """ROOT keeps the baskets of small branches in the tree's header, read before the loop."""
     nothing = {"bytes_read": 0, "selected_zip_bytes": 0, "kernel_read_chars": 0}
-    assert plausibility.find_implausibilities({**GOOD, **nothing}) == []
+    assert value_checks.find_implausibilities({**GOOD, **nothing}) == []
 
 
 def test_every_measured_number_has_a_range() -> None:
@@ -75,49 +75,49 @@ def test_every_measured_number_has_a_range() -> None:
 
 
 def test_no_figures_no_verdict() -> None:
-    assert plausibility.find_implausibilities({"kind": "timed"}) == []
+    assert value_checks.find_implausibilities({"kind": "timed"}) == []
 
 
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"payload_wall_s": -1.0}, plausibility.check_ranges),
-        ({"pass_loop_sys_s": [0.1, -0.1, 0.1]}, plausibility.check_ranges),
-        ({"cpu_per_event_s": -9.2e18}, plausibility.check_ranges),
-        ({"cpu_per_event_s": 9.2e18}, plausibility.check_ranges),
-        ({"bytes_read": -1}, plausibility.check_ranges),
-        ({"segment_cpu_log_ratio": -60.0}, plausibility.check_ranges),
-        ({"read_latency_hist": [1, -2]}, plausibility.check_ranges),
-        ({"started_us": 8, "ended_us": 7}, plausibility.check_order),
-        ({"eff_loop": 2.2}, plausibility.check_efficiency_bound),
-        ({"eff_job": 2.2}, plausibility.check_efficiency_bound),
-        ({"eff_loop": 0.6, "variant": '{"threads":4}'}, plausibility.check_efficiency_bound),
-        ({"cores_allowed": 1, "eff_payload": 1.4}, plausibility.check_efficiency_bound),
-        ({"events_read": 0}, plausibility.check_something_read),
-        ({"bytes_read": 0}, plausibility.check_something_read),
-        ({"loop_unzipped_bytes": 0}, plausibility.check_something_read),
-        ({"events_read": 1001}, plausibility.check_within_totals),
-        ({"branches_selected": 51}, plausibility.check_within_totals),
-        ({"bytes_read": 900_000}, plausibility.check_baskets_read),
-        ({"kernel_read_chars": 500_000}, plausibility.check_kernel_bytes),
-        ({"pass_loop_user_s": [5.0, 5.0, 5.0]}, plausibility.check_phase_cpu),
-        ({"import_user_s": 9.0}, plausibility.check_phase_cpu),
-        ({"pass_loop_wall_s": [12.0, 2.0, 2.0]}, plausibility.check_phase_wall),
-        ({"passes_done": 2}, plausibility.check_pass_times),
-        ({"passes_counted": 4}, plausibility.check_pass_times),
-        ({"loop_wall_s": 1.0}, plausibility.check_pass_times),
-        ({"event_rate_hz": 600.0}, plausibility.check_event_rate),
-        ({"axis_cache": "cold"}, plausibility.check_cold_start),
-        ({**COLD, "kernel_read_bytes": 0}, plausibility.check_cold_fetch),
-        ({**COLD, "kernel_read_bytes": 3_900_000}, plausibility.check_cold_fetch),
+        ({"payload_wall_s": -1.0}, value_checks.check_ranges),
+        ({"pass_loop_sys_s": [0.1, -0.1, 0.1]}, value_checks.check_ranges),
+        ({"cpu_per_event_s": -9.2e18}, value_checks.check_ranges),
+        ({"cpu_per_event_s": 9.2e18}, value_checks.check_ranges),
+        ({"bytes_read": -1}, value_checks.check_ranges),
+        ({"segment_cpu_log_ratio": -60.0}, value_checks.check_ranges),
+        ({"read_latency_hist": [1, -2]}, value_checks.check_ranges),
+        ({"started_us": 8, "ended_us": 7}, value_checks.check_order),
+        ({"eff_loop": 2.2}, value_checks.check_efficiency_bound),
+        ({"eff_job": 2.2}, value_checks.check_efficiency_bound),
+        ({"eff_loop": 0.6, "variant": '{"threads":4}'}, value_checks.check_efficiency_bound),
+        ({"cores_allowed": 1, "eff_payload": 1.4}, value_checks.check_efficiency_bound),
+        ({"events_read": 0}, value_checks.check_something_read),
+        ({"bytes_read": 0}, value_checks.check_something_read),
+        ({"loop_unzipped_bytes": 0}, value_checks.check_something_read),
+        ({"events_read": 1001}, value_checks.check_within_totals),
+        ({"branches_selected": 51}, value_checks.check_within_totals),
+        ({"bytes_read": 900_000}, value_checks.check_baskets_read),
+        ({"kernel_read_chars": 500_000}, value_checks.check_kernel_bytes),
+        ({"pass_loop_user_s": [5.0, 5.0, 5.0]}, value_checks.check_phase_cpu),
+        ({"import_user_s": 9.0}, value_checks.check_phase_cpu),
+        ({"pass_loop_wall_s": [12.0, 2.0, 2.0]}, value_checks.check_phase_wall),
+        ({"passes_done": 2}, value_checks.check_pass_times),
+        ({"passes_counted": 4}, value_checks.check_pass_times),
+        ({"loop_wall_s": 1.0}, value_checks.check_pass_times),
+        ({"event_rate_hz": 600.0}, value_checks.check_event_rate),
+        ({"axis_cache": "cold"}, value_checks.check_cold_start),
+        ({**COLD, "kernel_read_bytes": 0}, value_checks.check_cold_fetch),
+        ({**COLD, "kernel_read_bytes": 3_900_000}, value_checks.check_cold_fetch),
     ],
 )
-def test_rule(change: dict[str, Any], rule: plausibility.Rule) -> None:
+def test_rule(change: dict[str, Any], rule: value_checks.Rule) -> None:
     values = {**GOOD, **change}
     assert rule(GOOD) == ""
     said = rule(values)
     assert said
-    assert said in plausibility.find_implausibilities(values)
+    assert said in value_checks.find_implausibilities(values)
 
 
 @pytest.mark.parametrize(
@@ -142,17 +142,17 @@ def test_rule(change: dict[str, Any], rule: plausibility.Rule) -> None:
     ],
 )
 def test_what_can_be_true_passes(change: dict[str, Any]) -> None:
-    assert plausibility.find_implausibilities({**GOOD, **change}) == []
+    assert value_checks.find_implausibilities({**GOOD, **change}) == []
 
 
 def test_every_rule_is_listed_and_says_what_it_is_about() -> None:
     public = {
         item
-        for name, item in vars(plausibility).items()
+        for name, item in vars(value_checks).items()
         if callable(item)
-        and getattr(item, "__module__", "") == plausibility.__name__
+        and getattr(item, "__module__", "") == value_checks.__name__
         and not name.startswith("_")
         and name != "find_implausibilities"
     }
-    assert public == set(plausibility.RULES)
-    assert all(rule.__doc__ for rule in plausibility.RULES)
+    assert public == set(value_checks.RULES)
+    assert all(rule.__doc__ for rule in value_checks.RULES)

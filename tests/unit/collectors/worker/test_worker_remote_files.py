@@ -14,10 +14,10 @@ import pytest
 from local_servers import serve_http
 
 from treehammer.collectors.job_spec import InputFile, SoftwareRequest
-from treehammer.collectors.record.failures import ExecutionError
+from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.software.providers import SoftwareSetup
-from treehammer.collectors.worker.run import input_files, remote_copy
-from treehammer.collectors.worker.stop_signals import StopSignals
+from treehammer.collectors.worker.child_processes import StopSignals
+from treehammer.collectors.worker.run import input_files
 
 CONTENT = os.urandom(100_000)
 
@@ -66,7 +66,7 @@ def _fetch(
     setup: SoftwareSetup, signals: StopSignals, file: InputFile, target: str
 ) -> input_files.TimeSpent:
     software = SoftwareRequest(setup.provider, setup.provider, "", "")
-    return remote_copy.fetch_remote_file(setup, software, file, target, signals)
+    return input_files.fetch_remote_file(setup, software, file, target, signals)
 
 
 def _setup(provider: str = "wheel") -> SoftwareSetup:

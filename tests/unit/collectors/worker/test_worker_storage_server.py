@@ -9,8 +9,11 @@ from collections.abc import Callable
 import pytest
 from local_servers import serve_tcp
 
-from treehammer.collectors.worker.probes.storage_door import identify_door_server
-from treehammer.collectors.worker.probes.storage_server import ServerIdentity, query_server
+from treehammer.collectors.worker.probes.storage_door import (
+    ServerIdentity,
+    identify_door_server,
+    query_server,
+)
 
 
 def _respond_with(*answers: bytes) -> Callable[[socket.socket], None]:

@@ -12,21 +12,22 @@ from pathlib import Path
 import pytest
 
 from treehammer.collectors.job_spec import MIN_LAUNCH_CPU_S, total_cpu_s
-from treehammer.collectors.worker.stop_signals import StopSignals
-from treehammer.collectors.worker.turns import core_pinning
-from treehammer.collectors.worker.turns.core_pinning import make_pinning, reserve_core
-from treehammer.collectors.worker.turns.forked_call import ForkedCall
-from treehammer.collectors.worker.turns.turn_conductor import (
+from treehammer.collectors.worker.child_processes import ForkedCall, StopSignals
+from treehammer.collectors.worker.run import launch
+from treehammer.collectors.worker.run.launch import make_pinning, reserve_core
+from treehammer.collectors.worker.turns import (
     TURN_CPU_NS,
+    PayloadEndedError,
     TurnConductor,
     TurnError,
+    TurnPipes,
     TurnRecord,
     choose_segment_entries,
+    compute_trimmed_mean,
+    estimate_ratio,
     parse_answer,
     split_entries,
 )
-from treehammer.collectors.worker.turns.turn_pipes import PayloadEndedError, TurnPipes
-from treehammer.collectors.worker.turns.turn_ratios import compute_trimmed_mean, estimate_ratio
 
 
 class FakeSide:
@@ -270,10 +271,10 @@ def test_launches_reserve_different_cores(tmp_path: Path, monkeypatch: pytest.Mo
     # Core 2 is the most idle, cores 0 and 1 are equally idle.
     ticks = [{0: 0, 1: 0, 2: 0}, {0: 5, 1: 5, 2: 9}]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
-    monkeypatch.setattr(core_pinning, "OBSERVATION_S", 0)
-    monkeypatch.setattr(core_pinning, "_can_pin", lambda _: True)
+    monkeypatch.setattr(launch, "OBSERVATION_S", 0)
+    monkeypatch.setattr(launch, "_can_pin", lambda _: True)
     reads = itertools.cycle(ticks)
-    monkeypatch.setattr(core_pinning, "_read_idle_ticks", lambda: next(reads))
+    monkeypatch.setattr(launch, "_read_idle_ticks", lambda: next(reads))
     base = str(tmp_path)
     with reserve_core(base) as first, reserve_core(base) as second, reserve_core(base) as third:
         assert first == 2

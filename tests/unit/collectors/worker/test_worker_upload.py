@@ -11,20 +11,16 @@ import pytest
 from ingest_stub import TOKEN, IngestStub, StubReply
 from measurement_factory import make_measurement
 
-from treehammer.collectors.service_spec import TOKEN_PLACEHOLDER
-from treehammer.collectors.worker.upload import outbox_sender, service_client
-from treehammer.collectors.worker.upload.outbox import Outbox
-from treehammer.collectors.worker.upload.outbox_sender import (
-    SendStatus,
-    backoff_pause_s,
-    send_outbox,
-)
-from treehammer.collectors.worker.upload.service_client import (
+from treehammer.collectors.job_spec import TOKEN_PLACEHOLDER
+from treehammer.collectors.worker import outbox as outbox_sender
+from treehammer.collectors.worker import service_client
+from treehammer.collectors.worker.outbox import Outbox, SendStatus, backoff_pause_s, send_outbox
+from treehammer.collectors.worker.service_client import (
     ServiceConfigError,
     ServiceEndpoint,
     ServiceResponse,
 )
-from treehammer.testbed.install.certificate_authority import CertificateAuthority
+from treehammer.testbed.credentials import CertificateAuthority
 
 FAR = 1e9
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from command_forker import ForkedModules
 
-from treehammer.sql.arrow import arrow_stream
+from treehammer.sql.transfer import arrow_stream
 
 SERVICES = ("postgresql", "oracle")
 _oracle_numbers = count(1)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from measurement_factory import build_alarm_event
 
 from treehammer.sql.core.watch_rows import AlarmMessage
-from treehammer.sql.watch.alarm_outbox import NO_SEVERITY, AlarmOutbox
+from treehammer.sql.watch.alarms import NO_SEVERITY, AlarmOutbox
 from treehammer.sql.write.store import Store
 
 MAIL, HOOK = ("mail", "a@example.org"), ("webhook", "")

@@ -9,12 +9,12 @@ from random import Random
 
 from measurement_factory import make_measurement, variant_values
 
-from treehammer.analysis.changes.change_terms import NodeIdentity
 from treehammer.analysis.changes.change_text import describe_change, list_places, select_changes
 from treehammer.analysis.changes.change_update import update_changes
+from treehammer.analysis.changes.daily_series import NodeIdentity
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.watch.change_points import (
+from treehammer.sql.watch.alarms import (
     fetch_change_points,
     fetch_watched_days,
     fetch_watched_series,

@@ -16,10 +16,10 @@ from measurement_factory import full_measurement, make_measurement
 from store_helpers import read_all_tables
 
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
-from treehammer.progress import no_progress
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import no_progress
 
 
 def test_copy_equals_source_and_is_usable(source: str, url: str) -> None:

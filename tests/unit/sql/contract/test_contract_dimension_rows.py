@@ -12,9 +12,9 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.schema import dimension_tables, measurement, rollup_day
 from treehammer.sql.engine.database_engine import make_engine, parse_url, write_transaction
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.write import dimension_rows, rollups
-from treehammer.sql.write.database_check import check_database
-from treehammer.sql.write.ownership import MEASUREMENTS, Delivery, Sender
+from treehammer.sql.write import recording, rollups
+from treehammer.sql.write.audit_trail import MEASUREMENTS, Delivery, Sender
+from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 
@@ -76,16 +76,16 @@ def test_rolled_back_rows_are_not_known(
         patch.setattr(rollups.RollupSums, "write", fail)
         with pytest.raises(RuntimeError, match="no power"):
             store.add([make_measurement()])
-    assert not dimension_rows.cache_of(engine)
+    assert not recording.cache_of(engine)
     assert store.add([make_measurement()]) == AddResult(1, 0)
-    assert len(dimension_rows.cache_of(engine)) == len(dimension_tables)
+    assert len(recording.cache_of(engine)) == len(dimension_tables)
     assert check_database(url)["measurement"] == 1
 
 
 def test_full_cache_starts_again(
     store: Store, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dimension_rows, "MAX_CACHED_IDS", 8)
+    monkeypatch.setattr(recording, "MAX_CACHED_IDS", 8)
     for number in range(20):
         store.add([make_measurement(job=str(number), host=f"host {number}")])
-        assert len(dimension_rows.cache_of(engine)) <= 8 + len(dimension_tables)
+        assert len(recording.cache_of(engine)) <= 8 + len(dimension_tables)

@@ -40,7 +40,7 @@ from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.transfer import file_readers
 from treehammer.sql.transfer.importer import collect_files
-from treehammer.sql.write.retention import PRUNABLE
+from treehammer.sql.write.maintenance import PRUNABLE
 from treehammer.sql.write.store import Store
 
 pytestmark = pytest.mark.backends("sqlite")

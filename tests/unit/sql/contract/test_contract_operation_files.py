@@ -24,7 +24,7 @@ from store_helpers import (
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.transfer import file_readers, operation_table
+from treehammer.sql.transfer import companion_tables, file_readers
 from treehammer.sql.write.store import Store
 
 
@@ -37,7 +37,7 @@ def other(tmp_path: Path) -> Store:
 def test_imported_operations_equal_exported_ones(
     store: Store, other: Store, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operation_table, "NESTED_ROWS", 2)
+    monkeypatch.setattr(companion_tables, "NESTED_ROWS", 2)
     monkeypatch.setattr(file_readers, "READ_ROWS", 40)
     with other:
         other.add(load_measurements())

@@ -19,9 +19,9 @@ from treehammer.sql.read.campaign_queries import FailedAttemptCount
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.overview_queries import FirstMeasurement, SiteDay, SiteTotal, VerdictCount
-from treehammer.sql.read.selection_fingerprint import SelectionFingerprint
+from treehammer.sql.read.reader import SelectionFingerprint
 from treehammer.sql.write.store import Store
-from treehammer.web.core import root_exports
+from treehammer.web.pages import root_file_page
 
 FAILED_VALUES: dict[str, Any] = {
     "failure_class": "open",
@@ -329,13 +329,13 @@ def test_filter_choices(filled: Store) -> None:
 
 def test_root_file_size(filled: Store) -> None:
     def held(*wheres: str) -> tuple[int, int]:
-        found = root_exports.fingerprint_selection(filled, Selection.parse([], wheres))
+        found = root_file_page.fingerprint_selection(filled, Selection.parse([], wheres))
         assert found.pruned > 0
         return found.rows, found.implausible
 
     assert held() == (6, 1)
     assert held("site=B") == (1, 0)
-    assert root_exports.fingerprint_selection(
+    assert root_file_page.fingerprint_selection(
         filled, Selection.parse([], ["site=nowhere"])
     ) == SelectionFingerprint(0, 0, 0)
 

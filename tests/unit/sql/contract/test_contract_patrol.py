@@ -11,11 +11,12 @@ from measurement_factory import make_campaign_row
 
 from treehammer.sql.core.watch_rows import PatrolStartRow
 from treehammer.sql.engine.database_engine import read_clock
-from treehammer.sql.watch.patrol_lease import LeaseLostError, PatrolLease
 from treehammer.sql.watch.patrol_report import fetch_report, write_limits
 from treehammer.sql.watch.patrol_starts import (
     FAILED,
     STORED,
+    LeaseLostError,
+    PatrolLease,
     PatrolStarts,
     SiteCharge,
     SiteLimits,

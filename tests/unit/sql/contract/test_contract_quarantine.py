@@ -13,8 +13,8 @@ from store_helpers import find_rollup_differences
 from treehammer.errors import ForeignCampaignError
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.write.ownership import Delivery, Sender, list_deliveries
-from treehammer.sql.write.quarantine import ChangeScope, DatabaseChange, ScopeCount
+from treehammer.sql.write.audit_trail import Delivery, Sender, list_deliveries
+from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange, ScopeCount
 from treehammer.sql.write.store import Store
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload
 

@@ -9,9 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from treehammer.errors import StoreError
-from treehammer.sql.engine.database_engine import read_transaction
-from treehammer.sql.engine.query_limits import QueryGroup, is_cancelled
-from treehammer.sql.setup.database_setup import open_engine
+from treehammer.sql.engine.database_engine import QueryGroup, is_cancelled, read_transaction
+from treehammer.sql.engine.database_setup import open_engine
 
 pytestmark = pytest.mark.backends("sqlite", "postgresql")
 

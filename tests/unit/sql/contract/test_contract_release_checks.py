@@ -7,7 +7,7 @@ from dataclasses import replace
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, variant_values
 
 from treehammer.sql.core.watch_rows import ReleaseCheck
-from treehammer.sql.watch.release_checks import ReleaseCheckTable
+from treehammer.sql.watch.alarms import ReleaseCheckTable
 from treehammer.sql.write.store import Store
 
 CHECK = ReleaseCheck(

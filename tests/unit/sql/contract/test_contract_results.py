@@ -12,15 +12,15 @@ from store_helpers import read_in_process
 import treehammer
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
-from treehammer.sql.arrow import arrow_schema, arrow_stream
 from treehammer.sql.engine.database_engine import parse_url
 from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.transfer import arrow_columns, arrow_stream
 from treehammer.sql.write.store import Store
 
 
 @pytest.fixture
 def filled(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(arrow_schema, "BATCH_ROWS", 3)
+    monkeypatch.setattr(arrow_columns, "BATCH_ROWS", 3)
     store.add_campaign(make_campaign_row("campaign", created_us=1), [])
     store.add_campaign(make_campaign_row("other", created_us=2), [])
     store.add(

@@ -9,13 +9,17 @@ import pytest
 from measurement_factory import make_measurement, make_operation
 
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.core.packing import PACKED_COLUMNS
+from treehammer.sql.core.measurement_columns import PACKED_COLUMNS
+from treehammer.sql.read.measurement_queries import restore_operation
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import fetch_operations
-from treehammer.sql.read.operation_queries import restore_operation
-from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.maintenance import (
+    PRUNED_COLUMNS,
+    PruneResult,
+    check_database,
+    first_kept_day,
+)
 from treehammer.sql.write.recording import AddResult, fingerprint_content, fingerprints_match
-from treehammer.sql.write.retention import PRUNED_COLUMNS, PruneResult, first_kept_day
 from treehammer.sql.write.store import Store
 
 DAYS = (20260101, 20260102, 20260103)

@@ -12,13 +12,13 @@ from measurement_factory import make_measurement, random_measurements
 from store_helpers import find_rollup_differences
 
 from treehammer.errors import StoreError
-from treehammer.sql.core import metric_sums
+from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import dimension_tables, rollup_day
 from treehammer.sql.engine.database_engine import read_transaction, write_transaction
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection
-from treehammer.sql.write.database_check import check_database
+from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 
 
@@ -105,7 +105,7 @@ def test_row_holds_the_last_good_measurement(store: Store, order: Sequence[int])
 
 
 def test_read_sums_do_not_overflow(store: Store) -> None:
-    most = metric_sums.MAX_BIN_READS
+    most = measurement_sql.MAX_BIN_READS
     store.add([make_measurement(job="a", read_latency_hist=[most, most + 1])])
     store.add([make_measurement(job="b", read_latency_hist=[most, 1])])
     store.add([make_measurement(job="c", read_latency_hist=[1])])

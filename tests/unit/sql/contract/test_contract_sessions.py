@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 
 from treehammer.errors import TokenError
-from treehammer.sql.auth import session_table
+from treehammer.sql.auth import read_sessions
 from treehammer.sql.auth.access_keys import MasterKeys
 from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.auth.read_sessions import SessionHolder, session_id, verify_session
-from treehammer.sql.auth.session_table import SessionTable
+from treehammer.sql.auth.read_sessions import (
+    SessionHolder,
+    SessionTable,
+    session_id,
+    verify_session,
+)
 from treehammer.sql.write.store import Store
 
 MASTER = b"m" * 32
@@ -54,7 +58,7 @@ def test_revoked_key_has_no_sessions(store: Store) -> None:
 
 
 def test_oldest_sessions_of_a_holder_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_table, "MAX_SESSIONS_PER_HOLDER", 2)
+    monkeypatch.setattr(read_sessions, "MAX_SESSIONS_PER_HOLDER", 2)
     table = SessionTable(store._engine)
     key = Keyring(store._engine).create_key(MASTER, "read", "a", now_us=1)
     for holder in (SessionHolder("read", "a", key_id=key.key_id), PERSON):

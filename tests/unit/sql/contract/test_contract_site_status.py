@@ -21,7 +21,7 @@ from treehammer.analysis.status.status_update import update_states
 from treehammer.sql.core.watch_rows import RuleSetRow
 from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.overview_queries import STORAGE_SITE
-from treehammer.sql.watch import site_exceptions, state_history
+from treehammer.sql.watch import state_history
 from treehammer.sql.watch.run_outcomes import list_run_outcomes
 from treehammer.sql.write.store import Store
 
@@ -80,7 +80,7 @@ def test_runs_are_split_by_door(store: Store) -> None:
 
 def test_doors_are_listed_only_on_request(store: Store) -> None:
     row = replace(make_override(0, 12), site="A:https", subject_kind="door")
-    site_exceptions.add_override(store, row)
+    state_history.add_override(store, row)
     update_states(store, STORY_US + HOUR_US, RULES)
     lists = (
         state_history.list_state_changes,
@@ -138,20 +138,20 @@ def test_states_are_kept_with_evidence(store: Store) -> None:
 def test_downtimes_and_overrides_correct_states(store: Store) -> None:
     fill_story(store)
     update_states(store, STORY_US + 7 * HOUR_US, RULES)
-    result = site_exceptions.replace_downtimes(store, "goc", [make_downtime(2.5, 9)], STORY_US)
+    result = state_history.replace_downtimes(store, "goc", [make_downtime(2.5, 9)], STORY_US)
     assert (result.new, result.withdrawn) == (1, 0)
     update = update_states(store, STORY_US + 8 * HOUR_US, RULES)
     assert {row.state for row in update.superseded} == {"critical", "warning"}
     assert {row.state for row in state_history.list_current_states(store)} == {"downtime"}
     moved = replace(make_downtime(2.5, 9), ends_us=STORY_US + 10 * HOUR_US)
-    again = site_exceptions.replace_downtimes(store, "goc", [moved], STORY_US)
+    again = state_history.replace_downtimes(store, "goc", [moved], STORY_US)
     assert (again.new, again.changed, again.unchanged) == (0, 1, 0)
-    assert site_exceptions.list_downtimes(store) == [moved]
-    site_exceptions.add_override(store, make_override(8.5, 12, "ok"))
+    assert state_history.list_downtimes(store) == [moved]
+    state_history.add_override(store, make_override(8.5, 12, "ok"))
     update_states(store, STORY_US + 9 * HOUR_US, RULES)
     assert {row.cause for row in state_history.list_current_states(store)} == {"override"}
-    site_exceptions.end_overrides(store, "A", now_us=STORY_US + round(9.5 * HOUR_US), who="bob")
-    [kept] = site_exceptions.list_overrides(store)
+    state_history.end_overrides(store, "A", now_us=STORY_US + round(9.5 * HOUR_US), who="bob")
+    [kept] = state_history.list_overrides(store)
     assert (kept.state, kept.ended_by) == ("ok", "bob")
 
 

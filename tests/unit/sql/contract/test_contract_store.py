@@ -37,11 +37,10 @@ from treehammer.sql.engine.database_engine import (
     parse_url,
     write_transaction,
 )
+from treehammer.sql.engine.database_setup import REVISION, upgrade_database
 from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.setup.database_setup import upgrade_database
-from treehammer.sql.setup.schema_upgrade import REVISION
-from treehammer.sql.write.database_check import check_database
-from treehammer.sql.write.ownership import Sender
+from treehammer.sql.write.audit_trail import Sender
+from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult
 from treehammer.sql.write.store import Store
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult

@@ -1,1 +1,0 @@
-"""Search for the build that changed a metric."""

@@ -1,0 +1,362 @@
+"""Notes below a table of verdicts: attribution of slowdowns, exclusions, meaning and suggested actions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from types import MappingProxyType
+
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.verdict_text import (
+    METRIC_TITLES,
+    describe_change,
+    format_change_interval,
+    list_metrics,
+    side_names,
+    title_metric,
+    word_verdict,
+)
+from treehammer.analysis.statistics.verdict import (
+    ALPHA,
+    HOST_SCOPE,
+    MIN_HOSTS,
+    MIN_SITES,
+    ONE_SIDED_VERDICTS,
+    SERIES_SCOPES,
+    THROUGH_BASE,
+    ControlCheck,
+    Verdict,
+    VerdictEvidence,
+    stored_controls,
+)
+from treehammer.collectors.job_spec import MIN_CPU_S, MIN_LAUNCH_CPU_S
+from treehammer.hctests.definition.model import COMMIT_AXIS
+from treehammer.sql.core.rows import VerdictRow
+
+#: More names than this make a sentence unreadable.
+MAX_NAMED = 6
+
+
+def attribute_rows(
+    rows: Sequence[VerdictRow], names: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, ...]:
+    """Say in sentences where slowdowns point, each with the times it holds for.
+
+    A site that differs from the others over all variants points at that site; a variant that is
+    slower over the other sites points at the compared value.  Empty when neither was found.
+
+    Args:
+        rows: of the comparison.
+        names: of campaigns, by identity.
+    """
+    metrics_by_sentence: dict[str, list[str]] = {}
+    for metric in list_metrics(rows):
+        for sentence in _attribute_metric([row for row in rows if row.metric == metric], names):
+            metrics_by_sentence.setdefault(sentence, []).append(title_metric(metric))
+    return tuple(
+        f"{' and '.join(titles)}: {sentence}" for sentence, titles in metrics_by_sentence.items()
+    )
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """Findings of one metric: sites that stand apart, variants that are slower, and other slow rows.
+
+    ``shifts`` maps a site to (shift, low, high) in ln.
+    """
+
+    shifts: Mapping[str, tuple[float, ...]]
+    slower: Sequence[str]
+    unexplained: Sequence[VerdictRow]
+
+    @classmethod
+    def collect(cls, rows: Sequence[VerdictRow]) -> _Findings:
+        """Collect the findings from the rows' evidence."""
+        evidence = [(row, VerdictEvidence.from_json(row.evidence)) for row in rows]
+        shifts = {
+            row.site: row_evidence.site_shift
+            for row, row_evidence in evidence
+            if row_evidence.site_shift
+        }
+        slower = [row.label for row, row_evidence in evidence if row_evidence.points_at_change]
+        slow = filter(_is_slower_series, rows)
+        unexplained = [row for row in slow if row.site not in shifts and row.label not in slower]
+        return cls(shifts, slower, unexplained)
+
+
+def _is_slower_series(row: VerdictRow) -> bool:
+    return row.verdict == Verdict.SLOWER and row.scope in SERIES_SCOPES
+
+
+def _attribute_metric(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> Iterator[str]:
+    findings = _Findings.collect(rows)
+    metric, worse = rows[0].metric, word_verdict(rows[0].metric, Verdict.SLOWER)
+    better = VerdictEvidence.from_json(rows[0].evidence).better
+    if findings.slower:
+        where = "at the other sites" if findings.shifts else "over the sites"
+        change = _name_change(rows, names)
+        yield f"{worse} {where}, which points at {change}: {_name_first(findings.slower)}"
+    for site, (shift, low, high) in findings.shifts.items():
+        yield (
+            f"{site} is {describe_change(shift, metric, better)} {format_change_interval(low, high)} than the other "
+            "sites, which points at that site"
+        )
+    if findings.unexplained:
+        yield _describe_unexplained(rows, findings.unexplained, names)
+
+
+def _describe_unexplained(
+    rows: Sequence[VerdictRow], unexplained: Sequence[VerdictRow], names: Mapping[str, str]
+) -> str:
+    worse = word_verdict(rows[0].metric, Verdict.SLOWER)
+    judged = {row.site for row in rows if row.site and Verdict(row.verdict).is_statistical}
+    if len(judged) == 1:
+        return (
+            f"{worse} at the only site that was judged ({judged.pop()}), which points at "
+            f"{_name_change(rows, names)} or at that site"
+        )
+    named = _name_first([f"{row.label} at {row.site}" for row in unexplained])
+    return f"{worse}, but neither over the sites nor in all variants of a site: {named}"
+
+
+def summarize_attribution(
+    rows: Sequence[VerdictRow], names: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, ...]:
+    """Return the findings of :func:`attribute_rows`, or a sentence that explains their absence."""
+    if sentences := attribute_rows(rows, names):
+        return sentences
+    if not any(Verdict(row.verdict).is_statistical for row in rows):
+        return ("No verdict could be given, so nothing is attributed to a site or a cause.",)
+    changed = "the release" if rows[0].axis == "root" else rows[0].axis
+    return (f"Nothing slower was found that points at a site or at {changed}.",)
+
+
+def _name_change(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> str:
+    first = rows[0]
+    name = side_names(first, names)[1]
+    named = {"root": "the release", COMMIT_AXIS: name if " " in name else f"commit {name}"}
+    return named.get(first.axis, f"{first.axis}={name}")
+
+
+def _name_first(names: Sequence[str]) -> str:
+    listed = "; ".join(names[:MAX_NAMED])
+    return listed if len(names) <= MAX_NAMED else f"{listed}; and {len(names) - MAX_NAMED} more"
+
+
+_PLAN = (
+    "submit a new campaign of the size named (-S repeats=N) and compare it alone (--campaign); "
+    "to look again as jobs come in would double the false verdicts"
+)
+#: Suggested action for each statistical verdict; refused series have their own remedy.
+REMEDIES: Mapping[Verdict, str] = {Verdict.UNDECIDED: _PLAN, Verdict.DIFFERENT: _PLAN}
+#: Verdicts that have a sentence of their own.
+_EXPLAINED = (Verdict.BUILD_DIFFERS, Verdict.TOO_LITTLE, Verdict.OTHER_CONTENT)
+
+#: Axis on which comparisons name the versions of servers already.
+SERVER_AXIS = "server_version"
+
+#: Sentences on the builds by field of the evidence.
+_BUILD_SENTENCES: Mapping[str, str] = {
+    "bundled": "Part of the release, since ROOT brings it along: {}.",
+    "repackaged": "Counted as the same compiler, from another package of the distributor: {}.",
+    "unknown": "Recorded for one build only, so not compared: {}.",
+}
+
+#: A row of a series with its evidence.
+_Evidenced = tuple[VerdictRow, VerdictEvidence]
+
+
+def comparison_notes(rows: Sequence[VerdictRow]) -> list[str]:
+    """Build the notes below a comparison."""
+    series = [
+        (row, VerdictEvidence.from_json(row.evidence)) for row in rows if row.scope in SERIES_SCOPES
+    ]
+    notes = [*_scope_notes(rows), *_build_notes(series), *_exclusion_notes(series)]
+    notes += _server_notes(series)
+    notes += _relevance_notes(series)
+    notes += _remedy_notes(series)
+    notes.append(_data_note({row.comparison_key: evidence.same_data for row, evidence in series}))
+    if left_out := _count_left_out(
+        [evidence for row, evidence in series if row.metric == series[0][0].metric]
+    ):
+        notes.append(f"Left out of the comparison: {left_out}.")
+    if any(row.jobs for row, _ in series):
+        notes += _reading_notes(series)
+    return [*notes, *control_notes(stored_controls(rows))]
+
+
+def _scope_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
+    if any(row.scope == HOST_SCOPE and row.effect is not None for row in rows):
+        yield (
+            f"Series on fewer than {MIN_HOSTS} hosts are judged on just these hosts; "
+            "other hosts of the site may differ."
+        )
+    pooled = [VerdictEvidence.from_json(row.evidence) for row in rows if not row.site]
+    if any(1 < len(evidence.sites) < MIN_SITES for evidence in pooled):
+        yield (
+            f"Means over fewer than {MIN_SITES} sites speak of just these sites; "
+            "other sites may differ."
+        )
+    yield from _sharing_notes(pooled)
+
+
+def _sharing_notes(pooled: Iterable[VerdictEvidence]) -> Iterator[str]:
+    sharing: dict[str, set[str]] = {}
+    for host, sites in chain.from_iterable(evidence.shared_hosts.items() for evidence in pooled):
+        sharing.setdefault(host, set()).update(sites)
+    for host, names in sorted(sharing.items()):
+        yield (
+            f"One host, {host}, measured for {_join_names(sorted(names))}: they are not independent and "
+            f"count as one site, of which a claim about sites in general needs {MIN_SITES}."
+        )
+
+
+def _join_names(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _exclusion_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
+    if short := [evidence for row, evidence in series if row.verdict == Verdict.TOO_LITTLE]:
+        remedies = "; ".join(dict.fromkeys(evidence.remedy for evidence in short))
+        yield (
+            f"Too little read: less than {MIN_CPU_S:g} s of CPU per side in a job, or "
+            f"{MIN_LAUNCH_CPU_S:g} s in a launch, is mostly clock steps and start-up, and enters no "
+            f"verdict; {remedies}."
+        )
+    if any(THROUGH_BASE in evidence.test for _, evidence in series):
+        yield (
+            "Through the base: no launch holds both values, since paired mode launches each with the "
+            "first value of the axis. Effects are differences of two launches' ratios and as noisy "
+            "as both; compare with the first value, or submit these two alone, for a sharper answer."
+        )
+    if any(evidence.unpaired for _, evidence in series):
+        yield (
+            "Unpaired: no job holds both sides, so separate jobs are compared (Welch's t on ln of "
+            "the jobs' values). Other nodes and other times are part of such an effect."
+        )
+
+
+def control_notes(controls: Iterable[ControlCheck]) -> Iterator[str]:
+    """Describe the A/A launches of the compared jobs, in which nothing differs."""
+    for check in controls:
+        launches = f"{check.launches} A/A launches" if check.launches > 1 else "1 A/A launch"
+        difference = (
+            f"{title_metric(check.metric)} {verdict_text.format_effect(check.mean)} in {launches}"
+        )
+        if check.sd is not None:
+            difference += f" (standard deviation {100 * check.sd:.1f} %)"
+        if check.is_off:
+            yield (
+                f"Controls are off: {difference}, although nothing differs in them. "
+                "Do not trust effects of this size; repeat the campaign on quieter nodes."
+            )
+        else:
+            yield f"Controls are {'in order' if check.is_in_order else 'inconclusive'}: {difference}."
+
+
+def _relevance_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
+    if any(row.verdict == Verdict.DIFFERENT for row, _ in series):
+        limit = verdict_text.format_delta(series[0][1].delta)
+        yield (
+            f"Different: the effect is not 0, but may lie within {limit}, so it is called neither "
+            "slower nor faster; a smaller --delta judges smaller effects."
+        )
+
+
+def _remedy_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
+    verdicts_by_remedy: dict[str, list[str]] = {}
+    for row, evidence in series:
+        if evidence.remedy and row.verdict not in _EXPLAINED:
+            verdicts = verdicts_by_remedy.setdefault(evidence.remedy, [])
+            verdicts += [row.verdict] if row.verdict not in verdicts else []
+    for remedy, verdicts in verdicts_by_remedy.items():
+        listed = " or ".join(verdicts)
+        yield f"{listed[0].upper()}{listed[1:]}: {remedy}."
+
+
+def _reading_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
+    """Explain how to read effects, intervals and times."""
+    row, first = rows[0]
+    yield (
+        "Effects are means of ln(B/A), shown in per cent; within "
+        f"{verdict_text.format_delta(first.delta)} they count as none. Each kind of claim is "
+        "wrong in at most 5 % of comparisons; a row's interval is the one at which its claim was "
+        "judged, 95 % alone where none was."
+    )
+    if first.looks > 1:
+        yield (
+            f"The campaign ends as soon as it is decided: each of its up to {first.looks} looks is judged "
+            f"at {100 * ALPHA / first.looks:.3g} % instead of {100 * ALPHA:g} %, so that all of them "
+            f"together keep the {100 * ALPHA:g} %."
+        )
+    names = " or ".join(dict.fromkeys(row.metric for row, _ in rows))
+    values = "Times" if row.metric in METRIC_TITLES else "Values"
+    yield (
+        f"{values} of either side are as measured: the mean over jobs of each job's mean of the "
+        f"exported {names}. The change is the mean of ln(B/A) "
+        f"{'of these jobs' if first.unpaired else 'in pairs within jobs'}, each host counting once, "
+        "and need not equal the ratio of the sides."
+    )
+
+
+def _build_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
+    series = [evidence for row, evidence in rows if row.verdict not in ONE_SIDED_VERDICTS]
+    verdicts = {row.verdict for row, _ in rows}
+    if Verdict.BUILD_DIFFERS in verdicts:
+        differences = _collect_texts(evidence.build for evidence in series)
+        yield (
+            f"Build differs ({'; '.join(differences)}): by more than version and commit, "
+            "so nothing is credited to the compared value."
+        )
+    if Verdict.OTHER_CONTENT in verdicts:
+        yield (
+            "Other content: the datasets hold different values, so figures per event describe "
+            "different work, and no change counts as a regression."
+        )
+    for name, sentence in _BUILD_SENTENCES.items():
+        if texts := _collect_texts(getattr(evidence, name) for evidence in series):
+            yield sentence.format("; ".join(texts))
+
+
+def _collect_texts(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """Collect the distinct texts of some lists in their order."""
+    return tuple(dict.fromkeys(chain.from_iterable(lists)))
+
+
+def _server_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
+    """Name the versions of the storage servers, which are context and may change within a series."""
+    versions_of_sides = [
+        side for _, evidence in series for side in (evidence.servers_a, evidence.servers_b)
+    ]
+    sides = [_collect_texts(versions_of_sides[::2]), _collect_texts(versions_of_sides[1::2])]
+    if not any(sides) or series[0][0].axis == SERVER_AXIS:
+        return
+    if sides[0] == sides[1]:
+        yield f"Storage servers of both sides: {', '.join(sides[0])}."
+    else:
+        texts = (
+            f"{side} {', '.join(versions) or 'unknown'}"
+            for side, versions in zip((series[0][0].a, series[0][0].b), sides, strict=True)
+        )
+        yield f"Storage servers: {'; '.join(texts)}."
+    if max(map(len, versions_of_sides)) > 1:
+        yield (
+            "Servers changed within series, so effects mix their versions; choose one with --where "
+            "'server_version=…', or compare the versions with --axis server_version."
+        )
+
+
+def _data_note(results: Mapping[str, str]) -> str:
+    counts = Counter(results.values())
+    listed = ", ".join(f"{text} for {counts[text]}" for text in sorted(counts))
+    return f"Value checksums, of {len(results)} series: {listed}."
+
+
+def _count_left_out(series: Iterable[VerdictEvidence]) -> str:
+    counts: Counter[str] = Counter()
+    for evidence in series:
+        if evidence.left_out:
+            counts.update(evidence.left_out)
+    return ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.items()))

@@ -1,0 +1,441 @@
+"""Conclusion of a comparison: the headline verdict of each variant, and a paragraph for newcomers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Protocol, TypeVar
+
+from treehammer.analysis.comparison.verdict_text import (
+    METRIC_TITLES,
+    describe_place,
+    format_change_size,
+    format_delta,
+    list_metrics,
+    name_value,
+    side_names,
+    title_metric,
+)
+from treehammer.analysis.statistics.sample import CONTEXT_AXES, SELECTION_AXIS
+from treehammer.analysis.statistics.verdict import (
+    HOST_SCOPE,
+    ONE_SIDED_VERDICTS,
+    SITE_SCOPE,
+    SITES_SCOPE,
+    ControlCheck,
+    Verdict,
+    VerdictEvidence,
+    stored_controls,
+)
+from treehammer.hctests.definition.model import COMMIT_AXIS
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read.overview_queries import VerdictCount
+from treehammer.text_formatting import format_counts
+
+#: Scopes, the widest first, with words for several verdicts.
+SCOPE_WORDS = {SITES_SCOPE: "over sites", SITE_SCOPE: "by site", HOST_SCOPE: "by host"}
+#: Verdicts that leave the question open for want of data: a narrower scope may say more.
+_WITHOUT_DATA = (Verdict.NOT_ENOUGH, *ONE_SIDED_VERDICTS)
+
+
+class ScopedVerdict(Protocol):
+    """A verdict on one metric of one variant."""
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric."""
+
+    @property
+    def label(self) -> str:
+        """Name of the variant within its comparison."""
+
+    @property
+    def scope(self) -> str:
+        """Scope of the verdict."""
+
+    @property
+    def verdict(self) -> str:
+        """The verdict."""
+
+
+ScopedT = TypeVar("ScopedT", bound=ScopedVerdict)
+
+
+def select_headline(rows: Iterable[ScopedT]) -> list[ScopedT]:
+    """Select each variant's verdicts over sites, or those of its series if these say more.
+
+    Every summary of a comparison is made of these rows, so that all of them agree.
+
+    Args:
+        rows: all verdicts of one comparison.
+    """
+    variants: dict[tuple[str, str], list[ScopedT]] = defaultdict(list)
+    rows = list(rows)
+    for row in rows:
+        variants[row.metric, row.label].append(row)
+    chosen = {id(row) for variant in variants.values() for row in _select_widest(variant)}
+    return [row for row in rows if id(row) in chosen]
+
+
+def _select_widest(rows: Sequence[ScopedT]) -> Sequence[ScopedT]:
+    over_sites = [row for row in rows if row.scope == SITES_SCOPE]
+    series = [row for row in rows if row.scope != SITES_SCOPE]
+    if decided := [row for row in over_sites if row.verdict not in _WITHOUT_DATA]:
+        return decided
+    one_sided = all(row.verdict in ONE_SIDED_VERDICTS for row in series)
+    return (over_sites or series) if one_sided else series
+
+
+#: Metric -> scope, the widest first -> verdict -> number of rows, the most frequent first.
+HeadlineCounts = Mapping[str, Mapping[str, Mapping[str, int]]]
+
+
+def count_headline(counts: Iterable[VerdictCount]) -> HeadlineCounts:
+    """Count the verdicts of a comparison's headline."""
+    totals: dict[str, dict[str, Counter[str]]] = {}
+    for row in select_headline(counts):
+        scopes = totals.setdefault(row.metric, {scope: Counter() for scope in SCOPE_WORDS})
+        scopes[row.scope][row.verdict] += row.count
+    return {
+        metric: {scope: dict(counted.most_common()) for scope, counted in scopes.items() if counted}
+        for metric, scopes in totals.items()
+    }
+
+
+def describe_headline(headline: HeadlineCounts) -> str:
+    """Describe the counts with their scopes, equal metrics once: ``CPU and wall: 20 same over sites``."""
+    metrics: dict[str, list[str]] = {}
+    for metric, scopes in headline.items():
+        text = ", ".join(
+            f"{format_counts(counts)} {SCOPE_WORDS[scope]}" for scope, counts in scopes.items()
+        )
+        metrics.setdefault(text, []).append(title_metric(metric))
+    return "; ".join(f"{' and '.join(titles)}: {text}" for text, titles in metrics.items())
+
+
+def count_slower(headline: HeadlineCounts) -> tuple[int, int, str]:
+    """Count the slower rows of the metric with most of them, and all of its rows, with their scope."""
+    totals = [
+        (
+            sum(counts.get(Verdict.SLOWER, 0) for counts in scopes.values()),
+            sum(sum(counts.values()) for counts in scopes.values()),
+            " and ".join(SCOPE_WORDS[scope] for scope in scopes),
+        )
+        for scopes in headline.values()
+    ]
+    return max(totals, key=lambda total: total[:2], default=(0, 0, ""))
+
+
+#: More results with one claim than this are counted rather than named.
+MAX_NAMED = 3
+#: Metric that is mentioned beside CPU time.
+WALL = "wall_per_event_s"
+_SITES = re.compile(r"over (\d+) sites")
+_FRACTION = re.compile(r"\b(branches|events)=(\S+)%")
+
+
+class Claim(Enum):
+    """Claim about B and A: its wording at the start of a sentence, and after another claim.
+
+    Claims with B as the subject come first, so that "it" refers to B.
+    """
+
+    MORE = "{b} needs {size} more {time} than {a}", "it needs {size} more"
+    LESS = "{b} needs {size} less {time} than {a}", "it needs {size} less"
+    SAME = (
+        "there is no difference beyond {delta} in {time} between {b} and {a}",
+        "there is no difference beyond {delta}",
+    )
+    UNDECIDED = (
+        "it is undecided whether {b} needs more or less {time} than {a}{size}",
+        "it is undecided{size}",
+    )
+    NOT_ENOUGH = (
+        "there are not enough data to compare the {time} of {b} and {a}",
+        "there are not enough data",
+    )
+    TOO_LITTLE = "too little was read to compare {b} and {a}", "too little was read"
+    BUILD_DIFFERS = (
+        "{b} and {a} are not compared, because their builds differ",
+        "the builds differ",
+    )
+    VALUES_DIFFER = (
+        "{b} and {a} are not compared, because they read different values",
+        "they read different values",
+    )
+    OTHER_CONTENT = (
+        "{b} and {a} hold different values, so their difference does not judge either",
+        "they hold different values",
+    )
+    ONLY_IN_A = "{b} was not measured", "{b} was not measured"
+    ONLY_IN_B = "{base} was not measured", "{base} was not measured"
+    FAILED = "{b} and {a} are not compared, because measurements failed", "measurements failed"
+
+
+#: Wording of claims on other metrics than times per event.
+_PLAIN_WORDING: Mapping[Claim, tuple[str, str]] = {
+    Claim.MORE: ("{time} is {size} higher ({more}) with {b} than with {a}", "it is {size} higher"),
+    Claim.LESS: ("{time} is {size} lower ({less}) with {b} than with {a}", "it is {size} lower"),
+    Claim.UNDECIDED: (
+        "it is undecided whether {time} is higher or lower with {b} than with {a}{size}",
+        "it is undecided{size}",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _Result:
+    """A row with its claim, and the part of the measurements that the claim holds for."""
+
+    claim: Claim
+    part: str
+    row: VerdictRow
+
+
+def describe_conclusion(
+    rows: Sequence[VerdictRow], names: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Describe the result of a comparison in plain sentences.
+
+    It is made of the comparison's headline: verdicts over sites replace those of single sites.  Wall time is mentioned only where its claim
+    differs from that on CPU time.
+
+    Args:
+        rows: all verdicts of one comparison; '' without any.
+        names: of campaigns or commits, by identity.
+    """
+    results = [*_describe_results(select_headline(rows), names)]
+    controls = stored_controls(rows)
+    checks = [*_describe_controls(controls, rows[0].axis if rows else "", names)]
+    doubtful = any(check.is_off for check in controls)
+    return " ".join([*checks, *results] if doubtful else [*results, *checks])
+
+
+def _describe_results(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence on the first metric, and one on each other metric that differs from it."""
+    place = _find_common_place(rows)
+    opening = f"{place}, " if place else ""
+    for news, scope in _list_news(rows):
+        text = f"{opening}{_describe_metric(news, scope, names)}."
+        opening = ""
+        yield text if text.startswith(news[0].row.metric) else text[0].upper() + text[1:]
+
+
+def _list_news(rows: Sequence[VerdictRow]) -> Iterator[tuple[list[_Result], _Scope]]:
+    """Yield each metric's results that no earlier metric implies, if any, with their scope."""
+    claims: dict[tuple[str, str], Claim] = {}
+    for metric in list_metrics(rows):
+        of_metric = [row for row in rows if row.metric == metric]
+        results = [_Result(_find_claim(row), _describe_part(row, rows), row) for row in of_metric]
+        # Wall time mostly follows CPU time; other metrics each say something else.
+        claims = claims if metric in METRIC_TITLES else {}
+        if news := [
+            result
+            for result in results
+            if claims.get(_identify_part(result.row)) is not result.claim
+        ]:
+            yield news, _Scope.find(results, rows)
+        claims |= {_identify_part(result.row): result.claim for result in results}
+
+
+def _identify_part(row: VerdictRow) -> tuple[str, str]:
+    return row.comparison_key, row.site
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """All results on a metric.
+
+    Attributes:
+        total: number of results, including those that need no words.
+        noun: a word for several of them.
+        wall_times: verdicts on wall time, by the part of the measurements that they hold for.
+    """
+
+    total: int
+    noun: str
+    wall_times: Mapping[tuple[str, str], VerdictRow]
+
+    @classmethod
+    def find(cls, results: Sequence[_Result], rows: Sequence[VerdictRow]) -> _Scope:
+        """Find out whether results differ in their variants or in their sites.
+
+        Args:
+            results: all results on a metric.
+            rows: verdicts on all metrics.
+        """
+        labels, sites = (
+            {getattr(result.row, name) for result in results} for name in ("label", "site")
+        )
+        noun = "cases"
+        if len(labels) == len(results):
+            noun = "variants" if len(sites) == 1 else noun
+        elif len(sites) == len(results):
+            noun = "sites"
+        wall_times = {_identify_part(row): row for row in rows if row.metric == WALL}
+        return cls(len(results), noun, wall_times)
+
+    def describe_wall_time(self, group: Sequence[_Result]) -> str:
+        """Describe the change of wall time where the same is claimed of it; '' elsewhere."""
+        claim, metric = group[0].claim, group[0].row.metric
+        if metric == WALL or claim not in (Claim.MORE, Claim.LESS):
+            return ""
+        rows = [self.wall_times.get(_identify_part(result.row)) for result in group]
+        same = [row for row in rows if row and _find_claim(row) is claim]
+        if len(same) < len(group):
+            return ""
+        return f" (wall time {_join_sizes([row.effect or 0.0 for row in same])} %)"
+
+
+def _describe_metric(results: Sequence[_Result], scope: _Scope, names: Mapping[str, str]) -> str:
+    """Describe the claims on one metric.
+
+    Args:
+        results: to describe, at least one.
+        scope: all results on the metric.
+        names: of campaigns, by identity.
+    """
+    row = results[0].row
+    evidence, is_time = VerdictEvidence.from_json(row.evidence), row.metric in METRIC_TITLES
+    a, b = side_names(row, names)
+    words = {
+        "a": a if row.axis == "root" else _name_side(row.axis, a),
+        "base": _name_side(row.axis, a),
+        "b": _name_side(row.axis, b),
+        "time": f"{METRIC_TITLES[row.metric]} time per event" if is_time else row.metric,
+        "delta": format_delta(evidence.delta).removeprefix("±"),
+        "more": "better" if evidence.better == "higher" else "worse",
+        "less": "worse" if evidence.better == "higher" else "better",
+    }
+    clauses: list[str] = []
+    for claim in Claim:
+        group = [result for result in results if result.claim is claim]
+        if group:
+            wordings = claim.value if is_time else _PLAIN_WORDING.get(claim, claim.value)
+            wording = wordings[bool(clauses)]
+            clause = wording.format(**words, size=_describe_size(group))
+            clauses.append(clause + scope.describe_wall_time(group) + _join_parts(group, scope))
+    return "; ".join(clauses)
+
+
+def _find_claim(row: VerdictRow) -> Claim:
+    verdict = Verdict(row.verdict)
+    if verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.DIFFERENT):
+        return Claim.MORE if (row.effect or 0.0) > 0 else Claim.LESS
+    return Claim[verdict.name]
+
+
+def _describe_size(group: Sequence[_Result]) -> str:
+    """Describe one change with its interval, or the smallest and the largest of several changes."""
+    interval = [end for end in (group[0].row.low, group[0].row.high) if end is not None]
+    if len(group) > 1:
+        interval = []
+    if group[0].claim is Claim.UNDECIDED:
+        return f" (between {' and '.join(map(_describe_amount, interval))})" if interval else ""
+    sizes = _join_sizes([result.row.effect or 0.0 for result in group])
+    details = [f"{_join_sizes(interval)} %"] if interval else []
+    details += _describe_relevance(group)
+    return f"{sizes} % ({', '.join(details)})" if details else f"{sizes} %"
+
+
+def _describe_relevance(group: Sequence[_Result]) -> Iterator[str]:
+    """Say which changes may be too small to matter, although they are not 0."""
+    uncertain = sum(result.row.verdict == Verdict.DIFFERENT for result in group)
+    if uncertain:
+        delta = VerdictEvidence.from_json(group[0].row.evidence).delta
+        limit = format_delta(delta).removeprefix("±")
+        yield f"{'not' if uncertain == len(group) else 'not all'} surely beyond {limit}"
+
+
+def _join_sizes(effects: Sequence[float]) -> str:
+    """Format the smallest and the largest effect without their signs, e.g. ``1.2 to 3.4``."""
+    sizes = [format_change_size(effect) for effect in sorted(effects, key=abs)]
+    return " to ".join(dict.fromkeys((sizes[0], sizes[-1])))
+
+
+def _describe_amount(effect: float) -> str:
+    return f"{format_change_size(effect)} % {'more' if effect > 0 else 'less'}"
+
+
+def _join_parts(group: Sequence[_Result], scope: _Scope) -> str:
+    """Name or count the parts that a claim holds for; '' where there is only one."""
+    if scope.total == 1:
+        return ""
+    if len(group) > MAX_NAMED:
+        preposition = "at" if scope.noun == "sites" else "in"
+        share = f"{len(group)} of" if len(group) < scope.total else "all"
+        return f" {preposition} {share} {scope.total} {scope.noun}"
+    parts = [result.part for result in group if result.part]
+    if len(parts) < 2:
+        return "".join(f" {part}" for part in parts)
+    return f" {', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _describe_part(row: VerdictRow, rows: Sequence[VerdictRow]) -> str:
+    """Name the variant of a row, with the site where rows are of several."""
+    label = _FRACTION.sub(_describe_fraction, row.label.replace(" ", ", "))
+    words = [f"for {label}"] if len({other.label for other in rows}) > 1 else []
+    if len({other.site for other in rows}) > 1:
+        place = f"at {row.site}" if row.site else describe_place(row)
+        words += [place] if row.site or row.effect is not None else []
+    return " ".join(words)
+
+
+def _describe_fraction(match: re.Match[str]) -> str:
+    name, share = match.groups()
+    return f"all {name}" if share == "100" else f"{share} % of the {name}"
+
+
+def _find_common_place(rows: Sequence[VerdictRow]) -> str:
+    """Describe where all rows hold; '' where their parts name several sites."""
+    sites = {row.site for row in rows}
+    if len(sites) != 1:
+        return ""
+    measured = [row for row in rows if row.effect is not None]
+    places = {describe_place(row) for row in measured or rows}
+    if len(places) == 1:
+        return places.pop()
+    (site,) = sites
+    return f"at {site}" if site else _join_numbers_of_sites(places)
+
+
+def _join_numbers_of_sites(places: Collection[str]) -> str:
+    """Join places such as ``over 3 sites`` to ``over 3 to 5 sites``; '' if one is of another kind."""
+    counts = [_SITES.fullmatch(place) for place in places]
+    numbers = [int(match[1]) for match in counts if match]
+    return f"over {min(numbers)} to {max(numbers)} sites" if len(numbers) == len(places) else ""
+
+
+def _name_side(axis: str, value: str) -> str:
+    if axis == "root" and value[:1].isdigit():
+        return f"ROOT {value}"
+    if axis == COMMIT_AXIS and " " in value:  # a branch or tag with its commit, or the working tree
+        return value
+    return f"{axis} {value}" if axis in (*CONTEXT_AXES, SELECTION_AXIS) else f"{axis}={value}"
+
+
+def _describe_controls(
+    controls: Sequence[ControlCheck], axis: str, names: Mapping[str, str]
+) -> Iterator[str]:
+    """Describe those controls that are off, and that of the first metric."""
+    is_any_off = any(check.is_off for check in controls)
+    for index, check in sorted(enumerate(controls), key=lambda numbered: not numbered[1].is_off):
+        value = name_value(axis, check.base, names)
+        base = value if axis == "root" else _name_side(axis, value)
+        pair = f"{base} against itself" if check.base else "equal executions"
+        difference = f"({pair}) differs by {format_change_size(check.mean)} %"
+        if is_any_off:
+            difference += f" in {title_metric(check.metric)} time"
+        if check.is_off:
+            yield (
+                f"Do not trust this result: the control {difference}, although it compares equals."
+            )
+        elif index == 0 and check.launches == 1:
+            yield f"The only control launch {difference}."
+        elif index == 0:
+            reason = "as it should" if check.is_in_order else "which may be its scatter"
+            yield f"The control {difference}, {reason}."

@@ -1,0 +1,177 @@
+"""Texts and tables of limits, common to the terminal, pages, the report and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from treehammer.analysis.comparison.limit_outcomes import LimitOutcome, LimitReport, LimitState
+from treehammer.analysis.comparison.verdict_text import METRIC_TITLES, choose_prefix
+from treehammer.analysis.statistics.verdict import ALPHA
+from treehammer.errors import ExitCode
+from treehammer.hctests.definition.judged_metrics import AT_MOST
+from treehammer.tables import DataTable, TableColumn
+from treehammer.text_formatting import format_share, format_significant, pluralize
+
+_MARKS = {
+    LimitState.MISSED: "❌",
+    LimitState.NOT_JUDGED: "⚠️",
+    LimitState.UNDECIDED: "❔",
+    LimitState.KEPT: "✅",
+}
+
+
+def describe_limits(report: LimitReport) -> str:
+    """Describe all outcomes in one line, e.g. ``1 missed, 3 kept``."""
+    line = report.count_states()
+    if report.unmeasured:
+        planned = pluralize(report.count.planned, "measurement")
+        line += f"; {report.unmeasured} of {planned} are not there"
+    return line
+
+
+def flatten_outcomes(report: LimitReport) -> list[dict[str, Any]]:
+    """Flatten the outcomes to rows of plain values, the worst first."""
+    states = list(LimitState)
+    ordered = sorted(report.outcomes, key=lambda outcome: states.index(outcome.state))
+    return [
+        {
+            **asdict(outcome),
+            "state": outcome.state.value,
+            "limit": _format_bound(outcome),
+            "measured": _format_measured(outcome),
+        }
+        for outcome in ordered
+    ]
+
+
+def build_document(report: LimitReport) -> dict[str, Any]:
+    """Build the values of JSON."""
+    return {
+        "campaign": report.campaign.id,
+        "name": report.campaign.name,
+        "code": int(report.exit_code),
+        "planned": report.count.planned,
+        "measured": report.count.measured,
+        "limits": flatten_outcomes(report),
+    }
+
+
+def limit_columns(report: LimitReport) -> tuple[TableColumn, ...]:
+    """Return the columns of :func:`flatten_outcomes`; those that say nothing are left out."""
+    outcomes = report.outcomes
+    optional = {
+        "site": len({outcome.site for outcome in outcomes}) > 1,
+        "why": any(outcome.why for outcome in outcomes),
+    }
+    columns = (
+        TableColumn("state", "outcome", css_class=lambda row: _state_class(row["state"])),
+        TableColumn("metric", "metric"),
+        TableColumn("label", "variant"),
+        TableColumn("site", "site"),
+        TableColumn("limit", "limit"),
+        TableColumn("measured", "measured"),
+        TableColumn("why", "why", is_long=True),
+    )
+    return tuple(column for column in columns if optional.get(column.key, True))
+
+
+def make_limit_table(report: LimitReport) -> DataTable:
+    """Make the table of the limits for pages."""
+    return DataTable(
+        "limits",
+        f"Limits: {describe_limits(report)}",
+        limit_columns(report),
+        flatten_outcomes(report),
+        note=" ".join(list_limit_notes(report)),
+    )
+
+
+def _state_class(state: str) -> str:
+    colors = {LimitState.MISSED: "slower", LimitState.KEPT: "faster"}
+    return f"verdict {colors.get(LimitState(state), '')}".rstrip()
+
+
+def _format_bound(outcome: LimitOutcome) -> str:
+    sign = "≤" if outcome.kind == AT_MOST else "≥"
+    if outcome.base:
+        return f"{sign} {outcome.bound:g} × {outcome.base.removeprefix('root=')}"
+    return f"{sign} {_format_numbers(outcome, [outcome.bound])}"
+
+
+def _format_measured(outcome: LimitOutcome) -> str:
+    """Format value and interval, e.g. ``1.031 [1.022, 1.040]``; a dash without a value."""
+    if outcome.value is None:
+        return "–"
+    if outcome.low is None or outcome.high is None or outcome.low == outcome.high:
+        return _format_numbers(outcome, [outcome.value])
+    return _format_numbers(outcome, [outcome.value, outcome.low, outcome.high])
+
+
+def _format_numbers(outcome: LimitOutcome, numbers: Sequence[float]) -> str:
+    """Format a value and the ends of its interval with one unit, e.g. ``1.91 µs/event [1.90, 1.92]``."""
+    size, unit = 1.0, ""
+    if not outcome.base:
+        size, unit = choose_prefix(numbers[0], outcome.unit)
+        unit = f"{unit}/event" if outcome.metric in METRIC_TITLES else unit
+    value, *ends = (_format_number(number / size) for number in numbers)
+    text = value if unit in ("", "1") else f"{value} {unit}"
+    return f"{text} [{', '.join(ends)}]" if ends else text
+
+
+def _format_number(number: float) -> str:
+    is_whole = abs(number - round(number)) <= 1e-9 * abs(number)
+    return f"{number:.0f}" if is_whole else format_significant(number, 4, trailing_zeros=True)
+
+
+def list_limit_notes(report: LimitReport) -> Iterator[str]:
+    """Yield sentences on the meaning of the outcomes."""
+    levels = {outcome.level for outcome in report.outcomes if outcome.level}
+    if levels:
+        confidences = sorted({format_share(1 - level, _choose_decimals(level)) for level in levels})
+        yield (
+            f"Intervals of {' and '.join(confidences)} confidence: at most {format_share(ALPHA)} of all "
+            "limits that are called kept or missed are expected to be wrong."
+        )
+    if any(outcome.state is LimitState.UNDECIDED for outcome in report.outcomes):
+        yield "Undecided: the interval contains the limit. More repeats or rounds make it narrower."
+    if report.unmeasured:
+        yield f"Measurements that are not there: treehammer status {report.campaign.id}"
+
+
+def _choose_decimals(level: float) -> int:
+    return 0 if round(level, 2) == level else 1 if level > 0.001 else 2
+
+
+def format_markdown(report: LimitReport) -> str:
+    """Format the outcomes as Markdown, for the summary of a pipeline."""
+    columns = limit_columns(report)
+    campaign = report.campaign
+    mark = {ExitCode.REGRESSION: LimitState.MISSED, ExitCode.NOTHING: LimitState.NOT_JUDGED}
+    state = mark.get(report.exit_code, LimitState.KEPT)
+    commit = f" at `{campaign.commit_id[:12]}`" if campaign.commit_id else ""
+    changed = ", with uncommitted changes" if campaign.dirty else ""
+    rows = [
+        [_format_markdown_cell(column.key, column.cell_text(row)) for column in columns]
+        for row in flatten_outcomes(report)
+    ]
+    table = [[column.title for column in columns], ["---"] * len(columns), *rows]
+    return "\n".join(
+        (
+            f"### {_MARKS[state]} Limits of {campaign.test_name}: {describe_limits(report)}",
+            "",
+            *(f"| {' | '.join(cells)} |" for cells in table),
+            "",
+            *list_limit_notes(report),
+            "",
+            f"Campaign `{campaign.id}`{commit}{changed}, {report.count.describe()}.",
+        )
+    )
+
+
+def _format_markdown_cell(key: str, text: str) -> str:
+    escaped = text.replace("\\", "\\\\")
+    for letter in "|*_<`":
+        escaped = escaped.replace(letter, f"\\{letter}")
+    return f"{_MARKS[LimitState(text)]} {text}" if key == "state" else escaped

@@ -1,0 +1,329 @@
+"""Texts and number formats of a comparison, common to the terminal and pages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from treehammer.analysis.statistics.sample import SELECTION_AXIS
+from treehammer.analysis.statistics.verdict import (
+    DEFAULT_DELTA,
+    HOST_SCOPE,
+    MAX_JOBS_NAMED,
+    OPEN_VERDICTS,
+    SITE_SCOPE,
+    SITES_SCOPE,
+    THROUGH_BASE,
+    Verdict,
+    VerdictEvidence,
+)
+from treehammer.errors import ConfigError
+from treehammer.hctests.definition.model import COMMIT_AXIS, format_commit
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read.measurement_selection import Condition, parse_alternatives
+from treehammer.text_formatting import format_signed, format_significant, pluralize
+
+#: Largest effect (in ln, a factor of ten thousand) that is written out; ends of intervals may be larger.
+MAX_SHOWN_EFFECT = math.log(1e4)
+
+#: Times per event -> titles in tables; other headline metrics have their names.
+METRIC_TITLES = {"cpu_per_event_s": "CPU", "wall_per_event_s": "wall"}
+#: Verdicts on other metrics than times, where nothing is slow or fast.
+_PLAIN_WORDS = {Verdict.SLOWER.value: "worse", Verdict.FASTER.value: "better"}
+#: Units that take prefixes; seconds take those below 1 alone.
+PREFIXED_UNITS = ("s", "Hz", "B", "B/s")
+_PREFIXES = (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9))
+
+
+def title_metric(metric: str) -> str:
+    """Return the title of a headline metric."""
+    return METRIC_TITLES.get(metric, metric)
+
+
+def list_metrics(rows: Iterable[VerdictRow]) -> list[str]:
+    """List the metrics of a comparison: times per event, then the others in the order of rows."""
+    metrics = dict.fromkeys(row.metric for row in rows)
+    return [
+        *(name for name in METRIC_TITLES if name in metrics),
+        *(n for n in metrics if n not in METRIC_TITLES),
+    ]
+
+
+def format_metric_value(metric: str, value: float, unit: str) -> str:
+    """Format a headline metric's value: times per event in ms without unit, else with its unit."""
+    if metric in METRIC_TITLES:
+        return format_milliseconds(value)
+    if unit not in PREFIXED_UNITS:
+        number_text = format_significant(value)
+        return number_text if unit == "1" else f"{number_text} {unit}"
+    size, prefixed = choose_prefix(value, unit)
+    return f"{format_significant(value / size, trailing_zeros=True)} {prefixed}"
+
+
+def choose_prefix(value: float, unit: str) -> tuple[float, str]:
+    """Choose the prefix for a value: its size in the unit, and the unit with it, e.g. ``1e-3, ms``."""
+    if unit not in PREFIXED_UNITS:
+        return 1.0, unit
+    prefix, size = next(
+        ((name, size) for name, size in _PREFIXES if abs(value) >= size), _PREFIXES[-1]
+    )
+    if unit == "s" and size > 1:
+        prefix, size = "", 1.0
+    return size, f"{prefix}{unit}"
+
+
+def title_metrics(rows: Iterable[VerdictRow]) -> str:
+    """Return the heading of the column of metrics: ``time`` if all are times per event."""
+    return "time" if all(row.metric in METRIC_TITLES for row in rows) else "metric"
+
+
+def name_directions(rows: Iterable[VerdictRow]) -> str:
+    """Name both directions of effects, for an axis."""
+    is_time = all(row.metric in METRIC_TITLES for row in rows)
+    return "faster ← 0 → slower" if is_time else "lower ← 0 → higher"
+
+
+def title_side(rows: Iterable[VerdictRow], side: str, separator: str) -> str:
+    """Return the heading of a side's values, with ms/event if all are times per event."""
+    is_time = all(row.metric in METRIC_TITLES for row in rows)
+    return f"{side}{separator}ms/event" if is_time else side
+
+
+def format_delta(delta: float | None) -> str:
+    """Format the band of effects (ln) that count as none, e.g. ``±2 %``."""
+    return f"±{100 * (delta or 0.0):g} %"
+
+
+def comparison_title(row: VerdictRow, names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Describe the row's comparison, e.g. ``ROOT 6.40.00 against 6.38.00, site=SITE_A, ±5 %``.
+
+    Args:
+        row: any of it.
+        names: of campaigns, by identity.
+    """
+    evidence = VerdictEvidence.from_json(row.evidence)
+    a, b = side_names(row, names)
+    sides = f"{b} against {a}"
+    axis = "ROOT" if row.axis == "root" else row.axis
+    is_named = row.axis == SELECTION_AXIS or (row.axis == COMMIT_AXIS and " " in b)
+    words = [sides if is_named else f"{axis} {sides}"]
+    words.append(describe_selection(evidence, names, sides=row.axis != SELECTION_AXIS))
+    if evidence.among:
+        words.append(f"among {len(evidence.among)} asked together")
+    if evidence.delta not in (None, DEFAULT_DELTA):
+        words.append(format_delta(evidence.delta))
+    return ", ".join(words)
+
+
+def side_names(row: VerdictRow, names: Mapping[str, str]) -> tuple[str, str]:
+    """Name A and B of a comparison; ``names`` maps identities of campaigns, or commits, to names."""
+    return name_value(row.axis, row.a, names), name_value(row.axis, row.b, names)
+
+
+def name_value(axis: str, value: str, names: Mapping[str, str]) -> str:
+    """Name a value of an axis; ``names`` maps identities of campaigns, or commits, to names."""
+    if axis == COMMIT_AXIS:
+        return names.get(value) or format_commit(value)
+    return names.get(value, value) if axis == "campaign" else value
+
+
+def describe_selection(
+    evidence: VerdictEvidence,
+    names: Mapping[str, str] = MappingProxyType({}),
+    *,
+    sides: bool = True,
+) -> str:
+    """Describe the compared measurements, e.g. ``campaign nightly and site=SITE_A``.
+
+    Args:
+        evidence: evidence of any of its rows.
+        names: of campaigns, by identity.
+        sides: whether to name the conditions on one side alone.
+    """
+    if evidence.campaigns is None:
+        return "selection not recorded"
+    campaigns = [names.get(campaign, campaign) for campaign in evidence.campaigns]
+    words = [f"campaign {' or '.join(campaigns)}"] if campaigns else []
+    words += _format_conditions(evidence.where)
+    if sides:
+        words += [f"A: {text}" for text in _format_conditions(evidence.where_a)]
+        words += [f"B: {text}" for text in _format_conditions(evidence.where_b)]
+    return " and ".join(words) or "all measurements"
+
+
+def _format_conditions(texts: Sequence[str] | None) -> list[str]:
+    try:
+        return [_format_condition(where) for where in parse_alternatives(texts or ())]
+    except ConfigError:
+        # Stored by another version, with a column that this one does not know.
+        return [*(texts or ())]
+
+
+def _format_condition(where: Condition) -> str:
+    """Write a condition; bounds of days as ``since 2026-11-01`` and ``until 2026-11-30``."""
+    bound = {">=": "since", "<=": "until"}.get(where.operator)
+    text = str(where.value)
+    if bound is None or where.column != "day" or len(text) != 8:
+        return str(where)
+    return f"{bound} {text[:4]}-{text[4:6]}-{text[6:]}"
+
+
+def format_effect(effect: float) -> str:
+    """Format an effect in ln as a signed change of B against A in percent, e.g. ``+3.1 %``."""
+    return f"{_format_change(effect)} %"
+
+
+def format_interval(row: VerdictRow) -> str:
+    """Format the row's interval in percent, e.g. ``−0.4 … +2.2 %``; '' without one."""
+    if row.low is None or row.high is None:
+        return ""
+    return f"{_format_change(row.low)} … {_format_change(row.high)} %"
+
+
+def describe_change(effect: float, metric: str = "cpu_per_event_s", better: str = "lower") -> str:
+    """Describe an effect in words, e.g. ``3.1 % slower``, of other metrics ``3.1 % higher (better)``."""
+    size = f"{format_change_size(effect)} %"
+    if metric in METRIC_TITLES:
+        return f"{size} {'slower' if effect > 0 else 'faster'}"
+    quality = "better" if (effect > 0) == (better == "higher") else "worse"
+    return f"{size} {'higher' if effect > 0 else 'lower'} ({quality})"
+
+
+def format_change_size(effect: float) -> str:
+    """Format an effect without its sign, in percent, e.g. ``3.1``."""
+    return _format_change(effect).lstrip("+−")
+
+
+def format_change_interval(low: float, high: float) -> str:
+    """Format the ends of an interval in percent, e.g. ``[2.2, 4.0]``."""
+    return f"[{', '.join(_format_change(end).removeprefix('+') for end in (low, high))}]"
+
+
+def _format_change(effect: float) -> str:
+    if effect > MAX_SHOWN_EFFECT:
+        return f">+{100 * math.expm1(MAX_SHOWN_EFFECT):.0f}"
+    return format_signed(100 * math.expm1(effect))
+
+
+def format_milliseconds(seconds: float) -> str:
+    """Format seconds as milliseconds with three significant digits."""
+    return format_significant(1000 * seconds, trailing_zeros=True)
+
+
+def digits_for_error(error: float) -> int:
+    """Return the decimals that show an error (above 0) to its second digit."""
+    return max(1 - math.floor(math.log10(error)), 0)
+
+
+def format_mean(mean: float, low: float | None, high: float | None) -> str:
+    """Format a mean with half of its interval, to two digits of that, e.g. ``24.2 ± 1.3``."""
+    plain = format_significant(mean, 4)
+    if low is None or high is None:
+        return plain
+    error = (high - low) / 2
+    if error <= 1e-3 * abs(mean):
+        return f"{plain} ± {error:.1g}"
+    digits = digits_for_error(error)
+    return f"{mean:.{digits}f} ± {error:.{digits}f}"
+
+
+def format_ratio(value: float, low: float | None, high: float | None) -> str:
+    """Format a ratio and its interval, e.g. ``0.58 (0.43 … 0.77)``."""
+    if low is None or high is None:
+        return format_significant(value)
+    return f"{value:.2f} ({low:.2f} … {high:.2f})"
+
+
+def describe_scope(row: VerdictRow) -> str:
+    """Describe the scope of a verdict, e.g. ``on this host (6 launches)``."""
+    evidence = VerdictEvidence.from_json(row.evidence)
+    units = f"{evidence.launches} launches" if evidence.launches else pluralize(row.jobs, "job")
+    if row.scope == SITE_SCOPE:
+        units += f" on {row.hosts} hosts"
+    return f"{describe_place(row)} ({units})"
+
+
+def describe_place(row: VerdictRow) -> str:
+    """Say where a verdict holds, e.g. ``on this host``."""
+    if row.scope == SITES_SCOPE:
+        evidence = VerdictEvidence.from_json(row.evidence)
+        scope = "on average at these" if evidence.tau is None else "over"
+        on_one = " on one host" if row.hosts == 1 else ""
+        return f"{scope} {len(evidence.sites)} sites{on_one}"
+    if row.scope == HOST_SCOPE and row.hosts:
+        return "on this host" if row.hosts == 1 else f"on these {row.hosts} hosts"
+    return f"at {row.site}"
+
+
+def describe_verdict(row: VerdictRow, names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Say a verdict in one sentence, e.g. ``6.40.00 is 3.1 % slower [2.2, 4.0] on this host (…)``.
+
+    Args:
+        row: with any verdict; '' without an effect and its interval.
+        names: of campaigns, by identity.
+    """
+    if row.effect is None or row.low is None or row.high is None:
+        return ""
+    a, b = side_names(row, names)
+    evidence = VerdictEvidence.from_json(row.evidence)
+    where = f"{format_change_interval(row.low, row.high)} {describe_scope(row)}"
+    change = _format_change(row.effect)
+    within = format_delta(evidence.delta)
+    if evidence.prediction:
+        where += f", at one more site {format_change_interval(*evidence.prediction)}"
+    if row.verdict in (Verdict.SLOWER, Verdict.FASTER):
+        words = describe_change(row.effect, row.metric, evidence.better)
+        if row.metric in METRIC_TITLES:
+            return f"{b} is {words} {where}"
+        return f"{row.metric} with {b} is {words} {where}"
+    if row.verdict == Verdict.SAME:
+        return f"{b} is the same as {a} within {within} {where}"
+    if row.verdict == Verdict.DIFFERENT:
+        return f"{b} differs by {change} % {where}, perhaps by less than {within}"
+    return f"{row.verdict}: {b} against {a} {change} % {where}"
+
+
+def word_verdict(metric: str, verdict: str) -> str:
+    """Word a verdict; on metrics other than times it is ``better`` or ``worse``."""
+    return verdict if metric in METRIC_TITLES else _PLAIN_WORDS.get(verdict, verdict)
+
+
+def format_verdict(row: VerdictRow) -> str:
+    """Format the verdict with the campaign that would decide, e.g. ``undecided, 24 jobs planned``."""
+    words = [word_verdict(row.metric, row.verdict)]
+    evidence = VerdictEvidence.from_json(row.evidence)
+    if row.verdict == Verdict.NOT_ENOUGH and row.jobs_needed is not None:
+        words.append(f"{pluralize(row.jobs_needed, 'job')} needed")
+    elif row.verdict in OPEN_VERDICTS:
+        words.append(_describe_plan(row, evidence))
+    if evidence.unpaired:
+        words.append("unpaired")
+    if THROUGH_BASE in evidence.test:
+        words.append(THROUGH_BASE)
+    return ", ".join(words)
+
+
+def _describe_plan(row: VerdictRow, evidence: VerdictEvidence) -> str:
+    if row.jobs_needed is None:
+        return f"more than {MAX_JOBS_NAMED} jobs would decide"
+    jobs = pluralize(row.jobs_needed, "new job")
+    plans = ((evidence.sites_needed, "at", "site"), (evidence.hosts_needed, "on", "host"))
+    for count, place, unit in plans:
+        if count is not None:
+            return f"{jobs} {place} {pluralize(count, unit)} would decide"
+    return f"{jobs} would decide"
+
+
+def explain_not_pooled(rows: Sequence[VerdictRow]) -> list[str]:
+    """List the reasons why release rows have no effect over sites, each once."""
+    reasons = [VerdictEvidence.from_json(row.evidence).why for row in rows if row.effect is None]
+    return list(dict.fromkeys(f"Over sites: {why}." for why in reasons))
+
+
+def flatten_verdict(row: VerdictRow) -> dict[str, Any]:
+    """Merge the row and its evidence into plain values, for tables, JSON and CSV."""
+    values = dict(vars(row))
+    evidence = VerdictEvidence.from_json(values.pop("evidence"))
+    return {**values, **vars(evidence), "sentence": describe_verdict(row)}

@@ -1,1 +1,0 @@
-"""Wording of comparisons: sentences, notes and number formats for the terminal and pages."""

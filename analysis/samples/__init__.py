@@ -1,1 +1,0 @@
-"""Executions as samples, and the pairs made from them."""

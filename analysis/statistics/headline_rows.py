@@ -1,0 +1,246 @@
+"""Rows of measurements with the headline metrics that their tests state."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treehammer.collectors.job_spec import CHECKSUM
+from treehammer.collectors.record.latency_histogram import QUANTILES
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.collectors.record.operation_steps import CLIENT, MAIN_OPERATIONS
+from treehammer.hctests.definition.judged_metrics import HeadlineMetric, find_headline_metric
+from treehammer.hctests.definition.model import MetricDeclaration
+from treehammer.sql.read import campaign_queries
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
+from treehammer.sql.read.reader import ResultsReader
+
+Row = dict[str, Any]
+_Headline = tuple[HeadlineMetric, ...]
+#: Rows between two reports of progress.
+_PROGRESS_ROWS = 1000
+
+
+def load_headline_rows(
+    store: ResultsReader,
+    selection: Selection,
+    columns: Sequence[str],
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> list[Row]:
+    """Load measurements with the headline and exact metrics of their tests.
+
+    Rows of tests that state a headline have the keys ``headline`` and its names; those of tests with
+    exact metrics have the keys ``exact_metrics`` (name -> better direction, '' for none) and their
+    names. Neither is part of a test's identity: of several campaigns of a test, the newest one that
+    states any of them decides for all. Rows of campaigns that end when they are decided have the key
+    ``looks``.
+
+    Args:
+        store: the database.
+        selection: the measurements.
+        columns: catalogue columns, of them ``campaign_id``, ``test_hash`` and ``measurement_id``.
+        on_progress: called regularly with the number of rows read; its exceptions end the reading.
+    """
+    stated = _parse_plans(campaign_queries.fetch_plans_with_own_metrics(store))
+    metrics = {metric for statement in stated.values() for metric in statement.headline}
+    added = [
+        metric.name for metric in metrics if not metric.figure and metric.name in METRICS_BY_NAME
+    ]
+    requested = tuple(dict.fromkeys((*columns, *sorted(added))))
+    with store.snapshot() as snapshot:
+        rows: list[Row] = []
+        for measured in snapshot.measurements(selection, requested):
+            rows.append(measured)
+            if len(rows) % _PROGRESS_ROWS == 0:
+                on_progress(len(rows))
+        owners = _add_statements(rows, _find_statements(rows, stated))
+        if owners:
+            _add_own_metrics(snapshot, selection, owners)
+            _add_figures(snapshot, selection, owners)
+    _add_looks(store, rows)
+    return rows
+
+
+def _add_looks(store: ResultsReader, rows: Sequence[Row]) -> None:
+    campaigns = {str(row["campaign_id"]) for row in rows}
+    sequential = campaign_queries.fetch_sequential_plans(store, campaigns)
+    for row in rows if sequential else ():
+        if plan := sequential.get(str(row["campaign_id"])):
+            row["looks"] = len(plan["looks"])
+
+
+def load_metric_rows(
+    store: ResultsReader,
+    selection: Selection,
+    columns: Sequence[str],
+    metrics: Sequence[HeadlineMetric],
+) -> list[Row]:
+    """Load measurements with these metrics in place of the headline of their tests.
+
+    Args:
+        store: the database.
+        selection: the measurements.
+        columns: catalogue columns, of them ``campaign_id`` and ``measurement_id``.
+        metrics: metrics of the catalogue, of a test's own, or figures of operations.
+    """
+    names = [metric.name for metric in metrics if metric.name in METRICS_BY_NAME]
+    with store.snapshot() as snapshot:
+        rows: list[Row] = list(snapshot.measurements(selection, tuple({*columns, *names})))
+        for row in rows:
+            row["headline"], row["exact_metrics"] = tuple(metrics), {}
+        _add_own_metrics(snapshot, selection, rows)
+        _add_figures(snapshot, selection, rows)
+    return rows
+
+
+def load_earlier_checksums(
+    store: ResultsReader, rows: Iterable[Row], columns: Sequence[str]
+) -> list[Row]:
+    """Load the checksum executions of earlier campaigns that the campaigns of some rows rely on.
+
+    Args:
+        store: the database.
+        rows: of :func:`load_headline_rows`.
+        columns: those of the rows.
+    """
+    present = {str(row["campaign_id"]) for row in rows}
+    sequential = campaign_queries.fetch_sequential_plans(store, present)
+    earlier = {plan.get("checksums", "") for plan in sequential.values()}
+    missing = sorted(earlier - present - {""})
+    if not missing:
+        return []
+    return load_headline_rows(store, Selection.parse(missing, [f"kind={CHECKSUM}"]), columns)
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """Headline metrics of a test, and its exact ones with their better direction."""
+
+    headline: _Headline
+    exact: Mapping[str, str]
+
+
+def _parse_plans(plans: Iterable[tuple[str, str]]) -> dict[str, _Statement]:
+    """Map campaigns, the newest first, to statements; names that are unknown here are left out."""
+    statements = {}
+    for campaign, plan in plans:
+        definition = json.loads(plan).get("definition", {})
+        declared = {
+            name: MetricDeclaration(metric.get("unit", "1"), metric.get("better", ""))
+            for name, metric in definition.get("metrics", {}).items()
+        }
+        headline = tuple(_parse_names(definition, declared))
+        exact = {
+            name: declared[name].better
+            for name, metric in definition.get("metrics", {}).items()
+            if metric.get("exact") and name not in METRICS_BY_NAME
+        }
+        if headline or exact:
+            statements[campaign] = _Statement(headline, exact)
+    return statements
+
+
+def _parse_names(
+    definition: Mapping[str, Any], declared: Mapping[str, MetricDeclaration]
+) -> Iterator[HeadlineMetric]:
+    is_load = definition.get("load") is not None
+    for name in definition.get("headline", ()):
+        try:
+            yield find_headline_metric(name, declared, is_load=is_load)
+        except (KeyError, ValueError):  # stated in another version
+            continue
+
+
+def _find_statements(
+    rows: Iterable[Row], stated: Mapping[str, _Statement]
+) -> dict[str, _Statement]:
+    """Map the hash of each test that states something to the statement of its newest campaign."""
+    tests: dict[str, set[str]] = {}
+    for row in rows:
+        if row["campaign_id"] in stated:
+            tests.setdefault(row["campaign_id"], set()).add(row["test_hash"])
+    statements: dict[str, _Statement] = {}
+    for campaign, statement in stated.items():
+        for test in tests.get(campaign, ()):
+            statements.setdefault(test, statement)
+    return statements
+
+
+def _add_statements(rows: Iterable[Row], statements: Mapping[str, _Statement]) -> list[Row]:
+    """Add statements to the rows of their tests; return these rows."""
+    owners = [row for row in rows if row["test_hash"] in statements]
+    for row in owners:
+        statement = statements[row["test_hash"]]
+        row["exact_metrics"] = statement.exact
+        if statement.headline:
+            row["headline"] = statement.headline
+    return owners
+
+
+def _add_own_metrics(
+    snapshot: DatabaseSnapshot, selection: Selection, owners: Sequence[Row]
+) -> None:
+    by_id = {row["measurement_id"]: row for row in owners}
+    names = {metric.name for row in owners for metric in row.get("headline", ())}
+    names |= {name for row in owners for name in row["exact_metrics"]}
+    names -= METRICS_BY_NAME.keys()
+    if not names:
+        return
+    for extra in snapshot.extras(selection):
+        if extra.name in names and extra.measurement_id in by_id:
+            by_id[extra.measurement_id][extra.name] = extra.value
+
+
+@dataclass(frozen=True)
+class _OperationsOfRow:
+    """Operations of one measurement on the client's side, by name."""
+
+    groups: Mapping[str, OperationGroup]
+
+    def find_value(self, metric: HeadlineMetric) -> float | None:
+        name = metric.operation or next((n for n in MAIN_OPERATIONS if n in self.groups), "")
+        group = self.groups.get(name)
+        return _compute_figure(group, metric.figure) if group else None
+
+
+def _fetch_client_operations(
+    snapshot: DatabaseSnapshot, selection: Selection
+) -> Mapping[str, Mapping[str, OperationGroup]]:
+    operations: dict[str, dict[str, OperationGroup]] = defaultdict(dict)
+    for group in fetch_operations(snapshot, selection, key=lambda row: row["measurement_id"]):
+        if group.side == CLIENT:
+            operations[str(group.key)][group.operation] = group
+    return operations
+
+
+def _add_figures(snapshot: DatabaseSnapshot, selection: Selection, owners: Sequence[Row]) -> None:
+    owners = [row for row in owners if any(metric.figure for metric in row.get("headline", ()))]
+    if not owners:
+        return
+    campaigns = tuple(dict.fromkeys(str(row["campaign_id"]) for row in owners))
+    operations_by_id = _fetch_client_operations(
+        snapshot, Selection(campaigns, selection.conditions)
+    )
+    for row in owners:
+        operations = _OperationsOfRow(operations_by_id.get(row["measurement_id"], {}))
+        for metric in row["headline"]:
+            if metric.figure:
+                row[metric.name] = operations.find_value(metric)
+
+
+def _compute_figure(group: OperationGroup, figure: str) -> float | None:
+    """Compute a figure; a quantile needs as many latencies as make one lie above it."""
+    if figure in QUANTILES:
+        share, count = QUANTILES[figure], group.latency.count
+        enough = count > 0 and (share == 1 or count * (1 - share) >= 1 - 1e-9)
+        return group.latency.quantile(share) if enough else None
+    if figure == "rate_hz":
+        return group.observed_hz
+    if figure == "bytes_per_s":
+        return group.bytes_per_s
+    return None if group.failed_fraction is None else 1 - group.failed_fraction

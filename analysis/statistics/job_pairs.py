@@ -1,0 +1,292 @@
+"""Reduction of executions to one number per job: pairs within a job, unpaired values, and controls."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from statistics import fmean, median, stdev
+from typing import NamedTuple, TypeVar
+
+from treehammer.analysis.statistics.estimates import estimate_mean
+from treehammer.analysis.statistics.sample import HEADLINE_METRICS, Sample, is_possible_time
+from treehammer.analysis.statistics.verdict import ControlCheck
+from treehammer.collectors.job_spec import CONTROL
+
+T = TypeVar("T")
+
+#: Reasons for excluding an execution, in addition to :meth:`Sample.reason_unusable`.
+UNPAIRED_EXECUTION = "other half missing or unusable"
+EARLIER_ATTEMPT = "earlier attempt"
+DIRTY_TREE = "dirty beside clean"
+
+
+@dataclass(frozen=True)
+class JobPair:
+    """One job's paired effect: ``d`` is the median over its rounds of ln(B/A).
+
+    ``a`` and ``b`` are the means of the metric itself over the executions of the same rounds, in its
+    unit, as measured: ``b / a`` need not be exp(d).  In paired mode ``launches`` holds the recorded
+    ln(B/A) of each launch, and ``d`` is their mean.  ``through_base`` says that each is the difference ln(B/base) - ln(A/base) of two
+    launches, because the job launched both values with a third one.  ``cpu_s`` is the CPU of the
+    loops on the side with less, over all its rounds and passes; None where it was not measured.
+    """
+
+    job_id: str
+    campaign_id: str
+    host: str
+    rounds: int
+    a: float
+    b: float
+    d: float
+    cpu_s: float | None
+    launches: tuple[float, ...] = ()
+    through_base: bool = False
+
+
+@dataclass(frozen=True)
+class JobValue:
+    """One job's metric on one side, in its unit: ``value`` is the median over its rounds, ``mean`` the mean."""
+
+    job_id: str
+    host: str
+    value: float
+    mean: float
+    cpu_s: float | None
+
+
+#: Job, attempt and round of an execution.
+RoundKey = tuple[str, int, int]
+
+
+class _Round(NamedTuple):
+    """Usable executions of both sides in one round; ``ratio`` is ln(B/A) as a launch recorded it."""
+
+    a: Sequence[Sample]
+    b: Sequence[Sample]
+    ratio: float | None
+
+    @property
+    def executions(self) -> tuple[Sample, ...]:
+        """Executions of either side."""
+        return (*self.a, *self.b)
+
+
+def drop_dirty(
+    a: Sequence[Sample], b: Sequence[Sample]
+) -> tuple[list[Sample], list[Sample], Counter[str]]:
+    """Drop executions of a dirty working tree where clean ones exist.
+
+    The hash covers only the files that test.toml names, so a dirty tree may still have differed.
+    """
+    states = {sample.dirty for sample in (*a, *b)}
+    if len(states) < 2:
+        return list(a), list(b), Counter()
+    clean_a, clean_b = ([s for s in side if not s.dirty] for side in (a, b))
+    dropped = len(a) + len(b) - len(clean_a) - len(clean_b)
+    return clean_a, clean_b, Counter({DIRTY_TREE: dropped})
+
+
+def pair_jobs(
+    a: Iterable[Sample],
+    b: Iterable[Sample],
+    metric: str,
+    elsewhere: Collection[RoundKey] = (),
+) -> tuple[list[JobPair], Counter[str]]:
+    """Pair both sides inside each job.
+
+    A round counts when both its halves are usable and belong to the same attempt.  Of several
+    attempts of a job the last one with a whole round counts: a retry runs on another slot.  Where
+    no round holds both sides, launches of either side with one base are paired through it.
+
+    Args:
+        a, b: executions of both sides.
+        metric: the metric.
+        elsewhere: rounds in which a third value of the compared axis ran; their lone halves are
+            complete and not left out.
+
+    Returns:
+        one pair a job, in order of job id, and how many executions were left out for which reason.
+    """
+    rounds: dict[RoundKey, tuple[list[Sample], list[Sample]]] = defaultdict(lambda: ([], []))
+    for side, samples in enumerate((a, b)):
+        for sample in samples:
+            rounds[sample.job_id, sample.attempt, sample.round][side].append(sample)
+    left_out: Counter[str] = Counter()
+    complete: list[_Round] = []
+    one_sided: list[tuple[list[Sample], list[Sample]]] = []
+    for key, halves in sorted(rounds.items()):
+        usable_a, usable_b = (_select_usable(half, metric, left_out) for half in halves)
+        if usable_a and usable_b:
+            ratio = _find_launch_ratio(usable_a, usable_b, metric)
+            complete.append(_Round(usable_a, usable_b, ratio))
+        elif key in elsewhere:
+            one_sided.append((usable_a, usable_b))
+        else:
+            left_out[UNPAIRED_EXECUTION] += len(usable_a) + len(usable_b)
+    through_base = not complete
+    complete = complete or list(_pair_through_base(one_sided, metric))
+    jobs = select_last_attempts(complete, lambda round_: (round_.a[0].job_id, round_.a[0].attempt))
+    pairs = [
+        replace(_make_pair(rounds_of, metric), through_base=through_base)
+        for rounds_of in jobs.values()
+    ]
+    counted = chain.from_iterable(jobs.values())
+    left_out[EARLIER_ATTEMPT] += _count_executions(complete) - _count_executions(counted)
+    return pairs, +left_out
+
+
+def _pair_through_base(
+    one_sided: Iterable[tuple[Sequence[Sample], Sequence[Sample]]], metric: str
+) -> Iterator[_Round]:
+    """Pair launches of one attempt that recorded ln(value/base), in order of their rounds."""
+    launches: dict[tuple[str, int], tuple[list[Sample], list[Sample]]] = defaultdict(
+        lambda: ([], [])
+    )
+    for halves in one_sided:
+        for side, half in enumerate(halves):
+            for sample in half:
+                if metric in sample.launch_ratios:
+                    launches[sample.job_id, sample.attempt][side].append(sample)
+    for of_a, of_b in launches.values():
+        for a, b in zip(of_a, of_b, strict=False):
+            ratio = b.launch_ratios[metric] - a.launch_ratios[metric]
+            yield _Round((a,), (b,), ratio)
+
+
+def _count_executions(rounds: Iterable[_Round]) -> int:
+    return sum(len(round_.executions) for round_ in rounds)
+
+
+def collect_job_values(
+    samples: Iterable[Sample], metric: str
+) -> tuple[list[JobValue], Counter[str]]:
+    """Collect one value per job, from its last attempt with a usable execution, and count exclusions."""
+    left_out: Counter[str] = Counter()
+    usable = _select_usable(samples, metric, left_out)
+    jobs = select_last_attempts(usable, lambda sample: (sample.job_id, sample.attempt))
+    left_out[EARLIER_ATTEMPT] += len(usable) - sum(map(len, jobs.values()))
+    values = [
+        JobValue(
+            job_id=job,
+            host=_first_host(counted),
+            value=median(sample.metrics[metric] for sample in counted),
+            mean=fmean(sample.metrics[metric] for sample in counted),
+            cpu_s=_sum_loop_cpu(counted),
+        )
+        for job, counted in jobs.items()
+    ]
+    return values, +left_out
+
+
+def select_last_attempts(
+    executions: Iterable[T], of: Callable[[T], tuple[str, int]]
+) -> dict[str, list[T]]:
+    """Map each job, in order, to its executions in the last attempt that has any.
+
+    Args:
+        executions: those that count.
+        of: job and attempt of one.
+    """
+    jobs: dict[str, dict[int, list[T]]] = defaultdict(lambda: defaultdict(list))
+    for execution in executions:
+        job, attempt = of(execution)
+        jobs[job][attempt].append(execution)
+    return {job: attempts[max(attempts)] for job, attempts in sorted(jobs.items())}
+
+
+def _select_usable(samples: Iterable[Sample], metric: str, left_out: Counter[str]) -> list[Sample]:
+    usable = []
+    for sample in samples:
+        reason = sample.reason_unusable(metric)
+        if reason:
+            left_out[reason] += 1
+        else:
+            usable.append(sample)
+    return usable
+
+
+def _make_pair(rounds: Sequence[_Round], metric: str) -> JobPair:
+    launches = [round_ for round_ in rounds if round_.ratio is not None]
+    counted = launches or rounds
+    ratios = tuple(round_.ratio for round_ in launches if round_.ratio is not None)
+    executions = [sample for round_ in counted for sample in round_.executions]
+    return JobPair(
+        job_id=executions[0].job_id,
+        campaign_id=min(sample.campaign_id for sample in executions),
+        host=_first_host(executions),
+        rounds=len(counted),
+        a=fmean(sample.metrics[metric] for round_ in counted for sample in round_.a),
+        b=fmean(sample.metrics[metric] for round_ in counted for sample in round_.b),
+        d=fmean(ratios) if ratios else _find_median_ratio(rounds, metric),
+        cpu_s=_sum_smaller_cpu(counted),
+        launches=ratios,
+    )
+
+
+def _find_median_ratio(rounds: Sequence[_Round], metric: str) -> float:
+    """Find the median over rounds of ln(B/A) of sequential executions, each side's median of a round."""
+    return median(
+        math.log(median(sample.metrics[metric] for sample in round_.b))
+        - math.log(median(sample.metrics[metric] for sample in round_.a))
+        for round_ in rounds
+    )
+
+
+def _sum_smaller_cpu(rounds: Sequence[_Round]) -> float | None:
+    """Return the loops' CPU seconds on the side with less; None if a side's are not known."""
+    a = _sum_loop_cpu([sample for round_ in rounds for sample in round_.a])
+    b = _sum_loop_cpu([sample for round_ in rounds for sample in round_.b])
+    return None if a is None or b is None else min(a, b)
+
+
+def _find_launch_ratio(a: Sequence[Sample], b: Sequence[Sample], metric: str) -> float | None:
+    """Find ln(B/A) of a launch; it is recorded on one half, which may be either side here."""
+    for side, sign in ((a, -1), (b, 1)):
+        for sample in side:
+            if metric in sample.launch_ratios:
+                return sign * sample.launch_ratios[metric]
+    return None
+
+
+def _first_host(samples: Sequence[Sample]) -> str:
+    """Choose the host of an attempt; records that name several are read the same in any order."""
+    return min(sample.host for sample in samples)
+
+
+def _sum_loop_cpu(samples: Sequence[Sample]) -> float | None:
+    """Return the CPU seconds of all loops; None where one of them is missing or impossible."""
+    recorded = [sample.loop_cpu_s for sample in samples]
+    times = [seconds for seconds in recorded if seconds is not None and is_possible_time(seconds)]
+    return math.fsum(times) if len(times) == len(recorded) else None
+
+
+def check_controls(
+    samples: Iterable[Sample], jobs: Collection[str], axis: str
+) -> tuple[ControlCheck, ...]:
+    """Check the controls of some jobs, for each headline metric that they recorded."""
+    controls = [sample for sample in samples if sample.kind == CONTROL and sample.job_id in jobs]
+    bases = {str(sample.axis_value(axis)) for sample in controls}
+    base = bases.pop() if len(bases) == 1 else ""
+    checks = []
+    for metric in HEADLINE_METRICS:
+        if ratios := _select_ratios(controls, metric):
+            checks.append(_summarize_controls(metric, base, ratios))
+    return tuple(checks)
+
+
+def _select_ratios(controls: Iterable[Sample], metric: str) -> list[float]:
+    return [
+        control.launch_ratios[metric]
+        for control in controls
+        if metric in control.launch_ratios and not control.reason_unusable(metric)
+    ]
+
+
+def _summarize_controls(metric: str, base: str, ratios: list[float]) -> ControlCheck:
+    spread = stdev(ratios) if len(ratios) > 1 else None
+    estimate = estimate_mean(ratios)
+    low, high = estimate.interval() if estimate else (None, None)
+    return ControlCheck(metric, base, len(ratios), fmean(ratios), spread, low, high)

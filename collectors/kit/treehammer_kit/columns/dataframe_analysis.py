@@ -1,0 +1,402 @@
+"""Analysis of columns with RDataFrame: whole passes over all files, also with threads, or turns."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any, Dict, List, Optional, Sequence
+
+from .. import root_engine, turn_server
+from ..ntuple_passes import NTuplePasses
+from ..pass_summary import (
+    KERNEL_COUNTERS,
+    PASS_PHASES,
+    FileRead,
+    PassRead,
+    drop_warm_up,
+    median_counter,
+    summarize_extras,
+)
+from ..payload_report import PayloadReport, check_equal_passes
+from ..payload_task import COMPILE, RNTUPLE, PayloadError, PayloadTask
+from ..read_passes import FileSurvey, ReadPasses, check_same_branches, raise_on_failure
+from . import column_analysis
+from .column_analysis import ColumnAnalysis, HistogramSums, check_task
+
+#: Counters of TFile over all threads; RNTuples of local files are not read with it.
+TREE_COUNTERS = ("bytes_read", "read_calls")
+#: Axis of the test's own: all files in one event loop, or one event loop for each file.
+FILE_ORDER_AXIS, TOGETHER, IN_TURN = "file_order", "together", "in turn"
+#: Characters that a chain of files expands, also at a server.
+_PATTERN = re.compile(r"[*\[]")
+
+
+class FramePasses:
+    """The passes of one execution: event loops over all files together, or over one after another.
+
+    Attributes:
+        sums: histograms of each complete pass.
+
+    Raises:
+        PayloadError: the order of files is unknown.
+    """
+
+    def __init__(self, root: Any, task: PayloadTask, columns: Sequence[str]) -> None:
+        self.sums: List[HistogramSums] = []
+        self._root = root
+        self._task = task
+        self._columns = columns
+        self._loops = _group_files(task)
+        self._files: List[FileSurvey] = []
+        self._pass_sums = HistogramSums()
+        self._turns_loop = 0
+        self._turns_reader: Any = None
+
+    def run_pass(self) -> PassRead:
+        """Read every file once.
+
+        Raises:
+            PayloadError: a file cannot be read.
+        """
+        reads = []
+        for urls in self._loops:
+            reader = self._open_prepared(urls)
+            waited = column_analysis.sum_run_queues()
+            raise_on_failure(reader, reader.Run(), "loop", urls[0])
+            queue = column_analysis.sum_run_queues() - waited if waited >= 0 else -1.0
+            reads.append(self._close(reader, queue))
+        self._finish_pass()
+        return PassRead(reads)
+
+    def open_turns(self, number: int) -> int:
+        """Open the event loop that begins with a file; return its number of entries.
+
+        Raises:
+            PayloadError: a file cannot be read.
+        """
+        if number >= len(self._loops):  # the first file's event loop has read this file, too
+            return 0
+        self._turns_loop = number
+        urls = self._loops[number]
+        files = self.survey_files()[number : number + len(urls)]
+        entries = sum(sum(file.clusters) for file in files)
+        self._turns_reader = self._open_prepared(urls)
+        self._turns_reader.StartTurns(entries)
+        return entries
+
+    def run_turn(self, first: int, last: int) -> str:
+        """Continue the event loop up to entry ``last``; return the figures of this turn.
+
+        Raises:
+            PayloadError: a read failed.
+        """
+        reader, url = self._turns_reader, self._loops[self._turns_loop][0]
+        raise_on_failure(reader, reader.RunTurn(first, last), "loop", url)
+        return str(reader.turn.Answer())
+
+    def close_turns(self) -> List[FileRead]:
+        """End the event loop, if this file has one; return its figures."""
+        reader = self._take_turns_reader()
+        if reader is None:
+            return []
+        reader.FinishTurns()
+        read = self._close(reader, float(reader.run_queue_s))
+        if self._turns_loop + 1 == len(self._loops):
+            self._finish_pass()
+        return [read]
+
+    def discard_turns(self) -> None:
+        """Abandon the event loop and forget the histograms of this pass."""
+        reader = self._take_turns_reader()
+        if reader is not None:
+            reader.Close()
+        self._pass_sums = HistogramSums()
+
+    def survey_files(self) -> List[FileSurvey]:
+        """Open every file once more, untimed; before whole passes, this would warm caches.
+
+        Raises:
+            PayloadError: a data frame of these files gives wrong values.
+        """
+        if not self._files:
+            self._files = [self._survey_file(url) for url in self._task.urls]
+            compared = [
+                (url, file)
+                for url, file in zip(self._task.urls, self._files)  # noqa: B905 - Python 3.9
+                if sum(file.clusters)
+            ]
+            for url, file in compared[1:]:
+                check_same_branches(compared[0][1].types, compared[0][0], file.types, url)
+        return self._files
+
+    def _survey_file(self, url: str) -> FileSurvey:
+        survey = survey_file(self._root, self._task, url, self._columns)
+        if survey.other_lengths:
+            name, entries = next(iter(survey.other_lengths.items()))
+            total = sum(survey.clusters)
+            raise PayloadError(
+                "data-check",
+                "branches",
+                "survey",
+                f"{url}: branch {name!r} has {entries} of {total} entries, and a data frame repeats its "
+                "last value for the others. Choose other branches.",
+            )
+        return survey
+
+    def _open_prepared(self, urls: Sequence[str]) -> Any:
+        reader = open_frame(self._root, self._task, urls)
+        raise_on_failure(reader, reader.Prepare(), "prepare", urls[0])
+        return reader
+
+    def _close(self, reader: Any, run_queue_s: float) -> FileRead:
+        """Add the histograms of an event loop to those of its pass; return its other figures."""
+        current, sums = reader.current, self._pass_sums
+        events = int(current.Read())
+        sums.events += events
+        sums.selected += int(current.Kept())
+        for index in range(int(current.Size())):
+            sums.add(str(current.Name(index)), list(current.Bins(index)))
+        reported = {str(item.first): float(item.second) for item in current.Reported()}
+        reader.Close()
+        return _collect_figures(reader, events, run_queue_s, reported)
+
+    def _finish_pass(self) -> None:
+        self.sums.append(self._pass_sums)
+        self._pass_sums = HistogramSums()
+
+    def _take_turns_reader(self) -> Optional[Any]:
+        reader, self._turns_reader = self._turns_reader, None
+        return reader
+
+
+def open_frame(root: Any, task: PayloadTask, urls: Sequence[str]) -> Any:
+    """Open a data frame of some files; return its reader.
+
+    Raises:
+        PayloadError: a file cannot be read, or a data frame cannot find its tree.
+    """
+    for url in urls:
+        if "://" in url and _PATTERN.search(url):
+            message = f"{url}: a data frame takes '*' and '[' in an address for a pattern. Rename the file."
+            raise PayloadError("payload", "name", "open", message)
+    reader = root.treehammer.FrameReader()
+    raise_on_failure(reader, reader.Open(task.tree, list(urls)), "open", urls[0])
+    return reader
+
+
+def check_first_file(root: Any, task: PayloadTask) -> None:
+    """Refuse a first file at which a data frame crashes, or whose tree it does not find.
+
+    Raises:
+        PayloadError: with the object and the remedy.
+    """
+    url, tree = task.urls[0], task.tree
+    survey = survey_file(root, task, url)
+    problem = ""
+    if not survey.has_plain_path:
+        problem = (
+            f"a data frame cannot find {tree!r}: it takes each slash for a folder, and the newest object "
+            "of a name. Rename the tree, or read it with ttree-read or rntuple-read."
+        )
+    elif survey.foreign_friends:
+        problem = (
+            f"a data frame opens the file of each friend tree ({', '.join(survey.foreign_friends)}). Read "
+            f"{tree!r} with ttree-read, or rewrite the dataset, which leaves the friends out."
+        )
+    elif task.format == RNTUPLE and not sum(survey.clusters):
+        problem = f"{tree!r} has no entries, and a data frame crashes at an empty RNTuple."
+    if problem:
+        raise PayloadError("payload", "name", "open", f"{url}: {problem}")
+
+
+def survey_file(root: Any, task: PayloadTask, url: str, columns: Sequence[str] = ()) -> FileSurvey:
+    """Open a file without a data frame, untimed.
+
+    Raises:
+        PayloadError: the file cannot be read, or has no such tree.
+    """
+    passes_class = NTuplePasses if task.format == RNTUPLE else ReadPasses
+    return passes_class(root, task).survey_file(url, columns)
+
+
+def _group_files(task: PayloadTask) -> List[List[str]]:
+    """Group the files by the event loop that reads them."""
+    order = task.variant.get(FILE_ORDER_AXIS, TOGETHER)
+    if order not in (TOGETHER, IN_TURN):
+        message = f"axis 'file_order': expected 'together' or 'in turn', not {order!r}"
+        raise PayloadError("payload", "bad-job", "setup", message)
+    return [[url] for url in task.urls] if order == IN_TURN else [list(task.urls)]
+
+
+def _collect_figures(
+    reader: Any, events: int, run_queue_s: float, reported: Dict[str, float]
+) -> FileRead:
+    phases = {}
+    for phase in PASS_PHASES:
+        clock = getattr(reader, phase)
+        phases[phase] = (float(clock.wall), float(clock.user), float(clock.sys))
+    return FileRead(
+        phases,
+        events=events,
+        unzipped_bytes=0,
+        file_size=0,
+        file_class="",
+        cached=True,
+        first_byte_s=-1.0,
+        run_queue_s=run_queue_s,
+        reported_values=reported,
+        counters={name: getattr(reader, name) for name in (*KERNEL_COUNTERS, *TREE_COUNTERS)},
+    )
+
+
+#: Columns that RDataFrame adds to those of an RNTuple: sizes of collections.
+_SIZE_PREFIX = "R_rdf_sizeof_"
+#: Earlier releases were not checked for the number of clusters that RDataFrame reads at once.
+_FIRST_WITH_CLUSTERS = 63800
+
+
+class DataFrameExecution:
+    """One execution: reads all files with RDataFrame, pass by pass or in turns."""
+
+    def __init__(self, root: Any, task: PayloadTask, report: PayloadReport) -> None:
+        self._root = root
+        self._task = task
+        self._report = report
+
+    def run(self, code: str) -> None:
+        """Compile the analysis, run all passes and report their figures.
+
+        Raises:
+            PayloadError: a file cannot be read, or the analysis cannot be compiled.
+        """
+        root, task, report = self._root, self._task, self._report
+        check_task(task)
+        report.phase = "compile"
+        start = time.monotonic()
+        self._configure()
+        root_engine.compile_kit(root)
+        if task.format == RNTUPLE:
+            root_engine.compile_ntuple_header(root, "ntuple_reader.hpp")
+        root_engine.compile_header(root, "columns/dataframe.hpp")
+        report.values.update(root_engine.open_hardware_counters(root))
+        if task.kind == COMPILE:
+            self._try_analysis(code)
+            return
+        columns = self._compile_analysis(code)
+        report.values["compile_wall_s"] = time.monotonic() - start
+        report.phase = "passes"
+        passes = FramePasses(root, task, columns)
+        # Several threads read several clusters at once, so their loop cannot stop at an entry.
+        pipes = turn_server.open_pipes() if task.threads == 1 else None
+        if pipes:
+            done = turn_server.TurnServer(passes, len(task.urls)).serve(*pipes)
+        else:
+            done = self._run_passes(passes)
+        check_equal_passes(column_analysis.check_same_sums(passes.sums))
+        report.phase = "survey"
+        self._summarize(done, passes, columns)
+
+    def _run_passes(self, passes: FramePasses) -> List[PassRead]:
+        done = []
+        for number in range(1, self._task.passes + 1):
+            done.append(passes.run_pass())
+            self._report.values["passes_done"] = number
+            events, wall = done[-1].events, done[-1].loop_wall_s
+            print(f"pass {number}/{self._task.passes}: {events} events in {wall:.3f} s", flush=True)
+        return done
+
+    def _configure(self) -> None:
+        """Set threads, cache and prefetching, before any file is opened."""
+        task = self._task
+        if task.cache_bytes == 0 and task.format == RNTUPLE:
+            raise PayloadError(
+                "payload",
+                "format",
+                "setup",
+                "cache_mb = 0: RDataFrame does not let the cluster cache of an RNTuple be turned off",
+            )
+        version = self._root.gROOT
+        if (
+            task.prefetch
+            and task.format == RNTUPLE
+            and version.GetVersionInt() < _FIRST_WITH_CLUSTERS
+        ):
+            raise PayloadError(
+                "software-setup",
+                "not-supported",
+                "setup",
+                f"prefetch: RDataFrame of ROOT {version.GetVersion()} reads one cluster of an RNTuple "
+                "at once; others can be chosen since 6.38",
+            )
+        root_engine.set_prefetching(self._root, task)
+        if task.cache_bytes == 0:
+            self._root.gEnv.SetValue("TTreeCache.Size", 0.0)
+        if task.threads > 1:
+            self._root.EnableImplicitMT(task.threads)
+
+    def _compile_analysis(self, code: str) -> List[str]:
+        """Compile the analysis, bound to the columns' types; return the columns that it reads."""
+        task = self._task
+        check_first_file(self._root, task)
+        reader = open_frame(self._root, task, task.urls[:1])
+        types: Dict[str, str] = {
+            str(item.first): str(item.second)
+            for item in reader.Columns()
+            # A dot follows the name of a friend tree, or of an object.
+            if not str(item.first).startswith(_SIZE_PREFIX)
+            and "." not in str(item.first)
+            and str(item.first) not in task.missing_branches
+        }
+        reader.Close()
+        columns: List[str] = []
+        if not code:
+            analysis = ColumnAnalysis.read(task.settings)
+            chosen = analysis.choose_columns(list(types), task)
+            columns = list(dict.fromkeys([analysis.filter, *chosen]))
+            code = analysis.write_code(types, chosen)
+        self._declare_analysis(code)
+        return columns
+
+    def _try_analysis(self, code: str) -> None:
+        """Compile the payload's analysis, or check its settings, without a file."""
+        if code:
+            self._declare_analysis(code)
+        else:
+            ColumnAnalysis.read(self._task.settings)
+
+    def _declare_analysis(self, code: str) -> None:
+        """Compile an analysis and install it as the timed one."""
+        # Taking the address makes the JIT emit the function now, before anything is timed.
+        bind = "const bool treehammer_analysis = (treehammer::TheAnalysis() = &analyze, true);"
+        compiled = root_engine.declare_payload_code(self._root, code)
+        if not compiled or not self._root.gInterpreter.Declare(bind):
+            raise PayloadError(
+                "payload",
+                "compile",
+                "compile",
+                "the analysis does not compile; it must define "
+                "'void analyze(treehammer::FramePass &pass)'",
+            )
+
+    def _summarize(
+        self, done: Sequence[PassRead], passes: FramePasses, columns: Sequence[str]
+    ) -> None:
+        task, report = self._task, self._report
+        files = passes.survey_files()
+        for read in (read for read_pass in done for read in read_pass.files):
+            read.file_class = files[0].file_class
+        counted = drop_warm_up(done)
+        report.values.update(column_analysis.summarize_threads(done, task.threads))
+        names = KERNEL_COUNTERS if task.format == RNTUPLE else (*KERNEL_COUNTERS, *TREE_COUNTERS)
+        counters = {name: median_counter(counted, name) for name in names}
+        report.values.update({name: value for name, value in counters.items() if value is not None})
+        report.values.update(column_analysis.collect_notes(files))
+        report.values["events_total"] = sum(sum(file.clusters) for file in files)
+        if columns:
+            report.values["branches_selected"] = len(columns)
+            report.values["selected_zip_bytes"] = sum(file.zip_bytes for file in files)
+        report.add_offered(passes.sums[0].summarize(), task.metrics)
+        report.add_offered(
+            column_analysis.summarize_idle_time(done, files, task.threads), task.metrics
+        )
+        report.extras.update(summarize_extras(done))

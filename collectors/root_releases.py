@@ -1,0 +1,233 @@
+"""ROOT on the submitting machine: releases on the package index, cached ones, their preparation.
+
+Jobs install nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.record.outcome import ExecutionError
+from treehammer.collectors.software import providers, setup_commands
+from treehammer.collectors.software.setup_commands import (
+    drop_foreign_python,
+    drop_foreign_root,
+    raise_setup_error,
+    run_tool,
+)
+from treehammer.collectors.software.wheel_releases import WHEELS
+from treehammer.errors import ConfigError, SoftwareError, suggest_word
+from treehammer.text_formatting import ProgressFactory
+
+_VERSIONS_LINE = re.compile(r"^Available versions:\s*(.+)$", re.MULTILINE)
+_CYCLE = re.compile(r"\d+\.\d+(?=\.)")
+_WHEEL_PREFIX = "wheel:"
+
+
+@dataclass(frozen=True)
+class ListedRelease:
+    """A ROOT release that can be installed, or is.
+
+    Attributes:
+        release: value of the root axis.
+        cycle: its production or development cycle, such as ``6.40``; '' where the release of a wheel
+            is not known.
+        wheel: version of the package ROOT that contains it.
+        is_cached: whether it is installed in the cache.
+        is_newest: whether it is the newest patch of its cycle; None without an answer of the index.
+    """
+
+    release: str
+    cycle: str
+    wheel: str
+    is_cached: bool
+    is_newest: bool | None
+
+
+def list_root_releases() -> list[str]:
+    """List the ROOT releases that the index offers for this interpreter, newest first.
+
+    A wheel whose release is not known yet is listed as ``wheel:VERSION``, by the version of its
+    package.
+
+    Raises:
+        SoftwareError: pip is missing, or the index does not answer.
+    """
+    command = [sys.executable, "-m", "pip", "index", "versions", "ROOT", "--pre"]
+    command += ["--no-input", "--disable-pip-version-check", "--retries", "1"]
+    try:
+        printed = run_tool(command, drop_foreign_python(os.environ), "listing the wheels of ROOT")
+    except ExecutionError as fault:
+        raise SoftwareError(
+            str(fault),
+            hint="Check the network and pip's configuration, or list releases in a file.",
+        ) from fault
+    return parse_index_listing(printed)
+
+
+def parse_index_listing(printed: str) -> list[str]:
+    """Parse the output of ``pip index versions ROOT``."""
+    match = _VERSIONS_LINE.search(printed)
+    wheels = [part.strip() for part in match.group(1).split(",")] if match else []
+    releases = {wheel: release for release, wheel in WHEELS.items()}
+    return [releases.get(wheel, f"{_WHEEL_PREFIX}{wheel}") for wheel in wheels if wheel]
+
+
+def list_cached_releases(software_dir: Path) -> list[str]:
+    """List the ROOT releases that are installed in the cache."""
+    releases = providers.list_prepared_releases(software_dir)
+    return [*releases, *providers.list_prepared_wheels(software_dir)]
+
+
+def describe_releases(offered: Sequence[str] | None, cached: Sequence[str]) -> list[ListedRelease]:
+    """Describe releases, newest first: wheels of unknown release, then by version.
+
+    Args:
+        offered: values of the root axis that the index offers; None without an answer.
+        cached: those that are installed, whether or not they are offered.
+    """
+    names = dict.fromkeys([*(offered or ()), *cached])
+    releases = sorted((name for name in names if name in WHEELS), key=_sort_key, reverse=True)
+    newest: dict[str, str] = {}
+    for release in releases:
+        newest.setdefault(_find_cycle(release), release)
+    return [
+        ListedRelease(
+            release=name,
+            cycle=_find_cycle(name) if name in WHEELS else "",
+            wheel=WHEELS.get(name, name.removeprefix(_WHEEL_PREFIX)),
+            is_cached=name in cached,
+            is_newest=None if offered is None else name in newest.values(),
+        )
+        for name in [*(name for name in names if name not in WHEELS), *releases]
+    ]
+
+
+def _find_cycle(release: str) -> str:
+    match = _CYCLE.match(release)
+    return match[0] if match else ""
+
+
+def _sort_key(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split("."))
+
+
+def check_unknown_wheels(
+    requests: Iterable[SoftwareRequest], software_dir: Path, *, where: str
+) -> None:
+    """Refuse wheels of unknown release that neither the cache nor the index has.
+
+    Only such wheels need a request to the index. Without its answer the installation reports the error.
+
+    Raises:
+        ConfigError: there is no such wheel; ``where`` is the option or key that names it.
+    """
+    unknown = [
+        request
+        for request in requests
+        if request.provider == "wheel"
+        and request.version not in WHEELS
+        and providers.find_missing_release(request, software_dir)
+    ]
+    if not unknown:
+        return
+    try:
+        offered = list_root_releases()
+    except SoftwareError:
+        return
+    wheels = [
+        f"{_WHEEL_PREFIX}{WHEELS[release]}" if release in WHEELS else release for release in offered
+    ]
+    for request in unknown:
+        if request.request not in wheels:
+            raise ConfigError(
+                f"the package index has no wheel {request.version} of ROOT",
+                where=where,
+                hint=f"{suggest_word(request.request, wheels)}See: treehammer releases",
+            )
+
+
+_VERSION_CODE = "import ROOT; print('treehammer', ROOT.gROOT.GetVersion())"
+_KIT_FOLDER = Path(__file__).parent / "kit"
+
+
+def prepare_root(
+    request: SoftwareRequest, software_dir: Path, bars: ProgressFactory, *, is_tried: bool = True
+) -> SoftwareRequest:
+    """Prepare the requested ROOT, with a progress bar when a release has to be downloaded.
+
+    One that was not installed by Treehammer is set up and imported, as a job will do.
+
+    Args:
+        request: from :func:`treehammer.collectors.software.providers.parse_software_request`.
+        software_dir: folder of the cached environments.
+        bars: opens progress bars.
+        is_tried: False leaves that import to :func:`try_root`.
+    Returns:
+        the request with its location.
+
+    Raises:
+        ConfigError: the request names a folder without ROOT, or a missing command.
+        SoftwareError: the preparation failed; the message names cause and remedy.
+    """
+    with _explain_faults(request):
+        missing = providers.find_missing_release(request, software_dir)
+        if not missing:
+            prepared = providers.prepare_software(request, software_dir)
+            if is_tried:
+                _try_software(prepared)
+            return prepared
+        with bars(f"Fetching {missing}", 1) as step:
+            return providers.prepare_software(request, software_dir, lambda note: step(0, note))
+
+
+def try_root(request: SoftwareRequest) -> None:
+    """Set up and import a prepared ROOT that was not installed by Treehammer, as a job will do.
+
+    Raises:
+        ConfigError: a job could not use it.
+        SoftwareError: the same for a place that may be missing for the moment.
+    """
+    with _explain_faults(request):
+        _try_software(request)
+
+
+@contextmanager
+def _explain_faults(request: SoftwareRequest) -> Iterator[None]:
+    """Raise a fault of the block as an error of the request."""
+    try:
+        yield
+    except ExecutionError as fault:
+        # CVMFS may be not mounted; any other place is the user's own choice.
+        is_mistake = request.provider != "cvmfs" and not providers.is_installed_release(request)
+        error = ConfigError if is_mistake else SoftwareError
+        raise error(str(fault), where=f"ROOT {request.request}") from fault
+
+
+def _try_software(request: SoftwareRequest) -> None:
+    """Set up software of the user's own, and import its ROOT.
+
+    Raises:
+        ExecutionError: a job could not use it, or its ROOT has another version than requested.
+    """
+    if request.provider == "none" or providers.is_installed_release(request):
+        return
+    if request.provider == "wrap":
+        command = setup_commands.wrap_python(request, _VERSION_CODE)
+        env: Mapping[str, str] = drop_foreign_root(os.environ)
+    else:
+        setup = providers.setup_software(request, os.environ, _KIT_FOLDER)
+        if request.provider in providers.WITHOUT_ROOT:
+            return
+        command, env = [setup.python, "-c", _VERSION_CODE], setup.env
+    output = run_tool(command, env, "importing ROOT")
+    version = output.rpartition("treehammer ")[2].strip().replace("/", ".")
+    if request.version and version != request.version:
+        raise_setup_error("version", f"it is ROOT {version}, but must report {request.version}")

@@ -1,1 +1,0 @@
-"""Process of a payload: limits, output, result, and the cause of a crash."""

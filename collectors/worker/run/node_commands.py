@@ -1,0 +1,353 @@
+"""Commands on the node outside of the payload, each with a log and a time limit.
+
+They build the test's own libraries, and those of the kit and the loop, once for each ROOT of a job,
+and apply the settings of a server before each execution.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
+
+from ...job_spec import CHECKSUM, BuildCommand, ExecutionSpec, Scalar, ServerCommand
+from ...record.outcome import ExecutionError, Failure
+from ...shared_files import read_file_end, read_regular_file
+from ...software.providers import WITHOUT_ROOT, SoftwareSetup
+from .job_context import JobContext
+from .payload_failures import find_compiler_error
+
+_POLL_INTERVAL_S = 0.2
+_MAX_OUTPUT = 500
+#: Bytes at the end of a log that are searched for an error.
+_MAX_LOG_BYTES = 16_000_000
+
+
+def run_logged_command(
+    command: Sequence[str],
+    folder: str,
+    env: Mapping[str, str],
+    log: str,
+    timeout_s: float,
+    check_stop: Callable[[], None],
+) -> Optional[int]:
+    """Run a command with its whole process group; return its exit code, or None after the timeout.
+
+    Args:
+        command: program and arguments.
+        folder: its working folder.
+        env: its complete environment.
+        log: file for its output.
+        timeout_s: seconds after which it is killed.
+        check_stop: raises to stop it.
+
+    Raises:
+        OSError: the node cannot start it.
+    """
+    deadline = time.monotonic() + timeout_s
+    with open(log, "wb") as stream:
+        process = subprocess.Popen(
+            list(command),
+            cwd=folder,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            return _wait_for_end(process, deadline, check_stop)
+        finally:
+            # Its leftovers must not change the execution.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _wait_for_end(
+    process: "subprocess.Popen[bytes]", deadline: float, check_stop: Callable[[], None]
+) -> Optional[int]:
+    while True:
+        check_stop()
+        try:
+            return process.wait(_POLL_INTERVAL_S)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= deadline:
+                return None
+
+
+def describe_failure(code: Optional[int], timeout_s: float, log: str) -> str:
+    """Describe an exit code other than 0 or a timeout (None), with its reason in the log.
+
+    The reason is the first error of a compiler, else the end of the output.
+    """
+    problem = f"ended with {code}" if code is not None else f"did not end within {timeout_s:g} s"
+    try:
+        output = read_file_end(log, _MAX_LOG_BYTES)
+        reason = find_compiler_error(output) or output.strip()[-_MAX_OUTPUT:]
+    except OSError as error:
+        reason = f"its log cannot be read: {error.strerror}"
+    return (
+        f"{problem}: {reason or 'no output'} (log: {os.path.join('logs', os.path.basename(log))})"
+    )
+
+
+#: Kind of the failure of a command, in the class of the set-up.
+SERVER_SETTING = "server-setting"
+
+
+def apply_settings(context: JobContext, spec: ExecutionSpec, name: str) -> None:
+    """Apply the settings of an execution's variant, if the test has a command for it.
+
+    Raises:
+        ExecutionError: the command failed, class ``software-setup``, kind ``server-setting``.
+        OSError: the node cannot start it.
+    """
+    before = context.job.payload.before
+    if before is None or spec.kind == CHECKSUM:
+        return
+    _run_command(
+        context,
+        before,
+        spec.variant,
+        name,
+        lambda: context.signals.raise_if_stopped("setup"),
+    )
+
+
+def restore_settings(context: JobContext) -> str:
+    """Apply the settings that the test leaves behind, also after a stop; return a failure, or ''."""
+    before = context.job.payload.before
+    timed = [spec for spec in context.job.executions if spec.kind != CHECKSUM]
+    if before is None or not timed:
+        return ""
+    variant = {**timed[0].variant, **before.settings}
+    try:
+        _run_command(context, before, variant, "end", lambda: None)
+    except ExecutionError as error:
+        return error.failure.message
+    except OSError as error:
+        return f"{before.command} cannot be run: {error}"
+    return ""
+
+
+def _run_command(
+    context: JobContext,
+    before: ServerCommand,
+    variant: Mapping[str, Scalar],
+    name: str,
+    check_stop: Callable[[], None],
+) -> None:
+    """Run the command; its output is kept in ``logs/NAME.before``."""
+    log = os.path.join(context.output, "logs", f"{name}.before")
+    code = run_logged_command(
+        [os.path.join(context.locate_payload(), before.command)],
+        context.locate_payload(),
+        {**context.base_env, **_list_variables(context, variant)},
+        log,
+        before.timeout_s,
+        check_stop,
+    )
+    if code != 0:
+        applied = ", ".join(before.settings)
+        problem = describe_failure(code, before.timeout_s, log)
+        message = f"{before.command}, which applies {applied}, {problem}"
+        raise ExecutionError(Failure("software-setup", SERVER_SETTING, "setup", message))
+
+
+def _list_variables(context: JobContext, variant: Mapping[str, Scalar]) -> Dict[str, str]:
+    axes = {
+        f"TREEHAMMER_AXIS_{axis.upper()}": value if isinstance(value, str) else json.dumps(value)
+        for axis, value in variant.items()
+    }
+    return {**axes, "TREEHAMMER_DOOR_URL": context.job.door_url}
+
+
+#: Class and phase of failed builds.
+BUILD = "build"
+#: Variable with the folder of the build, for the command and the payload.
+BUILD_VARIABLE = "TREEHAMMER_BUILD"
+
+
+def locate_build(context: JobContext, spec: ExecutionSpec) -> str:
+    """Return the folder in which libraries for an execution are built; '' for a test without builds."""
+    payload = context.job.payload_of(spec)
+    if payload.build is None:
+        return ""
+    key = hashlib.sha256(f"{payload.folder}\0{spec.software.request}".encode()).hexdigest()[:12]
+    return os.path.join(context.output, "work", f"{BUILD}-{key}")
+
+
+def is_built(context: JobContext, folder: str) -> bool:
+    """Return whether this job built in a folder before, also without success."""
+    return folder in context.builds
+
+
+def build_libraries(
+    context: JobContext, spec: ExecutionSpec, setup: SoftwareSetup, folder: str
+) -> None:
+    """Build in a folder, or fail as the first time.
+
+    Raises:
+        ExecutionError: class ``build`` and kind ``exit``, ``timeout`` or ``missing-output``; class
+            ``evicted``.
+        OSError: the node failed.
+    """
+    build = context.job.payload_of(spec).build
+    assert build is not None
+    if not is_built(context, folder):
+        failure = _run_build(context, spec, build, setup, folder)
+        context.builds[folder] = failure
+    problem = context.builds[folder]
+    if problem is not None:
+        raise ExecutionError(problem)
+
+
+def _run_build(
+    context: JobContext,
+    spec: ExecutionSpec,
+    build: BuildCommand,
+    setup: SoftwareSetup,
+    folder: str,
+) -> Union[Failure, None]:
+    shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted attempt
+    shutil.copytree(context.locate_payload(spec), folder, symlinks=True)
+    log = os.path.join(context.output, "logs", f"{os.path.basename(folder)}.out")
+    variables = {BUILD_VARIABLE: folder}
+    command = setup.build_command("executable", os.path.join(folder, build.command), variables)
+    code = run_logged_command(
+        command,
+        folder,
+        {**setup.env, **variables},
+        log,
+        build.timeout_s,
+        lambda: context.signals.raise_if_stopped(BUILD),
+    )
+    if code != 0:
+        problem = describe_failure(code, build.timeout_s, log)
+        kind = "timeout" if code is None else "exit"
+        return Failure(BUILD, kind, BUILD, f"{build.command} {problem}")
+    missing = [name for name in build.outputs if not os.path.isfile(os.path.join(folder, name))]
+    if missing:
+        message = f"{build.command} did not make {', '.join(missing)}"
+        return Failure(BUILD, "missing-output", BUILD, message)
+    return None
+
+
+def describe_environment(
+    build: BuildCommand, folder: str, inherited: Dict[str, str]
+) -> Dict[str, str]:
+    """Return variables by which the payload finds the built libraries first."""
+    preload = [os.path.join(folder, name) for name in build.preload]
+    variables = {BUILD_VARIABLE: folder, "LD_LIBRARY_PATH": folder}
+    if preload:
+        variables["LD_PRELOAD"] = ":".join(preload)
+    return {
+        name: ":".join(filter(None, (text, inherited.get(name, "")))) if name[:3] == "LD_" else text
+        for name, text in variables.items()
+    }
+
+
+#: Variables of the kit's loop_libraries: folder to build in, folder of built libraries.
+LOOP_BUILD_VARIABLE = "TREEHAMMER_LOOP_BUILD"
+LOOP_LIBRARIES_VARIABLE = "TREEHAMMER_LOOP_LIBRARIES"
+#: Folder of the libraries beside the environments of releases, or in the job's output.
+LOOPS_FOLDER = "loops"
+#: Text in a Python payload that may have a loop of the kit.
+_KIT_MENTION = b"treehammer_kit"
+#: Seconds after which ROOT's interpreter compiles the loop instead.
+_TIMEOUT_S = 600
+_MAX_RESULT_BYTES = 1_000_000
+
+
+def has_loop(context: JobContext, spec: ExecutionSpec) -> bool:
+    """Return whether the payload may have a loop that can be compiled before it starts."""
+    payload = context.job.payload_of(spec)
+    if spec.kind == CHECKSUM or context.job.load or spec.software.provider in WITHOUT_ROOT:
+        return False
+    if payload.kind == "python":
+        with open(os.path.join(context.locate_payload(spec), payload.entry), "rb") as stream:
+            return _KIT_MENTION in stream.read()
+    return payload.kind == "macro"
+
+
+def locate_base(context: JobContext, spec: ExecutionSpec) -> str:
+    """Return the folder below which libraries are built, for all jobs where it can be.
+
+    Libraries of a test that builds its own depend on headers that the next job builds again.
+    """
+    private = os.path.join(context.output, "work", LOOPS_FOLDER)
+    if spec.software.provider != "wheel" or context.job.payload_of(spec).build:
+        return private
+    shared = os.path.join(os.path.dirname(spec.software.location), LOOPS_FOLDER)
+    try:
+        os.makedirs(shared, exist_ok=True)
+    except OSError:
+        return private
+    return shared if os.access(shared, os.W_OK | os.X_OK) else private
+
+
+def is_loop_built(context: JobContext, spec: ExecutionSpec) -> bool:
+    """Return whether this job built such a loop before, also without success."""
+    return _make_key(context, spec) in context.loops
+
+
+def find_loop_libraries(context: JobContext, spec: ExecutionSpec) -> str:
+    """Return the folder of the libraries that this job built; '' for none."""
+    return context.loops.get(_make_key(context, spec), "")
+
+
+def build_loop(
+    context: JobContext,
+    spec: ExecutionSpec,
+    setup: SoftwareSetup,
+    folder: str,
+    variables: Mapping[str, str],
+) -> None:
+    """Start the payload so that it builds its libraries alone; without them it is interpreted.
+
+    Args:
+        context: state of the job, which notes the folder of the libraries.
+        spec: the execution.
+        setup: its ROOT.
+        folder: its work folder, with the payload's job file.
+        variables: the payload's environment variables.
+
+    Raises:
+        ExecutionError: the job was stopped.
+        OSError: the node cannot start a process.
+    """
+    base, result = locate_base(context, spec), os.path.join(folder, "loop.json")
+    os.makedirs(base, exist_ok=True)
+    build_variables = {**variables, LOOP_BUILD_VARIABLE: base, "TREEHAMMER_RESULT": result}
+    payload = context.job.payload_of(spec)
+    entry = os.path.join(context.locate_payload(spec), payload.entry)
+    run_logged_command(
+        setup.build_command(payload.kind, entry, build_variables),
+        folder,
+        {**setup.env, **build_variables},
+        os.path.join(context.output, "logs", f"loop-{len(context.loops) + 1}.out"),
+        _TIMEOUT_S,
+        lambda: context.signals.raise_if_stopped("setup"),
+    )
+    context.loops[_make_key(context, spec)] = _read_folder(result)
+
+
+def _make_key(context: JobContext, spec: ExecutionSpec) -> str:
+    payload = context.locate_payload(spec)
+    return f"{spec.software.request} {spec.variant.get('format', '')} {payload}"
+
+
+def _read_folder(result: str) -> str:
+    """Read the folder of the libraries; '' where the payload did not write it."""
+    try:
+        document: Dict[str, Any] = json.loads(read_regular_file(result, _MAX_RESULT_BYTES))
+        return str(document["values"].get("folder", ""))
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

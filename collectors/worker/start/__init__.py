@@ -1,1 +1,0 @@
-"""Common start of jobs that load a storage together."""

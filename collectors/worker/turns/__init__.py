@@ -1,1 +1,0 @@
-"""Turns of two live payloads: order, pipes, pinning, and the ratio of their times."""

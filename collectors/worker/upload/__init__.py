@@ -1,1 +1,0 @@
-"""Delivery of measurements to the results service."""

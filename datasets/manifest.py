@@ -1,0 +1,322 @@
+"""Datasets as values: digests of files, the manifest with their layout, and replicas.
+
+A dataset with a manifest never changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from treehammer.collectors.shared_files import open_regular_file
+from treehammer.errors import DatasetError
+from treehammer.text_formatting import pluralize
+
+BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    """Size in bytes; ``adler32`` as 8 hex digits, ``sha256`` as 64."""
+
+    size: int
+    adler32: str
+    sha256: str
+
+
+def digest_file(
+    source: Path, advance: Callable[[int], None] | None = None, *, copy_to: Path | None = None
+) -> FileDigest:
+    """Read a file once, and copy it to ``copy_to`` if that is given.
+
+    Args:
+        source: the file.
+        advance: receives the number of bytes of each block.
+        copy_to: a file to create.
+    """
+    opened = open_regular_file(source, follows_links=True)
+    with opened as reader, copy_to.open("xb") if copy_to else nullcontext() as copy:
+        return digest_blocks(iter(partial(reader.read, BLOCK), b""), advance, copy)
+
+
+def digest_blocks(
+    blocks: Iterable[bytes],
+    advance: Callable[[int], None] | None = None,
+    copy: BinaryIO | None = None,
+) -> FileDigest:
+    """Digest a file given as blocks, and write them to ``copy`` if that is given."""
+    size, adler, sha = 0, 1, hashlib.sha256()
+    for block in blocks:
+        size += len(block)
+        adler = zlib.adler32(block, adler)
+        sha.update(block)
+        if copy:
+            copy.write(block)
+        if advance:
+            advance(len(block))
+    return FileDigest(size, f"{adler:08x}", sha.hexdigest())
+
+
+AVAILABLE = "available"
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One file of a dataset at one door, as a catalogue has it; the door may know better.
+
+    Attributes:
+        site: where jobs that are near it run.
+        rse: Rucio's name of the storage, '' where the catalogue has no such names.
+        file: as the manifest calls it.
+        url: URL for ROOT to open.
+        size: in bytes, by the manifest.
+        adler32: 8 hex digits, by the manifest.
+        state: :data:`AVAILABLE`; catalogues list no others.
+        path: remainder of ``url`` after the storage's prefix, '' where unknown.
+    """
+
+    site: str
+    rse: str
+    file: str
+    url: str
+    size: int
+    adler32: str
+    state: str = AVAILABLE
+    path: str = ""
+
+    def url_at_prefix(self, prefix: str) -> str:
+        """Return the URL for ROOT to read it through a door that leads to the storage's prefix."""
+        return f"{prefix.rstrip('/')}/{self.path}"
+
+
+MANIFEST_NAME = "manifest.json"
+#: Formats of the main tree, and of files without any.
+TTREE, RNTUPLE, RAW = "ttree", "rntuple", "raw"
+#: Kind of a dataset that holds a recording of the XRootD client.
+RECORDING = "recording"
+#: Key of an added dataset's origin: branch that ROOT cannot read -> reason.
+UNREADABLE_BRANCHES = "unreadable_branches"
+#: Key of an added dataset's origin: trees and RNTuples of the first file beside the main one.
+OTHER_TREES = "other_trees"
+#: Key of an added dataset's origin: top-level branches of the main tree that all files have.
+BRANCHES = "branches"
+#: Key of an origin: branch that not all files have -> the files that lack it.
+MISSING_BRANCHES = "missing_branches"
+#: Key of an origin: branch with another number of entries than its tree -> both numbers.
+OTHER_LENGTHS = "branches_of_other_lengths"
+#: Key of an origin: friend trees that lie with the main tree, and are not read.
+FRIEND_TREES = "friend_trees"
+#: Items that a sentence names.
+MAX_NAMED_ITEMS = 5
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Five numbers of a distribution and how many values it has; all are 0 when it has none."""
+
+    count: int
+    minimum: float
+    p25: float
+    median: float
+    p75: float
+    maximum: float
+
+
+@dataclass(frozen=True)
+class TreeLayout:
+    """Layout of the main tree or RNTuple in the file; sizes in bytes.
+
+    Of an RNTuple, branches are the fields that stand for them, and baskets are pages.  Equal pages
+    lie in the file once and count each time, so that a small file can be smaller than its parts.
+
+    Attributes:
+        format: :data:`TTREE` or :data:`RNTUPLE`; :data:`RAW` for a file without a tree, of which
+            all other values are empty.
+        branches: top-level ones.
+        top2_share: share of the compressed bytes in the largest 2 % of the branches.
+        embedded_bytes: of the compressed bytes, how many lie inside the tree's own record, as the
+            baskets of very small trees do.  They are compressed together: a branch's, a basket's and
+            a cluster's part of them is taken in proportion.
+        branch_ratio: uncompressed by compressed bytes of each branch that holds any.
+        embedded_baskets: number of these baskets, among all.
+        basket_order: how the baskets of a TTree are sorted in the file, as measured: ``entry``,
+            ``branch``, ``entry and branch``, ``neither``, or '' where it was not measured.
+        mean_jump_bytes: mean distance in the file, forth or back, from the end of a basket to the
+            next one that an event loop over all branches needs; 0 where it reads on and on.
+    """
+
+    tree: str
+    format: str
+    entries: int
+    branches: int
+    unzipped_bytes: int
+    zipped_bytes: int
+    embedded_bytes: int
+    top2_share: float
+    clusters: int
+    cluster_zipped_bytes: Distribution
+    basket_zipped_bytes: Distribution
+    branch_ratio: Distribution
+    basket_order: str = ""
+    mean_jump_bytes: float = 0.0
+    embedded_baskets: int = 0
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> TreeLayout:
+        """Parse the layout in a manifest."""
+        parts: dict[str, Any] = {
+            name: Distribution(**value) if isinstance(value, dict) else value
+            for name, value in document.items()
+        }
+        return cls(**parts | {"format": parts["format"].lower()})  # it was TTree once
+
+    @property
+    def ratio(self) -> float:
+        """Compression ratio of the whole tree; 1 where it holds nothing."""
+        return self.unzipped_bytes / self.zipped_bytes if self.zipped_bytes else 1.0
+
+
+_NO_VALUES = Distribution(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+#: Layout of files without a tree.
+RAW_LAYOUT = TreeLayout("", RAW, 0, 0, 0, 0, 0, 0.0, 0, _NO_VALUES, _NO_VALUES, _NO_VALUES)
+
+
+@dataclass(frozen=True)
+class ManifestFile:
+    """One file: ``adler32`` as 8 hex digits, ``sha256`` as 64."""
+
+    name: str
+    size: int
+    adler32: str
+    sha256: str
+    layout: TreeLayout
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A named, immutable set of files and how they were made."""
+
+    name: str
+    files: tuple[ManifestFile, ...]
+    origin: Mapping[str, Any]
+
+    @property
+    def hash(self) -> str:
+        """Identity of the dataset: names, sizes and checksums of its files."""
+        content = [[f.name, f.size, f.adler32, f.sha256] for f in self.files]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    @property
+    def unreadable_branches(self) -> Mapping[str, str]:
+        """Branches that ROOT cannot read, with the reason; those of shipped datasets all can."""
+        return dict(self.origin.get(UNREADABLE_BRANCHES, {}))
+
+    @property
+    def missing_branches(self) -> Mapping[str, str]:
+        """Branches that not all files have, which no test reads, with the files that lack them."""
+        return dict(self.origin.get(MISSING_BRANCHES, {}))
+
+    @property
+    def other_lengths(self) -> Mapping[str, str]:
+        """Branches with another number of entries than their tree, with both numbers."""
+        return dict(self.origin.get(OTHER_LENGTHS, {}))
+
+    @property
+    def friend_trees(self) -> tuple[str, ...]:
+        """Friend trees that lie with the main tree, and are not read."""
+        return tuple(self.origin.get(FRIEND_TREES, ()))
+
+    def describe_peculiarities(self) -> Iterator[str]:
+        """Describe peculiarities that the main tree's numbers do not show."""
+        if missing := self.missing_branches:
+            examples = list_some([f"{name} in {files}" for name, files in missing.items()])
+            yield (
+                f"{pluralize(len(missing), 'branch is', 'branches are')} missing in some files and never "
+                f"read ({examples}); fractions are of the {len(self.branches)} common branches."
+            )
+        if lengths := self.other_lengths:
+            examples = list_some([f"{name}: {numbers}" for name, numbers in lengths.items()])
+            yield (
+                f"{pluralize(len(lengths), 'branch has', 'branches have')} another number of entries "
+                f"than the tree ({examples})."
+            )
+        if friends := self.friend_trees:
+            yield f"friend trees are not read: {list_some(friends)}."
+
+    @property
+    def branches(self) -> tuple[str, ...]:
+        """Top-level branches of the main tree that all files have; empty where the manifest does not list them."""
+        return tuple(self.origin.get(BRANCHES, ()))
+
+    @property
+    def trees(self) -> tuple[str, ...]:
+        """All trees and RNTuples of the first file; empty where the manifest does not list them."""
+        other_trees = self.origin.get(OTHER_TREES)
+        return () if other_trees is None else (self.tree, *other_trees)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(f.size for f in self.files)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether its files hold no tree."""
+        return self.files[0].layout.format == RAW
+
+    @property
+    def tree(self) -> str:
+        """Name of the main tree, '' for raw files."""
+        return self.files[0].layout.tree
+
+    def to_json(self) -> str:
+        """Return the text of ``manifest.json``."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True)
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Read ``manifest.json`` of a dataset's folder.
+
+        Raises:
+            DatasetError: there is none, or it is damaged.
+        """
+        path = folder / MANIFEST_NAME
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            return cls(
+                name=document["name"],
+                files=tuple(_parse_file(item) for item in document["files"]),
+                origin=document["origin"],
+            )
+        except FileNotFoundError as error:
+            raise DatasetError(
+                f"is not a dataset: it has no {MANIFEST_NAME}",
+                where=str(folder),
+                hint="Remove the folder if it is not needed.",
+            ) from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DatasetError(
+                f"damaged manifest ({error})",
+                where=str(path),
+                hint="Remove the folder and make the dataset again.",
+            ) from error
+
+
+def list_some(items: Sequence[str]) -> str:
+    """List the first items, and the number of the others."""
+    more_count = len(items) - MAX_NAMED_ITEMS
+    return ", ".join(items[:MAX_NAMED_ITEMS]) + (
+        f", and {more_count} more" if more_count > 0 else ""
+    )
+
+
+def _parse_file(document: dict[str, Any]) -> ManifestFile:
+    layout = TreeLayout.from_document(document.pop("layout"))
+    return ManifestFile(**document, layout=layout)

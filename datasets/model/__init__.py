@@ -1,1 +1,0 @@
-"""Datasets as values: manifest, replicas and file digests."""

@@ -1,1 +1,0 @@
-"""ROOT processes that write and measure dataset files."""

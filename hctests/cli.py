@@ -1,0 +1,257 @@
+"""``tests list | show | check | schema``, and completion of shipped tests in the shell."""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from treehammer.collectors.job_spec import PAIRED
+from treehammer.config import Settings
+from treehammer.errors import NothingToDoError, TreehammerError
+from treehammer.hctests import pinned_tests
+from treehammer.hctests.definition import identity, toml_models, variant_expansion
+from treehammer.hctests.definition.judged_metrics import find_numeric_metric
+from treehammer.hctests.definition.model import PinnedTest, TestDefinition, Variant
+from treehammer.hctests.definition_options import definition_options, load_pinned_test
+from treehammer.hctests.git_repository import mask_credentials
+from treehammer.tables import TableColumn
+from treehammer.terminal import JSON, TABLE, complete_names, output_options, print_rows
+
+complete_tests = complete_names(lambda _settings: pinned_tests.list_shipped_tests())
+
+
+_VARIANT_LETTERS = string.ascii_uppercase + string.ascii_lowercase
+
+
+@click.group()
+def tests() -> None:
+    """List, show and check tests."""
+
+
+@tests.command("list")
+@click.argument("where", nargs=-1)
+@output_options
+@click.pass_obj
+def list_tests(settings: Settings, where: tuple[str, ...], form: str) -> None:
+    """List the shipped tests, or those of folders and repositories (URL@REF:).
+
+    Example: treehammer tests list https://gitlab.example.org/io/tests.git@main:
+    """
+    specs = [spec for place in where for spec in pinned_tests.find_tests(place, settings)]
+    rows = [
+        _describe_test(spec, settings)
+        for spec in specs or ([] if where else pinned_tests.list_shipped_tests())
+    ]
+    if not rows:
+        raise NothingToDoError(
+            "no test.toml found",
+            where=", ".join(mask_credentials(place) for place in where),
+            hint="A test is a folder that contains test.toml.",
+        )
+    columns = [
+        TableColumn("test", "test"),
+        TableColumn("name", "name"),
+        TableColumn("variants", "variants", is_number=True),
+        TableColumn("dataset", "dataset"),
+        TableColumn("description", "description"),
+    ]
+    print_rows(rows, columns, form=form)
+
+
+def _describe_test(spec: str, settings: Settings) -> dict[str, Any]:
+    """Build a test's row; a test with mistakes is listed with them."""
+    row: dict[str, Any] = {"test": mask_credentials(spec)}
+    empty = dict.fromkeys(("name", "variants", "dataset"))
+    try:
+        definition = pinned_tests.pin_test(spec, settings).definition
+    except TreehammerError as error:
+        return {**row, **empty, "description": f"{error.message}: see 'tests check'"}
+    count = sum(
+        len(variant_expansion.expand_variants(definition, door))
+        for door in _display_doors(definition)
+    )
+    return {
+        **row,
+        "name": definition.name,
+        "variants": count,
+        "dataset": ", ".join(definition.dataset_names) or None,
+        "description": definition.description,
+    }
+
+
+def _display_doors(definition: TestDefinition) -> tuple[str, ...]:
+    """Return the doors that a test names; without names all doors have the same variants."""
+    return tuple(str(door) for door in definition.axes.get("door", ("any",)))
+
+
+@tests.command()
+@click.argument("spec", shell_complete=complete_tests)
+@definition_options
+@output_options
+@click.pass_obj
+def show(
+    settings: Settings,
+    spec: str,
+    axes: dict[str, tuple[str, ...]],
+    overrides: dict[str, str],
+    form: str,
+) -> None:
+    """Show a test's variants, their grouping into jobs and their order of execution.
+
+    Example: treehammer tests show ttree-read -P cache_mb=0,30 -S repeats=6
+    """
+    pinned = load_pinned_test(spec, axes, overrides, settings)
+    rows, orders = _build_variant_rows(pinned.definition)
+    executions = sum(row["executions"] for row in orders)
+    facts = _collect_facts(pinned, len(rows), len(orders), executions)
+    if form == JSON:
+        content = {"test": facts, "variants": rows, "orders": orders}
+        click.echo(json.dumps(content, indent=1, default=str))
+        return
+    displayed_axes = _displayed_axes(pinned.definition)
+    columns = [TableColumn("job", "job", is_number=True), TableColumn("letter", "letter")]
+    columns += [TableColumn(axis, axis, is_number=axis == "cache_mb") for axis in displayed_axes]
+    if form == TABLE:
+        _print_facts(facts, pinned.definition)
+    print_rows(rows, columns, form=form)
+    if form == TABLE:
+        click.echo()
+        orders_shown = [{**row, "orders": ", ".join(row["orders"])} for row in orders]
+        names = [
+            TableColumn("job", "job", is_number=True),
+            TableColumn("orders", "orders, drawn again for each job"),
+        ]
+        print_rows(orders_shown, names)
+
+
+def _displayed_axes(definition: TestDefinition) -> tuple[str, ...]:
+    named = (("door",) if "door" in definition.axes else ()) + variant_expansion.find_label_axes(
+        definition
+    )
+    return named or ("root", "branches", "cache_mb")
+
+
+def _build_variant_rows(
+    definition: TestDefinition,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Build a row for each variant, and for each job a row with the orders of its rounds."""
+    rows: list[dict[str, Any]] = []
+    orders: list[dict[str, Any]] = []
+    doors = _display_doors(definition)
+    for shared in [doors] if definition.bundles_doors else [(door,) for door in doors]:
+        for group in variant_expansion.group_variants(definition, *shared):
+            number = len(orders) + 1
+            letters = {variant: _variant_letter(n) for n, variant in enumerate(group.variants)}
+            named = {"door": shared[0]} if "door" in definition.axes else {}
+            rows += [
+                {
+                    "job": number,
+                    "letter": letters[variant],
+                    **(named | ({"door": variant.door} if variant.door else {})),
+                    **dict(variant.values),
+                }
+                for variant in group.variants
+            ]
+            seed = variant_expansion.derive_job_seed(definition.seed, number)
+            order = variant_expansion.order_job(definition, group, seed)
+            orders.append(
+                {"job": number, "executions": len(order), "orders": _format_orders(order, letters)}
+            )
+    return rows, orders
+
+
+def _variant_letter(number: int) -> str:
+    return _VARIANT_LETTERS[number] if number < len(_VARIANT_LETTERS) else f"<{number + 1}>"
+
+
+def _format_orders(
+    order: Iterable[variant_expansion.OrderedExecution], letters: Mapping[Variant, str]
+) -> list[str]:
+    texts: dict[int, str] = {}
+    for execution in order:
+        texts[execution.round] = texts.get(execution.round, "") + letters[execution.variant]
+    return list(texts.values())
+
+
+def _collect_facts(
+    pinned: PinnedTest, variants: int, groups: int, executions: int
+) -> dict[str, Any]:
+    definition = pinned.definition
+    return {
+        "name": definition.name,
+        "description": definition.description,
+        "repository": pinned.repository,
+        "ref": pinned.ref,
+        "commit": pinned.commit,
+        "dirty": pinned.dirty,
+        "path": pinned.path,
+        "payload": definition.payload,
+        "kind": definition.payload_kind,
+        "dataset": definition.dataset,
+        "datasets": list(definition.dataset_names),
+        "tree": definition.tree,
+        "files": dict(pinned.hashes),
+        "test_hash": identity.compute_test_hash(pinned),
+        "bundle": list(definition.bundle),
+        **({"headline": list(definition.headline)} if definition.headline else {}),
+        "repeats": definition.repeats,
+        "mode": definition.mode,
+        "rounds": definition.rounds,
+        "passes": definition.passes,
+        "variants": variants,
+        "jobs": groups * definition.repeats,
+        "executions": executions * definition.repeats,
+        "settings": dict(definition.settings),
+        **({"load": asdict(definition.load)} if definition.load else {}),
+        **({"expect": [asdict(limit) for limit in definition.expect]} if definition.expect else {}),
+        **({"before": asdict(definition.before)} if definition.before else {}),
+        **({"build": asdict(definition.build)} if definition.build else {}),
+    }
+
+
+def _print_facts(facts: dict[str, Any], definition: TestDefinition) -> None:
+    state = ", modified in the working tree" if facts["dirty"] else ""
+    paired = "in paired mode, " if facts["mode"] == PAIRED else ""
+    of_each = "site" if definition.bundles_doors else "site and door"
+    commit = f"commit {facts['commit'][:12]}{state}" if facts["commit"] else "not in Git"
+    lines = {
+        "test": f"{facts['name']}  {facts['description']}".rstrip(),
+        "from": f"{facts['repository']} {facts['path']} ({commit})",
+        "payload": f"{facts['payload']} ({facts['kind']})",
+        "reads": f"{', '.join(facts['datasets']) or 'no dataset'} {facts['tree']}".rstrip(),
+        "hash": facts["test_hash"][:16],
+        "plan": f"variants {facts['variants']}, jobs {facts['jobs']}, executions "
+        f"{facts['executions']} for each {of_each} ({paired}"
+        f"repeats {facts['repeats']}, rounds {facts['rounds']}, passes {facts['passes']})",
+    }
+    if "headline" in facts:
+        lines["headline"] = ", ".join(facts["headline"])
+    if "before" in facts:
+        command, applied = facts["before"]["command"], ", ".join(facts["before"]["settings"])
+        lines["before"] = f"{command} applies {applied} before each execution"
+    if definition.build:
+        made = ", ".join(definition.build.outputs)
+        lines["build"] = f"{definition.build.command} makes {made} once for each ROOT of a job"
+    if definition.load:
+        lines["load"] = definition.load.describe()
+    for name, text in lines.items():
+        click.echo(f"{name:8} {text}")
+    is_load = definition.load is not None
+    for limit in definition.expect:
+        metric = find_numeric_metric(limit.metric, definition.metrics, is_load=is_load)
+        click.echo(f"expect   {limit.describe(metric.unit)}")
+    click.echo()
+
+
+@tests.command()
+def schema() -> None:
+    """Print the JSON Schema of test.toml, for editors.
+
+    Example: treehammer tests schema > test.schema.json
+    """
+    click.echo(json.dumps(toml_models.build_test_schema(), indent=1, sort_keys=True))

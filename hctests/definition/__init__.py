@@ -1,0 +1,1 @@
+"""Definition of a test: test.toml, its model, axes, variants, identity and checks."""

@@ -1,0 +1,269 @@
+"""Axes of a matrix: valid values, defaults, and parsing of typed text.
+
+Values are normalized, so that ``1`` and ``1.0`` are one fraction and one series.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treehammer.collectors.job_spec import THREADS_AXIS
+from treehammer.collectors.record.metric_catalogue import CATALOGUE_AXES
+from treehammer.collectors.record.value_checks import is_number
+from treehammer.collectors.software import providers
+from treehammer.hctests.definition.model import (
+    COMMIT_AXIS,
+    DATASET_AXIS,
+    FORMAT_AXIS,
+    PREFETCH_AXIS,
+    WORKING_TREE,
+    Scalar,
+)
+
+#: The most threads of an execution; more are taken for an oversight.
+MAX_THREADS = 1024
+MAX_PREFETCH = 1000
+AXIS_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,29}$"
+MAX_AXIS_TEXT = 1000
+
+#: Axes that cannot run interleaved in one job -> reason.
+NEVER_BUNDLED_AXES: Mapping[str, str] = {
+    "access": "the copy of a staged execution warms the caches that the next one uses",
+    "cache": "a warm execution leaves the server's cache warm for the next, cold one",
+}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Definition of an axis.
+
+    ``normalize`` returns the normalized value, or raises ValueError with the reason; ``schema`` is
+    the JSON Schema of one value; ``numeric`` is whether typed text is parsed as a number if possible.
+    """
+
+    default: tuple[Scalar, ...]
+    expected: str
+    schema: Mapping[str, Any]
+    normalize: Callable[[Any], Scalar]
+    numeric: bool = False
+
+
+def check_text(value: Any) -> str:
+    """Check that a value is one line of text without control characters.
+
+    Raises:
+        ValueError: any other value.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"{_format_value(value)} is not text in quotes")
+    if not value.strip() or value != value.strip():
+        raise ValueError(f"{value!r} is empty or has spaces around it")
+    if not value.isprintable() or len(value) > MAX_AXIS_TEXT:
+        raise ValueError(
+            f"{value[:40]!r} contains control characters or more than {MAX_AXIS_TEXT} characters"
+        )
+    return value
+
+
+def _format_value(value: Any) -> str:
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
+
+
+def _check_number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not is_number(value):
+        reason = "does not fit 64 bits" if type(value) is int else "is not a number"
+        raise ValueError(f"{_format_value(value)} {reason}")
+    return value
+
+
+def _normalize_number(value: Any) -> int | float:
+    """Convert to a whole number if possible: 30.0 and 30 are one value."""
+    number = _check_number(value)
+    integer = int(number)
+    return integer if integer == number and is_number(integer) else number
+
+
+def _normalize_root(value: Any) -> Scalar:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(
+            f"the number {value!r} is not a version: TOML reads 6.40 as 6.4; put it in quotes"
+        )
+    providers.parse_software_request(check_text(value))
+    return str(value)
+
+
+def _normalize_fraction(value: Any) -> Scalar:
+    number = float(_check_number(value))
+    if not 0 < number <= 1:
+        raise ValueError(f"{value!r} is not a fraction above 0 and up to 1")
+    return number
+
+
+def _normalize_branches(value: Any) -> Scalar:
+    if not isinstance(value, str):
+        return _normalize_fraction(value)
+    if check_text(value) == "@":
+        raise ValueError("'@' names no file")
+    return value
+
+
+def _normalize_cache_mb(value: Any) -> Scalar:
+    number = _normalize_number(value)
+    if not 0 <= number <= 100_000:
+        raise ValueError(f"{value!r} is not between 0 and 100000 MB")
+    return number
+
+
+def _make_count_reader(low: int, high: int) -> Callable[[Any], Scalar]:
+    def read(value: Any) -> Scalar:
+        number = _normalize_number(value)
+        if not isinstance(number, int) or not low <= number <= high:
+            raise ValueError(f"{value!r} is not a whole number from {low} to {high}")
+        return number
+
+    return read
+
+
+def _normalize_name(value: Any) -> Scalar:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", check_text(value)):
+        raise ValueError(f"{value!r} is not a name of letters, digits, '.', '_' and '-'")
+    return str(value)
+
+
+def _make_choice_reader(*choices: str) -> Callable[[Any], Scalar]:
+    def read(value: Any) -> Scalar:
+        if not isinstance(value, str) or value not in choices:
+            raise ValueError(f"unknown value {_format_value(value)}")
+        return value
+
+    return read
+
+
+def _normalize_custom(value: Any) -> Scalar:
+    if isinstance(value, bool):
+        return value
+    return check_text(value) if isinstance(value, str) else _normalize_number(value)
+
+
+_TEXT_SCHEMA: Mapping[str, Any] = {"type": "string", "minLength": 1, "maxLength": MAX_AXIS_TEXT}
+_FRACTION_SCHEMA: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+
+AXES_BY_NAME: Mapping[str, Axis] = {
+    "root": Axis(
+        ("current",),
+        'a ROOT release in quotes, "path:/folder", "cvmfs:VIEW/PLATFORM", "wrap:COMMAND", '
+        '"xrootd:VERSION", "build:/folder", "pypi:NAME==VERSION", "current" or "none"',
+        _TEXT_SCHEMA,
+        _normalize_root,
+    ),
+    "branches": Axis(
+        (1.0,),
+        'a fraction in (0, 1], patterns such as "Muon_*,!Muon_eta", "readable", or "@file" with a list',
+        {"anyOf": [_FRACTION_SCHEMA, _TEXT_SCHEMA]},
+        _normalize_branches,
+        numeric=True,
+    ),
+    "cache_mb": Axis(
+        (30,),
+        "megabytes of TTreeCache from 0 (off)",
+        {"type": "number", "minimum": 0, "maximum": 100_000},
+        _normalize_cache_mb,
+        numeric=True,
+    ),
+    "events": Axis(
+        (1.0,), "a fraction in (0, 1]", _FRACTION_SCHEMA, _normalize_fraction, numeric=True
+    ),
+    "door": Axis((), "the name of a door", _TEXT_SCHEMA, _normalize_name),
+    "access": Axis(
+        ("direct",),
+        '"direct" or "staged"',
+        {"enum": ["direct", "staged"]},
+        _make_choice_reader("direct", "staged"),
+    ),
+    "cache": Axis(
+        ("warm",),
+        '"warm" or "cold"',
+        {"enum": ["warm", "cold"]},
+        _make_choice_reader("warm", "cold"),
+    ),
+}
+assert tuple(AXES_BY_NAME) == CATALOGUE_AXES
+
+#: Without columns of their own: tests without such an axis read TTrees with one thread and without
+#: asynchronous prefetching, and their series are unaffected.
+OPTIONAL_AXES: Mapping[str, Axis] = {
+    FORMAT_AXIS: Axis(
+        (),
+        '"ttree" or "rntuple"',
+        {"enum": ["ttree", "rntuple"]},
+        _make_choice_reader("ttree", "rntuple"),
+    ),
+    THREADS_AXIS: Axis(
+        (),
+        f"a whole number of threads from 1 to {MAX_THREADS}, and of CPUs that the job requests",
+        {"type": "integer", "minimum": 1, "maximum": MAX_THREADS},
+        _make_count_reader(1, MAX_THREADS),
+        numeric=True,
+    ),
+    PREFETCH_AXIS: Axis(
+        (),
+        f"a whole number from 0 to {MAX_PREFETCH}: 1 turns a TTreeCache's asynchronous prefetching on; "
+        "of an RNTuple, clusters that are read at once (0: ROOT's choice)",
+        {"type": "integer", "minimum": 0, "maximum": MAX_PREFETCH},
+        _make_count_reader(0, MAX_PREFETCH),
+        numeric=True,
+    ),
+    DATASET_AXIS: Axis((), "the name of a dataset", _TEXT_SCHEMA, _normalize_name),
+    COMMIT_AXIS: Axis(
+        (),
+        f'a branch, tag or commit of the test\'s repository, or "{WORKING_TREE}" for the working tree',
+        _TEXT_SCHEMA,
+        check_text,
+    ),
+}
+
+CUSTOM_AXIS_TYPE = Axis(
+    (),
+    "text, a number, true or false",
+    {"anyOf": [_TEXT_SCHEMA, {"type": "number"}, {"type": "boolean"}]},
+    _normalize_custom,
+)
+
+
+def find_axis(name: str) -> Axis:
+    """Find an axis by name; unknown names are custom axes."""
+    return AXES_BY_NAME.get(name) or OPTIONAL_AXES.get(name, CUSTOM_AXIS_TYPE)
+
+
+def have_same_kind(values: Sequence[Scalar]) -> bool:
+    """Return whether all values of a custom axis are text, all numbers, or all booleans."""
+    return len({_value_kind(value) for value in values}) <= 1
+
+
+def _value_kind(value: Scalar) -> str:
+    return "bool" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
+
+
+def parse_axis_text(name: str, typed: str, declared: Sequence[Scalar]) -> Any:
+    """Parse a typed value to a TOML value of the axis' type, without checking it.
+
+    Args:
+        name: name of the axis.
+        typed: typed text, such as ``0.02`` or ``Muon_*``.
+        declared: values in test.toml, which determine the type of a custom axis.
+    """
+    kind = "number" if find_axis(name).numeric else "text"
+    if find_axis(name) is CUSTOM_AXIS_TYPE and declared:
+        kind = _value_kind(declared[0])
+    if kind == "bool":
+        return {"true": True, "false": False}.get(typed, typed)
+    if kind == "number":
+        for number in (int, float):
+            try:
+                return number(typed)
+            except ValueError:
+                continue
+    return typed

@@ -1,0 +1,462 @@
+"""Checks across the keys of a definition: axes, rules, bundles, metrics, settings, files, limits."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from treehammer.collectors.job_spec import PAIRED, THREADS_AXIS
+from treehammer.collectors.record.measurement_record import MAX_EXTRAS
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.errors import ConfigError, suggest_nearest
+from treehammer.hctests.definition import axes, judged_metrics, variant_expansion
+from treehammer.hctests.definition.document_problems import NAME_PATTERN, DocumentProblem, KeyPath
+from treehammer.hctests.definition.judged_metrics import BOUNDS
+from treehammer.hctests.definition.model import (
+    DATASET_AXIS,
+    DOOR_AXIS,
+    FORMAT_AXIS,
+    MetricDeclaration,
+    Scalar,
+    TestDefinition,
+    Variant,
+)
+from treehammer.hctests.definition.toml_models import (
+    TEST_TABLE_KEYS,
+    BeforeTable,
+    BuildTable,
+    DefinitionDocument,
+    ExpectTable,
+    LoadTable,
+    SiteLimitTable,
+    TestTable,
+)
+from treehammer.text_formatting import JobRamp
+
+#: Upper bound of a test's variants; more are taken for an oversight.
+MAX_VARIANTS = 10_000
+
+
+def check_axes(matrix: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProblem]:
+    """Check the axes in [matrix] for names, empty lists, duplicates and mixed types."""
+    for name, values in matrix.items():
+        path: KeyPath = ("matrix", name)
+        yield from _check_axis_name(name, path)
+        if not values:
+            yield DocumentProblem(path, "has no value (expected at least one)")
+        if not axes.have_same_kind(values) and name not in axes.AXES_BY_NAME:
+            yield DocumentProblem(path, "mixes text, numbers or true and false (expected one type)")
+        for index, value in enumerate(values):
+            if value in values[:index]:
+                yield DocumentProblem((*path, index), f"{value!r} is given twice")
+
+
+def _check_axis_name(name: str, path: KeyPath) -> Iterator[DocumentProblem]:
+    if name in axes.AXES_BY_NAME or name in axes.OPTIONAL_AXES:
+        return
+    suggestion = suggest_nearest(
+        name, (*axes.AXES_BY_NAME, "bundle", "exclude", "include"), cutoff=0.8
+    )
+    if name in TEST_TABLE_KEYS:
+        yield DocumentProblem(path, "is a key of [test], not an axis")
+    elif suggestion:
+        yield DocumentProblem(path, f"unknown axis, too similar to a known one{suggestion}")
+    elif not re.fullmatch(axes.AXIS_NAME_PATTERN, name):
+        yield DocumentProblem(
+            path, "is not an axis name (expected up to 30 of a-z, 0-9 and _, a letter first)"
+        )
+
+
+def check_bundle(
+    document: DefinitionDocument, matrix: Mapping[str, Sequence[Scalar]]
+) -> Iterator[DocumentProblem]:
+    """Check that ``bundle`` names axes that may run interleaved, each once."""
+    bundle, axis_names = document.matrix.bundle, tuple(matrix)
+    for index, name in enumerate(bundle):
+        path: KeyPath = ("matrix", "bundle", index)
+        if name in axes.NEVER_BUNDLED_AXES:
+            yield DocumentProblem(
+                path, f"{name!r} cannot be bundled: {axes.NEVER_BUNDLED_AXES[name]}"
+            )
+        elif name == DOOR_AXIS and name not in axis_names:
+            yield DocumentProblem(
+                path, "'door' needs the names of the doors: door = [...] in [matrix], -P door=A,B"
+            )
+        elif name not in axis_names:
+            yield DocumentProblem(
+                path, f"{name!r} is not an axis of this test{suggest_nearest(name, axis_names)}"
+            )
+        elif name in bundle[:index]:
+            yield DocumentProblem(path, f"{name!r} is given twice")
+        elif name == DOOR_AXIS and (reason := _reason_against_doors(document, matrix)):
+            yield DocumentProblem(path, f"{name!r} cannot be bundled {reason}")
+
+
+def _reason_against_doors(
+    document: DefinitionDocument, matrix: Mapping[str, Sequence[Scalar]]
+) -> str:
+    """Describe why one job of this test cannot compare doors; '' if it can."""
+    if document.load is not None:
+        return "in a load test: each of its jobs loads one door"
+    used = {
+        name: {*matrix[name], *(rule[name] for rule in document.include if name in rule)}
+        for name in ("access", "cache")
+    }
+    if "staged" in used["access"]:
+        return 'with access = "staged": the loop reads a copy, through any door'
+    if "cold" in used["cache"]:
+        return 'with cache = "cold": what one door reads is warm for the others'
+    return ""
+
+
+def check_mode(
+    mode: str, bundle: Sequence[str], matrix: Mapping[str, Sequence[Scalar]]
+) -> Iterator[DocumentProblem]:
+    """Check that a test in paired mode bundles values to compare."""
+    if mode == PAIRED and not any(len(matrix.get(axis, ())) > 1 for axis in bundle):
+        yield DocumentProblem(
+            ("test", "mode"),
+            "'paired' compares values of bundled axes: name an axis with several values in "
+            "[matrix] bundle",
+        )
+    if mode == PAIRED and "events" in bundle and len(matrix["events"]) > 1:
+        yield DocumentProblem(
+            ("matrix", "bundle", bundle.index("events")),
+            "'events' cannot be compared in paired mode: both sides read the same entries",
+        )
+
+
+def check_rule(
+    rule: Mapping[str, Scalar], matrix: Mapping[str, Sequence[Scalar]], path: KeyPath
+) -> Iterator[DocumentProblem]:
+    """Check that an exclude or include rule names axes and possible values of them."""
+    if not rule:
+        yield DocumentProblem(path, "is empty (expected at least one axis and its value)")
+    for name, typed in rule.items():
+        key_path = (*path, name)
+        if name not in matrix:
+            yield DocumentProblem(
+                key_path, f"is not an axis of this test{suggest_nearest(name, matrix)}"
+            )
+            continue
+        try:
+            value = axes.find_axis(name).normalize(typed)
+        except ValueError as error:
+            yield DocumentProblem(key_path, f"{error} (expected {axes.find_axis(name).expected})")
+            continue
+        listed = path[0] in ("exclude", "expect") or name == "door"
+        if listed and value not in matrix[name]:
+            values = ", ".join(map(repr, matrix[name]))
+            yield DocumentProblem(
+                key_path, f"{value!r} is not a value of that axis (expected one of: {values})"
+            )
+        elif not axes.have_same_kind((*matrix[name], value)) and name not in axes.AXES_BY_NAME:
+            yield DocumentProblem(key_path, f"{value!r} has another type than the axis' values")
+
+
+def check_variants(definition: TestDefinition) -> Iterator[DocumentProblem]:
+    """Check the number of variants, and that warm ones have a pass to count."""
+    doors = definition.axes.get("door", ("any",))
+    size = math.prod(len(values) for values in definition.axes.values())
+    if size * (1 + len(definition.include)) > MAX_VARIANTS:
+        yield DocumentProblem(
+            ("matrix",), f"has {size} combinations (expected at most {MAX_VARIANTS})"
+        )
+        return
+    variants = [
+        variant
+        for door in doors
+        for variant in variant_expansion.expand_variants(definition, str(door))
+    ]
+    if size and not variants:
+        yield DocumentProblem(("exclude",), "excludes all variants")
+    yield from _check_passes(definition, variants)
+
+
+def _check_passes(
+    definition: TestDefinition, variants: Sequence[Variant]
+) -> Iterator[DocumentProblem]:
+    """Check that warm variants have a pass to count; executables and load tests need none."""
+    if definition.payload_kind == "executable" or definition.load or definition.passes >= 2:
+        return
+    if any(variant["cache"] == "warm" for variant in variants):
+        yield DocumentProblem(
+            ("test", "passes"),
+            f"{definition.passes} leaves nothing to count: the first pass of a warm execution is "
+            'not counted (expected at least 2, or cache = ["cold"])',
+        )
+
+
+def check_optional_axes(matrix: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProblem]:
+    """Check the values of known axes that a test need not have."""
+    for name, axis in axes.OPTIONAL_AXES.items():
+        for index, value in enumerate(matrix.get(name, ())):
+            try:
+                axis.normalize(value)
+            except ValueError as error:
+                yield DocumentProblem(
+                    ("matrix", name, index), f"{error} (expected {axis.expected})"
+                )
+
+
+def check_threads(
+    matrix: Mapping[str, Sequence[Scalar]], mode: str, *, is_load: bool
+) -> Iterator[DocumentProblem]:
+    """Check that a test with several threads is neither a load test nor in paired mode."""
+    path: KeyPath = ("matrix", THREADS_AXIS)
+    if mode == PAIRED and any(threads != 1 for threads in matrix.get(THREADS_AXIS, ())):
+        yield DocumentProblem(
+            path, "'paired' executions share one core: several threads need mode = 'solo'"
+        )
+    if THREADS_AXIS in matrix and is_load:
+        yield DocumentProblem(path, "a load test's clients share one thread; remove the axis")
+
+
+def check_datasets(
+    dataset: str, matrix: Mapping[str, Sequence[Scalar]]
+) -> Iterator[DocumentProblem]:
+    """Check that [test] and [matrix] do not name different datasets."""
+    listed = matrix.get(DATASET_AXIS, ())
+    if listed and dataset not in ("", listed[0]):
+        yield DocumentProblem(
+            ("test", "dataset"),
+            "is named in [matrix] as well (expected either one dataset here or several there)",
+        )
+
+
+def check_twins(
+    twins: Mapping[str, str], dataset: str, matrix: Mapping[str, Sequence[Scalar]]
+) -> Iterator[DocumentProblem]:
+    """Check that each twin belongs to a value of the axis ``format`` and to a dataset."""
+    formats = matrix.get(FORMAT_AXIS, ())
+    for name, twin in twins.items():
+        path: KeyPath = ("twins", name)
+        if name not in formats:
+            listed = ", ".join(map(repr, formats)) or "the test has no such axis"
+            yield DocumentProblem(
+                path, f"is not a value of the axis 'format' (expected one of: {listed})"
+            )
+        elif not dataset:
+            yield DocumentProblem(
+                path, "needs a dataset to be the twin of: [test] dataset is empty"
+            )
+        elif len(matrix.get(DATASET_AXIS, ())) > 1:
+            yield DocumentProblem(
+                path, "has the content of one dataset, but [matrix] names several"
+            )
+        elif not re.fullmatch(NAME_PATTERN, twin):
+            yield DocumentProblem(path, f"{twin!r} is not a dataset name")
+
+
+def check_metrics(names: Sequence[str]) -> Iterator[DocumentProblem]:
+    """Check the number and names of a test's own metrics, which the catalogue must not use."""
+    if len(names) > MAX_EXTRAS:
+        yield DocumentProblem(("metrics",), f"{len(names)} metrics (expected at most {MAX_EXTRAS})")
+    for name in names:
+        if name in METRICS_BY_NAME:
+            yield DocumentProblem(
+                ("metrics", name), "is a name of the catalogue (expected another name)"
+            )
+        elif not re.fullmatch(axes.AXIS_NAME_PATTERN, name):
+            yield DocumentProblem(
+                ("metrics", name),
+                "is not a metric name (expected up to 30 of a-z, 0-9 and _, a letter first)",
+            )
+
+
+def declare_metrics(document: DefinitionDocument) -> dict[str, MetricDeclaration]:
+    """Return the metrics of [metrics] by name."""
+    return {
+        name: MetricDeclaration(metric.unit, metric.better, exact=metric.exact)
+        for name, metric in document.metrics.items()
+    }
+
+
+def check_headline(names: Sequence[str], document: DefinitionDocument) -> Iterator[DocumentProblem]:
+    """Check that the headline metrics exist, have a direction and are named once."""
+    declared = declare_metrics(document)
+    is_load = document.load is not None
+    for index, name in enumerate(names):
+        path: KeyPath = ("test", "headline", index)
+        try:
+            judged_metrics.find_headline_metric(name, declared, is_load=is_load)
+        except KeyError:
+            metric_names = judged_metrics.list_headline_names(declared, is_load=is_load)
+            suggestion = suggest_nearest(name, metric_names)
+            yield DocumentProblem(path, f"{name!r} is not a metric{suggestion}")
+        except ValueError as error:
+            yield DocumentProblem(path, f"{name!r} {error}")
+        if name in names[:index]:
+            yield DocumentProblem(path, f"{name!r} is given twice")
+
+
+def check_load(load: LoadTable, test: TestTable) -> Iterator[DocumentProblem]:
+    """Check that a load test starts together if it has a ramp, and ends before its wall limit."""
+    if load.duration_s > test.wall_limit_s:
+        yield DocumentProblem(
+            ("load", "duration_s"),
+            f"is longer than wall_limit_s = {test.wall_limit_s:g} of [test]",
+        )
+    if test.mode == PAIRED:
+        yield DocumentProblem(
+            ("test", "mode"), "'paired' executions take turns; a load test needs 'solo'"
+        )
+    if not load.ramp:
+        return
+    path: KeyPath = ("load", "ramp")
+    if not load.together:
+        yield DocumentProblem(path, "needs a common start: together = true")
+    try:
+        ramp = JobRamp.parse(load.ramp, "")
+    except ConfigError:
+        yield DocumentProblem(
+            path,
+            f"{load.ramp!r} is not a ramp (expected like 10/5m: ten more jobs every 5 minutes)",
+        )
+        return
+    if ramp.every_s % load.step_s:
+        yield DocumentProblem(
+            path, f"levels of {ramp.every_s} s are not a multiple of step_s = {load.step_s:g}"
+        )
+
+
+def check_before(
+    before: BeforeTable, document: DefinitionDocument, matrix: Mapping[str, Sequence[Scalar]]
+) -> Iterator[DocumentProblem]:
+    """Check that a command applies bundled axes of the test's own, outside of paired mode."""
+    predefined = {*axes.AXES_BY_NAME, *axes.OPTIONAL_AXES}
+    # A server's threads need another name than those of the payload.
+    own_axes = [name for name in matrix if name not in predefined]
+    for index, name in enumerate(before.settings):
+        path: KeyPath = ("before", "settings", index)
+        if name not in own_axes:
+            yield DocumentProblem(
+                path,
+                f"{name!r} is not an axis of this test's own{suggest_nearest(name, own_axes)}",
+            )
+        elif name not in document.matrix.bundle:
+            yield DocumentProblem(
+                path,
+                f"{name!r} is not bundled: add it to bundle in [matrix], so that a job compares all "
+                "values, one after the other",
+            )
+    if document.test.mode == PAIRED:
+        yield DocumentProblem(
+            ("test", "mode"), "'paired' executions run at once; a test with [before] needs 'solo'"
+        )
+
+
+def check_settings(value: Any, path: KeyPath = ("settings",)) -> Iterator[DocumentProblem]:
+    """Check that the settings can be passed to the payload as JSON."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from check_settings(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from check_settings(item, (*path, index))
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield DocumentProblem(path, f"{value!r} is not valid JSON (expected a finite number)")
+    elif not isinstance(value, str | int | float):
+        yield DocumentProblem(path, "a date or time is not valid JSON (expected text in quotes)")
+
+
+def check_build(build: BuildTable) -> Iterator[DocumentProblem]:
+    """Check that outputs are names in the folder of the build, and preloaded ones among them."""
+    for index, name in enumerate(build.outputs):
+        if not re.fullmatch(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*", name):
+            yield DocumentProblem(
+                ("build", "outputs", index), f"{name!r} is not the name of a file, without a folder"
+            )
+    for index, name in enumerate(build.preload):
+        if name not in build.outputs:
+            yield DocumentProblem(
+                ("build", "preload", index),
+                f"{name!r} is not built: add it to outputs{suggest_nearest(name, build.outputs)}",
+            )
+
+
+def check_environment(
+    variables: Mapping[str, str], matrix: Mapping[str, Sequence[Scalar]], *, builds: bool = False
+) -> Iterator[DocumentProblem]:
+    """Check the names of environment variables, and the axes that their values name.
+
+    ``{build}`` is the folder of a test that ``builds``.
+    """
+    for name, value in variables.items():
+        path: KeyPath = ("environment", name)
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            yield DocumentProblem(path, "is not the name of an environment variable")
+        elif name.startswith(("TREEHAMMER_", "LD_", "PYTHON")) or name == "PATH":
+            yield DocumentProblem(path, "is set by the worker or by the root axis")
+        if not value.isprintable():
+            yield DocumentProblem(path, "holds a line break or another control character")
+        for axis in re.findall(r"\{([^{}]*)\}", value):
+            if (axis not in matrix or axis == "door") and not (builds and axis == "build"):
+                yield DocumentProblem(
+                    path, f"{axis!r} is not an axis of this test{suggest_nearest(axis, matrix)}"
+                )
+
+
+def check_limits(
+    limits: Sequence[ExpectTable],
+    document: DefinitionDocument,
+    matrix: Mapping[str, Sequence[Scalar]],
+) -> Iterator[DocumentProblem]:
+    """Check that limits are of metrics that exist, and that their bounds leave something."""
+    declared, is_load = declare_metrics(document), document.load is not None
+    for index, limit in enumerate(limits):
+        path: KeyPath = ("expect", index)
+        try:
+            judged_metrics.find_numeric_metric(limit.metric, declared, is_load=is_load)
+        except KeyError:
+            suggestion = suggest_nearest(
+                limit.metric, judged_metrics.list_numeric_names(declared, is_load=is_load)
+            )
+            yield DocumentProblem(
+                (*path, "metric"), f"{limit.metric!r} is not a metric{suggestion}"
+            )
+        except ValueError as error:
+            yield DocumentProblem((*path, "metric"), f"{limit.metric!r} {error}")
+        if limit.where:
+            yield from check_rule(limit.where, matrix, (*path, "where"))
+        yield from _check_bounds(limit, path)
+
+
+def _check_bounds(limit: ExpectTable, path: KeyPath) -> Iterator[DocumentProblem]:
+    """Check the bounds of a limit, and those of each site together with the ones they complete."""
+    tables: list[tuple[ExpectTable | SiteLimitTable, KeyPath]] = [(limit, path)]
+    tables += [(site_limit, (*path, "sites", site)) for site, site_limit in limit.sites.items()]
+    if limit.at_most is None and limit.at_least is None and not limit.sites:
+        yield DocumentProblem(path, "has no bound: add at_most or at_least")
+    for table, key_path in tables:
+        at_most = limit.at_most if table.at_most is None else table.at_most
+        at_least = limit.at_least if table.at_least is None else table.at_least
+        if table is not limit and table.at_most is None and table.at_least is None:
+            yield DocumentProblem(key_path, "has no bound: add at_most or at_least")
+        if at_most is not None and at_least is not None and at_least > at_most:
+            yield DocumentProblem(
+                key_path, f"at_least = {at_least:g} is above at_most = {at_most:g}"
+            )
+        for kind in BOUNDS:
+            bound = getattr(table, kind)
+            if limit.base and bound is not None and bound <= 0:
+                yield DocumentProblem(
+                    (*key_path, kind), f"{bound:g} is no multiple of a base (expected more than 0)"
+                )
+
+
+def check_bases(definition: TestDefinition) -> Iterator[DocumentProblem]:
+    """Check that the bases of limits are values of their axes."""
+    for index, limit in enumerate(definition.expect):
+        axis, value = limit.resolve_base(definition.axes, definition.bundle)
+        included = (rule[axis] for rule in definition.include if axis in rule)
+        values = [*definition.axes.get(axis, ()), *included]
+        if axis and value not in values:
+            texts = [str(candidate) for candidate in values]
+            suggestion = suggest_nearest(str(value), texts)
+            yield DocumentProblem(
+                ("expect", index, "base"),
+                f"{str(value)!r} is not a value of {axis} (expected one of: {', '.join(texts)}){suggestion}",
+            )

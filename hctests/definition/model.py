@@ -1,0 +1,300 @@
+"""Plain dataclasses for a test, its axes, its variants and its load.
+
+:mod:`treehammer.hctests.definition.definition_loader` loads a :class:`TestDefinition` from ``test.toml``,
+:mod:`treehammer.hctests.pinned_tests` a :class:`PinnedTest` from a Git repository, and
+:mod:`treehammer.hctests.definition.variant_expansion` groups variants for planning.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+from treehammer.collectors.job_spec import SOLO, BuildCommand, ServerCommand
+from treehammer.text_formatting import JobRamp
+
+if TYPE_CHECKING:
+    from treehammer.hctests.definition.judged_metrics import ExpectedLimit
+
+
+@dataclass(frozen=True)
+class LoadCeiling:
+    """The most that all jobs of a campaign may ask of one door at a time; 0 for none of it."""
+
+    opens_per_s: float = 0.0
+    clients: int = 0
+    mb_per_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class LoadSettings:
+    """The [load] table of a load test.
+
+    Attributes:
+        together: whether jobs wait for a common start.
+        ramp: growth of the load after it, as typed, e.g. ``10/5m``; '' for all jobs at once.
+        wait_s: longest wait for the other jobs, from the first one's arrival.
+        lead_s: seconds before its start at which a payload is launched, to import its libraries.
+        step_s: time step of operations.
+        duration_s: length of the load in seconds, from the common start.
+        writes: whether the payload needs a writable area.
+        ceiling: bound of the whole campaign at one door.
+    """
+
+    together: bool = False
+    ramp: str = ""
+    wait_s: float = 600.0
+    lead_s: float = 5.0
+    step_s: float = 10.0
+    duration_s: float = 60.0
+    writes: bool = False
+    ceiling: LoadCeiling = LoadCeiling()
+
+    def level_start_s(self, index: int) -> int:
+        """Return the seconds from the common start at which job ``index`` (from 0) begins."""
+        if not self.ramp:
+            return 0
+        ramp = JobRamp.parse(self.ramp, "[load] ramp")
+        return index // ramp.jobs * ramp.every_s
+
+    def describe(self) -> str:
+        """Describe the load in one line."""
+        start = f"together, after {self.wait_s:g} s at most" if self.together else "at once"
+        parts = [f"{self.duration_s:g} s in steps of {self.step_s:g} s", f"jobs start {start}"]
+        parts += [f"ramp {self.ramp}"] * bool(self.ramp) + ["writes"] * self.writes
+        bounds = {
+            "opens/s": self.ceiling.opens_per_s,
+            "clients": self.ceiling.clients,
+            "MB/s": self.ceiling.mb_per_s,
+        }
+        limits = [f"{value:g} {unit}" for unit, value in bounds.items() if value]
+        return "; ".join([*parts, *([f"at most {', '.join(limits)} at a door"] if limits else [])])
+
+
+Scalar = str | int | float | bool
+
+#: The file in a test's folder that defines the test.
+TEST_FILE_NAME: Final = "test.toml"
+
+#: The axis whose values are formats of the same content.
+FORMAT_AXIS = "format"
+#: The axis that turns asynchronous prefetching on.
+PREFETCH_AXIS = "prefetch"
+#: The axis whose values are datasets.
+DATASET_AXIS = "dataset"
+
+#: The axis whose values are commits of the test itself.
+COMMIT_AXIS = "commit"
+#: Typed value of that axis for the working tree, which no ref can be called.
+WORKING_TREE = "."
+#: Digits of a commit that are shown.
+COMMIT_DIGITS = 10
+#: Stands for the state of a modified working tree on a commit.
+DIRTY_SUFFIX = "dirty"
+#: Axes with a column of their own, which are no part of a variant's identity.
+_AXES_WITH_COLUMNS = (DATASET_AXIS, COMMIT_AXIS)
+
+#: The axis whose values are doors of a site.
+DOOR_AXIS = "door"
+
+#: Suffix of a payload -> its kind; every other payload is an executable.
+PAYLOAD_KIND_BY_SUFFIX: Mapping[str, str] = {
+    ".py": "python",
+    ".C": "macro",
+    ".cc": "macro",
+    ".cpp": "macro",
+    ".cxx": "macro",
+}
+
+
+def detect_payload_kind(payload: str) -> str:
+    """Return ``python``, ``macro`` or ``executable``, by the file's suffix."""
+    return PAYLOAD_KIND_BY_SUFFIX.get(PurePosixPath(payload).suffix, "executable")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One point of the matrix: all axes except ``door`` with their values, in test.toml's order.
+
+    Measurements store door, dataset and commit in columns of their own, so that a test that names its
+    doors, datasets or commits and one that uses a site's doors, one dataset and one commit measure
+    the same series.  ``door`` is
+    set only where doors are bundled, so that one job reads through several.
+    """
+
+    values: tuple[tuple[str, Scalar], ...]
+    door: str = ""
+
+    def __getitem__(self, axis: str) -> Scalar:
+        return dict(self.values)[axis]
+
+    @cached_property
+    def canonical_json(self) -> str:
+        """The variant as canonical JSON without dataset and commit: its identity for each of them."""
+        values = {axis: value for axis, value in self.values if axis not in _AXES_WITH_COLUMNS}
+        return json.dumps(values, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def dataset(self) -> str:
+        """The dataset's name where datasets are an axis; '' elsewhere."""
+        return str(dict(self.values).get(DATASET_AXIS, ""))
+
+    @property
+    def commit(self) -> str:
+        """The test's commit where commits are an axis; '' elsewhere."""
+        return str(dict(self.values).get(COMMIT_AXIS, ""))
+
+    def label(self, axes: tuple[str, ...]) -> str:
+        """Format the given axes for display, e.g. ``branches=2% cache_mb=30 root=6.40.00``."""
+        return (
+            " ".join(f"{axis}={_format_axis_value(axis, self[axis])}" for axis in axes) or "default"
+        )
+
+
+def _format_axis_value(axis: str, value: Scalar) -> str:
+    if axis == COMMIT_AXIS:
+        return format_commit(str(value))
+    if isinstance(value, str | bool):
+        return str(value)
+    return f"{100 * value:g}%" if axis in ("branches", "events") else f"{value:g}"
+
+
+def format_commit(commit: str) -> str:
+    """Shorten a value of the axis ``commit``, e.g. ``95f1d36c02`` or ``95f1d36c02+dirty``."""
+    clean, plus, _ = commit.partition("+")
+    return f"{clean[:COMMIT_DIGITS]}{plus and f'+{DIRTY_SUFFIX}'}"
+
+
+@dataclass(frozen=True)
+class VariantGroup:
+    """Variants that differ only in the bundled axes and run interleaved in one job."""
+
+    variants: tuple[Variant, ...]
+
+    @property
+    def key(self) -> str:
+        """The variants as text, the group's identity."""
+        return "|".join(
+            variant.door + variant.canonical_json + variant.dataset + variant.commit
+            for variant in self.variants
+        )
+
+
+@dataclass(frozen=True)
+class MetricDeclaration:
+    """A counter that the payload reports beyond the catalogue.
+
+    ``exact`` says that equal reads give equal values, so that one job decides in comparisons.
+    """
+
+    unit: str = "1"
+    better: str = ""
+    description: str = ""
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class TestDefinition:
+    """A validated ``test.toml`` with every default filled in.
+
+    ``axes`` maps each axis to its values in order.  All of
+    :data:`treehammer.collectors.record.metric_catalogue.CATALOGUE_AXES` are present; ``door`` only if
+    test.toml names it, otherwise every site's first door is used.
+    ``files`` are relative to the test's folder and include ``test.toml`` and the payload.
+    ``dataset`` is the first one of the axis ``dataset``, if there is one.
+    ``twins`` maps values of the axis ``format`` to datasets with the same content as ``dataset``,
+    which is read for all other values.  ``load`` is None except for load tests.  ``record`` asks for
+    recordings of the payloads' XRootD client, and ``environment`` holds variables of the payloads.
+    ``headline`` names the metrics that comparisons judge; empty for the default ones.
+    ``before`` applies settings of a server before each execution.
+    ``libraries`` are loaded and ``imports`` imported before a file is opened.
+    ``build`` builds libraries of the test on the node.
+    ``expect`` holds limits of metrics, which are no part of the test's identity.
+    """
+
+    name: str
+    description: str
+    payload: str
+    dataset: str
+    tree: str
+    repeats: int
+    rounds: int
+    passes: int
+    seed: int
+    wall_limit_s: float
+    memory_limit_mb: int
+    axes: Mapping[str, tuple[Scalar, ...]]
+    bundle: tuple[str, ...]
+    exclude: tuple[Mapping[str, Scalar], ...]
+    include: tuple[Mapping[str, Scalar], ...]
+    settings: Mapping[str, Any]
+    metrics: Mapping[str, MetricDeclaration]
+    files: tuple[str, ...]
+    twins: Mapping[str, str] = field(default_factory=dict)
+    mode: str = SOLO
+    load: LoadSettings | None = None
+    record: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    headline: tuple[str, ...] = ()
+    before: ServerCommand | None = None
+    libraries: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    build: BuildCommand | None = None
+    expect: tuple[ExpectedLimit, ...] = ()
+
+    __test__ = False  # not a pytest class
+
+    def dataset_for(self, variant: Variant) -> str:
+        """Return the name of the dataset that a variant reads; '' for none."""
+        dataset = variant.dataset or self.dataset
+        return self.twins.get(str(dict(variant.values).get(FORMAT_AXIS, "")), dataset)
+
+    def axis_values(self, axis: str) -> tuple[str, ...]:
+        """Return all values of an axis as text, those of [[include]] alone last."""
+        included = (rule[axis] for rule in self.include if axis in rule)
+        return tuple(dict.fromkeys(map(str, (*self.axes.get(axis, ()), *included))))
+
+    @property
+    def dataset_names(self) -> tuple[str, ...]:
+        """Names of all datasets that variants read, the main one first; empty for none."""
+        listed = (self.dataset, *self.axis_values(DATASET_AXIS), *self.twins.values())
+        return tuple(dict.fromkeys(name for name in listed if name))
+
+    @property
+    def bundles_doors(self) -> bool:
+        """Whether each job reads through all doors of the test."""
+        return DOOR_AXIS in self.bundle
+
+    @property
+    def payload_kind(self) -> str:
+        """``python``, ``macro`` or ``executable``, by the payload's suffix."""
+        return detect_payload_kind(self.payload)
+
+
+@dataclass(frozen=True)
+class PinnedTest:
+    """A test pinned to a commit, or to a working tree, marked ``dirty`` if modified.
+
+    Attributes:
+        repository: URL or absolute path, without credentials.
+        ref: the ref after ``@`` as typed ('' for a bare path).
+        commit: full hash, '' outside Git.
+        path: path of the test inside the repository.
+        folder: local, read-only copy (or the working tree itself) with the test's files.
+        hashes: relative name -> sha256 of each of ``definition.files``.
+        commits: value of the axis ``commit`` -> the test there; empty without this axis.
+    """
+
+    definition: TestDefinition
+    repository: str
+    ref: str
+    commit: str
+    dirty: bool
+    path: str
+    folder: Path
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    commits: Mapping[str, PinnedTest] = field(default_factory=dict)

@@ -1,1 +1,0 @@
-"""Tests from Git repositories."""

@@ -1,1 +1,0 @@
-"""Test definitions, axes, variants and their identity."""

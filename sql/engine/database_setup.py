@@ -1,0 +1,449 @@
+"""Opening of a results database: creation, check and upgrade of its schema.
+
+The revision only records changes by Treehammer; the check of tables, columns, keys and indexes also
+detects changes by others.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine
+
+from treehammer.errors import ConfigError, NothingToDoError, StoreError
+from treehammer.output_files import create_private_file
+from treehammer.sql.core.schema import metadata
+from treehammer.sql.engine.backend import TableLayout
+from treehammer.sql.engine.database_engine import (
+    alter_transaction,
+    backend_of,
+    enable_wal,
+    make_engine,
+    parse_url,
+    read_transaction,
+    require_usable_server,
+)
+from treehammer.sql.engine.database_errors import display_url, sqlite_path, translate_errors
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+
+#: Number of missing items that a message names.
+MAX_LISTED = 10
+
+
+def require_complete_schema(connection: Connection) -> None:
+    """Refuse a database of this revision with an incomplete schema; additional items are allowed.
+
+    Raises:
+        StoreError: items are missing; the message names them and the remedy.
+    """
+    layout = backend_of(connection.engine).read_layout(connection)
+    missing_parts = list(_find_missing_parts(layout))
+    missing = [*missing_parts, *(f"index {index.name}" for index in find_missing_indexes(layout))]
+    if not missing:
+        return
+    raise StoreError(
+        f"the database lacks {', '.join(missing[:MAX_LISTED])}{', …' if len(missing) > MAX_LISTED else ''}",
+        where=display_url(connection.engine.url),
+        hint="It is not as Treehammer made it. Put it back from a backup; or begin with an empty "
+        "one and run 'treehammer collect': the records of jobs stay in the spool."
+        if missing_parts
+        else "Run: treehammer db upgrade",
+    )
+
+
+def create_missing_indexes(connection: Connection) -> None:
+    """Create missing indexes; nothing else can be recreated.
+
+    Raises:
+        StoreError: anything else is missing.
+    """
+    for index in find_missing_indexes(backend_of(connection.engine).read_layout(connection)):
+        index.create(connection)
+    require_complete_schema(connection)
+
+
+def find_missing_indexes(layout: TableLayout) -> list[sa.Index]:
+    """List indexes missing under any name, for tables that have their columns."""
+    return [
+        index
+        for table in metadata.sorted_tables
+        for index in sorted(table.indexes, key=lambda table_index: str(table_index.name))
+        if _column_names(index) not in layout.indexes.get(table.name, ())
+        and set(_column_names(index)) <= layout.columns.get(table.name, set())
+    ]
+
+
+def _find_missing_parts(layout: TableLayout) -> Iterator[str]:
+    for table in metadata.sorted_tables:
+        if table.name not in layout.columns:
+            yield f"table {table.name}"
+            continue
+        for column in table.columns:
+            if column.name not in layout.columns[table.name]:
+                yield f"column {table.name}.{column.name}"
+        if _column_names(table.primary_key) != layout.keys.get(table.name):
+            yield f"the primary key of {table.name}"
+
+
+def _column_names(of: sa.Index | sa.PrimaryKeyConstraint) -> tuple[str, ...]:
+    return tuple(column.name for column in of.columns)
+
+
+#: The revision that :mod:`treehammer.sql.core.schema` describes.
+REVISION = "0.2.0"
+MIGRATIONS_FOLDER = Path(__file__).parents[1] / "migrations"
+UPGRADE_COMMAND = "treehammer db upgrade"
+
+
+# Alembic's own table of the revision.
+_VERSION_TABLE = sa.Table(
+    "alembic_version",
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+
+
+class SchemaState(Enum):
+    """State of a database's schema relative to this version."""
+
+    EMPTY = "empty"
+    CURRENT = "current"
+    OLDER = "older"
+    NEWER = "newer"
+    UNVERSIONED = "unmarked"
+    FOREIGN = "foreign"
+
+
+def read_revision(engine: Engine) -> str:
+    """Read the revision of a database; '' if it has none."""
+    with read_transaction(engine) as connection:
+        return _fetch_revision(connection)
+
+
+def read_schema_state(engine: Engine) -> SchemaState:
+    """Compare a database's schema with this version."""
+    with read_transaction(engine) as connection:
+        return _detect_state(connection)
+
+
+def require_current_schema(engine: Engine) -> None:
+    """Refuse a database that this version cannot use.
+
+    Raises:
+        StoreError: it is older, newer, or not Treehammer's; the message gives the remedy.
+    """
+    state = read_schema_state(engine)
+    where = display_url(engine.url)
+    if state is SchemaState.OLDER:
+        raise StoreError(
+            f"the database is at revision {read_revision(engine)}; this version needs {REVISION}",
+            where=where,
+            hint=f"Run: {UPGRADE_COMMAND}",
+        )
+    if state is SchemaState.NEWER:
+        raise StoreError(
+            f"the database is at revision {read_revision(engine)}, which this version does not know",
+            where=where,
+            hint="A newer Treehammer has written it: install that version or a later one.",
+        )
+    if state is SchemaState.UNVERSIONED:
+        raise StoreError(
+            "tables of Treehammer's are here, but not the revision that they are at",
+            where=where,
+            hint="A backup is being restored, or was restored without the table alembic_version: "
+            "restore all of it. Nothing was changed.",
+        )
+    if state is SchemaState.FOREIGN:
+        raise StoreError(
+            "this database holds something other than Treehammer's results",
+            where=where,
+            hint="Give another with --database.",
+        )
+
+
+def create_schema(engine: Engine) -> None:
+    """Create the tables in an empty database; does nothing if another process did."""
+    with alter_transaction(engine) as connection:
+        if _detect_state(connection) is SchemaState.EMPTY:
+            _drop_tables(connection)
+            _create_tables(connection)
+
+
+def upgrade_schema(engine: Engine, *, backed_up: bool = False) -> Path | None:
+    """Upgrade an older database to this version's revision.
+
+    Args:
+        engine: engine of the database.
+        backed_up: confirms a backup; required where changes cannot be undone.
+
+    Returns:
+        the backup made before the upgrade (SQLite only), or None.
+
+    Raises:
+        ConfigError: changes cannot be undone, and ``backed_up`` is not set.
+        StoreError: the database is newer, not Treehammer's, or refused the upgrade. It is
+            unchanged unless the message states otherwise.
+    """
+    state = read_schema_state(engine)
+    if state is SchemaState.EMPTY:
+        create_schema(engine)
+        return None
+    if state is not SchemaState.OLDER:
+        require_current_schema(engine)
+        _create_missing_parts(engine)
+        return None
+    if not backend_of(engine).transactional_ddl:
+        _upgrade_irreversibly(engine, backed_up=backed_up)
+        return None
+    backup = _back_up(engine)
+    with alter_transaction(engine) as connection:
+        migrate_to(connection, REVISION)
+        create_missing_indexes(connection)  # an error undoes the upgrade
+    return backup
+
+
+def _create_missing_parts(engine: Engine) -> None:
+    with read_transaction(engine) as connection:
+        lacking = find_missing_indexes(backend_of(engine).read_layout(connection))
+        if not lacking:
+            require_complete_schema(connection)
+            return
+    with alter_transaction(engine) as connection:
+        create_missing_indexes(connection)
+
+
+def _upgrade_irreversibly(engine: Engine, *, backed_up: bool) -> None:
+    if not backed_up:
+        raise ConfigError(
+            "this database cannot undo changes of its tables, should the upgrade fail",
+            where=display_url(engine.url),
+            hint="Stop all writers, make a backup (on Oracle: expdp USER SCHEMAS=USER "
+            f"DUMPFILE=results.dmp), and run: {UPGRADE_COMMAND} --backed-up",
+        )
+    try:
+        with alter_transaction(engine) as connection:
+            migrate_to(connection, REVISION)
+            create_missing_indexes(connection)
+    except StoreError as error:
+        advice = f"Changes so far are kept. Then run again: {UPGRADE_COMMAND} --backed-up"
+        raise StoreError(
+            error.message, where=error.where, hint=f"{error.hint} {advice}".strip()
+        ) from error
+
+
+def _fetch_revision(connection: Connection) -> str:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return ""
+    return connection.scalar(sa.select(_VERSION_TABLE.c.version_num)) or ""
+
+
+def _detect_state(connection: Connection) -> SchemaState:
+    revision = _fetch_revision(connection)
+    if revision == REVISION:
+        return SchemaState.CURRENT
+    if not revision:
+        return _classify_unversioned(connection)
+    return SchemaState.OLDER if revision in _known_revisions() else SchemaState.NEWER
+
+
+def _classify_unversioned(connection: Connection) -> SchemaState:
+    """Classify a database without a revision.
+
+    Only tables left by an interrupted creation are ever dropped, where DDL cannot be undone. The
+    revision is written last, so these tables never contain rows.
+    """
+    backend = backend_of(connection.engine)
+    existing_tables = set(sa.inspect(connection).get_table_names())
+    result_tables = existing_tables - backend.auxiliary_tables
+    if not result_tables:
+        return SchemaState.EMPTY
+    if not result_tables <= {*metadata.tables, _VERSION_TABLE.name}:
+        return SchemaState.FOREIGN
+    was_begun = not backend.transactional_ddl and backend.auxiliary_tables <= existing_tables
+    if was_begun and not any(_has_rows(connection, name) for name in result_tables):
+        return SchemaState.EMPTY
+    return SchemaState.UNVERSIONED
+
+
+def _has_rows(connection: Connection, table: str) -> bool:
+    any_row = sa.select(sa.literal(1)).select_from(sa.table(table)).limit(1)
+    return connection.execute(any_row).first() is not None
+
+
+def alembic_config() -> Config:
+    """Build Alembic's configuration without a file."""
+    # Importing Alembic takes a quarter of a second.
+    from alembic.config import Config
+
+    configured = Config()
+    configured.set_main_option("script_location", str(MIGRATIONS_FOLDER).replace("%", "%%"))
+    return configured
+
+
+def _known_revisions() -> set[str]:
+    from alembic.script import ScriptDirectory
+
+    return {
+        script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()
+    }
+
+
+def _create_tables(connection: Connection) -> None:
+    # Directly, without migrations; a test proves that both give the same schema.
+    metadata.create_all(connection)
+    _VERSION_TABLE.create(connection)
+    connection.execute(sa.insert(_VERSION_TABLE).values(version_num=REVISION))
+
+
+def migrate_to(connection: Connection, target: str) -> None:
+    """Run migrations up to a revision inside the transaction of ``connection``."""
+    from alembic import command
+
+    configured = alembic_config()
+    configured.attributes["connection"] = connection
+    command.upgrade(configured, target)
+
+
+def _drop_tables(connection: Connection) -> None:
+    left = sa.inspect(connection).get_table_names()
+    for table in reversed(metadata.sorted_tables):
+        if table.name in left:
+            table.drop(connection)
+    if "alembic_version" in left:
+        _VERSION_TABLE.drop(connection)
+
+
+def _back_up(engine: Engine) -> Path | None:
+    file = sqlite_path(engine.url)
+    if file is None:
+        return None
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    backup = file.with_name(f"{file.name}.{read_revision(engine)}.{stamp}.bak")
+    try:
+        # The backup gets the permissions of the database.
+        os.close(create_private_file(backup))
+        backup.chmod(file.stat().st_mode & 0o777)
+        with (
+            translate_errors(engine.url),
+            closing(sqlite3.connect(file)) as source,
+            closing(sqlite3.connect(backup)) as target,
+        ):
+            source.backup(target)
+    except OSError as error:
+        raise StoreError(
+            f"the backup cannot be made ({error.strerror})",
+            where=str(backup),
+            hint="Nothing was changed. Make the folder writable.",
+        ) from error
+    except BaseException:
+        backup.unlink(missing_ok=True)  # it is incomplete
+        raise
+    return backup
+
+
+def open_engine(url: str, *, create: bool) -> Engine:
+    """Create the engine of a database with the current schema; see :meth:`Store.open`."""
+    engine = _make_engine(url, create=create)
+    try:
+        require_usable_server(engine)
+        state = read_schema_state(engine)
+        if state is SchemaState.EMPTY:
+            if not create:
+                raise _build_no_results_error(engine.url)
+            enable_wal(engine)
+            create_schema(engine)
+        if state is not SchemaState.CURRENT:
+            require_current_schema(engine)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+@contextmanager
+def opened_engine(url: str, *, create: bool) -> Iterator[Engine]:
+    """Open the engine of a database as :func:`open_engine`, and dispose of it at the end."""
+    engine = open_engine(url, create=create)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def upgrade_database(url: str, *, backed_up: bool = False) -> Path | None:
+    """Upgrade a database to this version's schema; return the backup of an SQLite file.
+
+    Args:
+        url: URL of the database.
+        backed_up: confirms a backup; see :func:`treehammer.sql.engine.database_setup.upgrade_schema`.
+
+    Raises:
+        ConfigError: Oracle's changes cannot be undone, and ``backed_up`` is not set.
+        NothingToDoError: no database exists.
+        StoreError: the database is newer, or the upgrade failed and was rolled back.
+    """
+    engine = _make_engine(url, create=False)
+    try:
+        require_usable_server(engine)
+        return upgrade_schema(engine, backed_up=backed_up)
+    finally:
+        engine.dispose()
+
+
+def _make_engine(url: str, *, create: bool) -> Engine:
+    parsed = parse_url(url)
+    file = sqlite_path(parsed)
+    if file and not file.exists():
+        if not create:
+            raise _build_no_results_error(parsed)
+        _create_folder(file)
+        _create_file(file)
+    return make_engine(parsed)
+
+
+def _build_no_results_error(url: URL) -> NothingToDoError:
+    return NothingToDoError(
+        "there are no results yet",
+        where=display_url(url),
+        hint="Run a test first (treehammer submit ttree-read --wait), or give another database "
+        "with --database.",
+    )
+
+
+def _create_folder(file: Path) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _build_creation_error("its folder", file, error) from error
+
+
+def _create_file(file: Path) -> None:
+    """Create an empty database that only its owner can read; SQLite's log gets the same mode."""
+    if str(file).startswith("file:"):
+        return  # a URI, which SQLite itself resolves
+    try:
+        os.close(create_private_file(file))
+    except FileExistsError:
+        pass  # Another process made it.
+    except OSError as error:
+        raise _build_creation_error("it", file, error) from error
+
+
+def _build_creation_error(subject: str, file: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"{subject} cannot be made ({error.strerror})",
+        where=str(file),
+        hint="Give another place with --database or --data-dir.",
+    )

@@ -1,0 +1,179 @@
+"""PostgreSQL backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import chain, islice
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection
+from sqlalchemy.exc import DBAPIError
+
+from treehammer.errors import ConfigError, StoreError
+from treehammer.sql.core.column_types import REAL, NumberList, StoredText
+from treehammer.sql.engine import database_errors
+from treehammer.sql.engine.backend import (
+    CONNECT_TIMEOUT_S,
+    AccessMode,
+    Backend,
+    Row,
+    compile_statement,
+    insert_into,
+)
+from treehammer.sql.engine.database_errors import display_url
+
+#: Oldest supported server; docs/databases.md lists the tested versions.
+MINIMUM_VERSION = (13,)
+#: URL parameter ``prepare_threshold=none``: for a connection pooler that does not track which
+#: connection owns a prepared statement.
+PREPARE_OPTION, NEVER_PREPARE = "prepare_threshold", "none"
+#: Advisory lock held by the active writer; an arbitrary number unlikely to be used elsewhere.
+_WRITER_LOCK_ID = int.from_bytes(b"treehamm", "big")
+# Make commits survive a server crash even where the server disables synchronous commits.
+_REQUIRE_DURABLE_COMMIT = (
+    "SELECT set_config('synchronous_commit', 'on', true) "
+    "WHERE current_setting('synchronous_commit') = 'off'"
+)
+
+#: Rows from which binary values save more than it takes to declare their types.
+_MIN_BINARY_ROWS = 10
+#: Type of a column -> that of the server.
+_COPY_TYPES: tuple[tuple[type[Any], str], ...] = (
+    (sa.BigInteger, "int8"),
+    (type(REAL), "float8"),
+    (sa.Boolean, "bool"),
+    (sa.LargeBinary, "bytea"),
+    (StoredText, "text"),
+    (NumberList, "text"),
+)
+
+_IDENTITY_QUERY = (
+    "SELECT pg_postmaster_start_time(), current_database(), to_regclass('measurement')::oid"
+)
+
+
+class PostgreSQLBackend(Backend):
+    """Backend for a PostgreSQL server, through psycopg."""
+
+    reading_options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+    # Under a stricter level a writer would see the state from before it waited for the lock.
+    writing_options = {"isolation_level": "READ COMMITTED"}
+    positional_driver = ("psycopg", "format")
+    clock_query = "SELECT EXTRACT(EPOCH FROM clock_timestamp())"
+
+    def with_driver(self, url: URL) -> URL:
+        """Return the URL with psycopg as its default driver."""
+        if url.query.get(PREPARE_OPTION, NEVER_PREPARE) != NEVER_PREPARE:
+            raise ConfigError(
+                f"{PREPARE_OPTION} can be {NEVER_PREPARE!r} or left out", where="database"
+            )
+        lacks_driver = url.drivername in ("postgres", "postgresql")
+        return url.set(drivername="postgresql+psycopg") if lacks_driver else url
+
+    def engine_options(self, url: URL) -> dict[str, Any]:
+        """Return options that replace connections cut by a restart of the server."""
+        # These override the URL's options.
+        connect_args = libpq_options(url) | (
+            {PREPARE_OPTION: None} if PREPARE_OPTION in url.query else {}
+        )
+        return {"connect_args": connect_args, "pool_pre_ping": True}
+
+    def begin(self, connection: Connection, access: AccessMode) -> None:
+        """Admit one writer at a time, as on SQLite; it sees everything committed before."""
+        if access != "read":
+            # Sent together to save round trips, which take about as long as a commit.
+            connection.exec_driver_sql(
+                f"SET LOCAL lock_timeout = {database_errors.BUSY_SECONDS * 1000:.0f}; {_REQUIRE_DURABLE_COMMIT}; "
+                f"SELECT pg_advisory_xact_lock({_WRITER_LOCK_ID})"
+            )
+
+    def insert_rows(self, connection: Connection, table: sa.Table, rows: Iterable[Row]) -> None:
+        """Insert rows by COPY, which costs the server half as much as an INSERT of each row."""
+        if connection.dialect.driver != "psycopg":
+            super().insert_rows(connection, table, rows)
+            return
+        dialect: Any = type(connection.dialect)
+        compiled = compile_statement(insert_into(table), dialect, "format")
+        preparer = connection.dialect.identifier_preparer
+        columns = ", ".join(preparer.format_column(column) for column in table.c)
+        statement = f"COPY {preparer.format_table(table)} ({columns}) FROM STDIN"
+        remaining = iter(rows)
+        first = list(islice(remaining, _MIN_BINARY_ROWS))
+        # As text, numbers would be written here digit by digit, and read again by the server.
+        is_binary = len(first) == _MIN_BINARY_ROWS
+        if is_binary:
+            statement += " (FORMAT BINARY)"
+        driver: Any = connection.connection.driver_connection
+        errors: Any = connection.dialect.loaded_dbapi
+        try:
+            with driver.cursor() as cursor, cursor.copy(statement) as copy:
+                if is_binary:
+                    copy.set_types(_list_copy_types(table))
+                for row in compiled.bind(chain(first, remaining)):
+                    copy.write_row(row)
+        except errors.Error as error:
+            # As SQLAlchemy raises the errors of its own statements.
+            raise DBAPIError.instance(statement, None, error, errors.Error) from error
+
+    def identity(self, connection: Connection) -> tuple[Any, ...]:
+        """Return the server's start time (µs), the database and its measurement table."""
+        return ("postgresql", *connection.exec_driver_sql(_IDENTITY_QUERY).one())
+
+    def measure_bytes(self, connection: Connection) -> int | None:
+        """Return the bytes of all tables and indexes of the database, whosever they are."""
+        query = "SELECT pg_database_size(current_database())"
+        return int(connection.exec_driver_sql(query).scalar_one())
+
+    def require_usable_server(self, connection: Connection) -> None:
+        """Refuse a server that is too old, or a database that cannot hold every text."""
+        version = connection.dialect.server_version_info or ()
+        encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
+        if version < MINIMUM_VERSION:
+            raise StoreError(
+                f"the server is PostgreSQL {'.'.join(map(str, version))}; "
+                f"{MINIMUM_VERSION[0]} or later is needed",
+                where=display_url(connection.engine.url),
+                hint="Use a newer server; pg_upgrade keeps what an old one holds.",
+            )
+        if encoding != "UTF8":
+            raise StoreError(
+                f"the database's encoding is {encoding}, which cannot hold every text",
+                where=display_url(connection.engine.url),
+                hint="Make another: CREATE DATABASE NAME ENCODING 'UTF8' TEMPLATE template0.",
+            )
+
+
+@lru_cache
+def _list_copy_types(table: sa.Table) -> list[str]:
+    """List the server's types of a table's columns, which binary values must have exactly."""
+    return [
+        next(name for kind, name in _COPY_TYPES if isinstance(column.type, kind))
+        for column in table.c
+    ]
+
+
+def libpq_options(url: URL) -> dict[str, Any]:
+    """Return default parameters of libpq that the URL does not set."""
+    ours = {
+        "application_name": "treehammer",
+        "client_encoding": "utf8",
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        # Without keepalives, a client waits for hours when the server's machine disappears.
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 60_000,
+    }
+    return {name: value for name, value in ours.items() if name not in url.query}
+
+
+def libpq_connection_string(url: URL) -> str:
+    """Convert a PostgreSQL URL to a libpq connection string, which may contain a password."""
+    # Imported here: psycopg takes a sixth of a second to load, and SQLite does not need it.
+    from psycopg.conninfo import make_conninfo
+
+    _, named = url.get_dialect()().create_connect_args(url)
+    named.pop(PREPARE_OPTION, None)
+    return make_conninfo("", **named, **libpq_options(url))

@@ -1,0 +1,372 @@
+"""Storage of alarms: messages and their causes, change points, and checks of ROOT releases.
+
+An event and its messages are written in one transaction, before anything is sent. Identities are
+hashes of the event, so that several processes record it once. A message that is claimed becomes due
+again after a lease, in case that the process dies.
+
+A watched series has days, and the change points found in them. A check compares finished campaigns of
+two ROOT releases, and requests the reruns that confirm it.
+
+Times are microseconds since 1970 UTC.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from treehammer.collectors.job_spec import FINAL_JOB_STATES
+from treehammer.collectors.record.metric_catalogue import MAX_TEXT
+from treehammer.sql.core.measurement_sql import load_subjects
+from treehammer.sql.core.schema import (
+    alarm_message,
+    campaign,
+    change_point,
+    dimension_tables,
+    job,
+    measurement,
+    release_check,
+    watched_day,
+    watched_series,
+)
+from treehammer.sql.core.watch_rows import (
+    AlarmMessage,
+    ChangePointRow,
+    ReleaseCheck,
+    WatchedDayRow,
+    WatchedSeriesRow,
+)
+from treehammer.sql.engine.row_mapping import (
+    fetch_rows,
+    insert_missing_rows,
+    insert_new_rows,
+    select_latest,
+    upsert_rows,
+)
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.write.store import Store
+
+#: Kind of the events of a changed state.
+STATE = "state"
+#: States of a delivery.
+WAITING, SENT, GIVEN_UP = "waiting", "sent", "given up"
+#: Severity of an event that causes no message.
+NO_SEVERITY = "none"
+#: Maximum characters of a text, each of which may take several bytes.
+MAX_TEXT_CHARS = MAX_TEXT // 8
+
+_TABLE = alarm_message.c
+_IS_EVENT = _TABLE.channel.is_(None)
+
+
+@dataclass(frozen=True)
+class OutboxSummary:
+    """Numbers of messages by delivery, and the time since which the oldest one waits."""
+
+    waiting: int
+    sent: int
+    given_up: int
+    oldest_us: int | None
+
+
+def hash_identity(*parts: Any) -> str:
+    """Return the identity of something named by these parts."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def cut_text(text: str) -> str:
+    """Cut a text to the length that every database stores."""
+    return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
+
+
+class AlarmOutbox:
+    """Events and messages in a database."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def load_states(self) -> dict[tuple[str, str], AlarmMessage]:
+        """Load the last event of a state of each subject, by kind and name."""
+        by = (_TABLE.subject_kind, _TABLE.subject)
+        latest = select_latest(
+            alarm_message, by, [_TABLE.recorded_us], _IS_EVENT, _TABLE.kind == STATE
+        )
+        rows = self._store.fetch_rows(AlarmMessage, latest)
+        return {(row.subject_kind, row.subject): row for row in rows}
+
+    def record_events(
+        self,
+        events: Iterable[AlarmMessage],
+        list_recipients: Callable[[AlarmMessage], Iterable[tuple[str, str]]],
+    ) -> list[AlarmMessage]:
+        """Record events and their messages in one transaction; return the new ones.
+
+        Args:
+            events: to record; those that another process recorded are left out.
+            list_recipients: returns channel and address of each recipient of an event.
+        """
+        events = list(events)
+        if not events:
+            return []
+        with self._store.writing_connection() as connection:
+            new = [event for event in events if _insert_event(connection, event)]
+            for event in new:
+                _insert_messages(connection, event, list_recipients(event))
+        return [event for event in new if event.severity != NO_SEVERITY]
+
+    def claim_message(self, now_us: int, lease_us: int) -> AlarmMessage | None:
+        """Claim the oldest message that is due; other processes skip it for the lease."""
+        due = (
+            sa.select(alarm_message)
+            .where(_TABLE.delivery == WAITING, _TABLE.due_us <= now_us)
+            .order_by(_TABLE.recorded_us, _TABLE.id)
+            .limit(1)
+        )
+        with self._store.writing_connection() as connection:
+            message = next(iter(fetch_rows(connection, AlarmMessage, due)), None)
+            if message is None:
+                return None
+            claimed = replace(message, attempts=message.attempts + 1, due_us=now_us + lease_us)
+            _update_message(connection, claimed)
+        return claimed
+
+    def mark_sent(self, message: AlarmMessage, now_us: int) -> AlarmMessage:
+        """Record that a message was accepted by its recipient; return it."""
+        sent = replace(message, delivery=SENT, due_us=now_us, error="")
+        with self._store.writing_connection() as connection:
+            _update_message(connection, sent)
+        return sent
+
+    def mark_failed(self, message: AlarmMessage, error: str, *, due_us: int | None) -> AlarmMessage:
+        """Record a failed attempt; ``due_us`` is the time of the next one, None for none.
+
+        An attempt that outlasted its lease changes nothing, since a later one decides.
+        """
+        failed = replace(
+            message,
+            delivery=GIVEN_UP if due_us is None else WAITING,
+            due_us=message.due_us if due_us is None else due_us,
+            error=cut_text(error),
+        )
+        is_latest = (_TABLE.delivery == WAITING, _TABLE.attempts == message.attempts)
+        with self._store.writing_connection() as connection:
+            _update_message(connection, failed, *is_latest)
+        return failed
+
+    def summarize(self) -> OutboxSummary:
+        """Count the messages by delivery."""
+        query = sa.select(_TABLE.delivery, sa.func.count()).group_by(_TABLE.delivery)
+        oldest = sa.select(sa.func.min(_TABLE.recorded_us)).where(_TABLE.delivery == WAITING)
+        with self._store.connection() as connection:
+            counts = {delivery: int(number) for delivery, number in connection.execute(query)}
+            oldest_us = connection.scalar(oldest)
+        waiting, sent, given_up = (counts.get(name, 0) for name in (WAITING, SENT, GIVEN_UP))
+        return OutboxSummary(waiting, sent, given_up, oldest_us)
+
+    def list_events(self, limit: int) -> list[AlarmMessage]:
+        """List the newest events."""
+        return self._list_newest(limit, _IS_EVENT, _TABLE.severity != NO_SEVERITY)
+
+    def list_messages(self, limit: int) -> list[AlarmMessage]:
+        """List the newest messages."""
+        return self._list_newest(limit, ~_IS_EVENT)
+
+    def _list_newest(self, limit: int, *chosen: sa.ColumnElement[bool]) -> list[AlarmMessage]:
+        order = (_TABLE.happened_us.desc(), _TABLE.id)
+        return self._store.fetch_rows(
+            AlarmMessage, sa.select(alarm_message).where(*chosen).order_by(*order).limit(limit)
+        )
+
+
+def _update_message(
+    connection: Connection, message: AlarmMessage, *chosen: sa.ColumnElement[bool]
+) -> None:
+    names = ("delivery", "attempts", "due_us", "error")
+    values = {name: getattr(message, name) for name in names}
+    chosen = (_TABLE.id == message.id, *chosen)
+    connection.execute(sa.update(alarm_message).where(*chosen).values(values))
+
+
+def _insert_event(connection: Connection, event: AlarmMessage) -> bool:
+    """Insert an event; False if it is recorded."""
+    if connection.scalar(sa.select(_TABLE.id).where(_TABLE.id == event.id)) is not None:
+        return False
+    connection.execute(sa.insert(alarm_message), [asdict(event)])
+    return True
+
+
+def _insert_messages(
+    connection: Connection, event: AlarmMessage, recipients: Iterable[tuple[str, str]]
+) -> None:
+    rows = [
+        replace(
+            event,
+            id=hash_identity(event.id, channel, address),
+            channel=channel,
+            recipient=address,
+            delivery=WAITING,
+            due_us=event.recorded_us,
+        )
+        for channel, address in dict.fromkeys(recipients)
+    ]
+    if rows:
+        connection.execute(sa.insert(alarm_message), [asdict(row) for row in rows])
+
+
+def fetch_change_points(store: ResultsReader, first: int = 0) -> list[ChangePointRow]:
+    """Fetch the changes since a day (YYYYMMDD), newest first."""
+    table = change_point.c
+    query = sa.select(change_point).where(table.day >= first)
+    order = (table.day.desc(), table.test_name, table.metric, table.id)
+    return store.fetch_rows(ChangePointRow, query.order_by(*order))
+
+
+def find_change_point(store: ResultsReader, identity: str) -> ChangePointRow | None:
+    """Find a change by its identity; None for an unknown one."""
+    query = sa.select(change_point).where(change_point.c.id == identity)
+    return next(iter(store.fetch_rows(ChangePointRow, query)), None)
+
+
+def replace_change_points(store: Store, rows: Iterable[ChangePointRow], first: int) -> None:
+    """Write the changes since a day (YYYYMMDD) in place of the stored ones."""
+    with store.writing_connection() as connection:
+        connection.execute(sa.delete(change_point).where(change_point.c.day >= first))
+        insert_missing_rows(connection, change_point, rows)
+
+
+def replace_watched_days(
+    store: Store,
+    series: Iterable[WatchedSeriesRow],
+    days: Sequence[WatchedDayRow],
+    first: int,
+    last: int,
+) -> None:
+    """Write all watched days from day ``first`` to ``last`` (YYYYMMDD) in place of the stored ones."""
+    with store.writing_connection() as connection:
+        connection.execute(sa.delete(watched_day).where(watched_day.c.day.between(first, last)))
+        upsert_rows(connection, watched_series, series)
+        insert_new_rows(connection, watched_day, days)
+
+
+def fetch_watched_series(store: ResultsReader, **values: str) -> list[WatchedSeriesRow]:
+    """Fetch the series with these values of their columns."""
+    table = watched_series
+    query = sa.select(table).where(*(table.c[name] == value for name, value in values.items()))
+    return store.fetch_rows(WatchedSeriesRow, query.order_by(table.c.id))
+
+
+def fetch_watched_days(
+    store: ResultsReader, first: int, last: int, /, **values: str
+) -> list[WatchedDayRow]:
+    """Fetch the days from ``first`` to ``last`` of the series with these values, by series and day."""
+    table = watched_day
+    query = sa.select(table).where(table.c.day.between(first, last))
+    if values:
+        conditions = (watched_series.c[name] == value for name, value in values.items())
+        query = query.where(
+            table.c.series_id.in_(sa.select(watched_series.c.id).where(*conditions))
+        )
+    return store.fetch_rows(WatchedDayRow, query.order_by(table.c.series_id, table.c.day))
+
+
+def find_last_watched_day(store: ResultsReader) -> int | None:
+    """Find the last stored day (YYYYMMDD); None without any."""
+    with store.connection() as connection:
+        last_day = connection.scalar(sa.select(sa.func.max(watched_day.c.day)))
+    return None if last_day is None else int(last_day)
+
+
+#: Finished campaigns that are examined at once.
+MAX_EXAMINED = 20
+
+
+class ReleaseCheckTable:
+    """Checks of releases in a database."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def list_unchecked_campaigns(self, since_us: int) -> list[str]:
+        """List finished campaigns created since a time that were not examined, oldest first.
+
+        A campaign that confirms another one is not examined by itself.
+        """
+        checks = release_check.c
+        open_jobs = sa.select(job.c.id).where(
+            job.c.campaign_id == campaign.c.id, job.c.state.not_in(sorted(FINAL_JOB_STATES))
+        )
+        any_jobs = sa.select(job.c.id).where(job.c.campaign_id == campaign.c.id)
+        existing_checks = sa.select(checks.id).where(
+            sa.or_(checks.campaign_id == campaign.c.id, checks.rerun_id == campaign.c.id)
+        )
+        query = (
+            sa.select(campaign.c.id)
+            .where(campaign.c.created_us >= since_us)
+            .where(~sa.exists(open_jobs), sa.exists(any_jobs), ~sa.exists(existing_checks))
+            .order_by(campaign.c.created_us, campaign.c.id)
+            .limit(MAX_EXAMINED)
+        )
+        with self._store.connection() as connection:
+            return [str(id_) for (id_,) in connection.execute(query)]
+
+    def is_finished(self, campaign_id: str) -> bool:
+        """Return whether all jobs of a campaign ended; False for one without jobs."""
+        query = sa.select(job.c.state).where(job.c.campaign_id == campaign_id).distinct()
+        with self._store.connection() as connection:
+            states = {*connection.scalars(query)}
+        return bool(states) and states <= FINAL_JOB_STATES
+
+    def list_releases(self, campaign_id: str) -> list[str]:
+        """List the ROOT releases that a campaign measured."""
+        subject = dimension_tables["subject"].c
+        query = (
+            sa.select(subject.axis_root)
+            .join(measurement, measurement.c.subject_id == subject.id)
+            .where(measurement.c.campaign_id == campaign_id, subject.axis_root.is_not(None))
+            .distinct()
+        )
+        with self._store.connection() as connection:
+            return sorted(str(value) for (value,) in connection.execute(query))
+
+    def list_measured_releases(self) -> list[str]:
+        """List all ROOT releases that were measured."""
+        with self._store.connection() as connection:
+            return load_subjects(connection).list_values("axis_root")
+
+    def list_checks(
+        self, *, states: Collection[str] = (), release: str | None = None
+    ) -> list[ReleaseCheck]:
+        """List checks, the newest first.
+
+        Args:
+            states: only these; empty for all.
+            release: only those of this release against an earlier one.
+        """
+        table = release_check.c
+        query = sa.select(release_check).order_by(table.checked_us.desc(), table.id)
+        if states:
+            query = query.where(table.state.in_(sorted(states)))
+        if release is not None:
+            query = query.where(table.b == release)
+        return self._store.fetch_rows(ReleaseCheck, query)
+
+    def add_checks(self, checks: Sequence[ReleaseCheck]) -> None:
+        """Add checks; those that another process added are kept."""
+        with self._store.writing_connection() as connection:
+            insert_missing_rows(connection, release_check, checks)
+
+    def update_check(self, before: ReleaseCheck, after: ReleaseCheck) -> bool:
+        """Replace a check; False if another process changed it first."""
+        table = release_check
+        with self._store.writing_connection() as connection:
+            is_unchanged = (
+                table.c[name] == getattr(before, name) for name in ("id", "state", "changed_us")
+            )
+            result = connection.execute(sa.update(table).where(*is_unchanged).values(asdict(after)))
+            return result.rowcount == 1

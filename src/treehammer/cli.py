@@ -1,0 +1,305 @@
+"""The command line: assembles the commands of all packages; maps errors to exit codes."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from treehammer import config
+from treehammer.errors import (
+    ConfigError,
+    ExitCode,
+    Interruption,
+    TreehammerError,
+    add_global_options,
+    explain_missing_extra,
+    remember_invocation,
+    suggest_word,
+)
+from treehammer.version import __version__
+
+
+@dataclass(frozen=True)
+class LazyCommand:
+    """A command that is imported when it is used.
+
+    Attributes:
+        target: ``module:attribute`` below ``treehammer``.
+        summary: its line in ``treehammer --help``.
+        reads_results: whether it answers from results: new measurements are collected first.
+    """
+
+    target: str
+    summary: str
+    reads_results: bool = False
+
+    def load(self) -> click.Command:
+        """Import the command."""
+        module, _, name = self.target.partition(":")
+        command: click.Command = getattr(import_module(f"treehammer.{module}"), name)
+        if not self.reads_results:
+            return command
+        from treehammer.submit.cli.collect_first import collect_before
+
+        return collect_before(command)
+
+
+#: Commands by section of ``treehammer --help``, in the order of a user's work.
+SECTIONS: dict[str, dict[str, LazyCommand]] = {
+    "Get started": {
+        "demo": LazyCommand("start_commands:demo", "Compare two ROOT releases on this machine."),
+        "tests": LazyCommand("submit.cli.tests_check_command:tests", "List, show and check tests."),
+        "datasets": LazyCommand(
+            "submit.cli.datasets_verify_command:datasets", "Make, place and verify datasets."
+        ),
+        "sites": LazyCommand(
+            "submit.cli.site_status_commands:sites",
+            "List, check and import sites; show their states.",
+        ),
+        "releases": LazyCommand(
+            "collectors.cli:releases_command",
+            "List ROOT releases that can be installed, and cached ones.",
+        ),
+        "doctor": LazyCommand(
+            "submit.cli.doctor_command:doctor", "Check this installation; name remedies."
+        ),
+        "config": LazyCommand("start_commands:config_group", "Show settings and their sources."),
+    },
+    "Measure": {
+        "try": LazyCommand(
+            "submit.cli.try_count_commands:try_command",
+            "Compare a changed test with its last commit, in turns.",
+        ),
+        "read": LazyCommand(
+            "submit.cli.read_command:read_command",
+            "Measure how fast ROOT reads one file, and what limits it.",
+        ),
+        "submit": LazyCommand(
+            "submit.cli.submit_render_commands:submit",
+            "Plan a test, prepare its jobs and submit them.",
+        ),
+        "render": LazyCommand(
+            "submit.cli.submit_render_commands:render",
+            "Show the jobs of a test without submitting.",
+        ),
+        "status": LazyCommand(
+            "submit.cli.campaign_commands:status", "Show all campaigns, or the progress of one."
+        ),
+        "resume": LazyCommand(
+            "submit.cli.campaign_commands:resume", "Release held jobs and requeue lost ones."
+        ),
+        "cancel": LazyCommand(
+            "submit.cli.campaign_commands:cancel",
+            "Cancel the jobs of a campaign; results are kept.",
+        ),
+        "collect": LazyCommand(
+            "submit.cli.campaign_commands:collect", "Store the results of a campaign's jobs."
+        ),
+        "purge": LazyCommand(
+            "submit.cli.campaign_commands:purge",
+            "Remove working folders and logs of finished campaigns.",
+        ),
+        "count": LazyCommand(
+            "submit.cli.try_count_commands:count",
+            "Count the instructions of a test's read with two ROOT releases.",
+        ),
+        "bisect": LazyCommand(
+            "submit.cli.bisect_command:bisect", "Find the build that changed a metric."
+        ),
+    },
+    "Read results": {
+        "compare": LazyCommand(
+            "analysis.cli.compare_command:compare_command",
+            "Compare two ROOT releases or variants.",
+            reads_results=True,
+        ),
+        "summary": LazyCommand(
+            "analysis.cli.summary_command:summary_command",
+            "Show mean values of a campaign by group.",
+            reads_results=True,
+        ),
+        "explain": LazyCommand(
+            "analysis.cli.explain_command:explain_command",
+            "Explain a low CPU efficiency.",
+            reads_results=True,
+        ),
+        "report": LazyCommand(
+            "web.cli.commands:report_command",
+            "Write a campaign as one HTML page.",
+            reads_results=True,
+        ),
+        "export": LazyCommand(
+            "sql.cli.transfer_commands:export_command",
+            "Write measurements to a ROOT, CSV or Parquet file.",
+            reads_results=True,
+        ),
+        "import": LazyCommand(
+            "sql.cli.transfer_commands:import_command",
+            "Import measurements from another installation.",
+        ),
+        "db": LazyCommand(
+            "sql.cli.database_commands:db_group", "Inspect, upgrade and copy the results database."
+        ),
+    },
+    "Run continuously": {
+        "patrol": LazyCommand(
+            "patrol.cli:patrol",
+            "Run tests by themselves: by time, commit, tag and ROOT release.",
+        ),
+        "changes": LazyCommand(
+            "analysis.cli.watch_commands:changes_command",
+            "List what became slower or faster, and since when.",
+            reads_results=True,
+        ),
+        "digest": LazyCommand(
+            "analysis.cli.watch_commands:digest_command",
+            "Print or mail the changes of a week.",
+            reads_results=True,
+        ),
+        "check": LazyCommand(
+            "analysis.cli.check_command:check_command",
+            "Print the state of a site, release or the service, for Nagios.",
+            reads_results=True,
+        ),
+        "notify": LazyCommand(
+            "analysis.cli.watch_commands:notify_command",
+            "Send messages about changed states and regressions.",
+            reads_results=True,
+        ),
+    },
+    "Share results": {
+        "serve": LazyCommand(
+            "web.cli.commands:serve_command", "Run the results service with its pages."
+        ),
+        "token": LazyCommand(
+            "web.cli.token_commands:token", "Manage access keys of the results service."
+        ),
+    },
+    "Build and debug a grid": {
+        "testbed": LazyCommand("testbed.cli:testbed", "Run a small grid on this machine."),
+        "worker": LazyCommand("collectors.cli:worker", "Run the job side by hand."),
+    },
+}
+#: Password of a database URL, in its user part or query.
+_PASSWORD = re.compile(r"(://[^/:@]*:|[?&]password=)[^@&]+")
+COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
+
+
+class LazyCommandGroup(click.Group):
+    """Imports only the command that is used; importing all of them takes a second."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the names of all commands, sorted."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command of that name; None when there is none."""
+        command = COMMANDS.get(cmd_name)
+        return command.load() if command else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; suggest the nearest name for a mistyped one."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {name!r}. {suggest_word(name, COMMANDS)}".rstrip())
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by section, without importing them."""
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name.ljust(width), command.summary) for name, command in commands.items()]
+                )
+
+
+@click.group(
+    cls=LazyCommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="treehammer")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="Configuration file [default: ./treehammer.toml].",
+)
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path), help="Folder for results and the job queue."
+)
+@click.option(
+    "--cache-dir",
+    type=click.Path(path_type=Path),
+    help="Folder for cached ROOT releases, clones and datasets.",
+)
+@click.option("--database", help="SQLAlchemy URL of the results database.")
+@click.option(
+    "--sites-file",
+    type=click.Path(path_type=Path),
+    help="Sites in addition to this machine (sites.toml).",
+)
+@click.option("--local-slots", type=int, help="Jobs that run on this machine at once.")
+@click.pass_context
+def cli(context: click.Context, /, config_file: Path | None, **flags: Any) -> None:
+    """Identical ROOT TTree read tests at many grid sites, compared honestly.
+
+    Start with: treehammer demo
+    """
+    remember_invocation(_repeat_options(context), COMMANDS)
+    try:
+        context.obj = config.load_settings(flags, config=config_file)
+    except ConfigError as error:
+        if context.invoked_subcommand != "check":
+            raise
+        # Monitoring knows other exit codes: that of a wrong setting would be critical.
+        from treehammer.text_formatting import make_single_line
+
+        click.echo(f"TREEHAMMER UNKNOWN - {make_single_line(str(error)).replace('|', '/')}")
+        context.exit(3)
+
+
+def _repeat_options(context: click.Context) -> Iterator[str]:
+    """Yield the global options that were typed, with the password of a database masked."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            value = str(context.params[name])
+            yield from (parameter.opts[0], _PASSWORD.sub(r"\1***", value))
+
+
+def _replace_unencodable_output() -> None:
+    """Print '?' for characters that the output's encoding lacks, instead of failing."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def main() -> None:
+    """Run the command and exit with the documented exit code."""
+    _replace_unencodable_output()
+    try:
+        with explain_missing_extra():
+            code = cli.main(standalone_mode=False)
+    except TreehammerError as error:
+        click.echo(f"treehammer: {error}", err=True)
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = ExitCode.USAGE
+    except (click.Abort, KeyboardInterrupt) as error:
+        cause = error.__cause__ if isinstance(error, click.Abort) else error
+        state = f"; {add_global_options(str(cause))}" if isinstance(cause, Interruption) else ""
+        click.echo(f"treehammer: interrupted{state}", err=True)
+        code = ExitCode.INTERRUPTED
+    sys.exit(int(code or 0))

@@ -1,0 +1,286 @@
+"""Commands ``patrol run``, ``patrol check``, ``patrol status`` and ``patrol schema``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from treehammer.analysis.status.usability import SiteUses, list_uses
+from treehammer.config import Settings
+from treehammer.daemon import SystemdNotifier, log_to_stderr
+from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
+from treehammer.patrol import patrol_schema
+from treehammer.patrol.patrol_file import PatrolFile, read_patrol_file
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
+from treehammer.submit.cli.command_options import require_known_sites
+from treehammer.tables import TableColumn
+from treehammer.terminal import JSON, TABLE, output_options, print_rows
+from treehammer.text_formatting import (
+    format_duration,
+    format_size,
+    format_time,
+    parse_duration,
+    pluralize,
+)
+
+
+def _join_or_dash(words: Sequence[str]) -> str:
+    return ", ".join(words) or "–"
+
+
+_FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+#: Starts by time that ``check`` shows for each entry.
+_SHOWN_STARTS = 3
+_ENTRY_COLUMNS = (
+    TableColumn("entry", "entry"),
+    TableColumn("last", "last start", format_time),
+    TableColumn("reason", "by", lambda text: text.partition(":")[0]),
+    TableColumn("next", "next start", format_time),
+    TableColumn("in_flight", "in flight", _join_or_dash),
+    TableColumn("result", "last result", lambda text: text or "–"),
+    TableColumn("note", "remark"),
+)
+_SITE_COLUMNS = (
+    TableColumn("site", "site"),
+    TableColumn("cpu_used_s", "CPU used today", format_duration, is_number=True),
+    TableColumn("cpu_left_s", "left", format_duration, is_number=True),
+    TableColumn("bytes_used", "read today", format_size, is_number=True),
+    TableColumn("bytes_left", "left", format_size, is_number=True),
+    TableColumn("use", "use"),
+    TableColumn("reason", "reason"),
+)
+
+
+@click.group()
+def patrol() -> None:
+    """Run tests by themselves, as a file says: by time, commit, tag and ROOT release."""
+
+
+@patrol.command()
+@_FILE
+@click.option("--once", is_flag=True, help="Run one round and end; campaigns continue.")
+@click.option(
+    "--until",
+    metavar="TIME",
+    help="End after this time, e.g. 8h, or at a moment (UTC), e.g. 2026-11-24T06:00.",
+)
+@click.pass_obj
+def run(settings: Settings, file: Path, once: bool, until: str | None) -> None:
+    """Start the campaigns of FILE when they are due, and collect their results.
+
+    Of several patrols on one database one leads; the others take over when it ends. Stop it with
+    Ctrl-C or SIGTERM at any time: campaigns in flight continue, and the next patrol collects them.
+
+    Example: treehammer patrol run patrol.toml --until 8h
+    """
+    content = _read_file(file, settings)
+    until_s = _parse_end(until) if until else None
+    # Imported here: the planning modules are slow to load.
+    from treehammer.patrol.patrol_service import open_patrol, run_patrol
+
+    log_to_stderr(line_format=settings.log_format)
+    notifier = SystemdNotifier.from_environment()
+    notifier.notify("READY=1", "STATUS=opens the database")
+    with (
+        _stop_on_signals(notifier) as stop,
+        open_patrol(settings, content, on_wait=_refuse_wait if once else _describe_wait) as service,
+    ):
+        if once:
+            leads = service.run_round(stop.is_set)
+            if not leads:
+                click.echo("another patrol leads; nothing was started", err=True)
+            return
+        run_patrol(
+            service, stop, until_s=until_s, report=lambda text: notifier.notify(f"STATUS={text}")
+        )
+
+
+def _read_file(file: Path, settings: Settings) -> PatrolFile:
+    """Read a patrol file; refuse budgets of sites that are not in the sites file."""
+    content = read_patrol_file(file)
+    from treehammer.submit.sites.site_registry import load_sites
+
+    require_known_sites(content.site_limits, load_sites(settings), f"{file}: budget.sites")
+    return content
+
+
+def _describe_wait() -> None:
+    logging.getLogger("treehammer.patrol").info(
+        "another patrol uses this data folder; waiting until it ends"
+    )
+
+
+def _refuse_wait() -> None:
+    raise NothingToDoError(
+        "another patrol uses this data folder",
+        hint="It starts due campaigns; see treehammer patrol status.",
+    )
+
+
+def _parse_end(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return time.time() + parse_duration(text, "--until")
+
+
+@contextmanager
+def _stop_on_signals(notifier: SystemdNotifier) -> Iterator[threading.Event]:
+    """Stop after the present step on SIGTERM or Ctrl-C; at once on a second Ctrl-C."""
+    stop = threading.Event()
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        notifier.notify("STOPPING=1")
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@patrol.command()
+@_FILE
+@output_options
+@click.pass_obj
+def check(settings: Settings, file: Path, form: str) -> None:
+    """Check FILE with its tests and sites, and show the next starts. Nothing is started.
+
+    Example: treehammer patrol check patrol.toml
+    """
+    content = _read_file(file, settings)
+    from treehammer.patrol.start_preview import list_next_starts
+
+    rows, problems = [], []
+    for entry in content.entries:
+        try:
+            rows.append(list_next_starts(entry, content, settings, _SHOWN_STARTS))
+        except TreehammerError as error:
+            problems.append(f"{entry.name}: {error}")
+    if problems:
+        raise ConfigError(
+            pluralize(len(problems), "entry", "entries") + " cannot start",
+            where=str(file),
+            hint="\n  ".join(problems),
+        )
+    columns = (
+        TableColumn("entry", "entry"),
+        TableColumn("test", "test"),
+        TableColumn("follows", "follows", lambda text: text or "–"),
+        TableColumn("sites", "sites", ", ".join),
+        *([TableColumn("from", "from", _join_or_dash)] if any(row["from"] for row in rows) else []),
+        TableColumn(
+            "next", "next starts (UTC)", lambda times: "\n".join(map(format_time, times)) or "–"
+        ),
+    )
+    print_rows(rows, columns, form=form)
+    if form == TABLE:
+        _print_budget(content)
+
+
+def _print_budget(content: PatrolFile) -> None:
+    limits = content.common_limits
+    parts = [
+        _format_cpu_hours(limits.cpu_s / 3600) if limits.cpu_s is not None else "",
+        format_size(limits.bytes) if limits.bytes is not None else "",
+    ]
+    text = " and ".join(filter(None, parts)) or "unlimited"
+    more = f"; own budgets: {', '.join(content.site_limits)}" if content.site_limits else ""
+    click.echo(f"budget per site and day: {text}{more}")
+
+
+def _format_cpu_hours(hours: float) -> str:
+    return f"{hours:g} CPU hour{'' if hours == 1 else 's'}"
+
+
+@patrol.command()
+@output_options
+@click.pass_obj
+def status(settings: Settings, form: str) -> None:
+    """Show leader, entries, campaigns in flight, and the budget used and left today (UTC).
+
+    Example: treehammer patrol status
+    """
+    with ResultsReader.open(settings.database) as reader:
+        report, uses = fetch_report(reader), list_uses(reader)
+    if report.lease is None:
+        raise NothingToDoError(
+            "no patrol has run on this database", hint="Start one: treehammer patrol run FILE"
+        )
+    entries, sites = _entry_rows(report), _site_rows(report, uses)
+    if form != TABLE:
+        if form == JSON:
+            leader = report.lease.holder if report.has_leader else None
+            document = {"leader": leader, "entries": entries, "sites": sites}
+            print_rows([document], (), form=form)
+        else:
+            print_rows(entries, _ENTRY_COLUMNS, form=form)
+        return
+    left_s = (report.lease.expires_us - report.now_us) / 1e6
+    click.echo(
+        f"leader: {report.lease.holder}, lease for {left_s:.0f} s"
+        if report.has_leader
+        else f"no patrol is running; the last one was {report.lease.holder}"
+    )
+    print_rows(entries, _ENTRY_COLUMNS, form=form)
+    click.echo()
+    print_rows(sites, _SITE_COLUMNS, form=form)
+
+
+@patrol.command()
+def schema() -> None:
+    """Print the JSON Schema of patrol.toml, for editors.
+
+    Example: treehammer patrol schema > patrol.schema.json
+    """
+    click.echo(json.dumps(patrol_schema.build_patrol_schema(), indent=1, sort_keys=True))
+
+
+def _entry_rows(report: PatrolReport) -> list[dict[str, Any]]:
+    return [
+        {
+            "entry": entry.entry.name,
+            "test": entry.entry.test,
+            "follows": entry.entry.follows,
+            "sites": entry.entry.sites,
+            "last": entry.last.claimed_us if entry.last else None,
+            "reason": entry.last.occasion if entry.last else None,
+            "campaign": entry.last.campaign_id if entry.last else None,
+            "next": entry.entry.next_us,
+            "in_flight": list(entry.open_campaigns),
+            "result": entry.result,
+            "note": entry.entry.note,
+        }
+        for entry in report.entries
+    ]
+
+
+def _site_rows(report: PatrolReport, uses: SiteUses) -> list[dict[str, Any]]:
+    return [
+        {
+            "site": site.site.site,
+            "cpu_used_s": site.use.cpu_s,
+            "cpu_left_s": site.cpu_left_s,
+            "bytes_used": site.use.bytes,
+            "bytes_left": site.bytes_left,
+            "use": uses.summarize(site.site.site).value,
+            "reason": uses.describe_restrictions(site.site.site),
+        }
+        for site in report.sites
+    ]

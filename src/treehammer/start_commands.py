@@ -1,0 +1,149 @@
+"""Commands to start with: ``treehammer config`` and ``treehammer demo``.
+
+The demo prints the commands that a user would type, and runs them one after the other.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from treehammer import config, hctests
+from treehammer.config import Settings, sqlite_url
+from treehammer.errors import ExitCode
+from treehammer.tables import TableColumn
+from treehammer.terminal import output_options, print_rows
+
+
+@click.group("config")
+def config_group() -> None:
+    """Show settings and their sources."""
+
+
+@config_group.command("show")
+@output_options
+@click.pass_obj
+def config_show(settings: config.Settings, form: str) -> None:
+    """Print every setting, its value and its source.
+
+    Example: treehammer config show
+    """
+    rows = [
+        {
+            "setting": name,
+            "value": config.format_setting(settings, name),
+            "source": settings.sources[name],
+            "meaning": meaning,
+        }
+        for name, meaning in config.SETTING_HELP.items()
+    ]
+    columns = [TableColumn(key, key) for key in ("setting", "value", "source")]
+    print_rows(rows, columns, form=form)
+
+
+PROGRAM = "treehammer"
+DEMO_TEST = "ttree-read"
+DEMO_RELEASES = ("6.38.00", "6.40.00")
+#: Variants of the test that the demo reads: all branches and 2 % of them.
+DEMO_VARIANTS = ("-P", "cache_mb=30")
+#: One undisturbed execution of each variant and release, which the efficiency figure needs.
+SOLO_OPTIONS = ("-S", "repeats=1", "-S", "rounds=1", "-S", "passes=2")
+#: Two jobs of three launches for each variant, one of them the control: 12 launches of about 11 s.
+PAIRED_OPTIONS = ("-S", "mode=paired", "--until", "planned")
+
+
+def find_demo_test() -> str:
+    """Find the shipped test: in the checkout's history at HEAD, else as installed."""
+    shipped = Path(hctests.__file__).resolve().parent
+    repository = shipped.parent
+    if (repository / ".git").exists():
+        return f"{_format_path(repository)}@HEAD:{shipped.name}/{DEMO_TEST}"
+    return DEMO_TEST
+
+
+@click.command("demo")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("demo-results"),
+    show_default=True,
+    help="Folder for the database, the pages and the TTree.",
+)
+@click.pass_context
+def demo(context: click.Context, output: Path) -> ExitCode:
+    """Compare two ROOT releases on this machine, within four minutes.
+
+    Fetches both releases and makes the dataset first, where they are missing; prints each command
+    before it runs it.  Ends with a verdict on all branches and on 2 % of them.  Leaves with 1 when a
+    measurement failed.
+
+    Example: treehammer demo
+    """
+    settings: Settings = context.obj
+    flags = required_flags(output, settings)
+    efficiency, report, tree = (
+        output / name for name in ("efficiency.html", "report.html", "results.root")
+    )
+    worst = ExitCode.DONE
+    # Results of a demo are not worth uploading.
+    upload_options = ("--no-service",) if settings.service_url else ()
+    test = (find_demo_test(), *DEMO_VARIANTS)
+    for words in (
+        ("submit", *test, *SOLO_OPTIONS, "--wait", *upload_options),
+        ("report", "--campaign", "last", "-o", str(efficiency)),
+        ("submit", *test, *PAIRED_OPTIONS, "--wait", *upload_options),
+        ("report", "--campaign", "last", "-o", str(report)),
+        ("export", str(tree)),
+        ("compare", *DEMO_RELEASES, "--campaign", "last"),
+    ):
+        click.secho(f"\n+ {shlex.join([PROGRAM, *flags, *words])}", bold=True)
+        code = context.find_root().command.main([*flags, *words], standalone_mode=False)
+        if words[0] == "submit":  # that a release is slower is a finding of the demo, no failure
+            worst = max(worst, ExitCode(code or 0))
+    typed = format_invocation(output, settings)
+    scheme = "https" if settings.serve_certificate else "http"
+    click.echo(
+        f"\nOpen {report} and {efficiency} in a browser, {tree} in ROOT (tree 'results').\n"
+        f"Look further: {typed} status\n"
+        f"The page on these results: {typed} serve --read-access public\n"
+        f"  then open {scheme}://{settings.serve_host}:{settings.serve_port}/"
+    )
+    return worst
+
+
+def format_invocation(output: Path, settings: Settings) -> str:
+    """Format the command line prefix with which this shell shows the demo's results."""
+    return shlex.join([_find_program(), *required_flags(output, settings)])
+
+
+def required_flags(output: Path, settings: Settings) -> list[str]:
+    """List the flags that commands on the demo's results need: its folder, and changed settings."""
+    defaults = config.load_settings({"data_dir": output})
+    needed = {
+        "cache_dir": settings.cache_dir,
+        "database": sqlite_url(output.resolve()),
+        # One measurement at a time: neighbours would be measured too.
+        "local_slots": 1,
+    }
+    words = ["--data-dir", str(output)]
+    for name, value in needed.items():
+        if getattr(defaults, name) != value:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return words
+
+
+def _find_program() -> str:
+    """Return this program's name if the shell finds it by that, else its path."""
+    called, program = Path(sys.argv[0]), shutil.which(PROGRAM)
+    if called.name != PROGRAM or (program and called.exists() and called.samefile(program)):
+        return PROGRAM
+    return str(called)
+
+
+def _format_path(path: Path) -> str:
+    """Format a path as a user in this folder would type it."""
+    return "." if path == Path.cwd() else str(path)

@@ -1,1 +1,0 @@
-"""Local batch system: jobs on this machine."""

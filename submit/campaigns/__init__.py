@@ -1,0 +1,1 @@
+"""Campaigns: request, rendering, submission, tracking, resumption and upload."""

@@ -1,0 +1,253 @@
+"""Attempts of jobs: record files in their sandboxes, and rows for the store.
+
+An attempt counts as complete if its measurements are in the store or in a sandbox, even if the batch
+system lost it.  Invalid record files are set aside.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from treehammer.collectors.job_spec import RETRY_EXIT_CODE, JobState
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.shared_files import IrregularFileError, read_file_end, read_regular_file
+from treehammer.sql.core.rows import AttemptRow, JobRow
+from treehammer.sql.write.quality_flags import require_unflagged
+from treehammer.submit.batch.interface import AttemptStatus, BatchSystem, JobStatus
+
+#: Folder of an attempt for invalid files from its records folder.
+REJECTED_FOLDER = "rejected-records"
+#: Size limit in bytes; the worker writes no larger record.
+MAX_RECORD_BYTES = 16_000_000
+
+
+@dataclass(frozen=True)
+class RejectedFile:
+    """An invalid file among the records of an attempt, moved to ``path``."""
+
+    job_id: str
+    attempt: int
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class CollectResult:
+    """Result of a collection: numbers of new and already known measurements.
+
+    ``conflicting`` are ids of records whose content differs from the stored one, which is kept.
+    """
+
+    new: int
+    existing: int
+    conflicting: tuple[str, ...]
+    rejected: tuple[RejectedFile, ...]
+
+    def describe_rejections(self) -> list[str]:
+        """Return a line for each rejected file or record."""
+        return [
+            *(f"not a record ({file.reason}): {file.path}" for file in self.rejected),
+            *(
+                f"{identity} differs from the stored measurement, which is kept"
+                for identity in self.conflicting
+            ),
+        ]
+
+
+def list_record_files(sandbox: Path) -> list[Path]:
+    """List the complete records in a sandbox; none behind a link, which could lead anywhere."""
+    folder = sandbox / "records"
+    return [] if folder.is_symlink() else sorted(folder.glob("*.json"))
+
+
+def read_record(
+    path: Path, job: JobRow, attempt: int, rejected: list[RejectedFile]
+) -> Measurement | None:
+    """Read a record that the service would accept as well; set any other file aside.
+
+    While the job may still run, an invalid file stays: HTCondor writes outputs in place, so the file
+    may be incomplete.
+
+    Args:
+        path: the file.
+        job: the job that must own the record.
+        attempt: number of its attempt.
+        rejected: receives an invalid file.
+
+    Returns:
+        The record; None for an invalid, incomplete or vanished file.
+    """
+    try:
+        measurement = Measurement.from_json(read_regular_file(path, MAX_RECORD_BYTES))
+        owner = (measurement.values["campaign_id"], measurement.values["job_id"])
+        if owner != (job.campaign_id, job.id):
+            raise ValueError(f"belongs to campaign {owner[0]}, job {owner[1]}")
+        require_unflagged(measurement)
+    except FileNotFoundError:
+        return None  # another collection has just moved it
+    except (IrregularFileError, ValueError) as error:
+        if not JobState(job.state).is_final:
+            return None
+        reason = getattr(error, "strerror", "") or str(error)
+        rejected.append(RejectedFile(job.id, attempt, _reject_file(path), reason))
+        return None
+    return measurement
+
+
+def _reject_file(path: Path) -> Path:
+    folder = path.parent.parent / REJECTED_FOLDER
+    folder.mkdir(exist_ok=True)
+    return path.rename(folder / path.name)
+
+
+#: Characters of the worker's error output in the message of a lost attempt.
+MESSAGE_TAIL_CHARS = 500
+_MAX_ERROR_BYTES = 10_000
+
+#: Start of the message of an attempt with an invalid record file.
+INVALID_RECORD = "not a record"
+#: Start of the message of a failed attempt whose measurements are all stored.
+ALL_MEASUREMENTS_STORED = "all its measurements arrived"
+
+#: (Job id, number of the attempt) -> number of its measurements in the store.
+RecordedCounts = Mapping[tuple[str, int], int]
+
+
+def make_lost_job(job: JobRow, failure_class: str, message: str) -> tuple[JobRow, AttemptRow]:
+    """Return a lost job and the attempt that holds the reason."""
+    lost = JobState.LOST.value
+    attempt = AttemptRow(job.id, 1, lost, 0, 0, None, failure_class, message)
+    return replace(job, state=lost), attempt
+
+
+def mark_job_gone(job: JobRow, last: AttemptRow | None) -> tuple[JobRow, AttemptRow]:
+    """Return a job that the batch system does not know as lost, with its last attempt."""
+    if not job.batch_id:
+        return make_lost_job(job, "submission", "the submission ended before this job was queued")
+    lost, attempt = make_lost_job(job, "lost", f"{job.batch_system} no longer knows {job.batch_id}")
+    if last is not None:
+        attempt = replace(attempt, number=last.number, started_us=last.started_us)
+    return lost, attempt
+
+
+def clear_recovered_failures(
+    job: JobRow, attempts: Sequence[AttemptRow], recorded: RecordedCounts
+) -> tuple[JobRow, list[AttemptRow]]:
+    """Clear the failures of attempts that completed all measurements, according to the store.
+
+    A lost job becomes done if its last attempt is one of them.
+
+    Args:
+        job: as reported by its batch system.
+        attempts: all its attempts, by number.
+        recorded: numbers of stored measurements that were not interrupted.
+    """
+    cleared, whole = [], False
+    for attempt in attempts:
+        is_complete = recorded.get((job.id, attempt.number), 0) >= job.planned_measurements
+        # An attempt that never started leaves the job as complete as the one before.
+        whole = is_complete or (whole and not attempt.started_us)
+        if whole and attempt.failure_class and not attempt.message.startswith(INVALID_RECORD):
+            message = f"{ALL_MEASUREMENTS_STORED}: {attempt.message}"
+            cleared.append(replace(attempt, failure_class="", message=message))
+        else:
+            cleared.append(attempt)
+    lost = job.state == JobState.LOST.value
+    return (replace(job, state=JobState.DONE.value) if lost and whole else job), cleared
+
+
+def last_attempt_of(stored: Mapping[tuple[str, int], AttemptRow], job_id: str) -> AttemptRow | None:
+    """Return the last stored attempt of a job, None if there is none."""
+    attempts = [attempt for (owner, _), attempt in stored.items() if owner == job_id]
+    return max(attempts, key=lambda attempt: attempt.number, default=None)
+
+
+def build_attempt_rows(
+    job: JobRow,
+    status: JobStatus,
+    batch: BatchSystem,
+    stored: Mapping[tuple[str, int], AttemptRow],
+) -> list[AttemptRow]:
+    """Build the attempt rows of a job; stored rows without changes are reused."""
+    stored_rows = [stored.get((job.id, item.number)) for item in status.attempts]
+    if not status.state.is_final and all(map(_is_unchanged, status.attempts, stored_rows)):
+        return list(filter(None, stored_rows))
+    sandboxes = batch.sandboxes(job.batch_id) if status.attempts else {}
+    rows = [_build_attempt_row(job, item, sandboxes.get(item.number)) for item in status.attempts]
+    if not rows and status.state is JobState.LOST:
+        _, row = make_lost_job(job, status.failure_class or "lost", status.reason)
+        rows.append(row)
+    return rows
+
+
+def _is_unchanged(attempt: AttemptStatus, row: AttemptRow | None) -> bool:
+    """Return whether the stored row still agrees with the batch system."""
+    return row is not None and (row.state, row.started_us, row.ended_us, row.exit_code) == (
+        attempt.state.value,
+        attempt.started_us,
+        attempt.ended_us,
+        attempt.exit_code,
+    )
+
+
+def _build_attempt_row(job: JobRow, attempt: AttemptStatus, sandbox: Path | None) -> AttemptRow:
+    """Build the row of one attempt, with a failure if measurements are missing."""
+    failure_class = message = ""
+    if attempt.state is JobState.CANCELLED:
+        message = attempt.reason
+    elif attempt.state.is_final:
+        returned = len(list_record_files(sandbox)) if sandbox else 0
+        is_whole = returned >= job.planned_measurements and not _stop_signal(sandbox)
+        if attempt.state is JobState.LOST or not is_whole:
+            failure_class, reason = _classify_loss(attempt, sandbox)
+            host = f" at {attempt.host}" if attempt.host and attempt.host not in reason else ""
+            message = (
+                f"{returned} of {job.planned_measurements} measurements arrived{host}: {reason}"
+            )
+    return AttemptRow(
+        job_id=job.id,
+        number=attempt.number,
+        state=attempt.state.value,
+        started_us=attempt.started_us,
+        ended_us=attempt.ended_us,
+        exit_code=attempt.exit_code,
+        failure_class=failure_class,
+        message=message,
+    )
+
+
+def _classify_loss(attempt: AttemptStatus, sandbox: Path | None) -> tuple[str, str]:
+    """Return failure class and reason of an attempt that did not bring all its measurements."""
+    stopped_by = _stop_signal(sandbox)
+    if attempt.exit_code == RETRY_EXIT_CODE:
+        default_class = "upload"
+    elif stopped_by and attempt.state is JobState.DONE:
+        default_class = "evicted"
+    else:
+        default_class = "lost"
+    default_reason = f"stopped by {stopped_by}" if stopped_by else _describe_exit(attempt, sandbox)
+    return attempt.failure_class or default_class, attempt.reason or default_reason
+
+
+def _stop_signal(sandbox: Path | None) -> str:
+    """Return the signal that stopped the worker according to its attempt.json; '' for none."""
+    if sandbox is None:
+        return ""
+    try:
+        account = json.loads(read_regular_file(sandbox / "attempt.json", MAX_RECORD_BYTES))
+        return str(account["stopped_by"] or "")
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _describe_exit(attempt: AttemptStatus, sandbox: Path | None) -> str:
+    code = "an unknown exit code" if attempt.exit_code is None else f"exit code {attempt.exit_code}"
+    try:
+        output = read_file_end(sandbox / "worker.err", _MAX_ERROR_BYTES) if sandbox else ""
+    except OSError:
+        output = ""
+    output = output.strip()[-MESSAGE_TAIL_CHARS:].replace("\x00", "?")
+    return f"the worker ended with {code}" + (f": {output}" if output else "")

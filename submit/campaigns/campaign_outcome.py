@@ -1,0 +1,296 @@
+"""Outcome of a campaign: failures by group, common starts, and the command to repeat it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from treehammer.analysis.descriptive.start_spread import (
+    START_COLUMNS,
+    StartSpread,
+    count_lonely_starts,
+    summarize_starts,
+)
+from treehammer.analysis.statistics.verdict import PLAN_KEY
+from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.record.metric_catalogue import Value
+from treehammer.collectors.record.outcome import (
+    INTERRUPTED_CLASSES,
+    OUTCOME_COLUMNS,
+    Outcome,
+    classify_outcome,
+)
+from treehammer.errors import ConfigError
+from treehammer.hctests.definition.model import LoadCeiling, LoadSettings, Scalar
+from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.write.store import Store
+from treehammer.text_formatting import pluralize
+
+_MeasurementRow = Mapping[str, Value]
+_Key = tuple[str, str, str]
+
+_SUMMARY_COLUMNS = ("site", "failure_message", "implausible_reasons", "log_excerpt")
+_PLACE_COLUMNS = ("job_id", "attempt", "round", "position", "ended_us")
+
+
+@dataclass(frozen=True)
+class FailedExecution:
+    """Place of an execution's logs: its job, attempt and the name of its files."""
+
+    job_id: str
+    attempt: int
+    name: str
+
+    def find_log(self, sandboxes: Mapping[int, Path]) -> Path | None:
+        """Find the log among the output folders of the job's attempts; None if it is not here."""
+        folder = sandboxes.get(self.attempt)
+        logs = (
+            [folder / "logs" / f"{self.name}.{stream}" for stream in ("err", "out")]
+            if folder
+            else []
+        )
+        return next((path for path in logs if path.is_file() and path.stat().st_size), None)
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """Failures with the same message at one site.
+
+    Attributes:
+        site: name of the site.
+        failure: class, see :func:`name_failure`.
+        message: the worker's message.
+        count: number of measurements or attempts.
+        log: the telling part of one payload's output, '' if there is none.
+        execution: one execution of the group, None if none was recorded.
+        last_us: end of the last failure.
+    """
+
+    site: str
+    failure: str
+    message: str
+    count: int
+    log: str
+    execution: FailedExecution | None = None
+    last_us: int = 0
+
+
+_Example = tuple[str, FailedExecution | None]
+
+
+def summarize_failures(store: Store, campaign: CampaignRow) -> list[FailureGroup]:
+    """Group the failures of a campaign that no later attempt made up for, most frequent first."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    examples: dict[tuple[str, str, str], _Example] = {}
+    last_us: dict[tuple[str, str, str], int] = {}
+    for key, example, ended_us in [
+        *_measurement_failures(store, campaign),
+        *_attempt_failures(store, campaign),
+    ]:
+        counts[key] += 1
+        examples.setdefault(key, example)
+        last_us[key] = max(last_us.get(key, 0), ended_us)
+    return [
+        FailureGroup(*key, count, *examples[key], last_us[key])
+        for key, count in counts.most_common()
+    ]
+
+
+def select_failed_measurements(
+    store: Store, campaign: CampaignRow, columns: Sequence[str]
+) -> Iterator[_MeasurementRow]:
+    """Yield the campaign's failed and implausible measurements as rows of the store."""
+    for conditions in (("failure_class!=",), ("failure_class=", "plausible=false")):
+        yield from store.measurements(Selection.parse((campaign.id,), conditions), columns)
+
+
+def name_failure(row: _MeasurementRow) -> str:
+    """Name a bad measurement's failure class, or its outcome if it did not fail."""
+    outcome = classify_outcome(row)
+    return str(row["failure_class"] if outcome is Outcome.FAILED else outcome)
+
+
+def load_last_attempts(store: Store, jobs: Iterable[JobRow]) -> dict[str, AttemptRow]:
+    """Return job id -> last attempt. Only the last attempt of a job counts."""
+    # The store orders attempts by job and number.
+    return {attempt.job_id: attempt for attempt in store.attempts(job.id for job in jobs)}
+
+
+def _measurement_failures(
+    store: Store, campaign: CampaignRow
+) -> Iterator[tuple[_Key, _Example, int]]:
+    jobs = {job.id: job for job in store.jobs(campaign.id)}
+    last = load_last_attempts(store, jobs.values())
+    # The end of the job explains interrupted measurements.
+    ended = {job.id for job in jobs.values() if job.state == JobState.CANCELLED.value}
+    ended |= {attempt.job_id for attempt in last.values() if attempt.failure_class}
+    for row in select_failed_measurements(
+        store, campaign, (*_SUMMARY_COLUMNS, *OUTCOME_COLUMNS, *_PLACE_COLUMNS)
+    ):
+        if not is_from_last_attempt(row, last):
+            continue
+        site, message, reasons, log = (str(row[name] or "") for name in _SUMMARY_COLUMNS)
+        failure = name_failure(row)
+        if failure in INTERRUPTED_CLASSES and row["job_id"] in ended:
+            continue
+        if failure == Outcome.IMPLAUSIBLE:
+            message, log = reasons, ""
+        name = f"{row['round']}-{row['position']}"
+        execution = FailedExecution(str(row["job_id"]), int(str(row["attempt"])), name)
+        yield (site, failure, message), (log, execution), int(str(row["ended_us"]))
+
+
+def is_from_last_attempt(row: _MeasurementRow, last: Mapping[str, AttemptRow]) -> bool:
+    """Return whether a measurement belongs to the last attempt of its job."""
+    attempt = last.get(str(row["job_id"]))
+    return attempt is None or attempt.number == row["attempt"]
+
+
+def _attempt_failures(store: Store, campaign: CampaignRow) -> Iterator[tuple[_Key, _Example, int]]:
+    jobs = store.jobs(campaign.id)
+    sites = {job.id: job.site for job in jobs}
+    last = load_last_attempts(store, jobs)
+    for attempt in last.values():
+        if attempt.failure_class:
+            key = (sites[attempt.job_id], attempt.failure_class, attempt.message)
+            yield key, ("", None), attempt.ended_us
+
+
+#: Common starts described one by one; of more, only those that are not good.
+MAX_SHOWN_STARTS = 10
+
+
+def describe_starts(store: ResultsReader, campaign: CampaignRow) -> Iterator[str]:
+    """Yield a line for each common start of a campaign, and one for loads without any."""
+    spreads, lonely = summarize_campaign_starts(store, campaign)
+    if len(spreads) > MAX_SHOWN_STARTS:
+        good = [start_spread for start_spread in spreads if start_spread.judgment == "good"]
+        yield f"{len(good)} of {len(spreads)} common starts are good"
+        spreads = [start_spread for start_spread in spreads if start_spread not in good][
+            :MAX_SHOWN_STARTS
+        ]
+    for spread in spreads:
+        when = time.strftime("%H:%M:%SZ", time.gmtime(spread.start_us / 1e6))
+        yield f"start {when} {spread.describe()}"
+    if lonely:
+        yield f"start bad: {pluralize(lonely, 'measurement')} began alone; see logs/worker.err"
+
+
+def summarize_campaign_starts(
+    store: ResultsReader, campaign: CampaignRow
+) -> tuple[list[StartSpread], int]:
+    """Summarize the common starts of a campaign, and count the loads without one."""
+    load = read_load(campaign)
+    if load is None or not load.together:
+        return [], 0
+    rows = list(store.measurements(Selection((campaign.id,)), START_COLUMNS))
+    return summarize_starts(rows, load), count_lonely_starts(rows)
+
+
+def refuse_resumption(campaign: CampaignRow) -> None:
+    """Refuse to resume jobs that start together, since those that ended do not come again.
+
+    Raises:
+        ConfigError: they do.
+    """
+    load = read_load(campaign)
+    if load is not None and load.together:
+        raise ConfigError(
+            "its jobs start together, and those that ended would be missing",
+            where=campaign.name,
+            hint="Submit the campaign again.",
+        )
+
+
+def read_load(campaign: CampaignRow) -> LoadSettings | None:
+    """Return the load of a campaign's test; None for other tests and for invalid plans."""
+    values = json.loads(campaign.plan or "{}").get("definition", {}).get("load")
+    if not values:
+        return None
+    # Imported here: pydantic is slow to load, and few campaigns are load tests.
+    from treehammer.hctests.definition.toml_models import LoadTable
+
+    try:
+        # Uploaded plans may hold anything here.
+        validated = LoadTable.model_validate(values).model_dump()
+        load = LoadSettings(**{**validated, "ceiling": LoadCeiling(**validated["ceiling"])})
+        load.level_start_s(0)
+    except (ValueError, ConfigError):
+        return None
+    return load
+
+
+#: Keys of [test] that ``-S`` can override.
+_KEYS = (
+    "dataset",
+    "tree",
+    "mode",
+    "repeats",
+    "rounds",
+    "passes",
+    "seed",
+    "wall_limit_s",
+    "memory_limit_mb",
+)
+
+
+def rerun_command(campaign: CampaignRow, verb: str = "submit") -> str:
+    """Build the command for the same test, commit, variants, repeats and sites.
+
+    Every value is written out, because the plan does not record which ones came from test.toml.
+    """
+    return shlex.join(
+        ["treehammer", verb, _test_spec(campaign), *_changed_options(json.loads(campaign.plan))]
+    )
+
+
+def _test_spec(campaign: CampaignRow) -> str:
+    if campaign.commit_id:
+        return f"{campaign.repository}@{campaign.commit_id}:{campaign.test_path}"
+    return campaign.repository or campaign.test_name
+
+
+def _changed_options(plan: Mapping[str, Any]) -> Iterator[str]:
+    sequential = plan.get(PLAN_KEY)
+    if sequential:
+        yield from ("--wait", "--until", "decided")
+        yield from ("--max-launches", str(sequential["looks"][-1]))
+        yield from ("--delta", str(sequential["delta"]))
+    if plan.get("sites"):
+        yield from ("--sites", ",".join(plan["sites"]))
+    if plan.get("from"):
+        yield from ("--from", ",".join(plan["from"]))
+    definition = plan.get("definition", {})
+    for axis, values in {**definition.get("axes", {}), "bundle": definition.get("bundle")}.items():
+        if values is not None:
+            yield from ("-P", f"{axis}={','.join(_format_axis_value(value) for value in values)}")
+    for key, value in _list_overrides(definition):
+        yield from ("-S", f"{key}={_format_value(value)}")
+
+
+def _list_overrides(definition: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """List the values that ``-S`` can override, each with its key."""
+    for key in _KEYS:
+        if definition.get(key) not in (None, ""):
+            yield key, definition[key]
+    for key, value in definition.get("settings", {}).items():
+        yield f"settings.{key}", value
+    for key, value in (definition.get("load") or {}).items():
+        if key != "ceiling":
+            yield f"load.{key}", value
+
+
+def _format_axis_value(value: Scalar) -> str:
+    return _format_value(value).replace(",", "\\,")
+
+
+def _format_value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,359 @@
+"""Polling of submitted campaigns until all jobs have ended. Imports no planning code.
+
+Queued jobs at sites that became excluded are removed, held back, or left alone.  This happens
+whenever a campaign is polled: by ``status``, ``collect``, ``submit --wait`` and patrol.  Jobs that run
+go on, because their results show how the site does.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
+from treehammer.config import HOLD_JOBS, KEEP_JOBS, Settings
+from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
+from treehammer.sql.read.campaign_counts import EXCLUDED_MESSAGE, CampaignCount
+from treehammer.sql.watch.state_history import (
+    SITE,
+    STORAGE_SITE,
+    SUBJECT_KINDS,
+    label_door,
+    split_door_label,
+)
+from treehammer.sql.write.store import Store
+from treehammer.submit.batch.local_batch import LocalBatch
+from treehammer.submit.campaigns.campaign_outcome import load_last_attempts
+from treehammer.submit.campaigns.campaign_upload import CampaignUploader
+from treehammer.submit.campaigns.staged_submissions import StagedSubmissions
+from treehammer.submit.campaigns.tracker import CampaignTracker, describe_unqueued_jobs
+from treehammer.submit.sites.site_registry import open_batch_system
+from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
+
+if TYPE_CHECKING:
+    from treehammer.analysis.status.usability import SiteUses
+
+
+#: Seconds between two polls of local jobs; polling takes CPU time from the measurements.  A job that
+#: starts or ends is seen at once.
+LOCAL_POLL_S = 2.0
+#: Seconds between two polls of a shared batch system.
+GRID_POLL_S = 5.0
+#: Seconds without a change after which the reasons are looked for.
+STANDSTILL_S = 60.0
+
+#: Receives a line for the user.
+Notify = Callable[[str], None]
+
+
+def _ignore_line(line: str) -> None:
+    """Discard a message."""
+
+
+def describe_campaign_state(tracker: CampaignTracker, campaign: CampaignRow) -> str:
+    """Describe the state of a campaign to a user who stops watching it."""
+    jobs = tracker.refresh_jobs(campaign)
+    unqueued = describe_unqueued_jobs(campaign, jobs)
+    if not any(job.batch_id for job in jobs):
+        return f"none of the jobs of {campaign.id} was submitted. {unqueued}"
+    if unqueued:
+        return f"the submitted jobs continue. {unqueued}"
+    if all(JobState(job.state).is_final for job in jobs):
+        return f"all jobs have ended; collect their measurements: treehammer collect {campaign.id}"
+    return (
+        f"the jobs continue. Progress: treehammer status {campaign.id}. "
+        f"Cancel: treehammer cancel {campaign.id}"
+    )
+
+
+def make_tracker(store: Store, settings: Settings) -> CampaignTracker:
+    """Make a tracker for the campaigns in a store."""
+    return CampaignTracker(
+        store,
+        cache(lambda name: open_batch_system(name, settings)),  # called for every job
+        under_way=StagedSubmissions(settings.submissions_dir).is_under_way,
+        upload=CampaignUploader(settings).upload,
+        guard=ExclusionGuard(settings).apply,
+    )
+
+
+def poll_campaign(
+    tracker: CampaignTracker, campaign: CampaignRow, notify: Notify = _ignore_line
+) -> CampaignCount:
+    """Bring a campaign up to date, act on excluded sites and return the progress.
+
+    Args:
+        tracker: of the store that has the campaign.
+        campaign: the campaign.
+        notify: receives a line for each excluded site and for a failed upload.
+
+    Raises:
+        StoreError: the store rejects the records; all are still on disk.
+        BatchError: a batch system does not answer.
+    """
+    progress = tracker.update(campaign)
+    excluded = tracker.act_on_excluded_sites(campaign)
+    for line in [*excluded, *tracker.upload_campaign(campaign)]:
+        notify(line)
+    return tracker.compute_progress(campaign) if excluded else progress
+
+
+def follow_campaign(
+    tracker: CampaignTracker,
+    campaign: CampaignRow,
+    show: Callable[[CampaignCount], None],
+    notify: Notify = _ignore_line,
+) -> CampaignCount:
+    """Poll until every job has ended; each message is passed to ``notify`` once."""
+    notified: set[str] = set()
+
+    def notify_once(line: str) -> None:
+        if line not in notified:
+            notified.add(line)
+            notify(line)
+
+    jobs = tracker.store.jobs(campaign.id)
+    local = _find_local_batch(tracker, jobs)
+    batch_ids = [job.batch_id for job in jobs if job.batch_id]
+    last, changed_s = "", time.monotonic()
+    while True:
+        # Before the poll, so that no change between both is missed.
+        state_times = local.state_times(batch_ids) if local else []
+        progress = poll_campaign(tracker, campaign, notify_once)
+        show(progress)
+        state = f"{progress.total.outstanding} {progress.total.describe_jobs()}"
+        if state != last:
+            last, changed_s = state, time.monotonic()
+        elif local is None and time.monotonic() - changed_s > STANDSTILL_S:
+            changed_s = time.monotonic()
+            for line in tracker.describe_obstacles(campaign):
+                notify_once(line)
+        if progress.is_finished:
+            for line in tracker.upload_campaign(campaign, everything=True):
+                notify_once(line)
+            return progress
+        if local is not None:
+            local.wait_for_change(batch_ids, state_times, LOCAL_POLL_S)
+        else:
+            time.sleep(GRID_POLL_S)
+
+
+def _find_local_batch(tracker: CampaignTracker, jobs: Iterable[JobRow]) -> LocalBatch | None:
+    """Return the local queue if it has all jobs."""
+    if any(job.batch_system != LOCAL_BATCH for job in jobs):
+        return None
+    batch = tracker.batch_system(LOCAL_BATCH)
+    return batch if isinstance(batch, LocalBatch) else None
+
+
+def wait_for_campaign(
+    campaign: CampaignRow, settings: Settings, bars: ProgressFactory = no_progress
+) -> CampaignCount:
+    """Collect until every job of a campaign has ended, with a progress bar."""
+    with (
+        Store.open(settings.database) as store,
+        bars("Measuring", campaign.planned_measurements) as step,
+    ):
+        return follow_campaign(
+            make_tracker(store, settings),
+            campaign,
+            lambda progress: step(
+                progress.total.planned - progress.total.outstanding, progress.total.describe_jobs()
+            ),
+        )
+
+
+#: Seconds that removed jobs get to end, so that the reason can be stored with them.
+REMOVAL_WAIT_S = 5.0
+_WAITING = (JobState.QUEUED.value, JobState.HELD.value)
+
+
+class ExclusionGuard:
+    """Applies the states of sites to the queued jobs of campaigns.
+
+    Args:
+        settings: all settings.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._action = settings.excluded_jobs
+        self._rules_file = settings.status_rules
+
+    def apply(self, tracker: CampaignTracker, campaign: CampaignRow) -> list[str]:
+        """Evaluate the states of sites if it is time, and act on the campaign's queued jobs.
+
+        Returns:
+            A line for each site whose jobs were removed, held back or released, now or before.
+
+        Raises:
+            BatchError: a batch system does not answer.
+        """
+        jobs = [
+            job
+            for job in tracker.store.jobs(campaign.id)
+            if job.batch_system != LOCAL_BATCH and not job.is_external
+        ]
+        if self._action == KEEP_JOBS or not jobs:
+            return []
+        reasons = find_excluded_jobs(campaign, jobs, self._refresh_uses(tracker, jobs))
+        queued = [job for job in jobs if job.state in _WAITING and job.batch_id]
+        released = _release_jobs(tracker, [job for job in queued if job.id not in reasons])
+        excluded = [job for job in queued if job.id in reasons]
+        held = _hold_jobs(tracker, excluded, reasons)
+        if self._action == HOLD_JOBS:
+            return [*released, *held]
+        _remove_jobs(tracker, campaign, excluded, reasons)
+        return [*released, *_describe_removed(tracker, campaign, jobs)]
+
+    def _refresh_uses(self, tracker: CampaignTracker, jobs: Collection[JobRow]) -> SiteUses:
+        """Evaluate the states of sites if it is time."""
+        # The rules need pydantic, which takes a tenth of a second to load.
+        from treehammer.analysis.status.status_rules import load_status_rules
+        from treehammer.analysis.status.usability import refresh_uses
+
+        return refresh_uses(
+            tracker.store,
+            load_status_rules(self._rules_file),
+            tracker.now_us(),
+            always=any(not JobState(job.state).is_final for job in jobs),
+        )
+
+
+def find_excluded_jobs(
+    campaign: CampaignRow, jobs: Collection[JobRow], uses: SiteUses, include: Collection[str] = ()
+) -> dict[str, str]:
+    """Return job id -> reason, of the jobs that may not start by the states of sites.
+
+    Args:
+        campaign: the campaign, whose plan may include excluded sites.
+        jobs: some of its jobs.
+        uses: uses of sites by their states.
+        include: further sites to use although their state forbids it.
+    """
+    included = {*include, *json.loads(campaign.plan).get("included", {})}
+    return {job.id: reason for job in jobs if (reason := describe_exclusion(job, uses, included))}
+
+
+def describe_exclusion(job: JobRow, uses: SiteUses, included: Collection[str] = ()) -> str:
+    """Say why a job may not start by the states of its site, and of the storage and door it reads.
+
+    Args:
+        job: the job.
+        uses: uses of sites and doors by their states.
+        included: sites, and labels of doors, that are used nevertheless.
+    """
+    if job.site in included:
+        return ""
+    storage, door = split_door_label(job.door)
+    if door:
+        parts = (job.site, (SITE,)), (storage, (STORAGE_SITE,))
+        reasons = [uses.describe_restrictions(*part) for part in parts]
+    else:
+        storage, door = job.site, job.door
+        reasons = [uses.describe_restrictions(job.site, SUBJECT_KINDS)]
+    if not {storage, label_door(storage, door)} & {*included}:
+        reason = uses.describe_door(storage, door)
+        reasons.append(f"door {door} {reason}" if reason else "")
+    return "; ".join(filter(None, reasons))
+
+
+def _group_by_batch(jobs: Collection[JobRow]) -> dict[str, list[str]]:
+    """Return name of the batch system -> batch ids."""
+    ids: defaultdict[str, list[str]] = defaultdict(list)
+    for job in jobs:
+        if job.batch_id:
+            ids[job.batch_system].append(job.batch_id)
+    return dict(ids)
+
+
+def _release_jobs(tracker: CampaignTracker, jobs: Collection[JobRow]) -> list[str]:
+    """Release jobs of sites that are usable again."""
+    released = [
+        tracker.batch_system(name).release_held(ids, EXCLUDED_MESSAGE)
+        for name, ids in _group_by_batch(jobs).items()
+    ]
+    return ["Held jobs of sites that are usable again were released"] if any(released) else []
+
+
+def _hold_jobs(
+    tracker: CampaignTracker, jobs: Collection[JobRow], reasons: Mapping[str, str]
+) -> list[str]:
+    """Hold waiting jobs of excluded sites."""
+    lines: list[str] = []
+    for site, cause in sorted({(job.site, reasons[job.id]) for job in jobs}):
+        site_jobs = [job for job in jobs if (job.site, reasons[job.id]) == (site, cause)]
+        reason = f"{EXCLUDED_MESSAGE}: {cause}"
+        for name, ids in _group_by_batch(site_jobs).items():
+            tracker.batch_system(name).hold(ids, reason)
+        lines.append(f"Site {site}: {pluralize(len(site_jobs), 'queued job')} held back, {reason}")
+    return lines
+
+
+def _remove_jobs(
+    tracker: CampaignTracker,
+    campaign: CampaignRow,
+    jobs: Collection[JobRow],
+    reasons: Mapping[str, str],
+) -> None:
+    """Remove held jobs of excluded sites, and store the reason with each that ended in time.
+
+    Those that HTCondor has not materialized stay held until the running ones of their cluster end.
+    """
+    if not jobs:
+        return
+    for name, ids in _group_by_batch(jobs).items():
+        tracker.batch_system(name).cancel(ids)
+    now = _wait_until_final(tracker, campaign, {job.id for job in jobs})
+    cancelled = [job for job in now if job.state == JobState.CANCELLED.value]
+    last = load_last_attempts(tracker.store, cancelled)
+    tracker.store.set_attempts(
+        _make_removed_attempt(job, last.get(job.id), reasons[job.id]) for job in cancelled
+    )
+
+
+def _wait_until_final(
+    tracker: CampaignTracker, campaign: CampaignRow, job_ids: Collection[str]
+) -> list[JobRow]:
+    """Refresh jobs until all are final, or :data:`REMOVAL_WAIT_S` seconds have passed."""
+    deadline = time.monotonic() + REMOVAL_WAIT_S
+    while True:
+        jobs = [job for job in tracker.refresh_jobs(campaign) if job.id in job_ids]
+        if all(JobState(job.state).is_final for job in jobs) or time.monotonic() > deadline:
+            return jobs
+        time.sleep(1.0)
+
+
+def _make_removed_attempt(job: JobRow, last: AttemptRow | None, reason: str) -> AttemptRow:
+    """Return the last attempt of a removed job with the reason; a new one if it never started."""
+    state, now_us = JobState.CANCELLED.value, time.time_ns() // 1000
+    if last is None or last.state != state:
+        number = last.number + 1 if last else 1
+        last = AttemptRow(job.id, number, state, 0, now_us, None, "", "")
+    return replace(last, ended_us=last.ended_us or now_us, message=f"{EXCLUDED_MESSAGE}: {reason}")
+
+
+def _describe_removed(
+    tracker: CampaignTracker, campaign: CampaignRow, jobs: Collection[JobRow]
+) -> list[str]:
+    """Describe the removed jobs of each site, and how they continue."""
+    cancelled = [
+        job for job in tracker.store.jobs(campaign.id) if job.state == JobState.CANCELLED.value
+    ]
+    tracked = {job.id for job in jobs}
+    last = load_last_attempts(tracker.store, cancelled)
+    messages: defaultdict[str, list[str]] = defaultdict(list)
+    for job in cancelled:
+        if job.id in tracked and job.id in last:
+            message = last[job.id].message
+            if message.startswith(EXCLUDED_MESSAGE):
+                messages[job.site].append(message)
+    return [
+        f"Site {site}: {pluralize(len(site_messages), 'queued job')} removed, {site_messages[-1]}. When it is usable "
+        f"again: treehammer resume {campaign.id} --sites {site}"
+        for site, site_messages in sorted(messages.items())
+    ]

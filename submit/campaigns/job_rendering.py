@@ -1,0 +1,447 @@
+"""Rendering of planned jobs into descriptions for batch systems, and their previews.
+
+A preview is printed, or written to a folder from which its jobs can be tried.
+"""
+
+from __future__ import annotations
+
+import getpass
+import math
+import os
+import re
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from treehammer.collectors import worker_zipapp
+from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
+from treehammer.collectors.job_spec import LOCAL_BATCH, PAIRED, RETRY_EXIT_CODE, TOKEN_FILE
+from treehammer.collectors.software.setup_commands import CVMFS_VARIABLE
+from treehammer.collectors.tls_context import CERT_DIR_VARIABLE
+from treehammer.collectors.worker.probes.credential_checks import FILE_LINE
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, SourceError
+from treehammer.hctests.definition.model import PinnedTest
+from treehammer.submit.batch.htcondor import submit_description
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
+from treehammer.submit.batch.htcondor.submit_description import (
+    check_description,
+    check_site_commands,
+)
+from treehammer.submit.batch.interface import JobDescription
+from treehammer.submit.batch.local_spool import stage_job
+from treehammer.submit.campaigns import job_reporting
+from treehammer.submit.campaigns.job_reporting import JobReporting, TokenDeadlines
+from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, Lane, PlannedJob, locate_payload
+from treehammer.submit.planning.permission_checks import count_loading_jobs, limit_load
+from treehammer.submit.planning.plan import JobCluster, Plan, plan_clusters
+from treehammer.submit.planning.submission_options import BUNDLE_NAME
+from treehammer.submit.sites.site_model import token_pool_environment
+from treehammer.submit.sites.site_registry import load_pools
+from treehammer.submit.templates.template_engine import (
+    HTCONDOR_TEMPLATE,
+    LOCAL_TEMPLATE,
+    SHIPPED_TEMPLATES,
+    render_template,
+)
+
+WORKER_NAME = "worker.pyz"
+JOB_NAME = "job.json"
+
+#: Variables of the submitting environment that local jobs inherit: locations of programs, libraries
+#: and credentials, but no secrets.
+PASSED_VARIABLES = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "ROOTSYS",
+    CVMFS_VARIABLE,
+    "BEARER_TOKEN_FILE",
+    TOKEN_POOLS_VARIABLE,
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "KRB5CCNAME",
+)
+PASSED_PREFIXES = ("LC_", "XRD_", "X509_", "ROOT_", "CLING_")
+
+
+def job_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that local jobs inherit, see :data:`PASSED_VARIABLES`."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in PASSED_VARIABLES or name.startswith(PASSED_PREFIXES)
+    }
+
+
+def render_jobs(
+    plan: Plan,
+    folder: Path,
+    jobs: Iterable[PlannedJob] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    service: JobReporting | None = None,
+    slots: int = 1,
+) -> Iterator[JobDescription]:
+    """Render jobs of a plan one by one, and write their inputs into ``folder``.
+
+    Args:
+        plan: the plan.
+        folder: an empty folder, which must exist until the jobs are submitted.
+        jobs: jobs of this plan; by default all.
+        environ: environment of the submission, ``os.environ`` by default.
+        service: the results service that jobs report to; None for none.
+        slots: number of jobs that this machine runs at once.
+
+    Raises:
+        ConfigError: a template is invalid.
+        SourceError: the test's files changed since they were pinned.
+    """
+    worker = worker_zipapp.build_worker(folder / WORKER_NAME, bytecode=True)
+    payload = copy_payload(plan.pinned_test, folder / PAYLOAD_FOLDER)
+    shared = {WORKER_NAME: worker, PAYLOAD_FOLDER: payload}
+    for commit, test in plan.pinned_test.commits.items():
+        name = locate_payload(commit)
+        shared[name] = copy_payload(test, folder / name)
+    for watch in plan.jobs.watches:
+        shared[watch.folder] = copy_payload(watch.pinned, folder / watch.folder)
+    environ = os.environ if environ is None else environ
+    environment = job_environment(environ)
+    if service is not None:
+        shared |= service.write_shared_files(folder)
+        environment |= job_reporting.proxy_environment(environ)
+    sandbox = plan.options.credentials.sandbox_inputs()
+    if plan.options.credentials.authorities:
+        bundle = write_bundle(plan.options.credentials.authorities, folder / BUNDLE_NAME)
+        sandbox[BUNDLE_NAME] = bundle
+    deadlines = TokenDeadlines(plan, slots)
+
+    def tokens(job: PlannedJob) -> dict[str, Path]:
+        if service is None:
+            return {}
+        expires_us = time.time_ns() // 1000 + round(deadlines.next_deadline_s(job) * 1e6)
+        return {
+            TOKEN_FILE: service.write_token(folder, plan.campaign_id, job.spec.job_id, expires_us)
+        }
+
+    # All jobs of a cluster need the same text; HTCondor takes them as one cluster only then.
+    texts: dict[tuple[str, Lane], str] = {}
+    for cluster in plan_clusters(plan):
+        text = render_cluster_description(plan, cluster)
+        texts.update({(cluster.site.name, lane): text for lane in cluster.lanes})
+    loading = count_loading_jobs(plan, slots)
+    return (
+        _render_job(plan, job, folder, shared | tokens(job), sandbox, texts, environment)
+        for job in (limit_load(job, loading) for job in (plan.jobs if jobs is None else jobs))
+    )
+
+
+def _render_job(
+    plan: Plan,
+    job: PlannedJob,
+    folder: Path,
+    shared: Mapping[str, Path],
+    sandbox: Mapping[str, Path],
+    texts: Mapping[tuple[str, Lane], str],
+    environment: Mapping[str, str],
+) -> JobDescription:
+    job_file = folder / f"{job.spec.job_id}.json"
+    job_file.write_text(job.spec.to_json() + "\n", encoding="utf-8")
+    inputs = {JOB_NAME: job_file, **shared}
+    text = texts.get((job.site.name, job.lane))
+    if text is None:
+        text = _render_local_description(plan, job, sorted(inputs), environment)
+    else:
+        inputs |= sandbox
+    together = job.spec.load.participants if job.spec.load and job.spec.load.barrier else 0
+    return JobDescription(job.spec.job_id, text, inputs, together)
+
+
+def _render_local_description(
+    plan: Plan, job: PlannedJob, inputs: Sequence[str], environment: Mapping[str, str]
+) -> str:
+    values = {
+        "campaign": {"id": plan.campaign_id, "name": plan.campaign_name},
+        "job": {
+            "id": job.spec.job_id,
+            "site": job.site.name,
+            "door": job.access.door_label,
+            "kind": job.kind,
+            "repeat": job.repeat,
+            "label": job.label,
+            "executions": len(job.spec.executions),
+            "wall_limit_s": job.wall_limit_s,
+            "cpus": job.cpus,
+        },
+        "executable": sys.executable,
+        "environment": environment,
+        "inputs": inputs,
+    }
+    return render_template(LOCAL_TEMPLATE, values, where=f"job {job.spec.job_id}")
+
+
+def copy_payload(pinned: PinnedTest, target: Path) -> Path:
+    """Copy exactly the files that the test names, as they were pinned.
+
+    Raises:
+        SourceError: a file is missing or has changed since it was pinned.
+    """
+    for name, expected in pinned.hashes.items():
+        source, copy = pinned.folder / name, target / name
+        try:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, copy)  # keeps the mode, so executables stay executable
+            copy.chmod(copy.stat().st_mode | 0o200)
+            digest = sha256(copy.read_bytes()).hexdigest()
+        except OSError as error:
+            raise SourceError(
+                f"cannot be copied ({error.strerror})",
+                where=str(source),
+                hint="Submit again once the file is back.",
+            ) from error
+        if digest != expected:
+            raise SourceError(
+                "changed during the submission",
+                where=str(source),
+                hint="Submit again once the file is saved.",
+            )
+    return target
+
+
+#: Environment of every job; HTCondor starts jobs with an empty one.  With the XRD_ variables, XRootD
+#: clients give up on a dead door within two minutes instead of half an hour.
+JOB_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "XRD_APPNAME": "treehammer",
+    "XRD_CONNECTIONWINDOW": "30",
+    "XRD_CONNECTIONRETRY": "2",
+    "XRD_REQUESTTIMEOUT": "120",
+    "XRD_STREAMTIMEOUT": "60",
+    "XRD_TIMEOUTRESOLUTION": "5",
+}
+
+
+@cache
+def submitter_contact() -> str:
+    """Return user and host of the submission, as a contact for administrators."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user ID without a name
+        user = "unknown"
+    return f"{user}@{socket.getfqdn()}"
+
+
+def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
+    """Render and check the submit description of a cluster.
+
+    Raises:
+        ConfigError: a template is invalid, or a submit command does not exist.
+    """
+    site = cluster.site
+    check_site_commands(site.submit, f"site {site.name}: submit")
+    environment = JOB_ENVIRONMENT | plan.options.credentials.environment()
+    environment |= token_pool_environment(
+        access.door for access in plan.jobs.accesses if access.site.name == site.name
+    )
+    if site.cert_dir:
+        environment[CERT_DIR_VARIABLE] = site.cert_dir
+    if site.cvmfs:
+        environment[CVMFS_VARIABLE] = site.cvmfs
+    values = {
+        "campaign": {"id": plan.campaign_id, "name": plan.campaign_name},
+        "site": site,
+        "doors": cluster.doors,
+        "jobs": cluster.jobs,
+        "contact": submitter_contact(),
+        "environment": environment,
+        "cpus": cluster.cpus,
+        "memory_mb": _request_memory_mb(plan),
+        "disk_kb": math.ceil(cluster.disk_bytes / 1024),
+        "in_flight": cluster.in_flight,
+        "delay": plan.options.pace.delay_expression(cluster.jobs, cluster.in_flight),
+        "limits": {
+            "attempts": submit_description.MAX_GRID_ATTEMPTS,
+            "idle_s": submit_description.IDLE_LIMIT_S,
+            "wall_s": round(cluster.wall_s),
+            "lease_s": submit_description.lease_duration_s(round(cluster.wall_s)),
+            # Copy programs of load tests write as many files as the test requests.
+            "disk": plan.pinned_test.definition.load is None,
+            "held_s": submit_description.HOLD_LIMIT_S,
+            "pause_s": submit_description.RETRY_PAUSE_S,
+            "vacate_s": submit_description.VACATE_GRACE_S,
+            "temporary": RETRY_EXIT_CODE,
+        },
+    }
+    folder = site.templates or SHIPPED_TEMPLATES
+    text = render_template(HTCONDOR_TEMPLATE, values, folder=folder, where=f"site {site.name}")
+    check_description(text, f"site {site.name}: {folder / HTCONDOR_TEMPLATE}")
+    return text
+
+
+def _request_memory_mb(plan: Plan) -> int:
+    definition = plan.pinned_test.definition
+    if definition.mode == PAIRED:  # two payloads live at once
+        most = submit_description.REQUEST_MEMORY_MB + submit_description.SECOND_PROCESS_MEMORY_MB
+        return min(2 * definition.memory_limit_mb, most)
+    return min(definition.memory_limit_mb, submit_description.REQUEST_MEMORY_MB)
+
+
+#: Names of authorities in a folder for OpenSSL: hash of the subject and a number.
+_HASHED_NAME = re.compile(r"[0-9a-f]{8}\.\d")
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+
+
+def write_bundle(source: Path, target: Path) -> Path:
+    """Write the certificates of a bundle or of a folder with hashed names to one file.
+
+    Nothing else is copied: a private key beside a certificate stays on this machine.
+
+    Raises:
+        ConfigError: the source cannot be read, or has no certificate.
+    """
+    try:
+        files = sorted(source.iterdir()) if source.is_dir() else [source]
+        parts = [
+            f"{FILE_LINE.format(path.name) if source.is_dir() else ''}{certificate}\n"
+            for path in files
+            if not source.is_dir() or _HASHED_NAME.fullmatch(path.name)
+            for certificate in _CERTIFICATE.findall(
+                path.read_text(encoding="ascii", errors="replace")
+            )
+        ]
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be read ({error.strerror})", where=f"--authorities {source}"
+        ) from error
+    if not parts:
+        raise ConfigError(
+            "contains no certificates",
+            where=f"--authorities {source}",
+            hint="Name a PEM file, or a folder with hashed names such as "
+            "/etc/grid-security/certificates.",
+        )
+    target.write_text("".join(parts), encoding="ascii", errors="replace")
+    return target
+
+
+def render_preview(
+    plan: Plan, descriptions: Iterable[JobDescription], settings: Settings, *, full: bool
+) -> Iterator[str]:
+    """Yield the texts that batch systems would receive; with ``full``, each job.json too.
+
+    Jobs of one HTCondor cluster share one text.
+    """
+    clusters: dict[tuple[str, str], list[JobDescription]] = {}
+    batches = _batch_by_job(plan)
+    for description in descriptions:
+        batch = batches[description.job_id]
+        if batch == LOCAL_BATCH:
+            yield description.text
+        else:
+            clusters.setdefault((batch, description.text), []).append(description)
+        if full:
+            yield description.inputs[JOB_NAME].read_text(encoding="utf-8")
+        if batch == LOCAL_BATCH:
+            description.inputs[JOB_NAME].unlink()
+    for (batch, text), jobs in clusters.items():
+        yield _full_description(
+            _submission_root(batch, settings),
+            plan.campaign_id,
+            text,
+            jobs,
+            _find_pool(batch, settings),
+        )
+
+
+def write_preview(
+    plan: Plan, descriptions: Iterable[JobDescription], settings: Settings, output: Path
+) -> int:
+    """Write a complete submission into a new folder and return its number of jobs.
+
+    Each local job gets a numbered folder.  Jobs of an HTCondor pool are laid out as for submission,
+    with a ``submit.txt`` for condor_submit.
+
+    Raises:
+        ConfigError: the folder exists or cannot be written.
+    """
+    try:
+        output.mkdir(parents=True)
+    except FileExistsError as error:
+        raise ConfigError("already exists", where=str(output), hint="Name a new folder.") from error
+    except OSError as error:
+        raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error
+    try:
+        return _write_job_folders(plan, descriptions, settings, output)
+    except BaseException as error:
+        shutil.rmtree(output, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error
+        raise
+
+
+def _write_job_folders(
+    plan: Plan, descriptions: Iterable[JobDescription], settings: Settings, output: Path
+) -> int:
+    from treehammer.submit.batch.htcondor.submission_folder import Submission
+
+    batches = _batch_by_job(plan)
+    clusters: dict[tuple[str, str], list[JobDescription]] = {}
+    number = 0
+    for number, description in enumerate(descriptions, start=1):
+        batch = batches[description.job_id]
+        if batch == LOCAL_BATCH:
+            stage_job(description, output / str(number))
+            description.inputs[JOB_NAME].unlink()
+        else:
+            clusters.setdefault((batch, description.text), []).append(description)
+    for (batch, text), jobs in clusters.items():
+        root = output.resolve() / _find_pool(batch, settings).name
+        (root / ".incoming").mkdir(parents=True, exist_ok=True)
+        submission = Submission.for_jobs(root, plan.campaign_id, text, [job.job_id for job in jobs])
+        # condor_submit on the command line spools nothing.
+        submission.stage(text, jobs, spool=False)
+        with submission.description_file.open("a", encoding="utf-8") as stream:
+            stream.write(_queue_statement(jobs))
+        (root / ".incoming").rmdir()
+    return number
+
+
+def _full_description(
+    root: Path, campaign: str, text: str, jobs: list[JobDescription], pool: HTCondorPool
+) -> str:
+    from treehammer.submit.batch.htcondor.submission_folder import Submission
+
+    submission = Submission.for_jobs(root, campaign, text, [job.job_id for job in jobs])
+    return submission.full_description(text, jobs, spool=pool.spool) + _queue_statement(jobs)
+
+
+def _queue_statement(jobs: Iterable[JobDescription]) -> str:
+    return "\n".join(["queue job_id from (", *(job.job_id for job in jobs), ")", ""])
+
+
+def _batch_by_job(plan: Plan) -> dict[str, str]:
+    """Return job id -> name of its batch system."""
+    return {job.spec.job_id: job.site.batch for job in plan.jobs}
+
+
+def _find_pool(batch: str, settings: Settings) -> HTCondorPool:
+    return load_pools(settings)[batch.partition("@")[2]]
+
+
+def _submission_root(batch: str, settings: Settings) -> Path:
+    """Return the folder from which jobs of a pool are submitted."""
+    pool = _find_pool(batch, settings)
+    return (pool.submit_dir or settings.htcondor_dir / pool.name).resolve()

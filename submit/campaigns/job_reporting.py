@@ -1,0 +1,256 @@
+"""Access of jobs to the results service: service files, and a token for each job.
+
+A token is minted for each job at submission, and anew when it is requeued.  It is written to a
+separate file that only the user can read, and travels with the job's input.  It appears in no
+description, log, plan or database.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from treehammer.collectors.job_spec import (
+    CA_FILE,
+    LOCAL_BATCH,
+    PROXY_VARIABLES,
+    SERVICE_FILE,
+    TOKEN_FILE,
+    TOKEN_PLACEHOLDER,
+    TOKEN_VARIABLE,
+    ServiceSpec,
+)
+from treehammer.collectors.worker.service_client import ServiceConfigError, ServiceEndpoint
+from treehammer.config import Settings
+from treehammer.errors import ConfigError
+from treehammer.sql.auth.access_keys import AccessKey, load_user_key, mint_job_token
+from treehammer.submit.batch.htcondor.submit_description import (
+    IDLE_LIMIT_S,
+    MAX_GRID_ATTEMPTS,
+    RETRY_PAUSE_S,
+)
+from treehammer.submit.batch.local_runner import MAX_LOCAL_ATTEMPTS, TERMINATE_GRACE_S
+from treehammer.submit.planning.job_planner import PlannedJob
+from treehammer.submit.planning.plan import Plan, plan_clusters
+from treehammer.submit.planning.submission_options import Pace, SubmissionOptions
+
+#: Seconds to wait for an answer of the service before jobs are submitted.
+_CHECK_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class JobReporting:
+    """The results service that jobs report to.
+
+    ``key`` signs their tokens.  Without a key, token files contain a placeholder, as previews need.
+    """
+
+    spec: ServiceSpec
+    ca: Path | None
+    key: AccessKey | None = None
+
+    def write_shared_files(self, folder: Path) -> dict[str, Path]:
+        """Write the files that all jobs share into ``folder``; return name in the sandbox -> file."""
+        path = folder / SERVICE_FILE
+        path.write_text(self.spec.to_json(), encoding="utf-8")
+        files = {SERVICE_FILE: path}
+        if self.ca is not None:
+            files[CA_FILE] = folder / CA_FILE
+            files[CA_FILE].write_bytes(self.ca.read_bytes())
+        return files
+
+    def write_token(self, folder: Path, campaign_id: str, job_id: str, expires_us: int) -> Path:
+        """Write the token of a job into ``folder``, readable by the user only, and return its file."""
+        path = folder / f"{job_id}.token"
+        text = TOKEN_PLACEHOLDER
+        if self.key is not None:
+            text = mint_job_token(self.key, campaign_id, job_id, expires_us) + "\n"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+            os.fchmod(stream.fileno(), 0o600)
+            stream.write(text)
+        return path
+
+
+def reporting_for_preview(settings: Settings, options: SubmissionOptions) -> JobReporting | None:
+    """Return the service that jobs would report to, with token placeholders; None for none.
+
+    Raises:
+        ConfigError: the file with the service's CA certificates cannot be used.
+    """
+    if not settings.service_url or not options.use_service:
+        return None
+    reporting = JobReporting(
+        ServiceSpec(settings.service_url, options.service_timeout_s), settings.service_ca_file
+    )
+    _open_service(reporting, "placeholder")
+    return reporting
+
+
+def reporting_for_submission(settings: Settings, options: SubmissionOptions) -> JobReporting | None:
+    """Return the service that jobs report to; None for none.
+
+    Raises:
+        ConfigError: no key is configured, or the file with CA certificates cannot be used.
+    """
+    reporting = reporting_for_preview(settings, options)
+    if reporting is None:
+        return None
+    key = load_user_key(settings)
+    if key is None:
+        raise ConfigError(
+            f"no key for {reporting.spec.url}; jobs could not report to it",
+            where="service_token_file",
+            hint="Ask the operator of the service for a key (treehammer token create --role submit), "
+            "keep it in a file that only you can read, and name that file: service_token_file, or set "
+            f"{TOKEN_VARIABLE}. To submit without the service: --no-service.",
+        )
+    return JobReporting(reporting.spec, reporting.ca, key)
+
+
+def check_service(settings: Settings, options: SubmissionOptions) -> list[str]:
+    """Check that jobs will be able to report; return a warning if the service does not respond.
+
+    Raises:
+        ConfigError: no key is configured, or the service rejects it.
+    """
+    reporting = reporting_for_submission(settings, options)
+    if reporting is None or reporting.key is None:
+        return []
+    until_us = time.time_ns() // 1000 + 60_000_000
+    token = mint_job_token(reporting.key, "none", "none", until_us)
+    answer = _open_service(reporting, token).post([], _CHECK_TIMEOUT_S)
+    if answer.status in (401, 403):
+        raise ConfigError(
+            f"{reporting.spec.url} rejects the key: {answer.reason}",
+            where=f"service_token_file {settings.service_token_file or f'({TOKEN_VARIABLE})'}",
+            hint="Ask the operator of the service for another key. To submit without the service: "
+            "--no-service.",
+        )
+    # A service that rejects the empty request, but not the token, is working.
+    if not answer.reason or answer.status in (400, 422):
+        return []
+    return [
+        f"The results service {reporting.spec.url} is not available: {answer.reason}. Jobs measure "
+        f"regardless; each spends up to {reporting.spec.wait_s:g} s on the service (--service-timeout, "
+        "--no-service), and 'collect' fetches the remaining measurements."
+    ]
+
+
+def _open_service(reporting: JobReporting, token: str) -> ServiceEndpoint:
+    try:
+        return ServiceEndpoint(reporting.spec.url, token, str(reporting.ca or ""))
+    except ServiceConfigError as error:
+        raise ConfigError(
+            str(error), where="service_ca_file", hint="Name a file with certificates in PEM format."
+        ) from error
+
+
+def proxy_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the proxy variables of local workers, under names that payloads do not interpret.
+
+    A proxy with a password is left out: descriptions contain no secrets.
+    """
+    variables = {}
+    for name, worker_name in PROXY_VARIABLES.items():
+        value = environ.get(name) or environ.get(name.upper()) or ""
+        if value and "@" not in value:
+            variables[worker_name] = value
+    return variables
+
+
+#: Seconds that a token stays valid after the last moment at which the batch system runs its job.
+#: Covers a queue full of other work, a machine that was off, and jobs held by a person.
+TOKEN_GRACE_S = 7 * 86400.0
+_SERVICE_FILES = (SERVICE_FILE, CA_FILE, TOKEN_FILE)
+
+
+class TokenDeadlines:
+    """Latest end of each job of a plan, assuming that every start fails as late as possible.
+
+    Request the jobs in the order of the plan.
+
+    Args:
+        plan: the plan.
+        slots: number of jobs with one CPU that this machine runs at once.
+    """
+
+    def __init__(self, plan: Plan, slots: int) -> None:
+        self._pace = plan.options.pace
+        # A job takes as many slots as CPUs, and runs alone if there are fewer.
+        most_cpus = max((job.cpus for job, _ in plan.jobs.iterate_kinds()), default=1)
+        self._local_jobs = max(1, slots // most_cpus)
+        self._clusters = {
+            (cluster.site.name, lane): cluster
+            for cluster in plan_clusters(plan)
+            for lane in cluster.lanes
+        }
+        self._job_counts: Counter[tuple[object, ...]] = Counter()
+
+    def next_deadline_s(self, job: PlannedJob) -> float:
+        """Return the seconds from submission to the expiry of the next job's token."""
+        cluster = self._clusters.get((job.site.name, job.lane))
+        queue = (cluster.site.name, *cluster.lanes) if cluster else (LOCAL_BATCH,)
+        jobs_before = self._job_counts[queue]
+        self._job_counts[queue] += 1
+        if cluster is None:
+            longest_s = MAX_LOCAL_ATTEMPTS * (job.wall_limit_s + TERMINATE_GRACE_S)
+            return (jobs_before // self._local_jobs + 1) * longest_s + TOKEN_GRACE_S
+        return grid_deadline_s(jobs_before, cluster.in_flight, cluster.wall_s, self._pace)
+
+
+def grid_deadline_s(jobs_before: int, in_flight: int, wall_s: float, pace: Pace) -> float:
+    """Return the seconds from submission to the expiry of the token of a job in an HTCondor pool.
+
+    Args:
+        jobs_before: number of preceding jobs in its cluster.
+        in_flight: number of jobs in the queue at a time.
+        wall_s: wall limit of each job.
+        pace: of job starts.
+    """
+    attempt_s = IDLE_LIMIT_S + wall_s + RETRY_PAUSE_S
+    return (
+        pace.last_delay_s(in_flight)
+        + (jobs_before // in_flight + 1) * MAX_GRID_ATTEMPTS * attempt_s
+        + TOKEN_GRACE_S
+    )
+
+
+class TokenRenewal:
+    """Replaces the service files and tokens of jobs that are requeued.
+
+    Args:
+        reporting: the results service; None for none.
+        folder: an empty folder for the files.
+        campaign_id: campaign of the jobs.
+        walls_s: job id -> wall limit in seconds, for all jobs that may be requeued.
+    """
+
+    def __init__(
+        self,
+        reporting: JobReporting | None,
+        folder: Path,
+        campaign_id: str,
+        walls_s: Mapping[str, float],
+    ) -> None:
+        self._reporting = reporting
+        self._folder = folder
+        self._campaign_id = campaign_id
+        self._walls_s = walls_s
+        self._positions = {job_id: position for position, job_id in enumerate(walls_s)}
+        self._shared = reporting.write_shared_files(folder) if reporting else {}
+
+    def __call__(self, job_id: str, inputs: Mapping[str, Path]) -> dict[str, Path]:
+        """Return the inputs of a requeued job, given its previous ones."""
+        unchanged = {name: path for name, path in inputs.items() if name not in _SERVICE_FILES}
+        if self._reporting is None or TOKEN_FILE not in inputs:
+            return unchanged
+        # Jobs run one after the other in the worst case.
+        life_s = grid_deadline_s(self._positions[job_id], 1, self._walls_s[job_id], Pace())
+        expires_us = time.time_ns() // 1000 + round(life_s * 1e6)
+        token = self._reporting.write_token(self._folder, self._campaign_id, job_id, expires_us)
+        return {**unchanged, **self._shared, TOKEN_FILE: token}

@@ -1,0 +1,402 @@
+"""Submission and resumption of campaigns, for the command line, the demo and programs.
+
+On resumption, held jobs are released and interrupted jobs are queued again.  Attempts keep their
+numbers and the next one gets the next number, so that nothing counts twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sqlalchemy.engine import Connection
+
+from treehammer.analysis.status.usability import EVERY_SITE, SiteUses
+from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.record.outcome import INTERRUPTED_CLASSES
+from treehammer.collectors.shared_files import hold_lock
+from treehammer.config import Settings
+from treehammer.errors import BatchError, ConfigError, NothingToDoError
+from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
+from treehammer.sql.read.campaign_counts import CampaignCount
+from treehammer.sql.write.store import Store
+from treehammer.submit.batch.interface import BatchSystem, InputReplacement, JobDescription
+from treehammer.submit.campaigns import job_reporting
+from treehammer.submit.campaigns.attempt_rows import make_lost_job
+from treehammer.submit.campaigns.campaign_outcome import (
+    is_from_last_attempt,
+    load_last_attempts,
+    refuse_resumption,
+    select_failed_measurements,
+)
+from treehammer.submit.campaigns.campaign_polling import (
+    describe_campaign_state,
+    find_excluded_jobs,
+    make_tracker,
+    wait_for_campaign,
+)
+from treehammer.submit.campaigns.campaign_request import (
+    CampaignRequest,
+    estimate_plan_costs,
+    plan_request,
+)
+from treehammer.submit.campaigns.campaign_upload import CampaignUploader
+from treehammer.submit.campaigns.job_rendering import render_jobs
+from treehammer.submit.campaigns.job_reporting import JobReporting, TokenRenewal
+from treehammer.submit.campaigns.staged_submissions import StagedSubmission, StagedSubmissions
+from treehammer.submit.campaigns.tracker import CampaignTracker
+from treehammer.submit.planning import cost_estimate, submission_options
+from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
+from treehammer.submit.planning.permission_checks import (
+    check_load_permission,
+    check_setting_permission,
+)
+from treehammer.submit.planning.plan import Plan
+from treehammer.submit.planning.site_selection import read_uses
+from treehammer.submit.sites.site_registry import open_batch_system
+from treehammer.text_formatting import ProgressFactory, no_progress
+
+
+def check_plan_limits(plan: Plan, settings: Settings) -> None:
+    """Refuse a plan that exceeds a ceiling or a permitted load, or outlives its credentials.
+
+    Raises:
+        ConfigError: the plan is above a limit, or a credential cannot be used.
+    """
+    check_load_permission(plan, settings.local_slots)
+    check_setting_permission(plan, settings.local_slots)
+    costs = estimate_plan_costs(plan, settings)
+    cost_estimate.check_ceilings(plan, costs)
+    duration_s = cost_estimate.estimate_campaign_seconds(plan, costs)
+    now = time.time()
+    for credentials in (
+        plan.options.credentials,
+        *(submission_options.site_credentials(s.submit) for s in plan.sites),
+    ):
+        credentials.check_validity(now, None if duration_s is None else now + duration_s)
+
+
+def submit_plan(
+    plan: Plan, settings: Settings, permit: Callable[[Connection], None] | None = None
+) -> CampaignRow:
+    """Stage all jobs, store the campaign, then queue its jobs.
+
+    In this order every running job is in the store, whenever this process is killed, and the others
+    can be queued: by the same plan again, or by :func:`complete_submission`.
+
+    Args:
+        plan: the plan.
+        settings: all settings.
+        permit: condition on which the campaign may be stored, see :meth:`.Store.add_campaign`.
+
+    Raises:
+        ConfigError: the plan exceeds a ceiling, a credential expires too early, or the key for the
+            results service is missing; nothing was submitted.
+        BatchError: a batch system failed; the jobs that it did not take are stored as lost.
+        TreehammerError: the store or a template is invalid; nothing was submitted.
+    """
+    check_plan_limits(plan, settings)
+    service = job_reporting.reporting_for_submission(settings, plan.options)
+    campaign = plan.make_campaign_row()
+    rows = list(plan.make_job_rows())
+    with (
+        Store.open(settings.database) as store,
+        StagedSubmissions(settings.submissions_dir).hold(plan.campaign_id) as staged,
+    ):
+        staged.write(
+            render_jobs(plan, staged.rendered, service=service, slots=settings.local_slots)
+        )
+        if service is not None:
+            CampaignUploader(settings).register_campaign(plan.campaign_id)
+        # Fetching software may have taken an hour: the submission starts now.
+        store.add_campaign(
+            replace(campaign, created_us=time.time_ns() // 1000),
+            rows,
+            permit,
+            key_id=service.key.key_id if service and service.key else "",
+        )
+        _queue_jobs(store, functools.partial(open_batch_system, settings=settings), staged, rows)
+        staged.remove()
+        return store.campaign(plan.campaign_id)
+
+
+def extend_submission(plan: Plan, settings: Settings) -> CampaignRow:
+    """Add the jobs of a plan to its campaign, which was submitted with other jobs, and queue them.
+
+    Raises:
+        BatchError: a batch system failed; the jobs that it did not take are stored as lost.
+        TreehammerError: the store or a template is invalid; nothing was submitted.
+    """
+    service = job_reporting.reporting_for_submission(settings, plan.options)
+    rows = list(plan.make_job_rows())
+    with (
+        Store.open(settings.database) as store,
+        StagedSubmissions(settings.submissions_dir).hold(plan.campaign_id) as staged,
+    ):
+        staged.write(
+            render_jobs(plan, staged.rendered, service=service, slots=settings.local_slots)
+        )
+        store.extend_campaign(plan.campaign_id, rows)
+        _queue_jobs(store, functools.partial(open_batch_system, settings=settings), staged, rows)
+        staged.remove()
+        return store.campaign(plan.campaign_id)
+
+
+def complete_submission(
+    tracker: CampaignTracker,
+    campaign: CampaignRow,
+    jobs: Iterable[JobRow],
+    settings: Settings,
+    inputs: InputReplacement,
+) -> list[JobRow]:
+    """Queue jobs of a campaign that their submitter left, and return them.
+
+    Args:
+        tracker: of the store that has the campaign.
+        campaign: the campaign.
+        jobs: selected jobs of it without a batch id.
+        settings: all settings.
+        inputs: gives the new inputs of a job.
+
+    Raises:
+        BatchError: a batch system failed; another call queues the others.
+    """
+    submissions = StagedSubmissions(settings.submissions_dir)
+    if not submissions.is_resumable(campaign.id) or submissions.is_under_way(campaign.id):
+        return []
+    selected_ids = {job.id for job in jobs}
+    with submissions.hold(campaign.id) as staged:
+        # Another process may have queued them meanwhile.
+        left = [job for job in tracker.store.jobs(campaign.id) if not job.batch_id]
+        selected = [job for job in left if job.id in selected_ids]
+        queued = _queue_jobs(tracker.store, tracker.batch_system, staged, selected, inputs)
+        if len(queued) == len(left):
+            staged.remove()
+        return queued
+
+
+def _queue_jobs(
+    store: Store,
+    batch_system: Callable[[str], BatchSystem],
+    staged: StagedSubmission,
+    rows: Iterable[JobRow],
+    inputs: InputReplacement = lambda _, staged_inputs: staged_inputs,
+) -> list[JobRow]:
+    """Submit staged jobs to their batch systems and return those that are queued."""
+    queued: list[JobRow] = []
+    missing = {job.id: job for job in rows}
+    descriptions = [job for job in staged.read() if job.job_id in missing]
+    for name in sorted({missing[job.job_id].batch_system for job in descriptions}):
+        jobs = {
+            job.job_id: replace(job, inputs=inputs(job.job_id, job.inputs))
+            for job in descriptions
+            if missing[job.job_id].batch_system == name
+        }
+        queued += _submit_jobs(store, batch_system(name), jobs, {id_: missing[id_] for id_ in jobs})
+    return queued
+
+
+def _submit_jobs(
+    store: Store,
+    batch: BatchSystem,
+    jobs: Mapping[str, JobDescription],
+    rows: Mapping[str, JobRow],
+) -> list[JobRow]:
+    """Submit jobs, by id, to one batch system, store their batch ids and return the jobs."""
+    batch_ids: Mapping[str, str] = {}
+    queued: list[JobRow] = []
+    campaign_id = next(iter(rows.values())).campaign_id
+    try:
+        batch_ids = batch.submit(campaign_id, list(jobs.values()))
+    except BatchError as error:
+        # Jobs that it took before the failure continue, e.g. if only its runner does not start.
+        batch_ids = batch.find(jobs)
+        lost = [
+            make_lost_job(row, "submission", str(error))
+            for job_id, row in rows.items()
+            if job_id not in batch_ids
+        ]
+        store.set_jobs(job for job, _ in lost)
+        store.set_attempts(attempt for _, attempt in lost)
+        raise
+    finally:
+        queued = [
+            replace(rows[job_id], batch_id=batch_id, state=JobState.QUEUED.value)
+            for job_id, batch_id in batch_ids.items()
+        ]
+        store.set_jobs(queued)
+    return queued
+
+
+def describe_interrupted_submission(plan: Plan, settings: Settings) -> str:
+    """Describe to the user the state that an interrupted submission left."""
+    try:
+        with Store.open(settings.database, create=False) as store:
+            campaign = store.campaign(plan.campaign_id)
+            return describe_campaign_state(make_tracker(store, settings), campaign)
+    except (NothingToDoError, ConfigError):
+        return "nothing was submitted"
+
+
+def run_campaign(
+    request: CampaignRequest, settings: Settings, bars: ProgressFactory = no_progress
+) -> tuple[CampaignRow, CampaignCount]:
+    """Plan, submit, wait and collect.
+
+    Args:
+        request: the campaign to run.
+        settings: all settings.
+        bars: opens progress bars, e.g. :func:`treehammer.terminal.progress_bar`.
+
+    Raises:
+        TreehammerError: a step failed; submitted jobs continue.
+    """
+    campaign = submit_plan(plan_request(request, settings, fetch=True, bars=bars), settings)
+    return campaign, wait_for_campaign(campaign, settings, bars)
+
+
+#: Limit of attempts per job over all resumptions.
+MAX_ATTEMPTS_IN_ALL = 9
+
+
+@dataclass(frozen=True)
+class ResumeResult:
+    """Numbers of jobs affected by a resumption.
+
+    Attributes:
+        released: held jobs that continue.
+        requeued: queued again, or for the first time after an interrupted submission.
+        exhausted: not queued because they had too many attempts.
+        unqueued: not queued because their inputs are gone.
+        excluded: site -> reason why its jobs are left as they are.
+    """
+
+    released: int
+    requeued: int
+    exhausted: int
+    unqueued: int
+    excluded: Mapping[str, str] = field(default_factory=dict)
+
+
+def resume_campaign(
+    tracker: CampaignTracker,
+    campaign: CampaignRow,
+    settings: Settings,
+    *,
+    sites: Collection[str] = (),
+    failed: bool = False,
+    inputs: Mapping[str, Path] | None = None,
+    service: JobReporting | None = None,
+    include_excluded: Collection[str] = (),
+) -> ResumeResult:
+    """Release held jobs, queue jobs that no submitter queued, and requeue interrupted ones.
+
+    A second call, concurrent or after a crash, queues nothing twice. Jobs at sites that may not be
+    used are left as they are.
+
+    Args:
+        tracker: of the store that has the campaign.
+        campaign: the campaign.
+        settings: all settings.
+        sites: restricts the jobs to these sites; default all.
+        failed: also requeue jobs whose payload failed.
+        inputs: name in the sandbox -> file that replaces the earlier input, e.g. a new proxy.
+        service: results service for jobs that reported to it before; None for none.
+        include_excluded: sites to use although their state forbids it, or ``all``.
+
+    Raises:
+        BatchError: a batch system does not answer or refuses; jobs queued before continue.
+        ConfigError: the jobs start together.
+    """
+    refuse_resumption(campaign)
+    with hold_lock(settings.resumptions_dir / campaign.id):
+        # Collect the records before the jobs get another batch id.
+        tracker.update(campaign)
+        tracked = [j for j in tracker.store.jobs(campaign.id) if not sites or j.site in sites]
+        uses = SiteUses() if EVERY_SITE in include_excluded else read_uses(tracker.store, settings)
+        excluded = find_excluded_jobs(campaign, tracked, uses, include_excluded)
+        jobs = [job for job in tracked if job.id not in excluded]
+        released = _release_held_jobs(tracker, jobs)
+        selected = list(_select_jobs(tracker, campaign, jobs, failed=failed))
+        last = load_last_attempts(tracker.store, selected)
+        exhausted = [
+            j for j in selected if j.id in last and last[j.id].number >= MAX_ATTEMPTS_IN_ALL
+        ]
+        left = [job for job in selected if job not in exhausted]
+        with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
+            walls_s = _wall_limits_s(campaign, left)
+            renewal = TokenRenewal(service, Path(folder), campaign.id, walls_s)
+
+            def renew_inputs(job_id: str, sent: Mapping[str, Path]) -> dict[str, Path]:
+                return {**renewal(job_id, sent), **(inputs or {})}
+
+            never_queued = [job for job in left if not job.batch_id]
+            queued = complete_submission(tracker, campaign, never_queued, settings, renew_inputs)
+            requeued = len(queued) + _requeue_jobs(tracker, left, last, renew_inputs)
+        reasons = {job.site: excluded[job.id] for job in tracked if job.id in excluded}
+        return ResumeResult(released, requeued, len(exhausted), len(left) - requeued, reasons)
+
+
+def _wall_limits_s(campaign: CampaignRow, jobs: Collection[JobRow]) -> dict[str, float]:
+    """Return job id -> wall limit in seconds."""
+    limit = float(json.loads(campaign.plan)["definition"]["wall_limit_s"])
+    most = max((job.planned_measurements for job in jobs), default=0)
+    # Jobs of one submit description share the longest limit.
+    return {job.id: most * (limit + WALL_LIMIT_OVERHEAD_S) for job in jobs}
+
+
+def _release_held_jobs(tracker: CampaignTracker, jobs: Collection[JobRow]) -> int:
+    held: dict[str, list[str]] = defaultdict(list)
+    for job in jobs:
+        if job.state == JobState.HELD.value:
+            held[job.batch_system].append(job.batch_id)
+    return sum(tracker.batch_system(name).release(ids) for name, ids in held.items())
+
+
+def _select_jobs(
+    tracker: CampaignTracker, campaign: CampaignRow, jobs: Collection[JobRow], *, failed: bool
+) -> Iterator[JobRow]:
+    """Yield ended jobs with missing measurements."""
+    last = load_last_attempts(tracker.store, jobs)
+    bad: set[str] = set()
+    if failed:
+        rows = select_failed_measurements(tracker.store, campaign, ("job_id", "attempt"))
+        bad = {str(row["job_id"]) for row in rows if is_from_last_attempt(row, last)}
+    for job in jobs:
+        if job.state in (JobState.CANCELLED.value, JobState.LOST.value):
+            yield job
+        elif job.state == JobState.DONE.value:
+            attempt = last.get(job.id)
+            if job.id in bad or (attempt and attempt.failure_class in INTERRUPTED_CLASSES):
+                yield job
+
+
+def _requeue_jobs(
+    tracker: CampaignTracker,
+    jobs: Collection[JobRow],
+    last: Mapping[str, AttemptRow],
+    inputs: InputReplacement,
+) -> int:
+    """Requeue jobs, store their new batch ids and return their number."""
+    count = 0
+    for name in sorted({job.batch_system for job in jobs}):
+        jobs_by_batch_id = {
+            job.batch_id: job for job in jobs if job.batch_system == name and job.batch_id
+        }
+        earlier = {
+            old: last[job.id].number if job.id in last else 0
+            for old, job in jobs_by_batch_id.items()
+        }
+        new_ids = tracker.batch_system(name).requeue(earlier, inputs)
+        tracker.store.set_jobs(
+            replace(jobs_by_batch_id[old], batch_id=new, state=JobState.QUEUED.value)
+            for old, new in new_ids.items()
+        )
+        count += len(new_ids)
+    return count

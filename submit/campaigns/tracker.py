@@ -1,0 +1,355 @@
+"""Campaign tracker: copies the state of jobs from batch systems into the store.
+
+The result does not depend on the caller or on how often it is called: states are copied, records
+are added once by their identity, and rejected files stay on disk.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.errors import BatchError
+from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
+from treehammer.sql.read.campaign_counts import CampaignCount, count_campaign
+from treehammer.sql.write.store import Store
+from treehammer.submit.batch.interface import BatchSystem, JobStatus, UnknownBatchSystemError
+from treehammer.submit.campaigns.attempt_rows import (
+    INVALID_RECORD,
+    CollectResult,
+    RecordedCounts,
+    RejectedFile,
+    build_attempt_rows,
+    clear_recovered_failures,
+    last_attempt_of,
+    list_record_files,
+    mark_job_gone,
+    read_record,
+)
+from treehammer.submit.campaigns.staged_submissions import SUBMITTER_GRACE_S
+
+
+class CampaignTracker:
+    """Keeps campaigns in the store up to date.
+
+    Args:
+        store: database of campaigns, jobs and measurements.
+        batch_system: opens a batch system by name.
+        now_us: clock, microseconds since 1970 UTC.
+        under_way: whether a campaign, by its id, is being submitted; None if unknown, then its age
+            decides.
+        upload: sends a campaign to the results service, see :meth:`.CampaignUploader.upload`.
+        guard: acts on jobs at excluded sites, see :meth:`.ExclusionGuard.apply`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        batch_system: Callable[[str], BatchSystem],
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        under_way: Callable[[str], bool | None] = lambda _: None,
+        upload: Callable[[Store, CampaignRow, bool], str] = lambda *_: "",
+        guard: Callable[[CampaignTracker, CampaignRow], list[str]] = lambda *_: [],
+    ) -> None:
+        self.store = store
+        self.batch_system = batch_system
+        self.now_us = now_us
+        self.under_way = under_way
+        self._upload = upload
+        self._guard = guard
+        self._added: set[Path] = set()
+        self._rejections: list[str] = []
+        self._counted: dict[str, int] = {}
+        self._unanswered: dict[str, BatchError] = {}
+        self._unknown_systems: dict[str, str] = {}
+
+    def refresh_jobs(self, campaign: CampaignRow) -> list[JobRow]:
+        """Bring job states and attempts up to date and return all jobs.
+
+        Jobs that are final in the store are not queried.  Jobs of a batch system that does not
+        answer keep their state; :meth:`describe_obstacles` names it.
+
+        Raises:
+            BatchError: none of the batch systems with open jobs answers.
+        """
+        # Checked before the query: a submission that ends in between has queued its jobs by then.
+        being_submitted = self._is_being_submitted(campaign)
+        before = self.store.jobs(campaign.id)
+        open_jobs = [job for job in before if _may_change(job)]
+        stored = {(a.job_id, a.number): a for a in self.store.attempts(j.id for j in open_jobs)}
+        jobs = {job.id: job for job in before}
+        attempts: list[AttemptRow] = []
+        recorded = self.store.count_by_attempt(campaign.id) if open_jobs else {}
+        for job, status, batch in self._query_open_jobs(open_jobs):
+            if status is not None:
+                now = _with_state(job, status.state.value)
+                rows = build_attempt_rows(job, status, batch, stored)
+            else:
+                now, rows = _update_unknown_job(job, stored, being_submitted=being_submitted)
+            jobs[job.id], rows = clear_recovered_failures(now, rows, recorded)
+            attempts += rows
+        # Attempts first: a job that is stored as final is not queried again.
+        self.store.set_attempts(set(attempts) - set(stored.values()))
+        self.store.set_jobs(set(jobs.values()) - set(before))
+        self._require_answer(open_jobs)
+        return list(jobs.values())
+
+    def _query_open_jobs(
+        self, open_jobs: Sequence[JobRow]
+    ) -> Iterator[tuple[JobRow, JobStatus | None, BatchSystem]]:
+        """Yield the jobs of every batch system that answers; see :meth:`_query_jobs`."""
+        for name, group in _group_by_batch_system(open_jobs):
+            yield from self._query_jobs(name, group)
+
+    def _require_answer(self, open_jobs: Sequence[JobRow]) -> None:
+        """Raise an error if none of the batch systems with open jobs answered."""
+        if open_jobs and self._unanswered.keys() >= {job.batch_system for job in open_jobs}:
+            raise next(iter(self._unanswered.values()))
+
+    def _query_jobs(
+        self, name: str, jobs: Sequence[JobRow]
+    ) -> list[tuple[JobRow, JobStatus | None, BatchSystem]]:
+        """Return each job with its status, None if unknown; nothing if the batch system is silent."""
+        try:
+            batch = self.find_batch_system(name, jobs)
+            if batch is None:
+                return []
+            queued = _fill_batch_ids(jobs, batch)
+            statuses = batch.query(job.batch_id for job in queued if job.batch_id)
+        except BatchError as error:
+            self._unanswered[name] = error
+            return []
+        self._unanswered.pop(name, None)
+        return [(job, statuses.get(job.batch_id), batch) for job in queued]
+
+    def _is_being_submitted(self, campaign: CampaignRow) -> bool:
+        """Return whether jobs unknown to the batch systems may still be submitted."""
+        is_under_way = self.under_way(campaign.id)
+        if is_under_way is not None:
+            return is_under_way
+        return (self.now_us() - campaign.created_us) / 1e6 < SUBMITTER_GRACE_S
+
+    def update(self, campaign: CampaignRow) -> CampaignCount:
+        """Bring jobs, attempts and measurements up to date and return the progress.
+
+        Raises:
+            StoreError: the store rejects the records; all are still on disk.
+        """
+        self.refresh_jobs(campaign)
+        collected = self.collect_records(campaign, thorough=False)
+        self._rejections += collected.describe_rejections()
+        return self.compute_progress(campaign)
+
+    def describe_obstacles(self, campaign: CampaignRow) -> list[str]:
+        """List problems for the user: rejected files, silent batch systems, reasons for waiting."""
+        open_jobs = [job for job in self.store.jobs(campaign.id) if _may_change(job)]
+        lines = list(self._rejections)
+        if unqueued := describe_unqueued_jobs(campaign, open_jobs):
+            lines.append(unqueued)
+        for name, group in _group_by_batch_system(open_jobs):
+            if name in self._unanswered:
+                lines.append(str(self._unanswered[name]))
+                continue
+            try:
+                if batch := self.find_batch_system(name, group):
+                    lines += batch.explain_waiting(job.batch_id for job in group if job.batch_id)
+            except BatchError as error:
+                lines.append(str(error))
+        return list(dict.fromkeys((*lines, *self.describe_unknown_batch_systems())))
+
+    def collect_records(self, campaign: CampaignRow, *, thorough: bool = True) -> CollectResult:
+        """Add the records of all jobs, including running ones, to the store.
+
+        Args:
+            campaign: the campaign.
+            thorough: also read records of ended jobs that the store has completely.
+
+        Raises:
+            StoreError: the store rejects the records; all are still on disk.
+        """
+        rejected: list[RejectedFile] = []
+        paths: list[Path] = []
+
+        def read_records() -> Iterator[Measurement]:
+            for job in self._select_jobs_to_read(campaign, thorough):
+                for attempt, path in self._list_new_records(job):
+                    measurement = read_record(path, job, attempt, rejected)
+                    if measurement is not None:
+                        paths.append(path)
+                        yield measurement
+
+        try:
+            added = self.store.add(read_records())
+        finally:
+            # Rejected files have been moved, so no later call would find them.
+            self._fail_rejected_attempts(rejected)
+        self._added.update(paths)
+        self._clear_recovered_failures(campaign)
+        return CollectResult(added.new, added.known, tuple(added.conflicting), tuple(rejected))
+
+    def _select_jobs_to_read(self, campaign: CampaignRow, thorough: bool) -> list[JobRow]:
+        jobs = self.store.jobs(campaign.id)
+        starts = Counter(attempt.job_id for attempt in self.store.attempts(j.id for j in jobs))
+        started = [job for job in jobs if starts[job.id]]
+        if thorough:
+            return started
+        recorded = _count_by_job(self.store.count_by_attempt(campaign.id))
+
+        def is_whole(job: JobRow) -> bool:
+            # Earlier attempts may have records too.
+            alone = starts[job.id] == 1 and JobState(job.state).is_final
+            return alone and recorded[job.id] >= job.planned_measurements
+
+        return [job for job in started if not is_whole(job)]
+
+    def _clear_recovered_failures(self, campaign: CampaignRow) -> None:
+        """Update attempts and replicas after new measurements arrived by either way."""
+        recorded = self.store.count_by_attempt(campaign.id)
+        count = sum(recorded.values())
+        if count == self._counted.get(campaign.id, 0):
+            return
+        self._counted[campaign.id] = count
+        self.store.mark_bad_replicas()  # a replica may have been found bad after it was read
+        jobs = {job.id: job for job in self.store.jobs(campaign.id)}
+        attempts: dict[str, list[AttemptRow]] = defaultdict(list)
+        for attempt in self.store.attempts(jobs):
+            attempts[attempt.job_id].append(attempt)
+        changed_attempts: set[AttemptRow] = set()
+        changed_jobs: set[JobRow] = set()
+        for job_id, before in attempts.items():
+            if JobState(jobs[job_id].state).is_final:
+                job, after = clear_recovered_failures(jobs[job_id], before, recorded)
+                changed_attempts |= set(after) - set(before)
+                changed_jobs |= {job} - {jobs[job_id]}
+        if changed_attempts or changed_jobs:
+            self.store.set_attempts(changed_attempts)
+            self.store.set_jobs(changed_jobs)
+
+    def _fail_rejected_attempts(self, rejected: Sequence[RejectedFile]) -> None:
+        """Mark attempts with rejected records as failed."""
+        for item in rejected:
+            for attempt in self.store.attempts([item.job_id]):
+                if attempt.number == item.attempt and not attempt.failure_class:
+                    message = f"{INVALID_RECORD} ({item.reason}): {item.path}"
+                    failed = replace(attempt, failure_class="upload", message=message)
+                    self.store.set_attempts([failed])
+
+    def cancel(self, campaign: CampaignRow) -> int:
+        """Cancel the campaign's jobs that are not final and return their number."""
+        count = 0
+        for name, group in _group_by_batch_system(self.refresh_jobs(campaign)):
+            # Ended jobs may have been purged.
+            open_ids = [j.batch_id for j in group if j.batch_id and not JobState(j.state).is_final]
+            count += self.batch_system(name).cancel(open_ids) if open_ids else 0
+        self.refresh_jobs(campaign)
+        return count
+
+    def act_on_excluded_sites(self, campaign: CampaignRow) -> list[str]:
+        """Remove or hold queued jobs at excluded sites; return a line for each site.
+
+        Raises:
+            BatchError: a batch system does not answer.
+        """
+        return self._guard(self, campaign)
+
+    def upload_campaign(self, campaign: CampaignRow, *, everything: bool = False) -> list[str]:
+        """Send changes of a campaign, or all of it, to the results service if one is configured.
+
+        Returns:
+            A line for the user if the service could not be reached, else nothing.
+        """
+        line = self._upload(self.store, campaign, everything)
+        return [line] if line else []
+
+    def _list_new_records(self, job: JobRow) -> list[tuple[int, Path]]:
+        """List attempt and file of each record that this tracker has not added yet."""
+        if not job.batch_id:
+            return []
+        sandboxes = self.sandboxes(job)
+        files = (
+            (n, path) for n, sandbox in sandboxes.items() for path in list_record_files(sandbox)
+        )
+        return [(number, path) for number, path in files if path not in self._added]
+
+    def find_batch_system(self, name: str, jobs: Iterable[JobRow]) -> BatchSystem | None:
+        """Open the batch system of some jobs; None if it is unknown and all of them have ended.
+
+        Such jobs were submitted by another installation and left nothing on this one.
+        """
+        try:
+            return self.batch_system(name)
+        except UnknownBatchSystemError as error:
+            if not all(JobState(job.state).is_final for job in jobs):
+                raise
+            self._unknown_systems[name] = f"{error.message}: the output of its jobs is not read"
+            return None
+
+    def sandboxes(self, job: JobRow) -> Mapping[int, Path]:
+        """Return attempt -> output folder of a job, as far as the output has arrived."""
+        batch = self.find_batch_system(job.batch_system, [job])
+        return batch.sandboxes(job.batch_id) if batch else {}
+
+    def describe_unknown_batch_systems(self) -> list[str]:
+        """List the unknown batch systems of ended jobs, a line each."""
+        return list(self._unknown_systems.values())
+
+    def compute_progress(self, campaign: CampaignRow) -> CampaignCount:
+        """Count the campaign's jobs and measurements in the store."""
+        return count_campaign(self.store, campaign.id, self.now_us())
+
+
+def describe_unqueued_jobs(campaign: CampaignRow, jobs: Iterable[JobRow]) -> str:
+    """Describe jobs that an interrupted submission left, with the remedy; '' if there are none."""
+    lost = JobState.LOST.value
+    count = sum(job.state == lost and not job.batch_id and not job.is_external for job in jobs)
+    if not count:
+        return ""
+    are = "job was" if count == 1 else "jobs were"
+    return f"{count} {are} never queued; to queue them: treehammer resume {campaign.id}"
+
+
+def _may_change(job: JobRow) -> bool:
+    """Return whether the batch system may know a newer state of a job than the store."""
+    return not (job.is_external or (job.batch_id and JobState(job.state).is_final))
+
+
+def _group_by_batch_system(jobs: Sequence[JobRow]) -> Iterator[tuple[str, list[JobRow]]]:
+    for name in sorted({job.batch_system for job in jobs}):
+        yield name, [job for job in jobs if job.batch_system == name]
+
+
+def _fill_batch_ids(jobs: Sequence[JobRow], batch: BatchSystem) -> list[JobRow]:
+    """Fill in batch ids that a killed submitter could not store."""
+    missing = [job.id for job in jobs if not job.batch_id]
+    batch_ids = batch.find(missing) if missing else {}
+    return [
+        replace(job, batch_id=batch_ids[job.id]) if job.id in batch_ids else job for job in jobs
+    ]
+
+
+def _update_unknown_job(
+    job: JobRow, stored: Mapping[tuple[str, int], AttemptRow], *, being_submitted: bool
+) -> tuple[JobRow, list[AttemptRow]]:
+    """Return a job that its batch system does not know as lost, unless it may still be queued."""
+    if JobState(job.state).is_final or (being_submitted and not job.batch_id):
+        return job, []
+    lost, attempt = mark_job_gone(job, last_attempt_of(stored, job.id))
+    return lost, [attempt]
+
+
+def _count_by_job(recorded: RecordedCounts) -> Counter[str]:
+    """Return job id -> number of its measurements in the store, over all attempts."""
+    counts: Counter[str] = Counter()
+    for (job_id, _), count in recorded.items():
+        counts[job_id] += count
+    return counts
+
+
+def _with_state(job: JobRow, state: str) -> JobRow:
+    """Return the job in a new state; the same object if unchanged, as for most of ten thousand."""
+    return job if job.state == state else replace(job, state=state)

@@ -1,0 +1,362 @@
+"""Commands ``treehammer sites status | evaluate | rules | override | end-override``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from treehammer.analysis.status.status_rules import StatusRules, load_status_rules
+from treehammer.analysis.status.status_update import update_states
+from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
+from treehammer.analysis.status.usability import use_by_state
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, NothingToDoError, suggest_word
+from treehammer.sql.cli.database_commands import parse_time
+from treehammer.sql.core.watch_rows import OverrideRow, StatusChangeRow
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.watch import state_history
+from treehammer.sql.watch.state_history import (
+    CENTRAL,
+    DOOR,
+    KIND_WORDS,
+    SITE,
+    STORAGE_SITE,
+    label_door,
+    name_subject,
+)
+from treehammer.sql.write.audit_trail import local_actor
+from treehammer.sql.write.store import Store
+from treehammer.submit.cli.collect_first import collect_before
+from treehammer.submit.cli.command_options import (
+    complete_sites,
+    list_known_sites,
+    require_known_sites,
+)
+from treehammer.submit.cli.sites_commands import sites
+from treehammer.submit.sites.site_registry import load_sites
+from treehammer.tables import TableColumn
+from treehammer.terminal import JSON, TABLE, output_options, print_rows
+from treehammer.text_formatting import (
+    SECOND_US,
+    format_duration,
+    format_share,
+    format_time,
+    parse_duration,
+    pluralize,
+)
+
+__all__ = ["sites"]
+
+#: Seconds after which an evaluation is called old.
+OLD_S = 3600
+
+_RULES_OPTION = click.option(
+    "--rules",
+    "rules_file",
+    type=click.Path(path_type=Path),
+    help="Rules file [default: status_rules in the configuration, or the shipped rules].",
+)
+_JOBS_OPTION = click.option("--jobs", "kind", flag_value=SITE, help="Only its jobs.")
+_STORAGE_OPTION = click.option(
+    "--storage", "kind", flag_value=STORAGE_SITE, help="Only its storage."
+)
+_DOOR_OPTION = click.option(
+    "--door", default="", metavar="NAME", help="Only this door of its storage."
+)
+_BY_OPTION = click.option("--by", "who", default="", help="Your name [default: user@host].")
+
+
+@sites.command("status")
+@click.option("--site", default=None, shell_complete=complete_sites, help="Only this site.")
+@click.option("--history", is_flag=True, help="All changes instead of the current states.")
+@click.option(
+    "--since", metavar="TIME", help="With --history: only changes at TIME (UTC) or later."
+)
+@click.option(
+    "--superseded", is_flag=True, help="With --history: also changes that late results contradict."
+)
+@output_options
+@click.pass_obj
+def status(
+    settings: Settings,
+    site: str | None,
+    history: bool,
+    since: str | None,
+    superseded: bool,
+    form: str,
+) -> None:
+    """Show the states of sites, storages and doors, worst first, with reason and evidence.
+
+    States are those of the last evaluation (treehammer sites evaluate). JSON and CSV hold the
+    evidence: counts, and identities of campaigns, jobs and measurements.
+
+    Example: treehammer sites status --site SITE_A --history
+    """
+    since_us = parse_time(since, "--since") if since else 0
+    with Store.open(settings.database, create=False) as store:
+        evaluation = state_history.find_latest_rule_set(store)
+        if evaluation is None:
+            raise NothingToDoError(
+                "no states have been evaluated yet", hint="Evaluate them: treehammer sites evaluate"
+            )
+        changes = _find_changes(store, site, history, since_us, superseded)
+        if site and not changes:
+            require_known_sites([site], list_known_sites(store, settings), "--site")
+    if not changes:
+        raise NothingToDoError(
+            f"no state of {site!r}" if site else "no site has a state yet",
+            hint="Runs count from the end of the step in which they end (step of the rules, "
+            "5 minutes). Then evaluate again: treehammer sites evaluate",
+        )
+    _print_changes(changes, form, history=history)
+    if form == TABLE:
+        age_s = (time.time_ns() // 1000 - evaluation.evaluated_us) / SECOND_US
+        old = f" ({format_duration(age_s)} ago)" if age_s > OLD_S else ""
+        click.echo(
+            f"evaluated {format_time(evaluation.evaluated_us)} UTC{old} by rules "
+            f"{evaluation.version}",
+            err=True,
+        )
+
+
+def _find_changes(
+    store: ResultsReader, site: str | None, history: bool, since_us: int, superseded: bool
+) -> list[StatusChangeRow]:
+    if history:
+        return state_history.list_state_changes(
+            store, site=site, since_us=since_us, superseded=superseded, doors=True
+        )
+    rows = state_history.list_standing_states(store, site, doors=True)
+    return sorted(rows, key=lambda row: (WORST_FIRST.index(SiteState(row.state)), row.site))
+
+
+def _print_changes(rows: Iterable[StatusChangeRow], form: str, *, history: bool) -> None:
+    ordered = sorted(rows, key=lambda row: (row.since_us, row.site)) if history else rows
+    lines = [describe_change(row) for row in ordered]
+    columns = (
+        TableColumn("since", "since (UTC)"),
+        TableColumn("site", "site"),
+        TableColumn("of", "of"),
+        *([TableColumn("previous", "from")] if history else []),
+        TableColumn("state", "to" if history else "state"),
+        *([] if history else [TableColumn("use", "use"), TableColumn("until", "until")]),
+        TableColumn("cause", "by"),
+        TableColumn("reason", "reason"),
+    )
+    print_rows(lines, columns, form=form)
+
+
+def describe_change(row: StatusChangeRow) -> dict[str, Any]:
+    """Describe a change of a state for tables and programs."""
+    return {
+        "since": format_time(row.since_us),
+        "site": "" if row.subject_kind == CENTRAL else row.site,
+        "of": name_subject(row),
+        "previous": row.previous,
+        "state": row.state,
+        "cause": row.cause,
+        "reason": row.reason + (" (superseded)" if row.superseded_us else ""),
+        **_describe_use(row),
+        "rule_version": row.rule_version,
+        "decided": format_time(row.decided_us),
+        "superseded": format_time(row.superseded_us) if row.superseded_us else None,
+        "evidence": row.load_evidence(),
+        "id": row.id,
+    }
+
+
+def _describe_use(row: StatusChangeRow) -> dict[str, Any]:
+    """Describe the permitted use of the site, its end, and its cause."""
+    if row.subject_kind == CENTRAL:
+        return {"use": None, "until": None, "who": row.cause}
+    use = use_by_state(row)
+    until = None if use.until_us is None else format_time(use.until_us)
+    return {"use": use.usability.value, "until": until, "who": use.who}
+
+
+@click.command("evaluate")
+@_RULES_OPTION
+@output_options
+@click.pass_obj
+def evaluate(settings: Settings, rules_file: Path | None, form: str) -> None:
+    """Evaluate the states of all sites now, and print their changes; for cron.
+
+    Example: treehammer sites evaluate
+    """
+    rules = load_status_rules(rules_file or settings.status_rules)
+    with Store.open(settings.database, create=False) as store:
+        update = update_states(store, time.time_ns() // 1000, rules)
+    if not update.recorded:
+        click.echo("another evaluation was recorded at the same time", err=True)
+    if form != TABLE or update.changes:
+        _print_changes(update.changes, form, history=True)
+    if form == TABLE:
+        gone = f", {len(update.superseded)} superseded" if update.superseded else ""
+        click.echo(f"{pluralize(len(update.changes), 'change')}{gone}", err=True)
+
+
+sites.add_command(collect_before(evaluate))
+
+
+@sites.command("rules")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@output_options
+@click.pass_obj
+def show_rules(settings: Settings, file: Path | None, form: str) -> None:
+    """List the rules for states with their versions, and check a file of them.
+
+    Example: treehammer sites rules my_rules.toml
+    """
+    rules = load_status_rules(file or settings.status_rules)
+    rows = [
+        {
+            "rule": name,
+            "version": rule.version,
+            "kind": rule.kind,
+            "sites": [KIND_WORDS[kind] for kind in rule.sites],
+            "about": rule.describe(),
+            **({"values": rule.model_dump()} if form == JSON else {}),
+        }
+        for name, rule in rules.rules.items()
+    ]
+    columns = (
+        TableColumn("rule", "rule"),
+        TableColumn("version", "version"),
+        TableColumn("sites", "of", ", ".join),
+        TableColumn("about", "states"),
+    )
+    print_rows(rows, columns, form=form)
+    if form == TABLE:
+        click.echo(_describe_central(rules), err=True)
+
+
+def _describe_central(rules: StatusRules) -> str:
+    central = rules.central
+    return (
+        f"Central event: at least {central.min_sites} sites and {format_share(central.share)} of the judged "
+        f"ones turn critical within {central.within}; no exclusion until {central.grace} after it "
+        f"ends. Rules {rules.version}."
+    )
+
+
+@sites.command("override")
+@click.argument("site", shell_complete=complete_sites)
+@click.argument("state", type=click.Choice([state.value for state in SiteState]))
+@click.option("--why", required=True, help="Reason, which pages show.")
+@click.option(
+    "--until",
+    required=True,
+    metavar="TIME",
+    help="End: a time (UTC) such as 2026-03-01T12:00, or a duration such as 24h.",
+)
+@_JOBS_OPTION
+@_STORAGE_OPTION
+@_DOOR_OPTION
+@_BY_OPTION
+@click.pass_obj
+def override(
+    settings: Settings,
+    site: str,
+    state: str,
+    why: str,
+    until: str,
+    kind: str | None,
+    door: str,
+    who: str,
+) -> None:
+    """Set the state of a site, or of one of its doors, until a time, regardless of the rules.
+
+    It replaces an earlier override of the same. Who set it, why and until when are kept.
+
+    Example: treehammer sites override SITE_A critical --why "disk server burns" --until 24h
+    """
+    now_us = time.time_ns() // 1000
+    until_us = _parse_end(until, now_us)
+    subject, kind = _name_overridden(site, kind, door)
+    row = OverrideRow("", subject, kind, state, who or local_actor(), why, now_us, until_us)
+    with Store.open(settings.database, create=False) as store:
+        require_known_sites([site], list_known_sites(store, settings), "SITE")
+        if door:
+            _require_known_door(site, door, settings)
+        state_history.add_override(store, row)
+        _evaluate_again(store, settings)
+    click.echo(f"{subject} is {state} until {format_time(until_us)} UTC")
+
+
+def _name_overridden(site: str, kind: str | None, door: str) -> tuple[str, str]:
+    """Return the name and the kind of the subject of an override.
+
+    Raises:
+        ConfigError: a door is named together with jobs or storage.
+    """
+    if not door:
+        return site, kind or ""
+    if kind:
+        raise ConfigError(
+            "cannot be combined with --jobs or --storage",
+            where=f"--door {door}",
+            hint="Set the door and the site by two commands.",
+        )
+    return label_door(site, door), DOOR
+
+
+def _require_known_door(site: str, name: str, settings: Settings) -> None:
+    """Refuse a door that the sites file does not have.
+
+    Raises:
+        ConfigError: the door is unknown; names the nearest one.
+    """
+    sites_by_name = load_sites(settings)
+    door_names = [door.name for door in sites_by_name[site].doors] if site in sites_by_name else []
+    if name not in door_names:
+        doors = ", ".join(door_names) or "none in the sites file"
+        raise ConfigError(
+            f"site {site} has no door {name!r}",
+            where="--door",
+            hint=f"{suggest_word(name, door_names)}Known: {doors}.",
+        )
+
+
+def _parse_end(text: str, now_us: int) -> int:
+    if text.strip()[-1:] in ("s", "m", "h", "d"):
+        return now_us + parse_duration(text, "--until") * SECOND_US
+    until_us = parse_time(text, "--until")
+    if until_us <= now_us:
+        raise ConfigError("is in the past", where=f"--until {text}")
+    return until_us
+
+
+@sites.command("end-override")
+@click.argument("site", shell_complete=complete_sites)
+@_JOBS_OPTION
+@_STORAGE_OPTION
+@_DOOR_OPTION
+@_BY_OPTION
+@click.pass_obj
+def end_override(settings: Settings, site: str, kind: str | None, door: str, who: str) -> None:
+    """End the override of a site or of one of its doors, whose state follows the rules again.
+
+    Example: treehammer sites end-override SITE_A
+    """
+    now_us = time.time_ns() // 1000
+    subject, kind = _name_overridden(site, kind, door)
+    with Store.open(settings.database, create=False) as store:
+        ended = state_history.end_overrides(
+            store, subject, kind, now_us=now_us, who=who or local_actor()
+        )
+        if not ended:
+            require_known_sites([site], list_known_sites(store, settings), "SITE")
+            if door:
+                _require_known_door(site, door, settings)
+            raise NothingToDoError(f"{subject} has no override")
+        _evaluate_again(store, settings)
+    click.echo(f"{subject} follows the rules again")
+
+
+def _evaluate_again(store: Store, settings: Settings) -> None:
+    """Evaluate states now, so that everything shows the change at once."""
+    update_states(store, time.time_ns() // 1000, load_status_rules(settings.status_rules))

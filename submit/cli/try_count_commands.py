@@ -1,0 +1,381 @@
+"""Commands ``treehammer try | count``: comparison of two sides of a test on this machine.
+
+``try`` compares the working tree of a test with a commit, ``count`` the instructions of two releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import click
+
+from treehammer.analysis.cli.compare_command import print_comparisons, rate_results
+from treehammer.analysis.comparison import count_changes
+from treehammer.analysis.comparison.count_changes import (
+    DIFFERENCE_COLUMN,
+    CountPair,
+    InstructionChange,
+    change_columns,
+)
+from treehammer.analysis.statistics.verdict import SequentialPlan
+from treehammer.collectors.job_spec import PAIRED
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
+from treehammer.hctests import pinned_tests
+from treehammer.hctests.cli import complete_tests
+from treehammer.hctests.definition import identity
+from treehammer.hctests.definition.identity import RELEASE_AXIS
+from treehammer.hctests.definition.model import COMMIT_AXIS, WORKING_TREE, PinnedTest, format_commit
+from treehammer.hctests.definition_options import definition_options, load_pinned_test
+from treehammer.sql.core.rows import InstructionRow
+from treehammer.sql.write.store import Store
+from treehammer.submit.campaigns import submission
+from treehammer.submit.campaigns.campaign_polling import make_tracker
+from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
+from treehammer.submit.cli.campaign_commands import print_progress, rate_progress
+from treehammer.submit.cli.local_verdict import (
+    parse_sequential_plan,
+    print_local_verdict,
+    run_until_decided,
+    sequential_options,
+)
+from treehammer.submit.planning.plan import Plan
+from treehammer.submit.tools import instruction_counts
+from treehammer.submit.tools.instruction_counts import CountResult, Valgrind, find_valgrind
+from treehammer.tables import TableColumn
+from treehammer.terminal import (
+    TABLE,
+    on_interrupt,
+    output_options,
+    print_hint,
+    print_rows,
+    progress_bar,
+)
+
+#: Keys of [test] that the comparison chooses itself.
+FIXED_KEYS = {"mode", "repeats", "rounds"}
+
+
+@dataclass(frozen=True)
+class TreeComparison:
+    """A planned comparison of the working tree with a commit.
+
+    Attributes:
+        plan: its jobs; the axis ``commit`` has the commit first and then the working tree.
+        against: the commit as typed.
+    """
+
+    plan: Plan
+    against: str
+
+    @property
+    def commits(self) -> tuple[str, ...]:
+        """Values of the axis ``commit``, the base first."""
+        return tuple(self.plan.pinned_test.commits)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Display names of these values."""
+        base, tree = self.commits
+        return {base: f"{self.against} ({format_commit(base)})", tree: "the working tree"}
+
+
+@click.command("try")
+@click.argument("path", default=".", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--against",
+    default="HEAD",
+    show_default=True,
+    metavar="REF",
+    help="Commit, branch or tag to compare the working tree with.",
+)
+@definition_options
+@sequential_options
+@click.option(
+    "--count", "counts", is_flag=True, help="Also list the functions whose instructions changed."
+)
+@output_options
+@click.pass_obj
+def try_command(
+    settings: Settings,
+    path: Path,
+    against: str,
+    axes: Mapping[str, tuple[str, ...]],
+    overrides: Mapping[str, str],
+    max_launches: int,
+    delta: float,
+    counts: bool,
+    form: str,
+) -> ExitCode:
+    """Compare the working tree of a test with its last commit, in turns on this machine.
+
+    Ends as soon as it is decided whether the working tree is faster, slower or the same.
+    PATH is the folder of a test, or one that contains a single changed test. Reads with the last
+    ROOT release of the test unless -P root= names others. Leaves with 1 when the working tree is
+    slower by more than --delta or a measurement failed, with 3 when nothing changed.
+
+    \b
+    Example: treehammer try
+             treehammer try tests/muons -P branches=0.02 --count
+             treehammer try tests/muons --against main
+    """
+    if counts and form != TABLE:
+        raise ConfigError("counts are printed as a table only", where="--count")
+    sequential = parse_sequential_plan(max_launches, delta)
+    valgrind = find_valgrind() if counts else None
+    with on_interrupt("nothing was submitted"):
+        folder = find_changed_test(path, against, settings)
+        compared = _plan_comparison(folder, against, axes, overrides, settings)
+    code = _measure_times(compared, sequential, settings, form)
+    if valgrind is not None:
+        with on_interrupt("the verdict is stored"):
+            _count_instructions(compared, valgrind, settings)
+    return code
+
+
+def find_changed_test(path: Path, against: str, settings: Settings) -> Path:
+    """Find the one test at or below a path whose working tree differs from a commit.
+
+    Raises:
+        NothingToDoError: there is none.
+        ConfigError: there are several, or the path holds no test.
+        SourceError: the path is not in a repository, or the commit does not exist.
+    """
+    specs = pinned_tests.find_tests(str(path), settings)
+    if not specs:
+        raise ConfigError(
+            "no test here", where=str(path), hint="A test is a folder that contains test.toml."
+        )
+    if len(specs) == 1:
+        return Path(specs[0])
+    changed = [spec for spec in specs if _has_changed(spec, against, settings)]
+    if len(changed) == 1:
+        return Path(changed[0])
+    if not changed:
+        raise NothingToDoError(
+            f"none of {len(specs)} tests differs from {against}",
+            where=str(path),
+            hint="Change a test, or name another commit, --against REF.",
+        )
+    listed = ", ".join(str(Path(spec).relative_to(path.resolve())) for spec in changed)
+    raise ConfigError(
+        f"{len(changed)} tests differ from {against}: {listed}",
+        where=str(path),
+        hint="Name one of them: treehammer try PATH",
+    )
+
+
+def _has_changed(spec: str, against: str, settings: Settings) -> bool:
+    """Return whether a test that the commit has differs from it."""
+    tree = pinned_tests.pin_test(spec, settings)
+    try:
+        committed = pinned_tests.pin_at_commit(tree, spec, against, settings)
+    except SourceError:  # a new test has nothing to be compared with
+        return False
+    return identity.compute_test_hash(tree) != identity.compute_test_hash(committed)
+
+
+def _plan_comparison(
+    folder: Path,
+    against: str,
+    axes: Mapping[str, tuple[str, ...]],
+    overrides: Mapping[str, str],
+    settings: Settings,
+) -> TreeComparison:
+    if COMMIT_AXIS in axes:
+        raise ConfigError("the commit is named by --against", where=f"-P {COMMIT_AXIS}")
+    for key in FIXED_KEYS & overrides.keys():
+        raise ConfigError(
+            "the comparison takes turns and ends when it is decided",
+            where=f"-S {key}",
+            hint="--max-launches limits it; -P commit=A,B of 'treehammer submit' takes any size.",
+        )
+    tree = load_pinned_test(str(folder), {}, {}, settings)
+    compared = {
+        RELEASE_AXIS: _choose_release(tree),
+        **axes,
+        COMMIT_AXIS: (against, WORKING_TREE),
+    }
+    request = CampaignRequest(str(folder), compared, {**overrides, "mode": PAIRED})
+    return TreeComparison(plan_request(request, settings, fetch=True, bars=progress_bar), against)
+
+
+def _choose_release(tree: PinnedTest) -> tuple[str, ...]:
+    """Choose the last ROOT release that the test names."""
+    return tuple(map(str, tree.definition.axes[RELEASE_AXIS][-1:]))
+
+
+def _measure_times(
+    compared: TreeComparison, sequential: SequentialPlan, settings: Settings, form: str
+) -> ExitCode:
+    """Run launches until the comparison is decided, print the verdicts and return the exit code."""
+    plan = compared.plan
+    with on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)):
+        verdict = run_until_decided(plan, sequential, settings, form)
+        failed = rate_progress(verdict.progress)
+        if failed and form == TABLE:
+            with Store.open(settings.database) as store:
+                tracker = make_tracker(store, settings)
+                print_progress(tracker, verdict.campaign, verdict.progress, form)
+    if form != TABLE:
+        print_comparisons(verdict.results, compared.names, form=form)
+    print_local_verdict(replace(verdict, names=compared.names), sequential, form)
+    return failed or rate_results(verdict.results, sequential.delta)
+
+
+def _count_instructions(compared: TreeComparison, valgrind: Valgrind, settings: Settings) -> None:
+    """Count instructions of both sides, and print those of functions that changed."""
+    plan = compared.plan
+    result = instruction_counts.count_plan(
+        plan, valgrind, settings, progress_bar, events=DEFAULT_EVENTS, repeats=1
+    )
+    rows = chain.from_iterable(
+        instruction_counts.build_rows(count.reads[0], valgrind) for count in result.counts
+    )
+    hashes = map(identity.compute_test_hash, plan.pinned_test.commits.values())
+    for pair in count_changes.pair_counts(rows, COMMIT_AXIS, *hashes):
+        click.echo()
+        print_count_pair(pair, *compared.names.values())
+    for problem in result.problems:
+        click.echo(problem, err=True)
+    click.echo(count_changes.NOT_TIME)
+
+
+#: Events of each file that are counted by default.
+DEFAULT_EVENTS = 1000
+
+
+@click.command("count")
+@click.argument("a")
+@click.argument("b")
+@click.argument("spec", metavar="TEST", shell_complete=complete_tests)
+@definition_options
+@click.option(
+    "--events",
+    type=click.IntRange(min=0),
+    default=DEFAULT_EVENTS,
+    show_default=True,
+    help="Count this many events of each file; 0 for all.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Count each variant so often, and print the largest difference.",
+)
+@click.option("--no-store", is_flag=True, help="Do not write the counts to the database.")
+@output_options
+@click.pass_obj
+def count(
+    settings: Settings,
+    a: str,
+    b: str,
+    spec: str,
+    axes: Mapping[str, tuple[str, ...]],
+    overrides: Mapping[str, str],
+    events: int,
+    repeats: int,
+    no_store: bool,
+    form: str,
+) -> ExitCode:
+    """Count the instructions per event of a test's read with two ROOT releases.
+
+    Runs each variant of TEST on this machine under callgrind, which is some hundred times slower
+    than the read itself. Counts are repeatable to 10⁻⁵, but they are not time.
+
+    \b
+    Example: treehammer count 6.38.00 6.40.00 ttree-read -P branches=1 -P cache_mb=30
+    """
+    if a == b:
+        raise ConfigError(f"both sides are {a}", where="count")
+    if "root" in axes:
+        raise ConfigError("the releases are given as A and B", where="-P root")
+    valgrind = find_valgrind()
+    with on_interrupt("nothing was stored"):
+        request = CampaignRequest(spec, {**axes, "root": (a, b)}, overrides)
+        plan = plan_request(request, settings, fetch=True, bars=progress_bar)
+        result = instruction_counts.count_plan(
+            plan, valgrind, settings, progress_bar, events=events, repeats=repeats
+        )
+        counts = [
+            instruction_counts.build_rows(repeated.reads[0], valgrind) for repeated in result.counts
+        ]
+        if counts and not no_store:
+            _store_counts(settings, counts)
+    for problem in result.problems:
+        print_hint(problem, err=True)
+    _print_counts(list(chain.from_iterable(counts)), result, a, b, form)
+    return ExitCode.INFRASTRUCTURE if result.problems else ExitCode.DONE
+
+
+def _store_counts(settings: Settings, counts: Iterable[Sequence[InstructionRow]]) -> None:
+    with Store.open(settings.database) as store:
+        for rows in counts:
+            store.replace_instruction_count(rows)
+
+
+def _print_counts(
+    rows: Sequence[InstructionRow], result: CountResult, a: str, b: str, form: str
+) -> None:
+    pairs = count_changes.pair_counts(rows, "root", a, b)
+    if form != TABLE:
+        changes = [change for pair in pairs for change in _list_changes(pair)]
+        print_rows(
+            [count_changes.flatten_change(instruction_change) for instruction_change in changes],
+            (),
+            form=form,
+        )
+    for pair in pairs if form == TABLE else ():
+        print_count_pair(pair, a, b)
+    click.echo(_describe_repeats(result), err=form != TABLE)
+
+
+def print_count_pair(pair: CountPair, a: str, b: str) -> None:
+    """Print the changes of one variant by library, and of its functions; A and B name the sides."""
+    facts = pair.a.facts
+    click.echo(f"{facts.test_name} {pair.label}, {facts.events:,} events of {facts.dataset}")
+    click.echo("Instructions/event by library")
+    print_rows(
+        [_flatten(change) for change in (*pair.libraries(), pair.total)],
+        (TableColumn("library", "library"), *change_columns(a, b)),
+    )
+    click.echo("\nFunctions with the largest changes")
+    print_rows(
+        [_flatten(change) for change in pair.functions()],
+        (
+            DIFFERENCE_COLUMN,
+            TableColumn("library", "library"),
+            TableColumn("function", "function", _shorten),
+        ),
+    )
+    click.echo()
+
+
+def _list_changes(pair: CountPair) -> list[InstructionChange]:
+    return [pair.total, *pair.libraries(), *pair.functions()]
+
+
+def _flatten(change: InstructionChange) -> dict[str, Any]:
+    return {
+        **count_changes.flatten_change(change),
+        "library": change.library or "all",
+    }
+
+
+def _shorten(function: str) -> str:
+    return function if len(function) <= 90 else f"{function[:89]}…"
+
+
+def _describe_repeats(result: CountResult) -> str:
+    spreads = [repeated.spread for repeated in result.counts if repeated.spread is not None]
+    if not spreads:
+        return count_changes.NOT_TIME
+    runs = len(result.counts[0].reads)
+    return (
+        f"{count_changes.NOT_TIME} {runs} runs of a variant differ by at most {max(spreads):.0e}."
+    )

@@ -1,1 +1,0 @@
-"""Counts of instructions of a test's read under callgrind."""

@@ -1,1 +1,0 @@
-"""Diagnosis of an installation: each part with its state and remedy."""

@@ -1,1 +1,0 @@
-"""A campaign from request to resume, rerun and purge."""

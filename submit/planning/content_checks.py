@@ -1,0 +1,256 @@
+"""Checks of a test against the contents of its datasets, before anything is sent."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from treehammer.collectors.kit.treehammer_kit.payload_task import (
+    READABLE,
+    PayloadError,
+    select_branches,
+)
+from treehammer.datasets.catalogues.folder_catalogue import GENERATED, REWRITTEN
+from treehammer.datasets.manifest import TTREE, Manifest, list_some
+from treehammer.datasets.specs.generated_spec import GeneratedSpec, load_shipped_spec
+from treehammer.datasets.specs.spec_schema import RawSpec
+from treehammer.errors import DefinitionError, suggest_word
+from treehammer.hctests.definition.model import DATASET_AXIS, TestDefinition
+from treehammer.hctests.definition.variant_expansion import expand_variants
+from treehammer.text_formatting import pluralize
+
+
+@dataclass(frozen=True)
+class DatasetContents:
+    """Names in a dataset; no names where they are not known.
+
+    Attributes:
+        dataset: name of the dataset.
+        tree: the main tree.
+        trees: all trees.
+        branches: branches of the main tree.
+        unreadable: those that ROOT cannot read, with the reason.
+        missing: branches that not all files have, with the files that lack them.
+        smallest_file: bytes of the smallest file; None where it is not known.
+    """
+
+    dataset: str
+    tree: str
+    trees: tuple[str, ...] = ()
+    branches: tuple[str, ...] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    smallest_file: int | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_manifest(cls, manifest: Manifest) -> DatasetContents:
+        """List names from a manifest, or from the shipped spec behind it."""
+        spec = _find_generated_spec(manifest)
+        smallest_file = min(file.size for file in manifest.files)
+        if spec and manifest.tree == spec.tree:
+            shipped = cls.from_spec(spec)
+            is_ttree = manifest.files[0].layout.format == TTREE
+            # Fields of an RNTuple differ from the branches, as it has no counters.
+            branches = shipped.branches if is_ttree else ()
+            return cls(
+                manifest.name, spec.tree, shipped.trees, branches, smallest_file=smallest_file
+            )
+        return cls(
+            manifest.name,
+            manifest.tree,
+            manifest.trees,
+            manifest.branches,
+            manifest.unreadable_branches,
+            smallest_file,
+            manifest.missing_branches,
+        )
+
+    @classmethod
+    def from_spec(cls, spec: GeneratedSpec | RawSpec) -> DatasetContents:
+        """List the names that a generated dataset has, made or not, or the size of raw files."""
+        if isinstance(spec, RawSpec):
+            return cls(spec.name, spec.tree, smallest_file=spec.file_size)
+        return cls(spec.name, spec.tree, (spec.tree,), spec.branch_names)
+
+
+def _find_generated_spec(manifest: Manifest) -> GeneratedSpec | None:
+    """Find the shipped spec that all branches of a dataset were generated from."""
+    kind, name = manifest.origin.get("kind"), manifest.name
+    if kind == REWRITTEN:
+        name = manifest.origin["from"]["name"]
+    if kind not in (GENERATED, REWRITTEN):
+        return None
+    spec = load_shipped_spec(name)
+    return spec if isinstance(spec, GeneratedSpec) else None
+
+
+@dataclass(frozen=True)
+class ContentProblem:
+    """Key of test.toml, the problem and its remedy."""
+
+    key: str
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key}: {self.message}. {self.hint}"
+            if self.hint
+            else f"{self.key}: {self.message}"
+        )
+
+
+def check_contents(
+    definition: TestDefinition, manifests: Iterable[Manifest], folder: Path | None = None
+) -> None:
+    """Refuse a tree, branches or blocks that a dataset does not have, as far as they are known.
+
+    Bundled datasets must have the same events, since one job compares their reading.
+
+    Raises:
+        DefinitionError: with the dataset and the nearest names.
+    """
+    manifests = tuple(manifests)
+    if DATASET_AXIS in definition.bundle:
+        _check_bundled(definition, manifests)
+    for manifest in manifests:
+        for problem in find_content_problems(
+            definition, DatasetContents.from_manifest(manifest), folder
+        ):
+            where = f"{definition.name}: {problem.key}"
+            raise DefinitionError(problem.message, where=where, hint=problem.hint)
+
+
+def _check_bundled(definition: TestDefinition, manifests: Sequence[Manifest]) -> None:
+    for other in manifests[1:]:
+        first, second = (
+            [file.layout.entries for file in manifest.files] for manifest in (manifests[0], other)
+        )
+        if first != second:
+            raise DefinitionError(
+                f"datasets {manifests[0].name!r} and {other.name!r} cannot be bundled: one job "
+                f"compares copies of the same events, and they have {_describe_entries(first)} and "
+                f"{_describe_entries(second)}",
+                where=f"{definition.name}: matrix.bundle",
+                hint="Remove dataset from bundle, so that each has jobs of its own.",
+            )
+
+
+def _describe_entries(entries: Sequence[int]) -> str:
+    return f"{sum(entries)} events in {pluralize(len(entries), 'file')}"
+
+
+def find_content_problems(
+    definition: TestDefinition, contents: DatasetContents, folder: Path | None = None
+) -> Iterator[ContentProblem]:
+    """Find a tree, branches or blocks that a dataset does not have, as far as they are known.
+
+    Args:
+        definition: the test.
+        contents: of a dataset that it reads.
+        folder: the test's files, with lists of branches; None: such lists are not checked.
+    """
+    yield from _find_size_problems(definition, contents)
+    trees = contents.trees
+    if definition.tree and trees and definition.tree not in trees:
+        yield ContentProblem(
+            "test.tree",
+            f"dataset {contents.dataset!r} has no tree {definition.tree!r}",
+            f"{suggest_word(definition.tree, trees)}It has: {', '.join(trees)}.",
+        )
+    elif definition.tree in ("", contents.tree):
+        yield from _find_branch_problems(definition, contents, folder)
+
+
+def _find_size_problems(
+    definition: TestDefinition, contents: DatasetContents
+) -> Iterator[ContentProblem]:
+    """Find blocks of load tests that are larger than the smallest file; the payload refuses them."""
+    size = contents.smallest_file
+    if definition.load is None or size is None:
+        return
+    doors = definition.axes.get("door", ("",))
+    variants = [variant for door in doors for variant in expand_variants(definition, str(door))]
+    points = [{**definition.settings, **dict(variant.values)} for variant in variants]
+    for key, measure_read in _BLOCKS.items():
+        most = max(map(measure_read, points), default=0)
+        if most > size:
+            table = "matrix" if key in definition.axes else "settings"
+            yield ContentProblem(
+                f"{table}.{key}",
+                f"a read of {most} bytes is larger than the smallest file of dataset "
+                f"{contents.dataset!r}, which has {size} bytes",
+                f"Choose larger files (-S dataset=NAME), or reads of at most {size / 1e3:g} kB.",
+            )
+
+
+def _measure_block(values: Mapping[str, Any]) -> int:
+    return round(1e3 * _parse_number(values.get("block_kb")))
+
+
+def _measure_pieces(values: Mapping[str, Any]) -> int:
+    """Return the bytes of a read of the longest pieces, of a range such as 10-20."""
+    low, _, high = str(values.get("chunk_kb", "")).partition("-")
+    return round(1e3 * _parse_number(values.get("vector")) * _parse_number(high or low))
+
+
+def _parse_number(value: Any) -> float:
+    """Parse a number; 0 for other values, which the payload refuses."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return 0.0
+
+
+#: Axis or setting of shipped load tests -> bytes of their largest read.
+_BLOCKS: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
+    "block_kb": _measure_block,
+    "chunk_kb": _measure_pieces,
+}
+
+
+def _find_branch_problems(
+    definition: TestDefinition, contents: DatasetContents, folder: Path | None
+) -> Iterator[ContentProblem]:
+    names = contents.branches
+    for request in definition.axes.get("branches", ()):
+        if not names or not isinstance(request, str):
+            continue
+        if request.startswith("@") and folder is None:
+            continue
+        # Whether 'readable' leaves any depends on the unreadable ones alone.
+        unreadable = tuple(contents.unreadable) if request == READABLE else ()
+        try:
+            select_branches(
+                names, {}, request, seed=0, folder=str(folder or ""), unreadable=unreadable
+            )
+        except PayloadError as error:
+            yield ContentProblem(
+                "matrix.branches",
+                f"dataset {contents.dataset!r}: {error}",
+                _explain_missing_branches(request, contents),
+            )
+
+
+def _explain_missing_branches(request: str, contents: DatasetContents) -> str:
+    """Name the branches of a request that not all files have; '' for none."""
+    patterns = [part.strip().lstrip("!") for part in request.split(",")]
+    missing = [
+        f"{name!r} is missing in {files}"
+        for name, files in contents.missing.items()
+        if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+    ]
+    return f"Branches must be in all files: {list_some(missing)}." if missing else ""
+
+
+def list_content_notes(definition: TestDefinition, manifests: Iterable[Manifest]) -> list[str]:
+    """List peculiarities of the main trees that a test reads: omitted and short branches."""
+    return [
+        f"Dataset {manifest.name}: {note}"
+        for manifest in manifests
+        if definition.tree in ("", manifest.tree)
+        for note in manifest.describe_peculiarities()
+    ]

@@ -1,0 +1,338 @@
+"""Checks of load tests and of changed server settings against the permissions of doors.
+
+Each job of a load test gets its share of the permitted load.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from treehammer.collectors.job_spec import LOCAL_BATCH, LoadSpec
+from treehammer.errors import ConfigError
+from treehammer.hctests.definition.model import LoadSettings, TestDefinition, Variant
+from treehammer.submit.planning.job_planner import PlannedJob
+from treehammer.submit.planning.plan import Plan, plan_clusters
+from treehammer.submit.planning.submission_options import Pace
+from treehammer.submit.sites.site_model import DoorAccess, LoadPermission
+from treehammer.text_formatting import pluralize
+
+#: Names of the storage site and of its door.
+DoorKey = tuple[str, str]
+
+#: Keys of a ceiling, with their units.
+_UNITS = {"opens_per_s": "opens/s", "clients": "clients", "mb_per_s": "MB/s"}
+
+
+def list_load_violations(plan: Plan, slots: int = 1) -> list[str]:
+    """Describe each load of a test that its doors do not permit, with a remedy.
+
+    Several sites that read one door load it together, so each door is checked once.  This machine's
+    own disk permits any load.  The load requested by axes and settings counts, regardless of
+    the test's ceiling.
+
+    Args:
+        plan: the plan.
+        slots: jobs that run on this machine at once.
+    """
+    load = plan.pinned_test.definition.load
+    accesses = [a for a in plan.jobs.accesses if a.storage.name != LOCAL_BATCH]
+    if load is None or not accesses:
+        return []
+    if not any(getattr(load.ceiling, key) for key in _UNITS):
+        return [
+            "The test states no bound of its load: add to test.toml, table [load], "
+            "ceiling = {opens_per_s = N, clients = N, mb_per_s = N} with those that apply."
+        ]
+    doors = {_door_key(access): access for access in accesses}
+    concurrent = count_loading_jobs(plan, slots)
+    return [
+        line
+        for key, access in doors.items()
+        for line in _door_violations(plan, access, load, concurrent[key])
+    ]
+
+
+def check_load_permission(plan: Plan, slots: int = 1) -> None:
+    """Refuse a load test that exceeds the permission of a door; see :func:`list_load_violations`.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if lines := list_load_violations(plan, slots):
+        raise ConfigError(
+            "load that is not permitted", where=plan.campaign_name, hint=" ".join(lines)
+        )
+
+
+def count_loading_jobs(plan: Plan, slots: int) -> Mapping[DoorKey, int]:
+    """Count the jobs of a campaign that load each door at the same time, at most.
+
+    These are the jobs that start together, otherwise those that run at once.
+
+    Args:
+        plan: of a load test.
+        slots: jobs that run on this machine at once.
+    """
+    definition = plan.pinned_test.definition
+    load = definition.load
+    if load is None:
+        return {}
+    most: Counter[DoorKey] = Counter()
+    jobs: Counter[tuple[DoorKey, str, str]] = Counter()
+    for members in plan.jobs.load_groups.values():
+        group: Counter[DoorKey] = Counter()
+        for access, _ in members:
+            group[_door_key(access)] += definition.repeats
+            jobs[_door_key(access), access.site.name, access.door_label] += definition.repeats
+        most |= group
+    if load.together:
+        return most
+    in_flight: Counter[tuple[str, str]] = Counter()
+    for cluster in plan_clusters(plan):
+        for door in cluster.doors:
+            in_flight[cluster.site.name, door] += cluster.in_flight
+    running: Counter[DoorKey] = Counter()
+    for (key, site, label), count in jobs.items():
+        at_once = slots if plan.site(site).is_local else in_flight[site, label]
+        running[key] += min(count, max(at_once, 1))
+    return running
+
+
+def limit_load(job: PlannedJob, concurrent: Mapping[DoorKey, int]) -> PlannedJob:
+    """Give a job of a load test its share of the load that its door permits.
+
+    Args:
+        job: planned job of any test.
+        concurrent: from :func:`count_loading_jobs`.
+    """
+    load, permitted = job.spec.load, job.access.door.load
+    is_own_disk = job.access.storage.name == LOCAL_BATCH
+    if load is None or permitted is None or is_own_disk or load.is_watch:
+        return job
+    limited = _share_permission(load, permitted, max(concurrent[_door_key(job.access)], 1))
+    return replace(job, spec=replace(job.spec, load=limited))
+
+
+def _share_permission(load: LoadSpec, permitted: LoadPermission, jobs: int) -> LoadSpec:
+    return replace(
+        load,
+        max_opens_per_s=permitted.opens_per_s / jobs,
+        max_clients=max(permitted.clients // jobs, 1) if permitted.clients else 0,
+        max_mb_per_s=permitted.mb_per_s / jobs,
+    )
+
+
+def _door_key(access: DoorAccess) -> DoorKey:
+    return access.storage.name, access.door.name
+
+
+def _door_violations(
+    plan: Plan, access: DoorAccess, load: LoadSettings, jobs: int
+) -> Iterator[str]:
+    door = f"Door {access.door.name} of site {access.storage.name}"
+    permitted = access.door.load
+    if permitted is None:
+        requested = ", ".join(
+            f"{key} = {getattr(load.ceiling, key):g}"
+            for key in _UNITS
+            if getattr(load.ceiling, key)
+        )
+        yield (
+            f"{door} permits no load tests: it has no key load. With the site's consent add "
+            f"load = {{{requested}}} to this door in the sites file."
+        )
+        return
+    stated = dict(_list_excesses(load, permitted))
+    yield from (f"{door} {text}" for text in stated.values())
+    for key, text in _computed_excesses(plan, access, permitted, jobs).items():
+        if key not in stated:
+            yield f"{door} {text}"
+
+
+def _list_excesses(load: LoadSettings, permitted: LoadPermission) -> Iterator[tuple[str, str]]:
+    """Yield each kind of load of which the test's ceiling states more than a door permits."""
+    for key, unit in _UNITS.items():
+        requested, most = getattr(load.ceiling, key), getattr(permitted, key)
+        if requested > most:
+            yield (
+                key,
+                f"permits at most {most:g} {unit} (load.{key}); the test asks for {requested:g} "
+                f"(ceiling.{key} of [load]): lower its load and -S load.ceiling.{key}=N, or have "
+                "the site raise its limit in the sites file.",
+            )
+    if load.writes and not permitted.writable:
+        yield (
+            "writable",
+            "permits no writing (load.writable): name an area for files of load tests in the sites "
+            'file, e.g. writable = "/scratch/treehammer".',
+        )
+
+
+@dataclass(frozen=True)
+class LoadDemand:
+    """Load of one kind that one job asks for; ``is_assumed`` if its test does not name it."""
+
+    amount: float
+    formula: str
+    is_assumed: bool = False
+
+
+def _computed_excesses(
+    plan: Plan, access: DoorAccess, permitted: LoadPermission, jobs: int
+) -> dict[str, str]:
+    """Describe each kind of load of which the axes and settings ask for more than a door permits."""
+    definition = plan.pinned_test.definition
+    highest: dict[str, LoadDemand] = {}
+    for group in plan.jobs.groups_at(access):
+        for variant in group.variants:
+            for key, demand in compute_demand(definition, variant).items():
+                if key not in highest or demand.amount > highest[key].amount:
+                    highest[key] = demand
+    texts: dict[str, str] = {}
+    for key, demand in highest.items():
+        most, total = getattr(permitted, key), demand.amount * jobs
+        if total > most * (1 + 1e-9) and (most or not demand.is_assumed):
+            texts[key] = (
+                f"permits at most {most:g} {_UNITS[key]} (load.{key}); {pluralize(jobs, 'job')} at a "
+                f"time with {demand.formula} would ask for {total:,.10g}: choose lower values, or "
+                "fewer jobs at a time."
+            )
+    return texts
+
+
+def compute_demand(definition: TestDefinition, variant: Variant) -> dict[str, LoadDemand]:
+    """Compute the load that one job with a variant asks for, by kind.
+
+    Args:
+        definition: test, whose ``[settings]`` stand for axes that it lacks.
+        variant: values of the axes.
+    """
+    values = {**definition.settings, **dict(variant.values)}
+
+    def read(name: str) -> float:
+        value = values.get(name, 0)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return float(value) if is_number else 0.0
+
+    names = ("clients", "rate_hz", "period_s", "block_kb")
+    clients, rate, period, block = map(read, names)
+    count = max(clients, 1.0)
+    title = f"clients = {count:g}"
+    demand = {"clients": LoadDemand(count, title, is_assumed=not clients)}
+    if rate:
+        # A rate of deletions counts only for doors that limit opens, which need not permit any.
+        writes = definition.load is not None and definition.load.writes
+        demand["opens_per_s"] = LoadDemand(count * rate, f"{title}, rate_hz = {rate:g}", writes)
+    if period and block:
+        formula = f"{title}, block_kb = {block:g}, period_s = {period:g}"
+        demand["mb_per_s"] = LoadDemand(count * block / 1000 / period, formula)
+    return demand
+
+
+def list_setting_violations(plan: Plan, local_slots: int) -> list[str]:
+    """Describe everything that forbids a test to change settings of servers, with a remedy.
+
+    Args:
+        plan: the plan to be submitted.
+        local_slots: jobs that run on this machine at once.
+    """
+    before = plan.pinned_test.definition.before
+    if before is None:
+        return []
+    return [
+        *_list_missing_permissions(plan, list(before.settings)),
+        *_list_overlaps(plan, local_slots),
+    ]
+
+
+def check_setting_permission(plan: Plan, local_slots: int) -> None:
+    """Refuse a test that changes settings without permission, or of a server that other jobs use.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if lines := list_setting_violations(plan, local_slots):
+        raise ConfigError(
+            "server settings cannot be changed", where=plan.campaign_name, hint=" ".join(lines)
+        )
+
+
+def _list_missing_permissions(plan: Plan, settings: list[str]) -> Iterator[str]:
+    doors = {(access.storage.name, access.door.name): access.door for access in plan.jobs.accesses}
+    for (site, name), door in doors.items():
+        missing = [setting for setting in settings if setting not in door.settings]
+        if site != LOCAL_BATCH and missing:
+            permitted = ", ".join(
+                f'"{setting}"' for setting in dict.fromkeys((*door.settings, *missing))
+            )
+            yield (
+                f"Door {name} of site {site} does not permit changing {', '.join(missing)}. With the "
+                f"site's consent add settings = [{permitted}] to this door in the sites file."
+            )
+
+
+def _list_overlaps(plan: Plan, local_slots: int) -> Iterator[str]:
+    """Describe why jobs could change a server while another one measures it."""
+    load = plan.pinned_test.definition.load
+    if load is not None and load.together:
+        return  # all apply the same values at the same time
+    reason = "one job would change the server while another measures it"
+    if any(site.is_local for site in plan.sites) and local_slots > 1:
+        yield f"{local_slots} local jobs run at once, and {reason}: --local-slots 1."
+    if any(not site.is_local for site in plan.sites) and plan.options.pace.in_flight > 1:
+        yield f"{plan.options.pace.in_flight} jobs of a door run at once, and {reason}: --in-flight 1."
+    for site, ways in _group_ways_of_access(plan).items():
+        if len(ways) > 1:
+            yield (
+                f"Jobs use site {site} in {len(ways)} ways at once ({', '.join(sorted(ways))}), and "
+                f"{reason}: choose one door (-P door=NAME) and one site of jobs."
+            )
+
+
+def _group_ways_of_access(plan: Plan) -> dict[str, set[str]]:
+    """Group sites of jobs and doors by the site whose storage they use."""
+    ways: dict[str, set[str]] = {}
+    for access in plan.jobs.accesses:
+        ways.setdefault(access.storage.name, set()).add(f"{access.site.name}/{access.door.name}")
+    return ways
+
+
+def check_common_start(plan: Plan, *, has_service: bool) -> None:
+    """Refuse a plan whose jobs could never start together.
+
+    Args:
+        plan: the plan.
+        has_service: whether jobs report to a results service, where they can meet.
+
+    Raises:
+        ConfigError: the jobs cannot meet, the submission delays some, or a ramp is too long.
+    """
+    definition = plan.pinned_test.definition
+    load = definition.load
+    if load is None or not load.together:
+        return
+    where = f"{definition.name}: [load]"
+    if not has_service and not all(site.is_local for site in plan.sites):
+        raise ConfigError(
+            "jobs at these sites agree on a common start at the results service, and there is none",
+            where=where,
+            hint="Name one (service_url) and submit without --no-service, or let the jobs start by "
+            "themselves: -S load.together=false -S load.ramp=",
+        )
+    if plan.options.pace != Pace():
+        raise ConfigError(
+            "jobs that start together cannot be delayed or limited in number",
+            where="--in-flight, --spread, --ramp",
+            hint="Use the ramp of the test instead: -S load.ramp=10/5m",
+        )
+    most = max(len(members) for members in plan.jobs.load_groups.values()) * definition.repeats
+    last_s = load.level_start_s(most - 1)
+    if last_s >= load.duration_s:
+        raise ConfigError(
+            f"the last of {most} jobs would begin after {last_s} s, when the load of "
+            f"{load.duration_s:g} s is over",
+            where=f"{where} ramp",
+            hint="Lengthen the load (-S load.duration_s=SECONDS) or plan fewer jobs (-S repeats=N).",
+        )

@@ -1,1 +1,0 @@
-"""Rendering of planned jobs for a batch system."""

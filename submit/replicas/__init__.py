@@ -1,1 +1,0 @@
-"""Selection, placement and verification of replicas."""

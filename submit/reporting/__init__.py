@@ -1,1 +1,0 @@
-"""Reporting to the results service: job tokens and campaign uploads."""

@@ -1,0 +1,406 @@
+"""Replicas of datasets at the doors of sites: location by Rucio, and verification.
+
+A catalogue entry proves nothing.  By default, the door's size and adler32 are compared with the
+manifest; servers may have stored them when the file was written.  A full check reads and compares
+every byte.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import repeat
+from threading import Event, Lock
+
+from treehammer.collectors.job_spec import InputFile
+from treehammer.config import Settings
+from treehammer.datasets import doors
+from treehammer.datasets.doors.observations import (
+    FAILED,
+    MISSING,
+    NO_RESPONSE,
+    NOT_TRIED,
+    REFUSED,
+    FileObservation,
+)
+from treehammer.datasets.manifest import Manifest, ManifestFile, Replica
+from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
+from treehammer.errors import DatasetError
+from treehammer.submit.sites.site_model import Door, DoorAccess, Site
+from treehammer.text_formatting import ByteCallback, ProgressFactory, byte_progress, no_progress
+
+GOOD_STATE, CORRUPT_STATE, SIZE_ONLY_STATE, ABSENT_STATE = (
+    "good",
+    "corrupt",
+    "size only",
+    "not in catalogue",
+)
+#: States from worst to best.  A door takes the worst state of its files.
+WORST_FIRST = (
+    CORRUPT_STATE,
+    MISSING,
+    ABSENT_STATE,
+    REFUSED,
+    FAILED,
+    NO_RESPONSE,
+    NOT_TRIED,
+    SIZE_ONLY_STATE,
+    GOOD_STATE,
+)
+
+#: Sites that are checked at a time, one file of each.
+MAX_PARALLEL_SITES = 4
+
+
+@dataclass(frozen=True)
+class ExpectedReplica:
+    """Expected location of a file at a site's door.
+
+    Attributes:
+        site: name of the site, '' for storage without a site.
+        door: name of the door, or of the RSE if it has no door.
+        file: file of the manifest.
+        url: URL or path for ROOT, '' if the catalogue has no replica.
+        rse: name of the storage in Rucio, '' if Rucio does not know it.
+        is_local: whether a path refers to this machine.
+    """
+
+    site: str
+    door: str
+    file: ManifestFile
+    url: str
+    rse: str = ""
+    is_local: bool = True
+
+
+@dataclass(frozen=True)
+class ReplicaCheck:
+    """Result of checking a replica.
+
+    Attributes:
+        expected: the expected replica.
+        state: ``good``, ``corrupt``, ``size only`` (the door provides no checksum), ``not in
+            catalogue``, or a failure of :mod:`treehammer.datasets.doors.observations`.
+        message: description of the problem, '' for a good replica.
+        reads: number of full reads.
+        wrong_reads: number of full reads whose content differed from the manifest.
+    """
+
+    expected: ExpectedReplica
+    state: str
+    message: str = ""
+    reads: int = 0
+    wrong_reads: int = 0
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the replica matches the manifest, as far as it was checked."""
+        return self.state == GOOD_STATE
+
+    @property
+    def is_proof(self) -> bool:
+        """Whether full reads prove the state: one that matched, or two that differed."""
+        return bool(self.reads) and (self.is_good or self.wrong_reads > 1)
+
+
+def check_replicas(
+    manifest: Manifest,
+    replicas: Sequence[ExpectedReplica],
+    *,
+    full: bool = False,
+    bars: ProgressFactory = no_progress,
+) -> list[ReplicaCheck]:
+    """Compare replicas with the manifest, several sites in parallel.
+
+    Args:
+        manifest: manifest of the dataset.
+        replicas: expected replicas.
+        full: read every byte, and read corrupt files twice.
+        bars: opens progress bars.
+
+    Returns:
+        Results in the order of ``replicas``.
+    """
+    indices_by_site: dict[str, list[int]] = defaultdict(list)
+    for index, replica in enumerate(replicas):
+        indices_by_site[replica.site or replica.rse].append(index)
+    results: dict[int, ReplicaCheck] = {}
+    with (
+        _progress_bar(manifest, replicas, full, bars) as advance,
+        ThreadPoolExecutor(MAX_PARALLEL_SITES) as executor,
+    ):
+        cancelled = Event()
+
+        def advance_or_stop(count: int) -> None:
+            if cancelled.is_set():
+                raise KeyboardInterrupt
+            advance(count)
+
+        def check_site(indices: Sequence[int]) -> None:
+            for index in indices:
+                if full:
+                    results[index] = _check_by_reading(replicas[index], advance_or_stop)
+                else:
+                    results[index] = check_by_stat(replicas[index])
+                    advance_or_stop(1)
+
+        tasks = [executor.submit(check_site, indices) for indices in indices_by_site.values()]
+        try:
+            for task in as_completed(tasks):
+                task.result()
+        except BaseException:
+            cancelled.set()
+            executor.shutdown(cancel_futures=True)
+            raise
+    return [results[index] for index in range(len(replicas))]
+
+
+@contextmanager
+def _progress_bar(
+    manifest: Manifest, replicas: Sequence[ExpectedReplica], full: bool, bars: ProgressFactory
+) -> Iterator[ByteCallback]:
+    """Open a progress bar of bytes or files that several threads can advance."""
+    lock, done = Lock(), 0
+    with ExitStack() as stack:
+        if full:
+            total = sum(replica.file.size for replica in replicas if replica.url)
+            move = stack.enter_context(byte_progress(bars, f"Reading {manifest.name}", total))
+        else:
+            step = stack.enter_context(bars(f"Checking {manifest.name}", len(replicas)))
+
+        def advance(count: int) -> None:
+            nonlocal done
+            with lock:
+                done += count
+                if full:
+                    move(count)
+                else:
+                    step(done)
+
+        yield advance
+
+
+def check_by_stat(replica: ExpectedReplica) -> ReplicaCheck:
+    """Compare size and checksum from the door with the manifest."""
+    if not replica.url:
+        return ReplicaCheck(replica, ABSENT_STATE, "no replica in the catalogue")
+    observed = doors.stat_file(replica.url, is_local=replica.is_local)
+    if observed.failure:
+        return ReplicaCheck(replica, observed.failure, observed.message)
+    if difference := _describe_difference(replica.file, observed):
+        return ReplicaCheck(replica, CORRUPT_STATE, difference)
+    if not (observed.adler32 or observed.sha256):
+        message = observed.message or "the door provides no checksum"
+        return ReplicaCheck(replica, SIZE_ONLY_STATE, message)
+    return ReplicaCheck(replica, GOOD_STATE)
+
+
+def _check_by_reading(replica: ExpectedReplica, advance: ByteCallback) -> ReplicaCheck:
+    """Read a file and compare its content with the manifest; repeat the read if it differs."""
+    if not replica.url:
+        return ReplicaCheck(replica, ABSENT_STATE, "no replica in the catalogue")
+    observed = doors.read_file(replica.url, replica.file.size, advance, is_local=replica.is_local)
+    if observed.failure:
+        return ReplicaCheck(replica, observed.failure, observed.message)
+    first = _describe_difference(replica.file, observed)
+    if not first:
+        return ReplicaCheck(replica, GOOD_STATE, reads=1)
+    repeated = doors.read_file(replica.url, replica.file.size, is_local=replica.is_local)
+    if repeated.failure:
+        message = f"{first}; the second read failed: {repeated.message}"
+        return ReplicaCheck(replica, CORRUPT_STATE, message, reads=1, wrong_reads=1)
+    if second := _describe_difference(replica.file, repeated):
+        return ReplicaCheck(replica, CORRUPT_STATE, f"{second}, twice", reads=2, wrong_reads=2)
+    message = f"{first}; the second read was correct"
+    return ReplicaCheck(replica, CORRUPT_STATE, message, reads=2, wrong_reads=1)
+
+
+def _describe_difference(file: ManifestFile, observed: FileObservation) -> str:
+    """Describe how an observed file differs from the manifest's; '' if it does not."""
+    if observed.size != file.size:
+        return f"{observed.size} bytes instead of {file.size}"
+    for kind in ("adler32", "sha256"):
+        value, expected = getattr(observed, kind), getattr(file, kind)
+        if value and value != expected:
+            return f"{kind} {value} instead of {expected}"
+    return ""
+
+
+def worst_check(checks: Iterable[ReplicaCheck]) -> ReplicaCheck:
+    """Return the result with the worst state."""
+    return min(checks, key=lambda check: WORST_FIRST.index(check.state))
+
+
+#: Doors that are checked at a time.
+MAX_PARALLEL_DOORS = 8
+#: Seconds between checks while waiting for replicas.
+REPLICA_POLL_S = 20.0
+
+#: Rucio's names for access from the site's own nodes and from anywhere.
+LAN, WAN = "lan", "wan"
+#: States of replicas that jobs may read; ``file`` doors can only be checked on the site's nodes.
+READABLE_STATES = (GOOD_STATE, SIZE_ONLY_STATE, NOT_TRIED)
+
+#: (RSE, file) -> replicas, the best URL first.
+ReplicasByFile = defaultdict[tuple[str, str], list[Replica]]
+
+
+@dataclass(frozen=True)
+class RucioPlacement:
+    """Files of datasets at doors with an RSE.
+
+    Attributes:
+        files: key of a :class:`DoorAccess` and dataset -> files, if every one has a good replica.
+        lacking: key of a :class:`DoorAccess` and dataset -> reason why jobs cannot read it there.
+    """
+
+    files: Mapping[tuple[str, str, str], tuple[InputFile, ...]] = field(default_factory=dict)
+    lacking: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
+
+
+#: Placement of a campaign without doors with an RSE.
+NO_RUCIO_PLACEMENT = RucioPlacement()
+
+
+@dataclass(frozen=True)
+class PlacementFinder:
+    """Finds the replicas of one dataset.
+
+    Args:
+        manifest: manifest of the dataset.
+        catalogue: Rucio's catalogue.
+        check: compares a replica at its door with the manifest.
+    """
+
+    manifest: Manifest
+    catalogue: RucioCatalogue
+    check: Callable[[ExpectedReplica], ReplicaCheck] = check_by_stat
+
+    def find_files(self, accesses: Sequence[DoorAccess]) -> RucioPlacement:
+        """Query the catalogue, then every door.
+
+        Raises:
+            DatasetError: the catalogue has no such dataset, or a different one of that name.
+            CatalogueError: Rucio does not respond.
+        """
+        name = self.manifest.name
+        if self.catalogue.manifest(name).hash != self.manifest.hash:
+            raise DatasetError(
+                f"{name!r} differs between Rucio and this machine",
+                where=self.catalogue.rucio.scope,
+                hint="Datasets are immutable: place the local one under another name, or use another "
+                "--cache-dir.",
+            )
+        replicas = {
+            (protocol, domain): self._replicas_by_file(protocol, domain)
+            for protocol in dict.fromkeys(access.door.protocol for access in accesses)
+            for domain in (LAN, WAN)
+        }
+        with ThreadPoolExecutor(MAX_PARALLEL_DOORS) as executor:
+            results = [*executor.map(self._files_at_door, accesses, repeat(replicas))]
+        files: dict[tuple[str, str, str], tuple[InputFile, ...]] = {}
+        lacking: dict[tuple[str, str, str], str] = {}
+        for access, (door_files, reason) in zip(accesses, results, strict=True):
+            if reason:
+                lacking[*access.key, name] = reason
+            else:
+                files[*access.key, name] = door_files
+        return RucioPlacement(files, lacking)
+
+    def _replicas_by_file(self, protocol: str, domain: str) -> ReplicasByFile:
+        replicas: ReplicasByFile = defaultdict(list)
+        for replica in self.catalogue.replicas(self.manifest.name, protocol, domain=domain):
+            replicas[replica.rse, replica.file].append(replica)
+        return replicas
+
+    def _files_at_door(
+        self, access: DoorAccess, replicas: Mapping[tuple[str, str], ReplicasByFile]
+    ) -> tuple[tuple[InputFile, ...], str]:
+        """Return the files as jobs read them through a door, or the reason why they cannot."""
+        door, files = access.door, []
+        for file in self.manifest.files:
+            near, far = (
+                replicas[door.protocol, domain].get((door.rse, file.name), ())
+                for domain in (LAN, WAN)
+            )
+            url, reason = self._find_good_url(access.storage, door, file, far or near)
+            if reason:
+                return (), f"{file.name}: {reason}"
+            if near and near[0].site == access.site.name and not door.prefix:
+                url = near[0].url  # possibly reachable only from the site's own nodes
+            files.append(InputFile(file.name, url, file.size, file.adler32))
+        return tuple(files), ""
+
+    def _find_good_url(
+        self, site: Site, door: Door, file: ManifestFile, replicas: Sequence[Replica]
+    ) -> tuple[str, str]:
+        """Return the first URL with a good replica, or the problem of the best one."""
+        reason = f"Rucio has no replica at {door.rse} for {door.protocol}"
+        for number, replica in enumerate(replicas):
+            url = replica.url_at_prefix(door.prefix) if door.prefix else replica.url
+            expected = ExpectedReplica(site.name, door.name, file, url, door.rse, site.is_local)
+            result = self.check(expected)
+            if result.state in READABLE_STATES:
+                return url, ""
+            if number == 0:
+                reason = f"{url}: {result.state}, {result.message}"
+        return "", reason
+
+
+def doors_with_rse(accesses: Iterable[DoorAccess]) -> tuple[DoorAccess, ...]:
+    """Select the doors that have an RSE."""
+    return tuple(access for access in accesses if access.door.rse)
+
+
+def find_placement(
+    manifests: Sequence[Manifest],
+    accesses: Iterable[DoorAccess],
+    settings: Settings,
+    *,
+    timeout_s: float = 0.0,
+    bars: ProgressFactory = no_progress,
+) -> RucioPlacement:
+    """Find the files of datasets at the doors that have an RSE.
+
+    Args:
+        manifests: manifests of the datasets.
+        accesses: doors that jobs read through.
+        settings: all settings.
+        timeout_s: seconds to wait for doors without a good replica.
+        bars: opens progress bars.
+
+    Raises:
+        DatasetError: Rucio has no such dataset, or a different one of that name.
+        CatalogueError: Rucio does not respond.
+    """
+    doors = doors_with_rse(accesses)
+    if not (doors and manifests):
+        return NO_RUCIO_PLACEMENT
+    until = time.monotonic() + timeout_s
+    placement = _find_once(manifests, doors, settings)
+    if not (placement.lacking and timeout_s):
+        return placement
+    with bars("Waiting for replicas (doors)", len(doors)) as step:
+        while placement.lacking and (left := until - time.monotonic()) > 0:
+            pending = {(site, door) for site, door, _ in placement.lacking}
+            names = ", ".join(sorted({site for site, _ in pending}))
+            step(len(doors) - len(pending), f"not yet: {names}")
+            time.sleep(min(REPLICA_POLL_S, left))
+            placement = _find_once(manifests, doors, settings)
+        step(len(doors) - len({key[:2] for key in placement.lacking}), "")
+    return placement
+
+
+def _find_once(
+    manifests: Sequence[Manifest], doors: Sequence[DoorAccess], settings: Settings
+) -> RucioPlacement:
+    catalogue = RucioCatalogue(settings)
+    placements = [PlacementFinder(manifest, catalogue).find_files(doors) for manifest in manifests]
+    return RucioPlacement(
+        {key: files for placement in placements for key, files in placement.files.items()},
+        {key: reason for placement in placements for key, reason in placement.lacking.items()},
+    )

@@ -1,0 +1,1 @@
+"""Searches, counts and reads of single files that run beside campaigns."""

@@ -1,0 +1,396 @@
+"""Reads of single files: a dataset and a test in memory, through the usual planning and submission."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from treehammer.collectors.job_spec import LOCAL_BATCH, PAIRED, SOLO, InputFile, SoftwareRequest
+from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, select_branches
+from treehammer.collectors.software import providers
+from treehammer.collectors.storage_schemes import READ, find_limit, find_scheme, normalize_url
+from treehammer.config import Settings
+from treehammer.datasets import doors, production
+from treehammer.datasets.catalogues import folder_catalogue
+from treehammer.datasets.catalogues.dataset_verification import choose_file_names
+from treehammer.datasets.doors.observations import FileObservation
+from treehammer.datasets.manifest import (
+    RNTUPLE,
+    UNREADABLE_BRANCHES,
+    FileDigest,
+    Manifest,
+    list_some,
+)
+from treehammer.errors import ConfigError, DatasetError, DefinitionError
+from treehammer.hctests.definition_options import load_pinned_test
+from treehammer.submit.planning.content_checks import check_contents
+from treehammer.submit.planning.plan import Plan, make_plan
+from treehammer.submit.planning.site_selection import SiteSelection
+from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.sites.replicas import RucioPlacement
+from treehammer.submit.sites.site_model import Door, Site
+from treehammer.text_formatting import ProgressFactory, byte_progress
+
+#: Test of reads with several threads.
+_THREADS_TEST = "rdf-read"
+#: Columns of such a read by default: a histogram of each is compiled.
+MAX_COLUMNS = 50
+#: Types of numbers, arrays and vectors of them, as ROOT names them.
+_NUMBER = r"(?:std::)?(?:U?(?:Short|Int|Long|Long64)_t|u?int(?:16|32|64)_t|(?:Float|Double)_t|float|double|(?:unsigned )?(?:int|long|short))"
+_NUMBERS = re.compile(rf"(?:{_NUMBER}(?:\[[^\]]*\])*|(?:std::)?vector<{_NUMBER}>)")
+_COLLECTION = re.compile(r"[\[<]")
+
+#: Rates in bytes/s by which the passes and the time limit of an execution are chosen.
+EXPECTED_UNZIPPED_RATE = 200e6
+LOWEST_ZIPPED_RATE = 1e6
+#: Seconds that the passes of an execution should take, and their number.
+READ_S = 1.0
+MIN_PASSES, MAX_PASSES = 3, 100
+#: Jobs of a comparison: each has two launches of each further release, and one of the first
+#: release against itself.
+PAIRED_JOBS = 2
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """A read as requested by a user.
+
+    Attributes:
+        releases: values of the root axis; the first is the base of comparisons.
+        branches: patterns of branches, comma separated; '' for all.
+        cache_mb: MB (10^6 bytes) of TTreeCache; 0 turns the cache off.
+        is_cold: evict local files from the page cache before each execution.
+        threads: threads that read; more than one fill histograms of columns with RDataFrame.
+        name: display name of the campaign.
+    """
+
+    releases: tuple[str, ...]
+    branches: str = ""
+    cache_mb: float = 30.0
+    is_cold: bool = False
+    threads: int = 1
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class OpenedFiles:
+    """Files to read, with their content on this machine.
+
+    Attributes:
+        names: unique names without special characters.
+        urls: addresses that ROOT opens: absolute paths or URLs.
+        paths: the files themselves, or copies of remote ones.
+        digests: sizes and checksums.
+    """
+
+    names: tuple[str, ...]
+    urls: tuple[str, ...]
+    paths: tuple[Path, ...]
+    digests: tuple[FileDigest, ...]
+
+    @property
+    def door(self) -> Door:
+        """The door through which jobs read them; its prefix is the folder of the first."""
+        scheme = find_scheme(self.urls[0])
+        assert scheme is not None
+        return Door(scheme.protocol, scheme.protocol, self.urls[0].rpartition("/")[0])
+
+
+@dataclass(frozen=True)
+class MeasuredFiles:
+    """Main tree of the files: a dataset that is kept nowhere, and the type of each leaf."""
+
+    manifest: Manifest
+    types: Mapping[str, str]
+
+    def choose_columns(self, patterns: str) -> tuple[str, list[str]]:
+        """Choose the columns that RDataFrame fills histograms of, and one number for each event.
+
+        Args:
+            patterns: patterns of columns; '' for the first :data:`MAX_COLUMNS` with numbers.
+
+        Raises:
+            ConfigError: a pattern matches no column, or one without numbers; no column has one number
+                for each event.
+        """
+        numbers = [name for name in self.manifest.branches if _NUMBERS.fullmatch(self._type(name))]
+        scalars = [name for name in numbers if not _COLLECTION.search(self._type(name))]
+        if not scalars:
+            raise ConfigError(
+                "no column has one number for each event, which RDataFrame's read needs",
+                where="--threads",
+                hint="Read the file with one thread.",
+            )
+        if not patterns:
+            return scalars[0], numbers[:MAX_COLUMNS]
+        names = self.manifest.branches
+        try:
+            selected = [names[i] for i in select_branches(names, {}, patterns, seed=1, folder="")]
+        except PayloadError as error:
+            raise ConfigError(str(error), where=f"--branches {patterns}") from error
+        if unusable := [name for name in selected if name not in numbers]:
+            raise ConfigError(
+                f"with several threads, columns must hold numbers: not {list_some(unusable)}",
+                where=f"--branches {patterns}",
+                hint="Choose others, or read with one thread.",
+            )
+        return scalars[0], selected
+
+    def _type(self, name: str) -> str:
+        return self.types.get(name, "")
+
+
+def choose_releases(
+    texts: Sequence[str], addresses: Sequence[str], software_dir: Path
+) -> tuple[str, ...]:
+    """Choose the releases to read with: those named, else the newest cached one that can.
+
+    Raises:
+        ConfigError: a text names no ROOT, or a release that cannot read the addresses.
+    """
+    for text in texts:
+        try:
+            provider = providers.parse_software_request(text).provider
+        except ValueError as error:
+            raise ConfigError(str(error), where="--root") from error
+        if provider in providers.WITHOUT_ROOT:
+            raise ConfigError(f"{text!r} is no ROOT", where="--root")
+        if problem := _find_limit(text, addresses):
+            able = [release for release in providers.WHEELS if not _find_limit(release, addresses)]
+            raise ConfigError(
+                problem, where=f"--root {text}", hint=f"Releases that can: {', '.join(able)}."
+            )
+    if texts:
+        return tuple(dict.fromkeys(texts))
+    cached = [*providers.list_prepared_releases(software_dir)][::-1]
+    releases = dict.fromkeys([*cached, production.DEFAULT_ROOT, *providers.WHEELS])
+    return (next(release for release in releases if not _find_limit(release, addresses)),)
+
+
+def _find_limit(text: str, addresses: Sequence[str]) -> str:
+    """Say why a release cannot read the addresses; '' if it can."""
+    request = providers.parse_software_request(text)
+    limits = (find_limit(READ, address, request, has_credential=False) for address in addresses)
+    return next((limit.partition(". ")[0] for limit in limits if limit), "")
+
+
+def open_files(addresses: Sequence[str], folder: Path, bars: ProgressFactory) -> OpenedFiles:
+    """Read files once for their checksums; remote ones are copied into a folder for the moment.
+
+    Args:
+        addresses: paths, or URLs of root, https or http, all with one scheme.
+        folder: folder for copies of remote files.
+        bars: opens progress bars.
+
+    Raises:
+        ConfigError: the addresses have several schemes, or an unknown one.
+        DatasetError: a file is missing or cannot be read.
+    """
+    schemes = {address: find_scheme(address) for address in addresses}
+    unknown = [address for address, scheme in schemes.items() if scheme is None]
+    if unknown:
+        raise ConfigError("neither a path nor a URL of root, https or http", where=unknown[0])
+    if len({scheme.protocol for scheme in schemes.values() if scheme}) > 1:
+        raise ConfigError(
+            "paths and URLs, or URLs of several protocols, cannot be read together",
+            where=" ".join(addresses),
+            hint="Read them one after the other.",
+        )
+    urls = [_find_url(address) for address in addresses]
+    plain = choose_file_names([Path(url.partition("?")[0]) for url in urls])
+    names = [
+        name if plain.count(name) == 1 else f"{number}-{name}"
+        for number, name in enumerate(plain, 1)
+    ]
+    opened = [_open_file(url, folder / name, bars) for url, name in zip(urls, names, strict=True)]
+    paths, digests = zip(*opened, strict=True)
+    return OpenedFiles(tuple(names), tuple(urls), paths, digests)
+
+
+def _find_url(address: str) -> str:
+    url = normalize_url(address)
+    return url if "://" in url else str(Path(url).expanduser().absolute())
+
+
+def _open_file(url: str, copy: Path, bars: ProgressFactory) -> tuple[Path, FileDigest]:
+    """Digest a local file, or copy a remote one; return its path here."""
+    is_local = "://" not in url
+    size = _require_success(url, doors.stat_file(url)).size or 0
+    title = f"{'Checking' if is_local else 'Copying'} {copy.name}"
+    with byte_progress(bars, title, size) as advance:
+        observation = _require_success(
+            url, doors.read_file(url, size, advance, copy_to=None if is_local else copy)
+        )
+    return Path(url) if is_local else copy, FileDigest(
+        observation.size or 0, observation.adler32, observation.sha256
+    )
+
+
+def _require_success(url: str, observation: FileObservation) -> FileObservation:
+    if observation.failure:
+        raise DatasetError(observation.message, where=url)
+    return observation
+
+
+def describe_files(
+    files: OpenedFiles, software: SoftwareRequest, bars: ProgressFactory, *, tree: str = ""
+) -> MeasuredFiles:
+    """Measure the main tree of files as a dataset that is kept nowhere.
+
+    Raises:
+        DatasetError: a file is no ROOT file, or has no such tree.
+        SoftwareError: this ROOT cannot be used.
+    """
+    try:
+        layouts, content = production.measure_files(files.paths, software, tree=tree, bars=bars)
+    except DatasetError as error:
+        urls = dict(zip(map(str, files.paths), files.urls, strict=True))
+        raise DatasetError(
+            error.message, where=urls.get(error.where, error.where), hint=error.hint
+        ) from error
+    described = zip(files.names, files.digests, layouts, strict=True)
+    manifest = Manifest(
+        _choose_dataset_name(files.names[0]),
+        tuple(folder_catalogue.describe_file(*parts) for parts in described),
+        folder_catalogue.describe_added_origin(files.urls, software, content),
+    )
+    return MeasuredFiles(manifest, content.types)
+
+
+def _choose_dataset_name(file_name: str) -> str:
+    name = Path(file_name).stem.lower().replace("+", "-").replace("=", "-").replace("@", "-")
+    return name.strip(".-_")[:64] or "file"
+
+
+def leave_out_unreadable(
+    measured: MeasuredFiles, files: OpenedFiles, software: SoftwareRequest, bars: ProgressFactory
+) -> MeasuredFiles:
+    """Read all branches in processes that may crash, and list those that ROOT cannot read.
+
+    Raises:
+        DatasetError: ROOT can read none.
+    """
+    manifest = measured.manifest
+    first = next(index for index, file in enumerate(manifest.files) if file.layout.entries)
+    unreadable = production.probe_file(
+        files.paths[first], manifest.files[first].layout, software, bars=bars
+    )
+    if unreadable and set(unreadable) >= set(manifest.branches):
+        raise DatasetError(
+            f"ROOT can read no branch of {manifest.tree!r}",
+            where=files.urls[0],
+            hint=f"Branch {next(iter(unreadable))}: {next(iter(unreadable.values()))}",
+        )
+    origin = {**manifest.origin, UNREADABLE_BRANCHES: unreadable}
+    return replace(measured, manifest=replace(manifest, origin=origin))
+
+
+def plan_read(
+    request: ReadRequest,
+    files: OpenedFiles,
+    measured: MeasuredFiles,
+    software: Mapping[str, SoftwareRequest],
+    settings: Settings,
+    *,
+    mode: str = SOLO,
+) -> Plan:
+    """Plan a read on this machine.
+
+    Args:
+        request: the read.
+        files: the files.
+        measured: their main tree; its unreadable branches are left out.
+        software: value of the root axis -> prepared ROOT.
+        settings: all settings.
+        mode: ``solo`` for the rates of each release, ``paired`` for comparing them with the first.
+
+    Raises:
+        ConfigError: a pattern matches no branch, or one that several threads cannot read.
+    """
+    manifest = measured.manifest
+    test, axes, overrides = _choose_test(request, measured)
+    axes = {
+        "root": request.releases,
+        "cache_mb": (f"{request.cache_mb:g}",),
+        "cache": ("cold" if request.is_cold else "warm",),
+        "bundle": ("root",) if len(request.releases) > 1 else (),
+        **axes,
+    }
+    counts = _choose_counts(manifest, mode)
+    pinned = load_pinned_test(test, axes, {**counts, **overrides}, settings)
+    try:
+        check_contents(pinned.definition, [manifest], pinned.folder)
+    except DefinitionError as error:
+        raise ConfigError(
+            error.message, where=f"--branches {request.branches}", hint=error.hint
+        ) from error
+    site = Site(LOCAL_BATCH, LOCAL_BATCH, (files.door,))
+    inputs = tuple(
+        InputFile(name, url, digest.size, digest.adler32)
+        for name, url, digest in zip(files.names, files.urls, files.digests, strict=True)
+    )
+    return make_plan(
+        pinned,
+        SiteSelection((site,)),
+        manifest,
+        software,
+        created_us=time.time_ns() // 1000,
+        name=_choose_campaign_name(request.name, manifest, mode),
+        options=SubmissionOptions(use_service=False),
+        placement=RucioPlacement({(site.name, files.door.name, manifest.name): inputs}),
+        # The values of a single release are compared with nothing.
+        max_jobs=1 if mode == SOLO else 0,
+    )
+
+
+def _choose_campaign_name(name: str, manifest: Manifest, mode: str) -> str:
+    """Distinguish the campaigns of one read; '' for a generated name."""
+    ending = "-paired" if mode == PAIRED else ""
+    if not name:
+        return ""
+    return name + ("-readable" if manifest.unreadable_branches else "") + ending
+
+
+def _choose_test(
+    request: ReadRequest, measured: MeasuredFiles
+) -> tuple[str, dict[str, tuple[str, ...]], dict[str, str]]:
+    """Choose the shipped test that reads the files, its own axes, and keys of ``[settings]``."""
+    format_ = measured.manifest.files[0].layout.format
+    if request.threads > 1:
+        event_column, columns = measured.choose_columns(request.branches)
+        axes: dict[str, tuple[str, ...]] = {
+            "format": (format_,),
+            "threads": (str(request.threads),),
+            "branches": (",".join(columns),),
+        }
+        # The filter keeps all events.
+        keys = {"settings.filter": event_column, "settings.minimum": str(-(2**62))}
+        return _THREADS_TEST, axes, keys
+    all_branches = "readable" if measured.manifest.unreadable_branches else "1.0"
+    own_axes: dict[str, tuple[str, ...]] = {"branches": (request.branches or all_branches,)}
+    if format_ == RNTUPLE:
+        return "rntuple-read", {**own_axes, "format": (RNTUPLE,)}, {}
+    return "ttree-read", own_axes, {}
+
+
+def _choose_counts(manifest: Manifest, mode: str) -> dict[str, str]:
+    """Choose passes and jobs by the size of the files, as keys of ``[test]``."""
+    unzipped = sum(file.layout.unzipped_bytes for file in manifest.files)
+    zipped = sum(file.layout.zipped_bytes for file in manifest.files)
+    pass_s = max(unzipped / EXPECTED_UNZIPPED_RATE, 1e-6)
+    passes = min(max(math.ceil(READ_S / pass_s) + 1, MIN_PASSES), MAX_PASSES)
+    values: dict[str, Any] = {
+        "dataset": manifest.name,
+        "tree": manifest.tree,
+        "mode": mode,
+        "repeats": PAIRED_JOBS if mode == PAIRED else 1,
+        "rounds": 2 if mode == PAIRED else 1,
+        "passes": passes,
+        "wall_limit_s": 600 + math.ceil(passes * zipped / LOWEST_ZIPPED_RATE),
+    }
+    return {key: str(value) for key, value in values.items()}

@@ -1,0 +1,477 @@
+"""Instruction counts of a test's payload under callgrind, by library and function.
+
+All variants of a test are counted, and become rows for the store.  Format of callgrind's output:
+https://valgrind.org/docs/manual/cl-format.html.  Only self cost is summed, so that the sum over all
+functions is the total, which callgrind states as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from treehammer.collectors.job_spec import ExecutionSpec, JobSpec
+from treehammer.collectors.record.outcome import ExecutionError, Failure
+from treehammer.collectors.software import providers
+from treehammer.collectors.worker.run.input_files import find_common_folder
+from treehammer.collectors.worker.run.job_runner import locate_kit
+from treehammer.collectors.worker.run.payload_failures import describe_crash, name_cause
+from treehammer.collectors.worker.run.payload_preparation import PAYLOAD_JOB_FORMAT
+from treehammer.config import Settings
+from treehammer.errors import CountingError
+from treehammer.hctests.definition.model import COMMIT_AXIS, Variant
+from treehammer.sql.core.rows import InstructionRow
+from treehammer.submit.campaigns.job_rendering import copy_payload
+from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, hash_values, locate_payload
+from treehammer.submit.planning.plan import Plan
+from treehammer.text_formatting import ProgressFactory
+
+#: Functions with a smaller share of a count's instructions get no row of their own.
+MIN_SHARE = 1e-5
+_MAX_NAME = 4000
+
+
+@dataclass(frozen=True)
+class RepeatedCount:
+    """All runs of one variant."""
+
+    reads: tuple[CountedRead, ...]
+
+    @property
+    def spread(self) -> float | None:
+        """Largest difference between two runs, relative to the count; None for a single run."""
+        counts = [read.profile.total for read in self.reads]
+        return (max(counts) - min(counts)) / min(counts) if len(counts) > 1 else None
+
+
+@dataclass(frozen=True)
+class CountResult:
+    """Counts of all variants, and the reasons why the others could not be counted."""
+
+    counts: tuple[RepeatedCount, ...]
+    problems: tuple[str, ...]
+
+
+def count_plan(
+    plan: Plan,
+    valgrind: Valgrind,
+    settings: Settings,
+    bars: ProgressFactory,
+    *,
+    events: int,
+    repeats: int,
+) -> CountResult:
+    """Count each variant of a plan at its first door; a failing variant leaves the others counted.
+
+    As many run at once as local jobs may: neighbors change times, not counts.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="treehammer-count-") as folder,
+        ThreadPoolExecutor(settings.local_slots) as pool,
+    ):
+        payloads = {"": copy_payload(plan.pinned_test, Path(folder) / PAYLOAD_FOLDER)}
+        for commit, test in plan.pinned_test.commits.items():
+            payloads[commit] = copy_payload(test, Path(folder) / locate_payload(commit))
+        runs: dict[Future[CountedRead], str] = {
+            pool.submit(
+                count_read,
+                valgrind,
+                job,
+                spec,
+                payloads[str(spec.variant.get(COMMIT_AXIS, ""))],
+                events,
+            ): variant
+            for variant, (job, spec) in _list_variants(plan).items()
+            for _ in range(repeats)
+        }
+        try:
+            _show_progress(runs, bars)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return _group_results(runs)
+
+
+def _list_variants(plan: Plan) -> Mapping[str, tuple[JobSpec, ExecutionSpec]]:
+    """List an execution of each variant and commit."""
+    executions: dict[str, tuple[JobSpec, ExecutionSpec]] = {}
+    for job, _ in plan.jobs.iterate_kinds():
+        for spec in job.spec.executions:
+            if spec.kind == "timed":
+                key = f"{spec.identity['variant']} {spec.variant.get(COMMIT_AXIS, '')}"
+                executions.setdefault(key, (job.spec, spec))
+    return executions
+
+
+def _show_progress(runs: Mapping[Future[CountedRead], str], bars: ProgressFactory) -> None:
+    pending = set(runs)
+    with bars("Counting", len(runs)) as step:
+        while pending:
+            _, pending = wait(pending, return_when=FIRST_COMPLETED)
+            step(len(runs) - len(pending))
+
+
+def _group_results(runs: Mapping[Future[CountedRead], str]) -> CountResult:
+    reads: dict[str, list[CountedRead]] = {}
+    problems: dict[str, str] = {}
+    for run, variant in runs.items():
+        error = run.exception()
+        if error is None:
+            reads.setdefault(variant, []).append(run.result())
+        elif isinstance(error, CountingError):
+            problems[variant] = str(error)
+        else:
+            raise error
+    counted = [RepeatedCount(tuple(repeats)) for v, repeats in reads.items() if v not in problems]
+    return CountResult(tuple(counted), tuple(problems.values()))
+
+
+def build_rows(read: CountedRead, valgrind: Valgrind) -> list[InstructionRow]:
+    """Build the rows of a count: libraries and functions, the largest of each first."""
+    identity = read.spec.identity
+    test_hash, variant = str(identity["test_hash"]), str(identity["variant"])
+    dataset_hash = str(identity["dataset_hash"] or "")
+    count_id = hash_values(test_hash, variant, dataset_hash, read.events)[:32]
+    now_us = time.time_ns() // 1000
+    return [
+        InstructionRow(
+            count_id=count_id,
+            line=line,
+            created_us=now_us,
+            test_name=str(identity["test_name"]),
+            test_hash=test_hash,
+            variant=variant,
+            # All axes, so that counts of several requests are distinguishable.
+            label=Variant(tuple(read.spec.variant.items())).label(tuple(read.spec.variant)),
+            root_version=str(read.values.get("root_version", "")),
+            dataset=str(identity["dataset"] or ""),
+            dataset_hash=dataset_hash,
+            events=read.events,
+            host=platform.node(),
+            valgrind=valgrind.version,
+            library=library,
+            function=function,
+            instructions=instructions,
+        )
+        for line, (library, function, instructions) in enumerate(_list_parts(read))
+    ]
+
+
+def _list_parts(read: CountedRead) -> Iterator[tuple[str, str, int]]:
+    libraries: dict[str, int] = {}
+    for (library, _), count in read.profile.instructions.items():
+        libraries[library] = libraries.get(library, 0) + count
+    for library, count in sorted(libraries.items(), key=lambda item: -item[1]):
+        yield library, "", count
+    least = MIN_SHARE * read.profile.total
+    for (library, function), count in sorted(
+        read.profile.instructions.items(), key=lambda item: -item[1]
+    ):
+        if count >= least:
+            yield library, function[:_MAX_NAME], count
+
+
+#: Passes of an execution: one that loads libraries and fills caches, and the counted one.
+PASSES = 2
+#: Seconds that valgrind may take to report its version.
+_START_TIMEOUT_S = 60
+#: Characters of the payload's output that an error repeats.
+_MAX_EXCERPT = 2000
+_REMEDY = "Install valgrind, e.g. apt install valgrind."
+
+
+@dataclass(frozen=True)
+class Valgrind:
+    """An installed valgrind: its command, its header for requests, and its version."""
+
+    command: str
+    header: str
+    version: str
+
+
+def find_valgrind() -> Valgrind:
+    """Find valgrind and its header.
+
+    Raises:
+        CountingError: one of them is not installed.
+    """
+    command = shutil.which("valgrind")
+    if command is None:
+        raise CountingError("valgrind is not installed", where="count", hint=_REMEDY)
+    header = Path(command).resolve().parent.parent / "include/valgrind/callgrind.h"
+    if not header.is_file():
+        raise CountingError(f"{header} is missing", where="count", hint=_REMEDY)
+    done = subprocess.run(
+        [command, "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_START_TIMEOUT_S,
+    )
+    return Valgrind(command, str(header), done.stdout.strip().removeprefix("valgrind-"))
+
+
+@dataclass(frozen=True)
+class CountedRead:
+    """Counted loop of one execution; ``values`` is the payload's result by catalogue name."""
+
+    spec: ExecutionSpec
+    values: Mapping[str, Any]
+    profile: CallgrindProfile
+
+    @property
+    def events(self) -> int:
+        """Events that the counted loop read."""
+        return int(self.values["events_read"])
+
+    @property
+    def per_event(self) -> float:
+        """Instructions per event."""
+        return self.profile.total / self.events
+
+
+def count_read(
+    valgrind: Valgrind, job: JobSpec, spec: ExecutionSpec, payload: Path, events: int
+) -> CountedRead:
+    """Run one execution under callgrind and count the instructions of its last pass.
+
+    Args:
+        valgrind: from :func:`find_valgrind`.
+        job: the job of the execution, for its payload.
+        spec: the execution.
+        payload: folder of the test's files.
+        events: count at most this many events of each file; 0 for all.
+
+    Raises:
+        CountingError: ROOT, the payload or valgrind failed, or nothing was counted.
+    """
+    where = f"{spec.identity['variant_label']}"
+    with tempfile.TemporaryDirectory(prefix="treehammer-count-") as name:
+        folder = Path(name)
+        command, env = _build_command(job, spec, payload, folder, where)
+        _write_payload_job(job, spec, folder, valgrind, events)
+        output = folder / "callgrind.out"
+        wrapped = [
+            valgrind.command,
+            "--tool=callgrind",
+            "--instr-atstart=no",
+            f"--callgrind-out-file={output}",
+            *command,
+        ]
+        log = _run_command(wrapped, env, folder)
+        values = _read_values(folder / "result.json", log, where)
+        if not output.is_file() or not values.get("events_read"):
+            raise CountingError("no event was read", where=where, hint=log[-_MAX_EXCERPT:])
+        with output.open(encoding="utf-8", errors="replace") as stream:
+            profile = parse_callgrind(stream, where)
+    if not profile.total:
+        raise CountingError(
+            "no instructions were counted",
+            where=where,
+            hint="Only payloads of the kit are counted.",
+        )
+    return CountedRead(spec, values, profile)
+
+
+def _build_command(
+    job: JobSpec, spec: ExecutionSpec, payload: Path, folder: Path, where: str
+) -> tuple[list[str], dict[str, str]]:
+    if limit := _find_limit(job, spec):
+        raise CountingError(
+            f"{limit} cannot be counted",
+            where=where,
+            hint="Compare times instead: treehammer submit, then treehammer compare.",
+        )
+    base = {k: v for k, v in os.environ.items() if not k.startswith("TREEHAMMER_")}
+    kit = locate_kit(str(folder / "kit"))
+    inputs = find_common_folder(spec.files) or str(folder)
+    folders = {"work": str(folder), "payload": str(payload), "input": inputs}
+    try:
+        setup = providers.setup_software(spec.software, base, kit, folders)
+        payload_spec = job.payload_of(spec)
+        command = setup.build_command(payload_spec.kind, str(payload / payload_spec.entry))
+    except ExecutionError as error:
+        raise CountingError(str(error), where=where) from error
+    fixed = {
+        "TREEHAMMER_JOB": str(folder / "job.json"),
+        "TREEHAMMER_RESULT": str(folder / "result.json"),
+        "PYTHONHASHSEED": "0",  # the same order of Python's sets in each run
+    }
+    return command, {**setup.env, **fixed}
+
+
+def _find_limit(job: JobSpec, spec: ExecutionSpec) -> str:
+    """Name the part of a test that is not counted; '' if all can be."""
+    if spec.software.provider == "wrap":
+        return "a ROOT behind 'wrap:'"
+    payload_spec = job.payload_of(spec)
+    if payload_spec.kind == "executable":
+        return "an executable"
+    return "a test that builds its own libraries" if payload_spec.build else ""
+
+
+def _write_payload_job(
+    job: JobSpec, spec: ExecutionSpec, folder: Path, valgrind: Valgrind, events: int
+) -> None:
+    payload_spec = job.payload_of(spec)
+    document = {
+        "format": PAYLOAD_JOB_FORMAT,
+        "execution": {**asdict(spec), "passes": PASSES},
+        "settings": dict(payload_spec.settings),
+        "libraries": list(payload_spec.libraries),
+        "imports": list(payload_spec.imports),
+        "counting": {"header": valgrind.header, "events": events},
+    }
+    (folder / "job.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def _run_command(command: list[str], env: Mapping[str, str], folder: Path) -> str:
+    """Run the command and return its output."""
+    log = folder / "log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+        )
+        try:
+            process.wait()
+        except BaseException:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            raise
+    return log.read_text(encoding="utf-8", errors="replace")
+
+
+def _read_values(path: Path, log: str, where: str) -> Mapping[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        hint = describe_crash(log) or log[-_MAX_EXCERPT:]
+        raise CountingError("the payload wrote no result", where=where, hint=hint) from error
+    if failure := document.get("failure"):
+        raise CountingError(name_cause(Failure(**failure), log).message, where=where)
+    values: Mapping[str, Any] = document["values"]
+    return values
+
+
+#: Library of code that was compiled while the process ran.
+COMPILED_AT_RUN_TIME = "(compiled at run time)"
+#: Functions without a symbol, whose addresses differ from run to run.
+UNNAMED = "(unnamed)"
+
+_NAME = re.compile(r"\((\d+)\)(?: (.*))?")
+_COST_START = frozenset("0123456789+-*")
+#: Versions after ``.so``, and the hash by which a wheel renames the libraries that it contains.
+_LIBRARY_VERSION = re.compile(r"(?:-[0-9a-f]{8})?(\.so)[.\d]*$")
+
+
+@dataclass(frozen=True)
+class CallgrindProfile:
+    """Instructions by (library, function)."""
+
+    instructions: Mapping[tuple[str, str], int]
+
+    @property
+    def total(self) -> int:
+        """All instructions."""
+        return sum(self.instructions.values())
+
+
+def parse_callgrind(lines: Iterable[str], where: str) -> CallgrindProfile:
+    """Parse the lines of a ``callgrind.out`` file, which are read once.
+
+    Raises:
+        CountingError: the costs differ from the total that callgrind states.
+    """
+    parser = _CallgrindParser()
+    for line in lines:
+        parser.add_line(line.rstrip("\n"))
+    if parser.stated_total is None or parser.stated_total != sum(parser.costs.values()):
+        raise CountingError(
+            f"callgrind states {parser.stated_total} instructions, its functions sum to "
+            f"{sum(parser.costs.values())}",
+            where=where,
+            hint="The file is incomplete, or of an unknown version of valgrind.",
+        )
+    return CallgrindProfile(dict(parser.costs))
+
+
+@dataclass
+class _CallgrindParser:
+    """State of the parser: names by their numbers, the current function, and the costs."""
+
+    costs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    stated_total: int | None = None
+    _libraries: dict[str, str] = field(default_factory=dict)
+    _functions: dict[str, str] = field(default_factory=dict)
+    _library: str = ""
+    _function: str = ""
+    _skips_cost: bool = False
+
+    def add_line(self, line: str) -> None:
+        if line[:1] in _COST_START:
+            self._add_cost(line)
+            return
+        key, equals, value = line.partition("=")
+        if equals:
+            self._add_specification(key, value)
+        elif line.startswith("totals:"):
+            self.stated_total = int(line.split()[1])
+
+    def _add_cost(self, line: str) -> None:
+        if self._skips_cost:  # inclusive cost of a call
+            self._skips_cost = False
+            return
+        fields = line.split()
+        if len(fields) > 1:
+            self.costs[self._library, self._function] += int(fields[1])
+
+    def _add_specification(self, key: str, value: str) -> None:
+        if key == "ob":
+            self._library = shorten_library(_resolve_name(self._libraries, value))
+        elif key == "fn":
+            self._function = _drop_address(_resolve_name(self._functions, value))
+        elif key == "cob":
+            _resolve_name(self._libraries, value)
+        elif key == "cfn":
+            _resolve_name(self._functions, value)
+        elif key == "calls":
+            self._skips_cost = True
+
+
+def _resolve_name(names: dict[str, str], text: str) -> str:
+    """Resolve ``(number) name``, which defines a name, or ``(number)``, which refers to it."""
+    match = _NAME.fullmatch(text)
+    if match is None:
+        return text
+    number, name = match.groups()
+    if name is not None:
+        names[number] = name
+    return names.get(number, "?")
+
+
+def _drop_address(function: str) -> str:
+    return UNNAMED if function.startswith("0x") else function
+
+
+def shorten_library(path: str) -> str:
+    """Shorten a library's path to the part of its name that all releases share."""
+    name = path.rpartition("/")[2]
+    return _LIBRARY_VERSION.sub(r"\1", name) if name not in ("", "???") else COMPILED_AT_RUN_TIME

@@ -1,1 +1,0 @@
-"""Tracking: states, attempts, records and failures of submitted jobs."""

@@ -1,0 +1,383 @@
+"""``treehammer testbed``: a grid in a box."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from treehammer.config import Settings
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.errors import ConfigError, NothingToDoError, suggest_word
+from treehammer.tables import TableColumn
+from treehammer.terminal import on_interrupt, output_options, print_hint, print_rows, progress_bar
+from treehammer.testbed import lifecycle
+from treehammer.testbed.components import site_list
+from treehammer.testbed.components.rucio_server import (
+    TOKEN_SCOPE,
+    load_rucio_issuer,
+    write_rucio_token,
+)
+from treehammer.testbed.components.secure_storage import (
+    MEMBER,
+    READ_SCOPE,
+    certificate_folder,
+    load_issuer,
+    user_proxy,
+)
+from treehammer.testbed.components.site_list import (
+    build_components,
+    read_database_url,
+    rucio_client_configs,
+    sites_file_path,
+)
+from treehammer.testbed.components.xrootd_storage import RESERVED_DOORS
+from treehammer.testbed.faults import restart_server, upgrade_server
+from treehammer.testbed.workspace import (
+    DEFAULT_RELEASES,
+    MAX_SITES,
+    MAX_SLOTS,
+    Workspace,
+    WorkspaceState,
+    define_workspace,
+    read_state,
+)
+from treehammer.text_formatting import parse_duration, pluralize
+
+DEFAULT_SITES = 4
+_CHANNEL_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,19}=[a-z0-9-]+")
+
+STATUS_COLUMNS = (
+    TableColumn("daemon", "daemon"),
+    TableColumn("pid", "pid", is_number=True),
+    TableColumn("state", "state"),
+    TableColumn("since", "since"),
+    TableColumn("ports", "ports", lambda ports: ", ".join(map(str, ports)) or "–"),
+)
+
+testbed_name_option = click.option(
+    "--name", default="testbed", show_default=True, help="Name of the testbed; several can run."
+)
+
+
+@click.group()
+def testbed() -> None:
+    """Run a real grid on this machine, with HTCondor and XRootD.
+
+    Example: treehammer testbed up, and later: treehammer testbed down
+    """
+
+
+@testbed.command()
+@testbed_name_option
+@click.option(
+    "--sites",
+    type=click.IntRange(1, MAX_SITES),
+    default=DEFAULT_SITES,
+    show_default=True,
+    help="Number of sites; the last one is distant.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(1, MAX_SLOTS),
+    default=1,
+    show_default=True,
+    help="Jobs that each site runs at once.",
+)
+@click.option("--second-pool", is_flag=True, help="Add an HTCondor pool for the grid universe.")
+@click.option(
+    "--releases",
+    metavar="LIST",
+    default=",".join(DEFAULT_RELEASES),
+    show_default=True,
+    help="ROOT releases that jobs find on CVMFS.",
+)
+@click.option(
+    "--with-rucio", "rucio", is_flag=True, help="Add Rucio: each site's storage becomes an RSE."
+)
+@click.option(
+    "--with-database",
+    "database",
+    is_flag=True,
+    help="Add a PostgreSQL server with a results database, over TLS.",
+)
+@click.option(
+    "--secure-sites",
+    type=click.IntRange(0, MAX_SITES),
+    default=0,
+    help="The first so many sites have only doors with TLS that require tokens or x509 proxies.",
+)
+@click.option(
+    "--with-arc", "arc", is_flag=True, help="Add an ARC computing element with a site, as root."
+)
+@click.option(
+    "--xrootd-channel",
+    "channels",
+    multiple=True,
+    metavar="DOOR=SUITE",
+    help="Add a door to each site, served by XRootD of another suite of Debian, such as testing=sid; "
+    "repeatable.",
+)
+@click.option("--keep", is_flag=True, help="Keep a testbed that fails to start, for inspection.")
+@click.pass_obj
+def up(
+    settings: Settings,
+    name: str,
+    sites: int,
+    slots: int,
+    second_pool: bool,
+    releases: str,
+    rucio: bool,
+    database: bool,
+    secure_sites: int,
+    arc: bool,
+    channels: tuple[str, ...],
+    keep: bool,
+) -> None:
+    """Start a testbed and print its sites file.
+
+    The first start downloads 100 MB of Debian packages and unpacks them into the cache; nothing is
+    installed. Leftovers of a crash are removed first. Rucio adds 120 MB of downloads, a database
+    35 MB, which Rucio includes, and each further suite of XRootD 25 MB.
+
+    \b
+    Example: treehammer testbed up --sites 6
+             treehammer testbed up --xrootd-channel stable=bookworm --xrootd-channel testing=sid
+    """
+    release_list = [release.strip() for release in releases.split(",") if release.strip()]
+    box = define_workspace(
+        name,
+        sites,
+        settings,
+        slots=slots,
+        second_pool=second_pool,
+        releases=release_list,
+        rucio=rucio,
+        database=database,
+        secure_sites=secure_sites,
+        arc=arc,
+        channels=parse_channels(channels),
+    )
+    began = time.monotonic()
+    with on_interrupt("treehammer testbed down removes it" if keep else "nothing of it is left"):
+        changed = lifecycle.bring_up(box, build_components(box), _print_progress, keep=keep)
+    duration = f" after {time.monotonic() - began:.1f} s" if changed else " already"
+    click.echo(f"testbed {name} is up{duration}, with {pluralize(sites, 'site')}")
+    click.echo(f"sites file: {sites_file_path(box)}")
+    for account, config in rucio_client_configs(box).items():
+        click.echo(f"Rucio as {account}: export RUCIO_CONFIG={config}")
+    if url := read_database_url(box):
+        click.echo(f"results database: export TREEHAMMER_DATABASE={shlex.quote(url)}")
+    if secure_sites:
+        folder = certificate_folder(box)
+        click.echo(f"authorities: export X509_CERT_DIR={shlex.quote(str(folder))}")
+        proxy = user_proxy(box, MEMBER)
+        click.echo(f"proxy of a VO's member: export X509_USER_PROXY={shlex.quote(str(proxy))}")
+    click.echo(f"next: treehammer --sites-file {sites_file_path(box)} sites check")
+
+
+@testbed.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, writable=True))
+@testbed_name_option
+@click.option(
+    "--scope", help=f"Permitted operations; by default {READ_SCOPE}, or what Rucio requires."
+)
+@click.option(
+    "--lifetime", metavar="TIME", default="24h", show_default=True, help="Validity from now on."
+)
+@click.option(
+    "--rucio", "account", metavar="ACCOUNT", help="Write a token of a Rucio account instead."
+)
+@click.pass_obj
+def token(
+    settings: Settings,
+    file: Path,
+    name: str,
+    scope: str | None,
+    lifetime: str,
+    account: str | None,
+) -> None:
+    """Write a token for the doors of secure sites, or for Rucio, to FILE.
+
+    \b
+    Example: treehammer testbed token /tmp/storage-token
+             treehammer submit ttree-read --token-file /tmp/storage-token
+             treehammer testbed token /tmp/rucio-token --rucio hammer --lifetime 1h
+    """
+    box, _ = _load_testbed(name, settings)
+    lifetime_s = parse_duration(lifetime, "--lifetime")
+    scope = scope or (TOKEN_SCOPE if account else READ_SCOPE)
+    if account:
+        write_rucio_token(load_rucio_issuer(box), file, account, lifetime_s, scope)
+    else:
+        load_issuer(box).write_token(file, scope, lifetime_s)
+    click.echo(f"token for {scope}: export BEARER_TOKEN_FILE={shlex.quote(str(file.absolute()))}")
+
+
+@testbed.command()
+@click.argument("site")
+@click.argument("door")
+@click.argument("suite")
+@testbed_name_option
+@click.pass_obj
+def upgrade(settings: Settings, site: str, door: str, suite: str, name: str) -> None:
+    """Restart the server of a site's DOOR with XRootD of another SUITE of Debian.
+
+    Jobs continue, and the next measurement records the new version. DOOR is root, or a door of
+    --xrootd-channel. An older suite downgrades.
+
+    Example: treehammer testbed upgrade SITE_A testing sid
+    """
+    box, state = _load_testbed(name, settings)
+    if state is None or not state.ready:
+        raise NothingToDoError(
+            f"there is no testbed {name!r}", hint="Start it: treehammer testbed up"
+        )
+    versions = upgrade_server(box, site, door, suite, _print_progress)
+    click.echo(f"{site}, door {door}: {versions.before or 'no answer'} -> {versions.after}")
+
+
+@testbed.command()
+@click.argument("site")
+@click.argument("door")
+@testbed_name_option
+@click.pass_obj
+def restart(settings: Settings, site: str, door: str, name: str) -> None:
+    """Restart the server of a site's DOOR, e.g. after a change of its xrootd.cfg.
+
+    Jobs continue; their clients reconnect or fail, as at a real site. Doors of one server restart
+    together; pinned and federation restart the redirector.
+
+    Example: treehammer testbed restart SITE_D root
+    """
+    box, state = _load_testbed(name, settings)
+    if state is None or not state.ready:
+        raise NothingToDoError(
+            f"there is no testbed {name!r}", hint="Start it: treehammer testbed up"
+        )
+    restart_server(box, site, door, _print_progress)
+    click.echo(f"{site}: the server of door {door} is back")
+
+
+@testbed.command()
+@testbed_name_option
+@click.pass_obj
+def down(settings: Settings, name: str) -> None:
+    """Stop a testbed and remove its processes, files and ports.
+
+    Example: treehammer testbed down
+    """
+    box, _ = _load_testbed(name, settings)
+    with on_interrupt("repeat the command to stop the rest"):
+        if not lifecycle.take_down(box, build_components(box), _print_progress):
+            raise NothingToDoError(f"there is no testbed {name!r}")
+    click.echo(f"testbed {name} is gone")
+
+
+@testbed.command()
+@testbed_name_option
+@output_options
+@click.pass_obj
+def status(settings: Settings, name: str, form: str) -> None:
+    """List the daemons of a testbed.
+
+    Example: treehammer testbed status
+    """
+    _, state = _load_testbed(name, settings)
+    if state is None:
+        raise NothingToDoError(
+            f"there is no testbed {name!r}", hint="Start it: treehammer testbed up"
+        )
+    rows = lifecycle.list_daemons(state)
+    if form == "table" and not state.ready:
+        print_hint(f"testbed {name} is down; treehammer testbed up starts it", err=True)
+    print_rows(rows, STATUS_COLUMNS, form=form)
+
+
+@testbed.command()
+@testbed_name_option
+@click.argument("daemon", required=False)
+@click.option("--lines", default=20, show_default=True, help="How many of each.")
+@click.pass_obj
+def logs(settings: Settings, name: str, daemon: str | None, lines: int) -> None:
+    """Print the ends of a testbed's logs, or of one log.
+
+    Example: treehammer testbed logs condor-SchedLog --lines 50
+    """
+    box, _ = _load_testbed(name, settings)
+    paths = lifecycle.find_logs(box)
+    if not paths:
+        raise NothingToDoError(f"testbed {name!r} has no logs")
+    if daemon is not None and daemon not in paths:
+        raise ConfigError(
+            f"there is no log {daemon!r}",
+            where=f"testbed {name}",
+            hint=f"{suggest_word(daemon, paths)}Known: {', '.join(paths)}.",
+        )
+    for log in [daemon] if daemon else paths:
+        click.secho(f"== {log}: {paths[log]}", bold=True)
+        for line in lifecycle.read_last_lines(paths[log], lines):
+            click.echo(line)
+
+
+@testbed.command()
+@testbed_name_option
+@click.argument("datasets", nargs=-1, required=True, metavar="DATASET...")
+@click.option("--site", "sites", multiple=True, help="Only at this site; repeatable.")
+@click.pass_obj
+def put(settings: Settings, name: str, datasets: tuple[str, ...], sites: tuple[str, ...]) -> None:
+    """Copy datasets of this machine to the storages of a testbed's sites.
+
+    This replaces Rucio: files are copied to the storages' disks and read back to compare size and
+    adler32. Correct replicas stay.
+
+    Example: treehammer testbed put reference-small
+    """
+    box, state = _load_testbed(name, settings)
+    if state is None or not state.ready:
+        raise NothingToDoError(
+            f"there is no testbed {name!r}", hint="Start it: treehammer testbed up"
+        )
+    catalogue = FolderCatalogue(settings.datasets_dir)
+    for dataset in datasets:
+        with on_interrupt("completely copied files stay; repeat the command"):
+            copied = site_list.place_dataset(dataset, catalogue, box, sites, progress_bar)
+        count = pluralize(sum(copied.values()), "file")
+        click.echo(f"{dataset}: {count} copied, verified at {', '.join(copied)}")
+
+
+def parse_channels(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Parse doors and suites from DOOR=SUITE.
+
+    Raises:
+        ConfigError: one is malformed, or a door is taken.
+    """
+    channels: dict[str, str] = {}
+    for text in texts:
+        door, _, suite = text.partition("=")
+        if not _CHANNEL_PATTERN.fullmatch(text) or door in (*RESERVED_DOORS, *channels):
+            raise ConfigError(
+                f"{text!r} is not DOOR=SUITE with a new door",
+                where="--xrootd-channel",
+                hint=f"Such as testing=sid; taken: {', '.join([*RESERVED_DOORS, *channels])}.",
+            )
+        channels[door] = suite
+    return [*channels.items()]
+
+
+def _print_progress(text: str) -> None:
+    click.echo(f"testbed: {text}", err=True)
+
+
+def _load_testbed(name: str, settings: Settings) -> tuple[Workspace, WorkspaceState | None]:
+    """Load a testbed with its saved state, or with defaults if the state is unreadable."""
+    box = define_workspace(name, DEFAULT_SITES, settings)
+    state = read_state(box.folder)
+    if state is not None:
+        box = replace(box, **state.options)
+    return box, state

@@ -1,0 +1,336 @@
+"""Sites of a testbed: their components, the sites.toml that describes them, and the datasets placed at them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from treehammer.collectors.shared_files import DISK_FULL_ERRNOS
+from treehammer.collectors.software.wheel_releases import XROOTD
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.manifest import ManifestFile, digest_file
+from treehammer.errors import ConfigError, DatasetError, TestbedError, suggest_word
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
+from treehammer.submit.sites import site_model, sites_file
+from treehammer.testbed.components import condor_pool, database_server, rucio_server
+from treehammer.testbed.components.arc_element import ARC_SITE, ArcElement
+from treehammer.testbed.components.cvmfs_mount import (
+    AXIS_VALUE,
+    CvmfsMount,
+    client_folder,
+    cvmfs_folder,
+)
+from treehammer.testbed.components.secure_storage import SecureStorage
+from treehammer.testbed.components.xrootd_storage import (
+    DATASET_FOLDER,
+    XrootdStorage,
+    storage_folder,
+)
+from treehammer.testbed.workspace import (
+    NODE_PYTHON,
+    Component,
+    ProgressCallback,
+    VisibleFolder,
+    Workspace,
+)
+from treehammer.text_formatting import ProgressFactory, byte_progress, no_progress
+
+#: Labels of the site behind the grid universe.
+GRID_LABELS = ("grid-universe",)
+
+
+def sites_file_path(box: Workspace) -> Path:
+    """Return the path of a running testbed's sites file."""
+    return box.folder / "sites.toml"
+
+
+class SitesFileWriter(Component):
+    """Component that writes the sites file when all addresses are known.
+
+    Args:
+        box: the testbed.
+        storage: of its sites.
+        secure: secure doors, which replace those of their sites; None without any.
+        arc: computing element with a site of its own; None without one.
+    """
+
+    name = "sites file"
+
+    def __init__(
+        self,
+        box: Workspace,
+        storage: XrootdStorage,
+        secure: SecureStorage | None = None,
+        arc: ArcElement | None = None,
+    ) -> None:
+        self.box = box
+        self.secure = secure
+        self.arc = arc
+        self.storage = storage
+
+    def install(self, say: ProgressCallback) -> None:
+        """Check that the machine has the Python of the jobs' workers.
+
+        Raises:
+            TestbedError: it is missing.
+        """
+        if not os.access(NODE_PYTHON, os.X_OK):
+            raise TestbedError(
+                f"{NODE_PYTHON} is missing, which runs the workers of jobs",
+                hint="Install it (Debian: apt install python3).",
+            )
+
+    def finish_setup(self) -> None:
+        """Write the file."""
+        sites_file.write_sites_file(
+            self._site_tables(), [self._pool_table()], sites_file_path(self.box)
+        )
+
+    def _pool_table(self) -> HTCondorPool:
+        pool = condor_pool.first_pool_layout(self.box)
+        return HTCondorPool(
+            name=self.box.name,
+            config=pool.client_config,
+            schedd=pool.schedd_name,
+            token_dir=pool.client_folder / "tokens.d",
+            submit_dir=condor_pool.submit_folder(self.box),
+        )
+
+    def _site_tables(self) -> list[site_model.Site]:
+        tables = [
+            self._site_table(
+                name,
+                self._doors(name),
+                self._labels(name),
+                requirements=f'TARGET.GLIDEIN_Site == "{name}"',
+            )
+            for name in self.box.sites
+        ]
+        if self.box.second_pool:
+            # It has no storage, and reads that of its neighbor.
+            doors = self._doors(self.box.sites[0])
+            resource = condor_pool.grid_resource_of(self.box)
+            tables.append(
+                self._site_table(
+                    condor_pool.SECOND_SITE, doors, GRID_LABELS, grid_resource=resource
+                )
+            )
+        if self.arc is not None:
+            table = self._site_table(
+                ARC_SITE,
+                self._doors(self.box.sites[0]),
+                GRID_LABELS,
+                grid_resource=self.arc.grid_resource,
+            )
+            tables.append(replace(table, submit=self.arc.submit_commands))
+        return tables
+
+    def _is_secure(self, site: str) -> bool:
+        return self.secure is not None and site in self.secure.sites
+
+    def _doors(self, site: str) -> tuple[site_model.Door, ...]:
+        if self.secure is not None and site in self.secure.sites:
+            return self.secure.doors(site)
+        return self.storage.doors(site)
+
+    def _labels(self, site: str) -> tuple[str, ...]:
+        return (*self.storage.labels(site), *(("secure",) if self._is_secure(site) else ()))
+
+    def _site_table(
+        self,
+        name: str,
+        doors: tuple[site_model.Door, ...],
+        labels: tuple[str, ...],
+        *,
+        requirements: str = "",
+        grid_resource: str = "",
+    ) -> site_model.Site:
+        return site_model.Site(
+            name=name,
+            batch=f"htcondor@{self.box.name}",
+            doors=doors,
+            storage="XRootD",
+            requirements=requirements,
+            grid_resource=grid_resource,
+            software={
+                **dict.fromkeys(self.box.releases, AXIS_VALUE),
+                XROOTD: f"{XROOTD}:{client_folder(cvmfs_folder(self.box))}",
+            },
+            cvmfs=str(cvmfs_folder(self.box)),
+            python=NODE_PYTHON,
+            labels=labels,
+            cert_dir="" if self.secure is None else str(self.secure.certificates),
+        )
+
+
+def build_components(box: Workspace) -> list[Component]:
+    """Build all components of a testbed, in the order in which their daemons start."""
+    storage = XrootdStorage(box)
+    components: list[Component] = [CvmfsMount(box), storage]
+    if box.rucio or box.database:
+        components.append(server := database_server.DatabaseServer(box, lambda: storage.all_ports))
+        if box.rucio:
+            components.append(rucio_server.RucioServer(box, storage, server))
+    secure = None
+    if box.secure_sites:
+        components.append(secure := SecureStorage(box, box.sites[: box.secure_sites]))
+    views = [view for component in components for view in component.visible_folders()]
+    arc = ArcElement(box, views, secure) if box.arc else None
+    return [
+        *components,
+        *build_pools(box, views),
+        *([arc] if arc else []),
+        SitesFileWriter(box, storage, secure, arc),
+    ]
+
+
+def build_pools(box: Workspace, views: Sequence[VisibleFolder] = ()) -> list[Component]:
+    """Build HTCondor alone, with jobs that also see ``views``."""
+    second = condor_pool.second_pool_layout(box, views) if box.second_pool else None
+    first = condor_pool.CondorPool(condor_pool.first_pool_layout(box, views), sends_to=second)
+    return [first] if second is None else [first, condor_pool.CondorPool(second)]
+
+
+def rucio_client_configs(box: Workspace) -> dict[str, Path]:
+    """Map each user account to its RUCIO_CONFIG; empty without Rucio."""
+    return (
+        {name: rucio_server.rucio_client_config(box, name) for name in rucio_server.ACCOUNTS}
+        if box.rucio
+        else {}
+    )
+
+
+def read_database_url(box: Workspace) -> str:
+    """Read the URL of the results database; '' without one."""
+    return (
+        database_server.database_url_file(box).read_text(encoding="utf-8").strip()
+        if box.database
+        else ""
+    )
+
+
+#: Bytes in the middle of a file that :func:`corrupt_file` changes.
+DAMAGED_BYTES = 4096
+
+
+def place_dataset(
+    dataset: str,
+    catalogue: FolderCatalogue,
+    box: Workspace,
+    sites: Sequence[str] = (),
+    bars: ProgressFactory = no_progress,
+) -> dict[str, int]:
+    """Copy a dataset to the storages of sites; correct replicas stay.
+
+    Args:
+        dataset: its name in the catalogue.
+        catalogue: source of the files.
+        box: a running testbed.
+        sites: names; all if empty.
+        bars: opens progress bars.
+
+    Returns:
+        Site -> number of copied files.
+
+    Raises:
+        ConfigError: the testbed has no such site.
+        DatasetError: the dataset is unknown, or its files differ from its manifest.
+        TestbedError: a storage is full or broken, or stored other bytes.
+    """
+    for site in sites:
+        if site not in box.sites:
+            hint = f"{suggest_word(site, box.sites)}It has: {', '.join(box.sites)}."
+            raise ConfigError(f"there is no site {site!r}", where=f"testbed {box.name}", hint=hint)
+    manifest = catalogue.verify(dataset, content=False)
+    chosen = list(dict.fromkeys(sites or box.sites))
+    copied = {}
+    with byte_progress(bars, f"Putting {dataset}", manifest.size * len(chosen)) as advance:
+        for site in chosen:
+            copied[site] = 0
+            for file in manifest.files:
+                target = replica_path(box, site, dataset, file.name)
+                if _matches_manifest(target, file):
+                    advance(file.size)
+                    continue
+                _copy_file(catalogue.folder(dataset) / file.name, target, file, box, advance)
+                copied[site] += 1
+    return copied
+
+
+def replica_path(box: Workspace, site: str, dataset: str, file: str) -> Path:
+    """Return the path of a dataset's file on a site's disk."""
+    return storage_folder(box, site) / DATASET_FOLDER.lstrip("/") / dataset / file
+
+
+def _matches_manifest(path: Path, file: ManifestFile) -> bool:
+    """Return whether a replica has the manifest's size and adler32."""
+    try:
+        if path.stat().st_size != file.size:
+            return False
+        content = digest_file(path)
+        _drop_from_page_cache(path)
+    except OSError:
+        return False
+    return (content.size, content.adler32) == (file.size, file.adler32)
+
+
+def _drop_from_page_cache(path: Path) -> None:
+    """Drop a file from the page cache, so that the first reader reads the disk."""
+    with path.open("rb") as stream:
+        os.fdatasync(stream.fileno())
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _copy_file(
+    source: Path, target: Path, file: ManifestFile, box: Workspace, advance: Callable[[int], None]
+) -> None:
+    """Copy to a temporary name, verify the bytes on disk, and rename."""
+    part = target.with_name(f".{target.name}.part")
+    try:
+        box.make_folder(target.parent)
+        part.unlink(missing_ok=True)
+        digest = digest_file(source, advance, copy_to=part)
+        if (digest.size, digest.adler32) != (file.size, file.adler32):
+            raise DatasetError(
+                f"has changed: {digest.size} bytes with adler32 {digest.adler32} instead of "
+                f"{file.size} with {file.adler32}",
+                where=str(source),
+                hint="See: treehammer datasets verify",
+            )
+        if not _matches_manifest(part, file):
+            raise TestbedError("the disk stored other bytes than were written", where=str(part))
+        part.chmod(0o644)
+        box.change_owner(part)
+        part.rename(target)
+    except OSError as error:
+        full = error.errno in DISK_FULL_ERRNOS
+        raise TestbedError(
+            "the disk is full" if full else str(error.strerror),
+            where=str(target.parent),
+            hint="Free space, use fewer sites (--site), or keep testbeds "
+            "elsewhere: TREEHAMMER_TESTBEDS",
+        ) from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def path_behind_url(box: Workspace, site: str, url: str) -> Path:
+    """Return the path on a site's disk of a URL, such as a PFN from Rucio."""
+    path = url.split("://", 1)[1].partition("/")[2]
+    return storage_folder(box, site) / path.lstrip("/")
+
+
+def corrupt_file(path: Path) -> None:
+    """Change bytes in the middle of a replica; keep size and modification time."""
+    before = path.stat()
+    with path.open("r+b") as stream:
+        stream.seek(max(0, before.st_size // 2 - DAMAGED_BYTES // 2))
+        offset = stream.tell()
+        content = stream.read(DAMAGED_BYTES)
+        stream.seek(offset)
+        stream.write(bytes(byte ^ 0xFF for byte in content))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))

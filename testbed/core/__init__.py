@@ -1,1 +1,0 @@
-"""Workspace, processes and lifecycle of a testbed."""

@@ -1,0 +1,323 @@
+"""Credentials of a testbed: certificates of its own authority, x509 proxies, and tokens with their issuer."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import jwt
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import NameOID, ObjectIdentifier
+from jwt.algorithms import ECAlgorithm
+
+from treehammer.errors import TestbedError
+from treehammer.testbed.workspace import Workspace, write_secret
+
+_DAY = datetime.timedelta(days=1)
+
+
+class CertificateAuthority:
+    """Signs certificates with a key that exists in memory only.
+
+    Args:
+        folder: for all files.
+        name: of the authority in certificates.
+        days: validity of the authority and its certificates, from yesterday on.
+
+    Attributes:
+        ca: the file that clients need.
+    """
+
+    def __init__(self, folder: Path, name: str = "Treehammer's tests", days: int = 2) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.ca = folder / "ca.pem"
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._valid = days * _DAY
+        builder = self._certificate_builder(self._name, self._key).add_extension(
+            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        )
+        builder = builder.add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
+        )
+        usage = x509.KeyUsage(
+            digital_signature=False,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            key_cert_sign=True,
+            crl_sign=True,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        builder = builder.add_extension(usage, critical=True)
+        signed = builder.sign(self._key, hashes.SHA256())
+        self.ca.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+
+    def issue_server_certificate(
+        self, name: str = "127.0.0.1", *, use_rsa: bool = False
+    ) -> tuple[Path, Path]:
+        """Issue a certificate for a server's name or address; return certificate and key.
+
+        XRootD's x509 authentication requires an RSA key.
+        """
+        key = (
+            rsa.generate_private_key(65537, 2048)
+            if use_rsa
+            else ec.generate_private_key(ec.SECP256R1())
+        )
+        names = x509.SubjectAlternativeName([_subject_alternative_name(name)])
+        builder = self._certificate_builder(
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key
+        )
+        builder = builder.add_extension(names, critical=False)
+        builder = builder.add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+            critical=False,
+        )
+        # Attribute certificates of VOMS refer to it.
+        builder = builder.add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+        )
+        certificate, private = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        signed = builder.sign(self._key, hashes.SHA256())
+        certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        private.touch(mode=0o600)
+        private.chmod(0o600)  # independent of the umask and of the mode of an older file
+        private.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return certificate, private
+
+    def issue_user_certificate(self, name: x509.Name, key: rsa.RSAPublicKey) -> x509.Certificate:
+        """Issue a certificate for a person."""
+        return self._builder_for(name, key).sign(self._key, hashes.SHA256())
+
+    def find_subject_hash(self) -> str:
+        """Return the name, without suffix, of this authority in a folder of hashed names."""
+        command = ["openssl", "x509", "-noout", "-subject_hash", "-in", str(self.ca)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def _certificate_builder(
+        self, name: x509.Name, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+    ) -> x509.CertificateBuilder:
+        return self._builder_for(name, key.public_key())
+
+    def _builder_for(
+        self, name: x509.Name, key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+    ) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        return x509.CertificateBuilder(
+            issuer_name=self._name,
+            subject_name=name,
+            public_key=key,
+            serial_number=x509.random_serial_number(),
+            not_valid_before=now - _DAY,
+            not_valid_after=now - _DAY + self._valid,
+        )
+
+
+def _subject_alternative_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+#: Audience of WLCG tokens for any service.
+ANY_AUDIENCE = "https://wlcg.cern.ch/jwt/v1/any"
+#: User whose tokens and certificates a testbed issues.
+SUBJECT = "alice"
+_ALGORITHM, _KEY_ID = "ES256", "key-1"
+_URL_FILE = "issuer.url"
+#: Seconds by which a token is valid before it is issued.
+_CLOCK_SKEW_S = 10
+
+
+@dataclass(frozen=True)
+class TokenIssuer:
+    """An issuer of WLCG tokens.
+
+    Attributes:
+        url: its identity, below which its public documents are.
+        folder: of its key.
+    """
+
+    url: str
+    folder: Path
+
+    @classmethod
+    def load(cls, box: Workspace, folder: Path, absence: str, remedy: str) -> TokenIssuer:
+        """Load the issuer of a running testbed.
+
+        Raises:
+            TestbedError: the testbed has none, as ``absence`` says.
+        """
+        try:
+            url = (folder / _URL_FILE).read_text(encoding="utf-8")
+        except OSError:
+            raise TestbedError(absence, where=f"testbed {box.name}", hint=remedy) from None
+        return cls(url, folder)
+
+    def save(self, box: Workspace) -> None:
+        """Write the URL for :meth:`load`."""
+        box.write_file(self.folder / _URL_FILE, self.url)
+
+    @property
+    def _key_file(self) -> Path:
+        return self.folder / "issuer.key"
+
+    def publish_documents(self, served: Path) -> None:
+        """Make a key, and write the documents by which servers verify its tokens."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        pem = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        write_secret(self._key_file, pem.decode())
+        public = ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
+        keys = [{**public, "alg": _ALGORITHM, "kid": _KEY_ID, "use": "sig"}]
+        well_known = served / ".well-known"
+        well_known.mkdir(exist_ok=True)
+        (served / "jwks").write_text(json.dumps({"keys": keys}), encoding="utf-8")
+        # Clients of OpenID Connect read the other endpoints, too, although nothing answers there.
+        document = {
+            "issuer": self.url,
+            "jwks_uri": f"{self.url}/jwks",
+            "authorization_endpoint": f"{self.url}/authorize",
+            "token_endpoint": f"{self.url}/token",
+            "response_types_supported": ["code"],
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": [_ALGORITHM],
+        }
+        path = well_known / "openid-configuration"
+        path.write_text(json.dumps(document), encoding="utf-8")
+
+    def write_token(
+        self,
+        path: Path,
+        scope: str,
+        lifetime_s: float,
+        *,
+        subject: str = SUBJECT,
+        audience: str = ANY_AUDIENCE,
+    ) -> Path:
+        """Write a token that only its owner can read; a negative lifetime makes an expired one."""
+        now = int(time.time())
+        claims = {
+            "wlcg.ver": "1.0",
+            "iss": self.url,
+            "sub": subject,
+            "aud": audience,
+            "scope": scope,
+            "iat": now - _CLOCK_SKEW_S,
+            "nbf": now - _CLOCK_SKEW_S,
+            "exp": now + round(lifetime_s),
+            "jti": str(uuid.uuid4()),
+        }
+        key = self._key_file.read_text(encoding="ascii")
+        token = jwt.encode(claims, key, _ALGORITHM, headers={"kid": _KEY_ID})
+        part = path.with_name(f".{path.name}.new")
+        write_secret(part, f"{token}\n")
+        part.replace(path)
+        return path
+
+
+#: The extension of a proxy that has all rights of its user, without a limit on further proxies.
+_PROXY_CERT_INFO = x509.UnrecognizedExtension(
+    ObjectIdentifier("1.3.6.1.5.5.7.1.14"),
+    bytes.fromhex("300c300a06082b06010505071501"),
+)
+_PROXY_USAGE = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=True,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=False,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+#: Key size of users and proxies, which XRootD's x509 authentication expects to be RSA.
+_KEY_BITS = 2048
+
+
+@dataclass(frozen=True)
+class UserCertificate:
+    """Certificate of a person, and its key."""
+
+    certificate: x509.Certificate
+    key: rsa.RSAPrivateKey
+
+    def write(self, certificate: Path, key: Path) -> None:
+        """Write certificate and key, which has no pass phrase."""
+        write_secret(key, _encode_key(self.key))
+        certificate.write_bytes(self.certificate.public_bytes(serialization.Encoding.PEM))
+
+    def write_proxy(
+        self, path: Path, lifetime_s: float, *extensions: x509.UnrecognizedExtension
+    ) -> Path:
+        """Write a proxy; a negative lifetime makes an expired one."""
+        key = rsa.generate_private_key(65537, _KEY_BITS)
+        name, serial = self.certificate.subject, x509.random_serial_number() % 10**9
+        end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=lifetime_s)
+        proxy = (
+            x509.CertificateBuilder(
+                issuer_name=name,
+                subject_name=x509.Name(
+                    [*name, x509.NameAttribute(NameOID.COMMON_NAME, str(serial))]
+                ),
+                public_key=key.public_key(),
+                serial_number=serial,
+                not_valid_before=end - datetime.timedelta(days=1),
+                not_valid_after=end,
+            )
+            .add_extension(_PROXY_CERT_INFO, critical=True)
+            .add_extension(_PROXY_USAGE, critical=True)
+        )
+        for extension in extensions:
+            proxy = proxy.add_extension(extension, critical=False)
+        signed = proxy.sign(self.key, hashes.SHA256())
+        pem = serialization.Encoding.PEM
+        chain = [part.public_bytes(pem).decode("ascii") for part in (signed, self.certificate)]
+        write_secret(path, _encode_key(key).join(chain))
+        return path
+
+
+def issue_user_certificate(authority: CertificateAuthority, user: str = SUBJECT) -> UserCertificate:
+    """Issue a certificate for a new key of a user."""
+    key = rsa.generate_private_key(65537, _KEY_BITS)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, user)])
+    return UserCertificate(authority.issue_user_certificate(name, key.public_key()), key)
+
+
+def write_proxy(
+    authority: CertificateAuthority, path: Path, lifetime_s: float, user: str = SUBJECT
+) -> Path:
+    """Write the proxy of a new user certificate; a negative lifetime makes an expired one."""
+    return issue_user_certificate(authority, user).write_proxy(path, lifetime_s)
+
+
+def _encode_key(key: rsa.RSAPrivateKey) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    ).decode("ascii")

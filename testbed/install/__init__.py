@@ -1,1 +1,0 @@
-"""Software of a testbed: Debian packages, native programs, PostgreSQL and Rucio."""

@@ -1,0 +1,398 @@
+"""Starting and stopping a testbed and its processes, also after a crash."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from treehammer.errors import TestbedError
+from treehammer.submit.batch.local_processes import send_signal, start_time
+from treehammer.testbed import mount_namespace
+from treehammer.testbed.workspace import (
+    ENVIRONMENT_MARK,
+    Component,
+    DaemonSpec,
+    ProgressCallback,
+    RunningDaemon,
+    Workspace,
+    WorkspaceState,
+    lock_workspace,
+    read_state,
+    write_state,
+)
+from treehammer.text_formatting import pluralize
+
+#: Seconds for an orderly end of daemons.
+TIMEOUT_S = 8.0
+#: Rounds of looking for processes that were forked while others were killed.
+KILL_ROUNDS = 20
+
+
+def is_alive(pid: int, started: int) -> bool:
+    """Return whether the process with this pid and start (clock ticks since boot) still runs."""
+    return bool(started) and start_time(pid) == started
+
+
+def find_processes(folder: Path) -> set[int]:
+    """Return the pids of all living processes of the testbed in this folder.
+
+    They carry its mark in their environment, or share the mount namespace of one that does, because
+    a job may change its environment.
+    """
+    mark = os.fsencode(f"{ENVIRONMENT_MARK}={folder}")
+    spaces: dict[int, Path] = {}
+    marked: set[int] = set()
+    for pid in _all_pids():
+        with suppress(OSError):
+            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                marked.add(pid)
+        with suppress(OSError):
+            spaces[pid] = Path(f"/proc/{pid}/ns/mnt").readlink()
+    marked_spaces = {spaces[pid] for pid in marked if pid in spaces} - {_own_mount_namespace()}
+    pids = marked | {pid for pid, space in spaces.items() if space in marked_spaces}
+    return {pid for pid in pids if pid != os.getpid() and start_time(pid)}
+
+
+def _own_mount_namespace() -> Path:
+    return Path("/proc/self/ns/mnt").readlink()
+
+
+def _all_pids() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def list_children(pid: int) -> list[tuple[str, int, float]]:
+    """List name, pid and start (seconds since the epoch) of a daemon's children.
+
+    Several children of one program are distinguished by their last argument; copies of the daemon
+    itself, such as PostgreSQL's process per connection, are omitted.
+    """
+    children: list[tuple[str, int, float]] = []
+    with suppress(psutil.Error):
+        daemon = psutil.Process(pid)
+        processes = [child for child in daemon.children() if child.name() != daemon.name()]
+        names = [process.name() for process in processes]
+        for process, name in zip(processes, names, strict=True):
+            last = [process.cmdline()[-1]] if names.count(name) > 1 else []
+            children.append(("-".join([name, *last]), process.pid, process.create_time()))
+    return children
+
+
+def listening_ports(pid: int) -> list[int]:
+    """Return the TCP ports on which a process listens, sorted."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return []
+    return sorted({c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN})
+
+
+def end_processes(folder: Path, daemons: Collection[tuple[int, int, int]]) -> int:
+    """End all processes of a testbed; return how many had to be killed.
+
+    Args:
+        folder: the testbed's.
+        daemons: pid, start and stop signal of those that can end orderly, last started first.
+    """
+    initial = {(pid, start_time(pid)) for pid in find_processes(folder)}
+    _stop_daemons(daemons)
+    killed: set[int] = set()
+    for _ in range(KILL_ROUNDS):
+        # A process that lost its mark meanwhile was found earlier.
+        remaining = find_processes(folder) | {
+            pid for pid, started in initial if is_alive(pid, started)
+        }
+        if not remaining:
+            break
+        for pid in remaining:
+            send_signal(pid, signal.SIGKILL)
+        killed |= remaining
+        time.sleep(0.02)
+        reap_started()
+    return len(killed)
+
+
+def _stop_daemons(daemons: Collection[tuple[int, int, int]]) -> None:
+    """Send each living daemon its stop signal and wait for their end."""
+    processes = [(pid, started) for pid, started, _ in daemons if is_alive(pid, started)]
+    for pid, started, number in daemons:
+        if is_alive(pid, started):
+            send_signal(pid, signal.Signals(number))
+    until = time.monotonic() + TIMEOUT_S
+    while any(is_alive(*process) for process in processes) and time.monotonic() < until:
+        time.sleep(0.05)
+        reap_started()
+
+
+def reap_started() -> None:
+    """Reap ended daemons that this process started."""
+    for child in list(STARTED_DAEMONS):
+        if child.poll() is not None:
+            STARTED_DAEMONS.remove(child)
+
+
+#: Daemons started by this process; those of other processes are children of init.
+STARTED_DAEMONS: list[subprocess.Popen[bytes]] = []
+
+
+#: Time limit in seconds for all components to be ready.
+READY_TIMEOUT_S = 120.0
+POLL_S = 0.1
+LOG_LINES = 15
+
+
+def bring_up(
+    box: Workspace, components: Sequence[Component], say: ProgressCallback, *, keep: bool = False
+) -> bool:
+    """Start the testbed if it does not run; return whether it was started.
+
+    Leftovers of a crash are removed first. If this fails or is interrupted, nothing is left.
+
+    Args:
+        box: the testbed.
+        components: of the testbed.
+        say: receives progress.
+        keep: keep a failed testbed for inspection.
+
+    Raises:
+        TestbedError: a component fails, or the testbed runs with other options.
+    """
+    with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
+        if is_running(box, say):
+            return False
+        mount_namespace.check_mount_namespaces(box)
+        _install_components(components, say)
+        try:
+            _start_components(box, components, say)
+        except BaseException:
+            if not keep:
+                _remove_workspace(box, components)
+            raise
+        return True
+
+
+def take_down(box: Workspace, components: Sequence[Component], say: ProgressCallback) -> bool:
+    """Stop the testbed and remove its files; return whether there was anything."""
+    with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
+        return _remove_workspace(box, components)
+
+
+@contextmanager
+def run_testbed(
+    box: Workspace, components: Sequence[Component], say: ProgressCallback
+) -> Iterator[None]:
+    """Run a testbed within a block.
+
+    Raises:
+        TestbedError: see :func:`bring_up`.
+    """
+    bring_up(box, components, say)
+    try:
+        yield
+    finally:
+        take_down(box, components, say)
+
+
+def is_running(box: Workspace, say: ProgressCallback) -> bool:
+    """Return whether the whole testbed runs; removes nothing.
+
+    Raises:
+        TestbedError: it runs with other options.
+    """
+    state = read_state(box.folder)
+    if state is None or not state.ready:
+        return False
+    dead = [d.name for d in state.daemons if not is_alive(d.pid, d.start_ticks)]
+    if dead:
+        say(f"restarting: {', '.join(dead)} had ended")
+        return False
+    if state.options != box.options:
+        features = [", a second pool"] * state.second_pool + [", Rucio"] * state.rucio
+        features += [", a database"] * state.database
+        features += [f", {state.secure_sites} of them secure"] * bool(state.secure_sites)
+        features += [", ARC"] * state.arc
+        features += [f", door {door} of {suite}" for door, suite in state.channels]
+        raise TestbedError(
+            f"is up already, with {len(state.sites)} sites of "
+            f"{pluralize(state.slots, 'slot')}{''.join(features)} and ROOT "
+            f"{', '.join(state.releases)}",
+            where=f"testbed {box.name}",
+            hint=f"Take it down first (treehammer testbed down --name {box.name}), "
+            "or give the new one another --name.",
+        )
+    return True
+
+
+def _install_components(components: Sequence[Component], say: ProgressCallback) -> None:
+    with ThreadPoolExecutor(len(components)) as pool:
+        for done in [pool.submit(component.install, say) for component in components]:
+            done.result()
+
+
+def _start_components(
+    box: Workspace, components: Sequence[Component], say: ProgressCallback
+) -> None:
+    _remove_workspace(box, components)
+    state = WorkspaceState(**box.options)
+    for path in (box.folder, box.folder / "logs", *box.hidden_folders):
+        path.mkdir(parents=True, exist_ok=True)
+    for path in (box.folder, box.folder / "logs"):
+        path.chmod(0o755)
+    write_state(box.folder, state)
+    mount_namespace.write_daemon_wrapper(box)
+    for component in components:
+        component.configure()
+    for daemon in [daemon for component in components for daemon in component.daemons()]:
+        state = replace(state, daemons=(*state.daemons, launch_daemon(box, daemon)))
+        write_state(box.folder, state)
+    _wait_until_ready(box, components, state, say)
+    for component in components:
+        component.finish_setup()
+    write_state(box.folder, replace(state, ready=True))
+
+
+def launch_daemon(box: Workspace, daemon: DaemonSpec) -> RunningDaemon:
+    """Start a daemon of a testbed; the caller records it in the state.
+
+    Raises:
+        TestbedError: it cannot be started.
+    """
+    command = [
+        *daemon.command_prefix,
+        *([] if daemon.privileged else mount_namespace.daemon_wrapper_command(box)),
+        *daemon.command,
+    ]
+    with daemon_log_path(box, daemon.name).open("ab") as log:
+        try:
+            child = subprocess.Popen(
+                command,
+                cwd=daemon.folder,
+                env={**daemon.env, ENVIRONMENT_MARK: str(box.folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                umask=0o022,
+            )
+        except OSError as error:
+            raise TestbedError(f"cannot be started: {error}", where=daemon.name) from error
+    STARTED_DAEMONS.append(child)
+    started = start_time(child.pid)
+    return RunningDaemon(daemon.name, child.pid, started, time.time(), daemon.stop_signal)
+
+
+def _wait_until_ready(
+    box: Workspace, components: Sequence[Component], state: WorkspaceState, say: ProgressCallback
+) -> None:
+    until = time.monotonic() + READY_TIMEOUT_S
+    pending = list(components)
+    while pending:
+        lacking = {component.name: component.describe_missing() for component in pending}
+        for component in [component for component in pending if not lacking[component.name]]:
+            say(f"{component.name} is ready")
+            pending.remove(component)
+        reap_started()
+        _require_running(box, state.daemons)
+        if pending and time.monotonic() > until:
+            texts = "; ".join(
+                f"{component.name}: {lacking[component.name]}" for component in pending
+            )
+            raise TestbedError(
+                f"not ready after {READY_TIMEOUT_S:.0f} s: {texts}",
+                where=f"testbed {box.name}",
+                hint="Repeat with --keep and read treehammer testbed logs.",
+            )
+        time.sleep(POLL_S if pending else 0)
+
+
+def _require_running(box: Workspace, daemons: Sequence[RunningDaemon]) -> None:
+    for daemon in daemons:
+        if not is_alive(daemon.pid, daemon.start_ticks):
+            raise _daemon_failure(box, daemon.name, "ended while the testbed was starting")
+
+
+def _daemon_failure(box: Workspace, name: str, reason: str) -> TestbedError:
+    """Build an error with the end of the daemon's log, which is removed with the testbed."""
+    lines = read_last_lines(daemon_log_path(box, name), LOG_LINES)
+    return TestbedError("\n  ".join([reason, *lines]), where=f"{box.name}: {name}")
+
+
+def list_daemons(state: WorkspaceState) -> list[dict[str, Any]]:
+    """List name, pid, state, start (UTC) and listening TCP ports of each daemon.
+
+    The processes that it started follow it.
+    """
+    rows: list[dict[str, Any]] = []
+    for daemon in state.daemons:
+        running = is_alive(daemon.pid, daemon.start_ticks)
+        rows.append(
+            _daemon_row(
+                daemon.name, daemon.pid, "running" if running else "ended", daemon.started_at
+            )
+        )
+        for name, pid, since in list_children(daemon.pid) if running else ():
+            rows.append(_daemon_row(f"{daemon.name}/{name}", pid, "running", since))
+    return rows
+
+
+def _daemon_row(name: str, pid: int, state: str, since: float) -> dict[str, Any]:
+    return {
+        "daemon": name,
+        "pid": pid,
+        "state": state,
+        "since": datetime.fromtimestamp(since, UTC).isoformat(" ", "seconds"),
+        # Another process may have the pid of one that ended.
+        "ports": listening_ports(pid) if state == "running" else [],
+    }
+
+
+def find_logs(box: Workspace) -> dict[str, Path]:
+    """Map names to the logs of a testbed, including those in ``log`` folders of services."""
+    logs = {path.stem: path for path in sorted((box.folder / "logs").glob("*.log"))}
+    for pattern in ("*/log/*Log", "*/sites/*/log/*Log"):
+        for path in sorted(box.folder.glob(pattern)):
+            folders = path.relative_to(box.folder).parts[:-2]
+            logs["-".join([*(f for f in folders if f != "sites"), path.name])] = path
+    return logs
+
+
+def daemon_log_path(box: Workspace, daemon: str) -> Path:
+    """Return the path of a daemon's output."""
+    return box.folder / "logs" / f"{daemon}.log"
+
+
+def read_last_lines(path: Path, lines: int) -> list[str]:
+    """Return the last lines of a file; none if it does not exist."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+    except OSError:
+        return []
+
+
+def _remove_workspace(box: Workspace, components: Sequence[Component]) -> bool:
+    state = read_state(box.folder)
+    daemons = state.daemons if state else ()
+    existed = box.folder.exists() or bool(find_processes(box.folder))
+    end_processes(box.folder, [(d.pid, d.start_ticks, d.stop_signal) for d in reversed(daemons)])
+    for component in components:
+        component.clean_up()
+    if box.folder.exists():
+        # A job may leave folders that their owner cannot write to.
+        for path, names, _ in os.walk(box.folder):
+            for folder in (Path(path, name) for name in names):
+                if not folder.is_symlink():
+                    folder.chmod(0o700)
+        shutil.rmtree(box.folder)
+    return existed

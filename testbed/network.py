@@ -1,0 +1,327 @@
+"""Network of a testbed: free ports, the distances of its sites, and the links that make them.
+
+As root with ``/dev/net/tun``, a distant storage runs in a network namespace behind a link
+(``native/wanlink.c``, compiled on demand and kept in the package cache). Otherwise a delaying proxy
+precedes it (:mod:`.programs.delay_proxy`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from treehammer.collectors.shared_files import hold_lock
+from treehammer.errors import TestbedError
+from treehammer.testbed.programs import delay_proxy
+from treehammer.testbed.workspace import DaemonSpec, ProgressCallback, Workspace
+
+#: Below the kernel's range for outgoing connections.
+PORT_RANGE = range(20_000, 32_000)
+
+
+def find_free_ports(count: int, taken: Collection[int] = ()) -> list[int]:
+    """Find ports on which no process of this machine listens and that are not ``taken``.
+
+    Raises:
+        TestbedError: there are too few.
+    """
+    free_ports: list[int] = []
+    for port in random.sample(PORT_RANGE, len(PORT_RANGE)):  # testbeds may start at the same time
+        if len(free_ports) == count:
+            return free_ports
+        with suppress(OSError), socket.socket() as probe:
+            if port not in taken:
+                probe.bind(("", port))
+                free_ports.append(port)
+    raise TestbedError(
+        f"fewer than {count} ports from {PORT_RANGE.start} to {PORT_RANGE.stop} are free",
+        hint="End the processes that listen on them, or stop a testbed.",
+    )
+
+
+@dataclass(frozen=True)
+class NetworkDistance:
+    """Round trip in ms and rate in Mbit/s between a storage and its readers."""
+
+    rtt_ms: float
+    rate_mbit: float
+
+    @property
+    def queue_kb(self) -> int:
+        """Queue of the link in units of 1024 bytes: three round trips, at least 2 MB."""
+        return max(2048, int(3 * self.rtt_ms * 1e-3 * self.rate_mbit * 1e6 / 8 / 1024))
+
+
+@dataclass(frozen=True)
+class SiteProfile:
+    """Properties of one site.
+
+    Attributes:
+        site: its name.
+        distance: None for a near storage.
+        http: whether its storage also serves HTTP.
+        cache: whether a caching proxy is its second door.
+    """
+
+    site: str
+    distance: NetworkDistance | None = None
+    http: bool = False
+    cache: bool = False
+    kind: str = "near"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of the site."""
+        extra_labels = [
+            word for word, has in (("http", self.http), ("two-doors", self.cache)) if has
+        ]
+        return (self.kind, *extra_labels)
+
+
+MEDIUM_DISTANCE = NetworkDistance(rtt_ms=8.0, rate_mbit=1000.0)
+LONG_DISTANCE = NetworkDistance(rtt_ms=20.0, rate_mbit=1000.0)
+
+
+def build_profiles(sites: Sequence[str]) -> tuple[SiteProfile, ...]:
+    """Build a profile for each site, in order.
+
+    The first site has a cache. The second one (the first of two or fewer) serves HTTP. The last of
+    several is distant, the one before it of four or more at medium distance. With three or more, the
+    distant site serves HTTP, too.
+    """
+    count = len(sites)
+    profiles = []
+    for index, site in enumerate(sites):
+        distance, kind = None, "near"
+        if count > 1 and index == count - 1:
+            distance, kind = LONG_DISTANCE, "distant"
+        elif count > 3 and index == count - 2:
+            distance, kind = MEDIUM_DISTANCE, "medium"
+        http = index in ((1, count - 1) if count > 2 else (0,))
+        profiles.append(SiteProfile(site, distance, http=http, cache=index == 0, kind=kind))
+    return tuple(profiles)
+
+
+_SOURCES = Path(__file__).parent / "native"
+_LIBRARY_OPTIONS = ("-shared", "-fPIC")
+
+
+def build_wanlink(cache: Path, say: ProgressCallback) -> Path:
+    """Compile the link between two network namespaces, for root.
+
+    Raises:
+        TestbedError: it cannot be compiled.
+    """
+    return _compile_program("wanlink", "wanlink", (), cache, say)
+
+
+def build_loopback_library(cache: Path, say: ProgressCallback) -> Path:
+    """Compile the library that restricts a server to given addresses.
+
+    Raises:
+        TestbedError: it cannot be compiled.
+    """
+    return _compile_program("loopback", "loopback.so", _LIBRARY_OPTIONS, cache, say)
+
+
+def _compile_program(
+    name: str, file_name: str, options: tuple[str, ...], cache: Path, say: ProgressCallback
+) -> Path:
+    source = _SOURCES / f"{name}.c"
+    command = ["-O2", *options, "-o"]
+    key = hashlib.sha256(source.read_bytes() + repr(command).encode()).hexdigest()[:12]
+    folder = cache / "native"
+    target = folder / f"{key}-{file_name}"
+    if target.exists():
+        return target
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        raise TestbedError("there is no C compiler", hint="Install one (Debian: apt install gcc).")
+    with hold_lock(folder / f"{file_name}.lock"):
+        say(f"compiling {name}")
+        part = target.with_suffix(".part")
+        result = subprocess.run(
+            [compiler, *command, str(part), str(source), "-ldl"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if result.returncode:
+            raise TestbedError(
+                f"cannot be compiled:\n  {result.stderr.strip()}",
+                where=str(source),
+                hint="Install the headers of Linux and libc (Debian: libc6-dev).",
+            )
+        part.rename(target)
+    return target
+
+
+#: Address of doors; behind a delaying proxy the storage itself uses the second address.
+LOOPBACK, PROXY_TARGET = "127.0.0.1", "127.0.0.2"
+TUNNEL, PROXY = "tunnel", "proxy"
+
+#: Network reserved for tests of network devices (RFC 2544), one part per testbed: .1 is this
+#: machine, .2 and so on are the sites behind links.
+_ADDRESS_FORMAT = "198.18.{}.{}"
+#: Waits for the link, then becomes a command in its remote namespace.
+_ENTER_NAMESPACE_SCRIPT = (
+    'until [ -s "$0" ]; do sleep 0.05; done; exec nsenter --net="/proc/$(cat "$0")/ns/net" "$@"'
+)
+#: Waits for the link, then becomes a command in this namespace.
+_WAIT_FOR_LINK_SCRIPT = 'until [ -s "$0" ]; do sleep 0.05; done; exec "$@"'
+
+
+@dataclass(frozen=True)
+class NetworkLocation:
+    """Addresses of a site's storage server.
+
+    Attributes:
+        door_address: address for readers.
+        listen_address: address of the server, '' for all of its own namespace.
+        command_prefix: prefix of its daemons, as in
+            :class:`~treehammer.testbed.workspace.DaemonSpec`.
+    """
+
+    door_address: str
+    listen_address: str
+    command_prefix: tuple[str, ...] = ()
+
+
+class DistanceLinks:
+    """The network links of a testbed.
+
+    Args:
+        box: the testbed.
+        profiles: of its sites.
+        folder: for the links' files.
+        kind: :data:`TUNNEL` or :data:`PROXY`.
+    """
+
+    def __init__(
+        self, box: Workspace, profiles: Sequence[SiteProfile], folder: Path, kind: str
+    ) -> None:
+        self.box = box
+        self.folder = folder
+        self.kind = kind
+        self.distant_profiles = tuple(profile for profile in profiles if profile.distance)
+        self._network = (
+            _choose_free_network(box.name) if kind == TUNNEL and self.distant_profiles else 0
+        )
+
+    @property
+    def hub_address(self) -> str:
+        """Address of this machine that all storages can reach."""
+        return _ADDRESS_FORMAT.format(self._network, 1) if self._uses_tunnels else LOOPBACK
+
+    @property
+    def _uses_tunnels(self) -> bool:
+        return self.kind == TUNNEL and bool(self.distant_profiles)
+
+    @property
+    def command_prefix(self) -> tuple[str, ...]:
+        """Prefix of daemons that use :attr:`hub_address`."""
+        return (
+            ("sh", "-c", _WAIT_FOR_LINK_SCRIPT, str(self._ready_file(self.distant_profiles[-1])))
+            if self._uses_tunnels
+            else ()
+        )
+
+    def location_of(self, profile: SiteProfile) -> NetworkLocation:
+        """Return the addresses of a site's storage server."""
+        if profile.distance is None:
+            # Reachable for all others, which copy from it and to it.
+            return NetworkLocation(self.hub_address, self.hub_address, self.command_prefix)
+        if self.kind == PROXY:
+            return NetworkLocation(LOOPBACK, PROXY_TARGET)
+        address = _ADDRESS_FORMAT.format(self._network, 2 + self.distant_profiles.index(profile))
+        return NetworkLocation(
+            address, "", ("sh", "-c", _ENTER_NAMESPACE_SCRIPT, str(self._ready_file(profile)))
+        )
+
+    def daemons(self, wanlink: Path, ports: Mapping[str, Sequence[int]]) -> list[DaemonSpec]:
+        """Return one daemon per distant site; ``ports`` are those of its doors."""
+        return [
+            DaemonSpec(
+                name=f"cable-{profile.site}",
+                command=self._link_command(profile, wanlink, ports[profile.site]),
+                env={"PATH": "/usr/bin:/bin"},
+                folder=self.folder,
+                privileged=True,
+            )
+            for profile in self.distant_profiles
+        ]
+
+    def _link_command(self, profile: SiteProfile, wanlink: Path, ports: Sequence[int]) -> list[str]:
+        assert profile.distance is not None
+        distance = profile.distance
+        if self.kind == PROXY:
+            program = [sys.executable, "-I", delay_proxy.__file__, str(distance.rtt_ms / 2)]
+            return [*program, str(distance.rate_mbit), LOOPBACK, PROXY_TARGET, *map(str, ports)]
+        number = 2 + self.distant_profiles.index(profile)
+        return [
+            str(wanlink),
+            str(self._ready_file(profile)),
+            f"th{self._network}-{number}",
+            self.hub_address,
+            _ADDRESS_FORMAT.format(self._network, number),
+            str(int(distance.rtt_ms / 2 * 1000)),
+            str(distance.rate_mbit),
+            str(distance.queue_kb),
+        ]
+
+    def _ready_file(self, profile: SiteProfile) -> Path:
+        return self.folder / f"{profile.site}.cable"
+
+    def remove_ready_files(self) -> None:
+        """Remove files of earlier links; the links end with their processes."""
+        for profile in self.distant_profiles:
+            self._ready_file(profile).unlink(missing_ok=True)
+
+    def describe_missing(self) -> str:
+        """Name a link that is not ready, '' if all are."""
+        if not self._uses_tunnels:
+            return ""
+        lacking = [
+            profile.site
+            for profile in self.distant_profiles
+            if not self._ready_file(profile).exists()
+        ]
+        return f"no cable to {', '.join(lacking)} yet" if lacking else ""
+
+
+def best_link_kind(box: Workspace, wanlink: Path) -> str:
+    """Return :data:`TUNNEL` if the machine supports it, else :data:`PROXY`."""
+    if box.user is None:
+        return PROXY
+    check = subprocess.run([wanlink, "--check"], check=False, capture_output=True)
+    return PROXY if check.returncode else TUNNEL
+
+
+def _choose_free_network(name: str) -> int:
+    """Return a part of the network that no interface of this machine uses."""
+    used = {
+        address.address
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family == socket.AF_INET
+    }
+    begin = zlib.crc32(name.encode())
+    for number in ((begin + step) % 256 for step in range(256)):
+        if _ADDRESS_FORMAT.format(number, 1) not in used:
+            return number
+    raise TestbedError(
+        "all 256 networks for distant sites are in use",
+        where=_ADDRESS_FORMAT.format("*", 1),
+        hint="Stop other testbeds: treehammer testbed down --name NAME",
+    )

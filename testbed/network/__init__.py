@@ -1,1 +1,0 @@
-"""Ports, delays and distances of a testbed."""

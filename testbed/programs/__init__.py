@@ -1,0 +1,1 @@
+"""Programs of a testbed that run by themselves, with the standard library alone."""

@@ -1,0 +1,287 @@
+"""``POST /api/v1/starts``: jobs of a campaign agree on a common start and compare their clocks.
+
+The registry of jobs is kept in memory only, with the start time once all are present or the wait ends.
+Every request of a job is complete, so that a restarted service recovers the missing jobs, the time
+waited and the start time. A key and a job may open a share of the barriers only. Beyond that, their
+own barriers whose start has passed give way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from treehammer.errors import StoreError
+from treehammer.sql.auth.access_keys import AccessGrant
+from treehammer.web.core.auth import AccessControl
+from treehammer.web.core.client_limits import too_many_requests
+from treehammer.web.core.request_checks import (
+    BodyBudget,
+    RequestLimits,
+    list_shares,
+    parse_json,
+    read_body,
+)
+from treehammer.web.core.responses import (
+    AsciiJSONResponse,
+    RequestRefusedError,
+    StartAnswer,
+    StartRequest,
+    service_unavailable,
+)
+
+#: Requests per second of all jobs of one barrier, and the shortest pause of one job.
+_REQUESTS_PER_S, _MIN_POLL_S = 50.0, 0.5
+#: Seconds beyond two polls of every job between the agreement and the first launch.
+_NOTICE_S = 2.0
+#: Barriers that are kept, and the seconds without any request for which they are after their start.
+MAX_BARRIERS, KEEP_S = 2000, 86_400.0
+#: Seconds without any request, besides two polls, for which a barrier waits for its jobs.
+IDLE_S = 600.0
+#: The shares of one key and of one job are these parts of all barriers.
+KEY_DIVISOR, JOB_DIVISOR = 4, 40
+
+
+class BarrierConflictError(Exception):
+    """A job expects another number of jobs than the earlier ones."""
+
+
+class TooManyBarriersError(Exception):
+    """The registry is full of barriers in use."""
+
+
+class BarrierShareError(Exception):
+    """A key or job has opened as many barriers as it may; the message names which of them."""
+
+
+@dataclass(frozen=True)
+class BarrierId:
+    """Identity of a barrier; jobs of different groups never meet, whatever they call their campaign."""
+
+    group: str
+    campaign_id: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A job at a barrier; see :class:`treehammer.web.core.responses.StartRequest`."""
+
+    job_id: str
+    jobs: int
+    wait_s: float
+    lead_s: float
+    waited_s: float
+    start_us: int | None = None
+    present: int | None = None
+    absent: bool = False
+
+
+@dataclass(frozen=True)
+class StartState:
+    """State of a barrier: ``start_us`` is None while jobs are missing."""
+
+    start_us: int | None
+    present: int
+    jobs: int
+    poll_s: float
+
+
+@dataclass
+class _Barrier:
+    jobs: int
+    key_id: str
+    job: tuple[str, str]
+    first_s: float
+    seen_s: float
+    members: set[str] = field(default_factory=set)
+    absent: set[str] = field(default_factory=set)
+    start_us: int | None = None
+    present: int = 0
+
+    @property
+    def poll_s(self) -> float:
+        """Seconds between two requests of one job."""
+        return max(_MIN_POLL_S, self.jobs / _REQUESTS_PER_S)
+
+    def has_started(self, now_s: float) -> bool:
+        """Decide if the common start has passed."""
+        return self.start_us is not None and self.start_us < now_s * 1e6
+
+    def is_abandoned(self, now_s: float) -> bool:
+        """Decide if no job needs the barrier any more."""
+        keep_s = KEEP_S if self.start_us is not None else IDLE_S + 2 * self.poll_s
+        return now_s - self.seen_s > keep_s
+
+
+class StartRegistry:
+    """All barriers of a service.
+
+    Args:
+        now_s: returns seconds since 1970 UTC.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.time) -> None:
+        self._now_s = now_s
+        self._barriers: dict[BarrierId, _Barrier] = {}
+
+    def register(self, id_: BarrierId, arrival: Arrival, key_id: str) -> StartState:
+        """Note that a job waits at a barrier, and set the common start if it was the last.
+
+        Args:
+            id_: identity of the barrier.
+            arrival: the job.
+            key_id: key that signed the job's token.
+
+        Raises:
+            BarrierConflictError: earlier jobs expect another number of jobs.
+            BarrierShareError: the key or job may not open a further barrier.
+            TooManyBarriersError: a new barrier does not fit.
+        """
+        now_s = self._now_s()
+        barrier = self._barriers.get(id_) or self._open_barrier(id_, arrival, key_id, now_s)
+        if barrier.jobs != arrival.jobs:
+            raise BarrierConflictError(
+                f"{barrier.jobs} jobs are to start together, not {arrival.jobs}"
+            )
+        barrier.seen_s = now_s
+        barrier.first_s = min(barrier.first_s, now_s - arrival.waited_s)
+        jobs = barrier.absent if arrival.absent else barrier.members
+        if len(jobs) < barrier.jobs:
+            jobs.add(arrival.job_id)
+        poll_s = barrier.poll_s
+        if barrier.start_us is None and arrival.start_us is not None:
+            barrier.start_us, barrier.present = arrival.start_us, arrival.present or 1
+        member_count = len(barrier.members)
+        # A job that withdrew and came in another attempt counts once.
+        decided_count = len(barrier.members | barrier.absent)
+        is_due = decided_count >= barrier.jobs or now_s - barrier.first_s >= arrival.wait_s
+        if barrier.start_us is None and member_count and is_due:
+            notice_s = _NOTICE_S + 2 * poll_s + arrival.lead_s
+            barrier.start_us, barrier.present = round((now_s + notice_s) * 1e6), member_count
+        present = member_count if barrier.start_us is None else barrier.present
+        return StartState(barrier.start_us, present, barrier.jobs, poll_s)
+
+    def _open_barrier(
+        self, id_: BarrierId, arrival: Arrival, key_id: str, now_s: float
+    ) -> _Barrier:
+        for other, barrier in [*self._barriers.items()]:
+            if barrier.is_abandoned(now_s):
+                del self._barriers[other]
+        job = (id_.campaign_id, arrival.job_id)
+        self._make_room(
+            "job",
+            JOB_DIVISOR,
+            lambda candidate: (candidate.key_id, candidate.job) == (key_id, job),
+            now_s,
+        )
+        self._make_room("key", KEY_DIVISOR, lambda candidate: candidate.key_id == key_id, now_s)
+        if len(self._barriers) >= MAX_BARRIERS:
+            raise TooManyBarriersError
+        barrier = self._barriers[id_] = _Barrier(arrival.jobs, key_id, job, now_s, now_s)
+        return barrier
+
+    def _make_room(
+        self, name: str, divisor: int, is_of: Callable[[_Barrier], bool], now_s: float
+    ) -> None:
+        """Make room for one more barrier within a share, in place of those that have started."""
+        share = max(1, MAX_BARRIERS // divisor)
+        barriers = {id_: barrier for id_, barrier in self._barriers.items() if is_of(barrier)}
+        excess = len(barriers) + 1 - share
+        started = [id_ for id_, barrier in barriers.items() if barrier.has_started(now_s)]
+        if excess > len(started):
+            raise BarrierShareError(name)
+        for id_ in sorted(started, key=lambda id_: barriers[id_].seen_s)[: max(excess, 0)]:
+            del self._barriers[id_]
+
+
+#: Bytes of a body, and of all bodies in progress; values in a body.
+_BODY_BYTES, _WAITING_BYTES, _MARKS = 4000, 8_000_000, 50
+#: Maximum number of campaigns whose owner is kept in memory.
+MAX_KNOWN_OWNERS = 10_000
+
+
+class CommonStartEndpoint:
+    """The endpoint.
+
+    Args:
+        access_control: authorizes tokens; only those of jobs are accepted.
+        find_owner: reads the group that a campaign belongs to, None if it is unknown; called in a
+            thread.
+    """
+
+    def __init__(
+        self,
+        access_control: AccessControl,
+        find_owner: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
+        self._find_owner = find_owner
+        self._owned: set[tuple[str, str]] = set()
+        self._access_control = access_control
+        self._limits = RequestLimits(_BODY_BYTES, _BODY_BYTES)
+        self._budget = BodyBudget(_WAITING_BYTES)
+        self._registry = StartRegistry()
+
+    async def post_start(self, request: Request) -> Response:
+        """Register a job and respond with the common start, if it is set."""
+        grant = await self._access_control.require_submitter(request)
+        if grant.job_id is None or grant.campaign_id is None:
+            raise RequestRefusedError(403, "only the token of a job permits a common start")
+        with self._budget.open_lease(list_shares(grant)) as lease:
+            body = await read_body(request, self._limits, lease)
+        start_request = _parse_request(body)
+        await self._require_owner(grant.campaign_id, grant.owner)
+        state = self._register(start_request, grant)
+        request.state.note = f"{state.present} of {state.jobs} jobs for {grant.name}"
+        answer = StartAnswer(
+            time_us=time.time_ns() // 1000,
+            start_us=state.start_us,
+            present=state.present,
+            jobs=state.jobs,
+            poll_s=state.poll_s,
+        )
+        return AsciiJSONResponse(answer.model_dump())
+
+    async def _require_owner(self, campaign_id: str, owner: str) -> None:
+        """Refuse tokens for a campaign of another group; owners never change, so they are kept."""
+        if (campaign_id, owner) in self._owned:
+            return
+        try:
+            stored_owner = await asyncio.to_thread(self._find_owner, campaign_id)
+        except StoreError:
+            raise service_unavailable("the campaign's owner cannot be read now") from None
+        if stored_owner not in (None, owner):
+            raise RequestRefusedError(403, f"campaign {campaign_id} belongs to another group")
+        if stored_owner:
+            if len(self._owned) >= MAX_KNOWN_OWNERS:
+                self._owned.clear()
+            self._owned.add((campaign_id, owner))
+
+    def _register(self, start_request: StartRequest, grant: AccessGrant) -> StartState:
+        values = start_request.model_dump(exclude={"barrier"})
+        id_ = BarrierId(grant.owner, str(grant.campaign_id), start_request.barrier)
+        try:
+            return self._registry.register(id_, Arrival(str(grant.job_id), **values), grant.key_id)
+        except BarrierConflictError as error:
+            raise RequestRefusedError(409, str(error)) from None
+        except BarrierShareError as error:
+            raise too_many_requests(
+                f"too many common starts are pending with this {error}; try again later"
+            ) from None
+        except TooManyBarriersError:
+            raise service_unavailable("too many loads start at the moment") from None
+
+
+def _parse_request(body: bytes) -> StartRequest:
+    try:
+        return StartRequest.model_validate(parse_json(body, _MARKS))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        location = ".".join(map(str, first["loc"])) or "the body"
+        raise RequestRefusedError(422, f"{location}: {first['msg']}") from None

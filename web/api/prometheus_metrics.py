@@ -1,0 +1,392 @@
+"""Metrics in the Prometheus text format.
+
+``/metrics`` has figures of the results for monitoring; ``/metrics/service`` those of this process:
+requests, refusals, queue, commits and database size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client import generate_latest as format_registry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from treehammer.analysis.alarms import alarm_overview
+from treehammer.analysis.alarms.alarm_watch import list_slowdowns
+from treehammer.analysis.alarms.release_state import list_regressions
+from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SiteState
+from treehammer.analysis.status.usability import Usability, list_uses
+from treehammer.collectors.job_spec import OPEN_JOB_STATES
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.errors import StoreError, UnstorableContentError
+from treehammer.sql.read import overview_queries
+from treehammer.sql.watch import alarms, state_history
+from treehammer.sql.watch.state_history import KIND_WORDS, locate_subject
+from treehammer.sql.write.audit_trail import Delivery
+from treehammer.sql.write.recording import AddResult
+from treehammer.sql.write.store import Store
+from treehammer.version import __version__
+from treehammer.web import display_formats
+from treehammer.web.core.auth import AccessControl, require_read_grant
+from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
+from treehammer.web.pages.page_context import PageContext
+
+#: Format in which metrics are sent.
+METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+#: Upper bounds in seconds of the histograms of requests and of commits.
+REQUEST_BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+COMMIT_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+#: Seconds for which a measured database size is used again.
+SIZE_MAX_AGE_S = 30.0
+#: Maximum characters of the last error's message.
+MAX_MESSAGE_CHARS = 200
+
+
+class ServiceMetrics:
+    """Metrics of one service process, all zero at its start."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        registry = self.registry
+        ProcessCollector(registry=registry)
+        self.requests = Counter(
+            "treehammer_http_requests",
+            "Completed requests; status 0 if the connection broke before the response.",
+            ["method", "endpoint", "status"],
+            registry=registry,
+        )
+        self.request_seconds = Histogram(
+            "treehammer_http_request_seconds",
+            "Time from the first header of a request to the last byte of its response.",
+            ["endpoint"],
+            buckets=REQUEST_BUCKETS_S,
+            registry=registry,
+        )
+        self.in_progress = Gauge(
+            "treehammer_http_requests_in_progress", "Requests in progress.", registry=registry
+        )
+        self.refusals = Counter(
+            "treehammer_refusals", "Refused requests.", ["reason"], registry=registry
+        )
+        self._received = Counter(
+            "treehammer_written_measurements",
+            "Measurements of committed requests, by outcome: new, known or conflicting.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._commit_seconds = Histogram(
+            "treehammer_commit_seconds",
+            "Time of a write transaction with its commit.",
+            ["what"],
+            buckets=COMMIT_BUCKETS_S,
+            registry=registry,
+        )
+        self._write_errors = Counter(
+            "treehammer_write_errors",
+            "Write transactions that failed because of the database.",
+            ["what"],
+            registry=registry,
+        )
+        self._last_write_error = Gauge(
+            "treehammer_last_write_error_timestamp_seconds",
+            "Time of the last failed write transaction in seconds since 1970, with its message; "
+            "absent before the first.",
+            ["message"],
+            registry=registry,
+        )
+        self._database_bytes = Gauge(
+            "treehammer_database_bytes",
+            "Size of the database; absent if it is unknown.",
+            ["kind"],
+            registry=registry,
+        )
+        self._size_measured_s = -SIZE_MAX_AGE_S
+
+    def observe_writer(self, writer: MeasurementWriter) -> None:
+        """Report the length of a writer's queue and whether its last write succeeded."""
+        for name, text, read in (
+            (
+                "treehammer_queue_measurements",
+                "Measurements that wait to be written.",
+                lambda: writer.waiting,
+            ),
+            (
+                "treehammer_queue_limit_measurements",
+                "Maximum number of measurements that wait to be written.",
+                lambda: writer.max_waiting,
+            ),
+            (
+                "treehammer_database_writable",
+                "1 if the last write succeeded, 0 if it failed.",
+                lambda: not writer.failure,
+            ),
+        ):
+            Gauge(name, text, registry=self.registry).set_function(read)
+
+    @contextmanager
+    def time_commit(self, kind: str) -> Iterator[None]:
+        """Time a write transaction; record a failure of the database."""
+        start = time.monotonic()
+        try:
+            yield
+        except UnstorableContentError:
+            raise
+        except StoreError as error:
+            self._write_errors.labels(kind).inc()
+            self._last_write_error.clear()
+            message = error.message[:MAX_MESSAGE_CHARS]
+            self._last_write_error.labels(message).set(time.time())
+            raise
+        self._commit_seconds.labels(kind).observe(time.monotonic() - start)
+
+    def count_written(self, added: AddResult) -> None:
+        """Count the measurements of a committed transaction."""
+        for outcome, count in (
+            ("new", added.new),
+            ("known", added.known),
+            ("conflicting", len(added.conflicting)),
+        ):
+            self._received.labels(outcome).inc(count)
+
+    def update_database_size(self, measure: Callable[[], tuple[str, int | None]]) -> None:
+        """Measure the size of the database unless that was done a moment ago."""
+        if time.monotonic() - self._size_measured_s < SIZE_MAX_AGE_S:
+            return
+        self._database_bytes.clear()
+        try:
+            kind, size = measure()
+        except StoreError:
+            return
+        if size is not None:
+            self._database_bytes.labels(kind).set(size)
+            self._size_measured_s = time.monotonic()
+
+    def format_text(self) -> bytes:
+        """Format all metrics in the Prometheus text format."""
+        return format_registry(self.registry)
+
+
+class MeteredSink:
+    """Destination of measurements that times its transactions."""
+
+    def __init__(self, sink: MeasurementSink, metrics: ServiceMetrics) -> None:
+        self._sink = sink
+        self._metrics = metrics
+
+    def add(self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery]) -> AddResult:
+        """Write measurements; see :class:`~treehammer.web.core.measurement_writer.MeasurementSink`."""
+        with self._metrics.time_commit("measurements"):
+            added = self._sink.add(measurements, deliveries)
+        self._metrics.count_written(added)
+        return added
+
+
+SERVICE_METRICS_PATH = "/metrics/service"
+#: Seconds to wait for the size of the database.
+SIZE_TIMEOUT_S = 3.0
+
+
+def service_metrics_routes(
+    access_control: AccessControl,
+    metrics: ServiceMetrics,
+    measure_size: Callable[[], tuple[str, int | None]],
+) -> list[BaseRoute]:
+    """Return the route, which always requires a key, also where reading is public.
+
+    Args:
+        access_control: authorizes tokens.
+        metrics: to respond with.
+        measure_size: returns the kind of the database and its bytes, None if they are unknown;
+            called in a thread.
+    """
+
+    async def get_metrics(request: Request) -> Response:
+        # Monitoring matters most while the database fails, when keys cannot be read anew.
+        require_read_grant(await access_control.authenticate(request, accept_stale_keys=True))
+        try:
+            async with asyncio.timeout(SIZE_TIMEOUT_S):
+                await asyncio.to_thread(metrics.update_database_size, measure_size)
+        except TimeoutError:
+            pass  # The other metrics do not need the database.
+        headers = {"Cache-Control": "no-store"}
+        return Response(metrics.format_text(), media_type=METRICS_MEDIA_TYPE, headers=headers)
+
+    return [Route(SERVICE_METRICS_PATH, get_metrics, name="service_metrics", methods=["GET"])]
+
+
+def routes(context: PageContext) -> list[BaseRoute]:
+    """Return the route, which requires read access."""
+    return [context.page_route("/metrics", metrics_view, "metrics")]
+
+
+def metrics_view(store: Store, _request: Request) -> Response:
+    """Respond with the current metrics."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_MetricsCollector(list(_metric_families(store))))
+    return Response(
+        generate_latest(registry),
+        media_type=METRICS_MEDIA_TYPE,
+        headers={"Cache-Control": "no-store"},
+    )
+
+
+class _MetricsCollector(Collector):
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric families."""
+        return self._families
+
+
+def _metric_families(store: Store) -> Iterable[Metric]:
+    info = GaugeMetricFamily("treehammer_info", "Version of the service.", labels=["version"])
+    info.add_metric([__version__], 1)
+    yield info
+    yield from _measurement_families(store)
+    yield from _alarm_families(store)
+    yield _use_family(store)
+    yield from _regression_families(store)
+    jobs = GaugeMetricFamily(
+        "treehammer_jobs",
+        "Unfinished jobs, by the last known state in their batch system.",
+        labels=["state"],
+    )
+    counts = overview_queries.count_jobs_by_state(store, OPEN_JOB_STATES)
+    for state in OPEN_JOB_STATES:
+        jobs.add_metric([state], counts.get(state, 0))
+    yield jobs
+
+
+def _measurement_families(store: Store) -> Iterable[Metric]:
+    measurements = CounterMetricFamily(
+        "treehammer_measurements",
+        "Measurements in the database, by site and outcome: good, implausible, a failure class, "
+        "or not supported.",
+        labels=["site", "outcome"],
+    )
+    last = GaugeMetricFamily(
+        "treehammer_last_measured_day_seconds",
+        "Start of the last day (UTC) with measurements at the site, in seconds since 1970.",
+        labels=["site"],
+    )
+    latest: dict[str, int] = {}
+    for row in overview_queries.count_site_outcomes(store):
+        measurements.add_metric([row.site, row.outcome], row.measurements)
+        latest[row.site] = max(latest.get(row.site, 0), row.last_day)
+    for site, day in latest.items():
+        last.add_metric(
+            [site], display_formats.midnight_us(display_formats.day_from_number(day)) / 1e6
+        )
+    return measurements, last
+
+
+def _use_family(store: Store) -> Metric:
+    """Return the permitted use of the jobs, storage and doors of each site."""
+    use = GaugeMetricFamily(
+        "treehammer_site_use",
+        "1 for what may be sent to the jobs, the storage or a door of a site: usable, probe only, "
+        "excluded.",
+        labels=["site", "of", "door", "use"],
+    )
+    for (kind, label), site_use in list_uses(store).by_subject.items():
+        site, door = locate_subject(kind, label)
+        for usability in Usability:
+            use.add_metric(
+                [site, KIND_WORDS[kind], door, usability.value],
+                float(site_use.usability is usability),
+            )
+    return use
+
+
+def _alarm_families(store: Store) -> Iterable[Metric]:
+    """Return the states that ``treehammer check`` prints, and those of jobs and storages."""
+    status = GaugeMetricFamily(
+        "treehammer_site_status", "1 for the state that the site is in.", labels=["site", "status"]
+    )
+    labels = ["kind", "name"]
+    code = GaugeMetricFamily(
+        "treehammer_state_code",
+        "State of a site, its jobs or storage, a release, a central event or the service: "
+        "0 OK or downtime, 1 warning, 2 critical, 3 unknown.",
+        labels=labels,
+    )
+    downtime = GaugeMetricFamily(
+        "treehammer_in_downtime", "1 during an announced downtime of the site.", labels=labels
+    )
+    excused = GaugeMetricFamily(
+        "treehammer_state_excused",
+        "1 during a downtime of the site or a central event, when its state alarms nobody.",
+        labels=labels,
+    )
+    since = GaugeMetricFamily(
+        "treehammer_state_since_seconds",
+        "Time since which the subject is in its state, in seconds since 1970; absent if unknown.",
+        labels=labels,
+    )
+    figures = GaugeMetricFamily(
+        "treehammer_state_figure",
+        "Figures that states depend on, in their unit.",
+        labels=[*labels, "figure", "unit"],
+    )
+    for alarm_state in alarm_overview.assess_all(store, time.time_ns() // 1000):
+        subject = [alarm_state.kind.value, alarm_state.name]
+        code.add_metric(subject, alarm_state.level.code)
+        if alarm_state.kind is AlarmKind.SITE:
+            downtime.add_metric(subject, float(alarm_state.level is AlarmLevel.DOWNTIME))
+            excused.add_metric(subject, float(alarm_state.is_excused))
+            for state in SiteState:
+                status.add_metric(
+                    [alarm_state.name, state.value], float(alarm_state.level == state.value.upper())
+                )
+        if alarm_state.since_us is not None:
+            since.add_metric(subject, alarm_state.since_us / 1e6)
+        for figure in alarm_state.figures:
+            if figure.value is not None:
+                figures.add_metric([*subject, figure.name, figure.unit], figure.value)
+    for row in state_history.list_current_states(store):
+        if row.subject_kind != state_history.CENTRAL:
+            kind = state_history.KIND_WORDS[row.subject_kind]
+            code.add_metric([kind, row.site], AlarmLevel(row.state.upper()).code)
+            since.add_metric([kind, row.site], row.since_us / 1e6)
+    return status, code, downtime, excused, since, figures
+
+
+def _regression_families(store: Store) -> Iterable[Metric]:
+    """Return the regressions of releases, and the change points that are news."""
+    regressions = GaugeMetricFamily(
+        "treehammer_regression_ratio",
+        "Relative change of a metric with release b against a, of the variant with the largest: "
+        "0.08 is 8 % more. States: confirmed by a rerun, rerunning, suspected or undecided.",
+        labels=["test", "a", "b", "metric", "state", "comparison"],
+    )
+    for check, effects in list_regressions(store):
+        for metric, effect in effects.items():
+            labels = [check.test_name, check.a, check.b, metric, check.state, check.comparison_id]
+            regressions.add_metric(labels, math.expm1(effect))
+    changes = GaugeMetricFamily(
+        "treehammer_change_ratio",
+        "Relative change of a metric at a confirmed change point of the last week to the slower.",
+        labels=["test", "metric", "attribution", "subject", "change"],
+    )
+    points = alarms.fetch_change_points(store)
+    for change in list_slowdowns(points, time.time_ns() // 1000):
+        labels = [change.test_name, change.metric, change.attribution, change.subject, change.id]
+        changes.add_metric(labels, math.expm1(change.effect))
+    return regressions, changes

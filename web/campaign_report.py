@@ -1,0 +1,342 @@
+"""Campaign report: comparisons, efficiencies, provenance and failures, as one HTML document."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from markupsafe import Markup
+
+from treehammer.analysis.comparison.comparison import (
+    Comparison,
+    compare_together,
+    compare_with_first,
+)
+from treehammer.analysis.comparison.comparison_notes import attribute_rows
+from treehammer.analysis.comparison.conclusion import describe_conclusion
+from treehammer.analysis.comparison.limit_outcomes import LimitReport
+from treehammer.analysis.comparison.limit_text import make_limit_table
+from treehammer.analysis.comparison.phase_changes import (
+    PHASE_COLUMNS,
+    PhasedSample,
+    compare_phases,
+    describe_phases,
+)
+from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
+from treehammer.analysis.descriptive.group_summary import Row
+from treehammer.analysis.statistics.sample import (
+    BUILD_FACTS,
+    SAMPLE_COLUMNS,
+    Sample,
+    count_hosts,
+    find_bundled_axes,
+    find_varying_axes,
+    natural_sort_key,
+)
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
+from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.record.operation_steps import CLIENT
+from treehammer.errors import NothingToDoError
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.read.campaign_counts import select_counted
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.operation_figures import fetch_operations
+from treehammer.version import __version__
+from treehammer.web import report_figures
+from treehammer.web.display_formats import (
+    EfficiencyExplanation,
+    build_environment,
+    explain_efficiency,
+)
+from treehammer.web.report_figures import (
+    MEAN_COLUMNS,
+    ExecutionCell,
+    InlineFigure,
+    draw_efficiency_figure,
+    draw_time_figure,
+    summarize_executions,
+)
+
+NODE_COLUMNS = (
+    "host",
+    "machine",
+    "cpu_model",
+    "cores_online",
+    "cores_allowed",
+    "os_name",
+    "kernel",
+    "container",
+)
+BUILD_COLUMNS = ("root_version", "root_commit", "root_provider", *BUILD_FACTS)
+FAILURE_COLUMNS: Mapping[str, str] = {
+    "failure_class": "class",
+    "failure_kind": "kind",
+    "failure_phase": "phase",
+    "failure_message": "message",
+    "site": "site",
+    "kind": "execution",
+}
+IMPLAUSIBLE_COLUMNS: Mapping[str, str] = {
+    "implausible_reasons": "rule",
+    "variant_label": "variant",
+    "site": "site",
+    "host": "host",
+}
+LISTED_COLUMNS = (
+    "site",
+    "host",
+    "door",
+    "variant_label",
+    "repeat",
+    "attempt",
+    "round",
+    "position",
+    "cpu_per_event_s",
+    "wall_per_event_s",
+    "eff_job",
+    "failure_class",
+)
+
+#: Columns to read from the store for a report.
+REPORT_COLUMNS: tuple[str, ...] = tuple(
+    dict.fromkeys(
+        (
+            *SAMPLE_COLUMNS,
+            *PHASE_COLUMNS,
+            *(column.metric for column in MEAN_COLUMNS),
+            *NODE_COLUMNS,
+            *BUILD_COLUMNS,
+            *LISTED_COLUMNS,
+            *DIAGNOSIS_COLUMNS,
+            "axis_root",
+            *FAILURE_COLUMNS,
+            *IMPLAUSIBLE_COLUMNS,
+            "calibration_before_s",
+        )
+    )
+)
+
+#: Individual measurements listed; the export holds all.
+MAX_LISTED = 500
+
+
+@dataclass(frozen=True)
+class CampaignReport:
+    """All data of a report, ready for the template."""
+
+    campaign: CampaignRow
+    created_us: int
+    executions: int
+    usable: int
+    hosts: int
+    sites: tuple[str, ...]
+    datasets: tuple[str, ...]
+    test_hashes: tuple[str, ...]
+    comparisons: tuple[Comparison, ...]
+    cells: tuple[ExecutionCell, ...]
+    explanations: tuple[EfficiencyExplanation, ...]
+    efficiency_figure: InlineFigure | None
+    time_figure: InlineFigure | None
+    builds: tuple[Row, ...]
+    nodes: tuple[Row, ...]
+    failures: tuple[Row, ...]
+    implausible: tuple[Row, ...]
+    listed: tuple[Row, ...]
+    limited_loads: tuple[str, ...] = ()
+    limits: LimitReport | None = None
+
+    @property
+    def missing_count(self) -> int:
+        """Planned executions without a measurement."""
+        return max(self.campaign.planned_measurements - self.executions, 0)
+
+    @property
+    def conclusions(self) -> tuple[str, ...]:
+        """Conclusion of each comparison in plain sentences."""
+        return tuple(describe_conclusion(comparison.verdicts) for comparison in self.comparisons)
+
+
+def list_limited_loads(snapshot: DatabaseSnapshot, selection: Selection) -> list[str]:
+    """Describe each load of which only lower bounds are known, because its generator was the limit."""
+    groups = fetch_operations(
+        snapshot,
+        selection,
+        columns=("site", "variant_label"),
+        key=lambda row: (row["site"] or "", row["variant_label"] or ""),
+    )
+    groups.sort(key=lambda group: (str(group.key), group.operation, group.side))
+    texts = []
+    for group in groups:
+        key: Any = group.key
+        names = (*key, group.operation, group.side if group.side != CLIENT else "")
+        if limit := group.describe_limit():
+            texts.append(f"{', '.join(filter(None, names))}: {limit}.")
+    return texts
+
+
+def build_report(
+    campaign: CampaignRow,
+    rows: Iterable[Row],
+    *,
+    made_us: int,
+    limited_loads: Iterable[str] = (),
+    limits: LimitReport | None = None,
+) -> CampaignReport:
+    """Compute a report.
+
+    Args:
+        campaign: the campaign.
+        rows: its measurements with :data:`REPORT_COLUMNS`.
+        made_us: time of the report, microseconds since 1970 UTC.
+        limited_loads: from :func:`list_limited_loads`.
+        limits: outcomes of the limits that the test states; None for a test without any.
+    """
+    rows = list(rows)
+    samples = [Sample.from_row(row) for row in rows]
+    phased = list(map(PhasedSample.from_row, rows, samples))
+    rows = select_counted(rows)
+    cells = summarize_executions(rows)
+    selection = Selection((campaign.id,))
+    failed = [row for row in rows if row["failure_class"]]
+    implausible = [row for row in rows if not row["plausible"]]
+    sites = _distinct_texts(rows, "site")
+    return CampaignReport(
+        campaign=campaign,
+        created_us=made_us,
+        executions=len(rows),
+        usable=sum(cell.executions for cell in cells),
+        hosts=sum(_count_hosts(rows, site) for site in sites),
+        sites=sites,
+        datasets=tuple(
+            sorted({f"{s.dataset} ({s.dataset_hash[:12]})" for s in samples if s.dataset})
+        ),
+        test_hashes=_distinct_texts(rows, "test_hash"),
+        comparisons=tuple(_compare_axes(samples, phased, selection, made_us)),
+        cells=tuple(cells),
+        explanations=tuple(_explain_sites(rows, sites)),
+        efficiency_figure=draw_efficiency_figure(cells),
+        time_figure=draw_time_figure(cells),
+        builds=_count_rows(rows, ("axis_root", *BUILD_COLUMNS)),
+        nodes=_count_nodes(rows),
+        failures=_count_rows(failed, FAILURE_COLUMNS),
+        implausible=_count_rows(implausible, IMPLAUSIBLE_COLUMNS),
+        listed=tuple(rows[:MAX_LISTED]),
+        limited_loads=tuple(limited_loads),
+        limits=limits if limits and limits.outcomes else None,
+    )
+
+
+def _compare_axes(
+    samples: Sequence[Sample],
+    phased: Sequence[PhasedSample],
+    selection: Selection,
+    made_us: int,
+) -> Iterator[Comparison]:
+    """Compare every value of a bundled axis (else of ``root``) with the first, in natural order."""
+    timed = [sample for sample in samples if sample.kind == TIMED]
+    varying = find_varying_axes(sample.variant for sample in timed)
+    for axis in find_bundled_axes(timed) or ("root",):
+        values = varying.get(axis, [])
+        questions = compare_with_first(axis, values, delta=DEFAULT_DELTA, selection=selection)
+        if questions:
+            with suppress(NothingToDoError):
+                for comparison in compare_together(samples, questions, now_us=made_us):
+                    query = comparison.query
+                    phases = describe_phases(compare_phases(phased, query.axis, query.a, query.b))
+                    yield replace(comparison, notes=(*phases, *comparison.notes))
+
+
+def _explain_sites(rows: Sequence[Row], sites: Iterable[str]) -> Iterator[EfficiencyExplanation]:
+    """Explain the CPU efficiency of each site that measured it."""
+    for site in sites:
+        explanation = explain_efficiency(site, [row for row in rows if row["site"] == site])
+        if explanation.sentences:
+            yield explanation
+
+
+def _count_hosts(rows: Iterable[Row], site: str) -> int:
+    return count_hosts(row for row in rows if row["site"] == site)
+
+
+def _distinct_texts(rows: Sequence[Row], name: str) -> tuple[str, ...]:
+    return tuple(sorted({row[name] for row in rows if row[name]}, key=natural_sort_key))
+
+
+def _count_rows(rows: Iterable[Row], names: Collection[str]) -> tuple[Row, ...]:
+    """Return the distinct values of some columns with the number of their executions."""
+    counts = Counter(tuple(row[name] for name in names) for row in rows)
+    ordered = sorted(
+        counts.items(), key=lambda item: [natural_sort_key(str(value)) for value in item[0]]
+    )
+    return tuple(
+        {**dict(zip(names, values, strict=True)), "executions": count} for values, count in ordered
+    )
+
+
+def _count_nodes(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Return the nodes with the median time of their calibration loop, a measure of their speed."""
+    names = ("site", *NODE_COLUMNS)
+    times: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for row in rows:
+        if row["calibration_before_s"] is not None:
+            times[tuple(row[name] for name in names)].append(row["calibration_before_s"])
+    medians = {node: statistics.median(calibration_s) for node, calibration_s in times.items()}
+    return tuple(
+        {**node, "calibration_s": medians.get(tuple(node[name] for name in names))}
+        for node in _count_rows(rows, names)
+    )
+
+
+def render_report(report: CampaignReport) -> str:
+    """Render a report as one HTML document without external resources and scripts."""
+    titles = {name: report_figures.title_column(name) for name in (*BUILD_COLUMNS, *NODE_COLUMNS)}
+    counted = report_figures.make_counted_table
+    return (
+        build_environment(**_FILTERS)
+        .get_template("report.html.j2")
+        .render(
+            report=report,
+            version=__version__,
+            means=report_figures.make_means_table(report.cells),
+            builds=counted(
+                "builds",
+                "ROOT builds",
+                report.builds,
+                [("axis_root", "asked for"), *((name, titles[name]) for name in BUILD_COLUMNS)],
+            ),
+            nodes=counted(
+                "nodes",
+                "Nodes",
+                report.nodes,
+                [
+                    ("site", "site"),
+                    *((name, titles[name]) for name in NODE_COLUMNS),
+                    ("calibration_s", "calibration loop (s)"),
+                ],
+            ),
+            failures=counted(
+                "failures", "Failed executions", report.failures, [*FAILURE_COLUMNS.items()]
+            ),
+            implausible=counted(
+                "implausible",
+                "Implausible executions: stored, never averaged",
+                report.implausible,
+                [*IMPLAUSIBLE_COLUMNS.items()],
+            ),
+            measurements=report_figures.make_measurement_table(report.listed, LISTED_COLUMNS),
+        )
+    )
+
+
+_FILTERS: Mapping[str, Callable[..., Any]] = {
+    "attributed": attribute_rows,
+    "effect_tables": report_figures.make_effect_tables,
+    "limit_table": make_limit_table,
+    # Safe: the figure's texts are escaped where its SVG is drawn.
+    "inline": lambda drawing: Markup(drawing.svg),  # noqa: S704
+}

@@ -1,1 +1,0 @@
-"""Formatting of values, tables and templates."""

@@ -1,0 +1,273 @@
+"""Formats of values for readers: days, numbers in units, CPU efficiency, and filters of templates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cache
+from typing import Any
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.descriptive.efficiency_diagnosis import diagnose_efficiency
+from treehammer.collectors.record import day_numbers
+from treehammer.errors import ConfigError
+from treehammer.tables import DataTable, Row, TableColumn
+from treehammer.text_formatting import (
+    format_cell,
+    format_duration,
+    format_share,
+    format_signed,
+    format_significant,
+    pluralize,
+)
+from treehammer.web.labels import head_axis, head_column, title_column
+
+#: Convert a date into a database day number (YYYYMMDD).
+day_number = day_numbers.day_to_number
+
+_ONE_DAY = timedelta(days=1)
+
+
+def today() -> date:
+    """Return the current day (UTC)."""
+    return datetime.now(UTC).date()
+
+
+def day_from_number(number: int) -> date:
+    """Convert a database day number; impossible dates become ``date.max``."""
+    day = day_numbers.number_to_day(number)
+    return date.max if day is None else day
+
+
+def midnight_us(day: date) -> int:
+    """Start of a day in microseconds since 1970 UTC."""
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000
+
+
+def parse_day(text: str, name: str) -> date:
+    """Parse an ISO date such as ``2026-03-01``.
+
+    Args:
+        text: the text.
+        name: of the parameter, for the error message.
+
+    Raises:
+        ConfigError: it is not a date.
+    """
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{name} must be a date such as 2026-03-01, not {text[:40]!r}") from None
+
+
+def parse_window(
+    parameters: Mapping[str, str], choices: Collection[int], default: int
+) -> list[date]:
+    """Parse parameters ``to`` and ``days`` into consecutive days; by default up to today.
+
+    Raises:
+        ConfigError: ``to`` is not a date, or ``days`` not one of the choices.
+    """
+    last = parse_day(parameters["to"], "to") if parameters.get("to") else today()
+    count = parameters.get("days", str(default))
+    allowed = [str(choice) for choice in choices]
+    if count not in allowed:
+        raise ConfigError(f"days must be one of {', '.join(allowed)}, not {count[:40]!r}")
+    return days_until(last, int(count))
+
+
+def days_until(last: date, count: int) -> list[date]:
+    """List ``count`` consecutive days ending with ``last``."""
+    return list(_iter_days_until(last, count))
+
+
+def _iter_days_until(last: date, count: int) -> Iterator[date]:
+    for distance in reversed(range(count)):
+        try:
+            yield last - distance * _ONE_DAY
+        except OverflowError:
+            continue
+
+
+def format_day(day: date) -> str:
+    """Format a day for readers: ``21 Nov 2026``."""
+    return f"{day.day} {day:%b} {day.year}"
+
+
+_UNIT_STEPS = {
+    "s": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
+    "B": (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)),
+    "Hz": (("GHz", 1e9), ("MHz", 1e6), ("kHz", 1e3), ("Hz", 1.0)),
+}
+#: Significant digits of the largest number.
+_MAX_DIGITS = 4
+
+
+@dataclass(frozen=True)
+class DisplayUnit:
+    """A unit and its size in the metric's own unit; plain numbers have the name ''."""
+
+    name: str
+    size: float = 1.0
+
+    def convert(self, value: float) -> float:
+        """Convert a value of the metric into this unit."""
+        return value / self.size
+
+
+def fit_unit(unit: str, values: Iterable[float | None]) -> DisplayUnit:
+    """Choose the unit in which the largest value is at least 1."""
+    largest = _largest_magnitude(values)
+    steps = _UNIT_STEPS.get(unit, (("" if unit == "1" else unit, 1.0),))
+    name, size = next((step for step in steps if largest >= step[1]), steps[-1])
+    return DisplayUnit(name, size) if largest else DisplayUnit(unit if unit != "1" else "")
+
+
+def aligned_format(
+    values: Iterable[float | None], unit: DisplayUnit
+) -> Callable[[float | None], str]:
+    """Build a formatter that writes all values with the same number of decimals."""
+    largest = unit.convert(_largest_magnitude(values))
+    plain = not largest or 1e-4 <= largest < 1e9
+    digits = max(_MAX_DIGITS - 1 - math.floor(math.log10(largest)), 0) if plain and largest else 0
+
+    def write(value: float | None) -> str:
+        if value is None:
+            return "–"
+        number = unit.convert(value)
+        # Values too small for the common decimals keep two significant digits.
+        if not plain or 0 < abs(number) < 10 ** (1 - digits):
+            return (
+                f"{number:.4g}" if not plain else format_significant(number, 2, trailing_zeros=True)
+            )
+        return f"{number:.{digits}f}"
+
+    return write
+
+
+def _largest_magnitude(values: Iterable[float | None]) -> float:
+    # A figure has thousands of values.
+    magnitudes = [abs(value) for value in values if value is not None]
+    return max(filter(math.isfinite, magnitudes), default=0.0)
+
+
+def format_per_cent(share: float | None) -> str:
+    """Format a share as a signed percentage; a dash for None."""
+    return "–" if share is None else f"{format_signed(100 * share)} %"
+
+
+def format_seconds(value: float) -> str:
+    """Format seconds in the fitting unit: ``32 µs``, ``1.1 ms``, ``2.1 s``."""
+    if value >= 999.5:
+        return f"{value:.0f} s"
+    # 999.5 of a unit would round to 1e+03 of it.
+    unit, size = next(
+        (step for step in (("s", 1.0), ("ms", 1e-3)) if value >= 0.9995 * step[1]), ("µs", 1e-6)
+    )
+    return f"{value / size:.3g} {unit}"
+
+
+def format_mean_and_rms(mean: float, rms: float) -> str:
+    """Write mean ± RMS to the RMS's second digit, or four digits of the mean if the RMS is tiny."""
+    if rms <= 1e-3 * abs(mean):
+        return f"{mean:.4g}" if rms == 0 else f"{mean:.4g} ± {rms:.1g}"
+    decimals = verdict_text.digits_for_error(rms)
+    return f"{mean:.{decimals}f} ± {rms:.{decimals}f}"
+
+
+TIME_TABLE = "time"
+
+
+@dataclass(frozen=True)
+class EfficiencyExplanation:
+    """Answer to "why is the CPU efficiency low?".
+
+    Attributes:
+        sentences: the main cause first, then the evidence; none without measurements.
+        table: parts of the wall time.
+    """
+
+    sentences: Sequence[str]
+    table: DataTable
+
+
+def explain_efficiency(subject: str, rows: Sequence[Row], note: str = "") -> EfficiencyExplanation:
+    """Explain measurements as ``treehammer explain`` does.
+
+    Args:
+        subject: measured site, job or campaign, for the first sentence.
+        rows: measurements with :data:`.DIAGNOSIS_COLUMNS`.
+        note: further sentence below the table.
+    """
+    diagnosis = diagnose_efficiency(rows)
+    columns = (
+        TableColumn("part", "part of the wall time"),
+        TableColumn("wall_s", "s", _format_seconds, is_number=True),
+        TableColumn("share", "share", format_share, is_number=True),
+        TableColumn("without_cpu_s", "without CPU, s", _format_seconds, is_number=True),
+    )
+    text = (
+        "Timed measurements without failure, all passes; the parts add up to their wall time. "
+        f"Paired ones are left out. {note}"
+    )
+    table = DataTable(
+        TIME_TABLE,
+        "Parts of the wall time",
+        columns,
+        diagnosis.breakdown.list_parts() if diagnosis else (),
+        empty_text="No timed measurement without failure in solo mode.",
+        note=text.strip(),
+    )
+    return EfficiencyExplanation(diagnosis.describe(subject) if diagnosis else (), table)
+
+
+def _format_seconds(seconds: float) -> str:
+    return f"{seconds:.1f}"
+
+
+@cache
+def build_environment(**filters: Callable[..., Any]) -> Environment:
+    """Create an environment with autoescaping and strict undefined variables.
+
+    Templates are loaded from ``templates/`` and ``static/``, and each is compiled once per process.
+    """
+    environment = Environment(
+        loader=ChoiceLoader(
+            [PackageLoader("treehammer.web", folder) for folder in ("templates", "static")]
+        ),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"default": vars}  # of dataclasses
+    environment.filters.update({**TEMPLATE_FILTERS, **filters})
+    return environment
+
+
+def format_time(us: int) -> str:
+    """Format microseconds since 1970 as ``2026-03-01 12:30 UTC``."""
+    # Integer division: as a float, the last microsecond of the year 9999 overflows.
+    return datetime.fromtimestamp(us // 1_000_000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+#: Filters available in templates.
+TEMPLATE_FILTERS: Mapping[str, Callable[..., Any]] = {
+    "time": format_time,
+    "cell": format_cell,
+    "counted": pluralize,
+    "column_title": title_column,
+    "column_head": head_column,
+    "axis_head": head_axis,
+    "duration": format_duration,
+    "per_cent": verdict_text.format_effect,
+    "interval": verdict_text.format_interval,
+    "scope": verdict_text.describe_scope,
+    "verdict": verdict_text.format_verdict,
+    "within": verdict_text.format_delta,
+    "flat": verdict_text.flatten_verdict,
+}

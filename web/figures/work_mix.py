@@ -1,0 +1,333 @@
+"""Mix of work behind a figure's points: notes on it, and differences within the same work.
+
+A mean over several tests, variants or datasets depends on their mix, and a step may be a step of the
+mix. Counts are derived from the figure's own groups, along a time axis for all days together.
+Differences are those from the median of the same work at all sites.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from treehammer.analysis.changes.daily_series import adjust_for_items
+from treehammer.hctests.definition.identity import drop_release_axis
+from treehammer.sql.read.figure_query import TIME_UNITS, FigureGroup
+from treehammer.sql.read.measurement_selection import Scalar
+from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, group_workload_key
+from treehammer.text_formatting import pluralize
+from treehammer.web.labels import VARIANT_COLUMN
+
+#: A campaign's label of a variant; several variants may share one.
+_LABEL = "variant_label"
+#: Column -> noun for one of its values.
+AGGREGATED_COLUMNS = {
+    "test_name": "test",
+    VARIANT_COLUMN: "variant",
+    "dataset": "dataset",
+    "axis_root": "release",
+    "site": "site",
+    "door": "door",
+}
+#: Columns that define the work; points that differ in them are rarely meant to.
+_WORK_COLUMNS = ("test_name", VARIANT_COLUMN, "dataset")
+
+PointKey = tuple[Scalar, ...]
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """Number of values per column of :data:`AGGREGATED_COLUMNS`.
+
+    Attributes:
+        group_columns: columns that distinguish points, without time.
+        counts_by_point: values of these columns -> column -> number of values in that point; only
+            columns with several values.
+        counts_in_figure: column -> number of values in the whole figure.
+    """
+
+    group_columns: tuple[str, ...] = ()
+    counts_by_point: Mapping[PointKey, Mapping[str, int]] = field(default_factory=dict)
+    counts_in_figure: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def largest_counts(self) -> Mapping[str, int]:
+        """Column -> largest number of values in one point; only columns with several."""
+        largest: dict[str, int] = {}
+        for counts in self.counts_by_point.values():
+            for column, count in counts.items():
+                if count > largest.get(column, 1):
+                    largest[column] = count
+        return {column: largest[column] for column in AGGREGATED_COLUMNS if column in largest}
+
+    def describe_point(self, values: Mapping[str, Scalar]) -> str:
+        """Describe the values in a point, e.g. ``4 variants, 2 datasets``; '' for one of each."""
+        if not self.largest_counts:
+            return ""
+        counts = self.counts_by_point.get(tuple(values[name] for name in self.group_columns), {})
+        return ", ".join(_format_counts(counts))
+
+    def describe_figure(self, groups: Sequence[str]) -> str:
+        """Note for readers of a figure grouped by these columns; '' if none is needed."""
+        sentences = (self._describe_points(groups), self._describe_work(groups))
+        return " ".join(filter(None, sentences))
+
+    def _describe_points(self, groups: Sequence[str]) -> str:
+        """Describe the values in each point or line; '' if no point has several."""
+        largest = self.largest_counts
+        if not largest:
+            return ""
+        unit = "line" if set(groups) & set(TIME_UNITS) else "point"
+        all_equal = all(
+            counts[column] == largest[column]
+            for counts in self.counts_by_point.values()
+            for column in largest
+        )
+        subject = (
+            f"Each {unit} aggregates" if all_equal else f"{unit.capitalize()}s aggregate up to"
+        )
+        return f"{subject} {_join_words([*_format_counts(largest)])}."
+
+    def _describe_work(self, groups: Sequence[str]) -> str:
+        """Describe the work that differs between points; '' if it is meant to or does not."""
+        different = [
+            AGGREGATED_COLUMNS[column]
+            for column in _WORK_COLUMNS
+            if self.counts_in_figure.get(column, 0) > 1
+            and column not in self.largest_counts
+            and not _is_grouped_by(column, groups)
+        ]
+        return f"Points differ in their {_join_words(different)}." if different else ""
+
+
+def count_aggregated(
+    names: Iterable[str], columns: Sequence[str], rows: Sequence[Sequence[Scalar]]
+) -> Aggregation:
+    """Count the values behind each point.
+
+    Args:
+        names: columns that distinguish points.
+        columns: columns of the rows: those of ``names`` that are not time, and :data:`AGGREGATED_COLUMNS`.
+        rows: one row for each kind of work that contributes to the points.
+    """
+    distinguishing = tuple(name for name in names if name not in (*TIME_UNITS, "failure_class"))
+    values = _collect_values(columns, rows)
+    places = [columns.index(name) for name in distinguishing]
+    keys = [tuple(row[place] for place in places) for row in rows]
+    total_counts = {column: len(set(values[column])) for column in AGGREGATED_COLUMNS}
+    aggregated = {
+        column: values[column]
+        for column, count in total_counts.items()
+        if count > 1 and column not in distinguishing
+    }
+    counts = _count_by_point(keys, aggregated)
+    return Aggregation(distinguishing, counts, total_counts)
+
+
+def _collect_values(
+    columns: Sequence[str], rows: Sequence[Sequence[Scalar]]
+) -> dict[str, Sequence[Scalar]]:
+    """Collect the values of each column; variants without releases, which are counted apart."""
+    values: dict[str, Sequence[Scalar]] = {
+        name: [row[place] for row in rows] for place, name in enumerate(columns)
+    }
+    values[VARIANT_COLUMN] = [
+        drop_release_axis(str(variant or "")) for variant in values[VARIANT_COLUMN]
+    ]
+    return values
+
+
+def _count_by_point(
+    keys: Sequence[PointKey], values: Mapping[str, Sequence[Scalar]]
+) -> dict[PointKey, dict[str, int]]:
+    """Count the distinct values of each column behind each point."""
+    counts = {key: dict.fromkeys(values, 0) for key in keys} if values else {}
+    for column, of_rows in values.items():
+        for key, _ in set(zip(keys, of_rows, strict=True)):
+            counts[key][column] += 1
+    return counts
+
+
+def _is_grouped_by(column: str, groups: Sequence[str]) -> bool:
+    """Return whether groups are meant to differ in a column."""
+    axes = any(name.startswith("axis_") and name != "axis_root" for name in groups)
+    variants = axes or {"test_name", _LABEL} & {*groups}
+    return column in groups or (column == VARIANT_COLUMN and bool(variants))
+
+
+def _format_counts(counts: Mapping[str, int]) -> Iterable[str]:
+    return (
+        pluralize(count, AGGREGATED_COLUMNS[column])
+        for column, count in counts.items()
+        if count > 1
+    )
+
+
+def _join_words(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+GroupKey = tuple[Scalar, ...]
+WorkKey = tuple[str, ...]
+
+#: Column of the work -> columns of groups that compare its values; equal work may then differ in it.
+_COMPARED = {
+    "axis_root": {"axis_root", "root_version", "root_commit", "variant"},
+    "door_protocol": {"door_protocol", "door"},
+}
+
+
+@dataclass(frozen=True)
+class RelativeMean:
+    """Difference of a group from the same work at all sites.
+
+    Attributes:
+        difference: ratio of times or counts, minus 1.
+        rms: scatter of executions about the mean of their own work, relative to it.
+        count: executions.
+    """
+
+    difference: float
+    rms: float
+    count: int
+
+
+@dataclass(frozen=True)
+class RelativeMeans:
+    """Differences of a figure.
+
+    Attributes:
+        by_group: values of the group columns -> difference.
+        connected: whether common work connects all places of each line.
+    """
+
+    by_group: dict[GroupKey, RelativeMean]
+    connected: bool
+
+
+class _WorkMean(NamedTuple):
+    """Mean of one work in a group: ln of its ratio to the reference."""
+
+    key: GroupKey
+    work: WorkKey
+    log_ratio: float
+    variance: float
+    executions: int
+
+
+def compare_with_same_work(
+    groups: Iterable[FigureGroup],
+    site_groups: Iterable[FigureGroup],
+    metric: str,
+    columns: Sequence[str],
+    by: str,
+) -> RelativeMeans:
+    """Compare the groups of a figure with the median of the same work over sites.
+
+    Differences between places are fitted together with those between works, so that another mix of
+    work at a place causes no difference. Work without a positive mean is left out.
+
+    Args:
+        groups: by the figure's columns and those of the work.
+        site_groups: by site and the columns of the work.
+        metric: the metric.
+        columns: group columns of the figure.
+        by: the one whose values are places; the others define lines.
+    """
+    find_work = _make_work_finder(columns)
+    references = _find_references(site_groups, metric, find_work)
+    lines: dict[GroupKey, list[_WorkMean]] = defaultdict(list)
+    for group in groups:
+        moments = group.metrics[metric]
+        work = find_work(group)
+        if moments.mean and moments.mean > 0 and work in references:
+            line = tuple(group.by[name] for name in columns if name != by)
+            key = tuple(group.by[name] for name in columns)
+            log_ratio = math.log(moments.mean / references[work])
+            variance = ((moments.rms or 0.0) / moments.mean) ** 2
+            lines[line].append(_WorkMean(key, work, log_ratio, variance, moments.value_count))
+    by_group: dict[GroupKey, RelativeMean] = {}
+    connected = True
+    for means in lines.values():
+        values, is_connected = _fit_places(means)
+        connected &= is_connected
+        by_group |= _combine_means(means, values)
+    return RelativeMeans(by_group, connected)
+
+
+def _make_work_finder(columns: Sequence[str]) -> Callable[[FigureGroup], WorkKey]:
+    """Make a function that returns a group's work without the columns that the figure compares."""
+    compared_places = [
+        place
+        for place, name in enumerate(WORKLOAD_COLUMNS)
+        if not _COMPARED.get(name, set()) & {*columns}
+    ]
+
+    def find_work(group: FigureGroup) -> WorkKey:
+        work = group_workload_key(group)
+        return tuple(work[place] for place in compared_places)
+
+    return find_work
+
+
+def _find_references(
+    site_groups: Iterable[FigureGroup], metric: str, find_work: Callable[[FigureGroup], WorkKey]
+) -> dict[WorkKey, float]:
+    """Find the median of the sites' means of each work."""
+    means: dict[WorkKey, list[float]] = defaultdict(list)
+    for group in site_groups:
+        mean = group.metrics[metric].mean
+        if mean and mean > 0:
+            means[find_work(group)].append(mean)
+    return {work: median(values) for work, values in means.items()}
+
+
+def _fit_places(means: Sequence[_WorkMean]) -> tuple[dict[GroupKey, float], bool]:
+    """Fit ln(ratio) = work + place; return the places' values and whether all are connected.
+
+    Places that share no work, directly or through others, are fitted apart.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    works = {work: number for number, work in enumerate(dict.fromkeys(mean.work for mean in means))}
+    keys = {key: number for number, key in enumerate(dict.fromkeys(mean.key for mean in means))}
+    items = np.array([works[mean.work] for mean in means])
+    places = np.array([keys[mean.key] for mean in means])
+    logs = np.array([mean.log_ratio for mean in means])
+    size = len(works) + len(keys)
+    edges = coo_array((np.ones(len(means)), (items, len(works) + places)), shape=(size, size))
+    count, labels = connected_components(edges, directed=False)
+    values = np.zeros(len(keys))
+    for label in range(count):
+        chosen = labels[items] == label
+        _, own_items = np.unique(items[chosen], return_inverse=True)
+        own_places, indices = np.unique(places[chosen], return_inverse=True)
+        _, effects = adjust_for_items(own_items, places[chosen], logs[chosen])
+        # Mean residual over works: each work counts once, independent of its number of days.
+        work_means = np.bincount(own_items, logs[chosen] - effects[indices]) / np.bincount(
+            own_items
+        )
+        values[own_places] = effects + work_means.mean()
+    return dict(zip(keys, map(float, values), strict=True)), count == 1
+
+
+def _combine_means(
+    means: Iterable[_WorkMean], values: dict[GroupKey, float]
+) -> dict[GroupKey, RelativeMean]:
+    by_key: dict[GroupKey, list[_WorkMean]] = defaultdict(list)
+    for mean in means:
+        by_key[mean.key].append(mean)
+    combined = {}
+    for key, group_means in by_key.items():
+        count = sum(mean.executions for mean in group_means)
+        rms = math.sqrt(sum(mean.executions * mean.variance for mean in group_means) / count)
+        combined[key] = RelativeMean(math.expm1(values[key]), rms, count)
+    return combined

@@ -1,0 +1,330 @@
+"""Columns and tables shared by several pages.
+
+They show variants, outcomes, states of sites, campaigns, stored comparisons and change points.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from markupsafe import Markup
+from starlette.requests import Request
+
+from treehammer.analysis.changes import change_text
+from treehammer.analysis.changes.daily_series import WINDOW_DAYS
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.statistics.verdict import SERIES_SCOPES, SITES_SCOPE, VerdictEvidence
+from treehammer.analysis.status.day_states import DayOutcomes
+from treehammer.analysis.status.failure_explanation import FailureExplanation
+from treehammer.analysis.status.usability import use_by_state
+from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.record.outcome import Outcome
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
+from treehammer.sql.read import campaign_queries
+from treehammer.sql.read.overview_queries import CampaignState
+from treehammer.sql.watch.alarms import fetch_change_points
+from treehammer.sql.watch.state_history import CENTRAL, locate_subject, name_subject
+from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
+from treehammer.web import display_formats
+from treehammer.web.display_formats import format_time
+from treehammer.web.labels import VARIANT_COLUMN, VariantLabels
+from treehammer.web.pages.page_context import link_to
+
+
+def variant_column(variants: VariantLabels) -> TableColumn:
+    """Build a column of variant labels."""
+    return TableColumn(VARIANT_COLUMN, "variant", variants.label, is_long=True)
+
+
+def count_columns(*names: str) -> tuple[TableColumn, ...]:
+    """Build columns of counts whose titles are their keys."""
+    return tuple(TableColumn(name, name, is_number=True) for name in names)
+
+
+def outcome_columns() -> tuple[TableColumn, ...]:
+    """Build columns of the counts of :func:`outcome_counts`."""
+    return (
+        *count_columns("good", "failed", "implausible"),
+        TableColumn("not_supported", "not supported", is_number=True),
+    )
+
+
+def outcome_counts(outcomes: DayOutcomes) -> dict[str, Any]:
+    """Return the number of measurements by outcome, as values of a row."""
+    return {
+        "good": outcomes.good,
+        "failed": outcomes.failed,
+        "implausible": outcomes.implausible,
+        "not_supported": outcomes.unsupported,
+    }
+
+
+def job_column(request: Request, title: str) -> TableColumn:
+    """Build a column of shortened job ids that link to the jobs' pages."""
+    return TableColumn(
+        "job_id",
+        title,
+        lambda id_: id_[:8],
+        link=lambda row: link_to(request, "job", job_id=row["job_id"]),
+    )
+
+
+#: Numbers of days to choose from, and the default.
+WINDOW_CHOICES, DEFAULT_WINDOW_DAYS = (14, 30, 90, 180), 30
+#: The default metric, and the one in the list of sites.
+DEFAULT_METRIC = "eff_job"
+
+
+def status_class(row: Row) -> str:
+    """Return the CSS class of a row's status."""
+    return str(row["status"]).replace(" ", "-")
+
+
+_SUBJECT = (TableColumn("site", "site", hidden=True), TableColumn("of", "of"))
+_DETAILS = hidden_columns("explanation", "rule_version", "decided_us", "id")
+
+
+def index_by_site(states: Iterable[StatusChangeRow], kind: str) -> dict[str, StatusChangeRow]:
+    """Index the states of one kind by site."""
+    return {row.site: row for row in states if row.subject_kind == kind}
+
+
+def describe_state(row: StatusChangeRow) -> dict[str, Any]:
+    """Describe a change of a state as the row of a table."""
+    return {
+        "site": "" if row.subject_kind == CENTRAL else row.site,
+        "of": f"{name_subject(row)} {locate_subject(row.subject_kind, row.site)[1]}".strip(),
+        "state": row.state,
+        "use": None if row.subject_kind == CENTRAL else use_by_state(row).usability.value,
+        "previous": row.previous,
+        "since_us": row.since_us,
+        "cause": row.cause,
+        "reason": row.reason,
+        "explanation": str(FailureExplanation.from_change(row) or ""),
+        "rule_version": row.rule_version,
+        "decided_us": row.decided_us,
+        "superseded_us": row.superseded_us,
+        "id": row.id,
+    }
+
+
+def build_states_table(states: Sequence[StatusChangeRow], request: Request) -> DataTable:
+    """Build the table of current states."""
+    columns = (
+        *_SUBJECT,
+        TableColumn("state", "state", css_class=_state_class, link=_make_linker(request)),
+        TableColumn("use", "use"),
+        TableColumn("since_us", "since", format_time),
+        TableColumn("cause", "by"),
+        TableColumn("reason", "reason", is_long=True),
+        *_DETAILS,
+    )
+    rows = [describe_state(row) for row in states]
+    empty = "No state has been evaluated yet."
+    return DataTable("states", "States", columns, rows, empty_text=empty)
+
+
+def make_state_column(states: Mapping[str, StatusChangeRow], request: Request) -> TableColumn:
+    """Make the column of the current state of each site, linked to its evidence."""
+
+    def draw(row: Row) -> Markup:
+        state = states.get(row["site"])
+        badge = Markup('<span class="badge {}">{}</span>').format(
+            *((state.state.replace(" ", "-"), state.state) if state else ("unknown", "unknown"))
+        )
+        if state is None:
+            return badge
+        reason = FailureExplanation.from_change(state) or state.reason
+        title = f"since {format_time(state.since_us)}, by {state.cause}: {reason}"
+        address = link_to(request, "state-change", change=state.id)
+        return Markup('<a href="{}" title="{}">{}</a>').format(address, title, badge)
+
+    return TableColumn("state", "state", css_class=lambda _: "state", draw=draw)
+
+
+def build_history_table(changes: Sequence[StatusChangeRow], request: Request) -> DataTable:
+    """Build the table of changes, the newest first."""
+    newest = sorted(changes, key=lambda row: (row.since_us, row.decided_us), reverse=True)
+    columns = (
+        TableColumn("since_us", "since", format_time, link=_make_linker(request)),
+        *_SUBJECT,
+        TableColumn("previous", "from"),
+        TableColumn("state", "to", css_class=_state_class),
+        TableColumn("use", "use"),
+        TableColumn("cause", "by"),
+        TableColumn("reason", "reason", is_long=True, detail=_describe_correction),
+        *_DETAILS,
+        TableColumn("superseded_us", hidden=True),
+    )
+    rows = [describe_state(row) for row in newest]
+    return DataTable("state_changes", "Changes of the state", columns, rows, max_rows=30)
+
+
+def _state_class(row: Row) -> str:
+    return "" if row.get("superseded_us") else str(row["state"])
+
+
+def _describe_correction(row: Row) -> str:
+    superseded_us = row["superseded_us"]
+    return f"superseded {format_time(superseded_us)} by late results" if superseded_us else ""
+
+
+def _make_linker(request: Request) -> Any:
+    return lambda row: link_to(request, "state-change", change=row["id"])
+
+
+#: Fields that distinguish comparisons of the same two values.
+SELECTION_FIELDS = ("selection", "campaigns", "where", "where_a", "where_b", "among", "delta")
+
+
+def load_campaign_names(store: Store, rows: Iterable[VerdictRow]) -> dict[str, str]:
+    """Load names of the campaigns that comparisons select or compare, by id; one row per comparison."""
+    ids: set[str] = set()
+    for row in rows:
+        ids.update(VerdictEvidence.from_json(row.evidence).campaigns or ())
+        ids.update((row.a, row.b) if row.axis == "campaign" else ())
+    return campaign_queries.fetch_distinct_names(store, ids)
+
+
+def split_by_scope(
+    counts: Mapping[str, Mapping[str, int]],
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Split counts of verdicts by scope into those of series and those over sites."""
+    series: Counter[str] = Counter()
+    for scope in SERIES_SCOPES:
+        series.update(counts.get(scope, {}))
+    return dict(series.most_common()), dict(counts.get(SITES_SCOPE, {}))
+
+
+def describe_comparison(row: VerdictRow, names: Mapping[str, str]) -> dict[str, Any]:
+    """Describe the comparison of a row as text and as data."""
+    evidence = VerdictEvidence.from_json(row.evidence)
+    fields = {name: getattr(evidence, name) for name in SELECTION_FIELDS[1:]}
+    return {
+        "compared": verdict_text.comparison_title(row, names),
+        "comparison_id": row.comparison_id,
+        "axis": row.axis,
+        "a": row.a,
+        "b": row.b,
+        "selection": verdict_text.describe_selection(evidence, names),
+        **fields,
+        "judged_us": row.created_us,
+    }
+
+
+def comparison_columns(request: Request) -> tuple[TableColumn, ...]:
+    """Build the columns of :func:`describe_comparison`: text for readers, hidden data for files."""
+    return (
+        TableColumn(
+            "compared",
+            "compared",
+            is_long=True,
+            link=lambda row: link_to(request, "comparison", comparison=row["comparison_id"]),
+        ),
+        *(
+            TableColumn(name, hidden=True)
+            for name in ("comparison_id", "axis", "a", "b", *SELECTION_FIELDS)
+        ),
+    )
+
+
+def build_change_point_table(changes: Sequence[ChangePointRow], request: Request) -> DataTable:
+    """Build the table of changes; each leads to its evidence."""
+    rows = [change_text.make_change_record(change) for change in changes]
+    columns = (
+        TableColumn(
+            "since", "since", link=lambda row: link_to(request, "change", change=row["id"])
+        ),
+        TableColumn("points_at", "points at", is_long=True),
+        TableColumn("quantity", "quantity", is_long=True),
+        TableColumn("test", "test", is_long=True),
+        TableColumn("change", "change", is_number=True, css_class=_color),
+        TableColumn("interval", "95 % interval", is_number=True),
+        TableColumn("state", "state"),
+        TableColumn("cause", "changed on that day", is_long=True),
+        *hidden_columns("id", "attribution", "subject", "metric", "kind", "control", "effect"),
+        *hidden_columns("low", "high"),
+    )
+    return DataTable(
+        "changepoints",
+        "Changes over time",
+        columns,
+        rows,
+        empty_text="No changes found in this period.",
+    )
+
+
+def _color(row: Row) -> str:
+    return "worse-2" if row["effect"] > 0 else "better-2"
+
+
+def list_recent_changes(store: Store, site: str = "", release: str = "") -> list[ChangePointRow]:
+    """List the changes of the last 90 days, slower ones first, newest first."""
+    first = display_formats.today() - timedelta(days=WINDOW_DAYS)
+    changes = fetch_change_points(store, display_formats.day_number(first))
+    chosen = change_text.select_changes(changes, site, release)
+    return sorted(chosen, key=lambda change: (not change_text.is_regression(change), -change.day))
+
+
+def campaign_table(
+    name: str, caption: str, campaigns: Sequence[CampaignState], request: Request
+) -> DataTable:
+    """Build a table of campaigns with their jobs by state, linked to their pages."""
+    rows: list[dict[str, Any]] = [
+        {
+            "campaign": campaign_state.campaign.name or campaign_state.campaign.id,
+            "campaign_id": campaign_state.campaign.id,
+            "test": campaign_state.campaign.test_name,
+            "submitted_us": campaign_state.campaign.created_us,
+            "last_run_us": campaign_state.last_run_us,
+            **{state.value: campaign_state.jobs.get(state.value, 0) for state in JobState},
+            "jobs": describe_states(campaign_state.jobs),
+            "recorded": campaign_state.recorded,
+            "planned": campaign_state.campaign.planned_measurements,
+            **{outcome.key: campaign_state.outcomes.get(outcome, 0) for outcome in Outcome},
+            "share": campaign_state.share_recorded,
+        }
+        for campaign_state in campaigns
+    ]
+    columns = (
+        TableColumn(
+            "campaign",
+            "campaign",
+            is_long=True,
+            link=lambda row: link_to(request, "campaign", campaign_id=row["campaign_id"]),
+        ),
+        TableColumn("campaign_id", hidden=True),
+        TableColumn("test", "test"),
+        TableColumn("submitted_us", "submitted", format_time),
+        TableColumn("last_run_us", "last run", format_row=_format_last_run),
+        TableColumn(
+            "recorded",
+            "measurements",
+            format_row=lambda row: f"{row['recorded']:,} of {row['planned']:,}",
+            is_number=True,
+            bar=lambda row: row["share"],
+        ),
+        TableColumn("planned", hidden=True),
+        *(
+            TableColumn(outcome.key, outcome.value, is_number=True, hidden=outcome is Outcome.GOOD)
+            for outcome in Outcome
+        ),
+        TableColumn("jobs", "jobs"),
+        *hidden_columns(*(state.value for state in JobState)),
+    )
+    return DataTable(name, caption, columns, rows)
+
+
+def _format_last_run(row: Row) -> str:
+    return format_time(row["last_run_us"]) if row["last_run_us"] else "none yet"
+
+
+def describe_states(jobs: Mapping[str, int]) -> str:
+    """Write numbers of jobs by state, e.g. ``3 running, 2 done``; '' for none."""
+    counts = ((jobs.get(state.value), state.value) for state in JobState)
+    return ", ".join(f"{count} {state}" for count, state in counts if count)

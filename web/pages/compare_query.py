@@ -1,0 +1,513 @@
+"""Parameters and filters of Compare, and lookup or computation of the comparison they describe."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import shlex
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.commit_comparison import add_setups, find_measured
+from treehammer.analysis.comparison.count_changes import (
+    SAME,
+    CountedSample,
+    CounterChange,
+    attach_counters,
+    compare_counters,
+)
+from treehammer.analysis.comparison.phase_changes import (
+    PHASE_COLUMNS,
+    PhasedSample,
+    attach_phases,
+    compare_phases,
+)
+from treehammer.analysis.statistics.headline_rows import load_earlier_checksums, load_headline_rows
+from treehammer.analysis.statistics.sample import (
+    SAMPLE_COLUMNS,
+    SELECTION_AXIS,
+    Sample,
+    find_axis_value,
+    possible_values,
+)
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
+from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.hctests.definition.model import COMMIT_AXIS
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read import campaign_queries, figure_sql
+from treehammer.sql.read.figure_query import ALL_MEASUREMENTS, FigureQuery
+from treehammer.sql.read.measurement_selection import Condition, Selection, parse_alternatives
+from treehammer.sql.write.store import Store
+from treehammer.web.pages.arranged_table import link_to_same_page
+from treehammer.web.table_arrangement import is_arrangement
+
+if TYPE_CHECKING:
+    from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery
+
+
+Filtered = TypeVar("Filtered", VerdictRow, CounterChange)
+
+
+@dataclass(frozen=True)
+class FilterChoice:
+    """A value to filter by, or the removal of a filter; ``address`` shows the page with it."""
+
+    title: str
+    address: str
+    is_current: bool = False
+
+
+@dataclass(frozen=True)
+class VerdictFilter:
+    """Values that shown rows must have; '' for any.
+
+    Attributes:
+        verdict: a verdict, of time or of a counter.
+        metric: a headline metric or an exact counter.
+        site: a site.
+        variant: label of a variant.
+    """
+
+    verdict: str = ""
+    metric: str = ""
+    site: str = ""
+    variant: str = ""
+
+    @classmethod
+    def parse(cls, request: Request) -> VerdictFilter:
+        """Read the filters of a URL."""
+        return cls(**{name: request.query_params.get(name, "") for name in FILTER_NAMES})
+
+    @property
+    def is_one_cell(self) -> bool:
+        """Whether a single site and variant are shown."""
+        return bool(self.site and self.variant)
+
+    def select(self, rows: Iterable[Filtered], *, any_metric: bool = False) -> list[Filtered]:
+        """Select the rows that pass.
+
+        Args:
+            rows: verdicts on headline metrics, or changes of counters.
+            any_metric: ignore the filter by metric.
+        """
+        metric = "" if any_metric else self.metric
+        columns = {"metric": metric, "verdict": self.verdict}
+        columns |= {"site": self.site, "label": self.variant}
+        filters = {name: value for name, value in columns.items() if value}
+        if not filters:
+            return list(rows)
+        return [
+            row
+            for row in rows
+            if all(getattr(row, name) == value for name, value in filters.items())
+        ]
+
+
+FILTER_NAMES = tuple(field.name for field in fields(VerdictFilter))
+
+
+def list_filter_choices(
+    request: Request,
+    chosen: VerdictFilter,
+    rows: Sequence[VerdictRow],
+    changes: Sequence[CounterChange],
+) -> Mapping[str, list[FilterChoice]]:
+    """List metrics and verdicts to choose from, and the filters by site and variant to remove.
+
+    Args:
+        request: of the page.
+        chosen: its filters.
+        rows: all verdicts.
+        changes: all changes of counters.
+    """
+
+    def choose(name: str, value: str, title: str) -> FilterChoice:
+        address = link_to_same_page(request, **{name: value or None, "page": None})
+        return FilterChoice(title, address, getattr(chosen, name) == value)
+
+    changed = dict.fromkeys(change.metric for change in changes if change.verdict != SAME)
+    metrics = [*verdict_text.list_metrics(rows), *changed]
+    verdicts = Counter(row.verdict for row in rows if row.site)
+    return {
+        "metric": [
+            choose("metric", "", "all metrics"),
+            *(choose("metric", metric, _title_metric(metric)) for metric in metrics),
+        ],
+        "verdict": [
+            choose("verdict", "", "all verdicts"),
+            *(
+                choose("verdict", verdict, f"{verdict} ({n})")
+                for verdict, n in verdicts.most_common()
+            ),
+        ],
+        "remove": [
+            FilterChoice(f"{name} {value}", link_to_same_page(request, **{name: None}))
+            for name, value in (("site", chosen.site), ("variant", chosen.variant))
+            if value
+        ],
+    }
+
+
+def _title_metric(name: str) -> str:
+    return verdict_text.title_metric(name).replace("_", " ")
+
+
+#: Maximum number of measurements read by a comparison computed on request.
+MAX_READ = 30_000
+#: Compared axis -> locations that a series still has; all other axes keep site and door.
+_SERIES_LOCATIONS = {"site": (), "storage_site": ("site",), "door": ("site",)}
+_PARAMETERS = (
+    "axis",
+    "a",
+    "b",
+    "campaign",
+    "where",
+    "where_a",
+    "where_b",
+    "delta",
+    "recompute",
+    "page",
+    "format",
+    "table",
+    *FILTER_NAMES,
+)
+
+
+@dataclass(frozen=True)
+class CompareQuery:
+    """Parameters of the URL of a comparison."""
+
+    axis: str
+    a: str
+    b: str
+    campaigns: tuple[str, ...]
+    conditions: tuple[str, ...]
+    conditions_a: tuple[str, ...]
+    conditions_b: tuple[str, ...]
+    delta: float
+
+    @property
+    def has_side(self) -> bool:
+        """Whether the URL describes at least one side."""
+        return bool(self.a or self.b or self.conditions_a or self.conditions_b)
+
+    def require_both_sides(self) -> None:
+        """Check that both sides are given.
+
+        Raises:
+            ConfigError: a side is missing.
+        """
+        if self.axis == SELECTION_AXIS:
+            if not self.conditions_a and not self.conditions_b:
+                raise ConfigError(
+                    "the axis selection compares two selections, not A and B",
+                    hint="Give conditions for either side: where_a, where_b or both.",
+                )
+            return
+        missing = [name for name, value in (("A", self.a), ("B", self.b)) if not value]
+        if missing:
+            raise ConfigError(
+                f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing",
+                hint=f"Give two values of the axis {self.axis}; to compare two selections, choose the "
+                f"axis {SELECTION_AXIS}.",
+            )
+
+    @property
+    def selection(self) -> Selection:
+        """Measurements of both sides.
+
+        Raises:
+            ConfigError: a condition is invalid.
+        """
+        return Selection(self.campaigns, parse_alternatives(self.conditions))
+
+    @property
+    def sides(self) -> tuple[tuple[Condition, ...], tuple[Condition, ...]]:
+        """Conditions of either side alone.
+
+        Raises:
+            ConfigError: a condition is invalid.
+        """
+        return parse_alternatives(self.conditions_a), parse_alternatives(self.conditions_b)
+
+    @property
+    def compare_command(self) -> str:
+        """Command that makes and stores the same comparison; '' if none does."""
+        own_sides = self.axis == SELECTION_AXIS or self.conditions_a or self.conditions_b
+        many_values = any(len(condition.values) > 1 for condition in self.selection.conditions)
+        if own_sides or many_values or len(self.campaigns) > 1:
+            return ""
+        words = ["treehammer", "compare", self.a, self.b]
+        words += ["--axis", self.axis] if self.axis != "root" else []
+        words += ["--delta", f"{self.delta:g}"] if self.delta != DEFAULT_DELTA else []
+        for campaign in self.campaigns:
+            words += ["--campaign", campaign]
+        for condition in self.conditions:
+            words += ["--where", condition]
+        return shlex.join(words)
+
+
+def parse_compare_query(request: Request, store: Store) -> CompareQuery:
+    """Parse the parameters of a URL.
+
+    Raises:
+        ConfigError: a parameter is unknown or invalid, or the campaign does not exist.
+    """
+    parameters = request.query_params
+    _require_known_parameters(parameters)
+    axis = parameters.get("axis") or "root"
+    campaigns = _list_texts(parameters, "campaign")
+    return CompareQuery(
+        axis=axis,
+        a=_parse_side(store, axis, parameters.get("a", "")),
+        b=_parse_side(store, axis, parameters.get("b", "")),
+        campaigns=tuple(dict.fromkeys(store.campaign(campaign).id for campaign in campaigns)),
+        conditions=_list_texts(parameters, "where"),
+        conditions_a=_list_texts(parameters, "where_a"),
+        conditions_b=_list_texts(parameters, "where_b"),
+        delta=_parse_delta(parameters.get("delta", "")),
+    )
+
+
+def _require_known_parameters(parameters: QueryParams) -> None:
+    if unknown := [
+        name for name in parameters if name not in _PARAMETERS and not is_arrangement(name)
+    ]:
+        raise ConfigError(
+            f"unknown parameter {unknown[0][:40]!r}", hint=f"Known: {', '.join(_PARAMETERS)}."
+        )
+
+
+def _list_texts(parameters: QueryParams, name: str) -> tuple[str, ...]:
+    return tuple(text for text in parameters.getlist(name) if text.strip())
+
+
+def _parse_side(store: Store, axis: str, text: str) -> str:
+    """Return the value of a side; of a campaign its full identity."""
+    side = text.strip()
+    return campaign_queries.resolve_campaign(store, side) if side and axis == "campaign" else side
+
+
+def _parse_delta(text: str) -> float:
+    try:
+        return float(text or DEFAULT_DELTA)
+    except ValueError:
+        raise ConfigError("delta must be a number such as 0.02") from None
+
+
+def load_stored_verdicts(store: Store, query: CompareQuery) -> list[VerdictRow]:
+    """Return the verdicts stored for the same comparison; empty if there are none."""
+    if not query.compare_command:
+        return []
+    from treehammer.analysis.comparison.comparison import ComparisonQuery
+
+    for a, b in itertools.product(possible_values(query.a), possible_values(query.b)):
+        if a == b and query.a != query.b:
+            continue  # different texts such as 6.4 and 6.40, but equal numbers
+        comparison_query = ComparisonQuery(query.axis, a, b, query.delta, query.selection)
+        if rows := store.verdicts(comparison_query.id):
+            return rows
+    return []
+
+
+class TooManyMeasurementsError(ConfigError):
+    """A comparison would read too much for one request.
+
+    Attributes:
+        count: largest possible number of measurements.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"this comparison would read up to {count:,} measurements")
+        self.count = count
+
+
+def compare_now(
+    store: Store,
+    query: CompareQuery,
+    *,
+    max_read: int | None,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> Comparison:
+    """Compute a comparison without storing it.
+
+    Args:
+        store: the database.
+        query: the comparison.
+        max_read: most measurements to read; None for no limit.
+        on_progress: called with the number of measurements read, now and then.
+
+    Raises:
+        TooManyMeasurementsError: it would read more than ``max_read`` measurements.
+        ConfigError: a parameter is invalid.
+        NothingToDoError: a side has no measurements, or nothing is comparable.
+    """
+    from treehammer.analysis.comparison.comparison import compare_samples
+
+    both = query.selection
+    sides = [
+        replace(both, conditions=(*both.conditions, *side_conditions))
+        for side_conditions in query.sides
+    ]
+    if query.axis == SELECTION_AXIS and sides[0] == sides[1]:
+        raise ConfigError(
+            "both sides select the same measurements", hint="Give different conditions."
+        )
+    selections = list(dict.fromkeys(sides))
+    _require_few_measurements(store, selections, max_read)
+    loaded: list[list[CountedSample]] = []
+    phased: dict[str, PhasedSample] = {}
+    for side in selections:
+        report = functools.partial(_report_further, on_progress, sum(map(len, loaded)))
+        counted, phased_side = _load_samples(store, side, report)
+        loaded.append(counted)
+        phased |= phased_side
+    if query.axis == COMMIT_AXIS:
+        loaded = [add_setups(store, side) for side in loaded]
+    label_sides = _label_by_selection if query.axis == SELECTION_AXIS else _select_by_value
+    comparison_query, counted = label_sides(query, loaded)
+    samples = [sample.sample for sample in counted]
+    comparison = compare_samples(samples, comparison_query, now_us=time.time_ns() // 1000)
+    sides_compared = comparison_query.axis, comparison_query.a, comparison_query.b
+    counters = compare_counters(counted, *sides_compared)
+    phases = compare_phases(
+        (
+            replace(phased[sample.measurement_id], sample=sample)
+            for sample in samples
+            if sample.measurement_id in phased
+        ),
+        *sides_compared,
+    )
+    verdicts = {row.verdict for row in comparison.of_series}
+    if verdicts <= {Verdict.ONLY_IN_A, Verdict.ONLY_IN_B}:
+        _require_other_axis(comparison_query, samples)
+    rows = attach_counters(comparison.verdicts, counters)
+    return replace(comparison, verdicts=attach_phases(rows, phases))
+
+
+def _label_by_selection(
+    query: CompareQuery, loaded: Sequence[Sequence[CountedSample]]
+) -> tuple[ComparisonQuery, list[CountedSample]]:
+    """Label the samples of either selection with its conditions."""
+    names = [" and ".join(map(str, side)) or "all" for side in query.sides]
+    labeled = [
+        replace(counted, sample=replace(counted.sample, side=name))
+        for name, side in zip(names, loaded, strict=True)
+        for counted in side
+    ]
+    return _build_question(query, *names), labeled
+
+
+def _select_by_value(
+    query: CompareQuery, loaded: Sequence[Sequence[CountedSample]]
+) -> tuple[ComparisonQuery, list[CountedSample]]:
+    """Take from either side's samples those with its value of the axis."""
+    a, b = (
+        _find_side_value(query.axis, text, [counted.sample for counted in side])
+        for text, side in ((query.a, loaded[0]), (query.b, loaded[-1]))
+    )
+    comparison_query = _build_question(query, a, b)
+    if len(loaded) == 1:
+        return comparison_query, list(loaded[0])
+    sides = zip(loaded, (a, b), strict=True)
+    return comparison_query, [
+        counted
+        for side, value in sides
+        for counted in side
+        if counted.sample.axis_value(query.axis) == value
+    ]
+
+
+def _find_side_value(axis: str, text: str, samples: Sequence[Sample]) -> Any:
+    """Find the value that a text means; a commit may be abbreviated."""
+    if axis == COMMIT_AXIS:
+        measured = {commit for sample in samples if (commit := sample.commit)}
+        text = find_measured(text, measured) or text
+    return find_axis_value(samples, axis, text)
+
+
+def _samples_with_value(samples: Iterable[Sample], axis: str, value: Any) -> list[Sample]:
+    return [sample for sample in samples if sample.axis_value(axis) == value]
+
+
+def _require_other_axis(comparison_query: ComparisonQuery, samples: Sequence[Sample]) -> None:
+    """Refuse sides whose conditions select different sites or doors: a series has one of each.
+
+    Raises:
+        ConfigError: the sides have no site, or no door, in common.
+    """
+    a, b = (
+        _samples_with_value(samples, comparison_query.axis, value)
+        for value in (comparison_query.a, comparison_query.b)
+    )
+    sides = comparison_query.where_a, comparison_query.where_b
+    for column in _SERIES_LOCATIONS.get(comparison_query.axis, ("site", "door")):
+        where_a, where_b = (
+            {condition for condition in side if condition.column == column} for side in sides
+        )
+        is_selected = where_a and where_b and where_a != where_b
+        if is_selected and {*map(attrgetter(column), a)}.isdisjoint(map(attrgetter(column), b)):
+            raise ConfigError(
+                f"no series is on both sides, as each series has a single {column}",
+                hint=f"To compare two {column}s, choose the axis {column} and give them as A and B.",
+            )
+
+
+def _build_question(query: CompareQuery, a: Any, b: Any) -> ComparisonQuery:
+    from treehammer.analysis.comparison.comparison import ComparisonQuery
+
+    return ComparisonQuery(query.axis, a, b, query.delta, query.selection, *query.sides)
+
+
+def _report_further(on_progress: Callable[[int], None], before: int, read: int) -> None:
+    on_progress(before + read)
+
+
+def _require_few_measurements(
+    store: Store, selections: Sequence[Selection], max_read: int | None
+) -> None:
+    if max_read is None:
+        return
+    with store.connection() as connection:
+        count = sum(
+            figure_sql.estimate_max_measurements(
+                connection, FigureQuery(selection=selection, kind=None)
+            )
+            for selection in selections
+        )
+    if count > max_read:
+        raise TooManyMeasurementsError(count)
+
+
+def _load_samples(
+    store: Store, selection: Selection, on_progress: Callable[[int], None]
+) -> tuple[list[CountedSample], dict[str, PhasedSample]]:
+    """Load samples with their counters, and those whose phases are known by measurement."""
+    try:
+        columns = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *COUNTER_NAMES, *PHASE_COLUMNS)))
+        rows = load_headline_rows(store, selection, columns, on_progress)
+        rows += load_earlier_checksums(store, rows, columns)
+        counted = [CountedSample.from_row(row) for row in rows]
+    except (ValueError, AttributeError) as error:
+        # Measurements uploaded by other programs may hold any text.
+        raise ConfigError(
+            f"the variant of a measurement is not a JSON object ({error})",
+            hint="Exclude such measurements with a condition.",
+        ) from error
+    if not counted and selection == ALL_MEASUREMENTS:
+        raise NothingToDoError("there are no measurements yet")
+    if not counted:
+        raise NothingToDoError(f"no measurements match {selection}")
+    phased = (
+        PhasedSample.from_row(row, item.sample) for row, item in zip(rows, counted, strict=True)
+    )
+    return counted, {one.sample.measurement_id: one for one in phased if one.phases}

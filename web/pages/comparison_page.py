@@ -1,0 +1,393 @@
+"""Page of one comparison: conclusion, heat map, effects, charts by job and day, counters and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from functools import cache, cached_property
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+
+from treehammer.analysis.changes import change_text
+from treehammer.analysis.comparison import (
+    comparison_notes,
+    count_changes,
+    phase_changes,
+    verdict_text,
+)
+from treehammer.analysis.comparison.comparison_notes import summarize_attribution
+from treehammer.analysis.comparison.conclusion import describe_conclusion, select_headline
+from treehammer.analysis.comparison.count_changes import CounterChange
+from treehammer.analysis.statistics.verdict import (
+    DEFAULT_DELTA,
+    ONE_SIDED_VERDICTS,
+    SERIES_SCOPES,
+    SITES_SCOPE,
+    Verdict,
+)
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.sql.core.rows import PairRow, VerdictRow
+from treehammer.sql.read import figure_sql
+from treehammer.sql.read.figure_query import DAY, FigureQuery
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable
+from treehammer.text_formatting import format_significant
+from treehammer.web import display_formats
+from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, LineChart, NumberAxis
+from treehammer.web.figures.plot_style import choose_release_colors
+from treehammer.web.pages import common_tables, effect_tables
+from treehammer.web.pages.arranged_table import link_to_same_page
+from treehammer.web.pages.common_tables import list_recent_changes
+from treehammer.web.pages.compare_query import VerdictFilter, list_filter_choices
+from treehammer.web.pages.effect_matrix import (
+    MATRIX_LEGEND,
+    EffectMatrix,
+    matrix_of_counters,
+    matrix_of_verdicts,
+)
+from treehammer.web.pages.effect_tables import make_bar_column, side_conditions
+from treehammer.web.pages.page_context import HTML, PageView, link_to, requested_format
+
+#: Days before the comparison at which the trend begins at the earliest.
+TREND_DAYS = 90
+_SIDES = (("a", "own", True), ("b", "median", False))
+
+
+def chart_jobs(
+    row: VerdictRow, pairs: Sequence[PairRow], link: Callable[[str], str]
+) -> LineChart | None:
+    """Draw the values of both sides of each job; None without jobs that hold both.
+
+    Args:
+        row: verdict on the series.
+        pairs: of the comparison.
+        link: address of the page of a job, which shows both sides.
+    """
+    series_pairs = [
+        pair
+        for pair in pairs
+        if (pair.comparison_key, pair.site, pair.metric)
+        == (row.comparison_key, row.site, row.metric)
+    ]
+    if not series_pairs:
+        return None
+    is_time = row.metric in verdict_text.METRIC_TITLES
+    colors = choose_release_colors((row.a, row.b)) if row.axis == "root" else {}
+    factor, unit = (1e3, "ms/event") if is_time else (1.0, "")
+    lines = [
+        ChartLine(
+            getattr(row, side),
+            css_class,
+            [
+                ChartDot(
+                    float(number),
+                    factor * getattr(pair, f"{side}_value"),
+                    text=f"{pair.job_id} on {pair.host}: {getattr(row, side)} "
+                    f"{format_significant(factor * getattr(pair, f'{side}_value'), 4)} {unit}, "
+                    f"change {verdict_text.format_effect(pair.log_ratio)}",
+                    link=link(pair.job_id),
+                )
+                for number, pair in enumerate(series_pairs, 1)
+            ],
+            round=is_round,
+            color=colors.get(getattr(row, side), ""),
+        )
+        for side, css_class, is_round in _SIDES
+    ]
+    title = f"{verdict_text.title_metric(row.metric)} by job{f', {unit}' if unit else ''}"
+    return LineChart(title, lines, NumberAxis([1.0, float(len(series_pairs))], whole=True))
+
+
+def chart_trend(store: Store, row: VerdictRow) -> LineChart | None:
+    """Draw B against A by day, from all campaigns; None if no day has both sides.
+
+    Figures know daily means of the catalogue's metrics only, not of operations.
+    """
+    if row.metric not in METRICS_BY_NAME:
+        return None
+    means = [_load_day_means(store, row, side) for side in "ab"]
+    shared = sorted(means[0].keys() & means[1].keys())
+    if not shared:
+        return None
+    changes = {
+        display_formats.day_from_number(number): 100 * (means[1][number] / means[0][number] - 1)
+        for number in shared
+        if means[0][number]
+    }
+    return _draw_trend(row, changes) if changes else None
+
+
+def _draw_trend(row: VerdictRow, changes: Mapping[date, float]) -> LineChart:
+    first, last = min(changes), max(changes)
+    title = f"{verdict_text.title_metric(row.metric)} of {row.b} against {row.a} by day, %"
+    dots = [
+        ChartDot(day, change, text=f"{display_formats.format_day(day)}: {change:+.1f} %")
+        for day, change in changes.items()
+    ]
+    equal = [ChartDot(first, 0.0), ChartDot(last, 0.0)]
+    lines = [
+        ChartLine("ratio of daily means", "own", dots),
+        ChartLine("no change", "ideal", equal, plain=True),
+    ]
+    return LineChart(title, lines, DayAxis(first, last))
+
+
+def _load_day_means(store: Store, row: VerdictRow, side: str) -> dict[int, float]:
+    """Load the mean of each day (YYYYMMDD) of one side, over all campaigns."""
+    conditions = side_conditions(verdict_text.flatten_verdict(row), side)
+    if not conditions:
+        return {}
+    judged = datetime.fromtimestamp(row.created_us / 1e6, UTC).date()
+    first = display_formats.day_number(judged - timedelta(days=TREND_DAYS))
+    selection = Selection(conditions=conditions)
+    figure = FigureQuery((row.metric,), (DAY,), selection, first_day=first)
+    with store.connection() as connection:
+        groups = figure_sql.fetch_figure(connection, figure).groups
+    return {
+        int(group.by[DAY] or 0): mean
+        for group in groups
+        if (mean := group.metrics[row.metric].mean) is not None
+    }
+
+
+#: Steps over time that the page names.
+MAX_REGRESSIONS = 2
+
+
+@dataclass(frozen=True)
+class DisplayedComparison:
+    """A comparison to show.
+
+    Attributes:
+        store: the database.
+        request: of the page.
+        rows: all verdicts, at least one.
+        live_pairs: pairs of jobs of a comparison computed just now; None for a stored one.
+        values: further variables of the template.
+    """
+
+    store: Store
+    request: Request
+    rows: Sequence[VerdictRow]
+    live_pairs: Sequence[PairRow] | None = None
+    values: dict[str, Any] | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it was computed just now and is not stored."""
+        return self.live_pairs is not None
+
+    @property
+    def pairs(self) -> Sequence[PairRow]:
+        """Pairs of jobs behind the verdicts."""
+        if self.live_pairs is not None:
+            return self.live_pairs
+        return self.store.pairs(self.rows[0].comparison_id)
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Names of its campaigns, by identity."""
+        return common_tables.load_campaign_names(self.store, self.rows[:1])
+
+    @cached_property
+    def counters(self) -> list[CounterChange]:
+        """Changes of exact counters."""
+        return count_changes.stored_counters(self.rows)
+
+    @cached_property
+    def shows_counter(self) -> bool:
+        """Whether an exact counter is chosen."""
+        return self.filter.metric in {change.metric for change in self.counters}
+
+    @cached_property
+    def filter(self) -> VerdictFilter:
+        """Filters of the URL."""
+        return VerdictFilter.parse(self.request)
+
+    @cached_property
+    def split(self) -> _VerdictRows:
+        """Filtered verdicts by table."""
+        is_counter = self.shows_counter
+        return _VerdictRows.split(self.filter.select(self.rows, any_metric=is_counter))
+
+    @property
+    def titled(self) -> VerdictRow:
+        """First row with the names of its sides."""
+        a, b = verdict_text.side_names(self.rows[0], self.names)
+        return replace(self.rows[0], a=a, b=b)
+
+
+@dataclass(frozen=True)
+class _VerdictRows:
+    """Verdicts of a comparison by the table that shows them, most notable first."""
+
+    pooled: Sequence[VerdictRow]
+    by_site: Sequence[VerdictRow]
+    missing: Sequence[VerdictRow]
+
+    @classmethod
+    def split(cls, rows: Sequence[VerdictRow]) -> _VerdictRows:
+        """Distribute rows over the tables."""
+        series = [row for row in rows if row.scope in SERIES_SCOPES]
+        return cls(
+            _sort_by_weight([row for row in rows if row.scope == SITES_SCOPE]),
+            _sort_by_weight([row for row in series if row.verdict not in ONE_SIDED_VERDICTS]),
+            [row for row in series if row.verdict in ONE_SIDED_VERDICTS],
+        )
+
+
+def comparison_view(comparison: DisplayedComparison) -> PageView:
+    """Collect the data of a comparison's page."""
+    is_page = requested_format(comparison.request) == HTML
+    description = common_tables.describe_comparison(comparison.rows[0], comparison.names)
+    delta = description["delta"] or DEFAULT_DELTA
+    tables = _build_effect_tables(comparison, delta)
+    counts = count_changes.load_counted_work(comparison.store, comparison.rows)
+    instructions = effect_tables.instruction_table(counts, comparison.titled)
+    counters = _build_counter_table(comparison, is_page=is_page)
+    pairs = [] if comparison.is_live or is_page else [effect_tables.pair_table(comparison.pairs)]
+    values: dict[str, Any] = {
+        "tables": tables,
+        "instructions": instructions,
+        "counters": counters,
+        "selection": description,
+        "delta": delta,
+        **_page_values(comparison),
+        **(comparison.values or {}),
+    }
+    all_tables = (*tables, counters, instructions, *pairs)
+    charts = {f"cell-{number}": chart for number, chart in enumerate(values["cell_charts"], 1)}
+    return PageView(
+        "comparison.html.j2", description["compared"], values, all_tables, charts=charts
+    )
+
+
+def _page_values(comparison: DisplayedComparison) -> dict[str, Any]:
+    """Collect the values shown beside the tables."""
+    first = comparison.rows[0]
+    matrix = _build_matrix(comparison)
+    return {
+        "conclusion": describe_conclusion(comparison.rows, comparison.names),
+        "is_pooled": any(row.effect is not None for row in comparison.split.pooled),
+        "matrix": matrix.make_table() if matrix else None,
+        "matrix_legend": MATRIX_LEGEND,
+        "choices": list_filter_choices(
+            comparison.request, comparison.filter, comparison.rows, comparison.counters
+        ),
+        "cell_charts": _draw_cell(comparison) if comparison.filter.is_one_cell else [],
+        "counter_summary": count_changes.summarize_counters(comparison.counters),
+        "not_time": count_changes.NOT_TIME,
+        "first": first,
+        "notes": [
+            *phase_changes.describe_phases(phase_changes.stored_phases(comparison.rows)),
+            *verdict_text.explain_not_pooled(comparison.split.pooled),
+            *comparison_notes.comparison_notes(comparison.rows),
+        ],
+        "attribution": summarize_attribution(comparison.rows, comparison.names),
+        "largest": _describe_largest_regression(comparison.rows, comparison.names),
+        "since": _list_regressions(comparison),
+        "campaign_names": comparison.names,
+        "live": comparison.is_live,
+        "command": "",
+        "address": link_to(comparison.request, "comparison", comparison=first.comparison_id),
+    }
+
+
+def _describe_largest_regression(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> str:
+    """Describe the headline's largest certain regression with its interval; '' for none."""
+    slower = [
+        row
+        for row in select_headline(rows)
+        if row.verdict == Verdict.SLOWER and row.effect is not None
+    ]
+    if not slower:
+        return ""
+    largest = max(slower, key=lambda row: abs(row.effect or 0.0))
+    return f"{largest.label}: {verdict_text.describe_verdict(largest, names)}"
+
+
+def _list_regressions(comparison: DisplayedComparison) -> list[tuple[str, str]]:
+    """List the newest confirmed steps to the slower of release B, with their pages."""
+    first = comparison.rows[0]
+    if first.axis != "root":
+        return []
+    return [
+        (
+            change_text.describe_change(change),
+            link_to(comparison.request, "change", change=change.id),
+        )
+        for change in list_recent_changes(comparison.store, release=first.b)
+        if change_text.is_regression(change)
+    ][:MAX_REGRESSIONS]
+
+
+def _build_matrix(comparison: DisplayedComparison) -> EffectMatrix | None:
+    # The start of the link is built once, as there may be thousands of cells.
+    base = link_to_same_page(comparison.request, site=None, variant=None)
+    start = base if base == "?" else f"{base}&"
+    encode = cache(lambda name, value: urlencode({name: value}) if value else "")
+
+    def link(site: str, variant: str) -> str:
+        both = encode("site", site), encode("variant", variant)
+        return f"{start}{'&'.join(filter(None, both))}"
+
+    if comparison.shows_counter:
+        return matrix_of_counters(comparison.filter.select(comparison.counters), link)
+    return matrix_of_verdicts(comparison.filter.select(comparison.rows), link)
+
+
+def _draw_cell(comparison: DisplayedComparison) -> list[LineChart]:
+    """Draw the jobs and the trend of each series of the chosen site and variant."""
+
+    def link(job: str) -> str:
+        return link_to(comparison.request, "job", job_id=job)
+
+    pairs, charts = comparison.pairs, list[LineChart | None]()
+    series = comparison.split.by_site
+    for row in series:
+        if row.metric == series[0].metric:
+            charts += [
+                chart_jobs(row, pairs, link),
+                chart_trend(comparison.store, row),
+            ]
+    return [chart for chart in charts if chart]
+
+
+def _build_effect_tables(comparison: DisplayedComparison, delta: float) -> list[DataTable]:
+    """Build the tables over sites, by site, and of series that lack a side."""
+    bars = make_bar_column(comparison.rows, delta)
+    return [
+        effect_tables.pooled_table(
+            comparison.request, comparison.split.pooled, comparison.titled, bars
+        ),
+        effect_tables.site_table(
+            comparison.request, comparison.split.by_site, comparison.titled, bars
+        ),
+        effect_tables.missing_table(
+            comparison.request, comparison.split.missing, comparison.titled
+        ),
+    ]
+
+
+def _build_counter_table(comparison: DisplayedComparison, *, is_page: bool) -> DataTable:
+    """Build the table of exact counters; on a page, of those only that changed."""
+    is_counter = comparison.shows_counter
+    chosen = comparison.filter.select(comparison.counters, any_metric=not is_counter)
+    if is_page:
+        chosen = [change for change in chosen if change.verdict != count_changes.SAME]
+    return effect_tables.counter_table(comparison.request, chosen, comparison.titled)
+
+
+def effect_weight(row: VerdictRow) -> float:
+    """Return |effect| ÷ width of its interval to sort by notability; −1 without an interval."""
+    if row.effect is None or row.low is None or row.high is None:
+        return -1.0
+    return abs(row.effect) / max(row.high - row.low, 1e-12)
+
+
+def _sort_by_weight(rows: Sequence[VerdictRow]) -> list[VerdictRow]:
+    return sorted(rows, key=effect_weight, reverse=True)

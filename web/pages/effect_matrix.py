@@ -1,0 +1,389 @@
+"""Heat maps of comparisons: variants by sites, and pairs of ROOT releases by test."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import NamedTuple
+
+from markupsafe import Markup
+from starlette.requests import Request
+
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.conclusion import SCOPE_WORDS, select_headline
+from treehammer.analysis.comparison.count_changes import (
+    FEWER,
+    MORE,
+    SAME,
+    CounterChange,
+    format_counter_verdict,
+)
+from treehammer.analysis.statistics.sample import HEADLINE_METRICS, natural_sort_key
+from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, OPEN_VERDICTS, Verdict
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read.release_comparisons import (
+    ReleaseComparison,
+    ReleaseEffect,
+    list_release_comparisons,
+)
+from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, TableColumn
+from treehammer.web.pages.page_context import link_to
+
+#: Heading of the column over all sites.
+ALL_SITES = "all sites"
+#: Effects (in ln) from which a color is darker.
+_STEPS = (0.03, 0.1)
+#: Uncertain effects (in ln) from which a cell is tinted.
+_LEAST_PALE = 0.01
+#: Largest effect written in a cell; the tooltip has all.
+_MAX_WRITTEN = math.log(2)
+_CERTAIN_TONES = ("worse", "better")
+#: Verdicts whose effects are tinted, if there are any.
+_TINTED_VERDICTS = (*OPEN_VERDICTS, Verdict.NOT_ENOUGH)
+#: Class -> meaning, as the legend explains it.
+MATRIX_LEGEND: Mapping[str, str] = {
+    "worse-2": "slower or worse",
+    "better-2": "faster or better",
+    "equal": "same",
+    "pale worse-1": "undecided, slower so far",
+    "pale better-1": "… faster so far",
+    "missing": "not compared",
+}
+
+
+class MatrixCell(NamedTuple):
+    """One variant at one site.
+
+    Attributes:
+        text: change in per cent, rounded.
+        css_class: color by verdict and size.
+        address: of the page of this cell; '' where nothing was compared.
+        description: verdict in words.
+    """
+
+    text: str
+    css_class: str
+    address: str
+    description: str
+
+    def draw(self) -> Markup:
+        """Draw the content of the cell, whose description screen readers read."""
+        text = Markup('{}<span class="unseen"> {}</span>').format(self.text, self.description)
+        if not self.address:
+            return Markup('<span class="letter">{}</span>').format(text)
+        return Markup('<a href="{}">{}</a>').format(self.address, text)
+
+
+@dataclass(frozen=True)
+class MatrixHeading:
+    """Name of a row or column, and the page of it alone."""
+
+    text: str
+    address: str
+
+
+@dataclass(frozen=True)
+class EffectMatrix:
+    """Effects by variant and site, of one metric."""
+
+    metric: str
+    sites: Sequence[MatrixHeading]
+    rows: Sequence[tuple[MatrixHeading, Sequence[MatrixCell]]]
+
+    def make_table(self) -> DataTable:
+        """Make the table of the map: a row for each variant, a column for each site."""
+        keys = [f"site:{site.text}" for site in self.sites]
+        columns = (
+            TableColumn(
+                "variant",
+                "variant",
+                lambda heading: heading.text,
+                link=lambda row: row["variant"].address,
+                cell_tooltip=lambda row: row["variant"].text,
+            ),
+            *(
+                draw_column(key, site.text, address=site.address)
+                for key, site in zip(keys, self.sites, strict=True)
+            ),
+        )
+        rows = [
+            {"variant": heading, **dict(zip(keys, cells, strict=True))}
+            for heading, cells in self.rows
+        ]
+        caption = f"Change of {self.metric} by variant and site, per cent"
+        return DataTable(
+            "matrix",
+            caption,
+            columns,
+            rows,
+            is_arrangeable=False,
+            is_exported=False,
+            look="matrix effects-by-site",
+        )
+
+
+def draw_column(key: str, title: str, address: str = "") -> TableColumn:
+    """Make a column of matrix cells.
+
+    Args:
+        key: of the cells in each row.
+        title: column heading.
+        address: of the page of the column alone, '' for none.
+    """
+    return TableColumn(
+        key,
+        title,
+        address=address,
+        tooltip=title,
+        css_class=lambda row: row[key].css_class,
+        cell_tooltip=lambda row: row[key].description,
+        draw=lambda row: row[key].draw(),
+    )
+
+
+#: Returns the address of the page with filters; '' for those to remove.
+LinkFilter = Callable[[str, str], str]
+
+
+class _CellEffect(NamedTuple):
+    """Change of a metric of one variant at one site; the site is '' over all sites.
+
+    ``tone`` is worse, better, equal, open (undecided) or missing (not compared).
+    """
+
+    label: str
+    site: str
+    tone: str
+    effect: float | None
+    description: str
+
+    @property
+    def weight(self) -> tuple[bool, float]:
+        """Sort key of several series in one cell: certain effects first, large ones first."""
+        return self.tone in _CERTAIN_TONES, abs(self.effect or 0.0)
+
+    @property
+    def css_class(self) -> str:
+        size = abs(self.effect or 0.0)
+        if self.tone == "open" and size >= _LEAST_PALE:
+            return f"pale {'worse' if (self.effect or 0.0) > 0 else 'better'}-1"
+        if self.tone not in _CERTAIN_TONES:
+            return self.tone
+        return f"{self.tone}-{1 + sum(size >= step for step in _STEPS)}"
+
+    @property
+    def text(self) -> str:
+        if self.effect is None or self.tone == "missing":
+            return "–"
+        if abs(self.effect) > _MAX_WRITTEN:
+            return "≫" if self.effect > 0 else "≪"
+        change = round(100 * math.expm1(self.effect))
+        return f"{change:+d}".replace("-", "−") if change else "0"
+
+
+def matrix_of_verdicts(rows: Sequence[VerdictRow], link: LinkFilter) -> EffectMatrix | None:
+    """Build the matrix of the first metric of some verdicts; None for a single cell.
+
+    Args:
+        rows: verdicts on series and over sites, of one comparison.
+        link: address of the page with a site and a variant.
+    """
+    metric = next(iter(verdict_text.list_metrics(rows)), "")
+    effects = [
+        _CellEffect(row.label, row.site, _find_tone(row), row.effect, _describe_row(row))
+        for row in rows
+        if row.metric == metric
+    ]
+    return _build_matrix(verdict_text.title_metric(metric), effects, link)
+
+
+def matrix_of_counters(changes: Sequence[CounterChange], link: LinkFilter) -> EffectMatrix | None:
+    """Build the matrix of one exact counter; None for a single cell."""
+    effects = [
+        _CellEffect(
+            change.label,
+            change.site,
+            _find_counter_tone(change),
+            0.0 if change.verdict == SAME else change.effect,
+            format_counter_verdict(change),
+        )
+        for change in changes
+    ]
+    title = changes[0].metric.replace("_", " ") if changes else ""
+    return _build_matrix(title, effects, link)
+
+
+def _find_tone(row: VerdictRow) -> str:
+    if row.verdict in CERTAIN_VERDICTS:
+        return "worse" if row.verdict == Verdict.SLOWER else "better"
+    if row.verdict == Verdict.SAME:
+        return "equal"
+    is_open = row.verdict in _TINTED_VERDICTS
+    return "open" if is_open and row.effect is not None else "missing"
+
+
+def _find_counter_tone(change: CounterChange) -> str:
+    if change.verdict not in (MORE, FEWER):
+        return "equal" if change.verdict == SAME else "missing"
+    is_higher_better = change.better == "higher"
+    return "better" if (change.verdict == MORE) == is_higher_better else "worse"
+
+
+def _describe_row(row: VerdictRow) -> str:
+    words = [verdict_text.format_verdict(row)]
+    if row.effect is not None:
+        words.append(verdict_text.format_effect(row.effect))
+    if interval := verdict_text.format_interval(row):
+        words.append(f"({interval})")
+    return " ".join(words)
+
+
+def _build_matrix(
+    metric: str, effects: Sequence[_CellEffect], link: LinkFilter
+) -> EffectMatrix | None:
+    cells: dict[tuple[str, str], list[_CellEffect]] = defaultdict(list)
+    for effect in effects:
+        cells[effect.label, effect.site].append(effect)
+    if len(cells) < 2:
+        return None
+    sites = _worst_first(effects)
+    labels = sorted({effect.label for effect in effects}, key=natural_sort_key)
+    return EffectMatrix(
+        metric,
+        [MatrixHeading(site or ALL_SITES, link(site, "") if site else "") for site in sites],
+        [
+            (
+                MatrixHeading(label, link("", label)),
+                [_build_cell(label, site, cells.get((label, site), ()), link) for site in sites],
+            )
+            for label in labels
+        ],
+    )
+
+
+def _worst_first(effects: Iterable[_CellEffect]) -> list[str]:
+    """Sort sites by their mean effect, the slowest first; the column over all sites leads."""
+    effects_by_site: dict[str, list[float]] = defaultdict(list)
+    for effect in effects:
+        effects_by_site[effect.site].append(effect.effect or 0.0)
+    return sorted(
+        effects_by_site, key=lambda site: (bool(site), -fmean(effects_by_site[site]), site)
+    )
+
+
+def _build_cell(
+    label: str, site: str, series: Sequence[_CellEffect], link: LinkFilter
+) -> MatrixCell:
+    if not series:
+        return MatrixCell("", "absent", "", f"{label}, {site or ALL_SITES}: not measured")
+    largest = max(series, key=lambda effect: effect.weight)
+    note = f"; the largest of {len(series)} series" if len(series) > 1 else ""
+    return MatrixCell(
+        largest.text,
+        largest.css_class,
+        f"{link(site, label)}#cell" if site else "",
+        f"{label}, {site or ALL_SITES}: {largest.description}{note}",
+    )
+
+
+#: Metric whose verdicts are shown.
+METRIC = HEADLINE_METRICS[0]
+_NOT_COMPARED = MatrixCell("", "absent", "", "not compared")
+
+
+def load_release_matrices(store: Store, request: Request) -> list[DataTable]:
+    """Load the matrix of each test, in order of the tests' names; tests with a single pair have none.
+
+    Bases are rows, other releases columns; the cell of a pair that was not compared is empty.
+    """
+    by_test: dict[str, list[ReleaseComparison]] = {}
+    for comparison in list_release_comparisons(store, METRIC):
+        by_test.setdefault(comparison.test, []).append(comparison)
+    return [
+        _build_release_matrix(test, comparisons, request)
+        for test, comparisons in sorted(by_test.items())
+        if len(comparisons) > 1
+    ]
+
+
+def _build_release_matrix(
+    test: str, comparisons: Iterable[ReleaseComparison], request: Request
+) -> DataTable:
+    cells = {
+        (comparison.a, comparison.b): _build_release_cell(
+            comparison, link_to(request, "comparison", comparison=comparison.comparison_id)
+        )
+        for comparison in comparisons
+    }
+    bases, releases = (
+        sorted({pair[side] for pair in cells}, key=natural_sort_key) for side in (0, 1)
+    )
+    columns = (
+        TableColumn("base", "compared with"),
+        *(draw_column(f"root:{other}", other) for other in releases),
+    )
+    rows = [
+        {
+            "base": base,
+            **{f"root:{other}": cells.get((base, other), _NOT_COMPARED) for other in releases},
+        }
+        for base in bases
+    ]
+    name = test or "several tests"
+    return DataTable(
+        f"releases:{name}",
+        name,
+        columns,
+        rows,
+        is_arrangeable=False,
+        is_exported=False,
+        look="matrix releases",
+    )
+
+
+def _build_release_cell(comparison: ReleaseComparison, address: str) -> MatrixCell:
+    effects = select_headline(comparison.effects)
+    counts = Counter(effect.verdict for effect in effects)
+    parts = [_describe_part(verdict, effects) for verdict in CERTAIN_VERDICTS if counts[verdict]]
+    text = ", ".join(parts) or _describe_uncertain(counts)
+    # Databases return rows in any order: equally frequent verdicts keep the order of the enumeration.
+    frequent = sorted(Verdict, key=lambda verdict: -counts[verdict])
+    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in frequent if counts[verdict])
+    words += "".join(
+        f" {text}" for scope, text in SCOPE_WORDS.items() if scope in {e.scope for e in effects}
+    )
+    return MatrixCell(
+        text,
+        _find_class(counts),
+        address,
+        f"{comparison.b} against {comparison.a}: {words or 'no verdicts'}",
+    )
+
+
+def _describe_part(verdict: Verdict, effects: Sequence[ReleaseEffect]) -> str:
+    """Describe the variants with a certain verdict, e.g. ``+5.1 % in 4 of 24``."""
+    sizes = [
+        effect.effect
+        for effect in effects
+        if effect.verdict == verdict and effect.effect is not None
+    ]
+    size = f"{verdict_text.format_effect(median(sizes))} " if sizes else ""
+    count = sum(effect.verdict == verdict for effect in effects)
+    return f"{size}in {count} of {len(effects)}"
+
+
+def _describe_uncertain(counts: Mapping[str, int]) -> str:
+    """Name the only verdict, or that there are several without a certain one."""
+    return next(iter(counts)) if len(counts) == 1 else Verdict.UNDECIDED.value
+
+
+def _find_class(counts: Mapping[str, int]) -> str:
+    if counts.get(Verdict.SLOWER.value):
+        return "worse-2"
+    if counts.get(Verdict.FASTER.value):
+        return "better-2"
+    return "equal" if set(counts) == {Verdict.SAME.value} else "open"

@@ -1,0 +1,388 @@
+"""Tables of a comparison: effects with intervals as bars, over all sites and by site, one-sided series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from markupsafe import Markup
+from starlette.requests import Request
+
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.count_changes import (
+    CounterChange,
+    CountPair,
+    format_change,
+    format_count,
+    format_counter_verdict,
+)
+from treehammer.analysis.statistics.sample import SELECTION_AXIS
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
+from treehammer.collectors.job_spec import TIMED
+from treehammer.errors import ConfigError
+from treehammer.sql.core.rows import PairRow, VerdictRow
+from treehammer.sql.read.measurement_selection import (
+    Condition,
+    intersect_conditions,
+    parse_alternatives,
+)
+from treehammer.tables import MAX_SHOWN_ROWS, DataTable, LazyRows, Row, TableColumn
+from treehammer.web.pages.arranged_table import encode_condition
+from treehammer.web.pages.page_context import link_to
+
+
+def side_conditions(row: Row, side: str) -> tuple[Condition, ...]:
+    """Build the conditions on the measurements of a side, in any campaign.
+
+    Empty if the side has no measurements, or if they were not recorded or use columns unknown to
+    this version.
+
+    Args:
+        row: a verdict as :func:`treehammer.analysis.comparison.verdict_text.flatten_verdict` returns it.
+        side: ``a`` or ``b``.
+    """
+    values: Mapping[str, Any] = row[f"of_{side}"]
+    if not values:
+        return ()
+    try:
+        conditions = (*parse_alternatives(row["where"]), *parse_alternatives(row[f"where_{side}"]))
+    except ConfigError:
+        return ()
+    return intersect_conditions(
+        (*conditions, *(Condition(name, "=", value) for name, value in values.items()))
+    )
+
+
+#: Maximum reach of the drawn axis to either side, in ln.
+_MAX_AXIS_REACH = 2.5
+
+
+def find_axis_reach(rows: Sequence[VerdictRow]) -> float:
+    """Find the reach of the drawn axis to either side, in ln."""
+    ends = sorted(
+        max(abs(row.low), abs(row.high))
+        for row in rows
+        if row.low is not None and row.high is not None
+    )
+    effects = sorted(abs(row.effect) for row in rows if row.effect is not None)
+    # Intervals of few jobs are wide: they may exceed the axis, so that effects stay distinguishable.
+    typical = max(_find_quantile(ends, 0.25), 1.5 * _find_quantile(effects, 0.9))
+    return min(max(1.2 * typical, 2 * DEFAULT_DELTA), _MAX_AXIS_REACH)
+
+
+def _find_quantile(numbers: Sequence[float], share: float) -> float:
+    return numbers[int(share * (len(numbers) - 1))] if numbers else 0.0
+
+
+@dataclass(frozen=True)
+class EffectBar:
+    """An effect and its interval as positions from 0 to 100 on the drawn axis.
+
+    Attributes:
+        low: start of the interval, clipped to the axis.
+        high: end of the interval, clipped to the axis.
+        effect: None if it lies beyond the axis.
+        starts_before_axis: whether the interval starts left of the axis.
+        ends_beyond_axis: whether the interval ends right of the axis.
+    """
+
+    low: float
+    high: float
+    effect: float | None
+    starts_before_axis: bool
+    ends_beyond_axis: bool
+
+    def render(self) -> str:
+        """Render the bar as parts of an SVG drawing."""
+        parts = [f'<line class="bar" x1="{self.low}" x2="{self.high}" y1="6" y2="6"/>']
+        if self.starts_before_axis:
+            parts.append('<path class="cut" d="M0 6l6-4v8z"/>')
+        if self.ends_beyond_axis:
+            parts.append('<path class="cut" d="M100 6l-6-4v8z"/>')
+        if self.effect is not None:
+            parts.append(
+                f'<line class="mean" x1="{self.effect}" x2="{self.effect}" y1="2" y2="10"/>'
+            )
+        return "".join(parts)
+
+
+def place_effect_bar(row: Row, reach: float) -> EffectBar | None:
+    """Place the effect of a table's row on the axis; None without an interval."""
+    effect, low, high = row["effect"], row["low"], row["high"]
+    if effect is None or low is None or high is None:
+        return None
+
+    def place(value: float) -> float:
+        return round(50 + 50 * max(-1.0, min(1.0, value / reach)), 2)
+
+    return EffectBar(
+        place(low),
+        place(high),
+        place(effect) if abs(effect) <= reach else None,
+        low < -reach,
+        high > reach,
+    )
+
+
+def make_bar_column(rows: Sequence[VerdictRow], delta: float) -> TableColumn:
+    """Make the column that draws effects on a common axis, whose ends are its heading.
+
+    Args:
+        rows: all rows of the comparison.
+        delta: effects within it are ignored, in ln.
+    """
+    reach = find_axis_reach(rows)
+    ends = " … ".join(verdict_text.format_effect(end) for end in (-reach, reach))
+    return TableColumn(
+        "bar",
+        f"{verdict_text.name_directions(rows)}\n{ends}",
+        tooltip="change and interval",
+        draw=lambda row: render_effect(row, reach, delta),
+    )
+
+
+def render_effect(row: Row, reach: float, delta: float) -> Markup:
+    """Draw the effect of a table's row on the axis, with a band of the effects that are ignored.
+
+    In Python, because a template takes twice the time.
+    """
+    bar = place_effect_bar(row, reach)
+    half = round(50 * min(delta / reach, 1), 2)
+    return Markup(  # noqa: S704
+        '<svg class="effect" viewBox="0 0 100 12" preserveAspectRatio="none" aria-hidden="true" '
+        f'focusable="false"><rect class="none" x="{50 - half}" y="0" width="{2 * half}" height="12"/>'
+        '<line class="zero" x1="50" x2="50" y1="0" y2="12"/>'
+        f"{bar.render() if bar else ''}</svg>"
+    )
+
+
+_VARIANT = TableColumn("label", "variant", is_long=True)
+
+
+def _metric_column(rows: Sequence[VerdictRow]) -> TableColumn:
+    return TableColumn("metric", verdict_text.title_metrics(rows), verdict_text.title_metric)
+
+
+def _find_unit(rows: Sequence[VerdictRow]) -> str:
+    """Return the common unit of all values; '' if each has its own."""
+    return "ms/event" if all(row.metric in verdict_text.METRIC_TITLES for row in rows) else ""
+
+
+def pooled_table(
+    request: Request, rows: Sequence[VerdictRow], first: VerdictRow, bars: TableColumn
+) -> DataTable:
+    """Build the table over all sites: one row per variant and metric, effects also as bars."""
+    columns = (
+        _VARIANT,
+        _metric_column(rows),
+        *_effect_columns(bars),
+        TableColumn("sites", "sites", lambda sites: str(len(sites)), is_number=True),
+        *(_side_column(request, first, side, "by site", "by site") for side in "ab"),
+    )
+    return _effect_table("pooled", "Over all sites", columns, rows, "No effect over several sites.")
+
+
+def site_table(
+    request: Request, rows: Sequence[VerdictRow], first: VerdictRow, bars: TableColumn
+) -> DataTable:
+    """Build the table by site: one row per variant, site and metric, effects also as bars."""
+    columns = (
+        _VARIANT,
+        _site_column(request),
+        _metric_column(rows),
+        *_effect_columns(bars),
+        *(_side_column(request, first, side, _find_unit(rows)) for side in "ab"),
+    )
+    return _effect_table(
+        "by_site", "By site", columns, rows, "No series was measured on both sides."
+    )
+
+
+def missing_table(request: Request, rows: Sequence[VerdictRow], first: VerdictRow) -> DataTable:
+    """Build the table of series measured on one side only, with reason and remedy."""
+    columns = (
+        _VARIANT,
+        _site_column(request),
+        TableColumn("verdict", "verdict"),
+        _metric_column(rows),
+        TableColumn("why", "reason", is_long=True),
+        TableColumn("remedy", "remedy", is_long=True),
+        *(_side_column(request, first, side, _find_unit(rows)) for side in "ab"),
+    )
+    caption = f"On one side only (A: {first.a}, B: {first.b})"
+    return _effect_table("missing", caption, columns, rows, "No series on one side only.")
+
+
+def instruction_table(pairs: Sequence[CountPair], first: VerdictRow) -> DataTable:
+    """Build the table of instructions per event, with the library whose count changed most."""
+    columns = (
+        _VARIANT,
+        TableColumn("a_per_event", first.a, format_count, is_number=True),
+        TableColumn("b_per_event", first.b, format_count, is_number=True),
+        TableColumn("relative", "change", format_change, is_number=True),
+        TableColumn("most_changed", "most changed library", is_long=True),
+    )
+    rows = [_flatten_counts(pair) for pair in pairs]
+    return DataTable("instructions", "Instructions per event", columns, rows)
+
+
+def counter_table(
+    request: Request, changes: Sequence[CounterChange], first: VerdictRow
+) -> DataTable:
+    """Build the table of exact counters of each variant and site, with the change of each."""
+    columns = (
+        _VARIANT,
+        _site_column(request),
+        TableColumn("metric", "counter", lambda name: name.replace("_", " ")),
+        TableColumn("a_value", first.a, format_count, is_number=True),
+        TableColumn("b_value", first.b, format_count, is_number=True),
+        TableColumn("change", "verdict"),
+        *(TableColumn(name, hidden=True) for name in ("verdict", "effect", "jobs", "axis")),
+    )
+    rows = [
+        {**asdict(change), "change": format_counter_verdict(change), "axis": first.axis}
+        for change in changes
+    ]
+    return DataTable(
+        "counters", "Exact counters that changed", columns, rows, max_rows=MAX_SHOWN_ROWS
+    )
+
+
+def _flatten_counts(pair: CountPair) -> dict[str, Any]:
+    largest = max(pair.libraries(), key=lambda change: abs(change.difference))
+    words = f"{largest.library} {format_count(largest.difference, signed=True)}"
+    return {**asdict(pair.total), "most_changed": words}
+
+
+def pair_table(pairs: Sequence[PairRow]) -> DataTable:
+    """Build the table of pairs of jobs behind the verdicts, for export."""
+    rows = [asdict(row) for row in pairs]
+    columns = tuple(TableColumn(key, key) for key in (rows[0] if rows else {}))
+    return DataTable("pairs", "Pairs of jobs", columns, rows)
+
+
+def _effect_table(
+    name: str, caption: str, columns: Sequence[TableColumn], rows: Sequence[VerdictRow], empty: str
+) -> DataTable:
+    """Build a table with the given columns; further evidence is exported only."""
+    keys = [column.key for column in columns]
+    hidden_columns = [
+        TableColumn(key, hidden=True)
+        for key in (_flatten(rows[0]) if rows else {})
+        if key not in keys
+    ]
+    return DataTable(
+        name,
+        caption,
+        (*columns, *hidden_columns),
+        LazyRows(rows, _flatten),
+        empty_text=empty,
+        max_rows=MAX_SHOWN_ROWS,
+    )
+
+
+def _flatten(row: VerdictRow) -> dict[str, Any]:
+    return {
+        **verdict_text.flatten_verdict(row),
+        "change": verdict_text.format_effect(row.effect) if row.effect is not None else "",
+        "interval": verdict_text.format_interval(row),
+        "shown_verdict": verdict_text.format_verdict(row),
+        "holds_for": verdict_text.describe_scope(row),
+    }
+
+
+def _effect_columns(bars: TableColumn) -> tuple[TableColumn, ...]:
+    return (
+        TableColumn("change", "change", is_number=True, sort_key="effect"),
+        TableColumn("interval", "interval", is_number=True, sort_key="low"),
+        bars,
+        TableColumn(
+            "shown_verdict",
+            "verdict",
+            css_class=lambda row: f"{str(row['verdict']).replace(' ', '-')} folded",
+            detail=lambda row: row["why"] or "",
+        ),
+        TableColumn(
+            "holds_for",
+            "holds",
+        ),
+    )
+
+
+def _site_column(request: Request) -> TableColumn:
+    start = link_to(request, "site", site="-").removesuffix("-")
+
+    def link(row: Row) -> str:
+        named = row["site"] and row["axis"] != "site"
+        return start + quote(row["site"], safe="") if named else ""
+
+    return TableColumn("site", "site", link=link)
+
+
+def _side_column(
+    request: Request, first: VerdictRow, side: str, unit: str, missing_text: str = "none usable"
+) -> TableColumn:
+    """Build the column of a side's time, linked to its measurements.
+
+    Args:
+        request: provides the root path of links.
+        first: a row of the comparison.
+        side: ``a`` or ``b``.
+        unit: unit in the heading; '' if rows have units of their own.
+        missing_text: shown if the side has measurements, but no time.
+    """
+    value = side.upper() if first.axis == SELECTION_AXIS else getattr(first, side)
+
+    def write(row: Row) -> str:
+        if row[f"{side}_value"] is not None:
+            return verdict_text.format_metric_value(
+                row["metric"], row[f"{side}_value"], row["unit"]
+            )
+        return missing_text if row[f"of_{side}"] else "–"
+
+    return TableColumn(
+        f"{side}_value",
+        f"{value}, {unit}" if unit else str(value),
+        format_row=write,
+        is_number=True,
+        link=_link_to_measurements(request, side),
+    )
+
+
+def _link_to_measurements(request: Request, side: str) -> Callable[[Row], str]:
+    """Build a function that links a row to the measurements of one side, by job or by site.
+
+    They are shown in Explore; '' for none.
+    """
+    explore = link_to(request, "explore")
+
+    @cache
+    def start(metric: str, by_job: bool, campaigns: Sequence[str]) -> str:
+        parameters = [
+            ("metric", metric),
+            ("by", "job_id" if by_job else "site"),
+            ("color", "host" if by_job else ""),
+            ("kind", TIMED),
+            # All days: measurements of a series may be older than the default window.
+            ("from", ""),
+            ("to", ""),
+            *(("campaign", campaign) for campaign in campaigns),
+        ]
+        return f"{explore}?{urlencode(parameters)}"
+
+    def link(row: Row) -> str:
+        conditions = side_conditions(row, side)
+        if not conditions:
+            return ""
+        address = start(row["metric"], bool(row["site"]), _side_campaigns(row, side))
+        return "&".join([address, *map(encode_condition, conditions)])
+
+    return link
+
+
+def _side_campaigns(row: Row, side: str) -> tuple[str, ...]:
+    """Return the campaigns of a side; the compared one if campaigns are compared."""
+    return (row[side],) if row["axis"] == "campaign" else tuple(row["campaigns"])

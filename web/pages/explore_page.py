@@ -1,0 +1,428 @@
+"""Explore: any metric by any dimension, as figure, tables and files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.collectors.job_spec import EXECUTION_KINDS
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.errors import ConfigError
+from treehammer.sql.core.measurement_sql import HISTOGRAM_COLUMN
+from treehammer.sql.core.schema import ROLLUP_METRICS
+from treehammer.sql.read import campaign_queries, overview_queries
+from treehammer.sql.read.figure_query import ROLLUP_GROUPINGS, TIME_UNITS, is_variant_axis
+from treehammer.sql.write.store import Store
+from treehammer.tables import MAX_SHOWN_ROWS, DataTable
+from treehammer.web.core.responses import RequestRefusedError
+from treehammer.web.figures import explore_query, figure_captions
+from treehammer.web.figures.drawing import FIGURE_FORMATS
+from treehammer.web.figures.explore_query import (
+    BARS,
+    DIMENSIONS,
+    DISTRIBUTION,
+    FILTERS,
+    HEATMAP,
+    LATENCY,
+    MEAN_VIEWS,
+    MEANS,
+    METRICS,
+    RELATIVE,
+    SCALES,
+    SORTED,
+    VIEWS,
+    ExploreQuery,
+)
+from treehammer.web.figures.figure_chart import chart_figure
+from treehammer.web.figures.figure_layout import FigureLayout
+from treehammer.web.figures.figure_points import FigurePoints, load_points
+from treehammer.web.labels import VARIANT_COLUMN, label_variants
+from treehammer.web.pages import latency_figure, spread_figure
+from treehammer.web.pages.arranged_table import link_to_same_page
+from treehammer.web.pages.page_context import (
+    HTML,
+    MAX_DRAWING_PROCESSES,
+    FigureFiles,
+    PageContext,
+    PageView,
+    QueryPool,
+    error_sentence,
+    link_to,
+    make_figure_response,
+    requested_format,
+    wants_html,
+)
+from treehammer.web.pages.spread_figure import RowLinks
+
+Item = TypeVar("Item")
+
+#: Values listed in a filter; others can be typed.
+MAX_FILTER_CHOICES = 300
+#: Newest campaigns listed in the form.
+MAX_CAMPAIGN_CHOICES = 100
+
+#: Figure of study S0: CPU efficiency by site, with the RMS of repeated executions.
+S0 = ExploreQuery(metric="eff_job", by="site", color=VARIANT_COLUMN)
+S0_TITLE = "CPU efficiency by site (study S0)"
+
+
+#: Sites and series up to which S0's figure shows points by default.
+MAX_POINT_SITES, MAX_POINT_SERIES = 12, 6
+
+
+@dataclass(frozen=True)
+class _FigureKind:
+    """A figure with its own URL.
+
+    Attributes:
+        default: parameters used where the URL has none.
+        title: title of the default figure.
+        separated_columns: columns that split groups if several of their values are selected.
+    """
+
+    default: ExploreQuery
+    title: str = ""
+    separated_columns: tuple[str, ...] = ()
+
+    def figure_title(self, query: ExploreQuery) -> str:
+        """Return the title of a figure: the kind's own title only for its default parameters."""
+        is_default = all(
+            getattr(query, name) == getattr(self.default, name) for name in _TITLE_FIELDS
+        )
+        return self.title if self.title and is_default else figure_captions.figure_heading(query)
+
+    def list_separable(self, query: ExploreQuery, points: FigurePoints) -> tuple[str, ...]:
+        """List the columns that split the groups of these points."""
+        counts = points.aggregation.counts_in_figure
+        return tuple(
+            name
+            for name in self.separated_columns
+            if counts.get(name, 0) > 1 and name not in query.group_columns
+        )
+
+
+#: Parameters that determine the title.
+_TITLE_FIELDS = ("metric", "by", "color", "panels")
+_FIGURE_KINDS = {
+    "explore": _FigureKind(ExploreQuery()),
+    "s0": _FigureKind(S0, S0_TITLE, ("test_name", "dataset")),
+}
+
+
+@dataclass(frozen=True)
+class _ExploreResult:
+    """Parameters of a figure and its points, or the reason why there are none.
+
+    Attributes:
+        query: parameters of the figure.
+        points: groups of the figure.
+        title: title of the figure.
+        error: why the parameters were refused, '' otherwise.
+    """
+
+    query: ExploreQuery
+    points: FigurePoints
+    title: str
+    error: str = ""
+
+    def lay_out(self) -> FigureLayout | None:
+        """Lay out the figure; None if there is nothing to draw."""
+        lay_out = (
+            latency_figure.lay_out_latencies
+            if self.query.view == LATENCY
+            else spread_figure.lay_out_spreads
+        )
+        return lay_out(self.query, self.points, self.title)
+
+    def explain_empty(self) -> str:
+        """Explain why there is nothing to draw."""
+        return figure_captions.explain_empty_figure(self.query, self.points.points)
+
+    def build_table(self, links: RowLinks) -> DataTable:
+        """Build the table of the figure's groups."""
+        table = (
+            latency_figure.latency_table
+            if self.query.view == LATENCY
+            else spread_figure.spread_table
+        )
+        return table(self.query, self.points, links)
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """Description of the figure, for JSON."""
+        query = self.query
+        metric = METRICS_BY_NAME.get(query.metric)
+        unit = "1" if query.view == RELATIVE else metric.unit if metric else ""
+        of_metric = {"metric": query.metric, "unit": unit}
+        return {
+            **(
+                of_metric
+                if query.view != LATENCY
+                else {"metric": HISTOGRAM_COLUMN, "unit": "reads"}
+            ),
+            "meaning": figure_captions.describe_metric(query),
+            "bars": figure_captions.describe_bars(query),
+            "caption": figure_captions.describe_groups(query),
+            "selection": figure_captions.describe_selection(query, self.points.points),
+            "from": query.first.isoformat() if query.first else None,
+            "to": query.last.isoformat() if query.last else None,
+            "kind": query.kind or None,
+            "groups": list(query.group_columns),
+            "aggregated": self.points.aggregation.describe_figure(query.group_columns),
+            "aggregated_max": self.points.aggregation.largest_counts,
+            "source": self.points.source,
+        }
+
+
+def routes(context: PageContext) -> list[BaseRoute]:
+    """Return the routes of Explore, of study S0's figure, and of both as files."""
+    files = FigureFiles()
+    # Drawing takes seconds; waiting requests must not block other pages.
+    pool = QueryPool(anyio.CapacityLimiter(MAX_DRAWING_PROCESSES))
+    routes_: list[BaseRoute] = []
+    for name, path in (("explore", "/explore"), ("s0", "/figures/s0")):
+        routes_.append(context.page_route(path, partial(_figure_view, name), name))
+        drawn = partial(_file_view, name, files)
+        routes_.append(
+            context.page_route(f"{path}/figure.{{form}}", drawn, f"{name}-file", pool=pool)
+        )
+    return routes_
+
+
+def _run_query(store: Store, request: Request, kind: _FigureKind) -> _ExploreResult:
+    """Parse the URL and load the points.
+
+    Raises:
+        ConfigError: a program sent invalid parameters; for browsers the result has an error.
+    """
+    query: ExploreQuery | None = None
+    try:
+        query = explore_query.parse_explore_query(request, store, kind.default)
+        points = load_points(store, query)
+        if separated := kind.list_separable(query, points):
+            query = replace(query, separated_columns=separated)
+            points = load_points(store, query)
+    except ConfigError as error:
+        if not wants_html(request):
+            raise
+        query = query or explore_query.parse_leniently(request, store, kind.default)
+        return _ExploreResult(
+            query, FigurePoints((), ""), kind.figure_title(query), error_sentence(error)
+        )
+    if kind.default == S0 and "view" not in request.query_params and _is_crowded(query, points):
+        query = replace(query, view=HEATMAP)
+    return _ExploreResult(query, points, kind.figure_title(query))
+
+
+def _is_crowded(query: ExploreQuery, points: FigurePoints) -> bool:
+    """Return whether single points would be hard to distinguish."""
+    if len({point.key[query.by] for point in points.points}) > MAX_POINT_SITES:
+        return True
+    columns = (*query.separated_columns, query.color)
+    series = {tuple(map(point.key.get, columns)) for point in points.points}
+    return len(series) > MAX_POINT_SERIES
+
+
+def _figure_view(name: str, store: Store, request: Request) -> PageView:
+    """Collect the data of a figure's page."""
+    result = _run_query(store, request, _FIGURE_KINDS[name])
+    query, data = result.query, result.points
+    links = RowLinks(request, query)
+    whole = result.build_table(links)
+    quantiles = latency_figure.quantile_table(query, data, links)
+    if requested_format(request) != HTML:
+        tables = (whole, quantiles)
+        return PageView("explore.html.j2", result.title, {**result.about}, tables=tables)
+    figure = result.lay_out()
+    is_newest_shown = query.group_columns[0] in TIME_UNITS
+    values = {
+        "query": query,
+        "error": result.error,
+        "figure": figure,
+        "chart": chart_figure(figure, links.mark_links(figure.keys)) if figure else None,
+        "shared": data.variants.note,
+        "empty_text": result.explain_empty() if data.points and not figure else "",
+        "about": result.about,
+        "tables": [
+            replace(table, max_rows=MAX_SHOWN_ROWS, newest=is_newest_shown)
+            for table in (quantiles, whole)
+            if table.rows
+        ],
+        "relative": _link_to_relative(request, query),
+        "file": lambda form: _link_to_figure(request, f"{name}-file", query, form=form),
+        "permanent": _link_to_figure(request, name, query),
+        "presets": list(_preset_links(request, query, name)),
+        "form": _form_values(store, query),
+        "formats": [form for form in FIGURE_FORMATS if form != "root"],
+    }
+    status = 400 if result.error else 200
+    return PageView("explore.html.j2", result.title, values, status=status)
+
+
+def _link_to_relative(request: Request, query: ExploreQuery) -> str:
+    """Link to the comparison with the same work; '' unless the figure shows means over time."""
+    if query.view not in MEAN_VIEWS or query.by not in TIME_UNITS:
+        return ""
+    return link_to_same_page(request, view=RELATIVE)
+
+
+def _file_view(name: str, files: FigureFiles, store: Store, request: Request) -> Response:
+    """Draw a figure, or write its table, as a file."""
+    form = request.path_params["form"]
+    if form not in FIGURE_FORMATS:
+        raise RequestRefusedError(
+            404, f"unknown format {form[:20]!r}; expected one of {', '.join(FIGURE_FORMATS)}"
+        )
+    result = _run_query(store, request, _FIGURE_KINDS[name])
+    if result.error:
+        raise RequestRefusedError(400, result.error)
+    drawing: dict[str, Any]
+    if form == "root":
+        whole = result.build_table(RowLinks(request, result.query))
+        drawing = {
+            "columns": _column_types(result.query, whole),
+            "rows": whole.plain_rows(),
+            "title": _tree_title(result),
+        }
+    else:
+        figure = result.lay_out()
+        if figure is None:
+            raise RequestRefusedError(404, result.explain_empty())
+        drawing = {"chart": chart_figure(figure)}
+    return make_figure_response(name, form, files.draw_file(form, drawing))
+
+
+def _tree_title(result: _ExploreResult) -> str:
+    """Return the title of a TTree with the figure's description."""
+    about = result.about
+    parts = (result.title, about["bars"], about["selection"], about["aggregated"])
+    return ". ".join(text.rstrip(".") for text in parts if text)
+
+
+def _column_types(query: ExploreQuery, whole: DataTable) -> list[dict[str, str]]:
+    """Return the columns with their types in a TTree."""
+    counts = (
+        "good",
+        "failed",
+        "implausible",
+        "not_supported",
+        "number",
+        "jobs",
+        "reads",
+        *TIME_UNITS,
+    )
+    types = []
+    for column in whole.columns:
+        kind = "int" if column.key in counts else "text" if column.key == "aggregates" else "float"
+        if column.key in query.group_columns and column.key in METRICS_BY_NAME:
+            kind = METRICS_BY_NAME[column.key].type
+        types.append({"name": column.key, "type": kind})
+    return types
+
+
+def _link_to_figure(request: Request, name: str, query: ExploreQuery, **parts: Any) -> str:
+    return f"{link_to(request, name, **parts)}?{urlencode(query.query_parameters)}"
+
+
+#: Looks of S0's figure, by their titles.
+_S0_LOOKS: Mapping[str, Mapping[str, str]] = {
+    "Heat map": {"view": HEATMAP},
+    "Sorted dots": {"view": SORTED},
+    "Panel per variant": {"view": MEANS, "panels": VARIANT_COLUMN, "color": "axis_root"},
+    "Points with bars": {"view": MEANS},
+}
+#: Other figures of a metric; each distinguishes variants: a mean over several would depend on their mix.
+_PRESETS: Mapping[str, Mapping[str, str]] = {
+    "Trend by day": {"by": "day", "color": "site", "view": RELATIVE},
+    "Distribution by site": {
+        "by": "site",
+        "color": "axis_root",
+        "panels": VARIANT_COLUMN,
+        "view": DISTRIBUTION,
+    },
+    "Read latency by variant": {"by": VARIANT_COLUMN, "color": "axis_root", "view": LATENCY},
+    "Small multiples by site": {"by": VARIANT_COLUMN, "color": "axis_root", "panels": "site"},
+    "Trend by day, a panel per site": {
+        "by": "day",
+        "color": VARIANT_COLUMN,
+        "panels": "site",
+        "view": RELATIVE,
+    },
+}
+#: Parameters that select executions, which links to other figures keep.
+_SELECTING = ("from", "to", "campaign", "where", "kind")
+
+
+def _preset_links(
+    request: Request, query: ExploreQuery, current_route: str
+) -> Iterator[Mapping[str, str]]:
+    """Yield links to other figures of the same selection."""
+    selecting = [(name, value) for name, value in query.query_parameters if name in _SELECTING]
+
+    def preset(title: str, route: str, parameters: Mapping[str, str]) -> Mapping[str, str]:
+        encoded = urlencode([*parameters.items(), *selecting])
+        return {"title": title, "address": f"{link_to(request, route)}?{encoded}"}
+
+    for title, parameters in (_S0_LOOKS if current_route == "s0" else {S0_TITLE: {}}).items():
+        yield preset(title, "s0", parameters)
+    for title, parameters in _PRESETS.items():
+        yield preset(title, "explore", {"metric": query.metric, **parameters})
+
+
+def _form_values(store: Store, query: ExploreQuery) -> Mapping[str, Any]:
+    """Return the choices offered by the form."""
+    rollup_metrics, other_metrics = _partition(METRICS, lambda m: m.name in ROLLUP_METRICS)
+    rollup_columns, other_columns = _partition(DIMENSIONS, lambda name: name in ROLLUP_GROUPINGS)
+    listed = {metric.name for metric in METRICS}
+    axes = [name for name in query.group_columns if is_variant_axis(name)]
+    stored = overview_queries.list_values_by_column(store, FILTERS, MAX_FILTER_CHOICES + 1)
+    return {
+        "metrics": (("aggregated by day", rollup_metrics), ("read individually", other_metrics)),
+        "own_metric": query.metric if query.metric not in listed else "",
+        "dimensions": (
+            ("aggregated by day", [*rollup_columns, *axes]),
+            ("read individually", other_columns),
+        ),
+        "views": VIEWS,
+        "bars": BARS,
+        "scales": SCALES,
+        "kinds": EXECUTION_KINDS,
+        "filters": [(name, *_filter_choices(query, name, stored[name])) for name in FILTERS],
+        "campaigns": campaign_queries.list_campaign_choices(
+            store, MAX_CAMPAIGN_CHOICES, query.campaigns
+        ),
+        "filtered": bool(query.conditions or query.unreadable_conditions or query.campaigns),
+    }
+
+
+def _partition(
+    items: Iterable[Item], matches: Callable[[Item], bool]
+) -> tuple[list[Item], list[Item]]:
+    """Split items into those that match and all others."""
+    groups: dict[bool, list[Item]] = {True: [], False: []}
+    for item in items:
+        groups[matches(item)].append(item)
+    return groups[True], groups[False]
+
+
+def _filter_choices(
+    query: ExploreQuery, name: str, stored: Sequence[str]
+) -> tuple[list[tuple[str, str, bool]], int]:
+    """List values of a column with label and whether chosen, and the limit if the list is truncated."""
+    chosen = query.chosen_values(name)
+    values = {*stored[:MAX_FILTER_CHOICES], *chosen} - {""}
+    limit = MAX_FILTER_CHOICES if len(stored) > MAX_FILTER_CHOICES else 0
+    if name == VARIANT_COLUMN:
+        names = label_variants(values).names
+        return [(value, label, value in chosen) for value, label in names.items()], limit
+    ordered = sorted(values, key=natural_sort_key)
+    return [(value, value, value in chosen) for value in ordered], limit

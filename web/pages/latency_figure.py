@@ -1,0 +1,244 @@
+"""Histograms of read latency, of single measurements and of selected groups: figures and tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product, starmap
+
+from treehammer.sql.read.measurement_selection import Scalar
+from treehammer.tables import DataTable, Row, TableColumn
+from treehammer.text_formatting import format_share
+from treehammer.web.display_formats import format_seconds
+from treehammer.web.figures import figure_captions
+from treehammer.web.figures.explore_query import ExploreQuery
+from treehammer.web.figures.figure_chart import FigureChart
+from treehammer.web.figures.figure_layout import (
+    LINEAR,
+    LOG,
+    MAX_PANELS,
+    STEPS,
+    FigureLayout,
+    FigureMark,
+    FigurePanel,
+    GroupNames,
+    MarkFactory,
+    MarkPosition,
+    lay_out_figure,
+    style_series,
+)
+from treehammer.web.figures.figure_points import FigurePoint, FigurePoints
+from treehammer.web.labels import title_column
+from treehammer.web.pages.spread_figure import RowLinks, aggregation_column, group_columns
+
+#: Columns of :func:`list_filled_bins`.
+BIN_COLUMNS = (
+    TableColumn("from_s", "from", format_seconds, is_number=True),
+    TableColumn("to_s", "to", format_seconds, is_number=True),
+    TableColumn("reads", "reads", is_number=True),
+)
+
+
+def chart_histograms(reads_by_release: Mapping[str, Sequence[int]]) -> FigureChart | None:
+    """Chart reads by latency with common axes; None without reads.
+
+    Args:
+        reads_by_release: number of reads by bin; bin i is [2^i, 2^(i+1)) microseconds (bin 0 from 0).
+    """
+    filled = {name: +Counter(dict(enumerate(bins))) for name, bins in reads_by_release.items()}
+    drawn = {name: reads for name, reads in filled.items() if reads}
+    if not drawn:
+        return None
+    bins = set[int]().union(*drawn.values())
+    # An empty bin at either end closes the steps; a single bin alone would draw no line.
+    axis_bins = range(max(min(bins) - 1, 0), max(bins) + 2)
+    marks = [
+        FigureMark(series, place, reads[bin_], None, None)
+        for series, reads in enumerate(drawn.values())
+        for place, bin_ in enumerate(axis_bins)
+    ]
+    layout = FigureLayout(
+        kind=STEPS,
+        title="Read latency",
+        x_title="read latency",
+        y_title="reads",
+        groups=("", "from", "release"),
+        counted="",
+        scale=LINEAR,
+        places=tuple(map(format_edge, axis_bins)),
+        series=tuple(
+            style_series([(_title_reads(name), name, name) for name in drawn], by_release=True)
+        ),
+        panels=(FigurePanel("", tuple(marks)),),
+        bars="number of reads in each bin of latency",
+    )
+    return FigureChart(layout)
+
+
+def _title_reads(release: str) -> str:
+    if not release:
+        return "all reads"
+    return f"ROOT {release}" if release[0].isdigit() else release
+
+
+def list_filled_bins(bins: Sequence[int]) -> Iterator[Row]:
+    """Yield edges and number of reads of each bin that has reads."""
+    for bin_, reads in enumerate(bins):
+        if reads:
+            yield {"from_s": _lower_edge_s(bin_), "to_s": _lower_edge_s(bin_ + 1), "reads": reads}
+
+
+def format_edge(bin_: int) -> str:
+    """Format the lower edge of a bin."""
+    return format_seconds(_lower_edge_s(bin_)) if bin_ else "0"
+
+
+def _lower_edge_s(bin_: int) -> float:
+    """Return the lower edge of a bin in seconds; the first one starts at 0."""
+    return 1e-6 * 2.0**bin_ if bin_ else 0.0
+
+
+_QUANTILE_SHARES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
+
+
+class _PanelNames:
+    """Titles of panels, one for each value of the panels' column and each place.
+
+    Args:
+        query: parameters of the figure.
+        data: the figure's points.
+        points: the points with reads.
+    """
+
+    def __init__(
+        self, query: ExploreQuery, data: FigurePoints, points: Sequence[FigurePoint]
+    ) -> None:
+        self._outer = GroupNames(data, points, query.panels)
+        self._inner = GroupNames(data, points, query.by)
+        self._columns = {query.panels, query.by}
+        self._keys = {self[point]: point.key for point in points}
+
+    def __getitem__(self, point: FigurePoint) -> str:
+        return _join_names(self._outer[point], self._inner[point])
+
+    def list_values(self, titles: Iterable[str]) -> list[Mapping[str, Scalar]]:
+        """List the values of the columns that have each title."""
+        rows = (self._keys[title].items() for title in titles)
+        return [{name: value for name, value in row if name in self._columns} for row in rows]
+
+    def select_drawable(self) -> list[str]:
+        """Select as many panels for each value of the panels' column; of times the newest."""
+        each = max(1, MAX_PANELS // len(self._outer.all))
+        inner_names = self._inner.select_drawable(each) if self._inner.are_time else self._inner.all
+        titles = starmap(_join_names, product(self._outer.select_drawable(MAX_PANELS), inner_names))
+        return [title for title in titles if title in self._keys][:MAX_PANELS]
+
+
+def _join_names(outer: str, inner: str) -> str:
+    return " – ".join(filter(None, (outer, inner)))
+
+
+def lay_out_latencies(query: ExploreQuery, data: FigurePoints, title: str) -> FigureLayout | None:
+    """Lay out the histograms, one panel per place; None if there are no reads."""
+    drawn = [point for point in data.points if any(point.reads)]
+    if not drawn:
+        return None
+    panels = _PanelNames(query, data, drawn)
+    color = query.color if query.color != query.by else ""
+    names = GroupNames(data, drawn, color, query.separated_columns)
+    panel_titles = panels.select_drawable()
+    edges = _label_bins(drawn)
+    series = names.build_series()
+    empty = FigureLayout(
+        kind=STEPS,
+        x_title="read latency",
+        y_title="reads (%)",
+        groups=(title_column(query.panels or query.by), "from", title_column(query.color)),
+        counted="",
+        scale=query.scale,
+        places=tuple(edges.values()),
+        series=tuple(series),
+        panels=tuple(FigurePanel(text, ()) for text in panel_titles),
+        keys=(
+            panels.list_values(panel_titles),
+            [{}] * len(edges),
+            names.list_values(line.name for line in series),
+        ),
+        **figure_captions.describe_figure(query, data, title),
+    )
+    # Generated lazily: there may be tens of thousands, most of which are not drawn.
+    marks = (
+        mark
+        for point in drawn
+        for mark in _bin_marks(query, point, panels[point], names[point], edges)
+    )
+    return lay_out_figure(empty, marks)
+
+
+def _label_bins(points: Sequence[FigurePoint]) -> dict[int, str]:
+    """Label the bins from the first to the last one with reads."""
+    filled = [bin_ for point in points for bin_, reads in enumerate(point.reads) if reads > 0]
+    return {bin_: format_edge(bin_) for bin_ in range(min(filled), max(filled) + 1)}
+
+
+def _bin_marks(
+    query: ExploreQuery, point: FigurePoint, panel: str, name: str, edges: Mapping[int, str]
+) -> Iterator[tuple[MarkPosition, MarkFactory]]:
+    """Yield position and factory of the marks of a histogram; ``edges`` label its bins."""
+    total = sum(point.reads)
+    for bin_, text in edges.items():
+        if point.reads[bin_] or query.scale != LOG:
+            share = 100 * point.reads[bin_] / total
+            yield MarkPosition(panel, text, name), partial(_bin_mark, share, point.reads[bin_])
+
+
+def _bin_mark(share: float, reads: int, series: int, place: int) -> FigureMark:
+    return FigureMark(series, place, share, None, None, count=reads)
+
+
+def latency_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
+    """Build the table of reads of every group by bin."""
+    columns = (
+        *group_columns(query, data, links),
+        *BIN_COLUMNS,
+        TableColumn("share", "share", lambda share: f"{100 * share:.2f} %", is_number=True),
+    )
+    rows = [
+        {**point.key, **bin_, "share": bin_["reads"] / sum(point.reads)}
+        for point in data.points
+        for bin_ in list_filled_bins(point.reads)
+    ]
+    return DataTable(
+        "figure", f"{figure_captions.figure_heading(query)}, bin by bin", columns, rows
+    )
+
+
+def quantile_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
+    """Build the table of quantiles of the read latency of every group."""
+    columns: tuple[TableColumn, ...] = (
+        *group_columns(query, data, links),
+        TableColumn("good", "executions", is_number=True, link=links.jobs_link),
+        TableColumn("reads", "reads", is_number=True),
+        *(
+            TableColumn(key, f"{format_share(share)} below", format_seconds, is_number=True)
+            for key, share in _QUANTILE_SHARES.items()
+        ),
+    )
+    rows = [
+        {
+            **point.key,
+            "good": point.good,
+            "reads": sum(point.reads),
+            **{key: point.latency_quantile_s(share) for key, share in _QUANTILE_SHARES.items()},
+            "aggregates": data.aggregation.describe_point(point.key),
+        }
+        for point in data.points
+        if sum(point.reads)
+    ]
+    columns += tuple(aggregation_column(query, data))
+    note = (
+        "Quantiles are accurate to a factor of two: reads are assumed to be evenly distributed "
+        "within a bin."
+    )
+    return DataTable("quantiles", figure_captions.figure_heading(query), columns, rows, note=note)

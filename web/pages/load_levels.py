@@ -1,0 +1,371 @@
+"""Levels of a campaign's load, their operations, and the parts of the chosen one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from starlette.requests import Request
+
+from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.collectors.record.operation_steps import CLIENT
+from treehammer.collectors.record.value_checks import is_variant
+from treehammer.errors import ConfigError
+from treehammer.hctests.definition import identity
+from treehammer.hctests.definition.model import LoadSettings
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot
+from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.operation_figures import (
+    FindKey,
+    OperationGroup,
+    fetch_groupings,
+    fetch_operations,
+)
+from treehammer.text_formatting import JobRamp, pluralize
+from treehammer.web.display_formats import format_seconds
+from treehammer.web.labels import label_variants
+from treehammer.web.pages.load_charts import list_sides
+
+#: Columns of a measurement that :meth:`LevelFinder.find` needs.
+LEVEL_COLUMNS = ("variant", "door", "site", "storage_site", "load_jobs")
+#: Column for the latency without the round trip.
+TRIP_COLUMN = "door_rtt_s"
+
+
+@dataclass(frozen=True)
+class LoadLevel:
+    """A load on a storage that all jobs of one variant make.
+
+    Attributes:
+        storage_site: site of the storage.
+        door: its door.
+        variant: axes and values as JSON.
+        jobs: jobs that load at the same time after a step of the ramp; 0 without a ramp.
+    """
+
+    storage_site: str
+    door: str
+    variant: str
+    jobs: int
+
+    @property
+    def id(self) -> str:
+        """Short identity for addresses."""
+        return hashlib.sha256(json.dumps(astuple(self)).encode()).hexdigest()[:10]
+
+    @property
+    def series(self) -> tuple[str, str, str]:
+        """Storage, door and axes with text: levels that differ in numbers alone form a line."""
+        return self.storage_site, self.door, _keep_texts(self.variant)
+
+
+@lru_cache(maxsize=4096)
+def _keep_texts(variant: str) -> str:
+    if not is_variant(variant):
+        return variant
+    axes = identity.parse_axes(variant)
+    texts = {name: value for name, value in axes.items() if isinstance(value, str | bool)}
+    return json.dumps(texts, sort_keys=True)
+
+
+class LevelFinder:
+    """Assigns the rows of operations to levels.
+
+    Args:
+        load: the load of the campaign's test; None if unknown.
+    """
+
+    def __init__(self, load: LoadSettings | None) -> None:
+        self._step_s = load.step_s if load else None
+        self._ramp = JobRamp.parse(load.ramp, "[load] ramp") if load and load.ramp else None
+        self._levels: dict[tuple[Any, ...], LoadLevel] = {}
+
+    def find(self, row: Mapping[str, Any]) -> LoadLevel:
+        """Return the level of a row with :data:`LEVEL_COLUMNS`."""
+        storage = row["storage_site"] or row["site"] or ""
+        key = (storage, row["door"] or "", row["variant"] or "", self._count_jobs(row))
+        return self._levels.setdefault(key, LoadLevel(*key))
+
+    def find_step_s(self, row: Mapping[str, Any]) -> float:
+        """Return the length of steps; that of a row may be shorter, since it is the last."""
+        return float(self._step_s or row["step_s"])
+
+    def _count_jobs(self, row: Mapping[str, Any]) -> int:
+        jobs = row["load_jobs"]
+        if self._ramp is None or not jobs:
+            return 0
+        begun = int(row["step"] * self.find_step_s(row) // self._ramp.every_s) + 1
+        return int(min(begun * self._ramp.jobs, jobs))
+
+
+class LevelLabels:
+    """Shortest distinguishing labels of levels."""
+
+    def __init__(self, levels: Iterable[LoadLevel]) -> None:
+        distinct = {*levels}
+        self._storages = {level.storage_site for level in distinct}
+        self._doors = {level.door for level in distinct}
+        self.variants = label_variants(level.variant for level in distinct)
+        self._texts = label_variants(level.series[2] for level in distinct)
+
+    def label(self, level: LoadLevel) -> str:
+        """Label a level."""
+        named = len(self.variants.names) > 1 or not level.jobs
+        parts = [self.variants.label(level.variant)] * named
+        parts += [pluralize(level.jobs, "job")] * bool(level.jobs)
+        return " · ".join([*self._place(level), *parts])
+
+    def label_series(self, level: LoadLevel) -> str:
+        """Label the line of a level."""
+        texts = [self._texts.label(level.series[2])] * (len(self._texts.names) > 1)
+        return " · ".join([*self._place(level), *texts]) or "observed"
+
+    def sort_key(self, level: LoadLevel) -> tuple[Any, ...]:
+        """Sort by storage, door, axes as they count, and jobs."""
+        variant = natural_sort_key(self.variants.label(level.variant))
+        return (level.storage_site, level.door, variant, level.jobs)
+
+    def _place(self, level: LoadLevel) -> list[str]:
+        storage = [level.storage_site] * (len(self._storages) > 1)
+        return storage + [level.door] * (len(self._doors) > 1)
+
+
+def make_detail_keys(
+    finder: LevelFinder,
+    chosen: OperationGroup,
+    steps_per_point: int,
+) -> tuple[FindKey, FindKey, FindKey, FindKey]:
+    """Make the keys of one level: time steps with their start in s, servers, sites of jobs.
+
+    The last is the time steps of both sides.
+    """
+
+    def is_same(row: Mapping[str, Any]) -> bool:
+        return row["operation"] == chosen.operation and finder.find(row) == chosen.key
+
+    def is_chosen(row: Mapping[str, Any]) -> bool:
+        return row["side"] == chosen.side and is_same(row)
+
+    def find_step(row: Mapping[str, Any]) -> tuple[int, float]:
+        first = row["step"] // steps_per_point * steps_per_point
+        return first, first * finder.find_step_s(row)
+
+    return (
+        lambda row: find_step(row) if is_chosen(row) else None,
+        lambda row: row["server"] or "" if is_chosen(row) else None,
+        lambda row: row["site"] or "" if is_chosen(row) else None,
+        lambda row: find_step(row) if is_same(row) else None,
+    )
+
+
+@dataclass(frozen=True)
+class ServerShare:
+    """A server's part in a level; rates are over the whole time of the level."""
+
+    server: str
+    group: OperationGroup
+    observed_hz: float | None
+    bytes_per_s: float | None
+
+
+def share_among_servers(
+    level: OperationGroup, servers: Sequence[OperationGroup]
+) -> list[ServerShare]:
+    """List the servers of a level, in order of their names."""
+    seconds = level.seconds
+    return [
+        ServerShare(
+            str(server.key),
+            server,
+            server.done / seconds if seconds else None,
+            server.bytes / seconds if seconds else None,
+        )
+        for server in sorted(servers, key=lambda server: natural_sort_key(str(server.key)))
+    ]
+
+
+@dataclass(frozen=True)
+class SlowestServer:
+    """A server with its median latency, and how many times the smallest median that is."""
+
+    server: str
+    latency: str
+    ratio: float
+
+
+def find_slowest(servers: Sequence[ServerShare]) -> SlowestServer | None:
+    """Find the server with the largest median latency; None for fewer than two.
+
+    A redirector may give a slow server as many operations as the others, so that rates do not show it.
+    """
+    medians = {
+        share.server: share.group.latency.quantile(0.5) for share in servers if _answered(share)
+    }
+    if len(medians) < 2 or min(medians.values()) <= 0:
+        return None
+    slowest = max(medians, key=lambda server: medians[server])
+    median_s = medians[slowest]
+    return SlowestServer(slowest, format_seconds(median_s), median_s / min(medians.values()))
+
+
+def _answered(share: ServerShare) -> bool:
+    return bool(share.server and share.group.latency.count)
+
+
+def find_smallest_share(servers: Sequence[ServerShare]) -> str:
+    """Return the name of the server with the smallest rate; '' for fewer than two."""
+    named = [share for share in servers if share.server]
+    by_bytes = any(share.bytes_per_s for share in named)
+    if len(named) < 2:
+        return ""
+    smallest = min(
+        named, key=lambda share: (share.bytes_per_s if by_bytes else share.observed_hz) or 0.0
+    )
+    return smallest.server
+
+
+def compute_evenness(servers: Sequence[ServerShare]) -> float | None:
+    """Divide the smallest rate of a named server by the largest; None for fewer than two."""
+    named = [share for share in servers if share.server]
+    by_bytes = any(share.bytes_per_s for share in named)
+    rates = [(share.bytes_per_s if by_bytes else share.observed_hz) or 0.0 for share in named]
+    return min(rates) / max(rates) if len(rates) > 1 and max(rates) > 0 else None
+
+
+#: Rows of operations that the page reads, and points of a figure over time.
+MAX_ROWS, MAX_POINTS = 50_000, 240
+
+
+@dataclass(frozen=True)
+class LoadDetails:
+    """Operations of a campaign: all levels, and the parts of the chosen one.
+
+    Attributes:
+        levels: all operations by level, in order.
+        chosen: the chosen level and operation; None without any.
+        steps: its time steps, with number and start as key, in order.
+        servers: its servers.
+        sites: sites of its jobs.
+        labels: labels of the levels.
+        points: time steps merged into each of :attr:`steps`.
+        sides: time steps by side, if both timed the operation.
+    """
+
+    levels: Sequence[OperationGroup]
+    chosen: OperationGroup | None
+    steps: Sequence[OperationGroup]
+    servers: Sequence[ServerShare]
+    sites: Sequence[OperationGroup]
+    labels: LevelLabels
+    points: int
+    sides: dict[str, list[OperationGroup]] = field(default_factory=dict)
+
+    def label(self, group: OperationGroup) -> str:
+        """Label a level."""
+        return self.labels.label(level_of(group))
+
+    @property
+    def similar(self) -> list[OperationGroup]:
+        """Levels of the chosen operation and side."""
+        chosen = self.chosen
+        return [
+            group
+            for group in self.levels
+            if chosen and (group.operation, group.side) == (chosen.operation, chosen.side)
+        ]
+
+    def group_by_line(self) -> dict[str, list[OperationGroup]]:
+        """Group the similar levels by the line that they form."""
+        lines: dict[str, list[OperationGroup]] = {}
+        for group in self.similar:
+            lines.setdefault(self.labels.label_series(level_of(group)), []).append(group)
+        return lines
+
+
+def level_of(group: OperationGroup) -> LoadLevel:
+    """Return the level of a group by level."""
+    assert isinstance(group.key, LoadLevel)
+    return group.key
+
+
+def load_details(
+    snapshot: DatabaseSnapshot, campaign: CampaignRow, load: LoadSettings | None, request: Request
+) -> LoadDetails:
+    """Read the operations of a campaign, and choose a level by the request's parameters.
+
+    Raises:
+        ConfigError: a parameter names nothing of the campaign, or its operations are too many.
+    """
+    selection = Selection((campaign.id,))
+    rows = snapshot.count_operation_rows(selection)
+    if rows > MAX_ROWS:
+        raise ConfigError(
+            f"the campaign has {rows} rows of operations, this page reads at most {MAX_ROWS}",
+            hint=f"Use treehammer summary --campaign {campaign.id} --by step, which has no limit.",
+        )
+    finder = LevelFinder(load)
+    levels = fetch_operations(
+        snapshot, selection, columns=(*LEVEL_COLUMNS, TRIP_COLUMN), key=finder.find
+    )
+    labels = LevelLabels(level_of(level) for level in levels)
+    levels.sort(key=lambda level: (level.operation, level.side, labels.sort_key(level_of(level))))
+    chosen = _choose_level(levels, request)
+    if chosen is None:
+        return LoadDetails([], None, [], [], [], labels, 1)
+    points = -(-int(load.duration_s // load.step_s) // MAX_POINTS) if load else 1
+    keys = make_detail_keys(finder, chosen, max(points, 1))
+    steps, servers, sites, both = fetch_groupings(snapshot, selection, keys, columns=LEVEL_COLUMNS)
+    both.sort(key=lambda step: step.key)  # type: ignore[arg-type,return-value]
+    return LoadDetails(
+        levels=levels,
+        chosen=chosen,
+        steps=sorted(steps, key=lambda step: step.key),  # type: ignore[arg-type,return-value]
+        servers=share_among_servers(chosen, servers),
+        sites=sorted(sites, key=lambda site: str(site.key)),
+        labels=labels,
+        points=max(points, 1),
+        sides=list_sides(both),
+    )
+
+
+def _choose_level(levels: Sequence[OperationGroup], request: Request) -> OperationGroup | None:
+    """Choose by the parameters, else the operation with the most and the highest load.
+
+    Raises:
+        ConfigError: nothing has the values of the parameters.
+    """
+    if not levels:
+        return None
+    matching = list(levels)
+    choices: Mapping[str, Callable[[OperationGroup], str]] = {
+        "operation": lambda level: level.operation,
+        "side": lambda level: level.side,
+        "load": lambda level: level_of(level).id,
+    }
+    for name, find in choices.items():
+        requested = request.query_params.get(name)
+        if not requested:
+            continue
+        matching = [level for level in matching if find(level) == requested]
+        if not matching:
+            known_values = ", ".join(dict.fromkeys(map(find, levels)))
+            raise ConfigError(
+                f"{name} cannot be {requested[:40]!r} here", hint=f"Known: {known_values}."
+            )
+    busiest = max(matching, key=_count_operations)
+    candidates = [
+        level
+        for level in matching
+        if (level.operation, level.side) == (busiest.operation, busiest.side)
+    ]
+    return max(candidates, key=lambda level: (level.attempted_hz or 0.0, level.limited_steps))
+
+
+def _count_operations(group: OperationGroup) -> tuple[bool, int]:
+    # Packets of a server outnumber the operations of any load.
+    return group.side == CLIENT, group.scheduled

@@ -1,0 +1,385 @@
+"""Sign-in by an OpenID provider: settings, authorization code with PKCE, state and nonce, routes.
+
+Authlib speaks the protocol and verifies ID tokens; this module adds checks that it leaves to its
+callers: the issuer of the discovery document, the audience, and the signature algorithms.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, require_package
+from treehammer.output_files import read_secret_file
+from treehammer.setting_parsers import is_allowed_address
+from treehammer.sql.auth.access_keys import ADMIN, READ, ROLES, SUBMIT
+from treehammer.sql.auth.read_sessions import SessionHolder
+from treehammer.web.core.request_checks import redirect_locally
+from treehammer.web.core.responses import RequestRefusedError, service_unavailable
+from treehammer.web.pages import sign_in_page
+from treehammer.web.pages.page_context import PageContext
+
+#: Group of all people who sign in.
+EVERYBODY = "*"
+#: Path to which the provider sends browsers back.
+CALLBACK_PATH = "/sign-in/openid/callback"
+_PACKAGES = ("authlib", "httpx2", "itsdangerous")
+#: Roles, most permissive first; a person in several groups gets the first one.
+_PRECEDENCE = (ADMIN, READ, SUBMIT)
+
+
+@dataclass(frozen=True)
+class OpenIdSettings:
+    """A provider and this client of it.
+
+    Attributes:
+        public_url: the address of this service in browsers.
+        issuer: the provider, without a slash at the end.
+        client_id: of this service at the provider.
+        client_secret: '' for a public client.
+        scopes: requested from the provider, separated by spaces.
+        group_claim: claim with a person's groups.
+        roles: group -> role.
+        ca_file: authorities for the provider's certificate; None for those of the system.
+    """
+
+    public_url: str
+    issuer: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scopes: str
+    group_claim: str
+    roles: Mapping[str, str]
+    ca_file: Path | None
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> OpenIdSettings | None:
+        """Build them from the settings of the service; None without a provider.
+
+        Raises:
+            ConfigError: a setting is missing or wrong.
+            MissingExtraError: a package is missing.
+        """
+        if not settings.serve_oidc_issuer:
+            return None
+        for name in ("serve_url", "serve_oidc_client_id", "serve_oidc_roles"):
+            if not getattr(settings, name):
+                raise ConfigError("is missing: serve_oidc_issuer needs it", where=name)
+        for package in _PACKAGES:
+            require_package(package)
+        return cls(
+            settings.serve_url,
+            settings.serve_oidc_issuer,
+            settings.serve_oidc_client_id,
+            read_secret_file(
+                "serve_oidc_client_secret_file", settings.serve_oidc_client_secret_file
+            ),
+            settings.serve_oidc_scopes,
+            settings.serve_oidc_group_claim,
+            parse_roles(settings.serve_oidc_roles),
+            settings.serve_oidc_ca_file,
+        )
+
+    @property
+    def callback_url(self) -> str:
+        """Address to which the provider sends browsers; never built from the Host header."""
+        return self.public_url + CALLBACK_PATH
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether browsers reach this service over TLS."""
+        return self.public_url.startswith("https://")
+
+    def role_of(self, groups: Collection[str]) -> str:
+        """Return the role of a person in these groups; '' for none."""
+        roles = {role for group, role in self.roles.items() if group in {*groups, EVERYBODY}}
+        return next((role for role in _PRECEDENCE if role in roles), "")
+
+
+def parse_roles(text: str) -> dict[str, str]:
+    """Parse ``GROUP=ROLE,GROUP=ROLE``.
+
+    Raises:
+        ConfigError: it is not that, or a role is unknown.
+    """
+    roles = {}
+    for part in text.split(","):
+        group, separator, role = (word.strip() for word in part.rpartition("="))
+        if not separator or not group or role not in ROLES:
+            raise ConfigError(
+                f"expected GROUP=ROLE, not {part.strip()!r}",
+                where="serve_oidc_roles",
+                hint=f"Roles are {', '.join(ROLES)}; the group * is everybody: cms-io=read",
+            )
+        roles[group] = role
+    return roles
+
+
+_LOG = logging.getLogger("treehammer.service")
+
+#: Seconds for each wait for the provider, and for all requests of one step of a sign-in.
+TIMEOUT_S, TOTAL_TIMEOUT_S = 10.0, 30.0
+#: Sign-ins that wait for the provider at the same time.
+MAX_CONCURRENT_SIGN_INS = 16
+#: Signatures by a private key of the provider. Others are forgeable by its clients, or by everybody.
+_ALGORITHMS = frozenset(
+    f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)
+) | {"EdDSA", "Ed25519"}
+_ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint")
+_MAX_CLAIM_CHARS = 1000
+
+
+@dataclass(frozen=True)
+class Person:
+    """Person who signed in at the provider."""
+
+    identity: str
+    name: str
+    groups: frozenset[str]
+
+
+class OpenIdProvider:
+    """A provider, discovered at the first sign-in.
+
+    Args:
+        settings: of the provider and of this client.
+    """
+
+    def __init__(self, settings: OpenIdSettings) -> None:
+        self._settings = settings
+        self._limiter = anyio.CapacityLimiter(MAX_CONCURRENT_SIGN_INS)
+        self._client: Any = None
+
+    async def redirect(self, request: Request) -> Response:
+        """Redirect a browser to the provider; its session cookie keeps state, nonce and verifier.
+
+        Raises:
+            RequestRefusedError: the provider does not answer, or cannot be used.
+        """
+        client = await self._load_client()
+        response: Response = await client.authorize_redirect(request, self._settings.callback_url)
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+    async def identify(self, request: Request) -> Person:
+        """Exchange the code of a callback for an ID token, and verify it.
+
+        Raises:
+            RequestRefusedError: the sign-in was not begun by this browser, the provider refused it, or
+                its answer is invalid.
+        """
+        try:
+            self._limiter.acquire_on_behalf_of_nowait(request)
+        except anyio.WouldBlock:
+            raise service_unavailable("too many people are signing in now") from None
+        try:
+            return await self._identify(request)
+        finally:
+            self._limiter.release_on_behalf_of(request)
+
+    async def _identify(self, request: Request) -> Person:
+        from authlib.common.errors import AuthlibBaseError
+        from httpx2 import HTTPError
+        from joserfc.errors import JoseError
+
+        client = await self._load_client()
+        settings = self._settings
+        options = {
+            "iss": {"essential": True, "values": [client.server_metadata["issuer"]]},
+            "aud": {"essential": True, "values": [settings.client_id]},
+        }
+        try:
+            with anyio.fail_after(TOTAL_TIMEOUT_S):
+                token = await client.authorize_access_token(request, claims_options=options)
+                claims = dict(token.get("userinfo") or {})
+                if not claims:
+                    raise _refuse("the provider sent no ID token")
+                if (
+                    settings.group_claim not in claims
+                    and "userinfo_endpoint" in client.server_metadata
+                ):
+                    claims = _merge_claims(claims, await client.userinfo(token=token))
+        except AuthlibBaseError as error:
+            raise _refuse(_describe_error(error.error), error) from error
+        except (JoseError, ValueError, TypeError, LookupError, AttributeError) as error:
+            # Authlib uses the provider's answers before it checks their types.
+            raise _refuse("the provider's answer is invalid", error) from error
+        except (HTTPError, TimeoutError) as error:
+            raise self._unavailable(error) from error
+        return self._read_person(claims)
+
+    def _read_person(self, claims: Mapping[str, Any]) -> Person:
+        subject = claims.get("sub")
+        if not isinstance(subject, str) or not _is_plain(subject):
+            raise _refuse("the provider's answer is invalid: it lacks the person's identity")
+        names = (claims.get(name) for name in ("preferred_username", "name", "email"))
+        name = next(
+            (
+                candidate
+                for candidate in names
+                if isinstance(candidate, str) and _is_plain(candidate)
+            ),
+            subject,
+        )
+        groups = _list_texts(claims.get(self._settings.group_claim))
+        return Person(f"{self._settings.issuer} {subject}", name, frozenset(groups))
+
+    async def _load_client(self) -> Any:
+        from httpx2 import HTTPError
+
+        if self._client is None:
+            client = self._build_client()
+            try:
+                with anyio.fail_after(TOTAL_TIMEOUT_S):
+                    metadata = await client.load_server_metadata()
+                self._check_metadata(metadata)
+            except (HTTPError, TimeoutError, ValueError, TypeError) as error:
+                raise self._unavailable(error) from error
+            self._client = client
+        return self._client
+
+    def _build_client(self) -> Any:
+        from authlib.integrations.starlette_client import OAuth
+
+        settings = self._settings
+        file = settings.ca_file
+        return OAuth().register(
+            "treehammer",
+            client_id=settings.client_id,
+            client_secret=settings.client_secret,
+            server_metadata_url=f"{settings.issuer}/.well-known/openid-configuration",
+            client_kwargs={
+                "scope": settings.scopes,
+                "code_challenge_method": "S256",
+                "timeout": TIMEOUT_S,
+                "verify": ssl.create_default_context(cafile=str(file) if file else None),
+                "token_endpoint_auth_method": "client_secret_basic"
+                if settings.client_secret
+                else "none",
+            },
+        )
+
+    def _check_metadata(self, metadata: dict[str, Any]) -> None:
+        """Check a discovery document, and limit it to signatures that only the provider can make.
+
+        Raises:
+            ValueError: it is of another provider, or incomplete.
+        """
+        issuer = metadata.get("issuer")
+        if not isinstance(issuer, str) or issuer.rstrip("/") != self._settings.issuer:
+            raise ValueError(f"it is of the issuer {issuer!r}")
+        for name in _ENDPOINTS:
+            address = metadata.get(name)
+            optional = name == "userinfo_endpoint" and address is None
+            if not optional and not is_allowed_address(address):
+                raise ValueError(f"its {name} is {address!r}")
+        offered = metadata.get("id_token_signing_alg_values_supported") or ["RS256"]
+        metadata["id_token_signing_alg_values_supported"] = sorted(_ALGORITHMS & set(offered))
+
+    def _unavailable(self, error: Exception) -> RequestRefusedError:
+        _LOG.warning("the OpenID provider %s cannot be used: %r", self._settings.issuer, error)
+        return service_unavailable("the sign-in service of your organization cannot be used now")
+
+
+def _merge_claims(claims: Mapping[str, Any], userinfo: Mapping[str, Any]) -> dict[str, Any]:
+    """Add claims of the userinfo endpoint, which is not signed: it must be of the same person."""
+    if userinfo.get("sub") != claims.get("sub"):
+        raise _refuse("the provider's answer is invalid: it is of two people")
+    return {**userinfo, **claims}
+
+
+def _list_texts(claim: object) -> list[str]:
+    """List the texts of a claim, which is a text or a list; of any other type there are none."""
+    values = claim if isinstance(claim, list) else [claim]
+    return [value for value in values if isinstance(value, str)]
+
+
+def _is_plain(text: str) -> bool:
+    return 0 < len(text) <= _MAX_CLAIM_CHARS and text.isprintable()
+
+
+def _describe_error(code: str) -> str:
+    """Describe an error of the protocol by its code; its text may come from anybody."""
+    if code == "mismatching_state":
+        return "this browser has not begun it, or more than ten minutes ago"
+    if code == "missing_code":
+        return "it was not completed at the provider"
+    if code == "access_denied":
+        return "it was denied or cancelled at the provider"
+    return "the provider refused it"
+
+
+def _refuse(reason: str, error: Exception | None = None) -> RequestRefusedError:
+    _LOG.info("sign-in failed: %s%s", reason, f" ({error!r:.300})" if error else "")
+    return RequestRefusedError(403, f"the sign-in failed: {reason}. Start again from the overview")
+
+
+#: Hours for which a session lasts. A provider does not say when a person leaves a group.
+SESSION_HOURS = 12
+#: Seconds between the start of a sign-in and its end.
+SIGN_IN_TIMEOUT_S = 600
+_HOUR_US = 3600 * 1_000_000
+_TARGET = "next"
+
+
+def routes(context: PageContext, settings: OpenIdSettings | None) -> list[BaseRoute]:
+    """Return the routes for signing in at the provider; none without one."""
+    if settings is None:
+        return []
+    # Imported here, as it needs a package of the extra.
+    from starlette.middleware.sessions import SessionMiddleware
+
+    provider = OpenIdProvider(settings)
+
+    async def start(request: Request) -> Response:
+        request.session[_TARGET] = request.query_params.get(_TARGET, "/")[:2000]
+        return await provider.redirect(request)
+
+    async def finish(request: Request) -> Response:
+        person = await provider.identify(request)
+        holder = SessionHolder(
+            _require_reading_role(settings, person), person.name, identity=person.identity
+        )
+        response = redirect_locally(request.session.pop(_TARGET, "/"))
+        expires_us = context.access_control.now_us() + SESSION_HOURS * _HOUR_US
+        await sign_in_page.open_session(context, request, response, holder, expires_us)
+        return response
+
+    # State, nonce and verifier of the sign-in, signed; browsers send it to this host only.
+    cookie = Middleware(
+        SessionMiddleware,
+        secret_key=context.access_control.derive_secret("sign-in"),
+        session_cookie=f"{'__Host-' if settings.is_secure else ''}treehammer_sign_in",
+        max_age=SIGN_IN_TIMEOUT_S,
+        same_site="lax",
+        https_only=settings.is_secure,
+    )
+    return [
+        Route("/sign-in/openid", start, name="openid", methods=["GET"], middleware=[cookie]),
+        Route(CALLBACK_PATH, finish, name="openid-callback", methods=["GET"], middleware=[cookie]),
+    ]
+
+
+def _require_reading_role(settings: OpenIdSettings, person: Person) -> str:
+    role = settings.role_of(person.groups)
+    if role in (READ, ADMIN):
+        return role
+    groups = ", ".join(map(repr, sorted(person.groups)))
+    _LOG.info("sign-in refused: %s is in the groups %.1000s", person.identity, groups or "(none)")
+    reason = f"the role '{role}' does not permit it" if role else "none of their groups has a role"
+    raise RequestRefusedError(
+        403,
+        f"{person.name} may not read results here: {reason}. "
+        "The operator of this service gives roles to groups (serve_oidc_roles)",
+    )

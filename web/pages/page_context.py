@@ -1,0 +1,428 @@
+"""Common parts of all pages: context, rendering as HTML, CSV or JSON, links, and figures as files."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode
+
+import anyio
+from jinja2 import Environment
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from treehammer.errors import ConfigError, NothingToDoError, StoreError, TreehammerError
+from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable
+from treehammer.version import __version__
+from treehammer.web.core.auth import AccessControl, session_token
+from treehammer.web.core.live_database import LiveDatabase, run_queries
+from treehammer.web.core.request_checks import requested_path
+from treehammer.web.core.responses import (
+    AsciiJSONResponse,
+    RequestRefusedError,
+    StaticAssets,
+    service_unavailable,
+)
+from treehammer.web.figures.drawing import DRAWN_FORMATS, FIGURE_FORMATS
+from treehammer.web.pages.arranged_table import DRAWING, arrange_table, link_to_same_page
+from treehammer.web.table_arrangement import MIN_FILTERED_ROWS, MIN_SORTABLE_ROWS, TableArrangement
+
+_LOG = logging.getLogger("treehammer.service")
+
+#: Files drawn at the same time; other requests wait.
+MAX_DRAWING_PROCESSES = 2
+#: Maximum duration of drawing one file, in seconds.
+DRAWING_TIMEOUT_S = 60
+#: Maximum total size of cached files.
+MAX_CACHED_BYTES = 32_000_000
+
+
+class FigureFiles:
+    """Draws files with :mod:`treehammer.web.figures.drawing` and caches the latest."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cached: OrderedDict[str, bytes] = OrderedDict()
+
+    def draw_file(self, form: str, drawing: Mapping[str, Any]) -> bytes:
+        """Draw a file, or return it from the cache.
+
+        Args:
+            form: one of :data:`treehammer.web.figures.drawing.FIGURE_FORMATS`.
+            drawing: input of the subprocess, serializable as JSON.
+
+        Raises:
+            RequestRefusedError: drawing failed or timed out.
+        """
+        text = json.dumps(drawing, sort_keys=True).encode()
+        key = f"{form} {hashlib.sha256(text).hexdigest()}"
+        with self._lock:
+            if key in self._cached:
+                self._cached.move_to_end(key)
+                return self._cached[key]
+        content = _run_drawing(form, text)
+        with self._lock:
+            self._cached[key] = content
+            while sum(map(len, self._cached.values())) > MAX_CACHED_BYTES and len(self._cached) > 1:
+                self._cached.popitem(last=False)
+        return content
+
+
+def _run_drawing(form: str, text: bytes) -> bytes:
+    words = [sys.executable, "-P", "-m", "treehammer.web.figures.drawing", form]
+    try:
+        process = subprocess.run(
+            words, input=text, capture_output=True, timeout=DRAWING_TIMEOUT_S, check=True
+        )
+    except subprocess.TimeoutExpired:
+        _LOG.warning("drawing a figure took longer than %d s", DRAWING_TIMEOUT_S)
+        raise service_unavailable(
+            "drawing the figure took too long; choose a smaller one"
+        ) from None
+    except (OSError, subprocess.CalledProcessError) as error:
+        output = getattr(error, "stderr", b"") or b""
+        _LOG.error("drawing a figure failed: %s %s", error, output.decode(errors="replace")[-500:])
+        raise RequestRefusedError(
+            500, f"drawing the figure as {form} failed; see the service's log"
+        ) from None
+    return process.stdout
+
+
+def make_figure_response(name: str, form: str, content: bytes) -> Response:
+    """Make the response of a file; pictures are shown, other formats downloaded."""
+    disposition = "inline" if form in ("png", "svg") else "attachment"
+    headers = {
+        "Content-Disposition": f'{disposition}; filename="{name}.{form}"',
+        "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+        "Cache-Control": "no-store",
+    }
+    return Response(content, headers=headers, media_type=FIGURE_FORMATS[form])
+
+
+HTML, JSON, CSV = "html", "json", "csv"
+FORMATS = (HTML, JSON, CSV)
+
+#: Pages are 5 % larger than at level 9 and compressed in a third of the time.
+GZIP_LEVEL = 5
+#: Queries running at the same time; others wait, so that the service stays responsive.
+MAX_CONCURRENT_QUERIES = 6
+#: Seconds that a query waits for its turn.
+QUEUE_TIMEOUT_S = 60
+#: Pages load resources from this service only and contain no inline scripts.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'self'; img-src 'self' data:; style-src {styles}; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_PLAIN_STYLES, _INLINE_STYLES = "'self'", "'self' 'unsafe-inline'"
+
+
+class DrawableChart(Protocol):
+    """A chart of a page."""
+
+    @property
+    def specification(self) -> Mapping[str, Any]:
+        """The chart as Vega-Lite."""
+
+
+@dataclass(frozen=True)
+class PageView:
+    """Data of a page and the template that renders it.
+
+    Attributes:
+        template: name of the template.
+        title: title of the page.
+        values: variables of the template.
+        tables: tables available as CSV and JSON; CSV without a table name holds the first one.
+        inline_styles: whether a library on the page sets inline styles, as JSROOT does.
+        charts: charts by name, which can be had as files with ``drawing=NAME.svg``.
+        status: HTTP status; 204 leaves the shown page unchanged.
+    """
+
+    template: str
+    title: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    tables: tuple[DataTable, ...] = ()
+    inline_styles: bool = False
+    status: int = 200
+    charts: Mapping[str, DrawableChart] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class QueryPool:
+    """A separate limit of concurrency for slow queries.
+
+    Attributes:
+        limiter: limits the number of concurrent queries.
+        is_quick: whether a request is fast enough to use the common limit instead.
+    """
+
+    limiter: anyio.CapacityLimiter
+    is_quick: Callable[[Request], bool] = lambda _: False
+
+
+#: Answers a request from the store in a thread; raises for invalid requests.
+PageQuery = Callable[[Store, Request], PageView | Response]
+
+
+@dataclass(frozen=True)
+class PageContext:
+    """Dependencies shared by all pages.
+
+    Attributes:
+        database: opened for reading by each page.
+        access_control: decides who may read.
+        templates: see :func:`treehammer.web.display_formats.build_environment`.
+        assets: styles and scripts.
+        menu: route name -> title of the pages in the menu.
+        query_seconds: seconds for the queries of a page.
+        queries: the query of each page by route name, filled by :meth:`page_route`.
+        provider_name: OpenID provider that people can sign in with; '' for none.
+    """
+
+    database: LiveDatabase
+    access_control: AccessControl
+    templates: Environment
+    assets: StaticAssets
+    menu: Mapping[str, str]
+    queries: dict[str, PageQuery] = field(default_factory=dict)
+    query_seconds: float = 60.0
+    provider_name: str = ""
+    _limiter: anyio.CapacityLimiter = field(
+        default_factory=lambda: anyio.CapacityLimiter(MAX_CONCURRENT_QUERIES)
+    )
+    _drawing: anyio.CapacityLimiter = field(
+        default_factory=lambda: anyio.CapacityLimiter(MAX_DRAWING_PROCESSES)
+    )
+    _files: FigureFiles = field(default_factory=FigureFiles)
+
+    def page_route(
+        self,
+        path: str,
+        query_page: PageQuery,
+        name: str,
+        *,
+        compress: bool = True,
+        pool: QueryPool | None = None,
+    ) -> Route:
+        """Create the route of a page.
+
+        Args:
+            path: in Starlette's notation.
+            query_page: collects the data of the page.
+            name: name of the route, for links.
+            compress: compress with gzip; not for files that support range requests.
+            pool: a pool of its own for slow queries; None for the common one.
+        """
+
+        self.queries[name] = query_page
+
+        async def endpoint(request: Request) -> Response:
+            await self.access_control.require_reader(request)
+            slots = self._limiter if pool is None or pool.is_quick(request) else pool.limiter
+            # Drawing takes a second; waiting requests must not block other pages.
+            slots = self._drawing if DRAWING in request.query_params else slots
+            async with _acquire_slot(slots):
+                work = functools.partial(self._respond, query_page, request)
+                return await run_queries(work, request, self.query_seconds)
+
+        middleware = [Middleware(GZipMiddleware, compresslevel=GZIP_LEVEL)] if compress else []
+        return Route(path, endpoint, name=name, methods=["GET"], middleware=middleware)
+
+    def _respond(self, query_page: PageQuery, request: Request) -> Response:
+        try:
+            output_format = requested_format(request)
+            with self.database.open_store() as store, store.one_state():
+                view = query_page(store, request)
+            if isinstance(view, Response):
+                return view
+            if drawing := request.query_params.get(DRAWING):
+                return self._draw_chart(view, drawing)
+            if output_format != HTML:
+                return tables_response(view, request, output_format)
+            return self.render_html(view, request)
+        except StoreError as error:
+            raise service_unavailable(
+                f"the database cannot be read now: {error.message}"
+            ) from error
+        except NothingToDoError as error:
+            raise RequestRefusedError(404, error_sentence(error)) from error
+        except ConfigError as error:
+            raise RequestRefusedError(400, error_sentence(error)) from error
+
+    def _draw_chart(self, view: PageView, drawing: str) -> Response:
+        name, _, form = drawing.rpartition(".")
+        if name not in view.charts or form not in DRAWN_FORMATS:
+            formats = " or ".join(DRAWN_FORMATS)
+            raise RequestRefusedError(404, f"this page has no chart {drawing[:80]!r} as {formats}")
+        chart = self._files.draw_file(form, {"chart": view.charts[name].specification})
+        return make_figure_response("figure", form, chart)
+
+    def render_html(self, view: PageView, request: Request) -> Response:
+        """Render a view as an HTML response."""
+        body = b""
+        if view.status != 204:
+            template = self.templates.get_template(view.template)
+            common = {**self._template_values(request), "view": view}
+            if taken := common.keys() & view.values.keys():
+                raise ValueError(f"{view.template}: variables of every page: {sorted(taken)}")
+            body = template.render(**common, **view.values).encode()
+        styles = _INLINE_STYLES if view.inline_styles else _PLAIN_STYLES
+        headers = {
+            "Content-Security-Policy": CONTENT_SECURITY_POLICY.format(styles=styles),
+            "Referrer-Policy": "same-origin",
+            "Cache-Control": "no-cache" if self.access_control.reading_open else "no-store",
+        }
+        kind = "text/html; charset=utf-8" if body else None
+        return Response(body, view.status, headers, kind)
+
+    def _template_values(self, request: Request) -> dict[str, Any]:
+        """Return the variables of every template."""
+        root = request.scope.get("root_path", "")
+
+        def link(name: str, /, **parts: Any) -> str:
+            return link_to(request, name, **parts)
+
+        return {
+            "link": link,
+            "asset": lambda name: f"{root}/static/{self.assets.versioned_path(name)}",
+            "same": lambda **changes: link_to_same_page(request, **changes),
+            "arrange": lambda table: arrange_table(table, request),
+            "min_sortable_rows": MIN_SORTABLE_ROWS,
+            "min_filtered_rows": MIN_FILTERED_ROWS,
+            "menu": [
+                (name, title, _is_current(request, link(name))) for name, title in self.menu.items()
+            ],
+            "signed_in": bool(session_token(request)),
+            "version": __version__,
+        }
+
+
+@asynccontextmanager
+async def _acquire_slot(pool: anyio.CapacityLimiter) -> AsyncIterator[None]:
+    """Wait for a free slot and hold it.
+
+    Raises:
+        RequestRefusedError: no slot was free within :data:`QUEUE_TIMEOUT_S`.
+    """
+    token = object()
+    try:
+        with anyio.fail_after(QUEUE_TIMEOUT_S):
+            await pool.acquire_on_behalf_of(token)
+    except TimeoutError:
+        raise service_unavailable("too many requests are waiting") from None
+    try:
+        yield
+    finally:
+        pool.release_on_behalf_of(token)
+
+
+def link_to(
+    request: Request, name: str, /, *, query: Mapping[str, Any] | None = None, **parts: Any
+) -> str:
+    """Return the URL of a route.
+
+    Args:
+        request: provides the root path of the service.
+        name: name of the route.
+        query: query parameters; '' and None are left out.
+        parts: path parameters, quoted here.
+    """
+    quoted = {key: quote(str(value), safe="") for key, value in parts.items()}
+    # Starlette's url_for tries all routes in turn: too slow for pages with thousands of links.
+    route = next(route for route in request.app.routes if route.name == name)
+    path = request.scope.get("root_path", "") + str(route.url_path_for(name, **quoted))
+    parameters = {key: value for key, value in (query or {}).items() if value not in ("", None)}
+    return f"{path}?{urlencode(parameters, doseq=True)}" if parameters else path
+
+
+def requested_format(request: Request) -> str:
+    """Return the output format that a request names.
+
+    Raises:
+        ConfigError: the format is unknown.
+    """
+    output_format = request.query_params.get("format", HTML)
+    if output_format not in FORMATS:
+        raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not {output_format!r}")
+    return output_format
+
+
+def wants_html(request: Request) -> bool:
+    """Return whether a browser sent the request and errors should be pages."""
+    output_format = request.query_params.get("format", HTML)
+    return output_format not in (CSV, JSON) and "text/html" in request.headers.get("accept", "")
+
+
+def tables_response(
+    view: PageView, request: Request, output_format: str, *, about: Mapping[str, Any] | None = None
+) -> Response:
+    """Send all tables of a view, or the requested one, as CSV or JSON.
+
+    Args:
+        view: data of the page.
+        request: may name a table.
+        output_format: CSV or JSON.
+        about: further JSON members beside the tables.
+
+    Raises:
+        RequestRefusedError: the table does not exist.
+        ConfigError: the request names an unknown column.
+    """
+    parameters = request.query_params
+    chosen = [
+        TableArrangement.parse(parameters, table.name).apply(table)
+        for table in _select_tables(view, parameters.get("table"))
+    ]
+    headers = {"Cache-Control": "no-store"}
+    if output_format == CSV:
+        headers["Content-Disposition"] = f'attachment; filename="{chosen[0].name}.csv"'
+        return Response(chosen[0].to_csv(), headers=headers, media_type="text/csv; charset=utf-8")
+    plain_tables = {table.name: table.plain_rows() for table in chosen}
+    body: dict[str, Any] = {"title": view.title, "tables": plain_tables}
+    if about is not None:
+        body["about"] = about
+    return AsciiJSONResponse(json.loads(json.dumps(body, default=str)), headers=headers)
+
+
+def _select_tables(view: PageView, name: str | None) -> Sequence[DataTable]:
+    """Select the named table of a view, or all.
+
+    Raises:
+        RequestRefusedError: the view has no such table.
+    """
+    chosen = [table for table in view.tables if table.name == name] if name else view.tables
+    if not chosen:
+        table_names = ", ".join(table.name for table in view.tables)
+        had = f"; it has {table_names}" if table_names else ""
+        raise RequestRefusedError(404, f"this page has no table {name or ''}{had}")
+    return chosen
+
+
+def error_sentence(error: TreehammerError) -> str:
+    """Write an error with its remedy as a message for readers."""
+    # Readers must not learn the location of the database, nor do forms have command line options.
+    where = "" if isinstance(error, NothingToDoError) else (error.where or "")
+    where = where.replace("--where", "").strip()
+    text = f"{where}: {error.message}" if where else error.message
+    return f"{text}. {error.hint}".strip() if error.hint else text
+
+
+def _is_current(request: Request, address: str) -> bool:
+    path = requested_path(request)
+    return path == address or (
+        address.rstrip("/").count("/") > 0 and path.startswith(f"{address}/")
+    )

@@ -1,0 +1,200 @@
+"""Signing in with a key, signing out, and sessions of signed-in browsers with their cookies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from urllib.parse import parse_qs, urlsplit
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from treehammer.collectors.record.metric_catalogue import MAX_WORD
+from treehammer.errors import StoreError
+from treehammer.sql.auth.read_sessions import SessionHolder
+from treehammer.sql.write.audit_trail import SIGN_IN, SIGN_OUT
+from treehammer.text_formatting import SECOND_US
+from treehammer.web.core.auth import (
+    refuse_cross_site,
+    require_read_grant,
+    session_cookie,
+    session_token,
+)
+from treehammer.web.core.request_checks import redirect_locally, requested_address
+from treehammer.web.core.responses import (
+    AUDITED,
+    KEY_ID,
+    RequestRefusedError,
+    note_refusal,
+    service_unavailable,
+)
+from treehammer.web.pages.page_context import PageContext, PageView
+
+_DAY_US = 86400 * SECOND_US
+
+
+async def holder_of_key(context: PageContext, key: str, days: int) -> tuple[SessionHolder, int]:
+    """Verify a key for reading, and return its holder and the end of a session of at most ``days``.
+
+    Raises:
+        RequestRefusedError: the key may not read, or keys cannot be checked now.
+    """
+    grant = require_read_grant(await context.access_control.grant_for_token(key))
+    expires_us = context.access_control.now_us() + days * _DAY_US
+    if grant.expires_us is not None:
+        expires_us = min(expires_us, grant.expires_us)
+    return SessionHolder(grant.role, grant.name, key_id=grant.key_id), expires_us
+
+
+async def open_session(
+    context: PageContext,
+    request: Request,
+    response: Response,
+    holder: SessionHolder,
+    expires_us: int,
+) -> None:
+    """Open a session, and give its token to the browser.
+
+    Raises:
+        RequestRefusedError: the database cannot be written now.
+    """
+    now_us = context.access_control.now_us()
+    address = request.client.host[:MAX_WORD] if request.client else "-"
+
+    def open_() -> str:
+        return context.database.open_session(
+            holder, address=address, now_us=now_us, expires_us=expires_us
+        )
+
+    try:
+        token = await anyio.to_thread.run_sync(open_)
+    except StoreError as error:
+        raise service_unavailable(f"signing in is not possible now: {error.message}") from error
+    response.set_cookie(
+        session_cookie(request),
+        token,
+        max_age=max(1, (expires_us - now_us) // SECOND_US),
+        httponly=True,
+        samesite="lax",
+        secure=request.scope["scheme"] == "https",
+    )
+    _note_event(request, SIGN_IN, holder.identity or holder.name, holder.key_id or "")
+
+
+async def end_session(context: PageContext, request: Request, response: Response) -> None:
+    """End the browser's session, and delete its cookie.
+
+    Raises:
+        RequestRefusedError: the database cannot be written now, so that the session goes on.
+    """
+    if token := session_token(request):
+        try:
+            await anyio.to_thread.run_sync(context.database.end_session, token)
+        except StoreError as error:
+            raise service_unavailable(
+                f"the session could not be ended: {error.message}. Sign out again"
+            ) from error
+        with suppress(StoreError):
+            # Other processes on this database notice within seconds.
+            await context.access_control.refresh()
+        _delete_cookie(request, response, session_cookie(request))
+        _note_event(request, SIGN_OUT, "browser")
+
+
+def _note_event(request: Request, action: str, subject: str, key_id: str = "") -> None:
+    """Keep an event for the audit trail in the state of its request."""
+    state = request.scope.setdefault("state", {})
+    state[AUDITED], state[KEY_ID] = (action, subject), key_id
+
+
+def _delete_cookie(request: Request, response: Response, name: str) -> None:
+    response.delete_cookie(
+        name, httponly=True, samesite="lax", secure=request.scope["scheme"] == "https"
+    )
+
+
+#: Larger forms are refused.
+_MAX_FORM_BYTES = 8192
+#: Days for which a session opened with a key lasts.
+KEY_SESSION_DAYS = 30
+
+
+def routes(context: PageContext) -> list[BaseRoute]:
+    """Return the routes for signing in and out."""
+
+    async def sign_in(request: Request) -> Response:
+        refuse_cross_site(request)
+        form = await _read_form(request)
+        target = form.get("next", "")
+        try:
+            holder, expires_us = await holder_of_key(
+                context, form.get("token", "").strip(), KEY_SESSION_DAYS
+            )
+        except RequestRefusedError as refusal:
+            if refusal.status == 503:
+                raise
+            note_refusal(request, refusal)
+            return sign_in_view(context, request, str(refusal), refusal.headers, target)
+        response = redirect_locally(target)
+        await open_session(context, request, response, holder, expires_us)
+        return response
+
+    async def sign_out(request: Request) -> Response:
+        refuse_cross_site(request)
+        response = redirect_locally("/")
+        await end_session(context, request, response)
+        return response
+
+    return [
+        Route("/sign-in", sign_in, name="sign-in", methods=["POST"]),
+        Route("/sign-out", sign_out, name="sign-out", methods=["POST"]),
+    ]
+
+
+def sign_in_view(
+    context: PageContext,
+    request: Request,
+    sentence: str,
+    headers: Mapping[str, str],
+    target: str = "",
+) -> Response:
+    """Ask for a key.
+
+    Args:
+        context: renders the page.
+        request: refused, since it lacks the permission to read.
+        sentence: the reason.
+        headers: of the response.
+        target: address to show afterwards, by default that of the request.
+    """
+    values = {
+        "sentence": sentence,
+        "target": target or requested_address(request),
+        "provider": urlsplit(context.provider_name).hostname or "",
+        "tried": request.method == "POST" or bool(session_token(request)),
+    }
+    title = "Sign in to read results" if context.provider_name else "Reading needs a key"
+    view = PageView("sign_in.html.j2", title, values, status=401)
+    response = context.render_html(view, request)
+    response.headers.update(headers)
+    return response
+
+
+async def _read_form(request: Request) -> dict[str, str]:
+    """Read a small URL-encoded form.
+
+    Raises:
+        RequestRefusedError: the form is too long or malformed.
+    """
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _MAX_FORM_BYTES:
+            raise RequestRefusedError(413, "the form is too long")
+    try:
+        fields = parse_qs(body.decode("ascii"), errors="strict", max_num_fields=10)
+    except ValueError:
+        raise RequestRefusedError(400, "the form cannot be read") from None
+    return {name: values[0] for name, values in fields.items()}

@@ -1,0 +1,231 @@
+"""Charts of a site: difference from the median of similar sites, and times of its doors.
+
+Both are drawn over time; the doors with the versions of their servers.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, timedelta
+from typing import NamedTuple
+
+from starlette.requests import Request
+
+from treehammer.analysis.descriptive.peer_comparison import PeerComparison
+from treehammer.sql.read import site_history
+from treehammer.sql.read.figure_query import DAY, WEEK, FigureGroup, FigureQuery
+from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.site_history import SERVER_VERSION, WORKLOAD_COLUMNS, group_workload_key
+from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, Row, TableColumn
+from treehammer.text_formatting import format_cell, pluralize
+from treehammer.web import display_formats
+from treehammer.web.display_formats import format_per_cent
+from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
+from treehammer.web.figures.plot_style import PALETTE
+from treehammer.web.labels import VARIANT_COLUMN
+from treehammer.web.pages.common_tables import WINDOW_CHOICES
+from treehammer.web.pages.page_context import link_to
+from treehammer.web.pages.site_standing import SiteQuery
+
+
+def build_site_chart(
+    points: Sequence[PeerComparison], changes: Sequence[Row], query: SiteQuery, request: Request
+) -> LineChart | None:
+    """Draw the site's difference from the median of the same work; None without common work.
+
+    Differences are drawn instead of means, which change with the mix of variants of a day.
+    """
+    dots = [
+        ChartDot(
+            _point_day(point, query),
+            100 * point.difference,
+            100 * point.rms / abs(point.peer_median),
+            _describe_point(point, query),
+            link=_link_to_measurements(point, query, request),
+        )
+        for point in points
+        if point.difference is not None and point.peer_median
+    ]
+    if not dots:
+        return None
+    ends = [ChartDot(day, 0.0) for day in (query.first, query.last)]
+    lines = [
+        ChartLine(query.site or "this site", "own", dots),
+        ChartLine("median of similar sites", "median", ends, plain=True),
+    ]
+    return LineChart(
+        f"{query.metric} at {query.site} by {query.time_column}, difference from the median of the same work in "
+        f"%, from {display_formats.format_day(query.first)} to {display_formats.format_day(query.last)}",
+        lines,
+        DayAxis(query.first, query.last),
+        build_change_marks(changes),
+    )
+
+
+def _describe_point(point: PeerComparison, query: SiteQuery) -> str:
+    day_text = display_formats.format_day(display_formats.day_from_number(point.time))
+    return (
+        f"{'week of ' if query.time_column == WEEK else ''}{day_text}: {format_per_cent(point.difference)}, "
+        f"{query.site} {format_cell(point.own_mean)}, median {format_cell(point.peer_median)} of "
+        f"{pluralize(point.peer_count, 'site')}, {point.compared_count} of {point.count} timed measurements"
+    )
+
+
+def _link_to_measurements(point: PeerComparison, query: SiteQuery, request: Request) -> str:
+    """Link to the day of a point, or to the days around its week."""
+    day = display_formats.day_from_number(point.time)
+    if query.time_column != WEEK:
+        return link_to(request, "day", day=day, query={"site": query.site})
+    last = min(day + timedelta(days=6), query.last)
+    parameters = {"metric": query.metric, "days": WINDOW_CHOICES[0], "to": last, **query.filters}
+    return link_to(request, "site", site=query.site, query=parameters)
+
+
+def _point_day(point: PeerComparison, query: SiteQuery) -> date:
+    """Return the day at which a point is drawn: for a week the middle of its shown days."""
+    day = display_formats.day_from_number(point.time)
+    if query.time_column != WEEK:
+        return day
+    first, last = max(day, query.first), min(day + timedelta(days=6), query.last)
+    return first + (last - first) / 2
+
+
+def build_change_marks(changes: Sequence[Row]) -> list[ChartMark]:
+    """Build one mark per day, with the texts of all its changes."""
+    texts: dict[tuple[str, int], list[str]] = {}
+    for change in changes:
+        text = f"{change['thing']}: {change['what']} {', '.join(change['after'])}"
+        texts.setdefault((change["day"], change["mark"]), []).append(text)
+    return [
+        ChartMark(date.fromisoformat(day), number, "; ".join(descriptions))
+        for (day, number), descriptions in texts.items()
+    ]
+
+
+#: Metrics of the charts, with their titles.
+DOOR_METRICS: Mapping[str, str] = {
+    "cpu_per_event_s": "CPU time per event",
+    "wall_per_event_s": "Wall time per event",
+}
+
+
+class DoorDay(NamedTuple):
+    """A door's measurements of one day: mean of ln(time / mean time of the same work)."""
+
+    door: str
+    day: int
+    metric: str
+    log_ratio: float
+    measurements: int
+
+
+def fetch_door_days(store: Store, query: SiteQuery) -> list[DoorDay]:
+    """Fetch the times of a site's doors by day, relative to all doors and days of the same work."""
+    filters: dict[str, object] = dict(query.work_filters)
+    if chosen := query.filters.get("variant"):
+        recorded = site_history.list_recorded_variants(store, [chosen], query.site)
+        filters[VARIANT_COLUMN] = tuple(recorded) or chosen
+    conditions = (
+        Condition("site", "=", query.site or None),
+        *(Condition(name, "=", value) for name, value in filters.items()),  # type: ignore[arg-type]
+    )
+    groups = store.fetch_figure(
+        FigureQuery(
+            tuple(DOOR_METRICS),
+            (DAY, "door", *WORKLOAD_COLUMNS),
+            Selection(conditions=conditions),
+            *query.day_numbers,
+        )
+    ).groups
+    return [door_day for metric in DOOR_METRICS for door_day in compare_doors(groups, metric)]
+
+
+def compare_doors(groups: Iterable[FigureGroup], metric: str) -> list[DoorDay]:
+    """Compare doors and days by the same work, so that another mix of work does not look like a change.
+
+    Each work counts once for a door and day, however many measurements it has.
+    """
+    works: dict[tuple[str, ...], list[DoorDay]] = defaultdict(list)
+    for group in groups:
+        moments = group.metrics[metric]
+        if moments.mean and moments.mean > 0:
+            work = group_workload_key(group)
+            door, day = str(group.by["door"] or ""), int(group.by[DAY] or 0)
+            cell = DoorDay(door, day, metric, math.log(moments.mean), moments.value_count)
+            works[work].append(cell)
+    by_day: dict[tuple[str, int], list[DoorDay]] = defaultdict(list)
+    for cells in works.values():
+        reference = statistics.fmean(cell.log_ratio for cell in cells)
+        for cell in cells:
+            relative = cell._replace(log_ratio=cell.log_ratio - reference)
+            by_day[cell.door, cell.day].append(relative)
+    return [_combine_works(cells) for _, cells in sorted(by_day.items())]
+
+
+def _combine_works(cells: Sequence[DoorDay]) -> DoorDay:
+    """Average the works of a door and day."""
+    return cells[0]._replace(
+        log_ratio=statistics.fmean(cell.log_ratio for cell in cells),
+        measurements=sum(cell.measurements for cell in cells),
+    )
+
+
+def build_door_charts(
+    days: Sequence[DoorDay], changes: Sequence[Row], query: SiteQuery
+) -> list[LineChart]:
+    """Build a chart for each metric: a line per door, and marks where servers changed.
+
+    Empty with less than two points of any door, which would show no course of time.
+    """
+    marks = build_change_marks([row for row in changes if row["what"] == SERVER_VERSION])
+    charts = []
+    for metric, title in DOOR_METRICS.items():
+        by_door: dict[str, list[ChartDot]] = defaultdict(list)
+        for door_day in days:
+            if door_day.metric == metric:
+                by_door[door_day.door].append(_draw_dot(door_day))
+        if max(map(len, by_door.values()), default=0) > 1:
+            lines = [
+                ChartLine(door or "no door", f"color{index}", dots)
+                for index, (door, dots) in enumerate([*by_door.items()][: len(PALETTE)])
+            ]
+            text = f"{title} by door, difference from the mean of the same work in %"
+            charts.append(LineChart(text, lines, DayAxis(query.first, query.last), marks))
+    return charts
+
+
+def _draw_dot(door_day: DoorDay) -> ChartDot:
+    day, change = display_formats.day_from_number(door_day.day), math.expm1(door_day.log_ratio)
+    text = f"{display_formats.format_day(day)}: {door_day.door} {format_per_cent(change)}, {door_day.measurements} timed"
+    return ChartDot(day, 100 * change, text=text)
+
+
+def build_door_table(days: Sequence[DoorDay]) -> DataTable:
+    """Build the table behind the charts."""
+    rows: dict[tuple[int, str], dict[str, object]] = {}
+    for door_day in days:
+        row = rows.setdefault(
+            (door_day.day, door_day.door),
+            {
+                "day": display_formats.day_from_number(door_day.day).isoformat(),
+                "door": door_day.door,
+            },
+        )
+        row[door_day.metric] = math.expm1(door_day.log_ratio)
+        row["measurements"] = door_day.measurements
+    columns = (
+        TableColumn("day", "day (UTC)"),
+        TableColumn("door", "door"),
+        *(
+            TableColumn(name, title, format_per_cent, is_number=True)
+            for name, title in DOOR_METRICS.items()
+        ),
+        TableColumn("measurements", "timed and good", is_number=True),
+    )
+    caption = "Time per event by day and door, difference from the mean of the same work"
+    values = [{**dict.fromkeys(DOOR_METRICS), **row} for _, row in sorted(rows.items())]
+    return DataTable("door_days", caption, columns, values)

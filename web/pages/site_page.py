@@ -1,0 +1,411 @@
+"""Page of one site: comparison with similar sites, changes and daily outcomes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import date
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute
+
+from treehammer.analysis.descriptive import peer_comparison
+from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
+from treehammer.analysis.descriptive.peer_comparison import PeerComparison
+from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.analysis.status.day_states import DayOutcomes
+from treehammer.analysis.status.failure_explanation import explain_period, explain_slowness
+from treehammer.analysis.status.subject_state import SiteState
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.collectors.record.outcome import Outcome
+from treehammer.hctests.definition.identity import drop_release_axis
+from treehammer.sql.core.schema import ROLLUP_METRICS
+from treehammer.sql.read import overview_queries, peer_sums, site_history
+from treehammer.sql.read.failure_counts import Period
+from treehammer.sql.read.figure_query import DAY, WEEK, FigureQuery, coarsen_day
+from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.peer_sums import WorkSums
+from treehammer.sql.read.site_history import ContextAspect, ContextHistory, Workload
+from treehammer.sql.watch import state_history
+from treehammer.sql.watch.state_history import list_standing_states
+from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, Row, TableColumn
+from treehammer.web import display_formats
+from treehammer.web.core.request_checks import allow_any_text
+from treehammer.web.display_formats import (
+    EfficiencyExplanation,
+    explain_efficiency,
+    format_per_cent,
+)
+from treehammer.web.figures.explore_query import RELATIVE
+from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants
+from treehammer.web.pages.common_tables import (
+    WINDOW_CHOICES,
+    build_change_point_table,
+    build_history_table,
+    build_states_table,
+    count_columns,
+    list_recent_changes,
+    status_class,
+    variant_column,
+)
+from treehammer.web.pages.page_context import (
+    HTML,
+    PageContext,
+    PageView,
+    link_to,
+    requested_format,
+    wants_html,
+)
+from treehammer.web.pages.site_charts import (
+    build_door_charts,
+    build_door_table,
+    build_site_chart,
+    fetch_door_days,
+)
+from treehammer.web.pages.site_standing import (
+    FILTERS,
+    MAX_PARTS,
+    SiteQuery,
+    describe_standing,
+    parse_site_query,
+)
+
+_NO_VERSIONS_NOTE = "No versions reported in this period."
+
+
+def build_state_table(history: ContextHistory, *, earlier: bool) -> DataTable:
+    """List the last known state of doors, middleware and releases, with its beginning.
+
+    Args:
+        history: states by day.
+        earlier: the site measured before the first day, so that a state may be older.
+    """
+    rows = [_state_row(aspect, by_day, earlier=earlier) for aspect, by_day in history.items()]
+    columns = (
+        TableColumn("thing", "component"),
+        TableColumn("what", "attribute"),
+        TableColumn("value", "value", ", ".join, is_long=True),
+        TableColumn("since", "unchanged since", format_row=_format_since),
+        TableColumn("since_known", hidden=True),
+        TableColumn("last", "last reported"),
+    )
+    return DataTable(
+        "state", "Doors, middleware and releases", columns, rows, empty_text=_NO_VERSIONS_NOTE
+    )
+
+
+def _state_row(
+    aspect: ContextAspect, by_day: Mapping[int, Collection[str]], *, earlier: bool
+) -> dict[str, Any]:
+    days = list(by_day)
+    first, last = days[0], days[-1]
+    *_, first_day = itertools.takewhile(lambda day: by_day[day] == by_day[last], reversed(days))
+    return {
+        "thing": aspect.component,
+        "what": aspect.attribute,
+        "value": sorted(by_day[last], key=natural_sort_key),
+        "since": display_formats.day_from_number(first_day).isoformat(),
+        "since_known": not earlier or first_day != first,
+        "last": display_formats.day_from_number(last).isoformat(),
+    }
+
+
+def _format_since(row: Row) -> str:
+    return str(row["since"]) if row["since_known"] else f"{row['since']} or before"
+
+
+def list_changes(history: ContextHistory) -> list[dict[str, Any]]:
+    """Return the changes between measured days, by day; changes of the same day share a mark."""
+    changes = [
+        {
+            "day": display_formats.day_from_number(after).isoformat(),
+            "thing": aspect.component,
+            "what": aspect.attribute,
+            "before": sorted(by_day[before], key=natural_sort_key),
+            "after": sorted(by_day[after], key=natural_sort_key),
+        }
+        for aspect, by_day in history.items()
+        for before, after in itertools.pairwise(by_day)
+        if by_day[before] != by_day[after]
+    ]
+    days = sorted({str(change["day"]) for change in changes})
+    marks = {day: number for number, day in enumerate(days, 1)}
+    rows = [{"mark": marks[str(change["day"])], **change} for change in changes]
+    return sorted(rows, key=lambda row: row["mark"])
+
+
+def build_change_table(rows: Sequence[Row]) -> DataTable:
+    """Build the table of changes."""
+    columns = (
+        TableColumn("mark", "mark"),
+        TableColumn("day", "day (UTC)"),
+        TableColumn("thing", "component"),
+        TableColumn("what", "attribute"),
+        TableColumn("before", "before", ", ".join, is_long=True),
+        TableColumn("after", "after", ", ".join, is_long=True),
+    )
+    return DataTable("changes", "Changes", columns, rows, empty_text="No changes in this period.")
+
+
+_COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
+#: Measurements of the newest days whose wall time is broken down.
+MAX_EXPLAINED = 100
+
+
+def routes(context: PageContext) -> list[BaseRoute]:
+    """Return the route of the page."""
+    return [context.page_route(allow_any_text("/sites/{site}"), site_view, "site")]
+
+
+def site_view(store: Store, request: Request) -> PageView | Response:
+    """Collect the data of the page of a site.
+
+    Raises:
+        NothingToDoError: the site has never measured anything.
+    """
+    site = str(request.path_params["site"])
+    works = _sort_works(site_history.list_workloads(store, site))
+    if not works:
+        if not site and wants_html(request):
+            return RedirectResponse(link_to(request, "sites"))
+        raise overview_queries.build_unknown_site_error(store, site)
+    query = parse_site_query(request, site, works)
+    sums = peer_sums.fetch_peer_sums(
+        store, site, query.metric, query.day_numbers, query.work_filters
+    )
+    points = _compare_over_time(sums.dailies, query)
+    standing = describe_standing(store, query, sums.totals)
+    max_parts = MAX_PARTS if requested_format(request) == HTML else None
+    explanation = _explain_site(store, query)
+    door_days = fetch_door_days(store, query)
+    tables = {
+        "series": _series_table(points, query),
+        "parts": standing.build_table(max_parts),
+        "contrasts": standing.build_contrast_table(),
+        "time": explanation.table,
+        **_history_tables(store, query),
+        "door_days": build_door_table(door_days),
+        "outcomes": _outcome_table(store, query, request),
+        "works": _work_table(works),
+        **_state_tables(store, site, request),
+    }
+    changes = tables["changes"].rows
+    chart = build_site_chart(points, changes, query, request)
+    door_charts = build_door_charts(door_days, changes, query)
+    values: dict[str, Any] = {
+        **tables,
+        "query": query,
+        "chart": chart,
+        "standing": standing.sentence,
+        "trouble": _explain_last_day(store, site, tables),
+        "door_charts": door_charts,
+        "explanation": explanation.sentences,
+        "metrics": [METRICS_BY_NAME[name] for name in ROLLUP_METRICS],
+        "metric": METRICS_BY_NAME[query.metric],
+        "choices": WINDOW_CHOICES,
+        "filters": {
+            name: _filter_options(works, name, query.filters.get(name)) for name in FILTERS
+        },
+        "similar": peer_comparison.SIMILAR_SITES_TEXT,
+        "links": list(_link_to_explore(store, query, request)),
+        "work_matrix": _build_work_matrix(works),
+    }
+    charts = {"trend": chart} if chart else {}
+    charts |= {f"doors-{number}": drawing for number, drawing in enumerate(door_charts, 1)}
+    title = site or "(no site)"
+    return PageView("site.html.j2", title, values, tuple(tables.values()), charts=charts)
+
+
+def _history_tables(store: Store, query: SiteQuery) -> dict[str, DataTable]:
+    """Build the tables of doors, releases and nodes, and of their changes."""
+    history = site_history.fetch_history(store, query.site, *query.day_numbers)
+    measured_earlier = site_history.has_measured_before(store, query.site, query.day_numbers[0])
+    return {
+        "state": build_state_table(history, earlier=measured_earlier),
+        "changes": build_change_table(list_changes(history)),
+    }
+
+
+def _state_tables(store: Store, site: str, request: Request) -> dict[str, DataTable]:
+    """Build the tables of states, their changes, and change points of daily series."""
+    changes = state_history.list_state_changes(store, site=site, superseded=True, doors=True)
+    return {
+        "states": build_states_table(list_standing_states(store, site, doors=True), request),
+        "state_changes": build_history_table(changes, request),
+        "changepoints": build_change_point_table(list_recent_changes(store, site=site), request),
+    }
+
+
+def _explain_last_day(store: Store, site: str, tables: Mapping[str, DataTable]) -> str:
+    """Explain a bad or slow last day of those shown, unless a current state explains it."""
+    days = tables["outcomes"].rows
+    if not days or any(row["explanation"] for row in tables["states"].rows):
+        return ""
+    day = date.fromisoformat(days[0]["day"])
+    explain = explain_slowness if days[0]["status"] == SiteState.OK else explain_period
+    explained = explain(store, site, Period.of_day(display_formats.midnight_us(day)))
+    return f"On {day}: {explained}" if explained else ""
+
+
+def _explain_site(store: Store, query: SiteQuery) -> EfficiencyExplanation:
+    """Explain the site's newest measurements of the last days shown."""
+    rows = site_history.fetch_newest_solo(
+        store, query.site, query.recent_day_numbers, MAX_EXPLAINED, DIAGNOSIS_COLUMNS
+    )
+    days = f"from {query.recent_first} to {query.last}"
+    note = f"The newest {MAX_EXPLAINED} at most, {days}, ignoring the filters."
+    return explain_efficiency(query.site or "Work without a site", rows, note)
+
+
+def _compare_over_time(dailies: WorkSums, query: SiteQuery) -> list[PeerComparison]:
+    """Compare the site with similar sites, per day or per week."""
+    return peer_comparison.compare_over_time(
+        dailies, query.site, lambda day: coarsen_day(WEEK, day) if query.is_weekly else day
+    )
+
+
+def _link_to_explore(store: Store, query: SiteQuery, request: Request) -> Iterator[tuple[str, str]]:
+    """Link to Explore with the page's metric, filters and days."""
+    filters: dict[str, Any] = query.work_filters
+    filters |= {"site": query.site, "from": str(query.first), "to": str(query.last)}
+    if chosen := query.filters.get("variant"):
+        filters["variant"] = (
+            site_history.list_recorded_variants(store, [chosen], query.site) or chosen
+        )
+    metric = {"metric": query.metric}
+    for title, view in (
+        (f"{head_column(query.metric)} by variant", {**metric, "by": VARIANT_COLUMN}),
+        (
+            f"{head_column(query.metric)} by day and release",
+            {**metric, "by": "day", "view": RELATIVE},
+        ),
+        ("Read latency by door", {"view": "latency", "by": "door"}),
+    ):
+        yield title, link_to(request, "explore", query={**view, "color": "axis_root", **filters})
+
+
+def _filter_options(
+    works: Sequence[Workload], name: str, chosen: str | None
+) -> list[tuple[str, str]]:
+    """Return the values to choose from, each with its label."""
+    values = {value for value in (chosen, *(getattr(work, name) for work in works)) if value}
+    if name == "variant":
+        return [*label_variants(map(drop_release_axis, values)).names.items()]
+    return [(value, value) for value in sorted(values, key=natural_sort_key)]
+
+
+def _series_table(points: Sequence[PeerComparison], query: SiteQuery) -> DataTable:
+    rows = [
+        {
+            query.time_column: display_formats.day_from_number(point.time).isoformat(),
+            "measurements": point.count,
+            "mean": point.mean,
+            "compared": point.compared_count,
+            "own": point.own_mean,
+            "rms": point.rms,
+            "error": point.standard_error,
+            "median": point.peer_median,
+            "difference": point.difference,
+            "sites": point.peer_count,
+        }
+        for point in points
+    ]
+    columns = (
+        TableColumn(query.time_column, "week of" if query.time_column == WEEK else "day (UTC)"),
+        TableColumn("measurements", "timed and good", is_number=True),
+        TableColumn("mean", "mean of all", is_number=True),
+        TableColumn("compared", "compared", is_number=True),
+        TableColumn("own", "their mean", is_number=True),
+        TableColumn("rms", "± RMS", is_number=True),
+        TableColumn("error", hidden=True),
+        TableColumn("median", "median of similar sites", is_number=True),
+        TableColumn("difference", "difference", format_per_cent, is_number=True),
+        TableColumn("sites", "similar sites", is_number=True),
+    )
+    caption = f"{head_column(query.metric)} by {query.time_column}, and the median of similar sites"
+    return DataTable("series", caption, columns, rows)
+
+
+def _outcome_table(store: Store, query: SiteQuery, request: Request) -> DataTable:
+    """Build the table of executions of all kinds by day and outcome."""
+    selection = Selection(conditions=(Condition("site", "=", query.site or None),))
+    figure = FigureQuery((), (DAY,), selection, *query.day_numbers, kind=None)
+    groups = store.fetch_figure(figure).groups
+    classes = sorted({name for group in groups for name in group.outcomes} - {*_COMPLETED})
+    rows = [
+        {
+            "day": display_formats.day_from_number(int(group.by[DAY] or 0)).isoformat(),
+            "status": DayOutcomes.from_outcomes(group.outcomes).status.value,
+            **{name: group.outcomes.get(name, 0) for name in (*_COMPLETED, *classes)},
+        }
+        for group in reversed(groups)
+    ]
+    columns = (
+        TableColumn(
+            "day",
+            "day (UTC)",
+            link=lambda row: link_to(request, "day", day=row["day"], query={"site": query.site}),
+        ),
+        TableColumn("status", "status", css_class=status_class),
+        *count_columns(*_COMPLETED, *classes),
+    )
+    caption, empty = "Outcomes of all executions by day", "No measurements in this period."
+    return DataTable("outcomes", caption, columns, rows, empty_text=empty)
+
+
+def _sort_works(works: Sequence[Workload]) -> list[Workload]:
+    """Sort all work by test, values of the variant, dataset, release and door."""
+    variants = label_variants(work.variant for work in works)
+
+    def key(work: Workload) -> tuple[Any, ...]:
+        place = variants.place(work.variant)
+        return work.test, place, work.dataset, natural_sort_key(work.root), work.door
+
+    return sorted(works, key=key)
+
+
+def _build_work_matrix(works: Sequence[Workload]) -> DataTable:
+    """Arrange all work by variant and release; cells name the doors by which it was read."""
+    variants = label_variants((work.variant for work in works), hide_release=True)
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    releases = sorted({work.root or "–" for work in works}, key=natural_sort_key)
+    keys = {release: f"root:{release}" for release in releases}
+    for work in works:
+        label = variants.label(work.variant)
+        row = rows.setdefault(
+            (work.test, label, work.dataset),
+            {"variant": label, "test": work.test, "dataset": work.dataset}
+            | {key: [] for key in keys.values()},
+        )
+        doors = row[keys[work.root or "–"]]
+        if work.door not in doors:
+            doors.append(work.door)
+    columns = (
+        TableColumn("variant", "variant", is_long=True),
+        TableColumn("test", "test"),
+        TableColumn("dataset", "dataset"),
+        *(
+            TableColumn(key, release, lambda doors: ", ".join(doors) or "–")
+            for release, key in keys.items()
+        ),
+    )
+    caption = "Everything measured here: doors by variant and ROOT release"
+    return DataTable("work_matrix", caption, columns, [*rows.values()], note=variants.note)
+
+
+def _work_table(works: Sequence[Workload]) -> DataTable:
+    rows = [{name: getattr(work, name) for name in Workload.__annotations__} for work in works]
+    variants = label_variants((work.variant for work in works), hide_release=True)
+    columns = (
+        TableColumn("test", "test"),
+        variant_column(variants),
+        TableColumn("variant_label", hidden=True),
+        TableColumn("root", "ROOT"),
+        TableColumn("dataset", "dataset"),
+        TableColumn("door", "door"),
+        TableColumn("protocol", "protocol"),
+    )
+    return DataTable("work", "Everything measured here", columns, rows, note=variants.note)

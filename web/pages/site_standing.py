@@ -1,0 +1,332 @@
+"""Parameters of a site's page, its first sentence, and the table of the parts of its difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from starlette.requests import Request
+
+from treehammer.analysis.descriptive import peer_comparison, site_standing
+from treehammer.analysis.descriptive.site_standing import ConditionContrast, SiteStanding
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.collectors.record.value_checks import is_variant
+from treehammer.errors import ConfigError, suggest_word
+from treehammer.hctests.definition.identity import drop_release_axis
+from treehammer.sql.core.schema import ROLLUP_METRICS
+from treehammer.sql.read import figure_sql, peer_sums, site_history
+from treehammer.sql.read.figure_query import DAY, WEEK, FigureQuery, Moments
+from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.peer_sums import PartSums, WorkKey, WorkSums
+from treehammer.sql.read.site_history import Workload
+from treehammer.sql.write.store import Store
+from treehammer.tables import DataTable, Row, TableColumn
+from treehammer.text_formatting import pluralize
+from treehammer.web import display_formats
+from treehammer.web.display_formats import DisplayUnit, aligned_format, format_per_cent
+from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants, title_column
+from treehammer.web.pages.common_tables import DEFAULT_METRIC, DEFAULT_WINDOW_DAYS, WINDOW_CHOICES
+
+#: Windows of at least this many days are shown by week.
+WEEKLY_FROM_DAYS = 90
+#: Newest days whose single measurements are read; roll-ups cover the other days.
+RECENT_DAYS = 7
+#: Parameter -> column of the workload that it filters.
+FILTERS = {
+    "test": "test_name",
+    "variant": VARIANT_COLUMN,
+    "root": "axis_root",
+    "protocol": "door_protocol",
+}
+
+
+@dataclass(frozen=True)
+class SiteQuery:
+    """Parameters of the page's URL."""
+
+    site: str
+    metric: str
+    first: date
+    last: date
+    day_count: int
+    filters: dict[str, str]
+
+    @property
+    def day_numbers(self) -> tuple[int, int]:
+        """First and last day as database day numbers."""
+        return display_formats.day_number(self.first), display_formats.day_number(self.last)
+
+    @property
+    def recent_first(self) -> date:
+        """First of the newest days, whose single measurements are read."""
+        return self.last - timedelta(days=min(self.day_count, RECENT_DAYS) - 1)
+
+    @property
+    def recent_day_numbers(self) -> tuple[int, int]:
+        """First and last of the newest days."""
+        return display_formats.day_number(self.recent_first), display_formats.day_number(self.last)
+
+    @property
+    def work_filters(self) -> dict[str, str]:
+        """Column of the workload -> its only value."""
+        return {FILTERS[name]: text for name, text in self.filters.items()}
+
+    @property
+    def is_weekly(self) -> bool:
+        """Whether points are weeks."""
+        return self.time_column == WEEK
+
+    @property
+    def time_column(self) -> str:
+        """Column of time whose values are points: day or week."""
+        return WEEK if self.day_count >= WEEKLY_FROM_DAYS else DAY
+
+
+def parse_site_query(request: Request, site: str, works: Sequence[Workload]) -> SiteQuery:
+    """Parse the URL's parameters; filters are values that the site measured.
+
+    Raises:
+        ConfigError: a parameter is invalid.
+    """
+    query = request.query_params
+    days = display_formats.parse_window(query, WINDOW_CHOICES, DEFAULT_WINDOW_DAYS)
+    metric = query.get("metric", DEFAULT_METRIC)
+    if metric not in ROLLUP_METRICS:
+        raise ConfigError(
+            f"{metric[:40]!r} is not a daily metric",
+            hint=suggest_word(metric, ROLLUP_METRICS).strip(),
+        )
+    filters = {name: query[name] for name in FILTERS if query.get(name)}
+    if variant := filters.get("variant"):
+        if not is_variant(variant) and variant not in {work.variant for work in works}:
+            raise ConfigError(
+                f"variant must be a JSON object of axes and values, not {variant[:40]!r}",
+                hint="Choose one on the page of the site.",
+            )
+        filters["variant"] = drop_release_axis(variant)
+    return SiteQuery(site, metric, days[0], days[-1], len(days), filters)
+
+
+#: Measurements up to which a site's hosts and CPU models are read.
+MAX_READ = 30_000
+#: Parts shown of each kind; CSV and JSON hold all.
+MAX_PARTS = 5
+#: Better sites whose conditions are compared, and values shown of each condition.
+MAX_BETTER_SITES, MAX_VALUES = 10, 4
+#: Difference below which a site equals the median, and share of a main part.
+_EQUAL, _MAIN_SHARE = 5e-4, 0.5
+#: Kinds of parts that only measurements know.
+_MEASURED = ("host", "cpu_model")
+
+
+@dataclass(frozen=True)
+class StandingView:
+    """Answer to "how is this site?".
+
+    Attributes:
+        title: of the metric.
+        sentence: difference and place; '' where no other site did the same work.
+        rows: parts of the difference by kind, the largest first.
+        contrasts: conditions in which most of the better sites differ.
+        better_sites: the sites that these are compared with.
+        measured_note: which days the hosts and CPU models are from; '' for all.
+    """
+
+    title: str
+    sentence: str
+    rows: Sequence[Row]
+    contrasts: Sequence[ConditionContrast] = ()
+    better_sites: Sequence[str] = ()
+    measured_note: str = ""
+
+    def build_contrast_table(self) -> DataTable:
+        """Build the table of conditions that differ at better sites."""
+        columns = (
+            TableColumn("condition", "condition"),
+            TableColumn("own", "here", ", ".join, is_long=True),
+            TableColumn("others", "at better sites", _format_values, is_long=True),
+            TableColumn(
+                "differing",
+                "sites that differ",
+                format_row=lambda row: f"{row['differing']} of {row['known']}",
+                is_number=True,
+            ),
+            TableColumn("known", hidden=True),
+        )
+        rows = [
+            {
+                "condition": contrast.title,
+                "own": list(contrast.site_values),
+                "others": dict(contrast.peer_counts),
+                "differing": contrast.differing,
+                "known": contrast.reporting,
+            }
+            for contrast in self.contrasts
+        ]
+        named = ", ".join(self.better_sites)
+        note = f"Compared with {named}: the best sites by the same work. A difference is not yet a cause."
+        empty = "In no known condition do most of the better sites differ."
+        caption = "What differs at better sites"
+        return DataTable("contrasts", caption, columns, rows, empty, note if rows else "")
+
+    def build_table(self, limit: int | None) -> DataTable:
+        """Build the table of the parts, with at most so many of each kind."""
+        displayed = [row for row in self.rows if limit is None or row["place"] < limit]
+        write = aligned_format(
+            (row[name] for row in displayed for name in ("own", "median")), DisplayUnit("")
+        )
+        columns = (
+            TableColumn("kind", "by", title_column),
+            TableColumn("name", "name", is_long=True),
+            TableColumn("share", "part of the difference", format_per_cent, is_number=True),
+            TableColumn("difference", "own difference", format_per_cent, is_number=True),
+            TableColumn("own", "mean", write, is_number=True),
+            TableColumn("median", "median of the same work", write, is_number=True),
+            TableColumn("measurements", "measurements", is_number=True),
+            TableColumn("place", hidden=True),
+        )
+        caption = f"Parts of the difference in {self.title}"
+        hidden = len(self.rows) - len(displayed)
+        omitted_note = f"{hidden} smaller parts are in CSV and JSON." if hidden else ""
+        note = " ".join(filter(None, (self.measured_note, omitted_note)))
+        return DataTable("parts", caption, columns, displayed, "Nothing to split.", note)
+
+
+def describe_standing(store: Store, query: SiteQuery, sums: WorkSums) -> StandingView:
+    """Compare a site with all others over the whole period.
+
+    Args:
+        store: the database.
+        query: parameters of the page.
+        sums: in these days, of all sites that did the site's work.
+    """
+    comparisons = peer_comparison.compare_sites(sums)
+    standing = site_standing.rank_site(
+        comparisons, query.site, METRICS_BY_NAME[query.metric].better
+    )
+    title = title_column(query.metric)
+    if not standing:
+        return StandingView(title, "", [])
+    rows = _list_parts(store, query, sums)
+    sentences = [_describe_place(query, standing)]
+    if abs(standing.difference) >= _EQUAL:
+        sentences += _describe_main_part(standing, rows)
+    better_sites = standing.better_sites[:MAX_BETTER_SITES]
+    contrasts = _contrast_sites(store, query, better_sites) if better_sites else []
+    is_recent = query.recent_first > query.first
+    measured = any(row["kind"] in _MEASURED for row in rows)
+    note = f"Hosts and CPU models are those from {query.recent_first} on."
+    return StandingView(
+        title,
+        " ".join(sentences),
+        rows,
+        contrasts,
+        better_sites,
+        note if is_recent and measured else "",
+    )
+
+
+def _contrast_sites(
+    store: Store, query: SiteQuery, better_sites: Sequence[str]
+) -> list[ConditionContrast]:
+    conditions = site_history.fetch_conditions(
+        store, [query.site, *better_sites], *query.day_numbers
+    )
+    better_conditions = [conditions[site] for site in better_sites if site in conditions]
+    return site_standing.contrast_conditions(conditions.get(query.site, {}), better_conditions)
+
+
+def _format_values(values: Mapping[str, int]) -> str:
+    """Write values with the number of sites that have them, e.g. ``XRootD 6.0.0 (3 sites)``."""
+    texts = [f"{value} ({pluralize(count, 'site')})" for value, count in values.items()]
+    further = [f"{len(texts) - MAX_VALUES} others"] if len(texts) > MAX_VALUES else []
+    return ", ".join([*texts[:MAX_VALUES], *further])
+
+
+def _describe_main_part(standing: SiteStanding, rows: Sequence[Row]) -> Iterator[str]:
+    """Name the first part if it makes up most of the difference and stands apart from the others."""
+    other_differences = [
+        row["difference"] or 0.0 for row in rows[1:] if row["kind"] == rows[0]["kind"]
+    ]
+    if not other_differences or rows[0]["share"] / standing.difference < _MAIN_SHARE:
+        return
+    if abs(rows[0]["difference"]) > 2 * max(map(abs, other_differences)):
+        size = _describe_difference(rows[0]["difference"])
+        yield f"Mainly {title_column(rows[0]['kind'])} {rows[0]['name']}: {size}."
+
+
+def _describe_difference(difference: float) -> str:
+    return f"{100 * abs(difference):.1f} % {'below' if difference < 0 else 'above'}"
+
+
+def _describe_place(query: SiteQuery, standing: SiteStanding) -> str:
+    title = head_column(query.metric)
+    is_equal = abs(standing.difference) < _EQUAL
+    comparison = "equal to" if is_equal else _describe_difference(standing.difference)
+    text = f"{title} {comparison} the median of the same work"
+    if standing.place is None:
+        return f"{text}, of {standing.sites} sites."
+    return f"{text}; {_ordinal(standing.place)} of {standing.sites} sites."
+
+
+def _ordinal(number: int) -> str:
+    is_teen = number % 100 in (11, 12, 13)
+    ending = "th" if is_teen else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _list_parts(store: Store, query: SiteQuery, sums: WorkSums) -> list[Row]:
+    """List the parts of each kind; the kind that explains the difference best comes first."""
+    medians = site_standing.find_peer_medians(sums, query.site)
+    site_sums = sums.select_site(query.site)
+    names = label_variants({str(work[1]) for work, _ in site_sums}).names
+    variants = [
+        (names.get(str(work[1])) or "default", work, moments) for work, moments in site_sums
+    ]
+    doors = peer_sums.fetch_door_sums(store, query.site, query.metric, query.day_numbers)
+    groups = {"variant": variants, "door": doors, **_load_node_sums(store, query)}
+    best_first = sorted(
+        groups, key=lambda kind: site_standing.score_partition(groups[kind], medians)
+    )
+    return [row for kind in best_first for row in _part_rows(kind, groups[kind], medians)]
+
+
+def _part_rows(
+    kind: str,
+    groups: Iterable[tuple[str, WorkKey, Moments]],
+    medians: dict[WorkKey, float],
+) -> list[Row]:
+    """Return the parts of one kind; a single one explains nothing."""
+    parts = site_standing.split_difference(groups, medians)
+    return [
+        {
+            "kind": kind,
+            "name": part.name,
+            "measurements": part.count,
+            "own": part.own_mean,
+            "median": part.peer_median,
+            "difference": part.difference,
+            "share": part.share,
+            "place": place,
+        }
+        for place, part in enumerate(parts)
+        if len(parts) > 1
+    ]
+
+
+def _load_node_sums(store: Store, query: SiteQuery) -> dict[str, PartSums]:
+    """Load the site's moments by host and CPU model; none if too many would be read."""
+    # Roll-ups hold neither column, and a month of measurements takes too long to read.
+    days = query.recent_day_numbers
+    figure = FigureQuery(
+        (),
+        (),
+        Selection(conditions=(Condition("site", "=", query.site or None),)),
+        first_day=days[0],
+        last_day=days[1],
+    )
+    with store.connection() as connection:
+        if figure_sql.estimate_max_measurements(connection, figure) > MAX_READ:
+            return {}
+    return peer_sums.fetch_node_sums(store, query.site, query.metric, days)

@@ -1,0 +1,456 @@
+"""Figures and tables of a campaign report, and the executions that they show.
+
+Figures are inline SVG in the page's text color; the same data give the same figure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from itertools import chain
+from typing import Any
+
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.comparison import Comparison
+from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
+from treehammer.analysis.descriptive.group_summary import (
+    ExecutionGroup,
+    Key,
+    MeanAndRms,
+    Row,
+    find_distinguishing_names,
+    group_executions,
+    is_usable,
+    lookup_value,
+)
+from treehammer.analysis.statistics.sample import parse_variant
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.tables import DataTable, TableColumn
+from treehammer.web.display_formats import format_mean_and_rms
+from treehammer.web.figures.drawing import draw_chart
+from treehammer.web.figures.figure_chart import chart_figure
+from treehammer.web.figures.figure_layout import (
+    DOTS,
+    LOG,
+    POINTS,
+    ZERO,
+    FigureLayout,
+    FigureMark,
+    FigurePanel,
+    shorten_label,
+    style_series,
+)
+from treehammer.web.figures.plot_style import GRID_COLOR, INK_COLOR
+
+
+@dataclass(frozen=True)
+class MeanColumn:
+    """A metric whose mean is shown.
+
+    Attributes:
+        metric: name in the catalogue.
+        title: heading with the unit.
+        scale: factor from the metric's unit to that of the heading.
+    """
+
+    metric: str
+    title: str
+    scale: float = 1.0
+
+
+#: Averaged metrics, over usable timed executions only.
+MEAN_COLUMNS = (
+    MeanColumn("cpu_per_event_s", "CPU, ms/event", 1e3),
+    MeanColumn("wall_per_event_s", "wall, ms/event", 1e3),
+    MeanColumn("loop_wall_s", "loop, s"),
+    MeanColumn("eff_job", "eff_job"),
+    MeanColumn("eff_payload", "eff_payload"),
+    MeanColumn("eff_loop", "eff_loop"),
+    MeanColumn("bytes_read", "read, MB", 1e-6),
+    MeanColumn("read_calls", "read calls"),
+    MeanColumn("max_rss_bytes", "memory, MB", 1e-6),
+)
+
+
+@dataclass(frozen=True)
+class ExecutionCell:
+    """Usable executions of one variant with one release at one place.
+
+    Attributes:
+        place: site, with that of the storage if it is another, and the door if there are several.
+        variant: label of the varying axes without ``root``.
+        release: ROOT release.
+        executions: number of executions.
+        jobs: number of jobs.
+        hosts: number of hosts.
+        spreads: metric -> mean and RMS.
+    """
+
+    place: str
+    variant: str
+    release: str
+    executions: int
+    jobs: int
+    hosts: int
+    spreads: Mapping[str, MeanAndRms]
+
+
+def summarize_executions(rows: Iterable[Row]) -> list[ExecutionCell]:
+    """Aggregate usable rows, in natural order of place, variant and release."""
+    rows = [row for row in rows if is_usable(row)]
+    axes = tuple(axis for axis in find_distinguishing_names(rows, ()) if axis != "root")
+    doors = defaultdict(set)
+    for row in rows:
+        doors[_name_sites(row)].add(row["door"])
+
+    def key(row: Row) -> Key:
+        sites = _name_sites(row)
+        place = f"{sites} · {row['door']}" if len(doors[sites]) > 1 else sites
+        return place, *(lookup_value(row, axis) for axis in axes), _find_release(row)
+
+    return [_build_cell(group, axes) for group in group_executions(rows, key)]
+
+
+def _find_release(row: Row) -> str:
+    """Find the release of an execution: that of its variant, or else the reported one."""
+    release = dict(parse_variant(row["variant"]).values).get("root")
+    return str(release or row["root_version"] or "")
+
+
+def _name_sites(row: Row) -> str:
+    """Name the site of an execution, and the site that it read if that is another."""
+    site, storage = str(row["site"]), row.get("storage_site")
+    return site if storage in (None, site) else f"{storage} from {site}"
+
+
+def _build_cell(group: ExecutionGroup, axes: tuple[str, ...]) -> ExecutionCell:
+    variant = parse_variant(group.rows[0]["variant"])
+    named = tuple(axis for axis in axes if axis in dict(variant.values))
+    spreads = {column.metric: group.mean_and_rms(column.metric) for column in MEAN_COLUMNS}
+    return ExecutionCell(
+        place=str(group.key[0]),
+        variant=variant.label(named) if named else group.rows[0]["test_name"],
+        release=str(group.key[-1]),
+        executions=len(group.rows),
+        jobs=group.jobs,
+        hosts=group.hosts,
+        spreads={name: spread for name, spread in spreads.items() if spread},
+    )
+
+
+_IDS = re.compile(r'(\bid="|url\(#|href="#)')
+_SIZE = re.compile(r' width="(\d+)" height="\d+"')
+#: Width of a drawing on a narrow screen, where it can be scrolled, relative to its own.
+_LEAST_WIDTH_REM = 0.045
+
+
+@dataclass(frozen=True)
+class InlineFigure:
+    """An SVG element with a description of its points, and a caption."""
+
+    svg: str
+    caption: str
+
+
+def draw_inline(layout: FigureLayout, name: str, alt: str) -> str:
+    """Draw a figure as an SVG element with own ids and without a background.
+
+    Args:
+        layout: of the figure.
+        name: start of its ids, which are unique in the document.
+        alt: description of its points.
+    """
+    chart = chart_figure(layout)
+    chart["config"] = {**chart["config"], "background": None}
+    drawn = draw_chart(json.loads(json.dumps(chart)), "svg").decode()
+    text = drawn.replace(GRID_COLOR, "#8885").replace(INK_COLOR, "currentColor")
+    text = _IDS.sub(rf"\g<1>{name}-", text)
+    size = _SIZE.search(text)
+    width = int(size[1]) if size else 0
+    # The page sets the size, the viewBox keeps the aspect ratio.
+    style = f"min-width: {_LEAST_WIDTH_REM * width:.0f}rem"
+    label = f' role="img" aria-label="{escape(alt)}" style="{style}"'
+    return _SIZE.sub(label, text, count=1)
+
+
+_MS_PER_S = 1e3
+#: Ratio of means above which they are drawn on a logarithmic scale.
+_MAX_LINEAR_RATIO = 20
+
+
+def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
+    """Draw ``eff_job`` by variant, one group per site (study S0); None without values."""
+    cells = [cell for cell in cells if "eff_job" in cell.spreads]
+    if not cells:
+        return None
+    alt = "CPU efficiency. " + _alt_text(cells, lambda spreads: f"{spreads['eff_job'].mean:.2f}")
+    places = list(dict.fromkeys(cell.place for cell in cells))
+    names = _name_series(cells)
+    numbers = {name: number for number, name in enumerate(names)}
+    marks = [
+        _make_mark(
+            cell.spreads["eff_job"], numbers[cell.variant, cell.release], places.index(cell.place)
+        )
+        for cell in cells
+    ]
+    layout = FigureLayout(
+        kind=POINTS,
+        x_title="",
+        y_title="CPU efficiency of the job (eff_job)",
+        groups=("", "site", "variant"),
+        scale=ZERO,
+        places=tuple(map(shorten_label, places)),
+        series=tuple(
+            style_series([(shorten_label(text, 90), *name) for name, text in names.items()])
+        ),
+        panels=(FigurePanel("", tuple(marks)),),
+    )
+    caption = (
+        "CPU efficiency by variant, one group per site: eff_job, the CPU of set-up, stage-in and "
+        "payload over their wall time. Points are means, error bars the RMS over repeated "
+        f"executions in repeated jobs ({_count_range(cells, 'eff_job')} per point; single "
+        "executions have no bar). Efficiency describes the site: a release that saves CPU lowers it."
+    )
+    return InlineFigure(draw_inline(layout, "efficiency", alt), caption)
+
+
+def _name_series(cells: Sequence[ExecutionCell]) -> Mapping[tuple[str, str], str]:
+    """Name each variant and release, sorted by variant; a single variant is not named."""
+    variants = list(dict.fromkeys(cell.variant for cell in cells))
+    pairs = dict.fromkeys((cell.variant, cell.release) for cell in cells)
+    before = "{} · " if len(variants) > 1 else ""
+    return {
+        (variant, release): f"{before.format(variant)}root={release}"
+        for variant, release in sorted(pairs, key=lambda pair: variants.index(pair[0]))
+    }
+
+
+def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
+    """Draw CPU and wall time per event by variant and release, two panels per site."""
+    cells = [cell for cell in cells if METRIC_TITLES.keys() <= cell.spreads.keys()]
+    if not cells:
+        return None
+    alt = "CPU and wall milliseconds per event. " + _alt_text(
+        cells,
+        lambda spreads: " and ".join(
+            f"{_MS_PER_S * spreads[name].mean:.3g}" for name in METRIC_TITLES
+        ),
+    )
+    variants = list(dict.fromkeys(cell.variant for cell in cells))
+    releases = list(dict.fromkeys(cell.release for cell in cells))
+    marks = _mark_times(cells, variants, releases)
+    layout = FigureLayout(
+        kind=DOTS,
+        x_title="",
+        y_title="time of the loop per event (ms)",
+        groups=("site", "variant", "root"),
+        scale=_choose_scale(chain.from_iterable(marks.values())),
+        places=tuple(map(shorten_label, variants)),
+        series=tuple(
+            style_series(
+                [(f"root={release}", release, release) for release in releases], by_release=True
+            )
+        ),
+        panels=tuple(
+            FigurePanel(shorten_label(name), tuple(panel_marks))
+            for name, panel_marks in marks.items()
+        ),
+    )
+    caption = (
+        "CPU and wall time of the read loop per event by variant and release: means, with the RMS "
+        f"over repeated executions as error bars ({_count_range(cells, 'cpu_per_event_s')} per "
+        "point). Verdicts use pairs within jobs, which this figure does not show."
+    )
+    return InlineFigure(draw_inline(layout, "times", alt), caption)
+
+
+def _mark_times(
+    cells: Sequence[ExecutionCell], variants: Sequence[str], releases: Sequence[str]
+) -> dict[str, list[FigureMark]]:
+    """Make the marks of each panel, whose places are variants and whose series are releases."""
+    marks: dict[str, list[FigureMark]] = defaultdict(list)
+    for cell in cells:
+        position = releases.index(cell.release), variants.index(cell.variant)
+        for name, title in METRIC_TITLES.items():
+            mark = _make_mark(cell.spreads[name], *position, scale=_MS_PER_S)
+            marks[f"{cell.place}: {title}"].append(mark)
+    return marks
+
+
+def _choose_scale(marks: Iterable[FigureMark]) -> str:
+    means = [mark.y for mark in marks]
+    return LOG if max(means) > _MAX_LINEAR_RATIO * min(means) else ZERO
+
+
+def _make_mark(spread: MeanAndRms, series: int, place: int, scale: float = 1.0) -> FigureMark:
+    """Make the mark of a mean; a single execution has no bar, as its length of zero would suggest certainty."""
+    mean, rms = scale * spread.mean, scale * spread.rms
+    low, high = (mean - rms, mean + rms) if spread.n > 1 else (None, None)
+    return FigureMark(series, place, mean, low, high, count=spread.n)
+
+
+def _alt_text(
+    cells: Sequence[ExecutionCell], value: Callable[[Mapping[str, MeanAndRms]], str]
+) -> str:
+    """Return the points of a figure as text for screen readers."""
+    return "; ".join(
+        f"{shorten_label(cell.place)}, {shorten_label(cell.variant)}, {shorten_label(cell.release)}: "
+        f"{value(cell.spreads)}"
+        for cell in cells
+    )
+
+
+def _count_range(cells: Sequence[ExecutionCell], metric: str) -> str:
+    counts = [cell.spreads[metric].n for cell in cells]
+    low, high = min(counts), max(counts)
+    return f"n = {low}" if low == high else f"n = {low} to {high}"
+
+
+_EXECUTIONS = TableColumn("executions", "executions", is_number=True)
+
+
+def make_means_table(cells: Iterable[ExecutionCell]) -> DataTable:
+    """Make the table of means and RMS by place, variant and release."""
+    columns = (
+        TableColumn("place", "site"),
+        TableColumn("variant", "variant"),
+        TableColumn("release", "root"),
+        _EXECUTIONS,
+        TableColumn("jobs", "jobs", is_number=True),
+        TableColumn("hosts", "hosts", is_number=True),
+        *(
+            TableColumn(
+                column.metric, column.title, partial(_format_spread, column.scale), is_number=True
+            )
+            for column in MEAN_COLUMNS
+        ),
+    )
+    metrics = [column.metric for column in MEAN_COLUMNS]
+    rows = [
+        {
+            "place": cell.place,
+            "variant": cell.variant,
+            "release": cell.release,
+            "executions": cell.executions,
+            "jobs": cell.jobs,
+            "hosts": cell.hosts,
+            **{metric: cell.spreads.get(metric) for metric in metrics},
+        }
+        for cell in cells
+    ]
+    return DataTable("means", "Means ± RMS over usable executions", columns, rows)
+
+
+def _format_spread(scale: float, spread: MeanAndRms) -> str:
+    return format_mean_and_rms(scale * spread.mean, scale * spread.rms)
+
+
+def make_effect_tables(comparison: Comparison) -> list[DataTable]:
+    """Make the tables of a comparison: over all sites if there are effects, and by site."""
+    query = comparison.query
+    title = f"{query.axis} {query.b} against {query.a}"
+    over_sites = comparison.over_sites
+    name = f"{query.axis}={query.b}"
+    by_site = _make_effect_table(
+        f"by_site {name}", f"{title}, by site", comparison.of_series, by_site=True
+    )
+    if all(row.effect is None for row in over_sites):
+        return [by_site]
+    pooled = _make_effect_table(f"pooled {name}", f"{title}, over all sites", over_sites)
+    return [pooled, by_site]
+
+
+def _make_effect_table(
+    name: str, caption: str, rows: Sequence[VerdictRow], *, by_site: bool = False
+) -> DataTable:
+    columns = (
+        TableColumn("label", "variant"),
+        *([TableColumn("site", "site")] if by_site else []),
+        TableColumn("metric", verdict_text.title_metrics(rows), verdict_text.title_metric),
+        TableColumn("holds_for", "holds"),
+        *(_make_side_columns(rows) if by_site else []),
+        TableColumn("effect", "change", verdict_text.format_effect, is_number=True),
+        TableColumn("interval", "interval", is_number=True),
+        TableColumn("shown_verdict", "verdict", css_class=_verdict_class),
+        TableColumn("why", "why", is_long=True),
+    )
+    flat_rows = [
+        {
+            **verdict_text.flatten_verdict(row),
+            "holds_for": verdict_text.describe_scope(row),
+            "interval": verdict_text.format_interval(row),
+            "shown_verdict": verdict_text.format_verdict(row),
+        }
+        for row in rows
+    ]
+    return DataTable(name, caption, columns, flat_rows)
+
+
+def _make_side_columns(rows: Sequence[VerdictRow]) -> list[TableColumn]:
+    def format_side(key: str) -> Callable[[Row], str]:
+        return lambda row: (
+            "–"
+            if row[key] is None
+            else verdict_text.format_metric_value(row["metric"], row[key], row["unit"])
+        )
+
+    return [
+        TableColumn(
+            f"{side}_value",
+            verdict_text.title_side(rows, getattr(rows[0], side), ", "),
+            format_row=format_side(f"{side}_value"),
+            is_number=True,
+        )
+        for side in "ab"
+        if rows
+    ]
+
+
+def _verdict_class(row: Row) -> str:
+    is_certain = row["verdict"] in ("faster", "slower")
+    return f"verdict {row['verdict']}" if is_certain else "verdict"
+
+
+def make_counted_table(
+    name: str, caption: str, rows: Sequence[Row], titles: Sequence[tuple[str, str]]
+) -> DataTable:
+    """Make a table of distinct rows with the number of their executions.
+
+    Args:
+        name: of the table.
+        caption: of the table.
+        rows: with the named values and ``executions``.
+        titles: key and heading of each column.
+    """
+    columns = [
+        TableColumn(key, title, is_long=any(_is_long(row[key]) for row in rows))
+        for key, title in titles
+    ]
+    return DataTable(name, caption, (*columns, _EXECUTIONS), rows)
+
+
+def _is_long(value: Any) -> bool:
+    return isinstance(value, str) and len(value) > 40
+
+
+def make_measurement_table(rows: Sequence[Row], names: Sequence[str]) -> DataTable:
+    """Make the table of single measurements."""
+    columns = [
+        TableColumn(
+            name,
+            title_column(name),
+            is_number=any(isinstance(row[name], int | float) for row in rows),
+        )
+        for name in names
+    ]
+    return DataTable("measurements", "Single measurements", tuple(columns), rows)
+
+
+def title_column(name: str) -> str:
+    """Return the heading of a column of the catalogue."""
+    return name.removeprefix("root_").replace("_", " ")

@@ -1,0 +1,318 @@
+"""Middleware that identifies clients and records requests: proxies, access log, audit trail, metrics.
+
+Forwarded headers are trusted from configured proxies only. The access log has one line per request
+with client, path, status and duration, never a token; unhandled exceptions are answered with status
+500 and logged with their traceback. Sign-ins and refusals for the audit trail are counted by client
+so that no attack fills the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from treehammer.collectors.job_spec import (
+    API_PREFIX,
+    CAMPAIGNS_PATH,
+    MEASUREMENTS_PATH,
+    STARTS_PATH,
+)
+from treehammer.config import Settings
+from treehammer.errors import StoreError
+from treehammer.sql.core.rows import AuditRow
+from treehammer.sql.write.audit_trail import REFUSE, make_entry
+from treehammer.web.api.page_operations import HEALTH_PATH, LIVE_PATH, TOKEN_PATH
+from treehammer.web.api.prometheus_metrics import ServiceMetrics
+from treehammer.web.core.responses import (
+    AUDITED,
+    KEY_ID,
+    REFUSAL,
+    RefusalRenderer,
+    RequestRefusedError,
+)
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class TrustedProxyMiddleware:
+    """Trusts forwarded headers only from configured proxies, and drops the user header otherwise.
+
+    Args:
+        app: handles the requests.
+        proxies: addresses or networks of trusted proxies.
+        user_header: header with the user's name, '' for none.
+    """
+
+    def __init__(self, app: ASGIApp, proxies: Iterable[str], user_header: str) -> None:
+        trusted = [part.strip() for part in proxies]
+        self._plain = app
+        # Sets scheme and client from X-Forwarded-Proto and X-Forwarded-For.
+        self._proxied = ProxyHeadersMiddleware(app, trusted_hosts=trusted)  # type: ignore[arg-type]
+        self._networks = [ipaddress.ip_network(part) for part in trusted]
+        self._header = user_header.lower().encode()
+
+    @classmethod
+    def from_settings(cls, app: ASGIApp, settings: Settings) -> TrustedProxyMiddleware:
+        """Build the middleware from the settings; without a proxy it trusts no client."""
+        proxies = settings.serve_trusted_proxies.split(",") if settings.serve_behind_proxy else ()
+        return cls(app, proxies, settings.serve_user_header)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection."""
+        address = (scope.get("client") or ("", 0))[0]
+        if scope["type"] == "http" and self._header and not self.is_proxy(address):
+            scope = {**scope, "headers": [(k, v) for k, v in scope["headers"] if k != self._header]}
+        if scope["type"] == "http" and self._networks:
+            await self._proxied(scope, receive, send)  # type: ignore[arg-type]  # uvicorn's own types
+        else:
+            await self._plain(scope, receive, send)
+
+    def is_proxy(self, address: str) -> bool:
+        """Return whether an address belongs to a trusted proxy."""
+        try:
+            parsed = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        return any(parsed in network for network in self._networks)
+
+
+_ACCESS = logging.getLogger("treehammer.access")
+_LOG = logging.getLogger("treehammer.service")
+
+#: Maximum number of logged characters of a path.
+_MAX_PATH_CHARS = 200
+
+
+class AccessLog:
+    """Logs requests without their query at the level INFO, and sets ``Server-Timing``.
+
+    ``Server-Timing`` holds the milliseconds until the first byte of the response, which browsers show.
+
+    Args:
+        app: handles the requests.
+        render: builds the response to an unhandled exception.
+    """
+
+    def __init__(self, app: ASGIApp, render: RefusalRenderer) -> None:
+        self._app = app
+        self._render = render
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start = time.monotonic()
+        status = 0
+
+        async def send_and_record(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                duration = f"total;dur={1000 * (time.monotonic() - start):.1f}"
+                MutableHeaders(scope=message)["Server-Timing"] = duration
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_record)
+        except Exception:
+            _LOG.exception("a request failed because of a bug")
+            if not status:
+                refusal = RequestRefusedError(500, "internal error; see the log of the service")
+                await self._render(Request(scope), refusal)(scope, receive, send_and_record)
+        if _ACCESS.isEnabledFor(logging.INFO):
+            _log_request(scope, status, time.monotonic() - start)
+
+
+def _log_request(scope: Scope, status: int, seconds: float) -> None:
+    client = scope.get("client") or ("-", 0)
+    path = scope.get("raw_path", b"?")[:_MAX_PATH_CHARS].decode("ascii", "replace")
+    note = scope.get("state", {}).get("note", "")
+    path = path if path.isprintable() else ascii(path)
+    method, milliseconds = scope["method"], round(1000 * seconds, 1)
+    _ACCESS.info(
+        "%s %s %s %d %.1f ms%s",
+        client[0],
+        method,
+        path,
+        status,
+        milliseconds,
+        f" ({note})" if note else "",
+        extra={
+            "client": client[0],
+            "method": method,
+            "path": path,
+            "status": status,
+            "milliseconds": milliseconds,
+        },
+    )
+
+
+#: Seconds between two writes to the audit trail.
+FLUSH_INTERVAL_S = 60.0
+#: Maximum number of entries per write; further clients are counted together.
+MAX_ENTRIES = 50
+#: Reasons of refusals that concern permissions; others are in the metrics only.
+AUDITED_REASONS = frozenset({"unauthenticated", "forbidden", "rate limit", "cross-site"})
+
+
+@dataclass(frozen=True)
+class AuditEvent:
+    """A request that belongs into the audit trail; equal ones are counted together.
+
+    Attributes:
+        action: such as :data:`~treehammer.sql.write.audit_trail.REFUSE`.
+        address: address of the client.
+        key_id: key of the client; '' if it is unknown.
+        subject: request or person.
+        reason: reason of a refusal.
+    """
+
+    action: str
+    address: str
+    key_id: str
+    subject: str
+    reason: str = ""
+
+
+_OTHERS = AuditEvent("various", "other addresses", "", "further requests of this minute")
+
+
+class AuditJournal:
+    """Counts events and writes them to the audit trail from time to time.
+
+    Args:
+        write: stores entries; called in a thread.
+    """
+
+    def __init__(self, write: Callable[[Sequence[AuditRow]], None]) -> None:
+        self._write = write
+        self._counts: Counter[AuditEvent] = Counter()
+
+    def note(self, event: AuditEvent) -> None:
+        """Count an event."""
+        self._add(event, 1)
+
+    def _add(self, event: AuditEvent, count: int) -> None:
+        is_known = event in self._counts or len(self._counts) < MAX_ENTRIES
+        self._counts[event if is_known else _OTHERS] += count
+
+    async def flush_forever(self) -> None:
+        """Write the counts periodically until cancelled."""
+        while True:
+            await asyncio.sleep(FLUSH_INTERVAL_S)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write the counts; keep them if the database fails."""
+        if not self._counts:
+            return
+        counts, self._counts = self._counts, Counter()
+        now_us = time.time_ns() // 1000
+        try:
+            await asyncio.to_thread(
+                self._write, [_make_entry(event, count, now_us) for event, count in counts.items()]
+            )
+        except StoreError as error:
+            _LOG.warning("sign-ins and refusals cannot be written to the audit trail: %s", error)
+            for event, count in counts.items():
+                self._add(event, count)
+
+
+def _make_entry(event: AuditEvent, count: int, now_us: int) -> AuditRow:
+    actor = f"key {event.key_id} from {event.address}" if event.key_id else event.address
+    return make_entry(
+        event.action, actor, event.subject, now_us=now_us, reason=event.reason, count=count
+    )
+
+
+#: Methods with a label of their own, so that clients cannot create any number of labels.
+_METHODS = frozenset({"GET", "HEAD", "POST"})
+#: Label of an endpoint by the beginning of its path, the first that matches.
+_ENDPOINTS = (
+    (MEASUREMENTS_PATH, "measurements"),
+    (CAMPAIGNS_PATH, "campaigns"),
+    (STARTS_PATH, "starts"),
+    (HEALTH_PATH, "health"),
+    (LIVE_PATH, "health"),
+    (TOKEN_PATH, "token"),
+    (f"{API_PREFIX}/", "api"),
+    ("/static/", "static"),
+    ("/metrics", "metrics"),
+    ("/sign-", "sign-in"),
+)
+
+
+class RequestMetrics:
+    """Counts requests by method, endpoint and status, and refusals by reason.
+
+    Args:
+        app: handles the requests.
+        metrics: receives the counts.
+        journal: receives refused requests.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: ServiceMetrics, journal: AuditJournal) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._journal = journal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 0
+
+        async def send_and_record(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        start = time.monotonic()
+        with self._metrics.in_progress.track_inprogress():
+            try:
+                await self._app(scope, receive, send_and_record)
+            finally:
+                self._count(scope, status, time.monotonic() - start)
+
+    def _count(self, scope: Scope, status: int, seconds: float) -> None:
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        endpoint = _label_endpoint(scope["path"])
+        self._metrics.requests.labels(method, endpoint, str(status)).inc()
+        self._metrics.request_seconds.labels(endpoint).observe(seconds)
+        state = scope.get("state", {})
+        refusal: RequestRefusedError | None = state.get(REFUSAL)
+        address = (scope.get("client") or ("unknown address",))[0]
+        who = address, state.get(KEY_ID, "")
+        if refusal:
+            self._metrics.refusals.labels(refusal.reason).inc()
+            if _is_audited(scope, refusal):
+                request = f"{method} {endpoint}"
+                self._journal.note(AuditEvent(REFUSE, *who, request, refusal.body["error"]))
+        elif AUDITED in state:
+            action, subject = state[AUDITED]
+            self._journal.note(AuditEvent(action, *who, subject))
+
+
+def _is_audited(scope: Scope, refusal: RequestRefusedError) -> bool:
+    """Return whether a refusal concerns permissions, and more than a page opened before sign-in."""
+    is_visit = scope["method"] in ("GET", "HEAD") and not any(
+        name == b"authorization" for name, _ in scope["headers"]
+    )
+    return refusal.reason in AUDITED_REASONS and not is_visit
+
+
+def _label_endpoint(path: str) -> str:
+    return next((label for start, label in _ENDPOINTS if path.startswith(start)), "pages")

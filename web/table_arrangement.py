@@ -1,0 +1,128 @@
+"""Sorting and filtering of tables by parameters of their page's URL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.errors import ConfigError
+from treehammer.tables import DataTable, Row, TableColumn
+
+#: Shorter tables can be read without sorting.
+MIN_SORTABLE_ROWS = 3
+#: Shorter tables fit on a screen and need no filter.
+MIN_FILTERED_ROWS = 16
+_SORT, _FIND = "sort-", "find-"
+_MAX_FILTER_LENGTH = 200
+
+
+@dataclass(frozen=True)
+class TableArrangement:
+    """Requested order and filter of one table.
+
+    Attributes:
+        table: name of the table.
+        key: key of the column to sort by; '' keeps the table's own order.
+        descending: largest first.
+        words: rows must contain all of them, in any column and case.
+    """
+
+    table: str
+    key: str = ""
+    descending: bool = False
+    words: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, parameters: Mapping[str, str], table: str) -> TableArrangement:
+        """Read the order (``sort-TABLE=[-]KEY``) and filter (``find-TABLE=WORDS``) of a table.
+
+        Raises:
+            ConfigError: the filter is too long.
+        """
+        order = parameters.get(f"{_SORT}{table}", "")
+        text = parameters.get(f"{_FIND}{table}", "")
+        if len(text) > _MAX_FILTER_LENGTH:
+            raise ConfigError(f"{_FIND}{table} must have at most {_MAX_FILTER_LENGTH} characters")
+        words = tuple(text.casefold().split())
+        return cls(table, order.removeprefix("-"), order.startswith("-"), words)
+
+    def __bool__(self) -> bool:
+        return bool(self.key or self.words)
+
+    def apply(self, table: DataTable) -> DataTable:
+        """Filter and sort all rows of a table.
+
+        Raises:
+            ConfigError: the table has no such column.
+        """
+        if not self or not table.is_arrangeable:
+            return table
+        rows = [row for row in table.rows if self._matches(table, row)]
+        if self.key:
+            rows = _sort_rows(rows, self._find_column(table), descending=self.descending)
+        return replace(table, rows=rows, arranged_from=table.rows)
+
+    def next_order(self, column: TableColumn) -> str | None:
+        """Return the order that a click on a heading requests; None for the table's own order.
+
+        Numbers are sorted largest first, text alphabetically; the second click reverses the order,
+        and the third restores the table's own.
+        """
+        first, second = column.key, f"-{column.key}"
+        if column.is_number:
+            first, second = second, first
+        if self.key != column.key:
+            return first
+        return second if self.current_order == first else None
+
+    @property
+    def current_order(self) -> str:
+        """Value of the parameter that requests this order; '' for the table's own."""
+        return f"-{self.key}" if self.descending and self.key else self.key
+
+    def direction(self, column: TableColumn) -> str:
+        """Return the value of ``aria-sort`` for a column's heading; '' if it is not sorted."""
+        if column.key != self.key:
+            return ""
+        return "descending" if self.descending else "ascending"
+
+    def _find_column(self, table: DataTable) -> TableColumn:
+        for column in table.text_columns:
+            if column.key == self.key:
+                return column
+        column_keys = ", ".join(column.key for column in table.text_columns)
+        raise ConfigError(
+            f"{_SORT}{self.table} must be one of {column_keys}, not {self.key[:40]!r}"
+        )
+
+    def _matches(self, table: DataTable, row: Row) -> bool:
+        if not self.words:
+            return True
+        text = " ".join(column.cell_text(row) for column in table.text_columns).casefold()
+        return all(word in text for word in self.words)
+
+
+def is_arrangement(parameter: str) -> bool:
+    """Return whether a parameter of a page arranges one of its tables."""
+    return parameter.startswith((_SORT, _FIND))
+
+
+def _sort_rows(rows: Sequence[Row], column: TableColumn, *, descending: bool) -> list[Row]:
+    """Sort rows by a column; rows without a value come last in either direction."""
+    values = [(_sort_value(row, column), row) for row in rows]
+    filled = [(value, row) for value, row in values if value is not None]
+    filled.sort(key=lambda pair: pair[0], reverse=descending)
+    return [row for _, row in filled] + [row for value, row in values if value is None]
+
+
+def _sort_value(row: Row, column: TableColumn) -> tuple[int, Any] | None:
+    """Return the comparable value of a cell: numbers before text; None for an empty cell."""
+    value = row[column.sort_key or column.key]
+    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, int | float):
+        return 0, value
+    return 1, natural_sort_key(column.cell_text(row).casefold())

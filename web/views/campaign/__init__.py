@@ -1,1 +1,0 @@
-"""Pages of campaigns and their jobs."""

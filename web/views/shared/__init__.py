@@ -1,1 +1,0 @@
-"""Context, tables and static files shared by several pages."""
