@@ -134,9 +134,9 @@ def test_build_provider_offers_programs_and_libraries(tmp_path: Path) -> None:
 
 def test_package_provider_pins_one_version() -> None:
     plain = find_release(providers.parse_software_request("pypi:uproot==5.1.2"))
-    assert (plain.folder_name, plain.others) == ("uproot-5.1.2", ("uproot==5.1.2",))
+    assert (plain.folder_name, plain.further_packages) == ("uproot-5.1.2", ("uproot==5.1.2",))
     pinned = find_release(providers.parse_software_request("pypi:uproot==5.1.2 awkward<2.7"))
-    assert pinned.others == ("awkward<2.7", "uproot==5.1.2")
+    assert pinned.further_packages == ("awkward<2.7", "uproot==5.1.2")
     assert pinned.folder_name.startswith("uproot-5.1.2-")
     for wrong in ("pypi:uproot", "pypi:uproot>=5", "pypi:uproot==5.1.2 --index-url=x"):
         with pytest.raises(ValueError, match="NAME==VERSION"):

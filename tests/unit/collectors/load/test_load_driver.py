@@ -23,7 +23,9 @@ FILE = LoadFile("root://host//a", 1_000_000)
 
 
 def opens(rate: float, end_s: float) -> Iterator[Operation]:
-    return workloads.schedule_opens(workloads.pace_at_rate(rate, 0.0, end_s), 1, [FILE], seed=1)
+    instants = workloads.pace_at_rate(rate, 0.0, end_s)
+    operations: Iterator[Operation] = workloads.schedule_opens(instants, 1, [FILE], seed=1)
+    return operations
 
 
 def test_quiet_load_is_recorded_exactly() -> None:
