@@ -82,7 +82,7 @@ class DimensionWriter:
     """Inserts missing rows within one transaction.
 
     Args:
-        known: cache, which is only read; add :attr:`found` to it after the commit.
+        cache: known rows, which is only read; add :attr:`found` to it after the commit.
     """
 
     def __init__(self, cache: DimensionCache | None = None) -> None:

@@ -27,10 +27,10 @@ from treehammer.testbed.workspace import Workspace
 UP = """
 import sys
 from treehammer import config
-from treehammer.testbed.components import component_list
-from treehammer.testbed.core import lifecycle, workspace
+from treehammer.testbed.components import site_list
+from treehammer.testbed import lifecycle, workspace
 box = workspace.define_workspace(sys.argv[1], 1, config.load_settings())
-lifecycle.bring_up(box, component_list.build_pools(box), print)
+lifecycle.bring_up(box, site_list.build_pools(box), print)
 """
 NAME = f"t{os.getpid()}-life"
 

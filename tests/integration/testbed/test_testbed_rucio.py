@@ -276,7 +276,7 @@ UP = """
 import sys
 from treehammer import config
 from treehammer.testbed.components import database_server, rucio_server, xrootd_storage
-from treehammer.testbed.core import lifecycle, workspace
+from treehammer.testbed import lifecycle, workspace
 box = workspace.define_workspace(sys.argv[1], 1, config.load_settings(), rucio=True)
 storage = xrootd_storage.XrootdStorage(box)
 server = database_server.DatabaseServer(box, lambda: storage.all_ports)

@@ -21,7 +21,7 @@ from treehammer.terminal import print_hint, print_rows
 PACKAGE = Path(treehammer.__file__).parent
 NAMED_COMMAND = re.compile(rf"\btreehammer (?:{'|'.join(COMMANDS)})\b")
 #: Text for pages and nodes, which are read elsewhere than on this terminal.
-ELSEWHERE = ("web/api", "web/core", "web/display", "web/views", "collectors/kit")
+ELSEWHERE = ("web/api", "web/core", "web/display", "web/pages", "collectors/kit")
 #: Functions through which a hint reaches the terminal; errors and tables do so by themselves.
 OUTLETS = ("print_hint", "add_global_options", "on_interrupt")
 #: Functions and constants whose text an error, a table or print_hint prints.
@@ -78,7 +78,7 @@ def test_no_hint_bypasses_the_function_that_repeats_options() -> None:
     roots = [path for path in PACKAGE.iterdir() if path.is_dir()]
     paths = [path for root in roots for path in root.resolve().rglob("*.py")]
     base = PACKAGE.resolve().parents[1]
-    assert len(paths) > 500
+    assert len(paths) > 300
     for path in sorted(paths):
         name = path.relative_to(base).as_posix()
         if not name.startswith(ELSEWHERE) and name not in PRINTED_ELSEWHERE:

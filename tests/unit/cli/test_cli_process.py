@@ -92,6 +92,6 @@ def test_every_package_is_used_by_a_command() -> None:
     rooms = {
         command.target.partition(".")[0] for command in COMMANDS.values() if "." in command.target
     }
-    assert rooms == {"cli", "submit", "collectors", "analysis", "sql", "web", "testbed", "patrol"}
+    assert rooms == {"submit", "collectors", "analysis", "sql", "web", "testbed", "patrol"}
     assert COMMANDS["datasets"].target.startswith("submit.")  # commands of sites and datasets
     assert COMMANDS["tests"].target.startswith("submit.")  # they check tests against datasets

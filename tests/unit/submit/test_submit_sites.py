@@ -121,8 +121,8 @@ def test_pool_without_sites_file_is_refused(tmp_path: Path) -> None:
 def test_local_batch_system_does_not_load_htcondor() -> None:
     code = (
         "import sys; from treehammer import config; "
-        "from treehammer.submit.sites import batch_selection; "
-        "batch_selection.open_batch_system('local', config.load_settings({}, environ={})); "
+        "from treehammer.submit.sites import site_registry; "
+        "site_registry.open_batch_system('local', config.load_settings({}, environ={})); "
         "print([name for name in sys.modules if name in ('htcondor2', 'classad2')])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -286,7 +286,7 @@ def test_missing_index_and_missing_release_are_distinguished(
 FULL_DISK = """
 import sys
 from treehammer.collectors.record.outcome import ExecutionError
-from treehammer.collectors.software import providers, wheel_installation, wheel_releases
+from treehammer.collectors.software import providers, wheel_releases
 wheel_releases.WHEELS[sys.argv[2]] = sys.argv[3]
 wheel_releases.NEEDED_BYTES = int(sys.argv[4])
 try:

@@ -33,7 +33,7 @@ NAP = f"import os, time; time.sleep(0.3); {DONE}"
 EAGER = """
 import sys
 from treehammer.collectors.worker import __main__
-from treehammer.collectors.worker.upload import uploader
+from treehammer.collectors.worker import uploader
 uploader.UPLOAD_INTERVAL_S = 0.0
 uploader.backoff_pause_s = lambda *_: 0.0
 sys.exit(__main__.main(["run", "job.json"]))

@@ -14,14 +14,14 @@ import pytest
 PAYLOAD = """
 import ctypes, threading
 from treehammer.collectors.kit import treehammer_load
-from treehammer.collectors.kit.treehammer_load import load_watchdog, payload, written_files
+from treehammer.collectors.kit.treehammer_load import load_driver, load_task, payload
 from treehammer.collectors.kit.treehammer_load.clients.file_client import FileClient
 
 def hang_in_client(self, flight):
     {hang}
 
-payload.GRACE_S = written_files.GRACE_S = load_watchdog.REPORT_S = 0.2
-written_files.PREPARATION_S = 0.2
+payload.GRACE_S = load_task.GRACE_S = load_driver.REPORT_S = 0.2
+load_task.PREPARATION_S = 0.2
 FileClient.start = hang_in_client
 treehammer_load.run({load})
 """

@@ -16,12 +16,11 @@ from treehammer.sql.write.store import Store
 EXPORT_SCRIPT = """
 import resource, sys
 from pathlib import Path
-from treehammer.sql.arrow import arrow_schema
-from treehammer.sql.transfer import file_writers
+from treehammer.sql.transfer import arrow_columns, file_writers
 from treehammer.sql.transfer.export import export_file
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-arrow_schema.BATCH_ROWS, file_writers.ROW_GROUP_BYTES = 100, 2**22
+arrow_columns.BATCH_ROWS, file_writers.ROW_GROUP_BYTES = 100, 2**22
 with Store.open(sys.argv[1], create=False) as store:
     for rows in (200, 2000):
         selection = Selection.parse(wheres=[f"round<={rows}"])
