@@ -60,15 +60,15 @@ def audit_command(
         raise click.UsageError("--follow prints text or, with --json, objects, but no CSV.")
     since_us = parse_time(since, "--since") if since else 0
 
-    def is_wanted(entry: AuditRow) -> bool:
+    def is_selected(entry: AuditRow) -> bool:
         return not actions or entry.action in actions
 
     with Store.open(settings.database, create=False) as store:
         if follow:
-            for entry in filter(is_wanted, _follow_entries(store, since_us)):
+            for entry in filter(is_selected, _follow_entries(store, since_us)):
                 click.echo(_format_line(entry, form))
             return
-        rows = [asdict(entry) for entry in filter(is_wanted, store.list_changes(since_us))]
+        rows = [asdict(entry) for entry in filter(is_selected, store.list_changes(since_us))]
     columns = [
         TableColumn("changed_us", "time (UTC)", format_time),
         TableColumn("action", "action"),

@@ -127,12 +127,12 @@ class Moments(NamedTuple):
             self.value_count + other.value_count,
             self.total + other.total,
             self.squares + other.squares,
-            _merge_known(min, self.minimum, other.minimum),
-            _merge_known(max, self.maximum, other.maximum),
+            _merge_extremes(min, self.minimum, other.minimum),
+            _merge_extremes(max, self.maximum, other.maximum),
         )
 
 
-def _merge_known(
+def _merge_extremes(
     choose: Callable[[float, float], float], first: float | None, second: float | None
 ) -> float | None:
     if first is None or second is None:

@@ -256,23 +256,23 @@ class _ParquetWriter:
 
     def __init__(self, writer: parquet.ParquetWriter) -> None:
         self._writer = writer
-        self._waiting: list[pa.RecordBatch] = []
+        self._buffered: list[pa.RecordBatch] = []
         self._bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         short = pa.RecordBatch.from_arrays(
             [_dictionary_encode(column) for column in batch.columns], schema=self._writer.schema
         )
-        self._waiting.append(short)
+        self._buffered.append(short)
         self._bytes += short.nbytes
         if self._bytes >= ROW_GROUP_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        if self._waiting:
+        if self._buffered:
             # The writer keeps a dictionary as it is only while it stays the same.
-            table = pa.Table.from_batches(self._waiting).unify_dictionaries().combine_chunks()
-            self._waiting, self._bytes = [], 0
+            table = pa.Table.from_batches(self._buffered).unify_dictionaries().combine_chunks()
+            self._buffered, self._bytes = [], 0
             self._writer.write_table(table, row_group_size=table.num_rows)
 
     def attach(self, companion: CompanionTable) -> None:

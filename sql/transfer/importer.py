@@ -87,10 +87,10 @@ def merge_companions(
 
 def _merge_instruction_counts(store: Store, incoming: MeasurementFile) -> None:
     # Rows of two counts never mix: a stored one is kept unchanged.
-    counted_here = {row.count_id for row in store.instruction_counts()}
+    counted_ids = {row.count_id for row in store.instruction_counts()}
     for batch in incoming.companion("instruction_count"):
         rows = parse_rows(InstructionRow, batch)
-        store.add_instruction_counts(row for row in rows if row.count_id not in counted_here)
+        store.add_instruction_counts(row for row in rows if row.count_id not in counted_ids)
 
 
 def _merge_jobs(merger: _JobMerger, incoming: MeasurementFile) -> None:
@@ -101,15 +101,15 @@ def _merge_jobs(merger: _JobMerger, incoming: MeasurementFile) -> None:
 
 
 class _JobMerger:
-    """Takes in jobs, then attempts."""
+    """Merges jobs, then their attempts."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._campaigns = {campaign.id: campaign for campaign in store.campaigns()}
-        #: Jobs of which attempts are taken in.
-        self._wanted: set[str] = set()
-        #: Those of them that are not the same in both.
-        self._otherwise: dict[str, JobRow] = {}
+        #: Jobs whose attempts are merged.
+        self._updated_ids: set[str] = set()
+        #: Those of them that differ from the stored ones.
+        self._changed_jobs: dict[str, JobRow] = {}
 
     def add_jobs(self, jobs: Iterable[JobRow]) -> None:
         by_campaign: defaultdict[str, list[JobRow]] = defaultdict(list)
@@ -124,7 +124,7 @@ class _JobMerger:
         missing = [job for job in jobs if job.id not in stored]
         self._store.add_campaign(campaign, missing)
         updatable = [job for job in jobs if _is_updatable(stored.get(job.id))]
-        self._wanted.update(job.id for job in (*missing, *updatable))
+        self._updated_ids.update(job.id for job in (*missing, *updatable))
         self._update_jobs(updatable, stored)
 
     def _update_jobs(self, jobs: Sequence[JobRow], stored: Mapping[str, JobRow]) -> None:
@@ -133,17 +133,19 @@ class _JobMerger:
         self._store.set_jobs(ended)
         for job in jobs:
             if job != stored[job.id]:
-                self._otherwise[job.id] = job.as_external() if stored[job.id].is_external else job
+                self._changed_jobs[job.id] = (
+                    job.as_external() if stored[job.id].is_external else job
+                )
 
     def add_attempts(self, attempts: Iterable[AttemptRow]) -> None:
-        accepted = [attempt for attempt in attempts if attempt.job_id in self._wanted]
+        accepted = [attempt for attempt in attempts if attempt.job_id in self._updated_ids]
         stored: defaultdict[str, dict[int, AttemptRow]] = defaultdict(dict)
         for attempt in self._store.attempts(attempt.job_id for attempt in accepted):
             stored[attempt.job_id][attempt.number] = attempt
         missing = [a for a in accepted if _is_more_complete(a, stored[a.job_id].get(a.number))]
         later = {a.job_id for a in missing if a.number > max(stored[a.job_id], default=0)}
         self._store.set_attempts(missing)
-        self._store.set_jobs(self._otherwise[id_] for id_ in later & self._otherwise.keys())
+        self._store.set_jobs(self._changed_jobs[id_] for id_ in later & self._changed_jobs.keys())
 
 
 def _is_updatable(stored: JobRow | None) -> bool:
@@ -457,8 +459,10 @@ def _count_only(store: Store) -> Iterator[AddMeasurements]:
 class _DryRunCounter:
     def __init__(self, store: Store, seen_measurements: sqlite3.Connection) -> None:
         self._store = store
-        self._seen = seen_measurements
-        self._seen.execute("CREATE TABLE seen (id TEXT PRIMARY KEY, content BLOB) WITHOUT ROWID")
+        self._seen_measurements = seen_measurements
+        self._seen_measurements.execute(
+            "CREATE TABLE seen (id TEXT PRIMARY KEY, content BLOB) WITHOUT ROWID"
+        )
 
     def add(self, measurements: Iterable[Measurement]) -> AddResult:
         """Predict the result of :meth:`.Store.add` for measurements after all earlier ones."""
@@ -467,13 +471,15 @@ class _DryRunCounter:
         conflicting: list[str] = []
         for item in measurements:
             content = fingerprint_content(item)
-            inserted = self._seen.execute(
+            inserted = self._seen_measurements.execute(
                 "INSERT OR IGNORE INTO seen VALUES (?, ?)", (item.id, content)
             )
             if inserted.rowcount:
                 new.append(item)
                 continue
-            before = self._seen.execute("SELECT content FROM seen WHERE id = ?", (item.id,))
+            before = self._seen_measurements.execute(
+                "SELECT content FROM seen WHERE id = ?", (item.id,)
+            )
             if fingerprints_match(before.fetchone()[0], content):
                 duplicates += 1
             else:

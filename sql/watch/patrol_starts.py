@@ -279,7 +279,7 @@ class PatrolStarts:
         with self._store.connection() as connection:
             return str(connection.execute(query).scalar() or "")
 
-    def find_known(self, entry: str, occasions: Collection[str]) -> set[str]:
+    def find_existing(self, entry: str, occasions: Collection[str]) -> set[str]:
         """Return those of some occasions that have a start, or were noted."""
         existing: set[str] = set()
         with self._store.connection() as connection:

@@ -112,8 +112,8 @@ def _select_changes(
     if site is not None:
         begin = label_door(site, "")
         # Not LIKE, which ignores the case of letters in SQLite.
-        is_here = of_doors & (sa.func.substr(_TABLE.site, 1, len(begin)) == begin)
-        yield of_site | is_here if doors else of_site
+        is_door_of_site = of_doors & (sa.func.substr(_TABLE.site, 1, len(begin)) == begin)
+        yield of_site | is_door_of_site if doors else of_site
 
 
 def list_current_states(

@@ -47,8 +47,8 @@ def has_flag(prefix: str, dialect: str) -> sa.ColumnElement[bool]:
     return sa.and_(why.is_not(None), match_pattern(why, f"*{prefix}*", dialect))
 
 
-def judge_again(values: dict[str, Any]) -> None:
-    """Judge a received measurement again, in place: its sender's word is not enough.
+def recheck_plausibility(values: dict[str, Any]) -> None:
+    """Check the plausibility of a received measurement in place, regardless of its sender's check.
 
     The sender's own reasons stay, and flags of another store.
     """

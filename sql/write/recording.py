@@ -82,13 +82,13 @@ class DimensionWriter:
     """Inserts missing rows within one transaction.
 
     Args:
-        cache: known rows, which is only read; add :attr:`found` to it after the commit.
+        cache: stored rows, only read; add :attr:`present_keys` to it after the commit.
     """
 
     def __init__(self, cache: DimensionCache | None = None) -> None:
-        self._known = DimensionCache() if cache is None else cache
+        self._cache = DimensionCache() if cache is None else cache
         #: Rows that this transaction has found or inserted.
-        self.found: set[RowKey] = set()
+        self.present_keys: set[RowKey] = set()
 
     def set_keys(self, connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
         """Insert missing rows, and set their ids in the measurements' rows.
@@ -110,11 +110,11 @@ class DimensionWriter:
         self, connection: Connection, needed: Mapping[RowKey, Mapping[str, Value]]
     ) -> None:
         """Insert the rows that are missing; each comes with the values of a measurement."""
-        unknown = [key for key in needed if key not in self._known and key not in self.found]
+        unknown = [key for key in needed if key not in self._cache and key not in self.present_keys]
         if not unknown:
             return
         stored = _fetch_stored(connection, unknown)
-        self.found.update(unknown)
+        self.present_keys.update(unknown)
         for dimension in DIMENSIONS:
             missing = [
                 dimension.extract_row(needed[key])
@@ -346,7 +346,7 @@ def _normalize_content(item: Measurement) -> _MeasurementContent:
     is_complete = len(item.values) == len(_UNKNOWN_VALUES)
     values: dict[str, Any] = {**item.values} if is_complete else {**_UNKNOWN_VALUES, **item.values}
     _normalize_values(values)
-    quality_flags.judge_again(values)
+    quality_flags.recheck_plausibility(values)
     values["storage_site"] = values["storage_site"] or values["site"]
     extras = {name: float(value) for name, value in item.extras.items()}
     operations = [operation_recording.normalize_operation(row) for row in item.operations]
@@ -403,7 +403,7 @@ def _unpack_row(row: RowMapping) -> dict[str, Value]:
     values = {**row, **unpack_lists(row[PASSES_COLUMN])}
     del values[PASSES_COLUMN]
     # It may have been judged by fewer rules, or other ones.
-    quality_flags.judge_again(values)
+    quality_flags.recheck_plausibility(values)
     return values
 
 

@@ -135,7 +135,7 @@ _pick_last = itemgetter("started_us", *LAST_COLUMNS[1:])
 
 _KEY_COLUMNS = tuple(rollup_day.c[name] for name in RollupKey._fields)
 _LAST_COLUMNS = tuple(rollup_day.c[name] for name in LAST_COLUMNS)
-_SELECT_KNOWN = select_of_day(
+_SELECT_STORED = select_of_day(
     rollup_day,
     *_KEY_COLUMNS,
     *_LAST_COLUMNS,
@@ -182,7 +182,7 @@ class RollupSums:
 
     def write(self, connection: Connection) -> None:
         """Add the sums to the rows, inside the write transaction."""
-        stored = dict(_fetch_known(connection, self._sums))
+        stored = dict(_fetch_stored(connection, self._sums))
         old, new = [], []
         for key, key_sums in self._sums.items():
             if key in stored:
@@ -200,14 +200,14 @@ class RollupSums:
             backend.insert_rows(connection, rollup_day, new)
 
 
-def _fetch_known(
+def _fetch_stored(
     connection: Connection, keys: Collection[RollupKey]
 ) -> Iterator[tuple[RollupKey, tuple[LastValues, Sequence[int]]]]:
     """Fetch last measurements and histograms of the existing rows."""
     backend = backend_of(connection.engine)
     for day, subjects in group_subjects(key.owner for key in keys):
         parameters = {"day": day, "subjects": subjects}
-        for row in backend.fetch_rows(connection, _SELECT_KNOWN, parameters):
+        for row in backend.fetch_rows(connection, _SELECT_STORED, parameters):
             *values, text = row
             if (key := RollupKey(*values[: len(_KEY_COLUMNS)])) in keys:
                 last = values[len(_KEY_COLUMNS) :]

@@ -147,7 +147,7 @@ class Store(ResultsReader):
         with write_transaction(self._engine) as connection:
             record_deliveries(connection, deliveries)
             added = add_measurements(connection, batch, dimensions)
-        cache.update(dimensions.found)
+        cache.update(dimensions.present_keys)
         return added
 
     def preview_add(self, measurements: Iterable[Measurement]) -> AddResult:

@@ -1,4 +1,4 @@
-"""Interface of all batch systems, and the one of jobs that another installation follows.
+"""Interface of all batch systems, and the placeholder for those of other installations.
 
 A batch system owns its queue and identifies jobs by *batch id*.  It accepts rendered descriptions,
 reports the state of each job, returns output sandboxes, and cancels.  It knows nothing about tests,

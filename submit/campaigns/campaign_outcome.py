@@ -35,7 +35,7 @@ from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 
 _MeasurementRow = Mapping[str, Value]
-_Key = tuple[str, str, str]
+_FailureKey = tuple[str, str, str]
 
 _SUMMARY_COLUMNS = ("site", "failure_message", "implausible_reasons", "log_excerpt")
 _PLACE_COLUMNS = ("job_id", "attempt", "round", "position", "ended_us")
@@ -83,13 +83,13 @@ class FailureGroup:
     last_us: int = 0
 
 
-_Example = tuple[str, FailedExecution | None]
+_FailureExample = tuple[str, FailedExecution | None]
 
 
 def summarize_failures(store: Store, campaign: CampaignRow) -> list[FailureGroup]:
     """Group the failures of a campaign that no later attempt made up for, most frequent first."""
     counts: Counter[tuple[str, str, str]] = Counter()
-    examples: dict[tuple[str, str, str], _Example] = {}
+    examples: dict[tuple[str, str, str], _FailureExample] = {}
     last_us: dict[tuple[str, str, str], int] = {}
     for key, example, ended_us in [
         *_measurement_failures(store, campaign),
@@ -126,7 +126,7 @@ def load_last_attempts(store: Store, jobs: Iterable[JobRow]) -> dict[str, Attemp
 
 def _measurement_failures(
     store: Store, campaign: CampaignRow
-) -> Iterator[tuple[_Key, _Example, int]]:
+) -> Iterator[tuple[_FailureKey, _FailureExample, int]]:
     jobs = {job.id: job for job in store.jobs(campaign.id)}
     last = load_last_attempts(store, jobs.values())
     # The end of the job explains interrupted measurements.
@@ -154,7 +154,9 @@ def is_from_last_attempt(row: _MeasurementRow, last: Mapping[str, AttemptRow]) -
     return attempt is None or attempt.number == row["attempt"]
 
 
-def _attempt_failures(store: Store, campaign: CampaignRow) -> Iterator[tuple[_Key, _Example, int]]:
+def _attempt_failures(
+    store: Store, campaign: CampaignRow
+) -> Iterator[tuple[_FailureKey, _FailureExample, int]]:
     jobs = store.jobs(campaign.id)
     sites = {job.id: job.site for job in jobs}
     last = load_last_attempts(store, jobs)
@@ -229,7 +231,7 @@ def read_load(campaign: CampaignRow) -> LoadSettings | None:
 
 
 #: Keys of [test] that ``-S`` can override.
-_KEYS = (
+_OVERRIDABLE_KEYS = (
     "dataset",
     "tree",
     "mode",
@@ -278,7 +280,7 @@ def _changed_options(plan: Mapping[str, Any]) -> Iterator[str]:
 
 def _list_overrides(definition: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """List the values that ``-S`` can override, each with its key."""
-    for key in _KEYS:
+    for key in _OVERRIDABLE_KEYS:
         if definition.get(key) not in (None, ""):
             yield key, definition[key]
     for key, value in definition.get("settings", {}).items():

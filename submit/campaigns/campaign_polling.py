@@ -170,7 +170,7 @@ def wait_for_campaign(
 
 #: Seconds that removed jobs get to end, so that the reason can be stored with them.
 REMOVAL_WAIT_S = 5.0
-_WAITING = (JobState.QUEUED.value, JobState.HELD.value)
+_WAITING_STATES = (JobState.QUEUED.value, JobState.HELD.value)
 
 
 class ExclusionGuard:
@@ -201,7 +201,7 @@ class ExclusionGuard:
         if self._action == KEEP_JOBS or not jobs:
             return []
         reasons = find_excluded_jobs(campaign, jobs, self._refresh_uses(tracker, jobs))
-        queued = [job for job in jobs if job.state in _WAITING and job.batch_id]
+        queued = [job for job in jobs if job.state in _WAITING_STATES and job.batch_id]
         released = _release_jobs(tracker, [job for job in queued if job.id not in reasons])
         excluded = [job for job in queued if job.id in reasons]
         held = _hold_jobs(tracker, excluded, reasons)

@@ -218,7 +218,7 @@ LOW_BYTES, FULL_BYTES = 5_000_000_000, 200_000_000
 _SYSCALL_NUMBERS = {"x86_64": 298, "aarch64": 241}
 _PARANOID_FILE = Path("/proc/sys/kernel/perf_event_paranoid")
 #: ``perf_event_attr`` of 64 bytes (its first version): instructions in user mode, not started.
-_INSTRUCTIONS = struct.pack("IIQQQQQ", 0, 64, 1, 0, 0, 0, 0b1100001).ljust(64, b"\0")
+_INSTRUCTION_COUNTER = struct.pack("IIQQQQQ", 0, 64, 1, 0, 0, 0, 0b1100001).ljust(64, b"\0")
 
 
 def check_folders(settings: Settings) -> Iterator[Diagnosis]:
@@ -256,7 +256,9 @@ def check_hardware_counters() -> Iterator[Diagnosis]:
         yield Diagnosis(part, DiagnosisState.NOT_CONFIGURED, finding)
         return
     libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = libc.syscall(number, ctypes.create_string_buffer(_INSTRUCTIONS), 0, -1, -1, 0)
+    descriptor = libc.syscall(
+        number, ctypes.create_string_buffer(_INSTRUCTION_COUNTER), 0, -1, -1, 0
+    )
     if descriptor >= 0:
         os.close(descriptor)
         yield Diagnosis(part, DiagnosisState.OK, "instructions can be counted")
@@ -274,8 +276,8 @@ def check_hardware_counters() -> Iterator[Diagnosis]:
 
 PACKAGE = "treehammer"
 #: Extras for developers, and sums of others.
-_LEFT_OUT = ("dev", "all")
-_EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
+_UNCHECKED_EXTRAS = ("dev", "all")
+_EXTRA_MARKER = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
 #: Program -> its purpose, and whether all users need it.
 _PROGRAMS = {
     "git": ("tests from repositories", True),
@@ -290,10 +292,10 @@ def check_packages() -> Iterator[Diagnosis]:
     yield Diagnosis("treehammer", DiagnosisState.OK, finding)
     groups: dict[str, list[Requirement]] = defaultdict(list)
     for text in importlib.metadata.requires(PACKAGE) or ():
-        match = _EXTRA.search(text)
+        match = _EXTRA_MARKER.search(text)
         groups[match[1] if match else ""].append(Requirement(text.partition(";")[0]))
     for extra, requirements in groups.items():
-        if extra not in _LEFT_OUT:
+        if extra not in _UNCHECKED_EXTRAS:
             yield _check_group(extra, requirements)
 
 
@@ -439,8 +441,8 @@ def check_authorities(environment: Mapping[str, str]) -> Iterator[Diagnosis]:
 
 #: Difference of clocks in seconds from which on times of records are doubtful, and unusable.
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 1.0, 60.0
-_TIMEOUT_S = 8.0
-_MAX_BYTES = 100_000
+_HEALTH_TIMEOUT_S = 8.0
+_MAX_HEALTH_BYTES = 100_000
 
 
 def check_revision(settings: Settings) -> Iterator[Diagnosis]:
@@ -492,9 +494,9 @@ def check_service(settings: Settings) -> Iterator[Diagnosis]:
         yield Diagnosis("service key", DiagnosisState.OK, "accepted")
 
 
-def compare_clocks(here_s: float, there_s: float) -> Diagnosis:
+def compare_clocks(local_s: float, service_s: float) -> Diagnosis:
     """Judge the difference of this machine's clock from the service's."""
-    offset = here_s - there_s
+    offset = local_s - service_s
     finding = f"{offset:+.1f} s from the results service"
     if abs(offset) < CLOCK_WARNING_S:
         return Diagnosis("clock", DiagnosisState.OK, finding)
@@ -514,8 +516,8 @@ def _fetch_health(settings: Settings) -> dict[str, Any]:
     ca = settings.service_ca_file
     context = ssl.create_default_context(cafile=str(ca) if ca else None)
     url = f"{settings.service_url}{API_PREFIX}/health"
-    with send_request("GET", url, Deadline(_TIMEOUT_S), context=context) as reply:
-        document = json.loads(reply.read(_MAX_BYTES))
+    with send_request("GET", url, Deadline(_HEALTH_TIMEOUT_S), context=context) as reply:
+        document = json.loads(reply.read(_MAX_HEALTH_BYTES))
     if not isinstance(document, dict) or "time_us" not in document:
         raise ValueError("the server at this address is not a Treehammer service")
     return document

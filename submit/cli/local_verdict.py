@@ -293,10 +293,10 @@ def _print_compare_hint(
 
 
 #: Newest campaigns that are searched.
-MAX_CAMPAIGNS = 50
+MAX_SEARCHED_CAMPAIGNS = 50
 #: Providers whose software never changes under one name, unlike a build tree.
 _FIXED_PROVIDERS = ("wheel", "cvmfs")
-_COLUMNS = (
+_CHECKSUM_COLUMNS = (
     "campaign_id",
     "dataset_hash",
     "variant",
@@ -308,7 +308,7 @@ _COLUMNS = (
 )
 
 #: Dataset hash, requested ROOT, site, storage site and door.
-_Slot = tuple[str, str, str, str, str]
+_ChecksumSlot = tuple[str, str, str, str, str]
 
 
 def find_proving_campaign(store: Store, plan: Plan) -> str:
@@ -323,11 +323,11 @@ def find_proving_campaign(store: Store, plan: Plan) -> str:
     if not planned or any(check.software.provider not in _FIXED_PROVIDERS for check in planned):
         return ""
     needed = {_slot_of_execution(execution) for execution in planned}
-    newest = [campaign.id for campaign in store.campaigns()[:MAX_CAMPAIGNS]]
+    newest = [campaign.id for campaign in store.campaigns()[:MAX_SEARCHED_CAMPAIGNS]]
     if not newest:
         return ""
-    proven: dict[str, set[_Slot]] = defaultdict(set)
-    for row in store.measurements(Selection.parse(newest, [f"kind={CHECKSUM}"]), _COLUMNS):
+    proven: dict[str, set[_ChecksumSlot]] = defaultdict(set)
+    for row in store.measurements(Selection.parse(newest, [f"kind={CHECKSUM}"]), _CHECKSUM_COLUMNS):
         if row["value_checksum"] and not row["failure_class"]:
             root = json.loads(str(row["variant"]))["root"]
             place = (str(row["site"]), str(row["storage_site"]), str(row["door"]))
@@ -335,7 +335,7 @@ def find_proving_campaign(store: Store, plan: Plan) -> str:
     return next((id_ for id_ in newest if needed <= proven[id_]), "")
 
 
-def _slot_of_execution(execution: ExecutionSpec) -> _Slot:
+def _slot_of_execution(execution: ExecutionSpec) -> _ChecksumSlot:
     identity = execution.identity
     place = (str(identity["site"]), str(identity["storage_site"]), str(identity["door"]))
     return str(identity["dataset_hash"]), str(execution.variant["root"]), *place

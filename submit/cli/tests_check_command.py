@@ -182,7 +182,7 @@ def _find_contents(name: str, settings: Settings) -> DatasetContents | None:
 
 
 #: A trial that takes longer hangs.
-_LIMITS = ExecutionLimits(wall_s=600, memory_bytes=0)
+_TRIAL_LIMITS = ExecutionLimits(wall_s=600, memory_bytes=0)
 _KIT_IMPORT = re.compile(rb"\btreehammer_kit\b")
 
 
@@ -292,7 +292,7 @@ def _make_context(
         site="",
         door="",
         payload=payload,
-        limits=_LIMITS,
+        limits=_TRIAL_LIMITS,
         executions=tuple(specs),
     )
     kit = locate_kit(str(folder / "kit"))

@@ -234,7 +234,7 @@ def _count_instructions(compared: TreeComparison, valgrind: Valgrind, settings: 
         plan, valgrind, settings, progress_bar, events=DEFAULT_EVENTS, repeats=1
     )
     rows = chain.from_iterable(
-        instruction_counts.build_rows(count.reads[0], valgrind) for count in result.counts
+        instruction_counts.build_rows(repeated.reads[0], valgrind) for repeated in result.counts
     )
     hashes = map(identity.compute_test_hash, plan.pinned_test.commits.values())
     for pair in count_changes.pair_counts(rows, COMMIT_AXIS, *hashes):

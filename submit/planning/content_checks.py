@@ -175,7 +175,7 @@ def _find_size_problems(
     doors = definition.axes.get("door", ("",))
     variants = [variant for door in doors for variant in expand_variants(definition, str(door))]
     points = [{**definition.settings, **dict(variant.values)} for variant in variants]
-    for key, measure_read in _BLOCKS.items():
+    for key, measure_read in _BLOCK_SIZES.items():
         most = max(map(measure_read, points), default=0)
         if most > size:
             table = "matrix" if key in definition.axes else "settings"
@@ -206,7 +206,7 @@ def _parse_number(value: Any) -> float:
 
 
 #: Axis or setting of shipped load tests -> bytes of their largest read.
-_BLOCKS: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
+_BLOCK_SIZES: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
     "block_kb": _measure_block,
     "chunk_kb": _measure_pieces,
 }

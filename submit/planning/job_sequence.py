@@ -376,14 +376,16 @@ def _watch_execution(
     )
 
 
-_PREFIX = "watch."
+_WATCH_PREFIX = "watch."
 
 
 def split_overrides(overrides: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Split ``-S`` into the test's own and the settings of tests that watch servers."""
-    test_overrides = {key: value for key, value in overrides.items() if not key.startswith(_PREFIX)}
-    watch = {key: value for key, value in overrides.items() if key.startswith(_PREFIX)}
-    return test_overrides, {key.removeprefix(_PREFIX): value for key, value in watch.items()}
+    test_overrides = {
+        key: value for key, value in overrides.items() if not key.startswith(_WATCH_PREFIX)
+    }
+    watch = {key: value for key, value in overrides.items() if key.startswith(_WATCH_PREFIX)}
+    return test_overrides, {key.removeprefix(_WATCH_PREFIX): value for key, value in watch.items()}
 
 
 def load_watches(
@@ -420,7 +422,7 @@ def load_watches(
     if unused:
         raise ConfigError(
             "no test of --watch has this key in its [settings]",
-            where=f"-S {_PREFIX}{min(unused)}",
+            where=f"-S {_WATCH_PREFIX}{min(unused)}",
         )
     names = [watch.pinned.definition.name for watch in watches]
     if len(set(names)) < len(names):
@@ -440,6 +442,6 @@ def _check_options(
     if (sites or settings) and not specs:
         raise ConfigError(
             "nothing watches",
-            where="--watch-at" if sites else f"-S {_PREFIX}{min(settings)}",
+            where="--watch-at" if sites else f"-S {_WATCH_PREFIX}{min(settings)}",
             hint="Add --watch server-watch or --watch log-parse.",
         )

@@ -22,7 +22,7 @@ from treehammer.text_formatting import pluralize
 DoorKey = tuple[str, str]
 
 #: Keys of a ceiling, with their units.
-_UNITS = {"opens_per_s": "opens/s", "clients": "clients", "mb_per_s": "MB/s"}
+_LOAD_UNITS = {"opens_per_s": "opens/s", "clients": "clients", "mb_per_s": "MB/s"}
 
 
 def list_load_violations(plan: Plan, slots: int = 1) -> list[str]:
@@ -40,7 +40,7 @@ def list_load_violations(plan: Plan, slots: int = 1) -> list[str]:
     accesses = [a for a in plan.jobs.accesses if a.storage.name != LOCAL_BATCH]
     if load is None or not accesses:
         return []
-    if not any(getattr(load.ceiling, key) for key in _UNITS):
+    if not any(getattr(load.ceiling, key) for key in _LOAD_UNITS):
         return [
             "The test states no bound of its load: add to test.toml, table [load], "
             "ceiling = {opens_per_s = N, clients = N, mb_per_s = N} with those that apply."
@@ -136,7 +136,7 @@ def _door_violations(
     if permitted is None:
         requested = ", ".join(
             f"{key} = {getattr(load.ceiling, key):g}"
-            for key in _UNITS
+            for key in _LOAD_UNITS
             if getattr(load.ceiling, key)
         )
         yield (
@@ -153,7 +153,7 @@ def _door_violations(
 
 def _list_excesses(load: LoadSettings, permitted: LoadPermission) -> Iterator[tuple[str, str]]:
     """Yield each kind of load of which the test's ceiling states more than a door permits."""
-    for key, unit in _UNITS.items():
+    for key, unit in _LOAD_UNITS.items():
         requested, most = getattr(load.ceiling, key), getattr(permitted, key)
         if requested > most:
             yield (
@@ -195,7 +195,7 @@ def _computed_excesses(
         most, total = getattr(permitted, key), demand.amount * jobs
         if total > most * (1 + 1e-9) and (most or not demand.is_assumed):
             texts[key] = (
-                f"permits at most {most:g} {_UNITS[key]} (load.{key}); {pluralize(jobs, 'job')} at a "
+                f"permits at most {most:g} {_LOAD_UNITS[key]} (load.{key}); {pluralize(jobs, 'job')} at a "
                 f"time with {demand.formula} would ask for {total:,.10g}: choose lower values, or "
                 "fewer jobs at a time."
             )

@@ -73,7 +73,7 @@ SANDBOX_NAMES: Mapping[str, str] = {
 }
 #: Name of the authorities' bundle in a job's sandbox, and the variable that names it.
 BUNDLE_NAME, BUNDLE_VARIABLE = "authorities.pem", BUNDLE_VARIABLES[0]
-_OPTIONS = {PROXY_VARIABLE: "--proxy", TOKEN_FILE_VARIABLE: "--token-file"}
+_CREDENTIAL_OPTIONS = {PROXY_VARIABLE: "--proxy", TOKEN_FILE_VARIABLE: "--token-file"}
 _RENEWAL_HINTS = {
     PROXY_VARIABLE: "Renew it, e.g. voms-proxy-init -valid 96:00",
     TOKEN_FILE_VARIABLE: "Fetch a new one, e.g. htgettoken or oidc-token",
@@ -125,7 +125,7 @@ class JobCredentials:
 
     def _find_problems(self, now_s: float, until_s: float | None) -> Iterator[ConfigError]:
         for name, path in self.file_by_variable.items():
-            where = f"{_OPTIONS[name]} {path}"
+            where = f"{_CREDENTIAL_OPTIONS[name]} {path}"
             try:
                 end, ending = _find_end(name, path)
             except OSError as error:

@@ -377,29 +377,31 @@ def find_placement(
         DatasetError: Rucio has no such dataset, or a different one of that name.
         CatalogueError: Rucio does not respond.
     """
-    doors = doors_with_rse(accesses)
-    if not (doors and manifests):
+    rse_accesses = doors_with_rse(accesses)
+    if not (rse_accesses and manifests):
         return NO_RUCIO_PLACEMENT
     until = time.monotonic() + timeout_s
-    placement = _find_once(manifests, doors, settings)
+    placement = _find_once(manifests, rse_accesses, settings)
     if not (placement.lacking and timeout_s):
         return placement
-    with bars("Waiting for replicas (doors)", len(doors)) as step:
+    with bars("Waiting for replicas (doors)", len(rse_accesses)) as step:
         while placement.lacking and (left := until - time.monotonic()) > 0:
             pending = {(site, door) for site, door, _ in placement.lacking}
             names = ", ".join(sorted({site for site, _ in pending}))
-            step(len(doors) - len(pending), f"not yet: {names}")
+            step(len(rse_accesses) - len(pending), f"not yet: {names}")
             time.sleep(min(REPLICA_POLL_S, left))
-            placement = _find_once(manifests, doors, settings)
-        step(len(doors) - len({key[:2] for key in placement.lacking}), "")
+            placement = _find_once(manifests, rse_accesses, settings)
+        step(len(rse_accesses) - len({key[:2] for key in placement.lacking}), "")
     return placement
 
 
 def _find_once(
-    manifests: Sequence[Manifest], doors: Sequence[DoorAccess], settings: Settings
+    manifests: Sequence[Manifest], rse_accesses: Sequence[DoorAccess], settings: Settings
 ) -> RucioPlacement:
     catalogue = RucioCatalogue(settings)
-    placements = [PlacementFinder(manifest, catalogue).find_files(doors) for manifest in manifests]
+    placements = [
+        PlacementFinder(manifest, catalogue).find_files(rse_accesses) for manifest in manifests
+    ]
     return RucioPlacement(
         {key: files for placement in placements for key, files in placement.files.items()},
         {key: reason for placement in placements for key, reason in placement.lacking.items()},

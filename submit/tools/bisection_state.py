@@ -37,7 +37,7 @@ from treehammer.errors import (
 from treehammer.hctests.git_repository import Repository
 from treehammer.hctests.pinned_tests import open_repository
 
-FORMAT = 1
+STATE_FORMAT = 1
 #: States of a probe: its campaign may be running; its effects are known; its build is left out.
 RUNNING, MEASURED, SKIPPED = "running", "measured", "skipped"
 
@@ -163,7 +163,7 @@ class BisectionState:
     def save(self, settings: Settings) -> None:
         """Write the state; readers see the old one or the new one."""
         settings.bisections_dir.mkdir(parents=True, exist_ok=True)
-        document = {"format": FORMAT, **asdict(self)}
+        document = {"format": STATE_FORMAT, **asdict(self)}
         write_atomically(
             settings.bisections_dir / f"{self.id}.json", json.dumps(document, indent=1)
         )
@@ -196,7 +196,7 @@ def load_state(settings: Settings, id_start: str) -> BisectionState:
 def _iterate_states(folder: Path) -> Iterator[BisectionState]:
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
-        if document.pop("format") == FORMAT:
+        if document.pop("format") == STATE_FORMAT:
             probes = tuple(_parse_probe(probe) for probe in document.pop("probes"))
             question = BisectionQuestion.from_document(document.pop("question"))
             yield BisectionState(question=question, probes=probes, **document)
@@ -365,7 +365,7 @@ def _check_count(builds: Sequence[ListedBuild], where: str) -> None:
 #: Seconds that a build may take.
 BUILD_TIMEOUT_S = 3600.0
 #: Characters of a failed build's output that are kept.
-_MAX_EXCERPT = 500
+_MAX_BUILD_EXCERPT = 500
 #: Placeholder of a build's folder in the value of the root axis.
 FOLDER_PLACEHOLDER = "{build}"
 DEFAULT_SOFTWARE = f"build:{FOLDER_PLACEHOLDER}"
@@ -446,7 +446,7 @@ class CommitBuilder:
         if not status:
             return ""
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        reason = lines[-1][-_MAX_EXCERPT:] if lines else "no output"
+        reason = lines[-1][-_MAX_BUILD_EXCERPT:] if lines else "no output"
         return f"the build command failed with status {status}: {reason}"
 
 

@@ -185,12 +185,12 @@ def _list_parts(read: CountedRead) -> Iterator[tuple[str, str, int]]:
 
 
 #: Passes of an execution: one that loads libraries and fills caches, and the counted one.
-PASSES = 2
+COUNTED_PASSES = 2
 #: Seconds that valgrind may take to report its version.
 _START_TIMEOUT_S = 60
 #: Characters of the payload's output that an error repeats.
-_MAX_EXCERPT = 2000
-_REMEDY = "Install valgrind, e.g. apt install valgrind."
+_MAX_LOG_EXCERPT = 2000
+_VALGRIND_REMEDY = "Install valgrind, e.g. apt install valgrind."
 
 
 @dataclass(frozen=True)
@@ -210,10 +210,10 @@ def find_valgrind() -> Valgrind:
     """
     command = shutil.which("valgrind")
     if command is None:
-        raise CountingError("valgrind is not installed", where="count", hint=_REMEDY)
+        raise CountingError("valgrind is not installed", where="count", hint=_VALGRIND_REMEDY)
     header = Path(command).resolve().parent.parent / "include/valgrind/callgrind.h"
     if not header.is_file():
-        raise CountingError(f"{header} is missing", where="count", hint=_REMEDY)
+        raise CountingError(f"{header} is missing", where="count", hint=_VALGRIND_REMEDY)
     done = subprocess.run(
         [command, "--version"],
         capture_output=True,
@@ -274,7 +274,7 @@ def count_read(
         log = _run_command(wrapped, env, folder)
         values = _read_values(folder / "result.json", log, where)
         if not output.is_file() or not values.get("events_read"):
-            raise CountingError("no event was read", where=where, hint=log[-_MAX_EXCERPT:])
+            raise CountingError("no event was read", where=where, hint=log[-_MAX_LOG_EXCERPT:])
         with output.open(encoding="utf-8", errors="replace") as stream:
             profile = parse_callgrind(stream, where)
     if not profile.total:
@@ -329,7 +329,7 @@ def _write_payload_job(
     payload_spec = job.payload_of(spec)
     document = {
         "format": PAYLOAD_JOB_FORMAT,
-        "execution": {**asdict(spec), "passes": PASSES},
+        "execution": {**asdict(spec), "passes": COUNTED_PASSES},
         "settings": dict(payload_spec.settings),
         "libraries": list(payload_spec.libraries),
         "imports": list(payload_spec.imports),
@@ -363,7 +363,7 @@ def _read_values(path: Path, log: str, where: str) -> Mapping[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        hint = describe_crash(log) or log[-_MAX_EXCERPT:]
+        hint = describe_crash(log) or log[-_MAX_LOG_EXCERPT:]
         raise CountingError("the payload wrote no result", where=where, hint=hint) from error
     if failure := document.get("failure"):
         raise CountingError(name_cause(Failure(**failure), log).message, where=where)
@@ -376,7 +376,7 @@ COMPILED_AT_RUN_TIME = "(compiled at run time)"
 #: Functions without a symbol, whose addresses differ from run to run.
 UNNAMED = "(unnamed)"
 
-_NAME = re.compile(r"\((\d+)\)(?: (.*))?")
+_NUMBERED_NAME = re.compile(r"\((\d+)\)(?: (.*))?")
 _COST_START = frozenset("0123456789+-*")
 #: Versions after ``.so``, and the hash by which a wheel renames the libraries that it contains.
 _LIBRARY_VERSION = re.compile(r"(?:-[0-9a-f]{8})?(\.so)[.\d]*$")
@@ -458,7 +458,7 @@ class _CallgrindParser:
 
 def _resolve_name(names: dict[str, str], text: str) -> str:
     """Resolve ``(number) name``, which defines a name, or ``(number)``, which refers to it."""
-    match = _NAME.fullmatch(text)
+    match = _NUMBERED_NAME.fullmatch(text)
     if match is None:
         return text
     number, name = match.groups()

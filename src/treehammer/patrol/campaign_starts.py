@@ -375,7 +375,7 @@ class CampaignStarter:
             plan: its plan; by default it is planned again.
         """
         try:
-            plan = plan or self._plan_again(start)
+            plan = plan or self._replan(start)
             if plan is not None:
                 submit_plan(plan, self._settings, self._starts.permit_campaign(start))
             self._starts.mark_submitted(start)
@@ -386,7 +386,7 @@ class CampaignStarter:
                 "%s: campaign %s is not submitted yet: %s", start.entry, start.campaign_id, error
             )
 
-    def _plan_again(self, start: PatrolStartRow) -> Plan | None:
+    def _replan(self, start: PatrolStartRow) -> Plan | None:
         """Plan a claimed campaign again; None if it is stored with other jobs than planned now."""
         request = PatrolRequest.parse(start.request)
         plan = plan_request(

@@ -173,7 +173,7 @@ class Patrol:
     def _complete_starts(self, now_us: int, *, leads: bool) -> None:
         """Complete the starts that this patrol stored, and as the leader every claim."""
         for start in self._starts.list_open():
-            if start.state == SUBMITTED or self._is_waiting(start.entry, start.occasion, now_us):
+            if start.state == SUBMITTED or self._is_delayed(start.entry, start.occasion, now_us):
                 continue
             claim: PatrolStartRow | None = start
             if start.state == CLAIMED and leads:
@@ -290,7 +290,7 @@ class Patrol:
         if entry.times is not None:
             slot = entry.times.latest_slot(now_us)
             due[slot.name] = Occasion(slot.name, slot.due_us, spec)
-        existing = self._starts.find_known(entry.name, due)
+        existing = self._starts.find_existing(entry.name, due)
         yield from (occasion for name, occasion in due.items() if name not in existing)
 
     def _drop_existing(
@@ -298,7 +298,7 @@ class Patrol:
     ) -> dict[str, Occasion]:
         """Note the tags or releases that exist at the first look; they start no campaign."""
         first_look = kind + "begin"
-        if self._starts.find_known(entry.name, [first_look]):
+        if self._starts.find_existing(entry.name, [first_look]):
             return occasions
         texts = dict.fromkeys(occasions, "existed before the patrol began")
         self._starts.note_existing(entry.name, {first_look: "the patrol began to follow", **texts})
@@ -361,7 +361,7 @@ class Patrol:
             start.entry == entry and start.occasion.startswith(begin)
             for start in self._starts.list_open()
         )
-        return is_running or bool(self._starts.find_known(entry, [due.name]))
+        return is_running or bool(self._starts.find_existing(entry, [due.name]))
 
     def _start(
         self,
@@ -375,7 +375,7 @@ class Patrol:
     ) -> None:
         now_us = self._read_clock()
         key = entry.name, occasion.name
-        if self._is_waiting(*key, now_us):
+        if self._is_delayed(*key, now_us):
             state.note(self._retries[key].reason)
             return
         running = [
@@ -405,7 +405,7 @@ class Patrol:
         else:
             self._retries.pop(key, None)
 
-    def _is_waiting(self, entry: str, occasion: str, now_us: int) -> bool:
+    def _is_delayed(self, entry: str, occasion: str, now_us: int) -> bool:
         retry = self._retries.get((entry, occasion))
         return retry is not None and now_us < retry.next_us
 

@@ -59,8 +59,8 @@ _COLLECTOR_FAILED = "Failed communication with collector."
 #: Default port of a collector.
 COLLECTOR_PORT = 9618
 
-_lock = threading.RLock()
-_configured: HTCondorPool | None = None
+_bindings_lock = threading.RLock()
+_configured_pool: HTCondorPool | None = None
 #: HTCondor's default configuration files.
 _DEFAULT_CONFIG_PATHS = ("/etc/condor/condor_config", "/usr/local/etc/condor_config")
 
@@ -224,18 +224,18 @@ def configured_bindings(pool: HTCondorPool) -> Iterator[ModuleType]:
     Raises:
         BatchError: the pool's configuration or the bindings are missing.
     """
-    global _configured  # noqa: PLW0603 - like the bindings' own configuration
-    with _lock:
-        if _configured == pool:
+    global _configured_pool  # noqa: PLW0603 - like the bindings' own configuration
+    with _bindings_lock:
+        if _configured_pool == pool:
             import htcondor2
 
             yield htcondor2
             return
-        _configured = None
+        _configured_pool = None
         htcondor = _load_bindings(pool)
         for key, value in _pool_parameters(pool).items():
             htcondor.param[key] = value
-        _configured = pool
+        _configured_pool = pool
         yield htcondor
 
 

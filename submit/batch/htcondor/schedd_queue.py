@@ -196,7 +196,7 @@ _DIAGNOSIS_PROJECTION = (
 )
 
 
-_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|&&|[()\[\]{}|?]')
+_REQUIREMENT_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|&&|[()\[\]{}|?]')
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
@@ -379,7 +379,7 @@ def _strip_parentheses(expression: str) -> str:
 def _iterate_tokens(expression: str) -> Iterator[tuple[int, re.Match[str]]]:
     """Yield strings, brackets and operators with the depth of nesting after each."""
     depth = 0
-    for token in _TOKEN.finditer(expression):
+    for token in _REQUIREMENT_TOKEN.finditer(expression):
         depth += (token[0] in _OPENING) - (token[0] in _CLOSING)
         yield depth, token
 

@@ -329,7 +329,7 @@ def check_command_value(name: str, value: str, where: str, names: Iterable[str])
 
 
 #: Tokens of a ClassAd expression: string, number, name with scope, operator, bracket, other.
-_TOKEN = re.compile(
+_EXPRESSION_TOKEN = re.compile(
     r"""\s+|(?P<string>"(?:\\.|[^"\\])*")|(?P<number>\d[\w.]*)|(?P<name>[A-Za-z_][\w.]*|'[^']+')"""
     r"|(?P<operator>=\?=|=!=|[<>=!]=|&&|\|\||[-+*/%<>!~&|^?:,])|(?P<bracket>[()\[\]{}])|(?P<other>.)"
 )
@@ -363,7 +363,9 @@ _JOB_ATTRIBUTES = frozenset(
 def _find_expression_problem(value: str, own_attributes: frozenset[str]) -> str:
     """Describe why a value is no ClassAd expression, or only by chance; '' if it is one."""
     tokens = [
-        (match.lastgroup or "", match[0]) for match in _TOKEN.finditer(value) if match.lastgroup
+        (match.lastgroup or "", match[0])
+        for match in _EXPRESSION_TOKEN.finditer(value)
+        if match.lastgroup
     ]
     operands = ("string", "number", "name")
     before = "operator"

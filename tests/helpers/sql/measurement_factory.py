@@ -149,7 +149,7 @@ def full_measurement(index: int = 0) -> Measurement:
 def judge_again(measurement: Measurement) -> Measurement:
     """Return a measurement as a store judges it."""
     values: dict[str, Any] = {"implausible_reasons": None, **measurement.values}
-    quality_flags.judge_again(values)
+    quality_flags.recheck_plausibility(values)
     return Measurement(values, measurement.extras, measurement.operations)
 
 

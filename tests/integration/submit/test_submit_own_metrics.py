@@ -11,7 +11,7 @@ from local_user import LocalUser
 
 from treehammer import config
 
-TEST_TOML = """
+METRICS_TEST = """
 [test]
 name = "frames"
 payload = "read.py"
@@ -84,7 +84,7 @@ def analyst(local_user: LocalUser, tmp_path: Path) -> LocalUser:
 
 
 def submit(analyst: LocalUser, payload: str, root: str) -> str:
-    (analyst.test / "test.toml").write_text(TEST_TOML.format(root=root))
+    (analyst.test / "test.toml").write_text(METRICS_TEST.format(root=root))
     (analyst.test / "read.py").write_text(payload)
     done = analyst.invoke_command("submit", str(analyst.test), "--wait")
     return done.output

@@ -11,7 +11,7 @@ from local_user import LocalUser
 
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError
 
-TEST_TOML = """
+TRIED_TEST = """
 [test]
 name = "{name}"
 payload = "run.sh"
@@ -37,7 +37,7 @@ class Checkout:
         self.repo = git.Repo.init(top, initial_branch="main")
         for name in ("read", "write"):
             (top / name).mkdir()
-            (top / name / "test.toml").write_text(TEST_TOML.format(name=name))
+            (top / name / "test.toml").write_text(TRIED_TEST.format(name=name))
             self.change(name, "010000")
         self.repo.git.add(".")
         options = ("-c", "user.name=a", "-c", "user.email=a")

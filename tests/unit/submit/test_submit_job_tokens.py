@@ -50,7 +50,7 @@ KEY = access_keys.derive_key(MASTER, "0123456789ab")
 URL = "https://127.0.0.1:9"
 
 
-def settings(
+def make_service_settings(
     folder: Path, *, url: str = URL, key: str | None = KEY.text, **more: object
 ) -> Settings:
     flags: dict[str, object] = {"data_dir": folder / "data", "cache_dir": folder / "cache"}
@@ -96,7 +96,7 @@ def files(folder: Path) -> Iterator[Path]:
 @pytest.mark.usefixtures("open_umask")
 def test_job_tokens_are_separate_and_private(tmp_path: Path) -> None:
     plan = make_local_plan(tmp_path / "test", SHELL_TEST)
-    for job in described(plan, settings(tmp_path), tmp_path / "out"):
+    for job in described(plan, make_service_settings(tmp_path), tmp_path / "out"):
         path = job.inputs[TOKEN_FILE]
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         token = path.read_text().strip()
@@ -110,7 +110,7 @@ def test_job_tokens_are_separate_and_private(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("open_umask")
 def test_tokens_stay_private_in_queues(tmp_path: Path) -> None:
-    known = settings(tmp_path)
+    known = make_service_settings(tmp_path)
     plan = make_local_plan(tmp_path / "test", SHELL_TEST)
     jobs = described(plan, known, tmp_path / "out")
     spool = Spool(tmp_path / "spool")
@@ -144,7 +144,7 @@ def _transferred(submission: Submission) -> list[str]:
 
 def test_preview_has_token_placeholders(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path / "authority")
-    known = settings(tmp_path, service_ca_file=authority.ca)
+    known = make_service_settings(tmp_path, service_ca_file=authority.ca)
     plan = make_local_plan(tmp_path / "test", SHELL_TEST)
     (tmp_path / "out").mkdir()
     shown = reporting_for_preview(known, plan.options)
@@ -159,26 +159,29 @@ def test_preview_has_token_placeholders(tmp_path: Path) -> None:
 def test_jobs_without_service_have_no_service_files(tmp_path: Path) -> None:
     plan = make_local_plan(tmp_path / "test", SHELL_TEST)
     assert (
-        reporting_for_submission(settings(tmp_path), SubmissionOptions(use_service=False)) is None
+        reporting_for_submission(
+            make_service_settings(tmp_path), SubmissionOptions(use_service=False)
+        )
+        is None
     )
     assert check_service(make_settings(tmp_path), SubmissionOptions()) == []
-    (job, *_) = described(plan, settings(tmp_path, url=""), tmp_path / "out")
+    (job, *_) = described(plan, make_service_settings(tmp_path, url=""), tmp_path / "out")
     assert not {SERVICE_FILE, CA_FILE, TOKEN_FILE} & job.inputs.keys()
 
 
 def test_missing_key_is_refused_before_storing(tmp_path: Path) -> None:
-    known = settings(tmp_path, key=None)
+    known = make_service_settings(tmp_path, key=None)
     with pytest.raises(ConfigError, match="no key for https") as error:
         submit_plan(make_local_plan(tmp_path / "test", SHELL_TEST), known)
     assert "--no-service" in str(error.value)
     assert not (tmp_path / "data").exists()
     with pytest.raises(ConfigError, match="not a key of a results service"):
-        check_service(settings(tmp_path, key="th1.abc.short"), SubmissionOptions())
+        check_service(make_service_settings(tmp_path, key="th1.abc.short"), SubmissionOptions())
 
 
 def test_key_is_read_from_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, KEY.text)
-    found = reporting_for_submission(settings(tmp_path, key=None), SubmissionOptions())
+    found = reporting_for_submission(make_service_settings(tmp_path, key=None), SubmissionOptions())
     assert found is not None
     assert found.key == KEY
     assert KEY.secret not in repr(found)
@@ -188,13 +191,14 @@ def test_invalid_ca_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing")
     with pytest.raises(ConfigError, match="it contains no certificates"):
         reporting_for_preview(
-            settings(tmp_path, service_ca_file=tmp_path / "ca.pem"), SubmissionOptions()
+            make_service_settings(tmp_path, service_ca_file=tmp_path / "ca.pem"),
+            SubmissionOptions(),
         )
 
 
 def test_unavailable_service_warns_and_rejected_key_fails(tmp_path: Path) -> None:
     stub = IngestStub(tmp_path / "service")
-    known = settings(tmp_path, url=stub.url, service_ca_file=stub.ca)
+    known = make_service_settings(tmp_path, url=stub.url, service_ca_file=stub.ca)
     try:
         assert check_service(known, SubmissionOptions()) == []
         stub.script = lambda _: StubReply(422, {"error": "no measurements"})
@@ -232,7 +236,7 @@ def test_tokens_outlive_their_jobs(tmp_path: Path) -> None:
 
 
 def test_requeued_jobs_get_new_tokens(tmp_path: Path) -> None:
-    known = settings(tmp_path)
+    known = make_service_settings(tmp_path)
     plan = make_local_plan(tmp_path / "test", SHELL_TEST)
     job = described(plan, known, tmp_path / "out")[0]
     (tmp_path / "new").mkdir()

@@ -21,7 +21,7 @@ from treehammer.submit.sites.site_model import Door, LoadPermission
 from treehammer.submit.sites.site_registry import load_sites
 from treehammer.submit.sites.sites_file import format_sites_file, parse_sites_file
 
-LOAD_TEST = """
+PERMITTED_LOAD_TEST = """
 [test]
 name = "opens"
 payload = "run.sh"
@@ -50,7 +50,7 @@ ENOUGH = LoadPermission(opens_per_s=200, clients=100, writable="/scratch/load")
 def load_plan(folder: Path, permitted: LoadPermission | None, load: str = CEILING) -> Plan:
     site = make_grid_site()
     doors = (replace(site.doors[0], load=permitted),)
-    return make_grid_plan(folder, LOAD_TEST.format(load), replace(site, doors=doors))
+    return make_grid_plan(folder, PERMITTED_LOAD_TEST.format(load), replace(site, doors=doors))
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_jobs_share_the_ceiling(tmp_path: Path, values: Any, jobs: int) -> None:
 
 
 def test_doors_without_limit_of_opens_permit_deletions(tmp_path: Path) -> None:
-    text = LOAD_TEST.format("ceiling = {clients = 9}\nwrites = true")
+    text = PERMITTED_LOAD_TEST.format("ceiling = {clients = 9}\nwrites = true")
     text += "[settings]\nclients = 9\nrate_hz = 1000\n"
     for opens, count in ((0.0, 0), (200.0, 1)):
         site = make_grid_site()

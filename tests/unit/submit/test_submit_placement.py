@@ -37,8 +37,10 @@ class Catalogue:
 
     rucio = SimpleNamespace(scope="hctest")
 
-    def __init__(self, manifest: Manifest, lan: Urls, wan: Urls, other: Manifest | None) -> None:
-        self._manifest, self._other = manifest, other
+    def __init__(
+        self, placed_manifest: Manifest, lan: Urls, wan: Urls, other: Manifest | None
+    ) -> None:
+        self._manifest, self._other = placed_manifest, other
         self._urls = {"lan": lan, "wan": wan}
 
     def manifest(self, name: str) -> Manifest:
@@ -56,12 +58,12 @@ class Catalogue:
 
 
 @pytest.fixture
-def manifest() -> Manifest:
+def placed_manifest() -> Manifest:
     return make_manifest()
 
 
 def find_files(
-    manifest: Manifest,
+    placed_manifest: Manifest,
     wan: Urls,
     states: Mapping[str, tuple[str, str]],
     *doors: tuple[str, Door],
@@ -69,9 +71,9 @@ def find_files(
     other: Manifest | None = None,
 ) -> RucioPlacement:
     """Find the files at doors; ``states`` maps URLs of bad replicas to state and message."""
-    catalogue: Any = Catalogue(manifest, lan or {}, wan, other)
+    catalogue: Any = Catalogue(placed_manifest, lan or {}, wan, other)
     finder = PlacementFinder(
-        manifest, catalogue, lambda p: ReplicaCheck(p, *states.get(p.url, ("good", "")))
+        placed_manifest, catalogue, lambda p: ReplicaCheck(p, *states.get(p.url, ("good", "")))
     )
     sites = [(Site(name, "htcondor@p", (door,)), door) for name, door in doors]
     return finder.find_files([DoorAccess(site, site, door) for site, door in sites])
@@ -81,60 +83,66 @@ ROOT = Door("root", "root", rse="A_DISK")
 A = "root://a//rucio/u/f"
 
 
-def test_best_confirmed_replica_is_used(manifest: Manifest) -> None:
-    placement = find_files(manifest, {"A_DISK": [A, "root://a2//rucio/u/f"]}, {}, ("A", ROOT))
+def test_best_confirmed_replica_is_used(placed_manifest: Manifest) -> None:
+    placement = find_files(
+        placed_manifest, {"A_DISK": [A, "root://a2//rucio/u/f"]}, {}, ("A", ROOT)
+    )
     assert [file.url for file in placement.files["A", "root", "tiny"]] == [A]
     assert not placement.lacking
 
 
-def test_jobs_near_storage_use_internal_url(manifest: Manifest) -> None:
+def test_jobs_near_storage_use_internal_url(placed_manifest: Manifest) -> None:
     inside = {"A_DISK": ["root://inside//rucio/u/f"]}
     states = {"root://inside//rucio/u/f": ("no answer", "from here")}
-    placement = find_files(manifest, {"A_DISK": [A]}, states, ("A", ROOT), ("B", ROOT), lan=inside)
+    placement = find_files(
+        placed_manifest, {"A_DISK": [A]}, states, ("A", ROOT), ("B", ROOT), lan=inside
+    )
     assert placement.files["A", "root", "tiny"][0].url == "root://inside//rucio/u/f"
     assert placement.files["B", "root", "tiny"][0].url == A
 
 
-def test_second_replica_replaces_unavailable_one(manifest: Manifest) -> None:
+def test_second_replica_replaces_unavailable_one(placed_manifest: Manifest) -> None:
     second = "root://a2//rucio/u/f"
     placement = find_files(
-        manifest, {"A_DISK": [A, second]}, {A: ("no answer", "time-out")}, ("A", ROOT)
+        placed_manifest, {"A_DISK": [A, second]}, {A: ("no answer", "time-out")}, ("A", ROOT)
     )
     assert [file.url for file in placement.files["A", "root", "tiny"]] == [second]
 
 
 @pytest.mark.parametrize("state", ["missing", "no answer", "corrupt", "error", "refused"])
-def test_unconfirmed_replica_is_refused(manifest: Manifest, state: str) -> None:
-    placement = find_files(manifest, {"A_DISK": [A]}, {A: (state, "why")}, ("A", ROOT))
+def test_unconfirmed_replica_is_refused(placed_manifest: Manifest, state: str) -> None:
+    placement = find_files(placed_manifest, {"A_DISK": [A]}, {A: (state, "why")}, ("A", ROOT))
     assert placement.lacking["A", "root", "tiny"] == f"tiny.root: {A}: {state}, why"
 
 
 @pytest.mark.parametrize("state", ["size only", "not tried"])
-def test_uncheckable_replica_is_accepted(manifest: Manifest, state: str) -> None:
-    assert not find_files(manifest, {"A_DISK": [A]}, {A: (state, "why")}, ("A", ROOT)).lacking
+def test_uncheckable_replica_is_accepted(placed_manifest: Manifest, state: str) -> None:
+    assert not find_files(
+        placed_manifest, {"A_DISK": [A]}, {A: (state, "why")}, ("A", ROOT)
+    ).lacking
 
 
-def test_different_dataset_of_same_name_is_refused(manifest: Manifest) -> None:
-    (file,) = manifest.files
-    other = replace(manifest, files=(replace(file, sha256="1" * 64),))
+def test_different_dataset_of_same_name_is_refused(placed_manifest: Manifest) -> None:
+    (file,) = placed_manifest.files
+    other = replace(placed_manifest, files=(replace(file, sha256="1" * 64),))
     with pytest.raises(DatasetError, match="differs between Rucio"):
-        find_files(manifest, {"A_DISK": [A]}, {}, ("A", ROOT), other=other)
+        find_files(placed_manifest, {"A_DISK": [A]}, {}, ("A", ROOT), other=other)
 
 
-def test_site_without_replica_is_lacking(manifest: Manifest) -> None:
+def test_site_without_replica_is_lacking(placed_manifest: Manifest) -> None:
     other = Door("root", "root", rse="B_DISK")
-    placement = find_files(manifest, {"A_DISK": [A]}, {}, ("A", ROOT), ("B", other))
+    placement = find_files(placed_manifest, {"A_DISK": [A]}, {}, ("A", ROOT), ("B", other))
     assert [*placement.files] == [("A", "root", "tiny")]
-    (file,) = manifest.files
+    (file,) = placed_manifest.files
     assert (
         placement.lacking["B", "root", "tiny"]
         == f"{file.name}: Rucio has no replica at B_DISK for root"
     )
 
 
-def test_prefix_replaces_prefix_of_rse(manifest: Manifest) -> None:
+def test_prefix_replaces_prefix_of_rse(placed_manifest: Manifest) -> None:
     pinned = Door("pinned", "root", "root://r//store/test/xrootd/A", rse="A_DISK")
-    placement = find_files(manifest, {"A_DISK": [A]}, {}, ("A", pinned))
+    placement = find_files(placed_manifest, {"A_DISK": [A]}, {}, ("A", pinned))
     assert placement.files["A", "pinned", "tiny"][0].url == "root://r//store/test/xrootd/A/u/f"
 
 
@@ -142,7 +150,7 @@ def test_prefix_replaces_prefix_of_rse(manifest: Manifest) -> None:
     ("timeout_s", "max_checks", "lacking"), [(0.0, 1, 1), (60.0, 3, 0), (0.05, 6, 1)]
 )
 def test_missing_replicas_are_awaited_until_timeout(
-    manifest: Manifest,
+    placed_manifest: Manifest,
     monkeypatch: pytest.MonkeyPatch,
     timeout_s: float,
     max_checks: int,
@@ -161,24 +169,26 @@ def test_missing_replicas_are_awaited_until_timeout(
     site = Site("A", "htcondor@p", (ROOT,))
     settings: Any = None
     placement = find_placement(
-        [manifest], [DoorAccess(site, site, ROOT)], settings, timeout_s=timeout_s
+        [placed_manifest], [DoorAccess(site, site, ROOT)], settings, timeout_s=timeout_s
     )
     assert len(placement.lacking) == lacking
     assert len(checks) <= max_checks
     assert len(checks) == max_checks or timeout_s == 0.05
 
 
-def test_doors_without_rse_need_no_placement(manifest: Manifest) -> None:
+def test_doors_without_rse_need_no_placement(placed_manifest: Manifest) -> None:
     site = Site("A", "htcondor@p", (Door("root", "root", "root://a//d"),))
     settings: Any = None
     assert (
-        find_placement([manifest], [DoorAccess(site, site, site.doors[0])], settings)
+        find_placement([placed_manifest], [DoorAccess(site, site, site.doors[0])], settings)
         is NO_RUCIO_PLACEMENT
     )
 
 
-def test_plan_uses_placement_and_notes_skipped_doors(tmp_path: Path, manifest: Manifest) -> None:
-    (file,) = manifest.files
+def test_plan_uses_placement_and_notes_skipped_doors(
+    tmp_path: Path, placed_manifest: Manifest
+) -> None:
+    (file,) = placed_manifest.files
     sites = [Site(name, "htcondor@p", (Door("root", "root", rse=f"{name}_DISK"),)) for name in "AB"]
     input_file = InputFile(file.name, A, file.size, file.adler32)
     placement = RucioPlacement(
@@ -187,7 +197,12 @@ def test_plan_uses_placement_and_notes_skipped_doors(tmp_path: Path, manifest: M
     pinned = make_pinned_test(tmp_path)
     software = make_software_requests(pinned)
     plan = make_plan(
-        pinned, SiteSelection(tuple(sites)), manifest, software, created_us=1, placement=placement
+        pinned,
+        SiteSelection(tuple(sites)),
+        placed_manifest,
+        software,
+        created_us=1,
+        placement=placement,
     )
     assert {job.site.name for job in plan.jobs} == {"A"}
     assert {one.files for job in plan.jobs for one in job.spec.executions} == {(input_file,)}
@@ -195,6 +210,11 @@ def test_plan_uses_placement_and_notes_skipped_doors(tmp_path: Path, manifest: M
     nowhere = RucioPlacement({}, {("A", "root", "tiny"): "a", ("B", "root", "tiny"): "b"})
     with pytest.raises(NothingToDoError, match="no variant") as caught:
         make_plan(
-            pinned, SiteSelection(tuple(sites)), manifest, software, created_us=1, placement=nowhere
+            pinned,
+            SiteSelection(tuple(sites)),
+            placed_manifest,
+            software,
+            created_us=1,
+            placement=nowhere,
         )
     assert "site A is skipped" in caught.value.hint

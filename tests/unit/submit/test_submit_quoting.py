@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from treehammer.submit.templates import template_engine
 
-HOSTILE = [
+HOSTILE_TEXTS = [
     'a"b\\c',
     "x\ny = 1\nqueue 5",
     "$(A) $$(B) $$$(C) $$([1]) $ENV(HOME) $",
@@ -41,7 +41,7 @@ def _expanded(condor: ModuleType, name: str, value: str) -> str:
 
 
 def _with_hostile_examples(test: Callable[[str], None]) -> Callable[[str], None]:
-    for text in HOSTILE:
+    for text in HOSTILE_TEXTS:
         test = example(text)(test)
     return test
 
@@ -54,7 +54,7 @@ def test_classad_string_round_trips(text: str) -> None:
     assert classad.ExprTree(expanded).eval() == text
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("text", HOSTILE_TEXTS)
 def test_submit_value_is_one_line(text: str) -> None:
     expanded = _expanded(load_condor(), "batch_name", template_engine.quote_submit_value(text))
     shown = "".join(c if c.isprintable() else " " for c in text).strip()

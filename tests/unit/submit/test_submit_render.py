@@ -17,7 +17,7 @@ from treehammer.submit.campaigns.job_rendering import copy_payload, render_jobs
 from treehammer.submit.templates import template_engine
 from treehammer.submit.templates.template_engine import render_template
 
-HOSTILE = 'a"b\\c\n[limits]\nwall_s = 0 #{{ 7 * 7 }} \x7f\x1b é 😀'
+HOSTILE_TEXT = 'a"b\\c\n[limits]\nwall_s = 0 #{{ 7 * 7 }} \x7f\x1b é 😀'
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
@@ -32,13 +32,13 @@ def test_template_error_reports_invalid_text(tmp_path: Path) -> None:
 
 
 def test_hostile_text_stays_a_value(tmp_path: Path) -> None:
-    plan = replace(make_local_plan(tmp_path / "test", SHELL_TEST), campaign_name=HOSTILE)
-    job = replace(plan.jobs[0], label=HOSTILE)
-    environ = {"PATH": HOSTILE, "LC_X=Y": "1", "SECRET_TOKEN": "s3cret"}
+    plan = replace(make_local_plan(tmp_path / "test", SHELL_TEST), campaign_name=HOSTILE_TEXT)
+    job = replace(plan.jobs[0], label=HOSTILE_TEXT)
+    environ = {"PATH": HOSTILE_TEXT, "LC_X=Y": "1", "SECRET_TOKEN": "s3cret"}
     (description,) = render_jobs(plan, _folder(tmp_path), [job], environ=environ)
     document = tomllib.loads(description.text)
-    assert document["labels"]["campaign_name"] == HOSTILE
-    assert document["environment"]["PATH"] == HOSTILE
+    assert document["labels"]["campaign_name"] == HOSTILE_TEXT
+    assert document["environment"]["PATH"] == HOSTILE_TEXT
     assert document["limits"] == {"wall_s": job.wall_limit_s, "cpus": 1}
     assert "s3cret" not in description.text
 

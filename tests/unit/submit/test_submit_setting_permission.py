@@ -31,7 +31,7 @@ timeout_s = 100
 LOAD = "[load]\ntogether = true\nceiling = {clients = 1}\n"
 
 
-def make_site(*settings: str) -> Site:
+def make_tunable_site(*settings: str) -> Site:
     site = make_grid_site()
     return replace(site, doors=(replace(site.doors[0], settings=settings),))
 
@@ -42,7 +42,7 @@ def make_plan(folder: Path, site: Site, text: str = TEST, in_flight: int = 1) ->
 
 
 def test_change_without_permission_is_refused(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path / "test", make_site("readahead_kb"))
+    plan = make_plan(tmp_path / "test", make_tunable_site("readahead_kb"))
     (line,) = list_setting_violations(plan, 1)
     assert line == (
         "Door root of site SITE_A does not permit changing server_threads. With the site's consent add "
@@ -54,7 +54,7 @@ def test_change_without_permission_is_refused(tmp_path: Path) -> None:
 
 
 def test_permitted_change_enters_the_job(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path, make_site("server_threads"))
+    plan = make_plan(tmp_path, make_tunable_site("server_threads"))
     assert not list_setting_violations(plan, 1)
     (job,) = plan.jobs
     before = job.spec.payload.before
@@ -71,23 +71,29 @@ def test_permitted_change_enters_the_job(tmp_path: Path) -> None:
 
 
 def test_jobs_that_overlap_are_refused(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path / "a", make_site("server_threads"), in_flight=3)
+    plan = make_plan(tmp_path / "a", make_tunable_site("server_threads"), in_flight=3)
     (line,) = list_setting_violations(plan, 1)
     assert "3 jobs of a door run at once" in line
-    local = make_plan(tmp_path / "b", replace(make_site("server_threads"), batch="local"))
+    local = make_plan(tmp_path / "b", replace(make_tunable_site("server_threads"), batch="local"))
     assert not list_setting_violations(local, 1)
     (line,) = list_setting_violations(local, 2)
     assert line.endswith("--local-slots 1.")
-    together = make_plan(tmp_path / "c", make_site("server_threads"), TEST + LOAD, in_flight=3)
+    together = make_plan(
+        tmp_path / "c", make_tunable_site("server_threads"), TEST + LOAD, in_flight=3
+    )
     assert not list_setting_violations(together, 1)
     readers = tuple(make_grid_site(name=name) for name in ("SITE_B", "SITE_C"))
-    remote = make_grid_plan(tmp_path / "d", TEST, make_site("server_threads"), from_sites=readers)
+    remote = make_grid_plan(
+        tmp_path / "d", TEST, make_tunable_site("server_threads"), from_sites=readers
+    )
     (line,) = list_setting_violations(remote, 1)
     assert "Jobs use site SITE_A in 2 ways at once" in line
 
 
 def test_sites_file_keeps_settings(tmp_path: Path) -> None:
-    site = replace(make_site("server_threads", "readahead_kb"), requirements="", software={})
+    site = replace(
+        make_tunable_site("server_threads", "readahead_kb"), requirements="", software={}
+    )
     text = format_sites_file([replace(site, batch="local")], [], tmp_path / "sites.toml")
     assert "settings = [" in text
     assert parse_sites_file(text, tmp_path / "sites.toml").sites["SITE_A"].doors == site.doors

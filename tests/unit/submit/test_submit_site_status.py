@@ -24,19 +24,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *arguments: str) -> Result:
+def run_state_command(folder: Path, *arguments: str) -> Result:
     settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
     return CliRunner().invoke(find_command("sites"), arguments, obj=settings)
 
 
 def list_states(folder: Path, *arguments: str) -> dict[tuple[str, str], str]:
-    rows = json.loads(run(folder, "status", "--json", *arguments).stdout)
+    rows = json.loads(run_state_command(folder, "status", "--json", *arguments).stdout)
     return {(row["site"], row["of"]): row["state"] for row in rows}
 
 
 def test_states_are_evaluated_and_shown(folder: Path) -> None:
-    assert "sites evaluate" in str(run(folder, "status").exception)
-    evaluated = run(folder, "evaluate")
+    assert "sites evaluate" in str(run_state_command(folder, "status").exception)
+    evaluated = run_state_command(folder, "evaluate")
     assert evaluated.exit_code == 0
     assert "critical" in evaluated.stdout
     assert list_states(folder) == {
@@ -45,26 +45,30 @@ def test_states_are_evaluated_and_shown(folder: Path) -> None:
         ("SITE_A", "jobs"): "ok",
         ("SITE_A", "storage"): "ok",
     }
-    shown = run(folder, "status", "--site", "SITE_B", "--history").output
+    shown = run_state_command(folder, "status", "--site", "SITE_B", "--history").output
     assert "unknown" in shown
     assert "by rules" in shown
-    [row, *_] = json.loads(run(folder, "status", "--site", "SITE_B", "--json").stdout)
+    [row, *_] = json.loads(run_state_command(folder, "status", "--site", "SITE_B", "--json").stdout)
     assert row["evidence"]["failures"] == {"open": 12} or row["cause"] == "exclusion"
     assert row["evidence"]["measurements"]
 
 
 def test_an_override_is_shown_at_once(folder: Path) -> None:
-    done = run(folder, "override", "SITE_A", "warning", "--why", "new disks", "--until", "2d")
+    done = run_state_command(
+        folder, "override", "SITE_A", "warning", "--why", "new disks", "--until", "2d"
+    )
     assert done.exit_code == 0, done.output
     assert list_states(folder, "--site", "SITE_A")["SITE_A", "jobs"] == "warning"
-    ended = run(folder, "end-override", "SITE_A", "--by", "ada")
+    ended = run_state_command(folder, "end-override", "SITE_A", "--by", "ada")
     assert "follows the rules" in ended.output
     assert list_states(folder, "--site", "SITE_A")["SITE_A", "jobs"] == "ok"
-    assert "no override" in str(run(folder, "end-override", "SITE_A").exception)
-    typo = run(folder, "override", "SITE_AA", "ok", "--why", "x", "--until", "2d")
+    assert "no override" in str(run_state_command(folder, "end-override", "SITE_A").exception)
+    typo = run_state_command(folder, "override", "SITE_AA", "ok", "--why", "x", "--until", "2d")
     assert "unknown site 'SITE_AA'" in str(typo.exception)
     assert "Did you mean 'SITE_A'?" in str(typo.exception)
-    past = run(folder, "override", "SITE_A", "ok", "--why", "x", "--until", "2020-01-01")
+    past = run_state_command(
+        folder, "override", "SITE_A", "ok", "--why", "x", "--until", "2020-01-01"
+    )
     assert "in the past" in str(past.exception)
 
 
@@ -77,15 +81,15 @@ def test_a_downtime_is_imported_and_withdrawn(folder: Path) -> None:
             [{"site": "B", "start": now - 30 * hour, "end": now + hour, "services": "xrootd"}]
         )
     )
-    imported = run(folder, "downtimes", "import", str(file), "--map", "B=SITE_B")
+    imported = run_state_command(folder, "downtimes", "import", str(file), "--map", "B=SITE_B")
     assert imported.output == "1 new, 0 changed, 0 unchanged, 0 withdrawn\n"
-    [row] = json.loads(run(folder, "downtimes", "list", "--json").stdout)
+    [row] = json.loads(run_state_command(folder, "downtimes", "list", "--json").stdout)
     assert (row["site"], row["of"], row["severity"]) == ("SITE_B", "storage", "outage")
-    run(folder, "evaluate")
+    run_state_command(folder, "evaluate")
     assert list_states(folder, "--site", "SITE_B")["SITE_B", "storage"] == "downtime"
     file.write_text("[]")
-    assert "1 withdrawn" in run(folder, "downtimes", "import", str(file)).output
-    assert json.loads(run(folder, "downtimes", "list", "--json").stdout) == []
+    assert "1 withdrawn" in run_state_command(folder, "downtimes", "import", str(file)).output
+    assert json.loads(run_state_command(folder, "downtimes", "list", "--json").stdout) == []
 
 
 def test_a_downtime_of_a_host_is_of_the_site_of_its_door(tmp_path: Path) -> None:
@@ -124,7 +128,7 @@ def test_a_downtime_of_a_host_is_of_the_site_of_its_door(tmp_path: Path) -> None
 def test_sites_that_nobody_knows_are_refused(folder: Path) -> None:
     file = folder / "downtimes.json"
     file.write_text('[{"site": "SITE_AA", "start": "2026-03-02", "end": "2026-03-03"}]')
-    run(folder, "evaluate")
+    run_state_command(folder, "evaluate")
     for arguments in (
         ["downtimes", "import", str(file)],
         ["downtimes", "import", str(file), "--site", "SITE_AA"],
@@ -132,16 +136,20 @@ def test_sites_that_nobody_knows_are_refused(folder: Path) -> None:
         ["status", "--site", "SITE_AA"],
         ["end-override", "SITE_AA"],
     ):
-        refused = run(folder, *arguments)
+        refused = run_state_command(folder, *arguments)
         assert isinstance(refused.exception, ConfigError), arguments
         assert "Did you mean 'SITE_A'?" in str(refused.exception)
-    assert json.loads(run(folder, "downtimes", "list", "--json", "--all").stdout) == []
+    assert (
+        json.loads(run_state_command(folder, "downtimes", "list", "--json", "--all").stdout) == []
+    )
 
 
 def test_rules_are_listed_and_checked(folder: Path) -> None:
-    shown = run(folder, "rules")
+    shown = run_state_command(folder, "rules")
     assert "exclusion" in shown.stdout
     assert "Central event" in shown.stderr
     wrong = folder / "rules.toml"
     wrong.write_text('[rules.mine]\nkind = "shares"\n')
-    assert "known: share, operations, tests" in str(run(folder, "rules", str(wrong)).exception)
+    assert "known: share, operations, tests" in str(
+        run_state_command(folder, "rules", str(wrong)).exception
+    )

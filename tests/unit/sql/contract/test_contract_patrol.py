@@ -97,7 +97,7 @@ def test_occasion_starts_once(store: Store, clock: FakeClock) -> None:
     assert not starts.settle(first, {})
     assert starts.claim(make_start("c"), {}, {}, 2).start
     starts.note_existing("e", {"tag:1": "existed", "a": ""})
-    assert starts.find_known("e", ["tag:1", "a", "z"]) == {"tag:1", "a"}
+    assert starts.find_existing("e", ["tag:1", "a", "z"]) == {"tag:1", "a"}
 
 
 def test_earlier_start_is_the_last_finished_one_of_its_kind(store: Store, clock: FakeClock) -> None:
