@@ -27,7 +27,7 @@ from treehammer.analysis.comparison.phase_changes import (
     describe_phases,
 )
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
-from treehammer.analysis.descriptive.group_summary import Row
+from treehammer.analysis.statistics.job_pairs import Row
 from treehammer.analysis.statistics.sample import (
     BUILD_FACTS,
     SAMPLE_COLUMNS,

@@ -18,7 +18,7 @@ from typing import Any
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import Comparison
 from treehammer.analysis.comparison.verdict_text import METRIC_TITLES
-from treehammer.analysis.descriptive.group_summary import (
+from treehammer.analysis.statistics.job_pairs import (
     ExecutionGroup,
     Key,
     MeanAndRms,

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from treehammer.analysis.alarms.release_state import assess_release, assess_releases
 from treehammer.analysis.status.failure_explanation import FailureExplanation
 from treehammer.analysis.status.rule_judgements import charge_run
+from treehammer.analysis.status.site_status import use_by_state
 from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
 from treehammer.analysis.status.status_rules import ShareRule, StatusRules, duration_us
 from treehammer.analysis.status.subject_state import (
@@ -23,7 +24,6 @@ from treehammer.analysis.status.subject_state import (
     judge_figure,
     worst_level,
 )
-from treehammer.analysis.status.usability import use_by_state
 from treehammer.collectors.job_spec import OPEN_JOB_STATES, JobState
 from treehammer.errors import NothingToDoError, suggest_word
 from treehammer.sql.core.watch_rows import StatusChangeRow

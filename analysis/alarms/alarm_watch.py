@@ -1,26 +1,53 @@
-"""Rounds of the watch: assess all subjects, record the events of alarms, and send messages.
+"""Rounds of the watch: assess all subjects, follow regressions, record events, and send messages.
 
 Events are changes of states, regressions that a rerun confirmed, and change points.
+
+Each finished campaign with several releases is compared once, each release with the oldest one. If
+something is slower, the same campaign is to run again, and only the rerun decides. Patrol starts it:
+it takes the requests of :func:`requested_reruns`, submits them and calls :func:`record_rerun`.
+
+========== ==================================================== ===========================
+state      event                                                next state
+========== ==================================================== ===========================
+(new)      nothing is slower                                    clear
+(new)      something is slower                                  suspected
+(new)      the same, while an earlier check is open or          known: neither repeated nor
+           confirmed                                            announced
+suspected  patrol started the rerun                             rerunning
+rerunning  the same variant and metric is slower again          confirmed: is announced
+rerunning  all of them are the same or faster                   refuted
+rerunning  neither, and fewer than three reruns                 suspected
+rerunning  neither, after three reruns                          undecided
+========== ==================================================== ===========================
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels, deliver_messages
 from treehammer.analysis.alarms.alarm_overview import assess_all
-from treehammer.analysis.alarms.regression_watch import watch_campaigns
 from treehammer.analysis.alarms.release_state import CheckState, describe_check, link_check
 from treehammer.analysis.changes import change_text
 from treehammer.analysis.changes.daily_series import Attribution, ChangeState
-from treehammer.analysis.comparison.verdict_text import format_effect
+from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_together
+from treehammer.analysis.comparison.conclusion import select_headline
+from treehammer.analysis.comparison.verdict_text import describe_place, format_effect, title_metric
+from treehammer.analysis.statistics.headline_rows import load_headline_rows
+from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample, natural_sort_key
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
+from treehammer.analysis.status.site_status import update_states
 from treehammer.analysis.status.status_rules import StatusRules
-from treehammer.analysis.status.status_update import update_states
 from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SubjectState
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.errors import NothingToDoError
+from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import AlarmMessage, ChangePointRow, ReleaseCheck
+from treehammer.sql.read.campaign_queries import fetch_campaign
+from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.watch.alarms import (
     NO_SEVERITY,
     STATE,
@@ -31,6 +58,202 @@ from treehammer.sql.watch.alarms import (
     hash_identity,
 )
 from treehammer.sql.write.store import Store
+
+#: Reruns that may fail to decide.
+MAX_RERUNS = 3
+#: Campaigns older than this are not compared.
+MAX_AGE_US = 7 * DAY_US
+#: Slower variants that are listed.
+MAX_LISTED = 20
+#: States of a regression that is announced, or may be.
+_OPEN_STATES = (CheckState.SUSPECTED, CheckState.RERUNNING, CheckState.CONFIRMED)
+
+
+@dataclass(frozen=True)
+class RerunRequest:
+    """Request to submit a campaign again.
+
+    Attributes:
+        check_id: the check that it decides.
+        campaign_id: the campaign to repeat: same test at the same commit, same variants and sites.
+        number: 1 for the first rerun; check and number identify the request.
+        reason: one line for people.
+    """
+
+    check_id: str
+    campaign_id: str
+    number: int
+    reason: str
+
+
+def watch_campaigns(store: Store, now_us: int) -> list[ReleaseCheck]:
+    """Compare newly finished campaigns and judge finished reruns; return the changed checks."""
+    table = ReleaseCheckTable(store)
+    changed: list[ReleaseCheck] = []
+    for campaign_id in table.list_unchecked_campaigns(now_us - MAX_AGE_US):
+        checks = _check_campaign(store, table, campaign_id, now_us)
+        table.add_checks(checks)
+        changed += checks
+    for before in table.list_checks(states=(CheckState.RERUNNING,)):
+        if table.is_finished(before.rerun_id):
+            updated = _judge_rerun(store, before, now_us)
+            if table.update_check(before, updated):
+                changed.append(updated)
+    return changed
+
+
+def requested_reruns(store: Store) -> list[RerunRequest]:
+    """List the reruns to start, oldest suspicion first."""
+    checks = ReleaseCheckTable(store).list_checks(states=(CheckState.SUSPECTED,))
+    return [
+        RerunRequest(
+            check.id,
+            check.campaign_id,
+            check.reruns + 1,
+            f"confirm that {check.test_name} is slower with ROOT {check.b} than with {check.a}",
+        )
+        for check in reversed(checks)
+    ]
+
+
+def record_rerun(store: Store, request: RerunRequest, rerun_id: str, now_us: int) -> bool:
+    """Record the campaign that patrol started for a request.
+
+    Returns:
+        False if the request is no longer open, such as when it was recorded before.
+    """
+    table = ReleaseCheckTable(store)
+    for check in table.list_checks(states=(CheckState.SUSPECTED,)):
+        if check.id == request.check_id and check.reruns + 1 == request.number:
+            updated = replace(check, state=CheckState.RERUNNING, changed_us=now_us)
+            updated = replace(updated, reruns=request.number, rerun_id=rerun_id)
+            return table.update_check(check, updated)
+    return False
+
+
+def judge_rerun(
+    slower: Collection[tuple[str, str, str]], rows: Sequence[VerdictRow], reruns: int
+) -> CheckState:
+    """Return the state of a check after a rerun.
+
+    Args:
+        slower: site, comparison key and metric of the rows that were slower before.
+        rows: verdicts of the rerun.
+        reruns: number of reruns until now.
+    """
+    verdicts = [row.verdict for row in rows if _identify_row(row) in slower]
+    if Verdict.SLOWER in verdicts:
+        return CheckState.CONFIRMED
+    if verdicts and all(verdict in (Verdict.SAME, Verdict.FASTER) for verdict in verdicts):
+        return CheckState.REFUTED
+    return CheckState.SUSPECTED if reruns < MAX_RERUNS else CheckState.UNDECIDED
+
+
+def _check_campaign(
+    store: Store, table: ReleaseCheckTable, campaign_id: str, now_us: int
+) -> list[ReleaseCheck]:
+    """Compare each release of a campaign with its oldest one."""
+    test_name = fetch_campaign(store, campaign_id).test_name
+    releases = sorted(table.list_releases(campaign_id), key=natural_sort_key)
+    comparisons = _compare_releases(store, campaign_id, releases, now_us)
+    if not comparisons:
+        state = CheckState.NOT_COMPARABLE
+        return [_make_check(campaign_id, test_name, "", "", state, now_us)]
+    checks = []
+    for comparison in comparisons:
+        sides = str(comparison.query.a), str(comparison.query.b)
+        check = _make_check(campaign_id, test_name, *sides, CheckState.CLEAR, now_us)
+        state = _find_first_state(table, check, comparison)
+        checks.append(_add_result(check, comparison, state))
+    return checks
+
+
+def _find_first_state(
+    table: ReleaseCheckTable, check: ReleaseCheck, comparison: Comparison
+) -> CheckState:
+    if not comparison.regressed:
+        return CheckState.CLEAR
+    for earlier in table.list_checks(release=check.b):
+        if (earlier.test_name, earlier.a) == (
+            check.test_name,
+            check.a,
+        ) and earlier.state != CheckState.KNOWN:
+            return CheckState.KNOWN if earlier.state in _OPEN_STATES else CheckState.SUSPECTED
+    return CheckState.SUSPECTED
+
+
+def _judge_rerun(store: Store, check: ReleaseCheck, now_us: int) -> ReleaseCheck:
+    suspects = {
+        _identify_row(row)
+        for row in store.verdicts(check.comparison_id)
+        if row.verdict == Verdict.SLOWER
+    }
+    comparisons = _compare_releases(store, check.rerun_id, (check.a, check.b), now_us)
+    rows = comparisons[0].verdicts if comparisons else ()
+    state = judge_rerun(suspects, rows, check.reruns)
+    judged = replace(check, state=state, changed_us=now_us)
+    # A suspicion keeps its first comparison, which the next rerun repeats.
+    if state in (CheckState.CONFIRMED, CheckState.REFUTED):
+        judged = _add_result(judged, comparisons[0], state)
+    return judged
+
+
+def _compare_releases(
+    store: Store, campaign_id: str, releases: Sequence[str], now_us: int
+) -> list[Comparison]:
+    """Compare releases within one campaign and store the verdicts; nothing for fewer than two."""
+    if len(releases) < 2:
+        return []
+    selection = Selection((campaign_id,))
+    rows = load_headline_rows(store, selection, SAMPLE_COLUMNS)
+    base, *newer = releases
+    among = tuple(newer) if len(newer) > 1 else ()
+    queries = [
+        ComparisonQuery("root", base, b, DEFAULT_DELTA, selection, among=among) for b in newer
+    ]
+    try:
+        comparisons = compare_together(map(Sample.from_row, rows), queries, now_us=now_us)
+    except NothingToDoError:
+        return []
+    for comparison in comparisons:
+        store.replace_comparison(comparison.query.id, comparison.pairs, comparison.verdicts)
+    return comparisons
+
+
+def _make_check(
+    campaign_id: str, test_name: str, a: str, b: str, state: CheckState, now_us: int
+) -> ReleaseCheck:
+    id_ = hash_identity("release check", campaign_id, a, b)
+    check = ReleaseCheck(id_, campaign_id, test_name, a, b, state)
+    return replace(check, checked_us=now_us, changed_us=now_us)
+
+
+def _add_result(check: ReleaseCheck, comparison: Comparison, state: CheckState) -> ReleaseCheck:
+    rows: Sequence[VerdictRow] = select_headline(comparison.verdicts)
+    if comparison.regressed and all(row.verdict != Verdict.SLOWER for row in rows):
+        rows = comparison.of_series  # single sites alone are slower
+    slower = [row for row in rows if row.verdict == Verdict.SLOWER]
+    slower.sort(key=lambda row: -abs(row.effect or 0.0))
+    judged = [row for row in rows if Verdict(row.verdict).is_statistical]
+    return replace(
+        check,
+        state=state,
+        comparison_id=comparison.query.id,
+        compared=len(judged),
+        slower=len(slower),
+        effect=slower[0].effect if slower else None,
+        text="\n".join(map(_describe_row, slower[:MAX_LISTED])),
+    )
+
+
+def _identify_row(row: VerdictRow) -> tuple[str, str, str]:
+    return row.site, row.comparison_key, row.metric
+
+
+def _describe_row(row: VerdictRow) -> str:
+    effect = "" if row.effect is None else f" {format_effect(row.effect)}"
+    return f"{row.label}, {title_metric(row.metric)}:{effect} {describe_place(row)}"
+
 
 #: Kinds of events beside changes of states.
 REGRESSION, CHANGE_POINT = "regression", "change point"

@@ -36,7 +36,7 @@ from treehammer.analysis.statistics.sample import (
     natural_sort_key,
 )
 from treehammer.collectors.record.day_numbers import number_to_day
-from treehammer.hctests.definition.identity import RELEASE_AXIS
+from treehammer.hctests.definition.model import RELEASE_AXIS
 from treehammer.sql.core.watch_rows import WatchedDayRow, WatchedSeriesRow
 
 #: Aspects of the context that identify a node.

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from treehammer.analysis.descriptive.group_summary import lookup_value
+from treehammer.analysis.statistics.job_pairs import lookup_value
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.day_states import judge_storage_days, load_rule
 from treehammer.collectors.record.day_numbers import day_to_number, number_to_day

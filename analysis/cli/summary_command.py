@@ -24,7 +24,7 @@ from treehammer.terminal import TABLE, output_options, print_rows
 from treehammer.text_formatting import split_list
 
 if TYPE_CHECKING:
-    from treehammer.analysis.descriptive.group_summary import ExecutionGroup, MeanWithInterval, Row
+    from treehammer.analysis.statistics.job_pairs import ExecutionGroup, MeanWithInterval, Row
 
 
 #: Metrics shown by default.
@@ -156,7 +156,7 @@ def _group_rows(
 ) -> tuple[_SummaryTable, list[ExecutionGroup]]:
     """Group rows by the wanted names, by default by all that vary."""
     # scipy takes a third of a second to load, so load it only here.
-    from treehammer.analysis.descriptive.group_summary import (
+    from treehammer.analysis.statistics.job_pairs import (
         find_distinguishing_names,
         group_executions,
         lookup_value,
@@ -192,7 +192,7 @@ def _summarize_operations(
     store: Store, selection: Selection, group_names: Sequence[str], title: str, form: str
 ) -> None:
     from treehammer.analysis.cli.load_summary import STEP_COLUMNS, print_operations
-    from treehammer.analysis.descriptive.group_summary import find_distinguishing_names
+    from treehammer.analysis.statistics.job_pairs import find_distinguishing_names
 
     group_columns = [name for name in group_names if name not in STEP_COLUMNS]
     rows = _load_rows(store, selection, (), group_columns)
@@ -260,7 +260,7 @@ def _check_quantity(name: str, rows: Sequence[Row], reported: Mapping[str, float
 
 
 def _check_axes(rows: Sequence[Row], names: Sequence[str]) -> None:
-    from treehammer.analysis.descriptive.group_summary import list_axes
+    from treehammer.analysis.statistics.job_pairs import list_axes
 
     axes = list_axes(rows)
     for name in names:
@@ -387,7 +387,7 @@ def _flatten_line(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summary_notes(groups: Sequence[ExecutionGroup], table: _SummaryTable) -> Iterator[str]:
-    from treehammer.analysis.descriptive.group_summary import find_distinguishing_names
+    from treehammer.analysis.statistics.job_pairs import find_distinguishing_names
     from treehammer.analysis.statistics.sample import count_hosts
 
     yield (

@@ -14,14 +14,14 @@ import click
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
 from treehammer.analysis.alarms.alarm_overview import require_measured_release
 from treehammer.analysis.changes import change_text
-from treehammer.analysis.changes.change_update import update_changes
-from treehammer.analysis.changes.daily_series import WINDOW_DAYS
-from treehammer.analysis.changes.weekly_digest import (
+from treehammer.analysis.changes.change_text import (
     WeeklyDigest,
     last_whole_week,
     load_digest,
     parse_week,
 )
+from treehammer.analysis.changes.change_update import update_changes
+from treehammer.analysis.changes.daily_series import WINDOW_DAYS
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.config import Settings

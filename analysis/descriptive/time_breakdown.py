@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from treehammer.collectors.job_spec import PAIRED, count_threads
-from treehammer.hctests.definition.identity import parse_axes
+from treehammer.hctests.definition.model import parse_axes
 from treehammer.text_formatting import MEGABYTE, format_share
 
 Row = Mapping[str, Any]

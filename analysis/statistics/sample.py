@@ -10,7 +10,7 @@ from typing import Any
 
 from treehammer.collectors.job_spec import total_cpu_s
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.hctests.definition import identity
+from treehammer.hctests.definition import model
 from treehammer.hctests.definition.judged_metrics import DEFAULT_HEADLINE, HeadlineMetric
 from treehammer.hctests.definition.model import COMMIT_AXIS, Scalar, Variant
 
@@ -187,7 +187,7 @@ class Sample:
     @property
     def commit(self) -> str | None:
         """Value on the axis ``commit``, see :func:`.identity.identify_commit`; None outside Git."""
-        return identity.identify_commit(self.commit_id, self.dirty, self.test_hash) or None
+        return model.identify_commit(self.commit_id, self.dirty, self.test_hash) or None
 
     @property
     def is_remote(self) -> bool:
@@ -263,7 +263,7 @@ def _fingerprint_by_protocol(sample: Sample, axis: str) -> str:
 
 
 def _fingerprint(sample: Sample, *without: str) -> str:
-    return identity.compute_comparison_key(
+    return model.compute_comparison_key(
         {
             "test_hash": sample.test_hash,
             "variant": sample.variant.canonical_json,

@@ -16,12 +16,13 @@ from treehammer.analysis.status.failure_attribution import (
     MIN_FAILED_JOBS,
     Culprit,
     FailureAttribution,
+    FailureCause,
     FailureQuestion,
     attribute_failures,
     blame_commit,
     blame_host,
+    find_failure_cause,
 )
-from treehammer.analysis.status.failure_causes import FailureCause, find_failure_cause
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
 from treehammer.sql.core.watch_rows import StatusChangeRow

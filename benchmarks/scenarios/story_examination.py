@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from treehammer.analysis.alarms.release_state import CheckState
-from treehammer.analysis.status.usability import Usability, use_by_state
+from treehammer.analysis.status.site_status import Usability, use_by_state
 from treehammer.sql.core.schema import patrol_start
 from treehammer.sql.core.watch_rows import PatrolStartRow, ReleaseCheck, StatusChangeRow
 from treehammer.sql.engine.row_mapping import fetch_rows

@@ -11,7 +11,9 @@ from treehammer.collectors.job_spec import PAIRED, THREADS_AXIS
 from treehammer.collectors.record.measurement_record import MAX_EXTRAS
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError, suggest_nearest
-from treehammer.hctests.definition import axes, judged_metrics, variant_expansion
+from treehammer.hctests.definition import judged_metrics
+from treehammer.hctests.definition import matrix as axes
+from treehammer.hctests.definition import matrix as variant_expansion
 from treehammer.hctests.definition.document_problems import NAME_PATTERN, DocumentProblem, KeyPath
 from treehammer.hctests.definition.judged_metrics import BOUNDS
 from treehammer.hctests.definition.model import (

@@ -11,14 +11,14 @@ from typing import Any, Final
 from treehammer.collectors.job_spec import BuildCommand, ServerCommand
 from treehammer.errors import DefinitionError, suggest_nearest
 from treehammer.hctests.definition import definition_checks, document_problems, file_checks
-from treehammer.hctests.definition.axes import (
+from treehammer.hctests.definition.document_problems import DocumentProblem
+from treehammer.hctests.definition.judged_metrics import ExpectedLimit, LimitBounds
+from treehammer.hctests.definition.matrix import (
     AXES_BY_NAME,
     find_axis,
     have_same_kind,
     parse_axis_text,
 )
-from treehammer.hctests.definition.document_problems import DocumentProblem
-from treehammer.hctests.definition.judged_metrics import ExpectedLimit, LimitBounds
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     DATASET_AXIS,

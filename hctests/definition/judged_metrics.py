@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES, METRICS_BY_NAME
 from treehammer.collectors.record.operation_steps import OPERATIONS
-from treehammer.hctests.definition.axes import parse_axis_text
+from treehammer.hctests.definition.matrix import parse_axis_text
 from treehammer.hctests.definition.model import MetricDeclaration
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandl
 from pydantic.config import JsonDict
 from pydantic_core import CoreSchema, core_schema
 
-from treehammer.hctests.definition import axes
-from treehammer.hctests.definition.axes import AXES_BY_NAME, CUSTOM_AXIS_TYPE, Axis
+from treehammer.hctests.definition import matrix as axes
 from treehammer.hctests.definition.document_problems import (
     NAME_PATTERN,
     DocumentProblem,
@@ -22,6 +21,7 @@ from treehammer.hctests.definition.document_problems import (
     validate_document,
 )
 from treehammer.hctests.definition.judged_metrics import MAX_HEADLINE
+from treehammer.hctests.definition.matrix import AXES_BY_NAME, CUSTOM_AXIS_TYPE, Axis
 from treehammer.hctests.definition.model import Scalar
 
 

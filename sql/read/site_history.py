@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from treehammer.collectors.job_spec import PAIRED, TIMED
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.collectors.record.outcome import Outcome
-from treehammer.hctests.definition.identity import drop_release_axis
+from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.column_types import text_equals
 from treehammer.sql.core.measurement_sql import has_outcome

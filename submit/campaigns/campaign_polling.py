@@ -36,7 +36,7 @@ from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
 
 if TYPE_CHECKING:
-    from treehammer.analysis.status.usability import SiteUses
+    from treehammer.analysis.status.site_status import SiteUses
 
 
 #: Seconds between two polls of local jobs; polling takes CPU time from the measurements.  A job that
@@ -213,8 +213,8 @@ class ExclusionGuard:
     def _refresh_uses(self, tracker: CampaignTracker, jobs: Collection[JobRow]) -> SiteUses:
         """Evaluate the states of sites if it is time."""
         # The rules need pydantic, which takes a tenth of a second to load.
+        from treehammer.analysis.status.site_status import refresh_uses
         from treehammer.analysis.status.status_rules import load_status_rules
-        from treehammer.analysis.status.usability import refresh_uses
 
         return refresh_uses(
             tracker.store,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
-from treehammer.analysis.status.usability import EVERY_SITE, SiteUses
+from treehammer.analysis.status.site_status import EVERY_SITE, SiteUses
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.outcome import INTERRUPTED_CLASSES
 from treehammer.collectors.shared_files import hold_lock

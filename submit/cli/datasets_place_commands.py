@@ -12,7 +12,7 @@ import click
 from rich.live import Live
 from rich.text import Text
 
-from treehammer.analysis.status.usability import EVERY_SITE
+from treehammer.analysis.status.site_status import EVERY_SITE
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
 from treehammer.datasets.cli.commands import complete_datasets

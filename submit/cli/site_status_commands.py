@@ -9,10 +9,9 @@ from typing import Any
 
 import click
 
+from treehammer.analysis.status.site_status import update_states, use_by_state
 from treehammer.analysis.status.status_rules import StatusRules, load_status_rules
-from treehammer.analysis.status.status_update import update_states
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
-from treehammer.analysis.status.usability import use_by_state
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.sql.cli.database_commands import parse_time

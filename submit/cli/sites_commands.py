@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
+from treehammer.analysis.status.site_status import update_states
 from treehammer.analysis.status.status_rules import load_status_rules
-from treehammer.analysis.status.status_update import update_states
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.doors import ProbeTarget

@@ -17,8 +17,7 @@ from treehammer.analysis.cli.check_command import print_limits
 from treehammer.analysis.statistics.verdict import SequentialPlan
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
-from treehammer.hctests.cli import complete_tests
-from treehammer.hctests.definition_options import definition_options
+from treehammer.hctests.cli import complete_tests, definition_options
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_request, job_rendering, job_reporting, submission

@@ -46,8 +46,8 @@ from treehammer.datasets.specs.spec_schema import RawSpec
 from treehammer.errors import DatasetError, DefinitionError, ExitCode, TreehammerError
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.cli import complete_tests, tests
+from treehammer.hctests.definition.matrix import expand_variants
 from treehammer.hctests.definition.model import TEST_FILE_NAME, PinnedTest, TestDefinition, Variant
-from treehammer.hctests.definition.variant_expansion import expand_variants
 from treehammer.hctests.git_repository import mask_credentials
 from treehammer.submit.campaigns.job_rendering import copy_payload
 from treehammer.submit.planning.content_checks import (

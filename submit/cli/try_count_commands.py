@@ -26,11 +26,15 @@ from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.cli import complete_tests
-from treehammer.hctests.definition import identity
-from treehammer.hctests.definition.identity import RELEASE_AXIS
-from treehammer.hctests.definition.model import COMMIT_AXIS, WORKING_TREE, PinnedTest, format_commit
-from treehammer.hctests.definition_options import definition_options, load_pinned_test
+from treehammer.hctests.cli import complete_tests, definition_options, load_pinned_test
+from treehammer.hctests.definition import model
+from treehammer.hctests.definition.model import (
+    COMMIT_AXIS,
+    RELEASE_AXIS,
+    WORKING_TREE,
+    PinnedTest,
+    format_commit,
+)
 from treehammer.sql.core.rows import InstructionRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import submission
@@ -176,7 +180,7 @@ def _has_changed(spec: str, against: str, settings: Settings) -> bool:
         committed = pinned_tests.pin_at_commit(tree, spec, against, settings)
     except SourceError:  # a new test has nothing to be compared with
         return False
-    return identity.compute_test_hash(tree) != identity.compute_test_hash(committed)
+    return model.compute_test_hash(tree) != model.compute_test_hash(committed)
 
 
 def _plan_comparison(
@@ -236,7 +240,7 @@ def _count_instructions(compared: TreeComparison, valgrind: Valgrind, settings: 
     rows = chain.from_iterable(
         instruction_counts.build_rows(repeated.reads[0], valgrind) for repeated in result.counts
     )
-    hashes = map(identity.compute_test_hash, plan.pinned_test.commits.values())
+    hashes = map(model.compute_test_hash, plan.pinned_test.commits.values())
     for pair in count_changes.pair_counts(rows, COMMIT_AXIS, *hashes):
         click.echo()
         print_count_pair(pair, *compared.names.values())

@@ -18,8 +18,8 @@ from treehammer.datasets.manifest import TTREE, Manifest, list_some
 from treehammer.datasets.specs.generated_spec import GeneratedSpec, load_shipped_spec
 from treehammer.datasets.specs.spec_schema import RawSpec
 from treehammer.errors import DefinitionError, suggest_word
+from treehammer.hctests.definition.matrix import expand_variants
 from treehammer.hctests.definition.model import DATASET_AXIS, TestDefinition
-from treehammer.hctests.definition.variant_expansion import expand_variants
 from treehammer.text_formatting import pluralize
 
 

@@ -31,7 +31,8 @@ from treehammer.collectors.record.metric_catalogue import (
 from treehammer.collectors.software import providers
 from treehammer.collectors.worker.load_start import longest_wait_s
 from treehammer.datasets.manifest import Manifest
-from treehammer.hctests.definition import axes, identity, variant_expansion
+from treehammer.hctests.definition import matrix, model
+from treehammer.hctests.definition.matrix import LaunchDesign, OrderedExecution
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     DATASET_AXIS,
@@ -44,7 +45,6 @@ from treehammer.hctests.definition.model import (
     VariantGroup,
     format_commit,
 )
-from treehammer.hctests.definition.variant_expansion import LaunchDesign, OrderedExecution
 from treehammer.submit.sites.replicas import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 from treehammer.version import __version__
@@ -179,11 +179,11 @@ class JobPlanner:
         # would keep the effect of the order.
         campaign = (self.campaign_id,) if definition.mode == PAIRED else ()
         seed, common_seed = (
-            variant_expansion.derive_job_seed(definition.seed, *campaign, *place, key, *numbers)
+            matrix.derive_job_seed(definition.seed, *campaign, *place, key, *numbers)
             for numbers in ((number,), ())
         )
         design = self._design_launches(repeat, common_seed)
-        order = variant_expansion.order_job(definition, group, seed, design)
+        order = matrix.order_job(definition, group, seed, design)
         label = group.variants[0].label(self._axes_between_jobs)
         planned = self._plan_job(access, TIMED, repeat, label, key, order)
         if position is None or definition.load is None:
@@ -299,7 +299,7 @@ class JobPlanner:
             "round": entry.round,
             "position": entry.position,
             "launch_order": launch_order,
-            "series": identity.compute_series(
+            "series": model.compute_series(
                 shared["test_hash"],
                 variant,
                 manifest.hash if manifest else "",
@@ -355,7 +355,7 @@ class JobPlanner:
 
     @cached_property
     def _axes_in_labels(self) -> tuple[str, ...]:
-        return variant_expansion.find_label_axes(self.pinned.definition)
+        return matrix.find_label_axes(self.pinned.definition)
 
     @cached_property
     def _axes_between_jobs(self) -> tuple[str, ...]:
@@ -398,8 +398,8 @@ class JobPlanner:
             "commit_id": pinned.commit or None,
             "dirty": pinned.dirty,
             "test_path": pinned.path or ".",
-            "test_hash": identity.compute_test_hash(pinned),
-            "payload_hash": identity.get_payload_hash(pinned),
+            "test_hash": model.compute_test_hash(pinned),
+            "payload_hash": model.get_payload_hash(pinned),
             "treehammer_version": __version__,
         }
 
@@ -468,7 +468,9 @@ def _checksum_variants(definition: TestDefinition) -> Iterator[Variant]:
         for name, values in definition.axes.items()
         if name not in CATALOGUE_AXES and values
     }
-    defaults = {name: axis.default[0] for name, axis in axes.AXES_BY_NAME.items() if name != "door"}
+    defaults = {
+        name: axis.default[0] for name, axis in matrix.AXES_BY_NAME.items() if name != "door"
+    }
     formats = _list_choices(FORMAT_AXIS, definition.axes.get(FORMAT_AXIS, ()))
     names = definition.dataset_names if DATASET_AXIS in definition.axes else ()
     datasets = _list_choices(DATASET_AXIS, names)

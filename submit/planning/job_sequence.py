@@ -15,7 +15,8 @@ from treehammer.collectors.job_spec import ExecutionSpec, PayloadSpec, SoftwareR
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
-from treehammer.hctests.definition import identity, variant_expansion
+from treehammer.hctests.cli import load_pinned_test
+from treehammer.hctests.definition import matrix, model
 from treehammer.hctests.definition.model import (
     DOOR_AXIS,
     PinnedTest,
@@ -23,7 +24,6 @@ from treehammer.hctests.definition.model import (
     Variant,
     VariantGroup,
 )
-from treehammer.hctests.definition_options import load_pinned_test
 from treehammer.submit.planning.job_planner import JobPlanner, LoadPosition, PlannedJob, hash_values
 from treehammer.submit.sites.site_model import DoorAccess, Site
 
@@ -120,7 +120,7 @@ class JobSequence(Sequence[PlannedJob]):
         """Return the groups of variants at doors; only these are kept in memory."""
         groups = self._groups_by_doors.get(doors)
         if groups is None:
-            groups = variant_expansion.group_variants(self._definition, *doors)
+            groups = matrix.group_variants(self._definition, *doors)
             self._groups_by_doors[doors] = groups
         return groups
 
@@ -251,7 +251,7 @@ class ServerWatch:
         definition = self.pinned.definition
         return {
             "test": definition.name,
-            "hash": identity.compute_test_hash(self.pinned),
+            "hash": model.compute_test_hash(self.pinned),
             "settings": dict(definition.settings),
             "sites": [site.name for site in self.sites],
         }
@@ -357,7 +357,7 @@ def plan_watch_job(
 def _watch_execution(
     execution: ExecutionSpec, watch: ServerWatch, access: DoorAccess, values: dict[str, Any]
 ) -> ExecutionSpec:
-    series = identity.compute_series(
+    series = model.compute_series(
         values["test_hash"],
         Variant(tuple(execution.variant.items())),
         "",

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
+from treehammer.analysis.status.site_status import EVERY_SITE, SiteUses, refresh_uses
 from treehammer.analysis.status.status_rules import load_status_rules
-from treehammer.analysis.status.usability import EVERY_SITE, SiteUses, refresh_uses
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.storage_schemes import READ, find_limit
 from treehammer.config import Settings

@@ -12,7 +12,6 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from treehammer.collectors import storage_schemes
 from treehammer.hctests.definition import document_problems
-from treehammer.hctests.definition.axes import AXES_BY_NAME, AXIS_NAME_PATTERN
 from treehammer.hctests.definition.document_problems import (
     Bytes,
     DocumentTables,
@@ -24,6 +23,7 @@ from treehammer.hctests.definition.document_problems import (
     invalid_value,
     validate_line,
 )
+from treehammer.hctests.definition.matrix import AXES_BY_NAME, AXIS_NAME_PATTERN
 
 #: Kind of grid resource -> its format.
 GRID_RESOURCE_FORMS = {

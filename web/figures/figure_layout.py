@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any, NamedTuple
 
-from treehammer.hctests.definition.identity import drop_release_axis
+from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.read.figure_query import DAY, MONTH, WEEK
 from treehammer.sql.read.measurement_selection import Scalar
 from treehammer.web import display_formats

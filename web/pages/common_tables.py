@@ -19,7 +19,7 @@ from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.statistics.verdict import SERIES_SCOPES, SITES_SCOPE, VerdictEvidence
 from treehammer.analysis.status.day_states import DayOutcomes
 from treehammer.analysis.status.failure_explanation import FailureExplanation
-from treehammer.analysis.status.usability import use_by_state
+from treehammer.analysis.status.site_status import use_by_state
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core.rows import VerdictRow

@@ -15,7 +15,7 @@ from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.record.operation_steps import CLIENT
 from treehammer.collectors.record.value_checks import is_variant
 from treehammer.errors import ConfigError
-from treehammer.hctests.definition import identity
+from treehammer.hctests.definition import model
 from treehammer.hctests.definition.model import LoadSettings
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
@@ -68,7 +68,7 @@ class LoadLevel:
 def _keep_texts(variant: str) -> str:
     if not is_variant(variant):
         return variant
-    axes = identity.parse_axes(variant)
+    axes = model.parse_axes(variant)
     texts = {name: value for name, value in axes.items() if isinstance(value, str | bool)}
     return json.dumps(texts, sort_keys=True)
 

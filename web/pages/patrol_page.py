@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.status.usability import SiteUses, list_uses
+from treehammer.analysis.status.site_status import SiteUses, list_uses
 from treehammer.sql.core.watch_rows import PatrolStartRow
 from treehammer.sql.watch.patrol_report import (
     MAX_STARTS,

@@ -12,8 +12,8 @@ from starlette.routing import BaseRoute
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.status.day_states import DayOutcomes, describe_daily_rule
+from treehammer.analysis.status.site_status import list_uses
 from treehammer.analysis.status.subject_state import SiteState
-from treehammer.analysis.status.usability import list_uses
 from treehammer.sql.read import overview_queries, site_history
 from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.peer_sums import WorkSums

@@ -20,7 +20,7 @@ from treehammer.analysis.status.failure_explanation import explain_period, expla
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
-from treehammer.hctests.definition.identity import drop_release_axis
+from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import overview_queries, peer_sums, site_history
 from treehammer.sql.read.failure_counts import Period

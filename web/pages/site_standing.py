@@ -13,7 +13,7 @@ from treehammer.analysis.descriptive.site_standing import ConditionContrast, Sit
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.value_checks import is_variant
 from treehammer.errors import ConfigError, suggest_word
-from treehammer.hctests.definition.identity import drop_release_axis
+from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import figure_sql, peer_sums, site_history
 from treehammer.sql.read.figure_query import DAY, WEEK, FigureQuery, Moments

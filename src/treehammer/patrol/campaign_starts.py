@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from treehammer.analysis.alarms.regression_watch import RerunRequest, record_rerun, requested_reruns
-from treehammer.analysis.status.usability import EVERY_SITE, SiteUses, SubjectUse, Usability
+from treehammer.analysis.alarms.alarm_watch import RerunRequest, record_rerun, requested_reruns
+from treehammer.analysis.status.site_status import EVERY_SITE, SiteUses, SubjectUse, Usability
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, TreehammerError
 from treehammer.hctests.definition.model import DOOR_AXIS

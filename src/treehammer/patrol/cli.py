@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from treehammer.analysis.status.usability import SiteUses, list_uses
+from treehammer.analysis.status.site_status import SiteUses, list_uses
 from treehammer.config import Settings
 from treehammer.daemon import SystemdNotifier, log_to_stderr
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError

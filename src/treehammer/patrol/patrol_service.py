@@ -16,13 +16,8 @@ from pathlib import Path
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
 from treehammer.analysis.alarms.alarm_watch import watch_and_notify
 from treehammer.analysis.changes.change_update import update_changes
+from treehammer.analysis.status.site_status import SiteUses, SubjectUse, find_probe_time, list_uses
 from treehammer.analysis.status.status_rules import load_status_rules
-from treehammer.analysis.status.usability import (
-    SiteUses,
-    SubjectUse,
-    find_probe_time,
-    list_uses,
-)
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.errors import (
@@ -32,8 +27,8 @@ from treehammer.errors import (
     TreehammerError,
     explain_missing_extra,
 )
+from treehammer.hctests.cli import EqualCommitsError
 from treehammer.hctests.definition.model import DOOR_AXIS
-from treehammer.hctests.definition_options import EqualCommitsError
 from treehammer.patrol.campaign_settlement import CampaignSettlement, follow_all
 from treehammer.patrol.campaign_starts import (
     CampaignStarter,

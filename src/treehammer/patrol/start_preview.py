@@ -7,13 +7,13 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from treehammer.analysis.status.usability import SiteUses
+from treehammer.analysis.status.site_status import SiteUses
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.generated_spec import list_shipped_specs
 from treehammer.errors import ConfigError, DefinitionError, SourceError
+from treehammer.hctests.cli import load_pinned_test
 from treehammer.hctests.definition.model import TestDefinition
-from treehammer.hctests.definition_options import load_pinned_test
 from treehammer.patrol.campaign_starts import (
     StartSites,
     estimate_charges,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from treehammer.analysis.status import failure_causes
-from treehammer.analysis.status.failure_causes import FailureCause
+from treehammer.analysis.status import failure_attribution
+from treehammer.analysis.status.failure_attribution import FailureCause
 
 HELD_CLASS = "held"
 _EVICTED, _CREDENTIAL = "evicted", "credential"
@@ -32,13 +32,13 @@ def _by_limit(failure_class: str, cause: FailureCause) -> HoldCause:
 _MEMORY, _DISK, _TIME, _CPUS = (
     _by_limit(_EVICTED, cause)
     for cause in (
-        failure_causes.MEMORY,
-        failure_causes.DISK,
-        failure_causes.TIME,
-        failure_causes.CPUS,
+        failure_attribution.MEMORY,
+        failure_attribution.DISK,
+        failure_attribution.TIME,
+        failure_attribution.CPUS,
     )
 )
-_CREDENTIALS = _by_limit(_CREDENTIAL, failure_causes.CREDENTIALS)
+_CREDENTIALS = _by_limit(_CREDENTIAL, failure_attribution.CREDENTIALS)
 _OUTPUT = HoldCause(
     HELD_CLASS,
     "transfer of outputs",
@@ -138,7 +138,7 @@ def find_hold_cause(reason: str, code: object, subcode: object) -> HoldCause:
         return cause_by_code
     if number in (21, 34) and detail in _CAUSES_BY_SUBCODE:
         return _CAUSES_BY_SUBCODE[detail]
-    if (cause := failure_causes.find_cause_by_words(reason)) is not None:
+    if (cause := failure_attribution.find_cause_by_words(reason)) is not None:
         return _CAUSES_BY_NAME[cause.name]
     return cause_by_code or _UNKNOWN
 

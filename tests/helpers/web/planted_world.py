@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 from benchmarks.harness import filled_databases, synthetic_jobs, synthetic_measurements
 from benchmarks.harness.program_runs import TREEHAMMER
 from benchmarks.harness.synthetic_measurements import RELEASES, SITE_NAMES, SyntheticCampaigns
+from treehammer.analysis.status.site_status import update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules
-from treehammer.analysis.status.status_update import update_states
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME

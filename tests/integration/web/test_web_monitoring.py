@@ -34,13 +34,9 @@ from release_campaigns import add_campaign
 from simulated_campaign import START_US
 from status_story import make_recent_outcomes
 
-from treehammer.analysis.alarms.regression_watch import (
-    record_rerun,
-    requested_reruns,
-    watch_campaigns,
-)
+from treehammer.analysis.alarms.alarm_watch import record_rerun, requested_reruns, watch_campaigns
+from treehammer.analysis.status.site_status import update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules
-from treehammer.analysis.status.status_update import update_states
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow
 from treehammer.sql.watch import state_history
 from treehammer.sql.watch.alarms import AlarmOutbox

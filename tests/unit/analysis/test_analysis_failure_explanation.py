@@ -10,11 +10,14 @@ import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
 from status_story import HOUR_US, STORY_US, make_downtime, make_run
 
-from treehammer.analysis.status.failure_attribution import Culprit, is_more_frequent
-from treehammer.analysis.status.failure_causes import find_failure_cause
+from treehammer.analysis.status.failure_attribution import (
+    Culprit,
+    find_failure_cause,
+    is_more_frequent,
+)
 from treehammer.analysis.status.failure_explanation import FailureExplanation, explain_period
+from treehammer.analysis.status.site_status import update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules
-from treehammer.analysis.status.status_update import update_states
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.rows import AttemptRow

@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from release_campaigns import add_campaign
 from simulated_campaign import START_US
 
-from treehammer.analysis.alarms.alarm_watch import find_regressions
-from treehammer.analysis.alarms.regression_watch import (
+from treehammer.analysis.alarms.alarm_watch import (
     MAX_RERUNS,
+    find_regressions,
     judge_rerun,
     record_rerun,
     requested_reruns,

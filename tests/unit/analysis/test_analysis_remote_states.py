@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from local_servers import serve_http
 
 from treehammer import config
-from treehammer.analysis.alarms.remote_states import RemoteService
 from treehammer.analysis.cli import check_command
+from treehammer.analysis.cli.check_command import RemoteService
 from treehammer.analysis.cli.check_command import check_command as check
 from treehammer.analysis.status.subject_state import (
     AlarmFigure,

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from measurement_factory import make_campaign_row, make_job_row
 from status_story import HOUR_US, STORY_US, make_downtime, make_override, make_run
 
+from treehammer.analysis.status.site_status import StatusUpdate, update_states
 from treehammer.analysis.status.status_rules import StatusRules, parse_status_rules
-from treehammer.analysis.status.status_update import StatusUpdate, update_states
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.schema import status_rule_set

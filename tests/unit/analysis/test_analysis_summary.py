@@ -10,7 +10,7 @@ import scipy
 from simulated_campaign import SimulatedCampaign
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.descriptive.group_summary import (
+from treehammer.analysis.statistics.job_pairs import (
     MeanWithInterval,
     find_distinguishing_names,
     group_executions,

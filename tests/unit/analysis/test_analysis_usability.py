@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from status_story import HOUR_US, STORY_US, make_downtime, make_override, make_run
 
-from treehammer.analysis.status.status_rules import load_shipped_rules
-from treehammer.analysis.status.status_update import update_states
-from treehammer.analysis.status.usability import (
+from treehammer.analysis.status.site_status import (
     SiteUses,
     Usability,
     find_probe_time,
     list_uses,
     refresh_uses,
+    update_states,
 )
+from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 

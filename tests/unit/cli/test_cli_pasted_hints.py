@@ -35,7 +35,7 @@ PRINTED_ELSEWHERE = {
     "sql/engine/error_hints.py": "hints of errors",
     "sql/engine/database_setup.py": "hints of errors",
     "submit/batch/htcondor/hold_codes.py": "messages of attempts, which are stored",
-    "analysis/status/failure_causes.py": "actions on pages and in messages, which are stored",
+    "analysis/status/failure_attribution.py": "actions on pages and in messages, which are stored",
     "submit/batch/htcondor/htcondor_batch.py": "reason for HTCondor",
     "submit/batch/htcondor/job_status.py": "reason for HTCondor",
     "submit/cli/collect_first.py": "lines, by print_hint",

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from treehammer.config import load_settings
 from treehammer.errors import DefinitionError, NothingToDoError, SourceError
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.definition_options import parse_axis_options
+from treehammer.hctests.cli import parse_axis_options
 from treehammer.submit.cli.tests_check_command import tests as commands
 
 WriteTest = Callable[..., Path]

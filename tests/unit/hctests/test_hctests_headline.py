@@ -10,7 +10,7 @@ import pytest
 from treehammer.config import load_settings
 from treehammer.errors import DefinitionError
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.definition import identity
+from treehammer.hctests.definition import model
 from treehammer.hctests.definition.definition_loader import load_definition, override_definition
 from treehammer.hctests.definition.judged_metrics import (
     DEFAULT_HEADLINE,
@@ -63,9 +63,9 @@ def test_headline_is_read_and_is_no_part_of_the_identity(write_test: WriteTest) 
     definition = load_definition(folder)
     assert definition.headline == ("open_p99_s", "rate_hz")
     settings = load_settings({}, environ={}, folder=folder)
-    before = identity.compute_test_hash(pinned_tests.pin_test(str(folder), settings))
+    before = model.compute_test_hash(pinned_tests.pin_test(str(folder), settings))
     write_headline(write_test, "eff_job")
-    assert identity.compute_test_hash(pinned_tests.pin_test(str(folder), settings)) == before
+    assert model.compute_test_hash(pinned_tests.pin_test(str(folder), settings)) == before
     changed = override_definition(definition, {}, {"headline": '["eff_job"]', "repeats": "2"})
     assert changed.headline == ("eff_job",)
 

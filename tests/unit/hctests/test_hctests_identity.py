@@ -11,7 +11,7 @@ import pytest
 from treehammer.collectors.record import metric_catalogue
 from treehammer.config import Settings, load_settings
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.definition import identity, variant_expansion
+from treehammer.hctests.definition import matrix, model
 from treehammer.hctests.definition.model import PinnedTest, Variant
 
 WriteTest = Callable[..., Path]
@@ -62,17 +62,15 @@ def pin(write_test: WriteTest, settings: Settings) -> Pin:
 
 
 def key(pinned: PinnedTest) -> str:
-    variant = variant_expansion.expand_variants(pinned.definition, "file")[0]
-    return identity.compute_series(
-        identity.compute_test_hash(pinned), variant, "d" * 64, "local", "file"
-    )
+    variant = matrix.expand_variants(pinned.definition, "file")[0]
+    return model.compute_series(model.compute_test_hash(pinned), variant, "d" * 64, "local", "file")
 
 
 def test_order_and_comments_do_not_change_the_identity(pin: Pin) -> None:
     first = pin()
     second = pin(order=-1)
     assert second.hashes["test.toml"] != first.hashes["test.toml"]
-    assert identity.compute_test_hash(second) == identity.compute_test_hash(first)
+    assert model.compute_test_hash(second) == model.compute_test_hash(first)
     assert key(second) == key(first)
 
 
@@ -89,7 +87,7 @@ def test_order_and_comments_do_not_change_the_identity(pin: Pin) -> None:
     ],
 )
 def test_irrelevant_changes_keep_the_series(pin: Pin, changes: dict[str, dict[str, Any]]) -> None:
-    assert identity.compute_test_hash(pin(changes)) == identity.compute_test_hash(pin())
+    assert model.compute_test_hash(pin(changes)) == model.compute_test_hash(pin())
 
 
 @pytest.mark.parametrize(
@@ -105,26 +103,24 @@ def test_irrelevant_changes_keep_the_series(pin: Pin, changes: dict[str, dict[st
     ],
 )
 def test_relevant_changes_start_a_new_series(pin: Pin, changes: dict[str, dict[str, Any]]) -> None:
-    assert identity.compute_test_hash(pin(changes, again_py="1")) != identity.compute_test_hash(
-        pin()
-    )
+    assert model.compute_test_hash(pin(changes, again_py="1")) != model.compute_test_hash(pin())
 
 
 def test_file_content_is_part_of_the_identity(pin: Pin) -> None:
     first = pin()
     second = pin(read_py="print('other')\n")
-    assert identity.compute_test_hash(first) != identity.compute_test_hash(second)
-    assert identity.get_payload_hash(first) != identity.get_payload_hash(second)
+    assert model.compute_test_hash(first) != model.compute_test_hash(second)
+    assert model.get_payload_hash(first) != model.get_payload_hash(second)
     listed = {"test": {"files": ["helper.h"]}}
     third = pin(listed, helper_h="1", read_py="print()\n")
     fourth = pin(listed, helper_h="2")
-    assert identity.get_payload_hash(third) == identity.get_payload_hash(first)
-    assert len({identity.compute_test_hash(test) for test in (first, third, fourth)}) == 3
+    assert model.get_payload_hash(third) == model.get_payload_hash(first)
+    assert len({model.compute_test_hash(test) for test in (first, third, fourth)}) == 3
 
 
 def test_series_depends_on_each_of_its_columns(pin: Pin, monkeypatch: pytest.MonkeyPatch) -> None:
-    test = identity.compute_test_hash(pin())
-    one, other = variant_expansion.expand_variants(pin().definition, "file")[:2]
+    test = model.compute_test_hash(pin())
+    one, other = matrix.expand_variants(pin().definition, "file")[:2]
     columns: list[tuple[Any, ...]] = [
         (test, one, "d", "local", "file"),
         (test, other, "d", "local", "file"),
@@ -133,16 +129,16 @@ def test_series_depends_on_each_of_its_columns(pin: Pin, monkeypatch: pytest.Mon
         (test, one, "d", "local", "root"),
     ]
     columns.append((test, one, "d", "local", "file", "cern"))
-    keys = {identity.compute_series(*values) for values in columns}
-    monkeypatch.setattr(identity, "INSTRUMENT_VERSION", metric_catalogue.INSTRUMENT_VERSION + 1)
-    assert len(keys | {identity.compute_series(*columns[0])}) == 7
+    keys = {model.compute_series(*values) for values in columns}
+    monkeypatch.setattr(model, "INSTRUMENT_VERSION", metric_catalogue.INSTRUMENT_VERSION + 1)
+    assert len(keys | {model.compute_series(*columns[0])}) == 7
 
 
 def test_own_storage_leaves_series_unchanged(pin: Pin) -> None:
-    test = identity.compute_test_hash(pin())
-    variant = variant_expansion.expand_variants(pin().definition, "file")[0]
+    test = model.compute_test_hash(pin())
+    variant = matrix.expand_variants(pin().definition, "file")[0]
     keys = [
-        identity.compute_series(test, variant, "", "cern", "file", storage)
+        model.compute_series(test, variant, "", "cern", "file", storage)
         for storage in ("", "cern", "ral")
     ]
     assert keys[0] == keys[1] != keys[2]
@@ -150,14 +146,14 @@ def test_own_storage_leaves_series_unchanged(pin: Pin) -> None:
 
 def test_comparison_key_ignores_the_compared_axes(pin: Pin) -> None:
     test = pin()
-    variants = variant_expansion.expand_variants(test.definition, "file")
+    variants = matrix.expand_variants(test.definition, "file")
 
     def keys(*without: str) -> int:
         return len(
             {
-                identity.compute_comparison_key(
+                model.compute_comparison_key(
                     {
-                        "test_hash": identity.compute_test_hash(test),
+                        "test_hash": model.compute_test_hash(test),
                         "variant": variant.canonical_json,
                         "dataset_hash": "d",
                         "site": site,
@@ -191,7 +187,7 @@ def test_formats_share_only_the_comparison_key(pin: Pin) -> None:
             "door": "file",
             "instrument_version": 1,
         }
-        return identity.compute_comparison_key(row, without=without)
+        return model.compute_comparison_key(row, without=without)
 
     tree, ntuple = ("ttree", "d", "d"), ("rntuple", "twin of d", "d")
     assert key(*tree, "format") == key(*ntuple, "format")
@@ -201,9 +197,9 @@ def test_formats_share_only_the_comparison_key(pin: Pin) -> None:
 
 def test_stored_rows_have_the_planned_keys(pin: Pin) -> None:
     test = pin()
-    variant = variant_expansion.expand_variants(test.definition, "file")[1]
+    variant = matrix.expand_variants(test.definition, "file")[1]
     row: dict[str, Any] = {
-        "test_hash": identity.compute_test_hash(test),
+        "test_hash": model.compute_test_hash(test),
         "variant": variant.canonical_json,
         "dataset_hash": None,  # as the database stores a test without dataset
         "site": "local",
@@ -212,10 +208,10 @@ def test_stored_rows_have_the_planned_keys(pin: Pin) -> None:
         "host": "node7",
         "axis_root": "6.40.00",
     }
-    series = identity.compute_series(identity.compute_test_hash(test), variant, "", "local", "file")
-    assert identity.compute_comparison_key(row, without=()) == series
-    assert identity.compute_comparison_key(row, without=("root",)) != series
-    assert set(identity.SERIES_COLUMNS) <= set(metric_catalogue.METRICS_BY_NAME)
+    series = model.compute_series(model.compute_test_hash(test), variant, "", "local", "file")
+    assert model.compute_comparison_key(row, without=()) == series
+    assert model.compute_comparison_key(row, without=("root",)) != series
+    assert set(model.SERIES_COLUMNS) <= set(metric_catalogue.METRICS_BY_NAME)
 
 
 def test_variant_identity_depends_on_values_alone() -> None:
@@ -228,7 +224,7 @@ def test_variant_identity_depends_on_values_alone() -> None:
 
 def test_variant_without_release_is_canonical() -> None:
     texts = ('{"root":"6.38.00","a":1,"b":"x"}', '{ "b": "x", "a": 1, "root": "6.40.00" }')
-    assert {identity.drop_release_axis(text) for text in texts} == {'{"a":1,"b":"x"}'}
-    assert identity.drop_release_axis('{"a":2,"b":"x"}') == '{"a":2,"b":"x"}'
+    assert {model.drop_release_axis(text) for text in texts} == {'{"a":1,"b":"x"}'}
+    assert model.drop_release_axis('{"a":2,"b":"x"}') == '{"a":2,"b":"x"}'
     for other in ("", "[1]", "no JSON", "[" * 50_000):
-        assert identity.drop_release_axis(other) == other
+        assert model.drop_release_axis(other) == other

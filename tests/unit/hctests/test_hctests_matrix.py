@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treehammer.hctests.definition.definition_loader import load_definition
-from treehammer.hctests.definition.model import Variant, VariantGroup
-from treehammer.hctests.definition.variant_expansion import (
+from treehammer.hctests.definition.matrix import (
     derive_job_seed,
     expand_variants,
     find_label_axes,
     group_variants,
     order_executions,
 )
+from treehammer.hctests.definition.model import Variant, VariantGroup
 
 WriteTest = Callable[..., Path]
 MATRIX = """

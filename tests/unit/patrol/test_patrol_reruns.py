@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from release_campaigns import add_campaign
 from simulated_campaign import START_US
 
-from treehammer.analysis.alarms.regression_watch import requested_reruns, watch_campaigns
+from treehammer.analysis.alarms.alarm_watch import requested_reruns, watch_campaigns
 from treehammer.analysis.alarms.release_state import CheckState
 from treehammer.patrol.campaign_starts import PatrolRequest, find_reruns, record_reruns
 from treehammer.sql.core.schema import patrol_start

@@ -16,11 +16,11 @@ from measurement_factory import make_campaign_row
 
 from treehammer import config
 from treehammer.analysis.changes.change_update import UpdateResult
+from treehammer.analysis.status.site_status import SiteUses, SubjectUse, Usability
 from treehammer.analysis.status.status_rules import RULES_FILE
 from treehammer.analysis.status.subject_state import SiteState
-from treehammer.analysis.status.usability import SiteUses, SubjectUse, Usability
 from treehammer.errors import BatchError
-from treehammer.hctests.definition_options import EqualCommitsError
+from treehammer.hctests.cli import EqualCommitsError
 from treehammer.patrol import campaign_starts, patrol_service
 from treehammer.patrol.campaign_settlement import CampaignSettlement
 from treehammer.patrol.patrol_file import parse_patrol_file

@@ -11,10 +11,9 @@ from measurement_factory import make_job_row
 from plan_factory import SHELL_TEST, make_grid_plan, make_grid_site, make_settings
 from tracking_harness import FakeBatch
 
+from treehammer.analysis.status.site_status import SiteUses, SubjectUse, Usability, update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules
-from treehammer.analysis.status.status_update import update_states
 from treehammer.analysis.status.subject_state import SiteState
-from treehammer.analysis.status.usability import SiteUses, SubjectUse, Usability
 from treehammer.collectors.job_spec import JobState
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.core.watch_rows import OverrideRow

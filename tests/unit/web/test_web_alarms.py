@@ -18,12 +18,11 @@ from status_story import make_recent_outcomes
 
 from treehammer import config
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
-from treehammer.analysis.alarms.alarm_watch import record_events
-from treehammer.analysis.alarms.regression_watch import watch_campaigns
+from treehammer.analysis.alarms.alarm_watch import record_events, watch_campaigns
 from treehammer.analysis.cli.check_command import check_command
 from treehammer.analysis.cli.watch_commands import notify_command
+from treehammer.analysis.status.site_status import update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules
-from treehammer.analysis.status.status_update import update_states
 from treehammer.config import Settings
 from treehammer.sql.write.store import Store
 

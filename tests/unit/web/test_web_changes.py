@@ -21,7 +21,7 @@ from measurement_factory import (
 )
 from service_thread import ServiceThread, run_service
 
-from treehammer.analysis.changes.weekly_digest import build_digest, parse_week
+from treehammer.analysis.changes.change_text import build_digest, parse_week
 from treehammer.cli import cli
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.errors import NothingToDoError

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from service_thread import ServiceThread, run_service
 
+from treehammer.analysis.status.site_status import update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules
-from treehammer.analysis.status.status_update import update_states
 from treehammer.sql.core.watch_rows import OverrideRow, PatrolEntryRow, PatrolStartRow
 from treehammer.sql.watch.patrol_report import write_entries, write_limits
 from treehammer.sql.watch.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits

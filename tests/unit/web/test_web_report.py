@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from simulated_campaign import START_US, SimulatedCampaign
 
-from treehammer.analysis.descriptive.group_summary import MeanAndRms
+from treehammer.analysis.statistics.job_pairs import MeanAndRms
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.web import campaign_report

@@ -12,8 +12,8 @@ from page_tables import read_tables
 from service_thread import run_service
 from status_story import HOUR_US, make_recent_runs
 
+from treehammer.analysis.status.site_status import update_states
 from treehammer.analysis.status.status_rules import load_status_rules
-from treehammer.analysis.status.status_update import update_states
 from treehammer.sql.core.watch_rows import OverrideRow
 from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store

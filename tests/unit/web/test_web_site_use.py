@@ -14,9 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from service_thread import ServiceThread, run_service
 from status_story import make_recent_runs
 
+from treehammer.analysis.status.site_status import list_uses, update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules
-from treehammer.analysis.status.status_update import update_states
-from treehammer.analysis.status.usability import list_uses
 from treehammer.cli import cli
 from treehammer.sql.core.watch_rows import OverrideRow
 from treehammer.sql.watch.state_history import KIND_WORDS, add_override

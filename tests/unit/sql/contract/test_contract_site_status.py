@@ -16,8 +16,8 @@ from status_story import (
 )
 
 from treehammer.analysis.status.failure_explanation import explain_period
+from treehammer.analysis.status.site_status import update_states
 from treehammer.analysis.status.status_rules import parse_status_rules
-from treehammer.analysis.status.status_update import update_states
 from treehammer.sql.core.watch_rows import RuleSetRow
 from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.overview_queries import STORAGE_SITE
