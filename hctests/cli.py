@@ -1,170 +1,49 @@
 """``tests list | show | check | schema``, and the options ``-P/--axis`` and ``-S/--set`` of tests.
 
-Every command that takes a test has these options. On the axis ``commit``, one job compares commits of
-the same test, each with its own payload.
+Every command that takes a test has these options.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import re
 import string
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, ParamSpec, TypeVar
 
 import click
 
 from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
-from treehammer.errors import DefinitionError, NothingToDoError, SourceError, TreehammerError
+from treehammer.errors import NothingToDoError, TreehammerError
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.definition import definition_loader, matrix, model, toml_models
+from treehammer.hctests.definition import matrix, toml_models
 from treehammer.hctests.definition.judged_metrics import find_numeric_metric
 from treehammer.hctests.definition.model import (
-    COMMIT_AXIS,
-    WORKING_TREE,
     PinnedTest,
-    Scalar,
     TestDefinition,
     Variant,
-    format_commit,
+    compute_test_hash,
 )
 from treehammer.hctests.git_repository import mask_credentials
 from treehammer.tables import TableColumn
 from treehammer.terminal import JSON, TABLE, complete_names, output_options, print_rows
 
-#: Tables of test.toml whose replaced keys hold for every commit.
-_OVERRIDDEN_TABLES = ("settings.", "environment.")
-
-
-class EqualCommitsError(NothingToDoError):
-    """Two compared commits hold the same test."""
-
-
-def pin_commits(
-    pinned: PinnedTest, spec: str, overrides: Mapping[str, str], settings: Settings
-) -> PinnedTest:
-    """Pin a test at each value of its axis ``commit``, if it has this axis.
-
-    Payload, files, libraries, settings, variables and own metrics are those of each commit; all else
-    is that of ``pinned``. The values of the axis become those of :func:`.identity.identify_commit`.
-
-    Args:
-        pinned: the test, whose definition states the shared part.
-        spec: the specification by which it was pinned.
-        overrides: key of [test] -> value as typed; those of settings and variables hold for all.
-        settings: ``git_dir`` contains mirrors and the files of pinned tests.
-
-    Raises:
-        SourceError: a commit, or the test in it, does not exist.
-        DefinitionError: the test has mistakes at a commit, or lacks a file that is read.
-        EqualCommitsError: two values hold the same test.
-    """
-    texts = tuple(map(str, pinned.definition.axes.get(COMMIT_AXIS, ())))
-    if not texts:
-        return pinned
-    values: dict[str, str] = {}
-    commits: dict[str, PinnedTest] = {}
-    tests: dict[str, str] = {}
-    for text in texts:
-        at_commit = _pin_value(pinned, spec, text, overrides, settings)
-        test_hash = model.compute_test_hash(at_commit)
-        if test_hash in tests:
-            raise EqualCommitsError(
-                f"{_describe_value(tests[test_hash])} and {_describe_value(text)} hold the same "
-                "payload, files and settings",
-                where=pinned.definition.name,
-                hint="Choose commits that differ in this test.",
-            )
-        tests[test_hash] = text
-        values[text] = model.identify_commit(at_commit.commit, at_commit.dirty, test_hash)
-        commits[values[text]] = at_commit
-    return replace(pinned, definition=_resolve_values(pinned.definition, values), commits=commits)
-
-
-def _pin_value(
-    pinned: PinnedTest, spec: str, text: str, overrides: Mapping[str, str], settings: Settings
-) -> PinnedTest:
-    """Pin the test at one value of the axis, with the definitions that all commits share."""
-    where = f"{pinned.definition.name}: axis {COMMIT_AXIS}"
-    if not pinned.commit:
-        raise SourceError(
-            "the test is not committed in a Git repository",
-            where=where,
-            hint="Commit it, or name it as URL@REF:path.",
-        )
-    if text == WORKING_TREE and pinned.ref:
-        raise SourceError(
-            f"a test named by its commit has no working tree ({WORKING_TREE!r})",
-            where=where,
-            hint="Name the test by its folder.",
-        )
-    if text == WORKING_TREE:
-        at_commit = pinned_tests.pin_test(str(pinned.folder), settings)
-    else:
-        at_commit = pinned_tests.pin_at_commit(pinned, spec, text, settings)
-    shared = {key: value for key, value in overrides.items() if key.startswith(_OVERRIDDEN_TABLES)}
-    at_commit_definition = definition_loader.override_definition(at_commit.definition, {}, shared)
-    merged = _merge_definitions(pinned.definition, at_commit_definition)
-    _check_branch_files(merged, f"{_describe_value(text)}: {pinned.path}")
-    return replace(at_commit, definition=merged)
-
-
-def _merge_definitions(common: TestDefinition, at_commit: TestDefinition) -> TestDefinition:
-    """Combine the definition shared by all commits with that of one commit."""
-    return replace(
-        common,
-        payload=at_commit.payload,
-        settings=at_commit.settings,
-        environment=at_commit.environment,
-        metrics=at_commit.metrics,
-        files=at_commit.files,
-        libraries=at_commit.libraries,
-        imports=at_commit.imports,
-        build=at_commit.build,
-    )
-
-
-def _check_branch_files(definition: TestDefinition, where: str) -> None:
-    """Check that a commit has the files ``@FILE`` that list branches."""
-    for value in definition.axis_values("branches"):
-        if value.startswith("@") and value[1:] not in definition.files:
-            raise DefinitionError(
-                f"there is no file {value[1:]!r}, which lists branches",
-                where=where,
-                hint="Give branches that both commits have, -P branches=...",
-            )
-
-
-def _resolve_values(definition: TestDefinition, values: Mapping[str, str]) -> TestDefinition:
-    def resolve(rule: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-        text = str(rule.get(COMMIT_AXIS, ""))
-        return {**rule, COMMIT_AXIS: values[text]} if text in values else rule
-
-    return replace(
-        definition,
-        axes={**definition.axes, COMMIT_AXIS: tuple(values.values())},
-        exclude=tuple(map(resolve, definition.exclude)),
-        include=tuple(map(resolve, definition.include)),
-    )
-
-
-def _describe_value(text: str) -> str:
-    return "the working tree" if text == WORKING_TREE else f"commit {format_commit(text)}"
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_VARIANT_LETTERS = string.ascii_uppercase + string.ascii_lowercase
+
+complete_tests = complete_names(lambda _settings: pinned_tests.list_shipped_tests())
 
 
 def definition_options(function: Callable[P, R]) -> Callable[P, R]:
     """Add ``-P axis=v1,v2`` and ``-S key=value``.
 
     The command receives ``axes`` (axis -> values as typed) and ``overrides`` (key -> value as
-    typed), both for :func:`load_pinned_test`.
+    typed), both for :func:`.pinned_tests.load_pinned_test`.
     """
 
     @click.option(
@@ -214,29 +93,6 @@ def _split_option(text: str, option: str, form: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise click.UsageError(f"{option} {text!r}: expected {option} {form}.")
     return name.strip(), value.strip()
-
-
-def load_pinned_test(
-    spec: str, axes: Mapping[str, tuple[str, ...]], overrides: Mapping[str, str], config: Settings
-) -> PinnedTest:
-    """Pin a test (see :func:`treehammer.hctests.pinned_tests.pin_test`) and apply ``-P`` and ``-S``.
-
-    Raises:
-        treehammer.errors.SourceError: the test cannot be fetched.
-        treehammer.errors.NothingToDoError: two values of the axis ``commit`` hold the same test.
-        treehammer.errors.DefinitionError: the test or an override has mistakes.
-    """
-    pinned = pinned_tests.pin_test(spec, config)
-    if axes or overrides:
-        definition = definition_loader.override_definition(pinned.definition, axes, overrides)
-        pinned = dataclasses.replace(pinned, definition=definition)
-    return pin_commits(pinned, spec, overrides, config)
-
-
-complete_tests = complete_names(lambda _settings: pinned_tests.list_shipped_tests())
-
-
-_VARIANT_LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 
 @click.group()
@@ -315,7 +171,7 @@ def show(
 
     Example: treehammer tests show ttree-read -P cache_mb=0,30 -S repeats=6
     """
-    pinned = load_pinned_test(spec, axes, overrides, settings)
+    pinned = pinned_tests.load_pinned_test(spec, axes, overrides, settings)
     rows, orders = _build_variant_rows(pinned.definition)
     executions = sum(row["executions"] for row in orders)
     facts = _collect_facts(pinned, len(rows), len(orders), executions)
@@ -404,7 +260,7 @@ def _collect_facts(
         "datasets": list(definition.dataset_names),
         "tree": definition.tree,
         "files": dict(pinned.hashes),
-        "test_hash": model.compute_test_hash(pinned),
+        "test_hash": compute_test_hash(pinned),
         "bundle": list(definition.bundle),
         **({"headline": list(definition.headline)} if definition.headline else {}),
         "repeats": definition.repeats,

@@ -1,6 +1,7 @@
 """Tests from Git: resolution of ``URL@REF:path`` to a :class:`PinnedTest`.
 
-A bare path is a working tree, a bare name a shipped test.
+A bare path is a working tree, a bare name a shipped test. On the axis ``commit``, one job compares
+commits of the same test, each with its own payload.
 """
 
 from __future__ import annotations
@@ -16,9 +17,19 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from treehammer.config import Settings
-from treehammer.errors import SourceError, suggest_word
+from treehammer.errors import DefinitionError, NothingToDoError, SourceError, suggest_word
 from treehammer.hctests.definition import definition_loader
-from treehammer.hctests.definition.model import TEST_FILE_NAME, PinnedTest
+from treehammer.hctests.definition.model import (
+    COMMIT_AXIS,
+    TEST_FILE_NAME,
+    WORKING_TREE,
+    PinnedTest,
+    Scalar,
+    TestDefinition,
+    compute_test_hash,
+    format_commit,
+    identify_commit,
+)
 from treehammer.hctests.git_repository import (
     EXECUTABLE_MODE,
     LINK_MODE,
@@ -40,6 +51,13 @@ MAX_TEST_BYTES = 100_000_000
 #: The last @ that is followed by a ref and a colon separates the repository from the rest.
 _SPEC_PATTERN = re.compile(r"(?P<url>.+)@(?P<ref>[^@:]+):(?P<path>.*)", re.DOTALL)
 
+#: Tables of test.toml whose replaced keys hold for every commit.
+_OVERRIDDEN_TABLES = ("settings.", "environment.")
+
+
+class EqualCommitsError(NothingToDoError):
+    """Two compared commits hold the same test."""
+
 
 def pin_test(spec: str, settings: Settings) -> PinnedTest:
     """Fetch a test, pin its commit, hash its files.
@@ -52,7 +70,7 @@ def pin_test(spec: str, settings: Settings) -> PinnedTest:
 
     Raises:
         SourceError: the repository, ref or path is missing or cannot be fetched.
-        treehammer.errors.DefinitionError: the test has mistakes.
+        DefinitionError: the test has mistakes.
     """
     folder = _find_existing_folder(spec)
     if folder:
@@ -73,6 +91,135 @@ def pin_test(spec: str, settings: Settings) -> PinnedTest:
     )
 
 
+def load_pinned_test(
+    spec: str, axes: Mapping[str, tuple[str, ...]], overrides: Mapping[str, str], settings: Settings
+) -> PinnedTest:
+    """Pin a test (see :func:`pin_test`) and apply ``-P`` and ``-S``.
+
+    Raises:
+        SourceError: the test cannot be fetched.
+        EqualCommitsError: two values of the axis ``commit`` hold the same test.
+        DefinitionError: the test or an override has mistakes.
+    """
+    pinned = pin_test(spec, settings)
+    if axes or overrides:
+        definition = definition_loader.override_definition(pinned.definition, axes, overrides)
+        pinned = replace(pinned, definition=definition)
+    return pin_commits(pinned, spec, overrides, settings)
+
+
+def pin_commits(
+    pinned: PinnedTest, spec: str, overrides: Mapping[str, str], settings: Settings
+) -> PinnedTest:
+    """Pin a test at each value of its axis ``commit``, if it has this axis.
+
+    Payload, files, libraries, settings, variables and own metrics are those of each commit; all else
+    is that of ``pinned``. The values of the axis become those of :func:`.identify_commit`.
+
+    Args:
+        pinned: the test, whose definition states the shared part.
+        spec: the specification by which it was pinned.
+        overrides: key of [test] -> value as typed; those of settings and variables hold for all.
+        settings: ``git_dir`` contains mirrors and the files of pinned tests.
+
+    Raises:
+        SourceError: a commit, or the test in it, does not exist.
+        DefinitionError: the test has mistakes at a commit, or lacks a file that is read.
+        EqualCommitsError: two values hold the same test.
+    """
+    texts = tuple(map(str, pinned.definition.axes.get(COMMIT_AXIS, ())))
+    if not texts:
+        return pinned
+    values: dict[str, str] = {}
+    commits: dict[str, PinnedTest] = {}
+    tests: dict[str, str] = {}
+    for text in texts:
+        at_commit = _pin_value(pinned, spec, text, overrides, settings)
+        test_hash = compute_test_hash(at_commit)
+        if test_hash in tests:
+            raise EqualCommitsError(
+                f"{_describe_value(tests[test_hash])} and {_describe_value(text)} hold the same "
+                "payload, files and settings",
+                where=pinned.definition.name,
+                hint="Choose commits that differ in this test.",
+            )
+        tests[test_hash] = text
+        values[text] = identify_commit(at_commit.commit, at_commit.dirty, test_hash)
+        commits[values[text]] = at_commit
+    return replace(pinned, definition=_resolve_values(pinned.definition, values), commits=commits)
+
+
+def _pin_value(
+    pinned: PinnedTest, spec: str, text: str, overrides: Mapping[str, str], settings: Settings
+) -> PinnedTest:
+    """Pin the test at one value of the axis, with the definitions that all commits share."""
+    where = f"{pinned.definition.name}: axis {COMMIT_AXIS}"
+    if not pinned.commit:
+        raise SourceError(
+            "the test is not committed in a Git repository",
+            where=where,
+            hint="Commit it, or name it as URL@REF:path.",
+        )
+    if text == WORKING_TREE and pinned.ref:
+        raise SourceError(
+            f"a test named by its commit has no working tree ({WORKING_TREE!r})",
+            where=where,
+            hint="Name the test by its folder.",
+        )
+    if text == WORKING_TREE:
+        at_commit = pin_test(str(pinned.folder), settings)
+    else:
+        at_commit = pin_at_commit(pinned, spec, text, settings)
+    shared = {key: value for key, value in overrides.items() if key.startswith(_OVERRIDDEN_TABLES)}
+    at_commit_definition = definition_loader.override_definition(at_commit.definition, {}, shared)
+    merged = _merge_definitions(pinned.definition, at_commit_definition)
+    _check_branch_files(merged, f"{_describe_value(text)}: {pinned.path}")
+    return replace(at_commit, definition=merged)
+
+
+def _merge_definitions(common: TestDefinition, at_commit: TestDefinition) -> TestDefinition:
+    """Combine the definition shared by all commits with that of one commit."""
+    return replace(
+        common,
+        payload=at_commit.payload,
+        settings=at_commit.settings,
+        environment=at_commit.environment,
+        metrics=at_commit.metrics,
+        files=at_commit.files,
+        libraries=at_commit.libraries,
+        imports=at_commit.imports,
+        build=at_commit.build,
+    )
+
+
+def _check_branch_files(definition: TestDefinition, where: str) -> None:
+    """Check that a commit has the files ``@FILE`` that list branches."""
+    for value in definition.axis_values("branches"):
+        if value.startswith("@") and value[1:] not in definition.files:
+            raise DefinitionError(
+                f"there is no file {value[1:]!r}, which lists branches",
+                where=where,
+                hint="Give branches that both commits have, -P branches=...",
+            )
+
+
+def _resolve_values(definition: TestDefinition, values: Mapping[str, str]) -> TestDefinition:
+    def resolve(rule: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+        text = str(rule.get(COMMIT_AXIS, ""))
+        return {**rule, COMMIT_AXIS: values[text]} if text in values else rule
+
+    return replace(
+        definition,
+        axes={**definition.axes, COMMIT_AXIS: tuple(values.values())},
+        exclude=tuple(map(resolve, definition.exclude)),
+        include=tuple(map(resolve, definition.include)),
+    )
+
+
+def _describe_value(text: str) -> str:
+    return "the working tree" if text == WORKING_TREE else f"commit {format_commit(text)}"
+
+
 def pin_at_commit(pinned: PinnedTest, spec: str, ref: str, settings: Settings) -> PinnedTest:
     """Pin a test at another commit of its repository.
 
@@ -84,7 +231,7 @@ def pin_at_commit(pinned: PinnedTest, spec: str, ref: str, settings: Settings) -
 
     Raises:
         SourceError: the test is not in a repository, or the ref or its folder is missing.
-        treehammer.errors.DefinitionError: the test has mistakes there.
+        DefinitionError: the test has mistakes there.
     """
     match = _SPEC_PATTERN.fullmatch(spec) if not _find_existing_folder(spec) else None
     url = match["url"] if match else pinned.repository

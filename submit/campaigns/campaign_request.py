@@ -17,8 +17,8 @@ from treehammer.datasets.catalogues import folder_catalogue
 from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
 from treehammer.errors import ConfigError, DefinitionError, NothingToDoError
-from treehammer.hctests.cli import load_pinned_test
 from treehammer.hctests.definition.model import TestDefinition
+from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning import cost_estimate
 from treehammer.submit.planning.content_checks import check_contents, list_content_notes

@@ -12,7 +12,8 @@ from treehammer.analysis.bisection import DEFAULT_CERTAINTY, Conclusion, FoundSt
 from treehammer.analysis.comparison.verdict_text import format_effect
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
-from treehammer.hctests.cli import complete_tests, definition_options, load_pinned_test
+from treehammer.hctests.cli import complete_tests, definition_options
+from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.submit.cli.command_options import complete_sites, submission_click_options
 from treehammer.submit.planning.submission_options import SubmissionOptions
 from treehammer.submit.tools.bisection_run import BisectionRun, is_exact_counter

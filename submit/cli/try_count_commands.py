@@ -26,7 +26,7 @@ from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.cli import complete_tests, definition_options, load_pinned_test
+from treehammer.hctests.cli import complete_tests, definition_options
 from treehammer.hctests.definition import model
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
@@ -35,6 +35,7 @@ from treehammer.hctests.definition.model import (
     PinnedTest,
     format_commit,
 )
+from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.sql.core.rows import InstructionRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import submission

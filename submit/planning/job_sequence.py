@@ -15,7 +15,6 @@ from treehammer.collectors.job_spec import ExecutionSpec, PayloadSpec, SoftwareR
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
-from treehammer.hctests.cli import load_pinned_test
 from treehammer.hctests.definition import matrix, model
 from treehammer.hctests.definition.model import (
     DOOR_AXIS,
@@ -24,6 +23,7 @@ from treehammer.hctests.definition.model import (
     Variant,
     VariantGroup,
 )
+from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.submit.planning.job_planner import JobPlanner, LoadPosition, PlannedJob, hash_values
 from treehammer.submit.sites.site_model import DoorAccess, Site
 

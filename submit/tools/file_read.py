@@ -27,7 +27,7 @@ from treehammer.datasets.manifest import (
     list_some,
 )
 from treehammer.errors import ConfigError, DatasetError, DefinitionError
-from treehammer.hctests.cli import load_pinned_test
+from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.submit.planning.content_checks import check_contents
 from treehammer.submit.planning.plan import Plan, make_plan
 from treehammer.submit.planning.site_selection import SiteSelection

@@ -27,8 +27,8 @@ from treehammer.errors import (
     TreehammerError,
     explain_missing_extra,
 )
-from treehammer.hctests.cli import EqualCommitsError
 from treehammer.hctests.definition.model import DOOR_AXIS
+from treehammer.hctests.pinned_tests import EqualCommitsError
 from treehammer.patrol.campaign_settlement import CampaignSettlement, follow_all
 from treehammer.patrol.campaign_starts import (
     CampaignStarter,

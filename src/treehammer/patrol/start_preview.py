@@ -12,8 +12,8 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.generated_spec import list_shipped_specs
 from treehammer.errors import ConfigError, DefinitionError, SourceError
-from treehammer.hctests.cli import load_pinned_test
 from treehammer.hctests.definition.model import TestDefinition
+from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.patrol.campaign_starts import (
     StartSites,
     estimate_charges,

@@ -10,8 +10,8 @@ from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
 from treehammer.datasets.manifest import Distribution, Manifest, ManifestFile, TreeLayout
-from treehammer.hctests.cli import load_pinned_test
 from treehammer.hctests.definition.model import PinnedTest
+from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.submit.campaigns.campaign_request import resolve_site_software
 from treehammer.submit.planning.plan import Plan, make_plan
 from treehammer.submit.planning.site_selection import SiteSelection

@@ -9,10 +9,10 @@ import pytest
 
 from treehammer.config import Settings, load_settings
 from treehammer.errors import DefinitionError, NothingToDoError, SourceError
-from treehammer.hctests.cli import load_pinned_test
 from treehammer.hctests.definition import model
 from treehammer.hctests.definition.matrix import group_variants
 from treehammer.hctests.definition.model import PinnedTest
+from treehammer.hctests.pinned_tests import load_pinned_test
 
 TEST_TOML = """
 [test]

@@ -20,7 +20,7 @@ from treehammer.analysis.status.site_status import SiteUses, SubjectUse, Usabili
 from treehammer.analysis.status.status_rules import RULES_FILE
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.errors import BatchError
-from treehammer.hctests.cli import EqualCommitsError
+from treehammer.hctests.pinned_tests import EqualCommitsError
 from treehammer.patrol import campaign_starts, patrol_service
 from treehammer.patrol.campaign_settlement import CampaignSettlement
 from treehammer.patrol.patrol_file import parse_patrol_file

@@ -11,8 +11,9 @@ import pytest
 from measurement_factory import make_campaign_row
 from plan_factory import READING_TEST, SHELL_TEST, make_pinned_test, make_settings
 
-from treehammer.hctests.cli import load_pinned_test, parse_axis_options
+from treehammer.hctests.cli import parse_axis_options
 from treehammer.hctests.definition.model import PinnedTest
+from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.submit.campaigns import campaign_outcome
 from treehammer.submit.planning.plan import _canonical_request
 from treehammer.submit.planning.site_selection import SiteSelection
