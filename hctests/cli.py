@@ -19,8 +19,16 @@ from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
 from treehammer.errors import NothingToDoError, TreehammerError
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.definition import matrix, toml_models
+from treehammer.hctests.definition import toml_models
 from treehammer.hctests.definition.judged_metrics import find_numeric_metric
+from treehammer.hctests.definition.matrix import (
+    OrderedExecution,
+    derive_job_seed,
+    expand_variants,
+    find_label_axes,
+    group_variants,
+    order_job,
+)
 from treehammer.hctests.definition.model import (
     PinnedTest,
     TestDefinition,
@@ -138,9 +146,7 @@ def _describe_test(spec: str, settings: Settings) -> dict[str, Any]:
         definition = pinned_tests.pin_test(spec, settings).definition
     except TreehammerError as error:
         return {**row, **empty, "description": f"{error.message}: see 'tests check'"}
-    count = sum(
-        len(matrix.expand_variants(definition, door)) for door in _display_doors(definition)
-    )
+    count = sum(len(expand_variants(definition, door)) for door in _display_doors(definition))
     return {
         **row,
         "name": definition.name,
@@ -196,7 +202,7 @@ def show(
 
 
 def _displayed_axes(definition: TestDefinition) -> tuple[str, ...]:
-    named = (("door",) if "door" in definition.axes else ()) + matrix.find_label_axes(definition)
+    named = (("door",) if "door" in definition.axes else ()) + find_label_axes(definition)
     return named or ("root", "branches", "cache_mb")
 
 
@@ -208,7 +214,7 @@ def _build_variant_rows(
     orders: list[dict[str, Any]] = []
     doors = _display_doors(definition)
     for shared in [doors] if definition.bundles_doors else [(door,) for door in doors]:
-        for group in matrix.group_variants(definition, *shared):
+        for group in group_variants(definition, *shared):
             number = len(orders) + 1
             letters = {variant: _variant_letter(n) for n, variant in enumerate(group.variants)}
             named = {"door": shared[0]} if "door" in definition.axes else {}
@@ -221,8 +227,8 @@ def _build_variant_rows(
                 }
                 for variant in group.variants
             ]
-            seed = matrix.derive_job_seed(definition.seed, number)
-            order = matrix.order_job(definition, group, seed)
+            seed = derive_job_seed(definition.seed, number)
+            order = order_job(definition, group, seed)
             orders.append(
                 {"job": number, "executions": len(order), "orders": _format_orders(order, letters)}
             )
@@ -233,9 +239,7 @@ def _variant_letter(number: int) -> str:
     return _VARIANT_LETTERS[number] if number < len(_VARIANT_LETTERS) else f"<{number + 1}>"
 
 
-def _format_orders(
-    order: Iterable[matrix.OrderedExecution], letters: Mapping[Variant, str]
-) -> list[str]:
+def _format_orders(order: Iterable[OrderedExecution], letters: Mapping[Variant, str]) -> list[str]:
     texts: dict[int, str] = {}
     for execution in order:
         texts[execution.round] = texts.get(execution.round, "") + letters[execution.variant]

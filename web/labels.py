@@ -14,8 +14,7 @@ from functools import cache, cached_property, lru_cache
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.value_checks import is_variant
-from treehammer.hctests.definition import model
-from treehammer.hctests.definition.model import Scalar, Variant
+from treehammer.hctests.definition.model import RELEASE_AXIS, Scalar, Variant, parse_axes
 from treehammer.sql.core.measurement_columns import EXTRA_PREFIX
 
 #: Titles that the rules below would not find.
@@ -145,12 +144,12 @@ WorkKey = frozenset[tuple[str, str]] | str
 @lru_cache(maxsize=4096)
 def _parse_axes(variant: str) -> Mapping[str, Scalar]:
     """Return the axes and values of a variant; empty if it is not a JSON object."""
-    return dict(sorted(model.parse_axes(variant).items())) if is_variant(variant) else {}
+    return dict(sorted(parse_axes(variant).items())) if is_variant(variant) else {}
 
 
 def release_of_variant(variant: str) -> str:
     """Return the ROOT release named by a variant, '' for none."""
-    return str(_parse_axes(variant).get(model.RELEASE_AXIS, ""))
+    return str(_parse_axes(variant).get(RELEASE_AXIS, ""))
 
 
 def describe_variant(variant: str) -> str:
@@ -206,7 +205,7 @@ def label_variants(variants: Iterable[str | None], *, hide_release: bool = False
 
 @lru_cache(maxsize=64)
 def _label_distinct(variants: frozenset[str], hide_release: bool) -> VariantLabels:
-    hidden = {model.RELEASE_AXIS} if hide_release else set()
+    hidden = {RELEASE_AXIS} if hide_release else set()
     recorded = sorted(variants, key=_sort_key)
     keys = {variant: _work_key(variant, hidden) for variant in recorded}
     shared = _shared_axes({*keys.values()})
@@ -275,7 +274,7 @@ def _sort_key(variant: str) -> tuple[object, ...]:
     axes = _parse_axes(variant)
     if not axes:
         return 1, natural_sort_key(variant)
-    other_axes = [(axis, value) for axis, value in axes.items() if axis != model.RELEASE_AXIS]
+    other_axes = [(axis, value) for axis, value in axes.items() if axis != RELEASE_AXIS]
     return (
         0,
         tuple((axis, natural_sort_key(value)) for axis, value in other_axes),

@@ -18,12 +18,14 @@ from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS
 from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, SourceError
-from treehammer.hctests.definition import model
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     COMMIT_DIGITS,
     DIRTY_SUFFIX,
+    SETUP_KEYS,
+    compute_setup,
     format_commit,
+    identify_commit,
 )
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_queries import fetch_campaign
@@ -42,7 +44,7 @@ def add_setups(store: ResultsReader, items: Iterable[CountedSample]) -> list[Cou
     items = list(items)
     plans = campaign_queries.fetch_plans(store, {item.sample.campaign_id for item in items})
     setups = {
-        campaign: model.compute_setup(json.loads(plan).get("definition", {}))
+        campaign: compute_setup(json.loads(plan).get("definition", {}))
         for campaign, plan in plans.items()
     }
     return [
@@ -180,7 +182,7 @@ def explain_incomparable(
     plans = campaign_queries.fetch_plans(store, campaigns)
     setups = {campaigns[id_]: json.loads(plan).get("definition", {}) for id_, plan in plans.items()}
     changes = []
-    for key in model.SETUP_KEYS:
+    for key in SETUP_KEYS:
         values = {
             format_commit(commit): json.dumps(setups[commit].get(key), sort_keys=True)
             for commit in commits
@@ -194,7 +196,7 @@ def explain_incomparable(
 
 def _identify_row(row: Mapping[str, Any]) -> str:
     commit = str(row["commit_id"] or "")
-    return model.identify_commit(commit, bool(row["dirty"]), str(row["test_hash"]))
+    return identify_commit(commit, bool(row["dirty"]), str(row["test_hash"]))
 
 
 def compare_campaign_commits(

@@ -24,8 +24,7 @@ from treehammer.collectors.record.metric_catalogue import (
     METRICS_BY_NAME,
     find_access_mode,
 )
-from treehammer.hctests.definition import model
-from treehammer.hctests.definition.model import COMMIT_AXIS, Scalar
+from treehammer.hctests.definition.model import COMMIT_AXIS, Scalar, parse_axes
 from treehammer.sql.core.rows import InstructionRow, VerdictRow
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.tables import TableColumn
@@ -462,7 +461,7 @@ def _work_key(test_hash: str, variant: str, dataset_hash: str, axis: str) -> _Ke
 def _parse_axes(variant: str) -> dict[str, Scalar]:
     """Parse a variant; no axes for any text that is none."""
     try:
-        return model.parse_axes(variant)
+        return parse_axes(variant)
     except (ValueError, AttributeError, RecursionError):
         return {}
 

@@ -10,9 +10,14 @@ from typing import Any
 
 from treehammer.collectors.job_spec import total_cpu_s
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.hctests.definition import model
 from treehammer.hctests.definition.judged_metrics import DEFAULT_HEADLINE, HeadlineMetric
-from treehammer.hctests.definition.model import COMMIT_AXIS, Scalar, Variant
+from treehammer.hctests.definition.model import (
+    COMMIT_AXIS,
+    Scalar,
+    Variant,
+    compute_comparison_key,
+    identify_commit,
+)
 
 #: The metrics that releases are judged on unless their test states others: seconds per event.
 HEADLINE_METRICS = tuple(metric.name for metric in DEFAULT_HEADLINE)
@@ -187,7 +192,7 @@ class Sample:
     @property
     def commit(self) -> str | None:
         """Value on the axis ``commit``, see :func:`.identity.identify_commit`; None outside Git."""
-        return model.identify_commit(self.commit_id, self.dirty, self.test_hash) or None
+        return identify_commit(self.commit_id, self.dirty, self.test_hash) or None
 
     @property
     def is_remote(self) -> bool:
@@ -263,7 +268,7 @@ def _fingerprint_by_protocol(sample: Sample, axis: str) -> str:
 
 
 def _fingerprint(sample: Sample, *without: str) -> str:
-    return model.compute_comparison_key(
+    return compute_comparison_key(
         {
             "test_hash": sample.test_hash,
             "variant": sample.variant.canonical_json,

@@ -12,10 +12,17 @@ from treehammer.collectors.record.measurement_record import MAX_EXTRAS
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError, suggest_nearest
 from treehammer.hctests.definition import judged_metrics
-from treehammer.hctests.definition import matrix as axes
-from treehammer.hctests.definition import matrix as variant_expansion
 from treehammer.hctests.definition.document_problems import NAME_PATTERN, DocumentProblem, KeyPath
 from treehammer.hctests.definition.judged_metrics import BOUNDS
+from treehammer.hctests.definition.matrix import (
+    AXES_BY_NAME,
+    AXIS_NAME_PATTERN,
+    NEVER_BUNDLED_AXES,
+    OPTIONAL_AXES,
+    expand_variants,
+    find_axis,
+    have_same_kind,
+)
 from treehammer.hctests.definition.model import (
     DATASET_AXIS,
     DOOR_AXIS,
@@ -48,7 +55,7 @@ def check_axes(matrix: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProbl
         yield from _check_axis_name(name, path)
         if not values:
             yield DocumentProblem(path, "has no value (expected at least one)")
-        if not axes.have_same_kind(values) and name not in axes.AXES_BY_NAME:
+        if not have_same_kind(values) and name not in AXES_BY_NAME:
             yield DocumentProblem(path, "mixes text, numbers or true and false (expected one type)")
         for index, value in enumerate(values):
             if value in values[:index]:
@@ -56,16 +63,14 @@ def check_axes(matrix: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProbl
 
 
 def _check_axis_name(name: str, path: KeyPath) -> Iterator[DocumentProblem]:
-    if name in axes.AXES_BY_NAME or name in axes.OPTIONAL_AXES:
+    if name in AXES_BY_NAME or name in OPTIONAL_AXES:
         return
-    suggestion = suggest_nearest(
-        name, (*axes.AXES_BY_NAME, "bundle", "exclude", "include"), cutoff=0.8
-    )
+    suggestion = suggest_nearest(name, (*AXES_BY_NAME, "bundle", "exclude", "include"), cutoff=0.8)
     if name in TEST_TABLE_KEYS:
         yield DocumentProblem(path, "is a key of [test], not an axis")
     elif suggestion:
         yield DocumentProblem(path, f"unknown axis, too similar to a known one{suggestion}")
-    elif not re.fullmatch(axes.AXIS_NAME_PATTERN, name):
+    elif not re.fullmatch(AXIS_NAME_PATTERN, name):
         yield DocumentProblem(
             path, "is not an axis name (expected up to 30 of a-z, 0-9 and _, a letter first)"
         )
@@ -78,10 +83,8 @@ def check_bundle(
     bundle, axis_names = document.matrix.bundle, tuple(matrix)
     for index, name in enumerate(bundle):
         path: KeyPath = ("matrix", "bundle", index)
-        if name in axes.NEVER_BUNDLED_AXES:
-            yield DocumentProblem(
-                path, f"{name!r} cannot be bundled: {axes.NEVER_BUNDLED_AXES[name]}"
-            )
+        if name in NEVER_BUNDLED_AXES:
+            yield DocumentProblem(path, f"{name!r} cannot be bundled: {NEVER_BUNDLED_AXES[name]}")
         elif name == DOOR_AXIS and name not in axis_names:
             yield DocumentProblem(
                 path, "'door' needs the names of the doors: door = [...] in [matrix], -P door=A,B"
@@ -144,9 +147,9 @@ def check_rule(
             )
             continue
         try:
-            value = axes.find_axis(name).normalize(typed)
+            value = find_axis(name).normalize(typed)
         except ValueError as error:
-            yield DocumentProblem(key_path, f"{error} (expected {axes.find_axis(name).expected})")
+            yield DocumentProblem(key_path, f"{error} (expected {find_axis(name).expected})")
             continue
         listed = path[0] in ("exclude", "expect") or name == "door"
         if listed and value not in matrix[name]:
@@ -154,7 +157,7 @@ def check_rule(
             yield DocumentProblem(
                 key_path, f"{value!r} is not a value of that axis (expected one of: {values})"
             )
-        elif not axes.have_same_kind((*matrix[name], value)) and name not in axes.AXES_BY_NAME:
+        elif not have_same_kind((*matrix[name], value)) and name not in AXES_BY_NAME:
             yield DocumentProblem(key_path, f"{value!r} has another type than the axis' values")
 
 
@@ -167,11 +170,7 @@ def check_variants(definition: TestDefinition) -> Iterator[DocumentProblem]:
             ("matrix",), f"has {size} combinations (expected at most {MAX_VARIANTS})"
         )
         return
-    variants = [
-        variant
-        for door in doors
-        for variant in variant_expansion.expand_variants(definition, str(door))
-    ]
+    variants = [variant for door in doors for variant in expand_variants(definition, str(door))]
     if size and not variants:
         yield DocumentProblem(("exclude",), "excludes all variants")
     yield from _check_passes(definition, variants)
@@ -193,7 +192,7 @@ def _check_passes(
 
 def check_optional_axes(matrix: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProblem]:
     """Check the values of known axes that a test need not have."""
-    for name, axis in axes.OPTIONAL_AXES.items():
+    for name, axis in OPTIONAL_AXES.items():
         for index, value in enumerate(matrix.get(name, ())):
             try:
                 axis.normalize(value)
@@ -261,7 +260,7 @@ def check_metrics(names: Sequence[str]) -> Iterator[DocumentProblem]:
             yield DocumentProblem(
                 ("metrics", name), "is a name of the catalogue (expected another name)"
             )
-        elif not re.fullmatch(axes.AXIS_NAME_PATTERN, name):
+        elif not re.fullmatch(AXIS_NAME_PATTERN, name):
             yield DocumentProblem(
                 ("metrics", name),
                 "is not a metric name (expected up to 30 of a-z, 0-9 and _, a letter first)",
@@ -328,7 +327,7 @@ def check_before(
     before: BeforeTable, document: DefinitionDocument, matrix: Mapping[str, Sequence[Scalar]]
 ) -> Iterator[DocumentProblem]:
     """Check that a command applies bundled axes of the test's own, outside of paired mode."""
-    predefined = {*axes.AXES_BY_NAME, *axes.OPTIONAL_AXES}
+    predefined = {*AXES_BY_NAME, *OPTIONAL_AXES}
     # A server's threads need another name than those of the payload.
     own_axes = [name for name in matrix if name not in predefined]
     for index, name in enumerate(before.settings):

@@ -9,7 +9,6 @@ from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandl
 from pydantic.config import JsonDict
 from pydantic_core import CoreSchema, core_schema
 
-from treehammer.hctests.definition import matrix as axes
 from treehammer.hctests.definition.document_problems import (
     NAME_PATTERN,
     DocumentProblem,
@@ -21,7 +20,13 @@ from treehammer.hctests.definition.document_problems import (
     validate_document,
 )
 from treehammer.hctests.definition.judged_metrics import MAX_HEADLINE
-from treehammer.hctests.definition.matrix import AXES_BY_NAME, CUSTOM_AXIS_TYPE, Axis
+from treehammer.hctests.definition.matrix import (
+    AXES_BY_NAME,
+    AXIS_NAME_PATTERN,
+    CUSTOM_AXIS_TYPE,
+    OPTIONAL_AXES,
+    Axis,
+)
 from treehammer.hctests.definition.model import Scalar
 
 
@@ -359,8 +364,8 @@ def build_test_schema() -> dict[str, Any]:
     schema["properties"]["settings"]["additionalProperties"] = True
     matrix = schema["$defs"]["MatrixTable"]
     # Only names that match the pattern of axis names are allowed as further keys.
-    matrix["patternProperties"] = {axes.AXIS_NAME_PATTERN: {**matrix["additionalProperties"]}}
-    for name, axis in axes.OPTIONAL_AXES.items():
+    matrix["patternProperties"] = {AXIS_NAME_PATTERN: {**matrix["additionalProperties"]}}
+    for name, axis in OPTIONAL_AXES.items():
         matrix["properties"][name] = {
             "description": f"Each is {axis.expected}.",
             "items": dict(axis.schema),

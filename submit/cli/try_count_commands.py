@@ -27,12 +27,12 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.cli import complete_tests, definition_options
-from treehammer.hctests.definition import model
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     RELEASE_AXIS,
     WORKING_TREE,
     PinnedTest,
+    compute_test_hash,
     format_commit,
 )
 from treehammer.hctests.pinned_tests import load_pinned_test
@@ -181,7 +181,7 @@ def _has_changed(spec: str, against: str, settings: Settings) -> bool:
         committed = pinned_tests.pin_at_commit(tree, spec, against, settings)
     except SourceError:  # a new test has nothing to be compared with
         return False
-    return model.compute_test_hash(tree) != model.compute_test_hash(committed)
+    return compute_test_hash(tree) != compute_test_hash(committed)
 
 
 def _plan_comparison(
@@ -241,7 +241,7 @@ def _count_instructions(compared: TreeComparison, valgrind: Valgrind, settings: 
     rows = chain.from_iterable(
         instruction_counts.build_rows(repeated.reads[0], valgrind) for repeated in result.counts
     )
-    hashes = map(model.compute_test_hash, plan.pinned_test.commits.values())
+    hashes = map(compute_test_hash, plan.pinned_test.commits.values())
     for pair in count_changes.pair_counts(rows, COMMIT_AXIS, *hashes):
         click.echo()
         print_count_pair(pair, *compared.names.values())

@@ -31,8 +31,14 @@ from treehammer.collectors.record.metric_catalogue import (
 from treehammer.collectors.software import providers
 from treehammer.collectors.worker.load_start import longest_wait_s
 from treehammer.datasets.manifest import Manifest
-from treehammer.hctests.definition import matrix, model
-from treehammer.hctests.definition.matrix import LaunchDesign, OrderedExecution
+from treehammer.hctests.definition.matrix import (
+    AXES_BY_NAME,
+    LaunchDesign,
+    OrderedExecution,
+    derive_job_seed,
+    find_label_axes,
+    order_job,
+)
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     DATASET_AXIS,
@@ -43,7 +49,10 @@ from treehammer.hctests.definition.model import (
     TestDefinition,
     Variant,
     VariantGroup,
+    compute_series,
+    compute_test_hash,
     format_commit,
+    get_payload_hash,
 )
 from treehammer.submit.sites.replicas import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
@@ -179,11 +188,11 @@ class JobPlanner:
         # would keep the effect of the order.
         campaign = (self.campaign_id,) if definition.mode == PAIRED else ()
         seed, common_seed = (
-            matrix.derive_job_seed(definition.seed, *campaign, *place, key, *numbers)
+            derive_job_seed(definition.seed, *campaign, *place, key, *numbers)
             for numbers in ((number,), ())
         )
         design = self._design_launches(repeat, common_seed)
-        order = matrix.order_job(definition, group, seed, design)
+        order = order_job(definition, group, seed, design)
         label = group.variants[0].label(self._axes_between_jobs)
         planned = self._plan_job(access, TIMED, repeat, label, key, order)
         if position is None or definition.load is None:
@@ -299,7 +308,7 @@ class JobPlanner:
             "round": entry.round,
             "position": entry.position,
             "launch_order": launch_order,
-            "series": model.compute_series(
+            "series": compute_series(
                 shared["test_hash"],
                 variant,
                 manifest.hash if manifest else "",
@@ -355,7 +364,7 @@ class JobPlanner:
 
     @cached_property
     def _axes_in_labels(self) -> tuple[str, ...]:
-        return matrix.find_label_axes(self.pinned.definition)
+        return find_label_axes(self.pinned.definition)
 
     @cached_property
     def _axes_between_jobs(self) -> tuple[str, ...]:
@@ -398,8 +407,8 @@ class JobPlanner:
             "commit_id": pinned.commit or None,
             "dirty": pinned.dirty,
             "test_path": pinned.path or ".",
-            "test_hash": model.compute_test_hash(pinned),
-            "payload_hash": model.get_payload_hash(pinned),
+            "test_hash": compute_test_hash(pinned),
+            "payload_hash": get_payload_hash(pinned),
             "treehammer_version": __version__,
         }
 
@@ -468,9 +477,7 @@ def _checksum_variants(definition: TestDefinition) -> Iterator[Variant]:
         for name, values in definition.axes.items()
         if name not in CATALOGUE_AXES and values
     }
-    defaults = {
-        name: axis.default[0] for name, axis in matrix.AXES_BY_NAME.items() if name != "door"
-    }
+    defaults = {name: axis.default[0] for name, axis in AXES_BY_NAME.items() if name != "door"}
     formats = _list_choices(FORMAT_AXIS, definition.axes.get(FORMAT_AXIS, ()))
     names = definition.dataset_names if DATASET_AXIS in definition.axes else ()
     datasets = _list_choices(DATASET_AXIS, names)

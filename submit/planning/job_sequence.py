@@ -15,13 +15,15 @@ from treehammer.collectors.job_spec import ExecutionSpec, PayloadSpec, SoftwareR
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
-from treehammer.hctests.definition import matrix, model
+from treehammer.hctests.definition.matrix import group_variants
 from treehammer.hctests.definition.model import (
     DOOR_AXIS,
     PinnedTest,
     TestDefinition,
     Variant,
     VariantGroup,
+    compute_series,
+    compute_test_hash,
 )
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.submit.planning.job_planner import JobPlanner, LoadPosition, PlannedJob, hash_values
@@ -120,7 +122,7 @@ class JobSequence(Sequence[PlannedJob]):
         """Return the groups of variants at doors; only these are kept in memory."""
         groups = self._groups_by_doors.get(doors)
         if groups is None:
-            groups = matrix.group_variants(self._definition, *doors)
+            groups = group_variants(self._definition, *doors)
             self._groups_by_doors[doors] = groups
         return groups
 
@@ -251,7 +253,7 @@ class ServerWatch:
         definition = self.pinned.definition
         return {
             "test": definition.name,
-            "hash": model.compute_test_hash(self.pinned),
+            "hash": compute_test_hash(self.pinned),
             "settings": dict(definition.settings),
             "sites": [site.name for site in self.sites],
         }
@@ -357,7 +359,7 @@ def plan_watch_job(
 def _watch_execution(
     execution: ExecutionSpec, watch: ServerWatch, access: DoorAccess, values: dict[str, Any]
 ) -> ExecutionSpec:
-    series = model.compute_series(
+    series = compute_series(
         values["test_hash"],
         Variant(tuple(execution.variant.items())),
         "",

@@ -15,8 +15,7 @@ from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.record.operation_steps import CLIENT
 from treehammer.collectors.record.value_checks import is_variant
 from treehammer.errors import ConfigError
-from treehammer.hctests.definition import model
-from treehammer.hctests.definition.model import LoadSettings
+from treehammer.hctests.definition.model import LoadSettings, parse_axes
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.measurement_selection import Selection
@@ -68,7 +67,7 @@ class LoadLevel:
 def _keep_texts(variant: str) -> str:
     if not is_variant(variant):
         return variant
-    axes = model.parse_axes(variant)
+    axes = parse_axes(variant)
     texts = {name: value for name, value in axes.items() if isinstance(value, str | bool)}
     return json.dumps(texts, sort_keys=True)
 

@@ -21,7 +21,7 @@ from treehammer.analysis.statistics.sample import Sample, comparison_key
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
-from treehammer.hctests.definition import model
+from treehammer.hctests.definition.model import compute_setup
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
@@ -141,8 +141,8 @@ def test_setup_omits_payload_libraries_and_matrix() -> None:
         "axes": {"root": ["1"]},
         "record": False,
     }
-    assert model.compute_setup(definition) == model.compute_setup(other)
-    assert model.compute_setup(definition) != model.compute_setup({**other, "mode": "paired"})
+    assert compute_setup(definition) == compute_setup(other)
+    assert compute_setup(definition) != compute_setup({**other, "mode": "paired"})
 
 
 def test_states_of_a_working_tree_are_values_of_their_own(settings: Settings) -> None:

@@ -11,8 +11,8 @@ from treehammer.collectors.job_spec import ServerCommand
 from treehammer.config import load_settings
 from treehammer.errors import DefinitionError
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.definition import model
 from treehammer.hctests.definition.definition_loader import load_definition, override_definition
+from treehammer.hctests.definition.model import compute_test_hash
 
 WriteTest = Callable[..., Path]
 
@@ -43,7 +43,7 @@ def test_command_is_read_and_part_of_the_identity(write_test: WriteTest) -> None
         ("", "#!/bin/sh\n"),
     ):
         write_command(write_test, MATRIX + text, script)
-        hashes.add(model.compute_test_hash(pinned_tests.pin_test(str(folder), settings)))
+        hashes.add(compute_test_hash(pinned_tests.pin_test(str(folder), settings)))
     assert len(hashes) == 3
 
 

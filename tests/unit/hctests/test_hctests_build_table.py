@@ -11,8 +11,8 @@ from treehammer.collectors.job_spec import BuildCommand
 from treehammer.config import load_settings
 from treehammer.errors import DefinitionError
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.definition import model
 from treehammer.hctests.definition.definition_loader import load_definition, override_definition
+from treehammer.hctests.definition.model import compute_test_hash
 
 WriteTest = Callable[..., Path]
 
@@ -45,7 +45,7 @@ def test_build_is_read_and_part_of_the_identity(write_test: WriteTest) -> None:
         (f"{BUILD}timeout_s = 5\n", "+1\n"),
     ):
         write_build(write_test, text, patch)
-        hashes.append(model.compute_test_hash(pinned_tests.pin_test(str(folder), settings)))
+        hashes.append(compute_test_hash(pinned_tests.pin_test(str(folder), settings)))
     assert len({*hashes[:3]}) == 3
     assert hashes[3] == hashes[0]
 

@@ -9,9 +9,8 @@ import pytest
 
 from treehammer.config import Settings, load_settings
 from treehammer.errors import DefinitionError, NothingToDoError, SourceError
-from treehammer.hctests.definition import model
 from treehammer.hctests.definition.matrix import group_variants
-from treehammer.hctests.definition.model import PinnedTest
+from treehammer.hctests.definition.model import PinnedTest, compute_test_hash
 from treehammer.hctests.pinned_tests import load_pinned_test
 
 TEST_TOML = """
@@ -82,9 +81,9 @@ def test_commits_have_their_own_payload_and_settings(tests: TestRepository) -> N
 
 def test_commits_are_of_the_series_that_they_form_alone(tests: TestRepository) -> None:
     pinned = tests.pin("v1", "main")
-    hashes = [model.compute_test_hash(test) for test in pinned.commits.values()]
+    hashes = [compute_test_hash(test) for test in pinned.commits.values()]
     alone = [tests.pin(spec=f"{tests.top}@{ref}:tests/read") for ref in ("v1", "main")]
-    assert hashes == [model.compute_test_hash(test) for test in alone]
+    assert hashes == [compute_test_hash(test) for test in alone]
     group, _ = group_variants(pinned.definition, "file")
     assert len({variant.canonical_json for variant in group.variants}) == 1
     assert {variant.commit for variant in group.variants} == set(pinned.commits)

@@ -10,7 +10,6 @@ import pytest
 from treehammer.config import load_settings
 from treehammer.errors import DefinitionError
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.definition import model
 from treehammer.hctests.definition.definition_loader import load_definition, override_definition
 from treehammer.hctests.definition.judged_metrics import (
     DEFAULT_HEADLINE,
@@ -18,7 +17,7 @@ from treehammer.hctests.definition.judged_metrics import (
     find_headline_metric,
     list_headline_names,
 )
-from treehammer.hctests.definition.model import MetricDeclaration
+from treehammer.hctests.definition.model import MetricDeclaration, compute_test_hash
 
 WriteTest = Callable[..., Path]
 
@@ -63,9 +62,9 @@ def test_headline_is_read_and_is_no_part_of_the_identity(write_test: WriteTest) 
     definition = load_definition(folder)
     assert definition.headline == ("open_p99_s", "rate_hz")
     settings = load_settings({}, environ={}, folder=folder)
-    before = model.compute_test_hash(pinned_tests.pin_test(str(folder), settings))
+    before = compute_test_hash(pinned_tests.pin_test(str(folder), settings))
     write_headline(write_test, "eff_job")
-    assert model.compute_test_hash(pinned_tests.pin_test(str(folder), settings)) == before
+    assert compute_test_hash(pinned_tests.pin_test(str(folder), settings)) == before
     changed = override_definition(definition, {}, {"headline": '["eff_job"]', "repeats": "2"})
     assert changed.headline == ("eff_job",)
 

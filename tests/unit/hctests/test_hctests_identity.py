@@ -11,8 +11,18 @@ import pytest
 from treehammer.collectors.record import metric_catalogue
 from treehammer.config import Settings, load_settings
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.definition import matrix, model
-from treehammer.hctests.definition.model import PinnedTest, Variant
+from treehammer.hctests.definition import model
+from treehammer.hctests.definition.matrix import expand_variants
+from treehammer.hctests.definition.model import (
+    SERIES_COLUMNS,
+    PinnedTest,
+    Variant,
+    compute_comparison_key,
+    compute_series,
+    compute_test_hash,
+    drop_release_axis,
+    get_payload_hash,
+)
 
 WriteTest = Callable[..., Path]
 Pin = Callable[..., PinnedTest]
@@ -62,15 +72,15 @@ def pin(write_test: WriteTest, settings: Settings) -> Pin:
 
 
 def key(pinned: PinnedTest) -> str:
-    variant = matrix.expand_variants(pinned.definition, "file")[0]
-    return model.compute_series(model.compute_test_hash(pinned), variant, "d" * 64, "local", "file")
+    variant = expand_variants(pinned.definition, "file")[0]
+    return compute_series(compute_test_hash(pinned), variant, "d" * 64, "local", "file")
 
 
 def test_order_and_comments_do_not_change_the_identity(pin: Pin) -> None:
     first = pin()
     second = pin(order=-1)
     assert second.hashes["test.toml"] != first.hashes["test.toml"]
-    assert model.compute_test_hash(second) == model.compute_test_hash(first)
+    assert compute_test_hash(second) == compute_test_hash(first)
     assert key(second) == key(first)
 
 
@@ -87,7 +97,7 @@ def test_order_and_comments_do_not_change_the_identity(pin: Pin) -> None:
     ],
 )
 def test_irrelevant_changes_keep_the_series(pin: Pin, changes: dict[str, dict[str, Any]]) -> None:
-    assert model.compute_test_hash(pin(changes)) == model.compute_test_hash(pin())
+    assert compute_test_hash(pin(changes)) == compute_test_hash(pin())
 
 
 @pytest.mark.parametrize(
@@ -103,24 +113,24 @@ def test_irrelevant_changes_keep_the_series(pin: Pin, changes: dict[str, dict[st
     ],
 )
 def test_relevant_changes_start_a_new_series(pin: Pin, changes: dict[str, dict[str, Any]]) -> None:
-    assert model.compute_test_hash(pin(changes, again_py="1")) != model.compute_test_hash(pin())
+    assert compute_test_hash(pin(changes, again_py="1")) != compute_test_hash(pin())
 
 
 def test_file_content_is_part_of_the_identity(pin: Pin) -> None:
     first = pin()
     second = pin(read_py="print('other')\n")
-    assert model.compute_test_hash(first) != model.compute_test_hash(second)
-    assert model.get_payload_hash(first) != model.get_payload_hash(second)
+    assert compute_test_hash(first) != compute_test_hash(second)
+    assert get_payload_hash(first) != get_payload_hash(second)
     listed = {"test": {"files": ["helper.h"]}}
     third = pin(listed, helper_h="1", read_py="print()\n")
     fourth = pin(listed, helper_h="2")
-    assert model.get_payload_hash(third) == model.get_payload_hash(first)
-    assert len({model.compute_test_hash(test) for test in (first, third, fourth)}) == 3
+    assert get_payload_hash(third) == get_payload_hash(first)
+    assert len({compute_test_hash(test) for test in (first, third, fourth)}) == 3
 
 
 def test_series_depends_on_each_of_its_columns(pin: Pin, monkeypatch: pytest.MonkeyPatch) -> None:
-    test = model.compute_test_hash(pin())
-    one, other = matrix.expand_variants(pin().definition, "file")[:2]
+    test = compute_test_hash(pin())
+    one, other = expand_variants(pin().definition, "file")[:2]
     columns: list[tuple[Any, ...]] = [
         (test, one, "d", "local", "file"),
         (test, other, "d", "local", "file"),
@@ -129,16 +139,16 @@ def test_series_depends_on_each_of_its_columns(pin: Pin, monkeypatch: pytest.Mon
         (test, one, "d", "local", "root"),
     ]
     columns.append((test, one, "d", "local", "file", "cern"))
-    keys = {model.compute_series(*values) for values in columns}
+    keys = {compute_series(*values) for values in columns}
     monkeypatch.setattr(model, "INSTRUMENT_VERSION", metric_catalogue.INSTRUMENT_VERSION + 1)
-    assert len(keys | {model.compute_series(*columns[0])}) == 7
+    assert len(keys | {compute_series(*columns[0])}) == 7
 
 
 def test_own_storage_leaves_series_unchanged(pin: Pin) -> None:
-    test = model.compute_test_hash(pin())
-    variant = matrix.expand_variants(pin().definition, "file")[0]
+    test = compute_test_hash(pin())
+    variant = expand_variants(pin().definition, "file")[0]
     keys = [
-        model.compute_series(test, variant, "", "cern", "file", storage)
+        compute_series(test, variant, "", "cern", "file", storage)
         for storage in ("", "cern", "ral")
     ]
     assert keys[0] == keys[1] != keys[2]
@@ -146,14 +156,14 @@ def test_own_storage_leaves_series_unchanged(pin: Pin) -> None:
 
 def test_comparison_key_ignores_the_compared_axes(pin: Pin) -> None:
     test = pin()
-    variants = matrix.expand_variants(test.definition, "file")
+    variants = expand_variants(test.definition, "file")
 
     def keys(*without: str) -> int:
         return len(
             {
-                model.compute_comparison_key(
+                compute_comparison_key(
                     {
-                        "test_hash": model.compute_test_hash(test),
+                        "test_hash": compute_test_hash(test),
                         "variant": variant.canonical_json,
                         "dataset_hash": "d",
                         "site": site,
@@ -187,7 +197,7 @@ def test_formats_share_only_the_comparison_key(pin: Pin) -> None:
             "door": "file",
             "instrument_version": 1,
         }
-        return model.compute_comparison_key(row, without=without)
+        return compute_comparison_key(row, without=without)
 
     tree, ntuple = ("ttree", "d", "d"), ("rntuple", "twin of d", "d")
     assert key(*tree, "format") == key(*ntuple, "format")
@@ -197,9 +207,9 @@ def test_formats_share_only_the_comparison_key(pin: Pin) -> None:
 
 def test_stored_rows_have_the_planned_keys(pin: Pin) -> None:
     test = pin()
-    variant = matrix.expand_variants(test.definition, "file")[1]
+    variant = expand_variants(test.definition, "file")[1]
     row: dict[str, Any] = {
-        "test_hash": model.compute_test_hash(test),
+        "test_hash": compute_test_hash(test),
         "variant": variant.canonical_json,
         "dataset_hash": None,  # as the database stores a test without dataset
         "site": "local",
@@ -208,10 +218,10 @@ def test_stored_rows_have_the_planned_keys(pin: Pin) -> None:
         "host": "node7",
         "axis_root": "6.40.00",
     }
-    series = model.compute_series(model.compute_test_hash(test), variant, "", "local", "file")
-    assert model.compute_comparison_key(row, without=()) == series
-    assert model.compute_comparison_key(row, without=("root",)) != series
-    assert set(model.SERIES_COLUMNS) <= set(metric_catalogue.METRICS_BY_NAME)
+    series = compute_series(compute_test_hash(test), variant, "", "local", "file")
+    assert compute_comparison_key(row, without=()) == series
+    assert compute_comparison_key(row, without=("root",)) != series
+    assert set(SERIES_COLUMNS) <= set(metric_catalogue.METRICS_BY_NAME)
 
 
 def test_variant_identity_depends_on_values_alone() -> None:
@@ -224,7 +234,7 @@ def test_variant_identity_depends_on_values_alone() -> None:
 
 def test_variant_without_release_is_canonical() -> None:
     texts = ('{"root":"6.38.00","a":1,"b":"x"}', '{ "b": "x", "a": 1, "root": "6.40.00" }')
-    assert {model.drop_release_axis(text) for text in texts} == {'{"a":1,"b":"x"}'}
-    assert model.drop_release_axis('{"a":2,"b":"x"}') == '{"a":2,"b":"x"}'
+    assert {drop_release_axis(text) for text in texts} == {'{"a":1,"b":"x"}'}
+    assert drop_release_axis('{"a":2,"b":"x"}') == '{"a":2,"b":"x"}'
     for other in ("", "[1]", "no JSON", "[" * 50_000):
-        assert model.drop_release_axis(other) == other
+        assert drop_release_axis(other) == other

@@ -11,14 +11,13 @@ import pytest
 from treehammer.config import load_settings
 from treehammer.errors import DefinitionError
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.definition import model
 from treehammer.hctests.definition.definition_loader import load_definition, override_definition
 from treehammer.hctests.definition.judged_metrics import (
     ExpectedLimit,
     LimitBounds,
     parse_stored_limits,
 )
-from treehammer.hctests.definition.model import Scalar
+from treehammer.hctests.definition.model import Scalar, compute_test_hash
 
 WriteTest = Callable[..., Path]
 
@@ -49,13 +48,13 @@ at_most = 12
 def test_limits_are_read_stored_and_no_part_of_the_identity(write_test: WriteTest) -> None:
     folder = write_test(MATRIX)
     settings = load_settings({}, environ={}, folder=folder)
-    before = model.compute_test_hash(pinned_tests.pin_test(str(folder), settings))
+    before = compute_test_hash(pinned_tests.pin_test(str(folder), settings))
     definition = load_definition(write_test(MATRIX + LIMITS))
     assert definition.expect == (
         ExpectedLimit("cpu_per_event_s", at_most=1.02, base="first", where={"cache_mb": 30}),
         ExpectedLimit("depth", 9, 4, sites={"SITE_A": LimitBounds(at_most=12)}),
     )
-    assert model.compute_test_hash(pinned_tests.pin_test(str(folder), settings)) == before
+    assert compute_test_hash(pinned_tests.pin_test(str(folder), settings)) == before
     assert tuple(parse_stored_limits(asdict(definition)["expect"])) == definition.expect
     assert [*definition.expect[1].list_bounds("SITE_A")] == [("at_most", 12), ("at_least", 4)]
     assert [*definition.expect[1].list_bounds("local")] == [("at_most", 9), ("at_least", 4)]

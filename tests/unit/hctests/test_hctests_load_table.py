@@ -13,9 +13,13 @@ from treehammer.config import load_settings
 from treehammer.errors import DefinitionError
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.cli import tests as commands
-from treehammer.hctests.definition import model
 from treehammer.hctests.definition.definition_loader import load_definition, override_definition
-from treehammer.hctests.definition.model import LoadCeiling, LoadSettings, PinnedTest
+from treehammer.hctests.definition.model import (
+    LoadCeiling,
+    LoadSettings,
+    PinnedTest,
+    compute_test_hash,
+)
 
 WriteTest = Callable[..., Path]
 
@@ -74,7 +78,7 @@ def test_identity_contains_the_shape_of_the_load(write_test: WriteTest) -> None:
     def hash_with(**changes: object) -> str:
         load = dataclasses.replace(pinned.definition.load, **changes)  # type: ignore[type-var]
         definition = dataclasses.replace(pinned.definition, load=load)
-        return model.compute_test_hash(dataclasses.replace(pinned, definition=definition))
+        return compute_test_hash(dataclasses.replace(pinned, definition=definition))
 
     same = hash_with()
     assert hash_with(wait_s=1.0) == hash_with(ceiling=LoadCeiling()) == same

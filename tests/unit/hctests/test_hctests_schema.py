@@ -12,8 +12,8 @@ from definition_mistakes import BROKEN_DEFINITIONS, DEFINITION_MISTAKES, TEST_HE
 from treehammer import hctests
 from treehammer.errors import DefinitionError
 from treehammer.hctests.cli import parse_axis_options
-from treehammer.hctests.definition import matrix
 from treehammer.hctests.definition.definition_loader import load_definition, override_definition
+from treehammer.hctests.definition.matrix import expand_variants, group_variants
 from treehammer.hctests.definition.model import TestDefinition
 
 WriteTest = Callable[..., Path]
@@ -360,7 +360,7 @@ rntuple = "d-rntuple"
 
 def test_variant_reads_the_dataset_of_its_format(write_test: WriteTest) -> None:
     found = load_definition(write_test(FORMATS))
-    variants = matrix.expand_variants(found, "file")
+    variants = expand_variants(found, "file")
     read = {str(variant["format"]): found.dataset_for(variant) for variant in variants}
     assert read == {"ttree": "d", "rntuple": "d-rntuple"}
     typed = override_definition(found, {}, {"twins.rntuple": "other", "dataset": "o"})
@@ -413,13 +413,13 @@ events = 0.5
 
 def test_datasets_are_an_axis_outside_the_identity(write_test: WriteTest) -> None:
     found = load_definition(write_test(DATASETS))
-    variants = matrix.expand_variants(found, "file")
+    variants = expand_variants(found, "file")
     assert [found.dataset_for(variant) for variant in variants] == ["a", "b", "c"]
     assert found.dataset_names == ("a", "b", "c")
     assert found.dataset == "a"
     assert variants[0].canonical_json == variants[1].canonical_json
     assert "dataset" not in variants[0].canonical_json
-    groups = matrix.group_variants(found, "file")
+    groups = group_variants(found, "file")
     assert len({group.key for group in groups}) == 3
 
 
