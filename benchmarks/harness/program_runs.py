@@ -19,6 +19,7 @@ from treehammer import config
 from treehammer.collectors.software import providers
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
 from treehammer.datasets.production import KIT_FOLDER
+from treehammer.testbed.components.database_server import PostgresServer, install_postgres
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAYLOADS_FOLDER = REPOSITORY / "benchmarks" / "payloads"
@@ -114,6 +115,19 @@ def wait_for_service(process: subprocess.Popen[bytes], port: int) -> None:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
+
+
+@contextmanager
+def run_postgres(folder: Path) -> Iterator[PostgresServer]:
+    """Run a durable PostgreSQL server with its data in a folder."""
+    programs = install_postgres(config.load_settings().cache_dir / "testbed", print)
+    folder.mkdir(exist_ok=True)
+    server = PostgresServer(programs, folder.absolute(), {"shared_buffers": "256MB"})
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 def dataset_file(dataset: str) -> str:

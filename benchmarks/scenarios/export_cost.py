@@ -20,7 +20,6 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.engine import make_url
 
 from benchmarks.harness.figures import RatioFigure, print_table, write_results
 from benchmarks.harness.filled_databases import filled_database
@@ -55,62 +54,50 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
     """Export all rows and a tenth of them, in each format and by the bare loop."""
     rows = [
         row
-        for kind in options.databases
         for count in (options.rows // SIZE_FACTOR, options.rows)
-        for row in _measure_exports(kind, count, options)
+        for row in _measure_exports(count, options)
     ]
     write_results("export", rows)
     print_table(rows)
     return list(_build_figures(rows))
 
 
-def _measure_exports(
-    kind: str, count: int, options: argparse.Namespace
-) -> Iterator[dict[str, Any]]:
+def _measure_exports(count: int, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with (
-        filled_database(kind, count, options.keep, MAX_EXPORT_BYTES_PER_ROW) as database,
+        filled_database(count, options.keep, MAX_EXPORT_BYTES_PER_ROW) as database,
         tempfile.TemporaryDirectory(dir=options.keep) as folder,
     ):
         target = Path(folder) / "out.parquet"
+        base = [TREEHAMMER, "--database", f"sqlite:///{database}", "export"]
         commands: dict[str, Sequence[str | Path]] = {
-            name: [TREEHAMMER, "--database", database.url, "export", target.with_suffix(f".{name}")]
-            for name in options.formats
+            name: [*base, target.with_suffix(f".{name}")] for name in options.formats
         }
-        if kind == "sqlite":
-            file = str(make_url(database.url).database)
-            commands[BARE_LABEL] = [sys.executable, "-m", __name__, file, target]
+        commands[BARE_LABEL] = [sys.executable, "-m", __name__, database, target]
         for name, command in commands.items():
             account = account_command(command)
             written = Path(command[-1])
-            yield {
-                "database": kind,
-                "export": name,
-                "rows": count,
-                **asdict(account),
-                "file_bytes": written.stat().st_size,
-                "load": os.getloadavg()[0],
-            }
+            size = written.stat().st_size
+            load = os.getloadavg()[0]
+            row = {"export": name, "rows": count, **asdict(account)}
+            yield {**row, "file_bytes": size, "load": load}
             written.unlink()
 
 
 def _build_figures(rows: Sequence[dict[str, Any]]) -> Iterator[RatioFigure]:
-    runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    runs: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        runs.setdefault((row["database"], row["export"]), []).append(row)
-    peer = runs.get(("sqlite", BARE_LABEL))
-    for (database, name), (few, many) in runs.items():
-        title = f"{name}, {database}, {many['rows']} rows"
+        runs.setdefault(row["export"], []).append(row)
+    for name, (few, many) in runs.items():
+        title = f"{name}, {many['rows']} rows"
         yield RatioFigure(f"rows/s, {title}", many["rows"] / many["wall_s"])
-        if name == BARE_LABEL:
-            continue
-        memory = many["peak_bytes"] / few["peak_bytes"]
-        yield RatioFigure(
-            f"peak memory / that of a tenth, {title}", memory, upper_bound=MAX_MEMORY_RATIO
-        )
-        if peer and database == "sqlite":
-            ratio = _cpu_per_row(few, many) / _cpu_per_row(*peer)
+        if name != BARE_LABEL:
+            ratio = _cpu_per_row(few, many) / _cpu_per_row(*runs[BARE_LABEL])
             yield RatioFigure(
                 f"CPU of a row / bare loop, {title}", ratio, upper_bound=MAX_CPU_RATIO
+            )
+            memory = many["peak_bytes"] / few["peak_bytes"]
+            yield RatioFigure(
+                f"peak memory / that of a tenth, {title}", memory, upper_bound=MAX_MEMORY_RATIO
             )
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.figures import RatioFigure, print_table, write_results
-from benchmarks.harness.filled_databases import DURABLE_SETTINGS, filled_database, run_postgres
-from benchmarks.harness.program_runs import TREEHAMMER, account_command
+from benchmarks.harness.filled_databases import filled_database
+from benchmarks.harness.program_runs import TREEHAMMER, account_command, run_postgres
 
 #: Ratio between the larger and the smaller file.
 SIZE_FACTOR = 10
@@ -27,9 +27,9 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
     with tempfile.TemporaryDirectory(prefix="treehammer-", dir=options.keep) as name:
         for count in (options.rows // SIZE_FACTOR, options.rows):
             file = Path(name) / f"{count}.parquet"
-            with filled_database("sqlite", count, options.keep) as source:
-                account_command([TREEHAMMER, "--database", source.url, "export", file])
-            for kind in options.databases:
+            with filled_database(count, options.keep) as source:
+                account_command([TREEHAMMER, "--database", f"sqlite:///{source}", "export", file])
+            for kind in ("sqlite", "postgresql"):
                 with _empty_database(kind, Path(name) / f"{kind}-{count}") as url:
                     account = account_command([TREEHAMMER, "--database", url, "import", file])
                 load = os.getloadavg()[0]
@@ -42,11 +42,10 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
 @contextmanager
 def _empty_database(kind: str, folder: Path) -> Iterator[str]:
     """Yield the URL of a new, empty and durable database."""
-    folder.mkdir()
     if kind == "sqlite":
-        yield f"sqlite:///{folder}/results.db"
+        yield f"sqlite:///{folder}.db"
         return
-    with run_postgres(folder / kind, DURABLE_SETTINGS) as server:
+    with run_postgres(folder) as server:
         server.create_database("imported")
         yield server.url("imported")
 

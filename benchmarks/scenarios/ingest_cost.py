@@ -27,8 +27,7 @@ import numpy as np
 import uvicorn
 
 from benchmarks.harness.figures import RatioFigure, print_table, write_results
-from benchmarks.harness.filled_databases import DURABLE_SETTINGS, run_postgres
-from benchmarks.harness.program_runs import wait_for_service
+from benchmarks.harness.program_runs import run_postgres, wait_for_service
 from benchmarks.harness.synthetic_measurements import SyntheticCampaigns
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.auth.access_keys import SUBMIT, MasterKeys
@@ -69,7 +68,7 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
     rows: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory(prefix="treehammer-") as name,
-        run_postgres(Path(name) / "postgresql", DURABLE_SETTINGS) as server,
+        run_postgres(Path(name) / "postgresql") as server,
     ):
         for size, round_ in product(CONNECTIONS_BY_BATCH, range(ROUNDS)):
             server.create_database(f"ingest_{size}_{round_}")

@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks.harness import synthetic_jobs, synthetic_measurements
 from benchmarks.harness.figures import SEED, RatioFigure, print_table, write_results
-from benchmarks.harness.filled_databases import filled_database, seed_rows
+from benchmarks.harness.filled_databases import filled_database, seed_campaigns
 from benchmarks.harness.program_runs import REPOSITORY, run_service
 from treehammer.errors import NothingToDoError
 from treehammer.sql.write.store import Store
@@ -124,25 +124,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> list[RatioFigure]:
-    """Measure the pages on each kind of database."""
+    """Measure the pages on a large database."""
     pages = build_page_requests()
-    rows: list[dict[str, Any]] = []
-    for kind in options.databases:
-        with filled_database(kind, options.rows, options.keep) as database:
-            with Store.open(database.url, create=False) as store:
-                synthetic_jobs.add_missing_records(store, seed_rows(options.rows))
-            with run_service(database.url) as (port, process):
-                shown = {page.name: count_shown_rows(port, page) for page in pages}
-                timings = _request_all_pages(port, process, pages)
-                done = {} if options.no_browser else _load_main_pages(port, pages)
-        rows += [
-            {
-                **_result_row(kind, options.rows, page, timings[page.name]),
-                "shown": shown[page.name],
-                "done_p95_s": done.get(page.name, ""),
-            }
-            for page in pages
-        ]
+    with filled_database(options.rows, options.keep) as database:
+        url = f"sqlite:///{database}"
+        with Store.open(url, create=False) as store:
+            synthetic_jobs.add_missing_records(store, seed_campaigns(options.rows))
+        with run_service(url) as (port, process):
+            shown = {page.name: count_shown_rows(port, page) for page in pages}
+            timings = _request_all_pages(port, process, pages)
+            done_s = {} if options.no_browser else _load_main_pages(port, pages)
+    rows = [
+        {
+            **_result_row(options.rows, page, timings[page.name]),
+            "shown": shown[page.name],
+            "done_p95_s": done_s.get(page.name, ""),
+        }
+        for page in pages
+    ]
     write_results("pages", rows)
     print_table(rows)
     return list(_build_figures(rows))
@@ -284,10 +283,9 @@ def request_page(port: int, page: PageRequest, number: int = 0) -> tuple[float, 
     return float(timing[1]) / 1000, len(body)
 
 
-def _result_row(kind: str, rows: int, page: PageRequest, timings: PageTimings) -> dict[str, Any]:
+def _result_row(rows: int, page: PageRequest, timings: PageTimings) -> dict[str, Any]:
     p50, p95 = np.percentile(timings.seconds, (50, 95))
     return {
-        "database": kind,
         "rows": rows,
         "page": page.name,
         "reads": page.reads,
@@ -302,7 +300,7 @@ def _result_row(kind: str, rows: int, page: PageRequest, timings: PageTimings) -
 
 def _build_figures(rows: Sequence[dict[str, Any]]) -> Iterator[RatioFigure]:
     for row in rows:
-        title = f"{row['page']}, {row['database']}, {row['rows']} rows"
+        title = f"{row['page']}, {row['rows']} rows"
         is_main = row["page"] in MAIN_PAGES
         limits = [limit for count, limit in MAX_PAGE_S.items() if row["rows"] <= count]
         limit = next(iter(limits), max(MAX_PAGE_S.values())) if is_main else None

@@ -17,52 +17,56 @@ from treehammer.sql.write.store import Store
 
 
 @pytest.fixture(scope="module")
-def named() -> Iterator[Callable[[str], ModuleType]]:
+def import_benchmark() -> Iterator[Callable[[str], ModuleType]]:
     """Import function for the benchmarks' modules."""
-    with import_short_benchmarks() as found:
-        yield found
+    with import_short_benchmarks() as import_function:
+        yield import_function
 
 
 def port(service: ServiceThread) -> int:
     """Port of the service."""
-    found = service.client.base_url.port
-    assert found
-    return found
+    number = service.client.base_url.port
+    assert number
+    return number
 
 
 def test_benchmarked_pages_show_rows(
-    named: Callable[[str], ModuleType],
+    import_benchmark: Callable[[str], ModuleType],
     tmp_path: Path,
     start_service: StartService,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     databases, pages, records = (
-        named("harness.filled_databases"),
-        named("scenarios.page_cost"),
-        named("harness.synthetic_jobs"),
+        import_benchmark("harness.filled_databases"),
+        import_benchmark("scenarios.page_cost"),
+        import_benchmark("harness.synthetic_jobs"),
     )
     for name in ("CAMPAIGN_COUNT", "COMPARISON_COUNT", "JOBS_PER_COMPARISON"):
         monkeypatch.setattr(records, name, 1)
-    with databases.filled_database("sqlite", SHORT_ROWS, tmp_path / "kept") as found:
-        with Store.open(found.url, create=False) as store:
-            records.add_missing_records(store, databases.seed_rows(SHORT_ROWS))
-        with start_service(url=found.url, reading_open=True) as service:
+    with databases.filled_database(SHORT_ROWS, tmp_path / "databases") as file:
+        url = f"sqlite:///{file}"
+        with Store.open(url, create=False) as store:
+            records.add_missing_records(store, databases.seed_campaigns(SHORT_ROWS))
+        with start_service(url=url, reading_open=True) as service:
             for page in pages.build_page_requests():
-                shown = pages.count_shown_rows(port(service), page)
-                assert (shown > 0) == (page.reads != pages.READS_NOTHING), page.name
+                count = pages.count_shown_rows(port(service), page)
+                assert (count > 0) == (page.reads != pages.READS_NOTHING), page.name
 
 
 def test_empty_page_is_refused(
-    named: Callable[[str], ModuleType],
+    import_benchmark: Callable[[str], ModuleType],
     start_service: StartService,  # noqa: F811
 ) -> None:
-    pages, world = named("scenarios.page_cost"), named("harness.synthetic_measurements")
+    pages, world = (
+        import_benchmark("scenarios.page_cost"),
+        import_benchmark("harness.synthetic_measurements"),
+    )
     long_ago = int(f"{datetime.now(UTC).date() - timedelta(days=50):%Y%m%d}")
     with start_service(reading_open=True) as service:
         with Store.open(service.url) as store:
             first, *_ = world.SyntheticCampaigns(1, 4)
             store.add([type(first)({**first.values, "day": long_ago}, first.extras)])
-        known = {page.name: page for page in pages.build_page_requests()}
+        requests = {page.name: page for page in pages.build_page_requests()}
         for name in ("sites", "a site, 30 days", "API: overview"):
             with pytest.raises(NothingToDoError, match="the page shows nothing"):
-                pages.count_shown_rows(port(service), known[name])
+                pages.count_shown_rows(port(service), requests[name])

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -24,27 +23,14 @@ def import_benchmark() -> Iterator[Callable[[str], ModuleType]]:
         yield import_function
 
 
-@pytest.fixture(scope="module")
-def folder(
-    import_benchmark: Callable[[str], ModuleType], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """Create a folder with a small SQLite database, filled mostly by copying rows."""
-    path = tmp_path_factory.mktemp("databases")
-    with import_benchmark("harness.filled_databases").filled_database(
-        "sqlite", SHORT_ROWS, path
-    ) as database:
-        assert database.rows == 10 * database.stored_rows == SHORT_ROWS
-    return path
-
-
 def test_copied_rows_equal_measured_rows(
-    import_benchmark: Callable[[str], ModuleType], folder: Path
+    import_benchmark: Callable[[str], ModuleType], tmp_path: Path
 ) -> None:
     world, subject = import_benchmark("harness.synthetic_measurements"), dimension_tables["subject"]
-    with import_benchmark("harness.filled_databases").filled_database(
-        "sqlite", SHORT_ROWS, folder
-    ) as database:
-        engine = open_engine(database.url, create=False)
+    databases = import_benchmark("harness.filled_databases")
+    assert databases.seed_campaigns(SHORT_ROWS).total_measurements == SHORT_ROWS // 10
+    with databases.filled_database(SHORT_ROWS, tmp_path) as file:
+        engine = open_engine(f"sqlite:///{file}", create=False)
         with engine.connect() as connection:
             rows = connection.execute(
                 sa.select(measurement.c.day, subject.c.series).join(
@@ -93,13 +79,13 @@ def test_outdated_database_is_recreated(
     )
     filled: list[str] = []
 
-    def fill(kind: str, url: str, rows: int) -> Any:
+    def fill(url: str, _: int) -> None:
         filled.append(url)
-        return databases.FilledDatabase(kind, url, rows, rows, 0.0, 0.0, world.day_number(0))
+        Path(url.removeprefix("sqlite:///")).touch()
 
     monkeypatch.setattr(databases, "_fill_database", fill)
     for times, days in (1, 0), (1, 0), (2, 1):
         monkeypatch.setattr(world, "FIRST_DAY", world.FIRST_DAY + timedelta(days))
-        with databases.filled_database("sqlite", SHORT_ROWS, tmp_path) as database:
-            assert database.first_day == world.day_number(0)
+        with databases.filled_database(SHORT_ROWS, tmp_path) as file:
+            assert [*tmp_path.iterdir()] == [file]
         assert len(filled) == times
