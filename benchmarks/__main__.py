@@ -7,9 +7,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 from benchmarks.harness import filled_databases
-from benchmarks.harness.figures import RatioFigure, describe_machine, update_summary
+from benchmarks.harness.figures import RatioFigure, describe_machine, write_results
 from benchmarks.scenarios import (
     change_replay,
     change_simulation,
@@ -86,8 +87,7 @@ def main() -> int:
         print(f"\n{name} ({time.monotonic() - start:.0f} s)")
         for figure in figures:
             print(f"  {figure}")
-        if figures:
-            update_summary(name, figures)
+        write_results(f"{name}-figures", [asdict(figure) for figure in figures])
     return 0
 
 

@@ -167,18 +167,6 @@ def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]], mode: str) -> Non
         writer.writerows(rows)
 
 
-def update_summary(benchmark: str, figures: Sequence[RatioFigure]) -> None:
-    """Replace the benchmark's rows in ``results/summary.csv`` and keep those of the others."""
-    machine = describe_machine()
-    try:
-        with (RESULTS_FOLDER / "summary.csv").open(newline="", encoding="utf-8") as stream:
-            rows = [row for row in csv.DictReader(stream) if row["benchmark"] != benchmark]
-    except FileNotFoundError:
-        rows = []
-    new = [{"benchmark": benchmark, **asdict(figure), "machine": machine} for figure in figures]
-    write_results("summary", [*rows, *new])
-
-
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print rows of equal keys as an aligned table."""
     if not rows:

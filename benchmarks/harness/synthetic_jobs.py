@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from itertools import product
 from random import Random
 
 from benchmarks.harness import synthetic_measurements
 from benchmarks.harness.figures import SEED
+from benchmarks.harness.trials import make_sample
 from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
 from treehammer.analysis.statistics.sample import HEADLINE_METRICS, Sample, parse_variant
 from treehammer.analysis.statistics.verdict import VerdictEvidence
@@ -44,9 +46,9 @@ def add_missing_records(store: Store, seed: synthetic_measurements.SyntheticCamp
     if store.jobs(synthetic_measurements.campaign_id(synthetic_measurements.DAYS - 1)):
         return
     add_jobs(store, seed)
-    for number, found in enumerate(_build_comparisons()):
-        pairs = found.pairs if number == 0 else ()  # no page lists the others
-        store.replace_comparison(comparison_id(number), pairs, found.verdicts)
+    for number, comparison in enumerate(_build_comparisons()):
+        pairs = comparison.pairs if number == 0 else ()  # no page lists those of older ones
+        store.replace_comparison(comparison_id(number), pairs, comparison.verdicts)
 
 
 def add_jobs(store: Store, seed: synthetic_measurements.SyntheticCampaigns) -> None:
@@ -113,13 +115,14 @@ def _attempt_rows(job: JobRow, day: int) -> Iterator[AttemptRow]:
 def _build_comparisons() -> Iterator[Comparison]:
     """Yield one comparison of all variants at all sites under many identities, a day apart."""
     last = _FIRST_US + synthetic_measurements.DAYS * DAY_US
-    one = compare_samples(_build_samples(), ComparisonQuery("root", *RELEASES), now_us=0)
+    query = ComparisonQuery("root", *RELEASES)
+    comparison = compare_samples(_build_samples(), query, now_us=0)
     for number in range(COMPARISON_COUNT):
         name = comparison_id(number)
-        judged_us = last - round(timedelta(days=number).total_seconds()) * _US_PER_S
+        judged_us = last - number * DAY_US
         yield replace(
-            one,
-            pairs=tuple(replace(row, comparison_id=name) for row in one.pairs),
+            comparison,
+            pairs=tuple(replace(row, comparison_id=name) for row in comparison.pairs),
             verdicts=tuple(
                 replace(
                     row,
@@ -130,53 +133,35 @@ def _build_comparisons() -> Iterator[Comparison]:
                         VerdictEvidence.from_json(row.evidence), cpu_s=60.0 + number
                     ).to_json(),
                 )
-                for row in one.verdicts
+                for row in comparison.verdicts
             ),
         )
 
 
 def _build_samples() -> Iterator[Sample]:
     values = Random(f"{SEED} samples")
-    for site in range(len(synthetic_measurements.SITE_NAMES)):
-        for variant in range(synthetic_measurements.VARIANT_COUNT):
-            slower = 0.05 if variant % 7 == 0 else 0.0
-            for job in range(JOBS_PER_COMPARISON):
-                for place, release in enumerate(RELEASES):
-                    yield _build_sample(
-                        site, variant, job, place, release, values, 1 + place * slower
-                    )
-
-
-def _build_sample(
-    site: int,
-    variant: int,
-    job: int,
-    place: int,
-    release: str,
-    values: Random,
-    factor: float,
-) -> Sample:
-    subject = synthetic_measurements.subject_columns(
-        site, variant, synthetic_measurements.RELEASES.index(release)
-    )
-    return Sample(
-        measurement_id=f"{site}-{variant}-{job}-{place}",
-        kind=TIMED,
-        job_id=f"{site}-{variant}-{job}",
-        campaign_id=synthetic_measurements.campaign_id(0),
-        test_name=subject["test_name"],
-        test_hash="a" * 64,
-        dataset=subject["dataset"],
-        dataset_hash=subject["dataset_hash"],
-        site=subject["site"],
-        door=subject["door"],
-        door_protocol=subject["door_protocol"],
-        host=f"node{job:03}.{subject['site']}",
-        variant=parse_variant(subject["variant"]),
-        instrument_version=1,
-        loop_cpu_s=60.0,
-        metrics={
-            metric: 0.01 * factor * values.lognormvariate(0, 0.01) for metric in HEADLINE_METRICS
-        },
-        content_hash=subject["content_hash"],
-    )
+    for site, variant, job, (place, release) in product(
+        range(len(synthetic_measurements.SITE_NAMES)),
+        range(synthetic_measurements.VARIANT_COUNT),
+        range(JOBS_PER_COMPARISON),
+        enumerate(RELEASES),
+    ):
+        factor = 1.05 if place and variant % 7 == 0 else 1.0
+        subject = synthetic_measurements.subject_columns(
+            site, variant, synthetic_measurements.RELEASES.index(release)
+        )
+        same_names = ("test_name", "dataset", "dataset_hash", "content_hash", "site", "door")
+        yield make_sample(
+            f"{site}-{variant}-{job}",
+            str(place),
+            dict(parse_variant(subject["variant"]).values),
+            **{name: subject[name] for name in (*same_names, "door_protocol")},
+            campaign_id=synthetic_measurements.campaign_id(0),
+            test_hash="a" * 64,
+            host=f"node{job:03}.{subject['site']}",
+            loop_cpu_s=60.0,
+            metrics={
+                metric: 0.01 * factor * values.lognormvariate(0, 0.01)
+                for metric in HEADLINE_METRICS
+            },
+        )

@@ -28,19 +28,6 @@ import numpy as np
 from benchmarks.harness.figures import DATA_FOLDER, RatioFigure, print_table, write_results
 from benchmarks.scenarios import change_simulation as simulation
 from benchmarks.scenarios.change_simulation import (
-    CONTROL,
-    DAYS,
-    FIRST_DAY,
-    JOBS_PER_DAY,
-    KINDS,
-    MISSING_SHARE,
-    RELEASES,
-    REMOTE,
-    SITES,
-    SIZES,
-    TEST,
-    TRIALS,
-    VARIANTS,
     Alert,
     PlantedStep,
     PlantedTrial,
@@ -99,36 +86,41 @@ def load_recorded_pairs(path: Path) -> Sequence[RecordedPair]:
 
 def replay_jobs(rng: np.random.Generator, step: PlantedStep) -> Iterator[SimulatedJob]:
     """Replay recorded jobs as those of all days and sites, with a step."""
-    for site in SITES:
+    for site in simulation.SITES:
         recordings = load_recorded_pairs(RECORDED_FILES.get(site, RECORDED_FILES[""]))
-        for day in range(DAYS):
+        for day in range(simulation.DAYS):
             first = int(rng.integers(len(recordings)))
-            if rng.random() < MISSING_SHARE:
+            if rng.random() < simulation.MISSING_SHARE:
                 continue
-            for number, variant in enumerate(VARIANTS * JOBS_PER_DAY):
-                place = SeriesPlace(site, REMOTE.get(site, site), "near", "", variant)
+            for number, variant in enumerate(simulation.VARIANTS * simulation.JOBS_PER_DAY):
+                place = SeriesPlace(site, simulation.REMOTE.get(site, site), "near", "", variant)
                 # A release takes the noise of the recording after that of the one before.
-                start = first + number * len(RELEASES)
+                start = first + number * len(simulation.RELEASES)
                 base, *_ = pairs = [
-                    recordings[(start + turn) % len(recordings)] for turn in range(len(RELEASES))
+                    recordings[(start + turn) % len(recordings)]
+                    for turn in range(len(simulation.RELEASES))
                 ]
                 slower = {
                     release: simulation.slowdown(step, place, release, day)
-                    for release in (CONTROL, *RELEASES)
+                    for release in (simulation.CONTROL, *simulation.RELEASES)
                 }
                 ratios = {
-                    release: slower[release] - slower[CONTROL] + pair.noise
-                    for release, pair in zip(RELEASES, pairs, strict=True)
+                    release: slower[release] - slower[simulation.CONTROL] + pair.noise
+                    for release, pair in zip(simulation.RELEASES, pairs, strict=True)
                 }
-                control = base.level + number % len(VARIANTS) + slower[CONTROL]
-                times = {CONTROL: control} | {r: control + d for r, d in ratios.items()}
+                control = (
+                    base.level + number % len(simulation.VARIANTS) + slower[simulation.CONTROL]
+                )
+                times = {simulation.CONTROL: control} | {r: control + d for r, d in ratios.items()}
                 yield SimulatedJob(place, f"{site}-{base.node}", day, times, ratios)
 
 
 def measure(_: argparse.Namespace) -> list[RatioFigure]:
     """Search the final state of many trials, and the evenings of one trial of each kind."""
     figures = simulation.measure_trials(replay_jobs, "change-replay")
-    trials = [(name, size, TRIALS) for name in KINDS for size in SIZES] + [("nothing", 0.0, TRIALS)]
+    trials = [
+        (name, size, simulation.TRIALS) for name in simulation.KINDS for size in simulation.SIZES
+    ] + [("nothing", 0.0, simulation.TRIALS)]
     with ProcessPoolExecutor(2) as pool:
         evenings = list(pool.map(replay_evenings, trials))
     rows = [{**asdict(evening.tally), "delay": evening.delay} for evening in evenings]
@@ -179,7 +171,7 @@ def _search_every_evening(
     """Return the evening of each change's first announcement, with its last state."""
     announced: dict[str, tuple[int, ChangePointRow]] = {}
     with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/r.db") as store:
-        for day in range(DAYS):
+        for day in range(simulation.DAYS):
             store.add(_make_measurements(day, by_day[day]))
             if day < FIRST_SEARCH:
                 continue
@@ -206,12 +198,12 @@ def _group_announced(rows: Iterable[ChangePointRow]) -> list[Alert]:
 
 
 def _make_alert(row: ChangePointRow) -> Alert:
-    day = number_to_day(row.day) or FIRST_DAY
-    return Alert((day - FIRST_DAY).days, row.attribution, row.subject)
+    day = number_to_day(row.day) or simulation.FIRST_DAY
+    return Alert((day - simulation.FIRST_DAY).days, row.attribution, row.subject)
 
 
 def _find_date(day: int) -> date:
-    return FIRST_DAY + timedelta(days=day)
+    return simulation.FIRST_DAY + timedelta(days=day)
 
 
 def _make_measurements(day: int, jobs: Sequence[SimulatedJob]) -> Iterator[Measurement]:
@@ -232,7 +224,7 @@ def _make_measurements(day: int, jobs: Sequence[SimulatedJob]) -> Iterator[Measu
                     "position": position,
                     "dirty": False,
                     "kind": TIMED,
-                    "test_name": TEST,
+                    "test_name": simulation.TEST,
                     "variant": axes,
                     "variant_label": job.place.variant,
                     "axis_root": release,

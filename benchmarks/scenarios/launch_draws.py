@@ -126,7 +126,7 @@ POWER_DRAWS = tuple(
 def measure_verdicts(_: argparse.Namespace) -> list[RatioFigure]:
     """Count false verdicts where nothing differs, and planted slowdowns that are found."""
     with ProcessPoolExecutor() as pool:
-        figures = [
+        return [
             figure
             for label, launches in load_equal_launches().items()
             for figure in (
@@ -134,8 +134,6 @@ def measure_verdicts(_: argparse.Namespace) -> list[RatioFigure]:
                 *_power_figures(launches, label, pool),
             )
         ]
-    write_results("verdicts", [asdict(figure) for figure in figures])
-    return figures
 
 
 def _false_verdict_figures(

@@ -38,11 +38,6 @@ if TYPE_CHECKING:
 
 #: Requests per page after uncounted ones, unless they take too long, and loads in the browser.
 REPEATS, WARM_UP, TIMEOUT_S, LOADS = 40, 2, 30.0, 10
-#: Sources of a page's data.
-READS_NOTHING, READS_ROLLUPS = "nothing", "roll-ups and verdicts"
-READS_INDEX, READS_MEASUREMENTS = "an index", "measurements"
-#: Marker of a page whose rows are not counted.
-NO_ROWS = ("", "")
 #: Pages that answer the readers' questions.
 MAIN_PAGES = ("overview", "a comparison", "figure S0", "a site, 30 days")
 #: Number of measurements -> limit of the main pages' 95th percentile in the service, in seconds;
@@ -63,26 +58,25 @@ _WAIT_UNTIL_DONE = """() => {
 
 @dataclass(frozen=True)
 class PageRequest:
-    """A page and its data source.
+    """A page and the rows that it must show.
 
     Attributes:
-        name: title in tables and plots.
+        name: title in tables.
         address: path and query; ``{site}`` and ``{comparison}`` stand for another one in each
             round.
         row_marker: a table of the page and one of its columns, whose values other than 0 are
-            counted; or '' and the start of the lines of plain text to count.
-        reads: source of its data.
+            counted; or '' and the start of the lines of plain text to count; None for the unknown
+            page, which shows nothing.
     """
 
     name: str
     address: str
-    row_marker: tuple[str, str] = NO_ROWS
-    reads: str = READS_ROLLUPS
+    row_marker: tuple[str, str] | None
 
     @property
     def status(self) -> HTTPStatus:
         """Expected status of the response."""
-        return HTTPStatus.NOT_FOUND if self.reads == READS_NOTHING else HTTPStatus.OK
+        return HTTPStatus.OK if self.row_marker else HTTPStatus.NOT_FOUND
 
     def address_in_round(self, number: int) -> str:
         """Return the address in a round."""
@@ -94,16 +88,9 @@ class PageRequest:
     def api_address(self) -> str:
         """The address of the same data for programs."""
         address = self.address_in_round(0)
-        if address.startswith(("/api/", "/metrics")):
+        if address == "/metrics":
             return address
         return f"{address}{'&' if '?' in address else '?'}format=json"
-
-    def count_rows(self, plain: bytes) -> int:
-        """Count the rows with a value in the data for programs."""
-        table, column = self.row_marker
-        if not table:
-            return sum(line.startswith(column) for line in plain.decode().splitlines())
-        return sum(bool(row[column]) for row in json.loads(plain)["tables"][table])
 
 
 @dataclass
@@ -180,45 +167,24 @@ def build_page_requests() -> list[PageRequest]:
     site = "{site}"
     campaign = synthetic_measurements.campaign_id(last)
     job = synthetic_measurements.job_id(last, 0)
-    all_days = f"from={first}&to={until}"
-    overview, series, figure = ("site_days", "good"), ("series", "mean"), ("figure", "number")
-    by_source = {
-        READS_NOTHING: [("empty page", "/nothing", NO_ROWS)],
-        READS_ROLLUPS: [
-            ("overview", f"/?to={until}", overview),
-            ("overview, 60 days", f"/?to={until}&days=60", overview),
-            ("a day of a site", f"/days/{until}?site={site}", ("measured", "good")),
-            ("sites", "/sites", ("sites", "good")),
-            ("a site, 30 days", f"/sites/{site}?to={until}", series),
-            ("a site, 180 days", f"/sites/{site}?to={until}&days=180", series),
-            ("comparisons", "/compare", ("comparisons", "over_sites")),
-            ("a comparison", "/compare/{comparison}", ("pooled", "shown_verdict")),
-            ("figure S0", "/figures/s0", figure),
-            ("explore", "/explore", figure),
-            ("explore: read latency by site", "/explore?view=latency&by=site", ("figure", "reads")),
-            ("explore: all days and sites", f"/explore?by=day&color=site&{all_days}", figure),
-            ("metrics for Prometheus", "/metrics", ("", "treehammer_site_status{")),
-            ("API: overview", f"/api/v1/overview?to={until}", overview),
-        ],
-        READS_INDEX: [
-            ("campaigns", "/campaigns", ("campaigns", "recorded")),
-            ("a campaign", f"/campaigns/{campaign}", ("jobs", "recorded")),
-            ("a job", f"/jobs/{job}", ("measurements", "outcome")),
-        ],
-        READS_MEASUREMENTS: [
-            (
-                "explore: slowest hosts of a site, 7 days",
-                f"/explore?by=host&site={site}&from={week}&to={until}",
-                figure,
-            ),
-            (
-                "explore: intervals over jobs of a campaign",
-                f"/explore?bars=interval&campaign={campaign}",
-                figure,
-            ),
-        ],
-    }
-    return [PageRequest(*page, reads) for reads, pages in by_source.items() for page in pages]
+    figure = ("figure", "number")
+    week_of_site = f"site={site}&from={week}&to={until}"
+    pages = (
+        ("empty page", "/nothing", None),
+        ("overview", f"/?to={until}", ("site_days", "good")),
+        ("a comparison", "/compare/{comparison}", ("pooled", "shown_verdict")),
+        ("figure S0", "/figures/s0", figure),
+        ("a site, 30 days", f"/sites/{site}?to={until}", ("series", "mean")),
+        ("sites", "/sites", ("sites", "good")),
+        ("explore", "/explore", figure),
+        ("explore, all days", f"/explore?by=day&color=site&from={first}&to={until}", figure),
+        ("explore, slowest hosts of a site", f"/explore?by=host&{week_of_site}", figure),
+        ("metrics for Prometheus", "/metrics", ("", "treehammer_site_status{")),
+        ("campaigns", "/campaigns", ("campaigns", "recorded")),
+        ("a campaign", f"/campaigns/{campaign}", ("jobs", "recorded")),
+        ("a job", f"/jobs/{job}", ("measurements", "outcome")),
+    )
+    return [PageRequest(*page) for page in pages]
 
 
 def _iso_day(day: int) -> str:
@@ -226,14 +192,19 @@ def _iso_day(day: int) -> str:
 
 
 def count_shown_rows(port: int, page: PageRequest) -> int:
-    """Count the rows that a page shows; raise if there are none."""
-    if page.reads == READS_NOTHING:
+    """Count the rows with a value in the page's data for programs; raise if there are none."""
+    if page.row_marker is None:
         return 0
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{page.api_address}") as answer:
-        shown = page.count_rows(answer.read())
-    if not shown:
+    table, column = page.row_marker
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{page.api_address}") as response:
+        body = response.read()
+    if table:
+        count = sum(bool(row[column]) for row in json.loads(body)["tables"][table])
+    else:
+        count = sum(line.startswith(column) for line in body.decode().splitlines())
+    if not count:
         raise NothingToDoError("the page shows nothing", where=f"{page.name} ({page.address})")
-    return shown
+    return count
 
 
 def _request_all_pages(
@@ -288,7 +259,6 @@ def _result_row(rows: int, page: PageRequest, timings: PageTimings) -> dict[str,
     return {
         "rows": rows,
         "page": page.name,
-        "reads": page.reads,
         "p50_s": float(p50),
         "p95_s": float(p95),
         "cpu_p95_s": float(np.percentile(timings.cpu_s, 95)),

@@ -24,8 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.figures import RatioFigure, write_results
-from benchmarks.harness.payload_repository import PayloadRepository
+from benchmarks.harness.figures import RatioFigure, print_table, write_results
 from benchmarks.scenarios.story_examination import (
     BROKEN,
     CHANGED,
@@ -39,7 +38,6 @@ from treehammer import config
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.errors import TreehammerError
-from treehammer.sql.watch.patrol_report import fetch_report
 from treehammer.sql.write.store import Store
 from treehammer.testbed import faults as fault_injection
 from treehammer.testbed import lifecycle, workspace
@@ -178,22 +176,21 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
             examination = StoryExamination(
                 store, story.planted, receiver.received, story.slower_commit
             )
-            rows, others = examination.examine(box.sites)
-            others += examination.list_jobs_at_excluded_sites()
-            _print_cost(store)
-    write_results("patrol-story", [asdict(row) for row in rows])
-    print("minute  planted                                     verdict      holds  decided  reason")
-    for line in (*rows, *others):
-        print(line)
+            rows, unplanned = examination.examine(box.sites)
+            unplanned += examination.list_jobs_at_excluded_sites()
+    table = [{**asdict(row), "correct": row.correct} for row in rows]
+    write_results("patrol-story", table)
+    print_table(table)
+    print(*unplanned, sep="\n")
     wrong = sum(not row.correct for row in rows)
-    if wrong or others:
+    if wrong or unplanned:
         raise TreehammerError(
-            f"{wrong} verdicts are missing or wrong, {len(others)} have no cause",
+            f"{wrong} verdicts are missing or wrong, {len(unplanned)} have no cause",
             where="patrol story",
         )
     return [
         RatioFigure("patrol story: missing or wrong verdicts", wrong, upper_bound=0),
-        RatioFigure("patrol story: verdicts that nothing caused", len(others), upper_bound=0),
+        RatioFigure("patrol story: verdicts that nothing caused", len(unplanned), upper_bound=0),
     ]
 
 
@@ -267,7 +264,9 @@ class PatrolStory:
         self.planted: dict[str, int] = {}
         self.slower_commit = ""
         self._minutes = 0.0
-        self._repository = PayloadRepository(folder / "repository")
+        self._repository = folder / "repository"
+        self._repository.mkdir()
+        self._run_git("init", "--quiet", "--initial-branch=main")
         self._write_files()
         self.settings: Settings = config.load_settings(environ={}, folder=folder)
 
@@ -286,7 +285,7 @@ class PatrolStory:
         (self._folder / "patrol.toml").write_text(PATROL_TOML.format(sites=names, changed=CHANGED))
         self._write_test("read", "6.40.00", repeats=1, passes=2, turns=0, more=0)
         self._write_idea(0)
-        self._repository.commit("first idea")
+        self._commit("first idea")
 
     def _write_idea(self, more: int) -> None:
         self._write_test("idea", "6.38.00", "6.40.00", repeats=3, passes=3, turns=TURNS, more=more)
@@ -294,16 +293,39 @@ class PatrolStory:
     def _write_test(
         self, name: str, *releases: str, repeats: int, passes: int, turns: int, more: int
     ) -> None:
+        folder = self._repository / name
+        folder.mkdir(exist_ok=True)
         definition = TEST_TOML.format(
             name=name,
             dataset=DATASET,
             repeats=repeats,
             passes=passes,
-            releases=", ".join(f'"{one}"' for one in releases),
+            releases=", ".join(f'"{release}"' for release in releases),
         )
         payload = READ_PY.replace("MORE_TURNS", str(more)).replace("TURNS", str(turns))
-        files = {"read.py": payload, "read.sh": READ_SH}
-        self._repository.write_test(name, definition, files)
+        files = {"test.toml": definition, "read.py": payload, "read.sh": READ_SH}
+        for file, text in files.items():
+            (folder / file).write_text(text)
+        (folder / "read.sh").chmod(0o755)
+
+    def _commit(self, text: str) -> str:
+        """Commit everything; return the commit."""
+        self._run_git("add", "--all")
+        self._run_git("commit", "--quiet", "--message", text)
+        return self._run_git("rev-parse", "HEAD")
+
+    def _run_git(self, *arguments: str) -> str:
+        author = (
+            "-c",
+            "user.name=me",
+            "-c",
+            "user.email=me@localhost",
+            "-c",
+            "commit.gpgsign=false",
+        )
+        command = ("git", *author, *arguments)
+        done = subprocess.run(command, cwd=self._repository, check=True, capture_output=True)
+        return done.stdout.decode().strip()
 
     # The patrol and the events
 
@@ -367,7 +389,7 @@ class PatrolStory:
 
     def _commit_slower_payload(self) -> None:
         self._write_idea(MORE_TURNS)
-        self.slower_commit = self._repository.commit("a slower idea")
+        self.slower_commit = self._commit("a slower idea")
         self._mark("commit")
 
     def _upgrade_site(self) -> None:
@@ -409,12 +431,6 @@ class PatrolStory:
     def _restore_speed(self) -> None:
         self._faults[SLOWED].close()
         self._mark("restore")
-
-
-def _print_cost(store: Store) -> None:
-    report = fetch_report(store)
-    cpu_s = sum(one.use.cpu_s for one in report.sites)
-    print(f"  {len(report.starts)} latest starts, {cpu_s:.0f} s of CPU charged")
 
 
 def _now_us() -> int:

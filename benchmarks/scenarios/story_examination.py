@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import product, zip_longest
 from typing import Any
 
 import sqlalchemy as sa
@@ -53,7 +53,7 @@ class StoryRow:
         minute: time of the event since the patrol began.
         planted: the event, at which site.
         expected: the verdict that it should have; '' for none.
-        verdict: the verdict that was found.
+        verdict: the recorded verdict.
         holds_after_s: delay of the time since which the verdict holds.
         decided_after_s: delay of its recording.
         reason: the engine's reason.
@@ -69,19 +69,8 @@ class StoryRow:
 
     @property
     def correct(self) -> bool:
-        """Whether the expected verdict was found, and not before the event."""
+        """Whether the expected verdict was recorded, and not before the event."""
         return self.expected == self.verdict and (self.holds_after_s or 0) >= 0
-
-    def __str__(self) -> str:
-        times = [
-            "" if one is None else f"{one:.0f} s"
-            for one in (self.holds_after_s, self.decided_after_s)
-        ]
-        mark = "" if self.correct else f"  EXPECTED {self.expected} after the event"
-        return (
-            f"{self.minute:6.1f}  {self.planted:42}  {self.verdict:10}  {times[0]:>6}  {times[1]:>6}"
-            f"  {self.reason}{mark}"
-        )
 
 
 class StoryExamination:
@@ -108,9 +97,9 @@ class StoryExamination:
 
     def examine(self, sites: Iterable[str]) -> tuple[list[StoryRow], list[str]]:
         """Return the events with their verdicts, and the verdicts that no event caused."""
-        rows, others = self._compare_states(sites)
+        rows, unplanned = self._compare_states(sites)
         rows += [self._find_version_mark(), *self._follow_regression()]
-        return sorted(rows, key=lambda row: row.minute), others
+        return sorted(rows, key=lambda row: row.minute), unplanned
 
     def list_jobs_at_excluded_sites(self) -> list[str]:
         """List campaigns but probes that were started at sites while they were not usable.
@@ -153,38 +142,36 @@ class StoryExamination:
         """Compare each site's states, of jobs and of storage, with the planted ones."""
         changes = list_state_changes(self._store)
         by_subject: dict[tuple[str, str], list[StatusChangeRow]] = defaultdict(list)
-        for one in changes:
-            by_subject[one.site, one.subject_kind].append(one)
+        for change in changes:
+            by_subject[change.site, change.subject_kind].append(change)
         rows: list[StoryRow] = []
-        others: list[str] = []
-        for site in sites:
-            for kind, name in _KIND_NAMES.items():
-                found = iter(by_subject[site, kind])
-                for event, state, text in (
-                    ("begin", "ok", "patrol begins"),
-                    *EXPECTED_STATES.get(site, ()),
-                ):
-                    title = f"{site}, {name}: {text}"
-                    rows.append(self._compare_state(event, title, state, next(found, None)))
-                others += [
-                    f"not planted: {site} {name}: {one.previous} -> {one.state} at "
-                    f"{self._minute(one.since_us):.1f} min: {one.reason}"
-                    for one in found
-                ]
-        others += [
-            f"not planted: central event: {one.reason}"
-            for one in changes
-            if one.subject_kind not in SUBJECT_KINDS
+        unplanned = [
+            f"not planted: central event: {change.reason}"
+            for change in changes
+            if change.subject_kind not in SUBJECT_KINDS
         ]
-        return rows, others
+        for site, (kind, name) in product(sites, _KIND_NAMES.items()):
+            recorded = iter(by_subject[site, kind])
+            for event, state, text in (
+                ("begin", "ok", "patrol begins"),
+                *EXPECTED_STATES.get(site, ()),
+            ):
+                title = f"{site}, {name}: {text}"
+                rows.append(self._compare_state(event, title, state, next(recorded, None)))
+            unplanned += [
+                f"not planted: {site} {name}: {change.previous} -> {change.state} at "
+                f"{self._minute(change.since_us):.1f} min: {change.reason}"
+                for change in recorded
+            ]
+        return rows, unplanned
 
     def _compare_state(
-        self, event: str, title: str, state: str, found: StatusChangeRow | None
+        self, event: str, title: str, state: str, change: StatusChangeRow | None
     ) -> StoryRow:
-        if found is None:
+        if change is None:
             return self._make_row(event, title, state, "none")
-        times = found.since_us, found.decided_us
-        return self._make_row(event, title, state, found.state, *times, found.reason)
+        times = change.since_us, change.decided_us
+        return self._make_row(event, title, state, change.state, *times, change.reason)
 
     def _make_row(
         self,
@@ -251,20 +238,20 @@ class StoryExamination:
         if start is None:
             return None
         checks = ReleaseCheckTable(self._store).list_checks()
-        return next((one for one in checks if one.campaign_id == start.campaign_id), None)
+        return next((check for check in checks if check.campaign_id == start.campaign_id), None)
 
     def _find_rerun(self, check: ReleaseCheck) -> int | None:
         """Find the time at which the patrol claimed the rerun of a check."""
         reruns = (
-            one.claimed_us
-            for one in fetch_report(self._store).starts
-            if one.campaign_id == check.rerun_id and one.occasion.startswith("rerun:")
+            start.claimed_us
+            for start in fetch_report(self._store).starts
+            if start.campaign_id == check.rerun_id and start.occasion.startswith("rerun:")
         )
         return next(reruns, None)
 
     def _follow_message(self, title: str, confirmed_us: int | None) -> StoryRow:
         """Check that the regression was announced once, after it was confirmed."""
-        sent = [at for at, one in self._messages if one["kind"] == "regression"]
+        sent = [time_us for time_us, message in self._messages if message["kind"] == "regression"]
         once = len(sent) == 1 and confirmed_us is not None and sent[0] >= confirmed_us
         verdict = "announced once" if once else f"{len(sent)} messages"
         decided_us = sent[0] if sent else None

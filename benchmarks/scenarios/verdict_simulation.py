@@ -10,14 +10,14 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from statistics import fmean
 
 import numpy as np
 
-from benchmarks.harness.figures import SEED, RatioFigure, share_figure, write_results
+from benchmarks.harness.figures import SEED, RatioFigure, share_figure
 from benchmarks.harness.trials import CLAIMED_RATE, count_trials, make_sample
 from treehammer.analysis.comparison.comparison import (
     Comparison,
@@ -29,7 +29,6 @@ from treehammer.analysis.statistics.verdict import (
     CERTAIN_VERDICTS,
     DEFAULT_DELTA,
     HOST_SCOPE,
-    OPEN_VERDICTS,
     SITES_SCOPE,
     Verdict,
     VerdictEvidence,
@@ -249,36 +248,10 @@ def _true_effect(effect: Effect, row: VerdictRow) -> float:
     return effect.size(int(row.site[1:]) if row.site else 1, variant)
 
 
-def planning_trial(scenario: Scenario, trial: int) -> Counter[str]:
-    """Judge a campaign; where it is undecided, run the planned one and judge it alone."""
-    dice = np.random.default_rng((SEED, trial, round(1e4 * scenario.spread)))
-    row = compare_scenario(scenario, dice)[0].of_series[0]
-    tally = Counter[str]()
-    wrong = _is_wrong(row, "slower or faster", scenario, [0.0])
-    if row.verdict in OPEN_VERDICTS and row.jobs_needed and row.jobs_needed <= 500:
-        planned = replace(scenario, jobs=row.jobs_needed)
-        row = compare_scenario(planned, dice)[0].of_series[0]
-        tally["planned"] += 1
-        tally["decided"] += row.verdict not in OPEN_VERDICTS
-        wrong |= _is_wrong(row, "slower or faster", scenario, [0.0])
-    tally["wrong"] += wrong
-    return tally
-
-
-#: Plans for a lone row on one host.
-PLANNING_SCENARIOS = (
-    Scenario("no effect", sites=1, variants=1, hosts=1),
-    Scenario("true +4 %", Effect(0.0408), sites=1, variants=1, hosts=1),
-    Scenario("true +2 % (at delta)", Effect(0.0202), sites=1, variants=1, hosts=1),
-)
-
-
 def measure(_: argparse.Namespace) -> list[RatioFigure]:
     """Simulate all scenarios."""
     with ProcessPoolExecutor() as pool:
-        figures = [*_false_figures(pool), *_attribution_figures(pool), *_planning_figures(pool)]
-    write_results("simulation", [asdict(figure) for figure in figures])
-    return figures
+        return [*_false_figures(pool), *_attribution_figures(pool)]
 
 
 def _false_figures(pool: Executor) -> Iterator[RatioFigure]:
@@ -299,16 +272,3 @@ def _attribution_figures(pool: Executor) -> Iterator[RatioFigure]:
             if rows := total[f"rows {scope}"]:
                 slower = total[f"slower {scope}"]
                 yield share_figure(f"power: {scenario}, slower, {scope}", slower, rows)
-
-
-def _planning_figures(pool: Executor) -> Iterator[RatioFigure]:
-    for scenario in PLANNING_SCENARIOS:
-        total = count_trials(pool, partial(planning_trial, scenario), TRIAL_COUNT)
-        title = f"plan: {scenario.title}"
-        yield share_figure(
-            f"{title}, slower or faster, both looks", total["wrong"], TRIAL_COUNT, CLAIMED_RATE
-        )
-        if total["planned"]:
-            yield share_figure(
-                f"{title}, planned campaigns that decide", total["decided"], total["planned"]
-            )
