@@ -119,88 +119,84 @@ class SyntheticCampaigns:
         since_us = min(values.randrange(DAY_US), DAY_US - MEASUREMENTS_PER_JOB * MEASUREMENT_US)
         started_us = round(start.timestamp() * 1e6) + since_us
         for place in range(MEASUREMENTS_PER_JOB):
-            release = releases[place % len(releases)]
-            found = self._number_values(values, self.scale_times(day, site, variant, release))
-            found |= _text_values(site, variant, release, host)
-            found["eff_job"] = round(found["eff_job"] * self.scale_efficiency(site, host), 6)
-            failed = failure if failure and values.random() < BAD_DAY_FAILURE_SHARE else ""
-            if failed:
-                found = _failed_values(found, failed)
-            if not failed and values.random() < IMPLAUSIBLE_SHARE:
-                found |= {"plausible": False, "implausible_reasons": "more CPU than wall time"}
-            yield Measurement(
-                found
-                | {
-                    "measurement_id": make_measurement_id(
-                        identity, 1, place // len(releases) + 1, place % len(releases) + 1
-                    ),
-                    "campaign_id": campaign_id(day),
-                    "campaign_name": f"daily {day:03}",
-                    "job_id": identity,
-                    "attempt": 1,
-                    "repeat": repeat_of_job(job),
-                    "round": place // len(releases) + 1,
-                    "position": place % len(releases) + 1,
-                    "started_us": started_us + MEASUREMENT_US * place,
-                    "ended_us": started_us + MEASUREMENT_US * place + 55_000_000,
-                    "day": day_number(day),
-                }
-            )
+            round_, position = divmod(place, len(releases))
+            release = releases[position]
+            row = self._number_values(values, self.scale_times(day, site, variant, release))
+            row |= _text_values(site, variant, release, host)
+            row["eff_job"] = round(row["eff_job"] * self.scale_efficiency(site, host), 6)
+            if failure and values.random() < BAD_DAY_FAILURE_SHARE:
+                row = _failed_values(row, failure)
+            elif values.random() < IMPLAUSIBLE_SHARE:
+                row |= {"plausible": False, "implausible_reasons": "more CPU than wall time"}
+            row |= {
+                "measurement_id": make_measurement_id(identity, 1, round_ + 1, position + 1),
+                "campaign_id": campaign_id(day),
+                "campaign_name": f"daily {day:03}",
+                "job_id": identity,
+                "attempt": 1,
+                "repeat": repeat_of_job(job),
+                "round": round_ + 1,
+                "position": position + 1,
+                "started_us": started_us + MEASUREMENT_US * place,
+                "ended_us": started_us + MEASUREMENT_US * place + 55_000_000,
+                "day": day_number(day),
+            }
+            yield Measurement(row)
 
     def _number_values(self, values: Random, scale: float) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        row: dict[str, Any] = {}
         for name, kind, size in self._measured_metrics:
             number = size * scale * values.lognormvariate(0, self.spread)
-            found[name] = round(number) if kind == "int" else round(number, 6)
+            row[name] = round(number) if kind == "int" else round(number, 6)
         for name in PACKED_COLUMNS:
-            found[name] = [
+            row[name] = [
                 round(scale * values.lognormvariate(0, 0.05), 6)
                 for _ in range(PASSES_PER_MEASUREMENT)
             ]
         noise = values.lognormvariate(0, min(self.spread, 0.05))
-        found["eff_job"] = round(min(0.999, 0.85 / scale**0.3 * noise), 6)
-        found["read_latency_hist"] = self._random_histograms[values.randrange(_RARE_VALUE_PERIOD)]
-        _make_consistent(found)
-        return found | {"plausible": True, "retries": 0, "slot": f"slot1_{values.randrange(64)}"}
+        row["eff_job"] = round(min(0.999, 0.85 / scale**0.3 * noise), 6)
+        row["read_latency_hist"] = self._random_histograms[values.randrange(_RARE_VALUE_PERIOD)]
+        _make_consistent(row)
+        return row | {"plausible": True, "retries": 0, "slot": f"slot1_{values.randrange(64)}"}
 
     @cached_property
     def _measured_metrics(self) -> Sequence[tuple[str, str, float]]:
-        fixed = _text_values(0, 0, 0, 0)
+        texts = _text_values(0, 0, 0, 0)
         return [
             (metric.name, metric.type, _typical_size(metric.name))
             for metric in CATALOGUE
             if metric.type in ("int", "float")
-            and metric.name not in fixed
+            and metric.name not in texts
             and not metric.name.startswith(_ABSENT_PREFIXES)
         ]
 
     @cached_property
     def _random_histograms(self) -> Sequence[list[int]]:
         values = Random(SEED)
-        found = []
+        histograms = []
         for _ in range(_RARE_VALUE_PERIOD):
             histogram = [0] * LATENCY_BINS
             for _ in range(300):
                 histogram[min(LATENCY_BINS - 1, int(values.gauss(9, 2)))] += 10
-            found.append(histogram)
-        return found
+            histograms.append(histogram)
+        return histograms
 
 
-def _make_consistent(found: dict[str, Any]) -> None:
+def _make_consistent(row: dict[str, Any]) -> None:
     """Change random numbers in place so that the rules of plausibility hold, as in real records."""
-    found["event_rate_hz"] = 1 / found["wall_per_event_s"]
-    found["loop_wall_s"] = sorted(found["pass_loop_wall_s"])[PASSES_PER_MEASUREMENT // 2]
-    found["passes_done"] = found["passes_counted"] = PASSES_PER_MEASUREMENT
+    row["event_rate_hz"] = 1 / row["wall_per_event_s"]
+    row["loop_wall_s"] = sorted(row["pass_loop_wall_s"])[PASSES_PER_MEASUREMENT // 2]
+    row["passes_done"] = row["passes_counted"] = PASSES_PER_MEASUREMENT
     # The process tree contains all phases of all passes.
     for name in ("payload_wall_s", "payload_user_s", "payload_sys_s"):
-        if name in found:
-            found[name] = round(100 * found[name], 6)
-    found["selected_zip_bytes"] = found["bytes_read"]
-    found["kernel_read_chars"] = found["bytes_read"] + found["bytes_read_extra"]
-    found["client_cached_fraction"] = 1.0
+        if name in row:
+            row[name] = round(100 * row[name], 6)
+    row["selected_zip_bytes"] = row["bytes_read"]
+    row["kernel_read_chars"] = row["bytes_read"] + row["bytes_read_extra"]
+    row["client_cached_fraction"] = 1.0
     for name in ("eff_loop", "eff_payload", "eff_access"):
-        if name in found:
-            found[name] = min(found[name], 0.999)
+        if name in row:
+            row[name] = min(row[name], 0.999)
 
 
 def day_number(day: int) -> int:
@@ -324,7 +320,7 @@ def _text_values(site: int, variant: int, release: int, host: int) -> dict[str, 
         "client_cache_state": "warmed",
         "client_cache_method": "an execution before",
         "server_cache_state": "unknown",
-        "server_cache_method": "nobody said",
+        "server_cache_method": "not reported",
         "events_total": 12_000,
         "events_read": 12_000,
         "branches_total": 3_000,

@@ -95,7 +95,7 @@ class SearchTally:
     kind: str
     size: float
     trials: int = 0
-    found: int = 0
+    right: int = 0
     wrong: int = 0
     missed: int = 0
     false: int = 0
@@ -103,7 +103,7 @@ class SearchTally:
 
     def add(self, other: SearchTally) -> None:
         """Add the counts of another tally."""
-        for name in ("trials", "found", "wrong", "missed", "false", "groups"):
+        for name in ("trials", "right", "wrong", "missed", "false", "groups"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
@@ -116,19 +116,6 @@ def measure(_: argparse.Namespace) -> list[RatioFigure]:
     return [*measure_trials(simulate_jobs, "changes"), *measure_changing_hosts()]
 
 
-@dataclass
-class HostNameTally:
-    """Trials of a 10 % step at one site with these names of hosts, and the sizes read, in per cent."""
-
-    names: str
-    jobs: int
-    missing: float
-    trials: int = 0
-    found: int = 0
-    smallest: float = math.nan
-    largest: float = math.nan
-
-
 #: Names of hosts -> name and context of a job, from its number and its true host.
 HOST_NAMES: Mapping[str, Callable[[int, str], tuple[str, Mapping[str, str]]]] = {
     "fixed": lambda _, host: (host, {}),
@@ -139,42 +126,45 @@ HOST_NAMES: Mapping[str, Callable[[int, str], tuple[str, Mapping[str, str]]]] = 
 
 def measure_changing_hosts() -> list[RatioFigure]:
     """Search a step of 10 % at one site whose jobs have fixed host names, or each a new one."""
-    rows = [
-        _search_named_hosts(HostNameTally(names, jobs, missing))
-        for jobs in (JOBS_PER_DAY, 1)
-        for missing in (0.0, 0.2)
-        for names in HOST_NAMES
-    ]
-    table = [asdict(row) for row in rows]
-    write_results("changing-hosts", table)
-    print("step of 10 % at one site, and the sizes that are read:")
-    print_table(table)
-    missed = sum(row.trials - row.found for row in rows)
-    return [RatioFigure("changing hosts: missed steps", missed / sum(row.trials for row in rows))]
-
-
-def _search_named_hosts(tally: HostNameTally) -> HostNameTally:
-    name = HOST_NAMES[tally.names]
-    sizes = []
-    for trial in range(TRIALS):
-        rng, step = draw_step(("at one site", 0.10, trial))
-        jobs = list(simulate_jobs(rng, step))
-        lost = np.random.default_rng([SEED, trial]).random(len(jobs)) < tally.missing
-        chosen = []
-        for number, job in enumerate(jobs):
-            # The jobs of a site and day come one after the other, variant by variant.
-            if not lost[number] and number // len(VARIANTS) % JOBS_PER_DAY < tally.jobs:
-                host, context = name(number, job.host)
-                chosen.append(replace(job, host=host, context=context))
-        alerts = [
-            alert
-            for alert in search_changes(chosen)
-            if is_near(alert, step) and is_right(alert, step)
+    rows = []
+    for jobs, lost_share, names in product((JOBS_PER_DAY, 1), (0.0, 0.2), HOST_NAMES):
+        sizes = [
+            size
+            for trial in range(TRIALS)
+            for size in _read_step_sizes(trial, names, jobs, lost_share)
         ]
-        sizes += [100 * math.expm1(alert.size) for alert in alerts[:1]]
-    tally.trials, tally.found = TRIALS, len(sizes)
-    tally.smallest, tally.largest = (min(sizes), max(sizes)) if sizes else (math.nan, math.nan)
-    return tally
+        rows.append(
+            {
+                "host names": names,
+                "jobs a day": jobs,
+                "lost": lost_share,
+                "trials": TRIALS,
+                "right": len(sizes),
+                "smallest %": min(sizes, default=math.nan),
+                "largest %": max(sizes, default=math.nan),
+            }
+        )
+    write_results("changing-hosts", rows)
+    print_table(rows)
+    missed = TRIALS * len(rows) - sum(int(row["right"]) for row in rows)
+    return [RatioFigure("changing hosts: missed steps", missed / (TRIALS * len(rows)))]
+
+
+def _read_step_sizes(trial: int, names: str, jobs_a_day: int, lost_share: float) -> list[float]:
+    """Return the size in per cent of the step of one trial as it is read; nothing if it is missed."""
+    rng, step = draw_step(("at one site", 0.10, trial))
+    jobs = list(simulate_jobs(rng, step))
+    lost = np.random.default_rng([SEED, trial]).random(len(jobs)) < lost_share
+    chosen = []
+    for number, job in enumerate(jobs):
+        # The jobs of a site and day come one after the other, variant by variant.
+        if not lost[number] and number // len(VARIANTS) % JOBS_PER_DAY < jobs_a_day:
+            host, context = HOST_NAMES[names](number, job.host)
+            chosen.append(replace(job, host=host, context=context))
+    alerts = (
+        alert for alert in search_changes(chosen) if is_near(alert, step) and is_right(alert, step)
+    )
+    return [100 * math.expm1(alert.size) for alert in alerts][:1]
 
 
 def measure_trials(make_jobs: MakeJobs, table: str) -> list[RatioFigure]:
@@ -243,7 +233,7 @@ def count_alerts(planted: PlantedTrial, step: PlantedStep, alerts: Sequence[Aler
         name,
         size,
         trials=1,
-        found=int(bool(right)),
+        right=int(bool(right)),
         wrong=int(bool(near) and not right),
         missed=int(bool(size) and not near),
         false=len(alerts) - len(near),

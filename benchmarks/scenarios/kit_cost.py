@@ -77,12 +77,12 @@ def _build_figures(rows: Sequence[dict[str, Any]]) -> Iterator[RatioFigure]:
         cpu[row["dataset"], row["cache_mb"], row["arm"]].append(row["cpu_s"])
     ratios = {}
     for dataset, cache in dict.fromkeys((dataset, cache) for dataset, cache, _ in cpu):
-        kit, bare, again = (cpu[dataset, cache, arm] for arm in ("kit", "bare", "bare again"))
+        kit, bare, repeated = (cpu[dataset, cache, arm] for arm in ("kit", "bare", "bare again"))
         # The peer is the mean of both bare loops of a round, which halves its noise.
-        mean = [sum(loops) / 2 for loops in zip(bare, again, strict=True)]
+        mean = [sum(loops) / 2 for loops in zip(bare, repeated, strict=True)]
         for name, ours, peer, bound in (
             ("kit / bare", kit, mean, MAX_RATIO),
-            ("bare / bare", again, bare, None),
+            ("bare / bare", repeated, bare, None),
         ):
             title = f"CPU of the loop, {name}, {dataset}, {cache} MB cache"
             yield median_ratio(title, ours, peer, at_most=bound)

@@ -158,8 +158,8 @@ def _power_figures(
         for metric in (CPU, WALL):
             title = f"planted {100 * draw.slowdown:g} %, {metric}, {label}"
             slower = tally[f"{metric} {Verdict.SLOWER}"]
-            found = slower + tally[f"{metric} {Verdict.DIFFERENT}"]
-            yield share_figure(f"{title}: found", found, tally["rows"] // 2)
+            slower_or_different = slower + tally[f"{metric} {Verdict.DIFFERENT}"]
+            yield share_figure(f"{title}: found", slower_or_different, tally["rows"] // 2)
             yield share_figure(f"{title}: slower", slower, tally["rows"] // 2)
 
 

@@ -118,13 +118,13 @@ def measure(options: argparse.Namespace) -> list[RatioFigure]:
         with Store.open(url, create=False) as store:
             synthetic_jobs.add_missing_records(store, seed_campaigns(options.rows))
         with run_service(url) as (port, process):
-            shown = {page.name: count_shown_rows(port, page) for page in pages}
+            counts = {page.name: count_shown_rows(port, page) for page in pages}
             timings = _request_all_pages(port, process, pages)
             done_s = {} if options.no_browser else _load_main_pages(port, pages)
     rows = [
         {
             **_result_row(options.rows, page, timings[page.name]),
-            "shown": shown[page.name],
+            "shown_rows": counts[page.name],
             "done_p95_s": done_s.get(page.name, ""),
         }
         for page in pages

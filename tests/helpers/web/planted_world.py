@@ -66,10 +66,10 @@ class PlantedCampaigns(SyntheticCampaigns):
         return [(name, METRICS_BY_NAME[name].type, 1.0) for name in ROLLUP_METRICS]
 
     def _number_values(self, values: Random, scale: float) -> dict[str, Any]:
-        found = super()._number_values(values, scale)
-        walls = [LOOP_CPU_S] * len(found["pass_loop_wall_s"])
+        row = super()._number_values(values, scale)
+        walls = [LOOP_CPU_S] * len(row["pass_loop_wall_s"])
         times = {"loop_cpu_s": LOOP_CPU_S, "loop_wall_s": LOOP_CPU_S, "pass_loop_wall_s": walls}
-        return {**found, **times, "payload_wall_s": 10 * LOOP_CPU_S}
+        return {**row, **times, "payload_wall_s": 10 * LOOP_CPU_S}
 
     def __iter__(self) -> Iterator[Measurement]:
         """Yield the measurements of the last days."""

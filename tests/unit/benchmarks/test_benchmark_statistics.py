@@ -179,4 +179,4 @@ def test_changes_of_ten_percent_are_attributed(scenarios: Callable[[str], Module
     planted = ("in one release", 0.10, 1)
     for make_jobs in (simulation.simulate_jobs, replay.replay_jobs):
         tally = simulation._run_trial(make_jobs, planted)
-        assert (tally.found, tally.wrong, tally.missed) == (1, 0, 0)
+        assert (tally.right, tally.wrong, tally.missed) == (1, 0, 0)
