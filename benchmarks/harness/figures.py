@@ -31,6 +31,8 @@ DATA_FOLDER = BENCHMARKS_FOLDER / "data"
 SEED = 1
 #: One-minute load below which a machine is called quiet.
 QUIET_LOAD = 0.5
+#: Claimed error rate of each kind of claim in one comparison.
+CLAIMED_RATE = 0.05
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
     "str": str,

@@ -5,20 +5,22 @@ Large databases are filled with measurements only; pages show these as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
 from random import Random
+from typing import Any
 
 from benchmarks.harness import synthetic_measurements
 from benchmarks.harness.figures import SEED
-from benchmarks.harness.trials import make_sample
 from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
 from treehammer.analysis.statistics.sample import HEADLINE_METRICS, Sample, parse_variant
 from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.collectors.job_spec import TIMED, JobState
 from treehammer.collectors.record.day_numbers import DAY_US
+from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
+from treehammer.hctests.definition.model import Scalar, Variant
 from treehammer.sql.core.rows import AttemptRow, JobRow
 from treehammer.sql.write.store import Store
 
@@ -165,3 +167,29 @@ def _build_samples() -> Iterator[Sample]:
                 for metric in HEADLINE_METRICS
             },
         )
+
+
+def make_sample(job: str, execution: str, axes: Mapping[str, Scalar], **values: Any) -> Sample:
+    """Make an execution of a simulated test that reads through a local door.
+
+    Args:
+        job: identity of its job.
+        execution: identifies it within the job.
+        axes: values of the variant.
+        values: site, host, CPU of the loop, metrics, and fields in place of the ones here.
+    """
+    defaults: dict[str, Any] = {
+        "campaign_id": "simulated",
+        "test_name": "simulated",
+        "test_hash": "simulated",
+        "door": "file",
+        "door_protocol": "file",
+        "instrument_version": INSTRUMENT_VERSION,
+    }
+    return Sample(
+        measurement_id=f"{job}-{execution}",
+        kind=TIMED,
+        job_id=job,
+        variant=Variant(tuple(axes.items())),
+        **{**defaults, **values},
+    )

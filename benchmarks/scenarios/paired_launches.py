@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from statistics import fmean, variance
 from typing import Any
 
@@ -275,6 +276,16 @@ def _measure_planted(a: Mapping[str, float], b: Mapping[str, float]) -> float:
 
 def _round(value: float) -> float:
     return float(f"{value:.6g}")
+
+
+@cache
+def load_equal_launches() -> dict[str, list[PairedLaunch]]:
+    """Load the recorded A/A launches by label."""
+    launches: dict[str, list[PairedLaunch]] = defaultdict(list)
+    for launch in read_rows(RECORDED_FILE, PairedLaunch):
+        if launch.is_equal:
+            launches[launch.label].append(launch)
+    return dict(sorted(launches.items()))
 
 
 def build_figures(label: str, launches: Sequence[PairedLaunch]) -> Iterator[RatioFigure]:

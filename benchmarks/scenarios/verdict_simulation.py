@@ -1,6 +1,7 @@
-"""Simulated campaigns with known effects, judged by ``compare``: false verdicts, power, attribution.
+"""Campaigns with known effects, judged by ``compare``: false verdicts, power, attribution.
 
-Each scenario states what is true; a row is wrong if it claims something else.
+Each scenario states what is true; a row is wrong if it claims something else. The noise of jobs is
+normal, or that of recorded A/A launches whose sides are swapped at random.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +18,9 @@ from statistics import fmean
 
 import numpy as np
 
-from benchmarks.harness.figures import SEED, RatioFigure, share_figure
-from benchmarks.harness.trials import CLAIMED_RATE, count_trials, make_sample
+from benchmarks.harness.figures import CLAIMED_RATE, SEED, RatioFigure, share_figure
+from benchmarks.harness.synthetic_jobs import make_sample
+from benchmarks.scenarios.paired_launches import load_equal_launches
 from treehammer.analysis.comparison.comparison import (
     Comparison,
     compare_together,
@@ -65,7 +67,7 @@ class Scenario:
 
     ``spread`` is the standard deviation of a job's ln(B/A), ``host_spread`` that of a host's own
     effect.  ``shared_hosts`` runs all sites on the same hosts.  ``unequal`` multiplies the spread on
-    every first host.
+    every first host.  ``recorded`` is the label of launches whose ln(B/A) replace the normal noise.
     """
 
     title: str
@@ -79,6 +81,13 @@ class Scenario:
     shared_hosts: bool = False
     unequal: float = 1.0
     releases: int = 1
+    recorded: str = ""
+    delta: float = DEFAULT_DELTA
+
+    @property
+    def trials(self) -> int:
+        """Number of campaigns to draw; those of recorded noise are small."""
+        return 1000 if self.recorded else TRIAL_COUNT
 
 
 FALSE_SCENARIOS = (
@@ -103,6 +112,22 @@ FALSE_SCENARIOS = (
     ),
     Scenario("20 sites, unequal hosts", sites=20, variants=2, unequal=4),
     Scenario("12 releases together", releases=12, variants=3),
+    # The recorded scatter is so far below the default limit that nearly all rows are the same.  The
+    # smaller limit tests the claims "different", "slower" and "faster" alone.
+    *(
+        Scenario(
+            f"{title}, noise of a {label} machine, delta {100 * delta:g} %",
+            sites=sites,
+            variants=2,
+            hosts=hosts,
+            jobs=12,
+            recorded=label,
+            delta=delta,
+        )
+        for label in ("quiet", "busy")
+        for title, sites, hosts in (("one host", 1, 1), ("one site", 1, 3), ("six sites", 6, 3))
+        for delta in (DEFAULT_DELTA, 0.0001)
+    ),
 )
 #: Planted change -> its effect, and the cause that must be named.
 ATTRIBUTIONS = {
@@ -125,18 +150,31 @@ def build_samples(scenario: Scenario, dice: np.random.Generator) -> list[Sample]
             for job in range(scenario.jobs):
                 host = job % scenario.hosts
                 spread = scenario.spread * (scenario.unequal if host == 0 else 1.0)
-                noise = dice.normal(0, spread / math.sqrt(2), scenario.releases + 1)
-                waits = dice.normal(0, 0.5 * spread, scenario.releases + 1)
+                cpu_noise, wall_noise = _draw_noise(scenario, spread, dice)
                 effects = [
                     scenario.effect.size(site, variant) + hosts[release, host]
                     for release in range(scenario.releases)
                 ]
                 for side, effect in enumerate((0.0, *effects)):
-                    cpu = 1e-3 * math.exp(effect + noise[side])
-                    wall = cpu * math.exp(waits[side])
+                    cpu = 1e-3 * math.exp(effect + cpu_noise[side])
+                    wall = 1e-3 * math.exp(effect + wall_noise[side])
                     name = f"host{host}" if scenario.shared_hosts else f"s{site:02d}-host{host}"
                     samples.append(_build_execution((site, variant, job, side), name, cpu, wall))
     return samples
+
+
+def _draw_noise(
+    scenario: Scenario, spread: float, dice: np.random.Generator
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Draw the noise of all sides of a job in ln, of CPU and of wall time."""
+    if scenario.recorded:
+        launches = load_equal_launches()[scenario.recorded]
+        launch = launches[dice.integers(len(launches))]
+        sign = dice.choice((-1.0, 1.0))
+        return (0.0, sign * launch.cpu_d), (0.0, sign * launch.wall_d)
+    cpu = dice.normal(0, spread / math.sqrt(2), scenario.releases + 1)
+    waits = dice.normal(0, 0.5 * spread, scenario.releases + 1)
+    return cpu.tolist(), (cpu + waits).tolist()
 
 
 def _build_execution(
@@ -158,7 +196,7 @@ def _build_execution(
 def compare_scenario(scenario: Scenario, dice: np.random.Generator) -> list[Comparison]:
     """Draw a campaign and compare all of its releases with the first together."""
     releases = [f"6.{side:02d}" for side in range(scenario.releases + 1)]
-    queries = compare_with_first("root", releases, delta=DEFAULT_DELTA, selection=Selection())
+    queries = compare_with_first("root", releases, delta=scenario.delta, selection=Selection())
     return compare_together(build_samples(scenario, dice), queries, now_us=0)
 
 
@@ -194,10 +232,10 @@ def _find_truth(row: VerdictRow, scenario: Scenario, hosts: Sequence[float]) -> 
 def _is_wrong(row: VerdictRow, claim: str, scenario: Scenario, hosts: Sequence[float]) -> bool:
     true = _find_truth(row, scenario, hosts)
     if claim == "slower or faster":
-        beyond = true > DEFAULT_DELTA if row.verdict == Verdict.SLOWER else true < -DEFAULT_DELTA
+        beyond = true > scenario.delta if row.verdict == Verdict.SLOWER else true < -scenario.delta
         return row.verdict in CERTAIN_VERDICTS and not beyond
     if claim == "same":
-        return row.verdict == Verdict.SAME and abs(true) >= DEFAULT_DELTA
+        return row.verdict == Verdict.SAME and abs(true) >= scenario.delta
     return row.verdict == Verdict.DIFFERENT and true * (row.effect or 0.0) <= 0
 
 
@@ -256,19 +294,29 @@ def measure(_: argparse.Namespace) -> list[RatioFigure]:
 
 def _false_figures(pool: Executor) -> Iterator[RatioFigure]:
     for scenario in FALSE_SCENARIOS:
-        total = count_trials(pool, partial(false_verdict_trial, scenario), TRIAL_COUNT)
+        total = _count_trials(pool, partial(false_verdict_trial, scenario), scenario.trials)
         for outcome, count in total.items():
             if scenario.sites > 1 or "sites" not in outcome:
                 title = f"false verdicts: {scenario.title}, {outcome}"
-                yield share_figure(title, count, TRIAL_COUNT, CLAIMED_RATE)
+                yield share_figure(title, count, scenario.trials, CLAIMED_RATE)
 
 
 def _attribution_figures(pool: Executor) -> Iterator[RatioFigure]:
     for (title, (effect, cause)), spread in product(ATTRIBUTIONS.items(), SPREADS):
-        total = count_trials(pool, partial(attribution_trial, effect, cause, spread), TRIAL_COUNT)
+        total = _count_trials(pool, partial(attribution_trial, effect, cause, spread), TRIAL_COUNT)
         scenario = f"{title}, sd {100 * spread:g} %"
         yield share_figure(f"attribution: {scenario}, right", total["right"], TRIAL_COUNT)
         for scope in ("series", "sites"):
             if rows := total[f"rows {scope}"]:
                 slower = total[f"slower {scope}"]
                 yield share_figure(f"power: {scenario}, slower, {scope}", slower, rows)
+
+
+def _count_trials(
+    pool: Executor, run_trial: Callable[[int], Counter[str]], count: int
+) -> Counter[str]:
+    """Run trials by their numbers, which seed them, and add up their counts."""
+    total = Counter[str]()
+    for tally in pool.map(run_trial, range(count), chunksize=10):
+        total.update(tally)
+    return total
