@@ -1,6 +1,6 @@
 """Large SQLite databases for benchmarks, with any number of measurements.
 
-100,000 measurements go through the store. The database copies them to other days and variants, so
+The measurements of the first days go through the store. The database copies them to later days, so
 that each day and series has as many measurements as in
 :mod:`benchmarks.harness.synthetic_measurements`. Numbers, hosts and failures are those of the seed.
 """
@@ -14,30 +14,26 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Engine
 
 from benchmarks.harness import synthetic_measurements
 from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.errors import ConfigError
-from treehammer.sql.core.measurement_columns import SUBJECT
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.schema import measurement
 from treehammer.sql.engine.backend import ACCESS_OPTION
 from treehammer.sql.engine.database_engine import write_transaction
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write import rollups
-from treehammer.sql.write.recording import BATCH_MEASUREMENTS, DimensionWriter
 from treehammer.sql.write.store import Store
 
 #: Measurements by default.
 ROW_COUNT = 20_000
-#: Measurements that go through the store; least and largest number of copies.
-SEED_ROWS, COPIES = 100_000, (10, 200)
+#: Copies of the first days: each seed has a multiple of eight days, after which variants repeat.
+FEW_COPIES, MANY_COPIES = 10, 50
 #: Disk space per row while a database is filled.
 BYTES_PER_ROW = 2_600
 
@@ -97,7 +93,7 @@ def _require_disk_space(folder: Path, rows: int, row_bytes: int) -> None:
 
 def seed_campaigns(rows: int) -> synthetic_measurements.SyntheticCampaigns:
     """Return the campaigns that go through the store; the rest are copies."""
-    copies = min(COPIES[1], max(COPIES[0], rows // SEED_ROWS))
+    copies = FEW_COPIES if rows <= 1_000_000 else MANY_COPIES
     return synthetic_measurements.SyntheticCampaigns(
         synthetic_measurements.DAYS // copies, rows // copies
     )
@@ -142,8 +138,6 @@ def make_campaign_row(day: int) -> CampaignRow:
     )
 
 
-# Copies, made by the database.
-
 #: Columns that differ in a copy.
 _COPIED_COLUMNS = {
     # Not a hexadecimal digit, so that it is none of the seed's identities.
@@ -153,13 +147,7 @@ _COPIED_COLUMNS = {
     "started_us": "seed.started_us + :later_us",
     "ended_us": "seed.ended_us + :later_us",
     "day": "moved_day.later",
-    "subject_id": "moved_subject.later",
 }
-_TEMPORARY_TABLES = (
-    "seed AS SELECT * FROM measurement",
-    "moved_day (day INTEGER PRIMARY KEY, later INTEGER, campaign_id TEXT, job TEXT)",
-    "moved_subject (subject_id INTEGER PRIMARY KEY, later INTEGER)",
-)
 
 
 def _copy_seed(engine: Engine, copies: int, days: int) -> None:
@@ -171,74 +159,33 @@ def _copy_seed(engine: Engine, copies: int, days: int) -> None:
     names = ", ".join(f'"{name}"' for name in expressions)
     statement = sa.text(
         f"INSERT INTO measurement ({names}) SELECT {', '.join(expressions.values())} FROM seed "
-        "JOIN moved_day ON moved_day.day = seed.day "
-        "JOIN moved_subject ON moved_subject.subject_id = seed.subject_id"
+        "JOIN moved_day ON moved_day.copy = :copy AND moved_day.day = seed.day"
     )
-    subjects = _build_subjects()
+    moved_days = [
+        {
+            "copy": copy,
+            "day": synthetic_measurements.day_number(day),
+            "later": synthetic_measurements.day_number(copy * days + day),
+            "campaign_id": synthetic_measurements.campaign_id(copy * days + day),
+            "job": synthetic_measurements.job_id(copy * days + day, 0)[:4],
+        }
+        for copy in range(1, copies)
+        for day in range(days)
+    ]
     with engine.connect() as plain:
         connection = plain.execution_options(**{ACCESS_OPTION: "write"})
         with connection.begin():
-            for table in _TEMPORARY_TABLES:
-                connection.exec_driver_sql(f"CREATE TEMPORARY TABLE {table}")
-            rows = list(subjects.values())
-            for start in range(0, len(rows), BATCH_MEASUREMENTS):
-                batch = rows[start : start + BATCH_MEASUREMENTS]
-                missing = {(SUBJECT.name, row["id"]): row for row in batch}
-                DimensionWriter().insert_missing(connection, missing)
+            connection.exec_driver_sql("CREATE TEMPORARY TABLE seed AS SELECT * FROM measurement")
+            connection.exec_driver_sql(
+                "CREATE TEMPORARY TABLE moved_day (copy INTEGER, day INTEGER, later INTEGER, "
+                "campaign_id TEXT, job TEXT, PRIMARY KEY (copy, day))"
+            )
+            insert = "INSERT INTO moved_day VALUES (:copy, :day, :later, :campaign_id, :job)"
+            connection.execute(sa.text(insert), moved_days)
         for copy in range(1, copies):
             with connection.begin():
-                _map_seed(connection, subjects, copy * days, days)
                 later_us = copy * days * DAY_US
                 connection.execute(statement, {"copy": copy, "later_us": later_us})
         with connection.begin():
-            for table in ("seed", "moved_day", "moved_subject"):
-                connection.exec_driver_sql(f"DROP TABLE {table}")
-
-
-def _build_subjects() -> dict[tuple[int, int, int], dict[str, Any]]:
-    """Build the rows of all subjects by site, variant and release."""
-    return {
-        key: SUBJECT.extract_row(synthetic_measurements.subject_columns(*key))
-        for key in product(
-            range(len(synthetic_measurements.SITE_NAMES)),
-            range(synthetic_measurements.VARIANT_COUNT),
-            range(len(synthetic_measurements.RELEASES)),
-        )
-    }
-
-
-def _map_seed(
-    connection: Connection,
-    subjects: dict[tuple[int, int, int], dict[str, Any]],
-    shift: int,
-    seed_days: int,
-) -> None:
-    """Map each day and subject of the seed to its copies ``shift`` days later."""
-    connection.exec_driver_sql("DELETE FROM moved_day")
-    connection.exec_driver_sql("DELETE FROM moved_subject")
-    connection.execute(
-        sa.text("INSERT INTO moved_day VALUES (:day, :later, :campaign_id, :job)"),
-        [
-            {
-                "day": synthetic_measurements.day_number(day),
-                "later": synthetic_measurements.day_number(day + shift),
-                "campaign_id": synthetic_measurements.campaign_id(day + shift),
-                "job": synthetic_measurements.job_id(day + shift, 0)[:4],
-            }
-            for day in range(seed_days)
-        ],
-    )
-    moved_variants = [
-        synthetic_measurements.variant_days_later(variant, shift)
-        for variant in range(synthetic_measurements.VARIANT_COUNT)
-    ]
-    connection.execute(
-        sa.text("INSERT INTO moved_subject VALUES (:subject_id, :later)"),
-        [
-            {
-                "subject_id": row["id"],
-                "later": subjects[site, moved_variants[variant], release]["id"],
-            }
-            for (site, variant, release), row in subjects.items()
-        ],
-    )
+            connection.exec_driver_sql("DROP TABLE seed")
+            connection.exec_driver_sql("DROP TABLE moved_day")

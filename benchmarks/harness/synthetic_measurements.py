@@ -216,7 +216,7 @@ def job_id(day: int, job: int) -> str:
 
 def variant_of_job(day: int, job: int) -> int:
     """Return a job's variant; consecutive jobs, also those of one site, have different ones."""
-    return variant_days_later(job % VARIANTS_PER_DAY, day)
+    return (job % VARIANTS_PER_DAY + VARIANTS_PER_DAY * day) % VARIANT_COUNT
 
 
 def repeat_of_job(job: int) -> int:
@@ -228,11 +228,6 @@ def releases_of_variant(variant: int) -> range:
     """Return a variant's two consecutive releases; all pairs are equally frequent."""
     first = variant % (len(RELEASES) - RELEASES_PER_DAY + 1)
     return range(first, first + RELEASES_PER_DAY)
-
-
-def variant_days_later(variant: int, days: int) -> int:
-    """Return the variant that takes a variant's place some days later."""
-    return (variant + VARIANTS_PER_DAY * days) % VARIANT_COUNT
 
 
 def variant_label(variant: int) -> str:

@@ -15,7 +15,7 @@ BENCHMARKS_FOLDER = Path(__file__).resolve().parents[3] / "benchmarks"
 
 
 #: Days and measurements of a small database: three jobs per day and variant.
-SHORT_DAYS, SHORT_ROWS = 60, 720
+SHORT_DAYS, SHORT_ROWS = 80, 960
 
 
 @contextmanager
@@ -39,8 +39,8 @@ def import_benchmarks() -> Iterator[Callable[[str], ModuleType]]:
 @contextmanager
 def import_short_benchmarks() -> Iterator[Callable[[str], ModuleType]]:
     """Import benchmark modules with databases of few days, ending yesterday."""
-    with import_benchmarks() as named:
-        world: Any = named("harness.synthetic_measurements")
+    with import_benchmarks() as import_benchmark:
+        world: Any = import_benchmark("harness.synthetic_measurements")
         world.FIRST_DAY += timedelta(world.DAYS - SHORT_DAYS)
         world.DAYS = SHORT_DAYS
-        yield named
+        yield import_benchmark
