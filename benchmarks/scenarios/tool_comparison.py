@@ -26,8 +26,13 @@ from benchmarks.harness.figures import (
     share_figure,
 )
 from benchmarks.scenarios.paired_launches import choose_label
-from benchmarks.scenarios.peer_environment import SCENARIOS, PeerEnvironment, PeerScenario
-from benchmarks.scenarios.peer_tools import TOOLS, ToolResult
+from benchmarks.scenarios.peer_tools import (
+    SCENARIOS,
+    TOOLS,
+    PeerEnvironment,
+    PeerScenario,
+    ToolResult,
+)
 from treehammer.analysis.statistics.verdict import Verdict
 
 TABLE_FILE = DATA_FOLDER / "peers.csv"

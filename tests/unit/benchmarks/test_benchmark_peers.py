@@ -17,7 +17,6 @@ def modules() -> Iterator[dict[str, ModuleType]]:
         yield {
             "comparison": import_benchmark("scenarios.tool_comparison"),
             "tools": import_benchmark("scenarios.peer_tools"),
-            "environment": import_benchmark("scenarios.peer_environment"),
         }
 
 
@@ -47,7 +46,7 @@ def test_output_of_rootreadspeed(modules: dict[str, ModuleType]) -> None:
         "Thread pool size:\t\t0\nReal time:\t\t\t4.33385 s\nCPU time:\t\t\t1.19 s\n"
         "Uncompressed data read:\t\t191279728 bytes\nCompressed data read:\t\t49575164 bytes\n"
     )
-    values = modules["environment"].parse_readspeed(printed)
+    values = modules["tools"].parse_readspeed(printed)
     assert values == {"wall": 4.33385, "cpu": 1.19, "bytes": 49575164}
 
 
