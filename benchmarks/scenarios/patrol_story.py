@@ -39,8 +39,7 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.errors import TreehammerError
 from treehammer.sql.write.store import Store
-from treehammer.testbed import faults as fault_injection
-from treehammer.testbed import lifecycle, workspace
+from treehammer.testbed import faults, lifecycle, workspace
 from treehammer.testbed.components import site_list, xrootd_storage
 from treehammer.testbed.components.site_list import sites_file_path
 from treehammer.testbed.workspace import Component, Workspace
@@ -49,6 +48,7 @@ SITES = 6
 #: Suite of Debian to which a server is upgraded.
 NEW_SUITE = "sid"
 DATASET = "reference-small"
+GIT_AUTHOR = ("-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false")
 #: Seconds for which a slow server does not answer, and answers, in turn.
 STOPPED_S, RUNNING_S = 0.95, 0.05
 #: Share of the story for which a site is in a downtime.
@@ -315,15 +315,7 @@ class PatrolStory:
         return self._run_git("rev-parse", "HEAD")
 
     def _run_git(self, *arguments: str) -> str:
-        author = (
-            "-c",
-            "user.name=me",
-            "-c",
-            "user.email=me@localhost",
-            "-c",
-            "commit.gpgsign=false",
-        )
-        command = ("git", *author, *arguments)
+        command = ("git", *GIT_AUTHOR, *arguments)
         done = subprocess.run(command, cwd=self._repository, check=True, capture_output=True)
         return done.stdout.decode().strip()
 
@@ -355,8 +347,8 @@ class PatrolStory:
                     plant()
                 self._wait(patrol, begin + 60 * minutes)
             finally:
-                for faults in self._faults.values():
-                    faults.close()
+                for planted_faults in self._faults.values():
+                    planted_faults.close()
                 patrol.send_signal(signal.SIGTERM)
                 try:
                     patrol.wait(60)
@@ -380,7 +372,7 @@ class PatrolStory:
     def _break_site(self) -> None:
         self._mark("break")
         self._faults[BROKEN].enter_context(
-            fault_injection.stop_daemon(self._box, self._parts, f"xrootd-{BROKEN}")
+            faults.stop_daemon(self._box, self._parts, f"xrootd-{BROKEN}")
         )
 
     def _repair_site(self) -> None:
@@ -401,7 +393,7 @@ class PatrolStory:
     def _slow_site(self) -> None:
         self._mark("slow")
         self._faults[SLOWED].enter_context(
-            fault_injection.slow_daemon(
+            faults.slow_daemon(
                 self._box, f"xrootd-{SLOWED}", stopped_s=STOPPED_S, running_s=RUNNING_S
             )
         )
