@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -126,7 +127,7 @@ HOST_NAMES: Mapping[str, Callable[[int, str], tuple[str, Mapping[str, str]]]] = 
 
 def measure_changing_hosts() -> list[RatioFigure]:
     """Search a step of 10 % at one site whose jobs have fixed host names, or each a new one."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for jobs, lost_share, names in product((JOBS_PER_DAY, 1), (0.0, 0.2), HOST_NAMES):
         sizes = [
             size
@@ -146,7 +147,7 @@ def measure_changing_hosts() -> list[RatioFigure]:
         )
     write_results("changing-hosts", rows)
     print_table(rows)
-    missed = TRIALS * len(rows) - sum(int(row["right"]) for row in rows)
+    missed = TRIALS * len(rows) - sum(row["right"] for row in rows)
     return [RatioFigure("changing hosts: missed steps", missed / (TRIALS * len(rows)))]
 
 

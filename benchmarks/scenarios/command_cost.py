@@ -43,10 +43,9 @@ def measure(_: argparse.Namespace) -> list[RatioFigure]:
         (test / "run.sh").write_text(PAYLOAD)
         (test / "run.sh").chmod(0o755)
         subprocess.run([*base, "submit", test, "--wait"], check=True, stdout=subprocess.DEVNULL)
-        for _ in range(REPEATS):
-            for command in LIMITS:
-                account = account_command([*base, command])
-                rows.append({"command": command, **asdict(account), "load": os.getloadavg()[0]})
+        for command in [*LIMITS] * REPEATS:
+            account = account_command([*base, command])
+            rows.append({"command": command, **asdict(account), "load": os.getloadavg()[0]})
     write_results("commands", rows)
     return [
         RatioFigure(

@@ -227,7 +227,8 @@ def read_launches(store: Store, campaign_id: str, label: str) -> Iterator[Paired
     for extra in store.extras(selection):
         extras[extra.measurement_id][extra.name] = extra.value
     rounds: dict[tuple[str, int, int], list[Mapping[str, Any]]] = defaultdict(list)
-    for row in store.measurements(selection, _COLUMNS):
+    rows: list[Mapping[str, Any]] = list(store.measurements(selection, _COLUMNS))
+    for row in rows:
         if row["kind"] != CHECKSUM:
             rounds[row["job_id"], row["attempt"], row["round"]].append(row)
     for sides in sorted(rounds.values(), key=lambda pair: min(row["started_us"] for row in pair)):

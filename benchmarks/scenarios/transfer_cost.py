@@ -59,7 +59,7 @@ def measure_exports(options: argparse.Namespace) -> list[RatioFigure]:
             tempfile.TemporaryDirectory(dir=options.keep) as folder,
         ):
             target = Path(folder) / "out.parquet"
-            base = [TREEHAMMER, "--database", f"sqlite:///{database}", "export"]
+            base: list[str | Path] = [TREEHAMMER, "--database", f"sqlite:///{database}", "export"]
             commands: dict[str, Sequence[str | Path]] = {
                 name: [*base, target.with_suffix(f".{name}")] for name in options.formats
             }
@@ -139,7 +139,7 @@ def measure_imports(options: argparse.Namespace) -> list[RatioFigure]:
                 account_command([TREEHAMMER, "--database", f"sqlite:///{source}", "export", file])
             for kind in ("sqlite", "postgresql"):
                 with _empty_database(kind, Path(name) / f"{kind}-{count}") as url:
-                    command = [TREEHAMMER, "--database", url, "import", file]
+                    command: list[str | Path] = [TREEHAMMER, "--database", url, "import", file]
                     rows.append(_account_transfer(kind, count, command))
     write_results("import", rows)
     print_table(rows)
