@@ -22,7 +22,7 @@ from treehammer.collectors.software.setup_commands import (
     raise_setup_error,
     run_tool,
 )
-from treehammer.collectors.software.wheel_releases import WHEELS
+from treehammer.collectors.software.wheels import WHEELS
 from treehammer.errors import ConfigError, SoftwareError, suggest_word
 from treehammer.text_formatting import ProgressFactory
 

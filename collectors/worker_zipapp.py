@@ -21,8 +21,7 @@ _PACKED_MODULES = (
     "http_requests",
     "job_spec",
     "shared_files",
-    "storage_schemes",
-    "tls_context",
+    "storage_access",
 )
 _KIT_FOLDER = "kit"
 _PACKED_FOLDERS = ("record", "software", "worker", _KIT_FOLDER)

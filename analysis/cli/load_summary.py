@@ -13,9 +13,8 @@ from treehammer.analysis.statistics.job_pairs import lookup_value
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.day_states import judge_storage_days, load_rule
 from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
-from treehammer.collectors.record.latency_histogram import QUANTILES
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.collectors.record.operation_steps import CLIENT
+from treehammer.collectors.record.operation_steps import CLIENT, QUANTILES
 from treehammer.errors import NothingToDoError
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.measurement_selection import Selection

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from treehammer.collectors.job_spec import CHECKSUM
-from treehammer.collectors.record.latency_histogram import QUANTILES
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.collectors.record.operation_steps import CLIENT, MAIN_OPERATIONS
+from treehammer.collectors.record.operation_steps import CLIENT, MAIN_OPERATIONS, QUANTILES
 from treehammer.hctests.definition.judged_metrics import HeadlineMetric, find_headline_metric
 from treehammer.hctests.definition.model import MetricDeclaration
 from treehammer.sql.read import campaign_queries

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 from scipy import stats
 
-from treehammer.collectors.worker.probes import node_facts
+from treehammer.collectors.worker.probes import node_state
 from treehammer.collectors.worker.probes.process_stats import Cgroup
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def divide_pairs(ours: Sequence[float], peer: Sequence[float]) -> list[float]:
 
 def describe_machine() -> str:
     """Describe the machine in one line."""
-    facts = node_facts.collect_node_facts(Cgroup())
+    facts = node_state.collect_node_facts(Cgroup())
     memory = float(facts["mem_total_bytes"] or 0) / 1e9
     return (
         f"{facts['cpu_model']}, {facts['cores_allowed']} cores, {memory:.0f} GB, "

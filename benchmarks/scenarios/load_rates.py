@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.harness.figures import RatioFigure, print_table, write_results
 from benchmarks.harness.program_runs import set_up_software
 from treehammer import config
-from treehammer.collectors.record.latency_histogram import LatencyHistogram
+from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.testbed import lifecycle, workspace
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,

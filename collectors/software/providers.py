@@ -38,19 +38,12 @@ from typing import Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 from ..job_spec import SoftwareRequest
 from ..record.outcome import ExecutionError
 from ..shared_files import PathLike, hold_lock
-from . import setup_commands, wheel_environments, wheel_releases
+from . import setup_commands, wheels
 from .setup_commands import check_root_importable, drop_foreign_python, raise_setup_error, run_tool
-from .wheel_releases import (
-    PYPI,
-    XROOTD,
-    Release,
-    find_release,
-    make_package_release,
-    make_root_release,
-)
+from .wheels import PYPI, XROOTD, Release, find_release, make_package_release, make_root_release
 
 #: ROOT release -> version of the package ``ROOT`` on PyPI that contains it.
-WHEELS = wheel_releases.WHEELS
+WHEELS = wheels.WHEELS
 #: Providers without ROOT.
 BUILD = "build"
 WITHOUT_ROOT = ("none", XROOTD, BUILD, PYPI)
@@ -231,10 +224,10 @@ def prepare_software(
 
 
 def _prepare_release(release: Release, software_dir: PathLike, notify: Progress) -> str:
-    folder = wheel_environments.environment_folder(release, os.fspath(software_dir))
-    if wheel_environments.is_usable(folder, release):
+    folder = wheels.environment_folder(release, os.fspath(software_dir))
+    if wheels.is_usable(folder, release):
         return folder
-    if denied := wheel_environments.find_denied_python(folder):
+    if denied := wheels.find_denied_python(folder):
         # Installing it again would remove it for those that can use it.
         raise_setup_error(
             "broken",
@@ -244,13 +237,10 @@ def _prepare_release(release: Release, software_dir: PathLike, notify: Progress)
         )
     try:
         with hold_lock(f"{folder}.lock", lambda: notify(f"waiting for {release.title}")) as lock:
-            if not wheel_environments.is_usable(folder, release):
-                if wheel_environments.is_installed(folder, release):
-                    notify(
-                        f"{release.title} is damaged: "
-                        f"{wheel_environments.find_damage(folder, release)}"
-                    )
-                wheel_environments.install_release(folder, release, notify, lock)
+            if not wheels.is_usable(folder, release):
+                if wheels.is_installed(folder, release):
+                    notify(f"{release.title} is damaged: {wheels.find_damage(folder, release)}")
+                wheels.install_release(folder, release, notify, lock)
     except OSError as error:
         raise_setup_error(
             "broken",
@@ -301,8 +291,8 @@ def locate_prepared_software(request: SoftwareRequest, software_dir: PathLike) -
 
 
 def _find_prepared_folder(release: Release, software_dir: PathLike) -> str:
-    folder = wheel_environments.environment_folder(release, os.fspath(software_dir))
-    return folder if wheel_environments.is_usable(folder, release) else ""
+    folder = wheels.environment_folder(release, os.fspath(software_dir))
+    return folder if wheels.is_usable(folder, release) else ""
 
 
 # --- Setting up: on the node ---------------------------------------------------------------
@@ -416,8 +406,8 @@ def _setup_xrootd(
     request: SoftwareRequest, base_env: Mapping[str, str]
 ) -> Tuple[str, Dict[str, str]]:
     if request.version:
-        return wheel_environments.setup_wheel(request, base_env)
-    python, env = wheel_environments.environment_python(request.location), dict(base_env)
+        return wheels.setup_wheel(request, base_env)
+    python, env = wheels.environment_python(request.location), dict(base_env)
     env = drop_foreign_python(env)
     query = "import importlib.util as u; print(u.find_spec('XRootD') is not None)"
     if run_tool([python, "-c", query], env, f"the Python of {request.location}").strip() != "True":
@@ -444,17 +434,17 @@ def _setup_build(
     for name, below in (("PATH", "bin"), ("LD_LIBRARY_PATH", "lib")):
         existing = env.get(name, "")
         env[name] = os.pathsep.join(p for p in (os.path.join(folder, below), existing) if p)
-    python = wheel_environments.environment_python(folder)
+    python = wheels.environment_python(folder)
     return (python if os.access(python, os.X_OK) else sys.executable), env
 
 
 _PROVIDERS = {
-    "wheel": wheel_environments.setup_wheel,
+    "wheel": wheels.setup_wheel,
     "path": setup_commands.setup_path,
     "cvmfs": setup_commands.setup_cvmfs,
     "current": _setup_current,
     "none": _setup_none,
     XROOTD: _setup_xrootd,
     BUILD: _setup_build,
-    PYPI: wheel_environments.setup_wheel,
+    PYPI: wheels.setup_wheel,
 }

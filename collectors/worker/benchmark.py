@@ -42,10 +42,9 @@ from ..kit.treehammer_load.load_driver import ClosedLoop, ClosedLoopDriver, Load
 from ..kit.treehammer_load.operation import LoadFile, Operation, StorageClient
 from ..kit.treehammer_load.recorder import Recorder, StepClock, merge_latencies
 from ..kit.treehammer_load.workloads import place_pieces, sequence_reads
-from ..record.latency_histogram import LatencyHistogram
-from ..record.operation_steps import OPEN, READ, READ_FILE, VECTOR_READ
+from ..record.operation_steps import OPEN, READ, READ_FILE, VECTOR_READ, LatencyHistogram
 from ..shared_files import local_path
-from .probes.page_cache import MAX_CACHED_AFTER_EVICTION, PageCacheState, prepare_page_cache
+from .probes.node_state import MAX_CACHED_AFTER_EVICTION, PageCacheState, prepare_page_cache
 
 BENCHMARK_VERSION = 1
 

@@ -13,7 +13,7 @@ import sys
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from ..kit.treehammer_load.operation import LoadFile
-from ..record.latency_histogram import QUANTILES, LatencyHistogram
+from ..record.operation_steps import QUANTILES, LatencyHistogram
 from ..shared_files import local_path
 from .benchmark import (
     BENCHMARK_VERSION,
@@ -33,7 +33,7 @@ from .benchmark import (
     write_files,
 )
 from .child_processes import print_line
-from .probes.node_facts import collect_node_facts
+from .probes.node_state import collect_node_facts
 from .probes.process_stats import Cgroup, read_text
 from .probes.storage_door import identify_door_server, measure_reachability
 

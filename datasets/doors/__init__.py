@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from treehammer.collectors.storage_schemes import (
+from treehammer.collectors.storage_access import (
     FILE_CLIENT,
     HTTP_CLIENT,
     XROOTD_CLIENT,

@@ -24,7 +24,7 @@ from treehammer.collectors.http_requests import (
     read_length,
     send_request,
 )
-from treehammer.collectors.tls_context import make_tls_context
+from treehammer.collectors.storage_access import make_tls_context
 from treehammer.datasets.doors.observations import (
     FAILED,
     MISSING,

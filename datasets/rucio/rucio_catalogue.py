@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from treehammer.collectors.storage_schemes import list_aliases, normalize_url
+from treehammer.collectors.storage_access import list_aliases, normalize_url
 from treehammer.config import Settings
 from treehammer.datasets import doors
 from treehammer.datasets.manifest import MANIFEST_NAME, Manifest, Replica

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from treehammer.collectors.storage_schemes import list_aliases, normalize_url
+from treehammer.collectors.storage_access import list_aliases, normalize_url
 from treehammer.datasets import doors
 from treehammer.datasets.doors.observations import FAILED, MISSING, NO_RESPONSE
 from treehammer.datasets.manifest import MANIFEST_NAME, Manifest, digest_file

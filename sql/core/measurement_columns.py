@@ -26,8 +26,8 @@ from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
+from treehammer.collectors.record.operation_steps import LatencyHistogram
 
 if TYPE_CHECKING:
     import numpy as np

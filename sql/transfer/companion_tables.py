@@ -22,9 +22,8 @@ from typing import Any, Protocol, TypeVar, get_type_hints
 import pyarrow as pa
 import sqlalchemy as sa
 
-from treehammer.collectors.record.latency_histogram import QUANTILES
 from treehammer.collectors.record.metric_catalogue import MAX_LONG_TEXT
-from treehammer.collectors.record.operation_steps import OPERATION_METRICS
+from treehammer.collectors.record.operation_steps import OPERATION_METRICS, QUANTILES
 from treehammer.errors import MeasurementFileError
 from treehammer.sql.core.measurement_columns import decode_latency
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, InstructionRow, JobRow, ReplicaRow

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from treehammer.collectors.record.latency_histogram import LatencyHistogram
 from treehammer.collectors.record.metric_catalogue import INT64_LIMIT, Value
-from treehammer.collectors.record.operation_steps import OPERATION_METRICS
+from treehammer.collectors.record.operation_steps import OPERATION_METRICS, LatencyHistogram
 from treehammer.collectors.record.outcome import label_outcome
 from treehammer.sql.core.measurement_columns import DamagedValueError, decode_latency
 from treehammer.sql.core.measurement_sql import outcome_column

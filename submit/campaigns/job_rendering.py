@@ -22,7 +22,7 @@ from treehammer.collectors import worker_zipapp
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
 from treehammer.collectors.job_spec import LOCAL_BATCH, PAIRED, RETRY_EXIT_CODE, TOKEN_FILE
 from treehammer.collectors.software.setup_commands import CVMFS_VARIABLE
-from treehammer.collectors.tls_context import CERT_DIR_VARIABLE
+from treehammer.collectors.storage_access import CERT_DIR_VARIABLE
 from treehammer.collectors.worker.probes.credential_checks import FILE_LINE
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, SourceError

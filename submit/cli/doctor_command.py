@@ -32,7 +32,7 @@ from packaging.requirements import Requirement
 
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.job_spec import API_PREFIX
-from treehammer.collectors.tls_context import CERT_DIR_VARIABLE, USUAL_CERT_DIR, make_tls_context
+from treehammer.collectors.storage_access import CERT_DIR_VARIABLE, USUAL_CERT_DIR, make_tls_context
 from treehammer.collectors.worker.probes.credential_checks import CREDENTIAL_NAMES
 from treehammer.config import Settings
 from treehammer.datasets.doors import ProbeTarget

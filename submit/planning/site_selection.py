@@ -10,7 +10,7 @@ from itertools import product
 from treehammer.analysis.status.site_status import EVERY_SITE, SiteUses, refresh_uses
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.collectors.storage_schemes import READ, find_limit
+from treehammer.collectors.storage_access import READ, find_limit
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.hctests.definition.model import DOOR_AXIS, TestDefinition

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from treehammer.collectors.job_spec import DEFAULT_WAIT_S
-from treehammer.collectors.tls_context import BUNDLE_VARIABLES
+from treehammer.collectors.storage_access import BUNDLE_VARIABLES
 from treehammer.collectors.worker.probes.credential_checks import (
     PROXY_VARIABLE,
     TOKEN_FILE_VARIABLE,

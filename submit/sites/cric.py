@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX
-from treehammer.collectors.storage_schemes import FILE_CLIENT, find_scheme
+from treehammer.collectors.storage_access import FILE_CLIENT, find_scheme
 from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.submit.sites.sites_file import is_valid_name

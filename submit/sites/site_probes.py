@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from treehammer.collectors.storage_schemes import describe_read_limits
+from treehammer.collectors.storage_access import describe_read_limits
 from treehammer.collectors.worker.probes.credential_checks import (
     CREDENTIAL_NAMES,
     PROXY_VARIABLE,

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from treehammer.collectors import storage_schemes
+from treehammer.collectors import storage_access
 from treehammer.hctests.definition import document_problems
 from treehammer.hctests.definition.document_problems import (
     Bytes,
@@ -134,7 +134,7 @@ def find_prefix_error(protocol: str, prefix: str) -> str:
         host, _port = parts.hostname, parts.port
     except ValueError as error:
         return f"is not a URL: {error}"
-    schemes = storage_schemes.list_aliases(protocol)
+    schemes = storage_access.list_aliases(protocol)
     rules = (
         (
             f"is invalid (expected {schemes[0]}://HOST:PORT/…)",
@@ -155,7 +155,7 @@ def find_prefix_error(protocol: str, prefix: str) -> str:
 
 def normalize_prefix(protocol: str, prefix: str) -> str:
     """Replace aliases of the scheme, and let ``/DATASET/FILE`` be appended."""
-    prefix = storage_schemes.normalize_url(prefix)
+    prefix = storage_access.normalize_url(prefix)
     if protocol != "root":
         return prefix.rstrip("/") or "/"
     head, path = re.fullmatch(r"(\w+://[^/]+)(.*)", prefix).groups()  # type: ignore[union-attr]  # checked

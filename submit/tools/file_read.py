@@ -13,7 +13,7 @@ from typing import Any
 from treehammer.collectors.job_spec import LOCAL_BATCH, PAIRED, SOLO, InputFile, SoftwareRequest
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, select_branches
 from treehammer.collectors.software import providers
-from treehammer.collectors.storage_schemes import READ, find_limit, find_scheme, normalize_url
+from treehammer.collectors.storage_access import READ, find_limit, find_scheme, normalize_url
 from treehammer.config import Settings
 from treehammer.datasets import doors, production
 from treehammer.datasets.catalogues import folder_catalogue

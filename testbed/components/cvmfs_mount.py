@@ -19,7 +19,7 @@ from pathlib import Path
 
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.shared_files import hold_lock
-from treehammer.collectors.software import providers, wheel_environments
+from treehammer.collectors.software import providers, wheels
 from treehammer.errors import TestbedError
 from treehammer.testbed.components import xrootd_storage
 from treehammer.testbed.workspace import (
@@ -213,7 +213,7 @@ def copy_environment(
     interpreter = (environment / "bin" / "python").resolve()
     installed = next((environment / "lib").glob("python3*/site-packages"))
     name = installed.parent.name
-    modified_ns = (environment / wheel_environments.MARKER_NAME).stat().st_mtime_ns
+    modified_ns = (environment / wheels.MARKER_NAME).stat().st_mtime_ns
     key = hashlib.sha256(
         f"{interpreter} {modified_ns} {_EXCLUDED_FOLDERS} {packages}".encode()
     ).hexdigest()[:12]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from treehammer.collectors.shared_files import DISK_FULL_ERRNOS
-from treehammer.collectors.software.wheel_releases import XROOTD
+from treehammer.collectors.software.wheels import XROOTD
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.manifest import ManifestFile, digest_file
 from treehammer.errors import ConfigError, DatasetError, TestbedError, suggest_word

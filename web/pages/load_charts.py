@@ -11,8 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from treehammer.analysis.status.status_rules import OperationsRule
-from treehammer.collectors.record.latency_histogram import QUANTILES
-from treehammer.collectors.record.operation_steps import CLIENT, SERVER
+from treehammer.collectors.record.operation_steps import CLIENT, QUANTILES, SERVER
 from treehammer.sql.read.operation_figures import OperationGroup
 from treehammer.tables import DataTable, TableColumn
 from treehammer.text_formatting import pluralize

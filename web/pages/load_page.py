@@ -12,8 +12,7 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis.descriptive.start_spread import StartSpread
 from treehammer.analysis.status.day_states import load_rule
-from treehammer.collectors.record.latency_histogram import QUANTILES
-from treehammer.collectors.record.operation_steps import CLIENT, SERVER
+from treehammer.collectors.record.operation_steps import CLIENT, QUANTILES, SERVER
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.operation_figures import FIGURE_NAMES
 from treehammer.sql.write.store import Store

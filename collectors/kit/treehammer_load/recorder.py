@@ -22,8 +22,14 @@ from typing import (
     Tuple,
 )
 
-from ...record.latency_histogram import LatencyHistogram
-from ...record.operation_steps import CLIENT, DELETE, LATE_S, MAIN_OPERATIONS, make_operation_step
+from ...record.operation_steps import (
+    CLIENT,
+    DELETE,
+    LATE_S,
+    MAIN_OPERATIONS,
+    LatencyHistogram,
+    make_operation_step,
+)
 from .operation import Flight
 
 #: Rows of one load at most; with more, servers are counted together.

@@ -8,7 +8,7 @@ from functools import lru_cache
 from threading import Lock
 from typing import Any, Dict, Iterator, Mapping, NamedTuple, Sequence, Set, Tuple
 
-from ...record.latency_histogram import LatencyHistogram
+from ...record.operation_steps import LatencyHistogram
 from ...record.xrootd_recording import (
     FIGURES_NAME,
     RECORDING_NAME,

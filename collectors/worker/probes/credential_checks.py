@@ -14,7 +14,7 @@ import time
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ...record.outcome import CREDENTIAL, ExecutionError, Failure
-from ...tls_context import BUNDLE_VARIABLES, CERT_DIR_VARIABLE
+from ...storage_access import BUNDLE_VARIABLES, CERT_DIR_VARIABLE
 
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _UTC_TIME_TAG, _GENERALIZED_TIME_TAG, _VERSION_TAG = 0x17, 0x18, 0xA0

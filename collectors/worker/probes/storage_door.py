@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from ...http_requests import Deadline, TimedConnection, TimedTlsConnection
 from ...shared_files import local_path, make_lock_folder
-from ...storage_schemes import SCHEMES
+from ...storage_access import SCHEMES
 
 #: Total time of a query.
 _QUERY_TIMEOUT_S = 3.0

@@ -14,12 +14,12 @@ from ...job_spec import ExecutionLimits, ExecutionSpec, InputFile
 from ...record.measurement_record import Measurement, make_measurement_id
 from ...record.outcome import ExecutionError, Failure
 from ...shared_files import DISK_FULL_ERRNOS
-from ...software.wheel_releases import expected_root_version
+from ...software.wheels import expected_root_version
 from ..child_processes import BoundedLog, ForkedCall, StopSignals, print_line
-from ..probes import node_facts
+from ..probes import node_state
 from . import execution_record, payload_failures, payload_process
-from .client_settings import RecorderPlugin
 from .execution_record import ExecutionRecord
+from .input_files import RecorderPlugin
 from .job_context import JobContext
 from .payload_failures import (
     attribute_to_full_disk,
@@ -112,8 +112,8 @@ class Execution:
 
     def start(self) -> None:
         """Note the time and the state of the node before the execution."""
-        self._started_us, self._start = node_facts.now_us(), time.monotonic()
-        self._before = node_facts.NodeSnapshot.take(self._context.cgroup)
+        self._started_us, self._start = node_state.now_us(), time.monotonic()
+        self._before = node_state.NodeSnapshot.take(self._context.cgroup)
 
     def attempt(self, step: Callable[[], object]) -> bool:
         """Perform a step unless an earlier one failed; False after a failure, which is kept."""
@@ -137,8 +137,8 @@ class Execution:
 
     def finish(self) -> None:
         """Note the time and the state of the node after the execution, and remove its files."""
-        after = node_facts.NodeSnapshot.take(self._context.cgroup)
-        self.add_values(**node_facts.compare_snapshots(self._before, after))
+        after = node_state.NodeSnapshot.take(self._context.cgroup)
+        self.add_values(**node_state.compare_snapshots(self._before, after))
         # By the monotonic clock: the system time may be changed meanwhile.
         ended_us = self._started_us + round((time.monotonic() - self._start) * 1e6)
         self.add_values(
@@ -194,7 +194,7 @@ class Execution:
         """
         assert self._prepared is not None
         context = self._context
-        kills, started_us = context.cgroup.oom_kills(), node_facts.now_us()
+        kills, started_us = context.cgroup.oom_kills(), node_state.now_us()
         log = os.path.join(context.output, "logs", self._name)
         with BoundedLog(f"{log}.out") as out, BoundedLog(f"{log}.err") as err:
             outcome = payload_process.run_payload(

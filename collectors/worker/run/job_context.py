@@ -30,7 +30,7 @@ from ...record.outcome import Failure
 from ...software.providers import RUNNABLE_PAYLOAD_KINDS
 from ..child_processes import StopSignals
 from ..load_start import CommonStart
-from ..probes import credential_checks, node_facts
+from ..probes import credential_checks, node_state
 from ..probes.process_stats import Cgroup
 
 #: Plan-owned values that the worker fills in.
@@ -246,7 +246,7 @@ class JobContext:
         self.attempt = attempt
         self.signals = signals
         self.cgroup = Cgroup()
-        self.facts = node_facts.collect_node_facts(self.cgroup)
+        self.facts = node_state.collect_node_facts(self.cgroup)
         # Payloads must not see the worker's own settings, such as a database's password.
         self.base_env = {
             name: value

@@ -18,8 +18,8 @@ from ...shared_files import write_atomically
 from ..child_processes import StopSignals, print_line
 from ..load_start import CommonStart
 from ..outbox import describe_upload_problems
-from ..probes import node_facts
-from ..probes.node_facts import measure_calibration
+from ..probes import node_state
+from ..probes.node_state import measure_calibration
 from ..probes.storage_door import DoorLocks
 from ..uploader import Uploader
 from . import execution_record, payload_process
@@ -37,8 +37,7 @@ _SHARED_WITH_KIT = (
     "http_requests.py",
     "job_spec.py",
     "shared_files.py",
-    "storage_schemes.py",
-    "tls_context.py",
+    "storage_access.py",
 )
 
 
@@ -183,7 +182,7 @@ class AttemptReport:
     def __init__(self, context: JobContext) -> None:
         self._context = context
         self._path = os.path.join(context.output, "attempt.json")
-        self._started_us = node_facts.now_us()
+        self._started_us = node_state.now_us()
         self._ended_us: Optional[int] = None
         self._records: List[str] = []
         self._failures: Counter[str] = Counter()
@@ -198,7 +197,7 @@ class AttemptReport:
 
     def finish(self) -> bool:
         """Write the final state; True when every execution ran without failure."""
-        self._ended_us = node_facts.now_us()
+        self._ended_us = node_state.now_us()
         self.write()
         return not self._failures and len(self._records) == len(self._context.job.executions)
 

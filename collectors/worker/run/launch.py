@@ -14,7 +14,7 @@ from ...job_spec import BASE_SIDE, OTHER_SIDE, PAIRED, ExecutionSpec
 from ...record.outcome import NOT_SUPPORTED, ExecutionError, Failure
 from ...shared_files import local_path, make_lock_folder
 from ..child_processes import ForkedCall
-from ..probes import page_cache
+from ..probes import node_state
 from ..probes.process_stats import read_text
 from ..turns import (
     TURNS_VARIABLE,
@@ -196,7 +196,7 @@ class Launch:
             sides=self._pipes,
             first=self._specs[0].side,
             file_count=max(1, len(self._specs[0].files)),  # a payload may make its own data
-            evict=lambda: page_cache.evict_between_turns(paths),
+            evict=lambda: node_state.evict_between_turns(paths),
             elapsed_share=self._elapsed_share,
         )
         record = conductor.conduct()

@@ -16,7 +16,7 @@ from typing import Iterable, Iterator, List, Mapping, NamedTuple, Optional, Patt
 from ...job_spec import ExecutionLimits, SoftwareRequest
 from ...record.outcome import CREDENTIAL, NOT_SUPPORTED, Failure
 from ...shared_files import local_path, read_file_end
-from ...storage_schemes import READ, REMEDIES, find_limit
+from ...storage_access import READ, REMEDIES, find_limit
 from ..probes.credential_checks import (
     CREDENTIAL_NAMES,
     PROXY_VARIABLE,

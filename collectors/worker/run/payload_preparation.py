@@ -16,10 +16,10 @@ from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, ExecutionSpec, InputFile, S
 from ...shared_files import local_path, write_atomically
 from ...software import providers
 from ..load_start import LoadStart
-from ..probes import credential_checks, page_cache, storage_door
+from ..probes import credential_checks, node_state, storage_door
 from . import input_files, node_commands
-from .client_settings import ClientLog, RecorderPlugin, write_root_settings
 from .execution_record import ExecutionRecord
+from .input_files import ClientLog, RecorderPlugin, write_root_settings
 from .job_context import JobContext
 
 #: Version of the layout of the payload's own ``job.json``.
@@ -210,7 +210,7 @@ class PayloadPreparation:
             self._record.phase = "stage-in"
             input_files.check_sizes(spec.files, "stage-in")
             # Otherwise a bundle's first execution would copy from disk and the others from memory.
-            page_cache.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
+            node_state.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
             self._check_credentials()
             signals = self._context.signals
             staged = input_files.stage_files(
@@ -264,7 +264,7 @@ class PayloadPreparation:
 
     def _prepare_page_cache(self, spec: ExecutionSpec) -> None:
         self._record.phase = "open"
-        state = page_cache.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
+        state = node_state.prepare_page_cache(spec.files, str(spec.variant.get("cache", "")))
         self._record.values.update(
             client_cache_state=state.state,
             client_cache_method=state.method,

@@ -11,8 +11,7 @@ from typing import Any
 from polling import wait_until
 
 from treehammer.collectors.kit.treehammer_load.recorder import MAX_CPU, MAX_LATE_SHARE
-from treehammer.collectors.record.latency_histogram import LatencyHistogram
-from treehammer.collectors.record.operation_steps import find_operation_problems
+from treehammer.collectors.record.operation_steps import LatencyHistogram, find_operation_problems
 from treehammer.collectors.software import providers
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,

@@ -12,7 +12,7 @@ from spool_harness import SpoolHarness
 from storage_alone import TracedStorage, run_storage
 
 from treehammer import config
-from treehammer.collectors.record.latency_histogram import LatencyHistogram
+from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.spec_schema import RawSpec
 from treehammer.sql.core.measurement_columns import decode_latency

@@ -28,7 +28,7 @@ from storage_alone import run_storage
 from tiny_dataset import TINY_SPEC
 
 from treehammer import config
-from treehammer.collectors.worker.run.client_settings import ClientLog
+from treehammer.collectors.worker.run.input_files import ClientLog
 from treehammer.datasets import production
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.errors import TestbedError

@@ -22,7 +22,7 @@ from treehammer.analysis.status.day_states import (
 )
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import day_to_number
-from treehammer.collectors.record.latency_histogram import LatencyHistogram
+from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.config import load_settings
 from treehammer.sql.read.operation_figures import OperationDay
 from treehammer.sql.write.store import Store

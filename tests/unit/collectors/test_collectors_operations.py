@@ -11,10 +11,11 @@ from hdrh.histogram import HdrHistogram
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treehammer.collectors.record.latency_histogram import HIGHEST_US, LatencyHistogram
 from treehammer.collectors.record.measurement_record import build_record_schema
 from treehammer.collectors.record.operation_steps import (
+    HIGHEST_US,
     OPERATION_METRICS,
+    LatencyHistogram,
     find_operation_problems,
     make_operation_step,
 )

@@ -12,12 +12,9 @@ from treehammer.cli import cli
 from treehammer.collectors import cli as releases_command
 from treehammer.collectors import root_releases
 from treehammer.collectors.record.outcome import ExecutionError
-from treehammer.collectors.software import setup_commands, wheel_releases
+from treehammer.collectors.software import setup_commands, wheels
 from treehammer.collectors.software.providers import parse_software_request
-from treehammer.collectors.software.wheel_releases import (
-    expected_root_version,
-    find_release,
-)
+from treehammer.collectors.software.wheels import expected_root_version, find_release
 from treehammer.errors import ConfigError, SoftwareError
 
 LISTING = """ROOT (0.1a13)
@@ -74,7 +71,7 @@ def test_releases_are_described_by_cycle_and_state() -> None:
 
 
 def test_older_patch_is_not_the_newest_of_its_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(wheel_releases.WHEELS, "6.38.10", "0.1a20")
+    monkeypatch.setitem(wheels.WHEELS, "6.38.10", "0.1a20")
     newest = {
         one.release: one.is_newest
         for one in root_releases.describe_releases(["6.38.10"], ["6.38.00"])

@@ -17,8 +17,8 @@ from treehammer.collectors.shared_files import (
     read_regular_file,
 )
 from treehammer.collectors.worker.outbox import Outbox
-from treehammer.collectors.worker.run.client_settings import ClientLog, RecorderPlugin
 from treehammer.collectors.worker.run.execution_record import read_payload_result
+from treehammer.collectors.worker.run.input_files import ClientLog, RecorderPlugin
 from treehammer.collectors.worker.run.node_commands import describe_failure
 from treehammer.collectors.worker.run.payload_failures import read_log
 from treehammer.datasets import doors

@@ -6,7 +6,7 @@ import pytest
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software.providers import parse_software_request
-from treehammer.collectors.storage_schemes import (
+from treehammer.collectors.storage_access import (
     HTTP_CLIENT,
     READ,
     STAGE,

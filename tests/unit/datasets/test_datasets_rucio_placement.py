@@ -10,7 +10,7 @@ import pytest
 from rucio.common import exception as rucios
 
 from treehammer import config
-from treehammer.collectors.storage_schemes import normalize_url
+from treehammer.collectors.storage_access import normalize_url
 from treehammer.datasets.manifest import Replica
 from treehammer.datasets.rucio import rucio_upload
 from treehammer.datasets.rucio.rucio_client import RucioClient

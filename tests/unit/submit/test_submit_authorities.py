@@ -11,7 +11,7 @@ import pytest
 from machine_requirements import skip_or_fail
 from plan_factory import READING_TEST, make_grid_plan
 
-from treehammer.collectors.tls_context import make_tls_context
+from treehammer.collectors.storage_access import make_tls_context
 from treehammer.collectors.worker.probes.credential_checks import unpack_authorities
 from treehammer.errors import ConfigError
 from treehammer.submit.campaigns.job_rendering import render_jobs, write_bundle

@@ -11,7 +11,7 @@ from library_repository import make_library, run_git
 from treehammer import config
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.software import providers
-from treehammer.collectors.software.wheel_releases import find_release
+from treehammer.collectors.software.wheels import find_release
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, SoftwareError, SourceError
 from treehammer.hctests.git_repository import Repository

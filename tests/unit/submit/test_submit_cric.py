@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from treehammer.collectors.storage_schemes import find_scheme
+from treehammer.collectors.storage_access import find_scheme
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.submit.cli.sites_commands import sites as verbs
 from treehammer.submit.sites import cric, sites_file

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from treehammer import hctests
-from treehammer.collectors.software import wheel_environments
-from treehammer.collectors.software.wheel_releases import make_root_release
+from treehammer.collectors.software import wheels
+from treehammer.collectors.software.wheels import make_root_release
 from treehammer.testbed.components import cvmfs_mount
 from treehammer.testbed.components.cvmfs_mount import (
     PLATFORM,
@@ -46,7 +46,7 @@ def environment(tmp_path: Path) -> Path:
     (packages / "pip").mkdir()
     (folder / "bin").mkdir()
     (folder / "bin" / "python").symlink_to(base / "bin" / NAME)
-    wheel_environments.write_marker(str(folder), make_root_release("6.40.00"))
+    wheels.write_marker(str(folder), make_root_release("6.40.00"))
     return folder
 
 
@@ -128,7 +128,7 @@ def test_release_is_copied_again_when_rebuilt(environment: Path, tmp_path: Path)
     (first / "mine").touch()
     assert copy_environment(environment, tmp_path / "seen") == first
     assert (first / "mine").exists()
-    os.utime(environment / wheel_environments.MARKER_NAME, ns=(1, 1))
+    os.utime(environment / wheels.MARKER_NAME, ns=(1, 1))
     second = copy_environment(environment, tmp_path / "seen")
     assert second != first
     assert first.exists()  # a testbed that is up goes on with it

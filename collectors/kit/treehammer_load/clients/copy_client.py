@@ -20,7 +20,7 @@ from ....record.operation_steps import COPY
 from ....shared_files import local_path
 from ...treehammer_kit.payload_task import PayloadError
 from ..operation import Flight, StorageClient, WrappingClient, iterate_blocks
-from .failure_classes import classify_exit
+from .xrootd_client import classify_exit
 
 if TYPE_CHECKING:
     from ....http_requests import BearerToken

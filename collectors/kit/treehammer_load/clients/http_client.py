@@ -43,9 +43,9 @@ from ....record.operation_steps import (
     STAT,
     WRITE_FILE,
 )
-from ....tls_context import make_tls_context
+from ....storage_access import make_tls_context
 from ..operation import Flight, Operation, StorageClient, classify_os_error, iterate_blocks
-from .failure_classes import classify_status
+from .xrootd_client import classify_http_status
 
 #: Ranges of one request: XrdHttp fails from about 1000.
 MAX_VECTOR = 200
@@ -87,7 +87,7 @@ def classify_response(status: int, operation: Operation) -> str:
         return ""
     if status < 300:  # such as the whole file instead of a range
         return "not-supported"
-    return classify_status(status)
+    return classify_http_status(status)
 
 
 def load_token(url: str, env: Mapping[str, str]) -> BearerToken:

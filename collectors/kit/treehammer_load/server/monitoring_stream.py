@@ -8,8 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from ....record.latency_histogram import LatencyHistogram
-from ....record.operation_steps import SERVER, make_operation_step
+from ....record.operation_steps import SERVER, LatencyHistogram, make_operation_step
 from ..recorder import StepClock, StepCounts
 from .log_parser import ServerCall
 

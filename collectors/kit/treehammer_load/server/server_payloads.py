@@ -14,7 +14,7 @@ import time
 from threading import Event
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence
 
-from ....record.latency_histogram import LatencyHistogram
+from ....record.operation_steps import LatencyHistogram
 from ..load_driver import LoadTimer
 from ..load_task import LoadTask
 from ..payload import LoadOutcome, make_step_clock

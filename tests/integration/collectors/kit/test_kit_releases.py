@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from treehammer.collectors.record.outcome import ExecutionError
-from treehammer.collectors.software import providers, wheel_environments
-from treehammer.collectors.software.wheel_releases import Release, make_root_release
+from treehammer.collectors.software import providers, wheels
+from treehammer.collectors.software.wheels import Release, make_root_release
 
 pytestmark = pytest.mark.root
 
@@ -94,7 +94,7 @@ def test_two_processes_prepare_one_release_once(
 ) -> None:
     log = tmp_path / "made"
     monkeypatch.setattr(
-        wheel_environments,
+        wheels,
         "install_release",
         lambda folder, release, say, lock: _slow_fake(folder, release, log),
     )
@@ -122,7 +122,7 @@ def _slow_fake(folder: str, release: Release, log: Path) -> None:
     records = Path(folder) / "lib" / "python3.11" / "site-packages" / name / "RECORD"
     records.parent.mkdir(parents=True)
     records.write_text("")
-    wheel_environments.write_marker(folder, release)
+    wheels.write_marker(folder, release)
 
 
 def test_environment_without_python_is_not_used(tmp_path: Path) -> None:

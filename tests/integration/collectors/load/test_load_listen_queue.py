@@ -16,8 +16,7 @@ from short_queue import LOG_FORMAT, serve_slowly
 from treehammer import config
 from treehammer.collectors.kit.treehammer_load.server.log_formats import select_format
 from treehammer.collectors.kit.treehammer_load.server.log_parser import parse_log
-from treehammer.collectors.record.latency_histogram import LatencyHistogram
-from treehammer.collectors.record.operation_steps import find_operation_problems
+from treehammer.collectors.record.operation_steps import LatencyHistogram, find_operation_problems
 from treehammer.collectors.software import providers
 
 KIT = Path(providers.__file__).parents[1] / "kit"

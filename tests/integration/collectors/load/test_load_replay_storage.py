@@ -14,7 +14,7 @@ from storage_alone import run_storage
 from treehammer import config
 from treehammer.collectors.record.xrootd_recording import parse_recording
 from treehammer.collectors.software import providers
-from treehammer.collectors.worker.run.client_settings import RecorderPlugin
+from treehammer.collectors.worker.run.input_files import RecorderPlugin
 from treehammer.testbed import network
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,

@@ -21,7 +21,7 @@ import pytest
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.root_releases import prepare_root
-from treehammer.collectors.software import providers, wheel_environments, wheel_releases
+from treehammer.collectors.software import providers, wheels
 from treehammer.errors import ExitCode, SoftwareError
 from treehammer.text_formatting import no_progress
 
@@ -141,9 +141,9 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
         monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
         monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "pip"))
         monkeypatch.setenv("PIP_RETRIES", "0")
-        monkeypatch.setitem(wheel_releases.WHEELS, VERSION, WHEEL)
-        monkeypatch.setattr(wheel_environments, "BACK_OFF_S", (0.0, 0.0))
-        monkeypatch.setattr(wheel_releases, "NEEDED_BYTES", 1)
+        monkeypatch.setitem(wheels.WHEELS, VERSION, WHEEL)
+        monkeypatch.setattr(wheels, "BACK_OFF_S", (0.0, 0.0))
+        monkeypatch.setattr(wheels, "NEEDED_BYTES", 1)
         yield server
         server.shutdown()
         thread.join()
@@ -159,10 +159,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def quick(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def copy(maker: wheel_environments.WheelInstaller) -> None:
+    def copy(maker: wheels.WheelInstaller) -> None:
         shutil.copytree(python, maker.folder, symlinks=True, dirs_exist_ok=True)
 
-    monkeypatch.setattr(wheel_environments.WheelInstaller, "create_environment", copy)
+    monkeypatch.setattr(wheels.WheelInstaller, "create_environment", copy)
 
 
 def prepare(folder: Path, notes: list[str] | None = None) -> Path:
@@ -231,8 +231,8 @@ def test_replaced_wheel_is_refused(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-    monkeypatch.setitem(wheel_releases.WHEEL_SHA256, VERSION, {tag: "0" * 64})
-    if not wheel_releases.find_wheel_sha256(VERSION):
+    monkeypatch.setitem(wheels.WHEEL_SHA256, VERSION, {tag: "0" * 64})
+    if not wheels.find_wheel_sha256(VERSION):
         pytest.skip("wheels are pinned for Linux on x86_64")
     with pytest.raises(ExecutionError, match=f"SHA-256 [0-9a-f]{{64}} instead of {'0' * 64}"):
         prepare(tmp_path)
@@ -243,10 +243,9 @@ def test_replaced_wheel_is_refused(
 def test_killed_installation_is_restarted(index: Index, tmp_path: Path) -> None:
     index.faults = ["stall"]
     script = (
-        "from treehammer.collectors.software import (\n"
-        "    providers, wheel_installation, wheel_releases)\n"
-        f"wheel_releases.WHEELS[{VERSION!r}] = {WHEEL!r}\n"
-        "wheel_releases.NEEDED_BYTES = 1\n"
+        "from treehammer.collectors.software import providers, wheels\n"
+        f"wheels.WHEELS[{VERSION!r}] = {WHEEL!r}\n"
+        "wheels.NEEDED_BYTES = 1\n"
         f"request = providers.parse_software_request({VERSION!r})\n"
         f"providers.prepare_software(request, {str(tmp_path)!r})\n"
     )
@@ -268,7 +267,7 @@ def test_missing_index_and_missing_release_are_distinguished(
     tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes: list[str] = []
-    monkeypatch.setitem(wheel_releases.WHEELS, VERSION, "0.98")
+    monkeypatch.setitem(wheels.WHEELS, VERSION, "0.98")
     with pytest.raises(ExecutionError, match="No matching distribution") as error:
         prepare(tmp_path, notes)
     assert "tries" not in str(error.value)
@@ -276,7 +275,7 @@ def test_missing_index_and_missing_release_are_distinguished(
     assert not (tmp_path / f"root-{VERSION}").exists()
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
-    monkeypatch.setattr(wheel_environments, "MAX_TRIES", 2)
+    monkeypatch.setattr(wheels, "MAX_TRIES", 2)
     with pytest.raises(
         ExecutionError, match=r"in 2 tries: the connection to the package index broke"
     ):
@@ -286,9 +285,9 @@ def test_missing_index_and_missing_release_are_distinguished(
 FULL_DISK = """
 import sys
 from treehammer.collectors.record.outcome import ExecutionError
-from treehammer.collectors.software import providers, wheel_releases
-wheel_releases.WHEELS[sys.argv[2]] = sys.argv[3]
-wheel_releases.NEEDED_BYTES = int(sys.argv[4])
+from treehammer.collectors.software import providers, wheels
+wheels.WHEELS[sys.argv[2]] = sys.argv[3]
+wheels.NEEDED_BYTES = int(sys.argv[4])
 try:
     providers.prepare_software(providers.parse_software_request(sys.argv[2]), sys.argv[1])
 except ExecutionError as error:

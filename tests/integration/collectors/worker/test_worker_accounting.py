@@ -16,7 +16,7 @@ import pytest
 from treehammer import config
 from treehammer.collectors.job_spec import InputFile
 from treehammer.collectors.software import providers
-from treehammer.collectors.worker.probes import page_cache
+from treehammer.collectors.worker.probes import node_state
 from treehammer.errors import TestbedError
 from treehammer.testbed.debian_packages import unpack_packages
 
@@ -171,7 +171,7 @@ def in_memory(folder: Path) -> bool:
 
 
 def test_cold_and_warm(bench: Any, make_spec: Callable[..., Any], input_file: InputFile) -> None:
-    if page_cache.cached_fraction([input_file.url]) is None:
+    if node_state.cached_fraction([input_file.url]) is None:
         pytest.skip("mincore may not look at files here")
     payload = f"import os; open(os.environ['TREEHAMMER_URL'], 'rb').read(); {DONE}"
     specs = [
@@ -202,7 +202,7 @@ def test_cold_and_warm(bench: Any, make_spec: Callable[..., Any], input_file: In
 def test_staging_starts_from_the_requested_cache_state(
     bench: Any, make_spec: Callable[..., Any], input_file: InputFile
 ) -> None:
-    if page_cache.cached_fraction([input_file.url]) is None or in_memory(bench.folder):
+    if node_state.cached_fraction([input_file.url]) is None or in_memory(bench.folder):
         pytest.skip("files here cannot be evicted, or not be seen to be")
     payload = f"import os; open(os.environ['TREEHAMMER_URL'], 'rb').read(); {DONE}"
 

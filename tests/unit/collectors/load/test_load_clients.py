@@ -16,7 +16,6 @@ from treehammer.collectors.http_requests import RangeAnswerError
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.collectors.kit.treehammer_load import load_task, payload, workloads
 from treehammer.collectors.kit.treehammer_load.clients import (
-    failure_classes,
     http_client,
     make_client,
     xrootd_client,
@@ -104,7 +103,7 @@ def test_every_failure_is_a_class_of_the_record() -> None:
     tables = (
         xrootd_client._FAILURES_BY_CODE,
         xrootd_client._FAILURES_BY_RESPONSE,
-        failure_classes.FAILURES_BY_STATUS,
+        xrootd_client.FAILURES_BY_STATUS,
     )
     assert {name for table in tables for name in table.values()} <= set(OPERATION_FAILURES)
     assert xrootd_client.classify_status(400, 3011) == "not-found"

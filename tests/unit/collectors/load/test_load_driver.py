@@ -16,8 +16,7 @@ from treehammer.collectors.kit.treehammer_load.operation import (
     Operation,
 )
 from treehammer.collectors.kit.treehammer_load.recorder import summarize_rows
-from treehammer.collectors.record.latency_histogram import LatencyHistogram
-from treehammer.collectors.record.operation_steps import find_operation_problems
+from treehammer.collectors.record.operation_steps import LatencyHistogram, find_operation_problems
 
 FILE = LoadFile("root://host//a", 1_000_000)
 

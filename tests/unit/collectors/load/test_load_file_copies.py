@@ -16,7 +16,7 @@ from simulated_load import SimulatedStorage, SimulatedTimer, run_load
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.collectors.kit.treehammer_load import workloads
 from treehammer.collectors.kit.treehammer_load.clients.copy_client import CopyClient, CopyCommand
-from treehammer.collectors.kit.treehammer_load.clients.failure_classes import classify_exit
+from treehammer.collectors.kit.treehammer_load.clients.xrootd_client import classify_exit
 from treehammer.collectors.kit.treehammer_load.load_task import LoadTask, WrittenFiles
 from treehammer.collectors.kit.treehammer_load.operation import Flight, LoadFile, Operation
 from treehammer.collectors.kit.treehammer_load.operation import StorageClient as Client

@@ -29,8 +29,7 @@ from treehammer.collectors.kit.treehammer_load.server.log_parser import (
     write_calls,
 )
 from treehammer.collectors.kit.treehammer_load.server.monitoring_stream import ServerRecorder
-from treehammer.collectors.record.latency_histogram import LatencyHistogram
-from treehammer.collectors.record.operation_steps import find_operation_problems
+from treehammer.collectors.record.operation_steps import LatencyHistogram, find_operation_problems
 from treehammer.collectors.worker.__main__ import main as worker_main
 
 START_S = 1_795_411_800

@@ -11,14 +11,14 @@ import pytest
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.outcome import ExecutionError
-from treehammer.collectors.software import providers, wheel_environments, wheel_releases
+from treehammer.collectors.software import providers, wheels
 from treehammer.collectors.software.providers import (
     parse_software_request,
     prepare_software,
     setup_software,
 )
 from treehammer.collectors.software.setup_commands import CVMFS_VARIABLE
-from treehammer.collectors.software.wheel_releases import make_root_release, make_xrootd_release
+from treehammer.collectors.software.wheels import make_root_release, make_xrootd_release
 
 PLATFORM = "x86_64-el9-gcc13-opt"
 VIEWS = "sft.cern.ch/lcg/views"
@@ -151,11 +151,11 @@ def test_unknown_provider_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_wheel_has_a_distinct_hash() -> None:
-    assert set(wheel_releases.WHEEL_SHA256) == set(providers.WHEELS)
-    hashes = [sha for wheels in wheel_releases.WHEEL_SHA256.values() for sha in wheels.values()]
+    assert set(wheels.WHEEL_SHA256) == set(providers.WHEELS)
+    hashes = [sha for by_tag in wheels.WHEEL_SHA256.values() for sha in by_tag.values()]
     assert len(set(hashes)) == len(hashes)
     assert all(len(sha) == 64 and int(sha, 16) for sha in hashes)
-    assert wheel_releases.find_wheel_sha256("6.99.00") == ""
+    assert wheels.find_wheel_sha256("6.99.00") == ""
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_every_wheel_has_a_distinct_hash() -> None:
     ],
 )
 def test_pip_errors_are_described(output: str, reason: str) -> None:
-    assert reason in wheel_environments._describe_download_failure(output)
+    assert reason in wheels._describe_download_failure(output)
 
 
 def test_xrootd_client_is_a_release_or_a_folder(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_releases_of_root_and_xrootd_stay_apart(tmp_path: Path) -> None:
         record = folder / "lib" / "python3.11" / "site-packages" / info / "RECORD"
         record.parent.mkdir(parents=True)
         record.write_text("")
-        wheel_environments.write_marker(str(folder), release)
+        wheels.write_marker(str(folder), release)
     assert providers.list_prepared_releases(tmp_path) == {"6.40.00": str(tmp_path / "root-6.40.00")}
     request = parse_software_request("xrootd:6.2.1")
     located = providers.locate_prepared_software(request, tmp_path)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from treehammer.collectors.kit.treehammer_load.operation import LoadFile
-from treehammer.collectors.record.latency_histogram import LatencyHistogram
+from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.collectors.worker import benchmark, benchmark_command
 from treehammer.collectors.worker.benchmark import PARTS, BenchmarkResult, PartResult, compute_score
-from treehammer.collectors.worker.probes.page_cache import PageCacheState
+from treehammer.collectors.worker.probes.node_state import PageCacheState
 
 
 def test_references_score_100_and_faster_ones_are_cut() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from treehammer.collectors.worker.run.client_settings import ClientLog
+from treehammer.collectors.worker.run.input_files import ClientLog
 
 URL = "root://door.example.org:1094//store/file.root"
 LOST = "[2026-11-25 16:32:23.531116 +0000][Error  ][XRootD            ] [door:1094] Unable to get the response to request kXR_{} ({}"

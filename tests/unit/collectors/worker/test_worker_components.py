@@ -18,7 +18,7 @@ from treehammer.collectors.job_spec import RETRY_EXIT_CODE, ExecutionLimits, Inp
 from treehammer.collectors.record.outcome import ExecutionError, Failure
 from treehammer.collectors.worker import __main__
 from treehammer.collectors.worker.child_processes import BoundedLog
-from treehammer.collectors.worker.probes import page_cache, process_stats, storage_door
+from treehammer.collectors.worker.probes import node_state, process_stats, storage_door
 from treehammer.collectors.worker.probes.process_stats import Cgroup
 from treehammer.collectors.worker.probes.storage_door import DoorLock
 from treehammer.collectors.worker.run import execution_record
@@ -267,14 +267,14 @@ def test_sizes_of_local_files_are_compared(tmp_path: Path) -> None:
 def test_cached_fraction_follows_the_page_cache(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(os.urandom(4 << 20))
-    warmed = page_cache.prepare_page_cache([InputFile("f", str(path), 4 << 20, "x")], "warm")
+    warmed = node_state.prepare_page_cache([InputFile("f", str(path), 4 << 20, "x")], "warm")
     if warmed.fraction is None:
         pytest.skip("mincore is not permitted here")
     assert (warmed.state, warmed.fraction) == ("warmed", 1.0)
-    cold = page_cache.prepare_page_cache([InputFile("f", str(path), 4 << 20, "x")], "cold")
+    cold = node_state.prepare_page_cache([InputFile("f", str(path), 4 << 20, "x")], "cold")
     assert cold.fraction is not None
     assert cold.state == (
-        "evicted" if cold.fraction <= page_cache.MAX_CACHED_AFTER_EVICTION else "unknown"
+        "evicted" if cold.fraction <= node_state.MAX_CACHED_AFTER_EVICTION else "unknown"
     )
 
 

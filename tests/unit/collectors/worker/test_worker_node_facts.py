@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treehammer.collectors.worker.probes.node_facts import find_machine
+from treehammer.collectors.worker.probes.node_state import find_machine
 
 AD = 'Name = "slot1_1@wn7.example"\nMachine = "wn7.example"\n'
 MACHINE_ID, BOOT_ID = f"{'a' * 32}\n", "1b4e28ba-2fa1-11d2-883f-0016d3cca427\n"

@@ -14,7 +14,7 @@ from measurement_factory import (
 )
 from store_helpers import find_rollup_differences
 
-from treehammer.collectors.record.latency_histogram import LatencyHistogram
+from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.errors import StoreError
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import operation, rollup_operation

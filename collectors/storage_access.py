@@ -1,16 +1,20 @@
-"""Schemes of storage URLs, and the operations that each software supports on them.
+"""Access to storage: schemes of URLs, operations that each software supports, TLS settings.
 
-One table for the sites file, ``sites check``, plans, verification, placement and jobs.
+One table of schemes for the sites file, ``sites check``, plans, verification, placement and jobs.
 Standard library only, Python 3.9 and later: this module is packed into the worker.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Mapping, Optional, Tuple
 from urllib.parse import urlsplit
 
 from .job_spec import SoftwareRequest
+
+if TYPE_CHECKING:
+    import ssl
 
 #: Clients of storage: the file system, XRootD's client (in ROOT, in Python, ``xrdcp``), and Python.
 FILE_CLIENT, XROOTD_CLIENT, HTTP_CLIENT = "file", "xrootd", "http"
@@ -156,3 +160,33 @@ def describe_read_limits(url: str) -> str:
         return ""
     parts = "; ".join(f"{', '.join(x.series)}: {x.reason}" for x in limits)
     return f"ROOT from PyPI: {parts}. {REMEDIES[READ]}"
+
+
+#: Variables that name a folder of authorities with hashed names, and bundles of authorities.
+CERT_DIR_VARIABLE = "X509_CERT_DIR"
+BUNDLE_VARIABLES = ("X509_CERT_FILE", "SSL_CERT_FILE")
+PROXY_VARIABLE = "X509_USER_PROXY"
+#: Folder that grid clients use without :data:`CERT_DIR_VARIABLE`.
+USUAL_CERT_DIR = "/etc/grid-security/certificates"
+
+
+def make_tls_context(env: Mapping[str, str]) -> ssl.SSLContext:
+    """Make a context that verifies servers and presents the proxy of ``env``, if it names one.
+
+    Authorities are those of the system, of the bundles, and of the folder of grid authorities.
+
+    Raises:
+        OSError: a bundle or the proxy cannot be used.
+    """
+    import ssl  # commands that open no connection start without it
+
+    context = ssl.create_default_context()
+    for name in BUNDLE_VARIABLES:
+        if env.get(name):
+            context.load_verify_locations(cafile=env[name])
+    folder = env.get(CERT_DIR_VARIABLE) or USUAL_CERT_DIR
+    if os.path.isdir(folder):
+        context.load_verify_locations(capath=folder)
+    if env.get(PROXY_VARIABLE):
+        context.load_cert_chain(env[PROXY_VARIABLE])
+    return context

@@ -1,6 +1,7 @@
-"""Cached environments of released programs from PyPI: installation, checks and use.
+"""Programs from PyPI: releases with their checksums, and cached environments with one each.
 
-Only the submitting side installs, never a job; a damaged environment is never used.
+They are ROOT, the XRootD client, and packages for payloads.  Only the submitting side installs, never
+a job; a damaged environment is never used.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import csv
 import errno
 import glob
+import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -27,7 +30,206 @@ from .setup_commands import (
     raise_setup_error,
     run_tool,
 )
-from .wheel_releases import Release, find_release
+
+WHEEL_SHA256: Dict[str, Dict[str, str]] = {
+    "6.37.01": {
+        "cp39": "77d1ce628643cd3cfef2b562116d5a4a5ed127aa8fa3274ed1204871e370e5e1",
+        "cp310": "731cb5f7fb2ac677a058616c885ede5c9ec2c1f5a6baf8baebe252d9a1fc1dfd",
+        "cp311": "f13566b84a1e76c16e8a0c82dd3e5ce5087df20cba8e5f122d3455631000e74a",
+        "cp312": "8b232de53ef128078768094dde56d5a1e5f6b29f2b02f1589967f51bf9bc58f1",
+        "cp313": "954cfdf214fc3b9c12b076b9de809cf3523ec0a4968ec944e9130b51f063e7c7",
+    },
+    "6.38.00": {
+        "cp39": "f4ae80c9abc8cfc1010cd59235cb0e43a5e30a77f5063431a452d38ca3b72c74",
+        "cp310": "b95f986cfb65343478dcf4330f14700013d5aac3e13ad01109e2abe2b20abaa4",
+        "cp311": "0ca285327126f2def3c68f69ad618961c37f9a5b42e690e25b0d2bbeeef3dad4",
+        "cp312": "9f3adfd54c324cdf46013094f6a9e38d259a61f3c485853ce5879d55c0f5c7b2",
+        "cp313": "b301b705fbd35209d5e3014e63d6c218fd70f63e2e4d45d3a3cd2a6deb3728ac",
+        "cp314": "13589051ce1542ba002e9c797bb91aba96dffe69523bb8afe405fb499c87257c",
+    },
+    "6.39.01": {
+        "cp39": "bb0daf3a772d41a073e27e22528e4748054adffabdfa3e64511d1a0f51ec160d",
+        "cp310": "433df186e1ba992d92a839c7636844ec91192e64413e6aee80b7c32e5e2ad350",
+        "cp311": "25a5c1a4f41a8ccfd389ab997496275b434c999b74b1a9f9c3de31e1c91813cf",
+        "cp312": "5b4cae5b0fa49f31cb230d6c64cc7ae8338addd88176743610c4ee651a742aa7",
+        "cp313": "7c2c93f4ca730aba718c4204717ff563267841d332b9830690476db7af0b0c4e",
+        "cp314": "22553fc094bb186a6712c501c880a6a526f2ebae40e7fdb59b1aa7f591b31c9f",
+    },
+    "6.40.00": {
+        "cp310": "9906c131dadb71d137c77a274d11213bde88fe8c2cc81a1ce42c2486026a062a",
+        "cp311": "3aec82a04f1464f663f15dd895825068f5842edbde867d8fb3f15d04d66ffad7",
+        "cp312": "7dbebe69a8449e60da2c7c4977d2fd377e6f86277d7e22f0190ba2d5e17c9cfb",
+        "cp313": "d0d59b993b563ac4db2cc4de7950a3f346a06ec207298f9a0b222a97f1a024ca",
+        "cp314": "0bffbb476896bf7a3eef680bae86e13120da9956d859b4207c7b5a056e496d66",
+    },
+}
+
+
+def find_wheel_sha256(version: str) -> str:
+    """Find the SHA-256 of a release's wheel for this interpreter; '' when unknown."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        return ""
+    return WHEEL_SHA256.get(version, {}).get(f"cp{sys.version_info[0]}{sys.version_info[1]}", "")
+
+
+#: ROOT release -> version of the package ``ROOT`` on PyPI that contains it.
+WHEELS: Dict[str, str] = {
+    "6.37.01": "0.1a8",
+    "6.38.00": "0.1a10",
+    "6.39.01": "0.1a9",
+    "6.40.00": "0.1a12",
+}
+
+#: Provider of the XRootD client and aiohttp, for load tests.
+XROOTD = "xrootd"
+#: Provider of any package from PyPI, for payloads in Python.
+PYPI = "pypi"
+
+#: Bytes on disk during an installation: 240 MB of archive, 670 MB of ROOT, Python and numpy.
+NEEDED_BYTES = 1_050_000_000
+#: The same for the XRootD client, aiohttp and Python.
+XROOTD_NEEDED_BYTES = 200_000_000
+#: The same for a package with its requirements.
+PACKAGE_NEEDED_BYTES = 600_000_000
+
+_PINNED_PACKAGE = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9.!+_-]+)"
+)
+
+
+@dataclass(frozen=True)
+class Release:
+    """One release of a program, installed in an environment of its own.
+
+    Attributes:
+        title: its name in messages, such as ``ROOT 6.40.00``.
+        version: version that the program must report.
+        package: package on PyPI.
+        wheel: version of the package.
+        sha256: of its wheel; '' to rely on the hash that the index states.
+        further_packages: more packages, as pip's requirements.
+        dependencies: whether pip also installs the requirements of the further packages.
+        query: Python statements that print the version as the last word.
+        needed_bytes: bytes on disk during the installation.
+        size: sizes of download and installation, for people.
+        remedy: advice if it cannot be installed.
+        suffix: end of the folder's name that distinguishes environments of one version.
+    """
+
+    title: str
+    version: str
+    package: str
+    wheel: str
+    sha256: str
+    further_packages: Tuple[str, ...]
+    dependencies: bool
+    query: str
+    needed_bytes: int
+    size: str
+    remedy: str
+    suffix: str = ""
+
+    @property
+    def folder_name(self) -> str:
+        """Name of the environment's folder."""
+        return f"{self.package.lower()}-{self.version}{self.suffix}"
+
+    @property
+    def expected_version(self) -> str:
+        """Version that the program must report; '' for a wheel whose release is not known."""
+        return "" if self.package == "ROOT" and self.version not in WHEELS else self.version
+
+    @property
+    def marker(self) -> Dict[str, str]:
+        """Content of the marker of a complete environment."""
+        return {self.package.lower(): self.version, "wheel": self.wheel}
+
+
+def find_release(request: SoftwareRequest) -> Release:
+    """Return the release that a request of the provider ``wheel``, ``xrootd`` or ``pypi`` names."""
+    if request.provider == PYPI:
+        return make_package_release(request.request.partition(":")[2])
+    if request.provider == XROOTD:
+        return make_xrootd_release(request.version)
+    return make_root_release(request.version)
+
+
+def expected_root_version(request: SoftwareRequest) -> str:
+    """Return the version that the requested ROOT must report; '' for any."""
+    is_unknown = request.provider == "wheel" and request.version not in WHEELS
+    return "" if is_unknown else request.version
+
+
+def make_root_release(version: str) -> Release:
+    """Return a release of ROOT."""
+    return Release(
+        title=f"ROOT {version}",
+        version=version,
+        package="ROOT",
+        # A wheel whose release is not known yet is requested by the version of its package.
+        wheel=WHEELS.get(version, version),
+        sha256=find_wheel_sha256(version),
+        further_packages=("numpy",),
+        dependencies=False,
+        query="import ROOT; print('version', ROOT.gROOT.GetVersion())",
+        needed_bytes=NEEDED_BYTES,
+        size="240 MB to fetch, 670 MB on disk",
+        remedy="use 'path:' with your own ROOT",
+    )
+
+
+def make_xrootd_release(version: str) -> Release:
+    """Return a release of the XRootD client."""
+    return Release(
+        title=f"XRootD {version}",
+        version=version,
+        package="xrootd",
+        wheel=version,
+        sha256="",
+        further_packages=("aiohttp>=3.9",),
+        dependencies=True,
+        query=(
+            "import aiohttp, importlib.metadata as m; from XRootD import client; "
+            "print('version', m.version('xrootd'))"
+        ),
+        needed_bytes=XROOTD_NEEDED_BYTES,
+        size="25 MB to fetch, 100 MB on disk",
+        remedy="use 'xrootd:/FOLDER' with your own Python environment",
+    )
+
+
+def make_package_release(requirements: str) -> Release:
+    """Return a release of a package, with the packages that it requires.
+
+    Args:
+        requirements: ``NAME==VERSION``, and further requirements of pip after spaces.
+
+    Raises:
+        ValueError: the first requirement does not name one version.
+    """
+    first, *further = requirements.split()
+    match = _PINNED_PACKAGE.fullmatch(first)
+    if match is None or any(requirement.startswith("-") for requirement in further):
+        raise ValueError(
+            f"{requirements!r} is not 'NAME==VERSION', followed by further requirements at most"
+        )
+    name, version = match["name"], match["version"]
+    return Release(
+        title=f"{name} {version}",
+        version=version,
+        package=name,
+        wheel=version,
+        sha256="",
+        # Last, so that it finds the versions of the others installed.
+        further_packages=(*further, first),
+        dependencies=True,
+        query=f"import importlib.metadata as m; print('version', m.version({name!r}))",
+        needed_bytes=PACKAGE_NEEDED_BYTES,
+        size="with all that it requires",
+        remedy="use 'build:/FOLDER' with your own Python environment",
+        suffix="-" + hashlib.sha256(" ".join(further).encode()).hexdigest()[:8] if further else "",
+    )
+
 
 MARKER_NAME = ".treehammer.json"
 
