@@ -20,6 +20,8 @@ from treehammer.errors import SoftwareError
 from treehammer.tables import TableColumn
 from treehammer.terminal import output_options, print_rows
 
+SCHEMA_FILE = Path(__file__).resolve().with_name("record.schema.json")
+
 _COLUMNS = (
     TableColumn("release", "release"),
     TableColumn("cycle", "cycle", lambda text: text or "unknown"),
@@ -48,9 +50,6 @@ def releases_command(settings: Settings, form: str) -> None:
         click.echo(f"Only cached releases are listed: {error.message}", err=True)
     releases = describe_releases(offered, cached)
     print_rows([asdict(release) for release in releases], _COLUMNS, form=form)
-
-
-SCHEMA_FILE = Path(__file__).resolve().parent / "record.schema.json"
 
 
 def render_record_schema() -> str:

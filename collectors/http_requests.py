@@ -466,7 +466,7 @@ def open_reader(sock: Any, deadline: Deadline) -> Any:
     return io.BufferedReader(_TimedReader(sock, deadline), 1 << 16)
 
 
-# --- answers
+# --- Answers
 
 
 def read_length(headers: Any) -> Optional[int]:

@@ -7,7 +7,8 @@ The batch system passes these files to the worker::
     service-ca.pem    certificate authorities that sign the service's, unless the node knows them
     service-token     accepted for measurements of this job only
 
-All but ``job.json`` are optional: the batch system returns a job's measurements in any case.
+``submit`` builds a :class:`JobSpec` and writes it; the worker reads it on the node.
+All files but ``job.json`` are optional: the batch system returns a job's measurements in any case.
 Standard library only, Python 3.9 and later: this module is packed into the worker.
 """
 
@@ -17,6 +18,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+
+# --- Description of a job
 
 #: Version of the layout of ``job.json``; the worker refuses others.
 JOB_FORMAT = 1
@@ -348,6 +351,8 @@ def _parse_execution(document: Dict[str, Any]) -> ExecutionSpec:
     )
 
 
+# --- Results service of a job
+
 #: Version of the layout of ``service.json``; the worker refuses others.
 SERVICE_FORMAT = 1
 
@@ -411,6 +416,9 @@ class ServiceSpec:
         if isinstance(wait_s, bool) or not isinstance(wait_s, (int, float)) or not wait_s >= 1:
             raise ValueError("wait_s: must be a number of seconds, at least 1")
         return cls(url, float(wait_s))
+
+
+# --- States, and names of batch systems
 
 
 class JobState(Enum):

@@ -154,6 +154,8 @@ def check_unknown_wheels(
             )
 
 
+# --- Preparation
+
 _VERSION_CODE = "import ROOT; print('treehammer', ROOT.gROOT.GetVersion())"
 _KIT_FOLDER = Path(__file__).parent / "kit"
 

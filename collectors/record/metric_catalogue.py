@@ -27,6 +27,37 @@ from ..job_spec import EXECUTION_KINDS, RUN_MODES, START_STATES
 from .day_numbers import CALENDAR_DAYS, DAY_US
 from .outcome import FAILURE_CLASSES
 
+#: Version of the record's layout, in every record.
+RECORD_VERSION = 1
+#: Version of Treehammer's timing code; part of every series' fingerprint.
+INSTRUMENT_VERSION = 1
+
+Value = Union[int, float, str, bool, List[int], List[float], None]
+
+METRIC_TYPES = ("int", "float", "text", "bool", "ints", "floats")
+METRIC_OWNERS = ("plan", "worker", "payload")
+
+#: The phases of one pass, in order, each timed as wall, user and system seconds.
+PASS_PHASES = ("open", "get_tree", "prepare", "loop", "close")
+
+#: Bins of the read-latency histogram: bin i counts reads of [2**i, 2**(i+1)) microseconds, the
+#: first also faster ones and the last also slower ones.
+LATENCY_BINS = 32
+
+#: Longest texts in characters: of identities, of words from a small vocabulary (databases index
+#: both), of other texts (Oracle's VARCHAR2), and of large objects.
+MAX_IDENTITY = 128
+MAX_WORD = 64
+MAX_TEXT = 4000
+MAX_LONG_TEXT = 1_000_000
+INT64_LIMIT = 2**63
+
+#: Built-in axes; a test may add others, kept in ``variant``.
+CATALOGUE_AXES = ("root", "branches", "cache_mb", "events", "door", "access", "cache")
+
+
+# --- Exact counters
+
 #: Access modes of a TTree: protocol of the door ('file' for a staged copy), with or without a cache.
 ACCESS_MODES = FILE, FILE_CACHED, ROOT, ROOT_CACHED = (
     "file",
@@ -88,35 +119,6 @@ def find_access_mode(variant: Mapping[str, Any], door_protocol: str) -> Optional
 def list_exact_modes(name: str) -> Tuple[str, ...]:
     """List the access modes in which a metric is exact."""
     return tuple(mode for mode in ACCESS_MODES if name in EXACT_COUNTERS[mode])
-
-
-#: Version of the record's layout, in every record.
-RECORD_VERSION = 1
-#: Version of Treehammer's timing code; part of every series' fingerprint.
-INSTRUMENT_VERSION = 1
-
-Value = Union[int, float, str, bool, List[int], List[float], None]
-
-METRIC_TYPES = ("int", "float", "text", "bool", "ints", "floats")
-METRIC_OWNERS = ("plan", "worker", "payload")
-
-#: The phases of one pass, in order, each timed as wall, user and system seconds.
-PASS_PHASES = ("open", "get_tree", "prepare", "loop", "close")
-
-#: Bins of the read-latency histogram: bin i counts reads of [2**i, 2**(i+1)) microseconds, the
-#: first also faster ones and the last also slower ones.
-LATENCY_BINS = 32
-
-#: Longest texts in characters: of identities, of words from a small vocabulary (databases index
-#: both), of other texts (Oracle's VARCHAR2), and of large objects.
-MAX_IDENTITY = 128
-MAX_WORD = 64
-MAX_TEXT = 4000
-MAX_LONG_TEXT = 1_000_000
-INT64_LIMIT = 2**63
-
-#: Built-in axes; a test may add others, kept in ``variant``.
-CATALOGUE_AXES = ("root", "branches", "cache_mb", "events", "door", "access", "cache")
 
 
 @dataclass(frozen=True)

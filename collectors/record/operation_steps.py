@@ -20,6 +20,8 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Seque
 from .metric_catalogue import MAX_WORD, Metric, Value
 from .value_checks import is_number, make_check
 
+# --- Latency histograms
+
 #: Name of a latency that people read, in s -> its quantile.
 QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99, "max_s": 1.0}
 #: Largest latency with a bin of its own, in microseconds: one day.
@@ -232,6 +234,8 @@ def _unpack(text: str) -> bytes:
         raise ValueError("histogram: not in microseconds with two significant digits up to a day")
     return body
 
+
+# --- Operations
 
 #: Seconds behind its schedule from which an operation counts as sent late.
 LATE_S = 0.010

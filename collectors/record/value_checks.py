@@ -159,6 +159,11 @@ _CHECK_MAKERS: Dict[str, Callable[[Metric], Check]] = {
 }
 
 
+# --- Plausibility
+#
+# Each rule takes the catalogue values of one measurement and returns a description of the violation,
+# or ''.  A rule passes if its metrics are missing, because payloads may report little.
+
 Values = Mapping[str, Any]
 Rule = Callable[[Values], str]
 

@@ -184,7 +184,7 @@ def _split_version(release: str) -> Tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", release))
 
 
-# --- Preparing: on the submitting side, never in a job --------------------------------------
+# --- Preparation, on the submitting side, never in a job
 
 
 def prepare_software(
@@ -295,7 +295,7 @@ def _find_prepared_folder(release: Release, software_dir: PathLike) -> str:
     return folder if wheels.is_usable(folder, release) else ""
 
 
-# --- Setting up: on the node ---------------------------------------------------------------
+# --- Set-up, on the node
 
 
 @dataclass(frozen=True)

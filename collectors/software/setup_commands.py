@@ -138,7 +138,7 @@ _SOURCE_COMMAND = 'source "$1" 1>&2; status=$?; exec /usr/bin/env -0 TREEHAMMER_
 _SOURCED_VARIABLE = "TREEHAMMER_SOURCED"
 
 
-# --- Private builds -------------------------------------------------------------------------
+# --- Private builds
 
 
 def setup_path(request: SoftwareRequest, base: Mapping[str, str]) -> Tuple[str, Dict[str, str]]:
@@ -169,7 +169,7 @@ def find_path_script(location: str) -> str:
     return script
 
 
-# --- CVMFS ----------------------------------------------------------------------------------
+# --- CVMFS
 
 
 def parse_cvmfs(text: str, name: str, version: str) -> SoftwareRequest:
@@ -253,7 +253,7 @@ def _list_neighbors(folder: str, missing: str) -> str:
     return (f"did you mean {near[0]!r}? " if near else "") + listed
 
 
-# --- Shared ---------------------------------------------------------------------------------
+# --- Setup scripts of both
 
 
 def _source_script(script: str, base: Mapping[str, str]) -> Tuple[Dict[str, str], str, int]:
@@ -287,6 +287,12 @@ def _find_python(script: str, env: Mapping[str, str], output: str) -> str:
     check_root_importable(python, env, script)
     return python
 
+
+# --- Command prefixes
+#
+# Only the prefix runs on the host.  It starts a shell inside, which prepends the kit to the inner
+# PYTHONPATH.  So nothing depends on the variables that a container runtime passes on or that its
+# image sets.
 
 #: The inner interpreter, which must find ROOT.
 WRAPPED_PYTHON = "python3"

@@ -31,6 +31,9 @@ from .setup_commands import (
     run_tool,
 )
 
+#: SHA-256 of ROOT's wheels on PyPI for Linux on x86_64 (``manylinux_2_28``): release -> tag of the
+#: Python version -> hash.  PyPI never replaces a published file, so these never change.  For an
+#: interpreter that is not listed, only the hash stated by the index is checked.
 WHEEL_SHA256: Dict[str, Dict[str, str]] = {
     "6.37.01": {
         "cp39": "77d1ce628643cd3cfef2b562116d5a4a5ed127aa8fa3274ed1204871e370e5e1",
@@ -71,6 +74,8 @@ def find_wheel_sha256(version: str) -> str:
         return ""
     return WHEEL_SHA256.get(version, {}).get(f"cp{sys.version_info[0]}{sys.version_info[1]}", "")
 
+
+# --- Releases
 
 #: ROOT release -> version of the package ``ROOT`` on PyPI that contains it.
 WHEELS: Dict[str, str] = {
@@ -231,6 +236,8 @@ def make_package_release(requirements: str) -> Release:
     )
 
 
+# --- Environments
+
 MARKER_NAME = ".treehammer.json"
 
 #: Compiled code and the interpreter's dictionaries: some 220 of a wheel's 4700 files, checked in a
@@ -343,6 +350,12 @@ def setup_wheel(request: SoftwareRequest, base: Mapping[str, str]) -> Tuple[str,
     env["VIRTUAL_ENV"] = folder
     return python, env
 
+
+# --- Installation, on the submitting side
+#
+# Downloads are verified against the pinned hashes, or, for a wheel that is not listed, against the
+# hash that the index states.  An interrupted or corrupt download is repeated without pip's cache,
+# which may contain the corrupt file.
 
 #: Maximum number of download attempts, and the pauses in seconds between them.
 MAX_TRIES = 3

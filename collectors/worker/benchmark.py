@@ -46,6 +46,11 @@ from ..record.operation_steps import OPEN, READ, READ_FILE, VECTOR_READ, Latency
 from ..shared_files import local_path
 from .probes.node_state import MAX_CACHED_AFTER_EVICTION, PageCacheState, prepare_page_cache
 
+# --- Definition
+#
+# Every value here determines the score.  Raise BENCHMARK_VERSION with any change of them: only scores
+# of one version compare.
+
 BENCHMARK_VERSION = 1
 
 #: Clients at a time, each with a file of its own.
@@ -137,6 +142,8 @@ def compute_score(values: Mapping[str, float]) -> float:
     logs = (part.weight * math.log(find_ratio(part, values[part.name])) for part in PARTS)
     return 100.0 * math.exp(math.fsum(logs))
 
+
+# --- Files
 
 _BLOCK = 1 << 22
 
@@ -239,6 +246,8 @@ def _is_complete(file: LoadFile) -> bool:
     except OSError:
         return False
 
+
+# --- Rounds
 
 #: Seconds of one part of a round at most, and of one operation.
 PART_LIMIT_S, OPERATION_LIMIT_S = 600.0, 120.0

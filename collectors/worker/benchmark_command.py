@@ -255,6 +255,8 @@ def format_runs(summary: Mapping[str, Any]) -> str:
     return f"{text}, from {format_number(min(scores))} to {format_number(max(scores))}\n"
 
 
+# --- Command
+
 #: Smallest files of a trial: a vector read must fit.
 _MIN_FILE_MB = 4
 

@@ -1,4 +1,9 @@
-"""Outbox: records on disk that wait for the results service, and their sending in batches."""
+"""Outbox: records on disk that wait for the results service, and their sending in batches.
+
+``outbox.json`` beside ``records/`` lists the records that the service acknowledged or refused, so
+that they are not sent again.  It is optional: without it all records are sent once more, which is
+harmless.  Records are never removed and return with the sandbox in any case.
+"""
 
 from __future__ import annotations
 
@@ -143,6 +148,8 @@ def _all_text(items: Any) -> bool:
     flat = (part for item in items for part in (item if isinstance(item, tuple) else (item,)))
     return all(isinstance(part, str) for part in flat)
 
+
+# --- Sending
 
 #: Records and uncompressed bytes of JSON in one request; a single record may be larger.
 MAX_BATCH_RECORDS, MAX_BATCH_BYTES = 100, 2_000_000

@@ -1,4 +1,8 @@
-"""Turns of paired mode: two live payloads read the same entries alternately; ratio of their times."""
+"""Turns of paired mode: two live payloads read the same entries alternately; ratio of their times.
+
+The order is ABBA within a pass and reversed from pass to pass, so that either side is equally often
+the first to reach an entry, and with it a fill of the TTreeCache.
+"""
 
 from __future__ import annotations
 
@@ -183,6 +187,8 @@ def split_entries(total: int, count: int) -> Iterator[Tuple[int, int]]:
         start = end
 
 
+# --- Pipes
+
 #: Variable with the prefix of both pipes' paths, as the kit's turn_server has it.
 TURNS_VARIABLE = "TREEHAMMER_TURNS"
 
@@ -264,6 +270,8 @@ class TurnPipes:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line.decode("ascii", "replace").strip()
 
+
+# --- Ratio of times
 
 #: Share that is cut from either end: of a segment's repetitions, or of the weight of all ratios.
 TRIMMED_SHARE = 0.2

@@ -1,7 +1,15 @@
 """Upload of records, during a job and afterwards.
 
-During a job it does not influence measurements; ``python worker.pyz upload SANDBOX…`` sends records
-that are still pending.
+During a job it does not influence measurements.  A separate process sends the records.  It is forked
+between two executions and ends before the next begins: nothing is sent during a measurement, and no
+metric contains its CPU time.  The worker keeps a single thread, as the start of payloads requires.  A
+process that is stuck, for example in a name lookup, is killed at its deadline.
+
+A service that does not answer costs a job ``wait_s`` seconds in total, at most half of them before
+the last execution; one that answers gets at most :data:`MAX_UPLOAD_S` between two executions, and
+``wait_s`` at the end.
+
+``python worker.pyz upload SANDBOX…`` sends the records that are still pending after a job.
 """
 
 from __future__ import annotations
@@ -213,6 +221,9 @@ def take_token(folder: str) -> str:
     except OSError:
         pass  # the folder is read-only
     return text.strip()
+
+
+# --- Command
 
 
 def add_upload_command(verbs: Any) -> None:

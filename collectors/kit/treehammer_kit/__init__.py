@@ -66,8 +66,6 @@ def run(
         )
 
     def build(base: str, task: PayloadTask) -> Dict[str, Any]:
-        from . import loop_libraries  # needed once for a job
-
         return loop_libraries.build_libraries(base, task, describe_loop(task))
 
     run_payload(perform, folder, build)

@@ -1,7 +1,7 @@
 """Libraries of the kit and of a payload's loop: their build, and ROOT without PyROOT through them.
 
 The node's own compiler builds them in a folder before a payload measures; later processes find them
-there.
+there.  Without libraries, ROOT's interpreter compiles kit and loop in each process.
 """
 
 from __future__ import annotations
@@ -152,6 +152,11 @@ def _hash_files(folder: str) -> str:
     return digest.hexdigest()
 
 
+# --- Use
+#
+# The names below are those that PyROOT has, so that the passes use either.
+
+
 class CompiledRoot:
     """ROOT as loaded by the kit's library.
 
@@ -255,6 +260,10 @@ class CompiledReader:
         self._attributes = {}
         return self._root.call(f"{self._name}.{method}", self._address, *arguments)
 
+
+# --- Build
+#
+# The worker starts a payload once with the variable that requests only the build.
 
 #: Compilers that are tried, in this order.
 _COMPILERS = ("g++", "c++", "clang++")

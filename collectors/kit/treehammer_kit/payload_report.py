@@ -120,6 +120,8 @@ def collect_inventory() -> str:
     return json.dumps(document, sort_keys=True)
 
 
+# --- Checksum of all values
+
 #: Version of the algorithm; checksums of different versions cannot be compared.
 CHECKSUM_VERSION = 2
 

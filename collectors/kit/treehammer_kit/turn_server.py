@@ -1,4 +1,18 @@
-"""Turns of paired mode in the payload: the protocol that the worker speaks, and clocks of Python loops."""
+"""Turns of paired mode in the payload: the worker's protocol, and clocks of loops in Python.
+
+One command and one answer a line, over two named pipes:
+
+==================  =================================================================================
+``open FILE``       opens file number FILE of the pass, from 0; answer: number of entries to read
+``run FIRST LAST``  reads the entries at positions [FIRST, LAST); answer: nanoseconds of CPU and wall
+                    time, bytes, voluntary and involuntary context switches, bytes from devices
+``close``           closes the file and counts it
+``discard``         closes the file and forgets all of this pass
+``finish``          ends the execution, without an answer
+==================  =================================================================================
+
+The payload begins with the answer ``ready``, once nothing is left to compile or load.
+"""
 
 from __future__ import annotations
 

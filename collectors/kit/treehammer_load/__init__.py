@@ -40,8 +40,6 @@ if __package__ == "treehammer_load":
     payload = importlib.import_module("treehammer_node.kit.treehammer_load.payload")
     replay = importlib.import_module("treehammer_node.kit.treehammer_load.replay")
     workloads = importlib.import_module("treehammer_node.kit.treehammer_load.workloads")
-    workloads = importlib.import_module("treehammer_node.kit.treehammer_load.workloads")
-    workloads = importlib.import_module("treehammer_node.kit.treehammer_load.workloads")
     server_payloads = importlib.import_module(
         "treehammer_node.kit.treehammer_load.server.server_payloads"
     )

@@ -18,6 +18,8 @@ from .load_driver import GRACE_S, ClosedLoop, ClosedLoopDriver, LoadTimer, LoadW
 from .operation import NO_CEILING, CeilingShare, Flight, LoadFile, Operation, StorageClient
 from .recorder import Recorder, StepClock
 
+# --- Written files
+
 #: Operations at a time while files are prepared and removed; fewer for a load of fewer clients.
 PARALLEL = 16
 #: Seconds for the removal of files and of folders, and after SIGTERM, when the worker kills the
@@ -169,6 +171,8 @@ def _perform_all(
 def _assign(operations: Iterable[Operation], client: int) -> Iterator[Operation]:
     return (operation._replace(client=client) for operation in operations)
 
+
+# --- Task
 
 #: Values of ``load`` for a job that loads alone and at once.
 ALONE: Mapping[str, Any] = {

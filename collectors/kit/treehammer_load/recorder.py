@@ -207,6 +207,8 @@ class Recorder:
         )
 
 
+# --- Figures of a load
+
 Row = Mapping[str, Any]
 
 _ROUND_TRIPS = 5

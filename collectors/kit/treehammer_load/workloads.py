@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from .replay import Replay
 
 
+# --- Schedules
+
 #: Patterns of reading.
 CONSECUTIVE, RANDOM, VECTOR = "consecutive", "random", "vector"
 PATTERNS = (CONSECUTIVE, RANDOM, VECTOR)
@@ -196,6 +198,8 @@ def place_pieces(size: int, pieces: Sequence[int], generator: random.Random) -> 
     before = list(accumulate(pieces, initial=0))
     return [(cut + before[n], pieces[n]) for n, cut in enumerate(cuts)]
 
+
+# --- Opens, reads and deletions
 
 #: Opens per second before the first step of readers, and seconds for them at most.
 OPENING_RATE_HZ, MAX_OPENING_S = 100.0, 10.0
@@ -389,6 +393,8 @@ class VanishPoller(WrappingClient):
             self._ask(flight)
 
 
+# --- Whole files
+
 WRITE_STREAM, READ_STREAM = "write", "read"
 #: Assignment of files to clients: each client reads its own, or all read the same one.
 OWN, ONE = "own", "one"
@@ -483,6 +489,8 @@ class _Streams(NamedTuple):
         name = f"c{client}/{number}" if self.folders == MANY else f"{client}-{number}"
         return self.written.name_file(name, self.size, client + number)
 
+
+# --- Calls to the namespace
 
 #: Calls of one transfer to its folder, then to its file.
 _CALLS = (MKDIR, CREATE, STAT, LOCATE, OPEN, CLOSE, DELETE, RMDIR)

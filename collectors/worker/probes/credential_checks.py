@@ -16,6 +16,10 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tup
 from ...record.outcome import CREDENTIAL, ExecutionError, Failure
 from ...storage_access import BUNDLE_VARIABLES, CERT_DIR_VARIABLE
 
+# --- Contents of a proxy
+#
+# Signatures are not verified: doors do that, and this only explains their decisions.
+
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _UTC_TIME_TAG, _GENERALIZED_TIME_TAG, _VERSION_TAG = 0x17, 0x18, 0xA0
 _OCTETS_TAG, _OBJECT_TAG, _CONSTRUCTED = 0x04, 0x06, 0x20
@@ -176,6 +180,10 @@ def _parse_elements(der: bytes) -> Iterator[Tuple[int, bytes]]:
         offset += size
 
 
+# --- Location and expiry
+#
+# Messages name files and times only, never content.
+
 #: Variables that name the files.
 PROXY_VARIABLE, TOKEN_FILE_VARIABLE = "X509_USER_PROXY", "BEARER_TOKEN_FILE"
 CREDENTIAL_NAMES = {PROXY_VARIABLE: "x509 proxy", TOKEN_FILE_VARIABLE: "bearer token"}
@@ -287,6 +295,8 @@ def token_claims(text: str) -> Dict[str, Any]:
         raise ValueError(_UNREADABLE_CLAIMS)
     return claims
 
+
+# --- Certificate authorities
 
 #: Line before each certificate of a bundle that was made of a folder.
 FILE_LINE = "# file: {}\n"

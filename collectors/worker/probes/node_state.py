@@ -29,7 +29,11 @@ TIMED_ROUNDS = 500_000
 
 
 def measure_calibration() -> float:
-    """Measure the CPU seconds that this thread needs for :data:`REPORTED_ROUNDS`."""
+    """Measure the CPU seconds that this thread needs for :data:`REPORTED_ROUNDS`.
+
+    The loop is plain Python (integers, branches, almost no memory), so that its time follows the
+    clock rate and the load of neighbors.  Values compare only between equal ``worker_python``.
+    """
     start = time.thread_time()
     state = 1
     for _ in range(TIMED_ROUNDS):
@@ -215,6 +219,8 @@ def _read_os_name() -> Optional[str]:
             return line.partition("=")[2].strip('"')
     return None
 
+
+# --- Page cache
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p

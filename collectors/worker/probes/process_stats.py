@@ -1,6 +1,7 @@
 """Accounts of the kernel: statistics of processes from /proc, and the worker's control group.
 
-A process that has vanished gives empty results.  Control groups of versions 1 and 2 are supported.
+A process that has vanished gives empty results.  Control groups of
+versions 1 and 2 are supported; the smallest limit of all groups up to the visible root applies.
 """
 
 from __future__ import annotations
@@ -148,6 +149,8 @@ def _list_descendants_by_parent(pid: int) -> List[int]:
         descendants += below
     return descendants
 
+
+# --- Control group
 
 #: Version 1 reports a number near 2**63 for "no limit".
 _UNLIMITED_BYTES = 2**60

@@ -106,6 +106,8 @@ def _read_exactly(connection: socket.socket, size: int, deadline: Deadline) -> b
     return data
 
 
+# --- Reachability and concurrent jobs
+
 _HTTPS_PORT = 443
 _CONNECT_TRIES = 3
 _CONNECT_TIMEOUT_S = 3.0

@@ -268,6 +268,8 @@ def _outcome_metrics(outcome: ProcessOutcome) -> Dict[str, Any]:
     return figures
 
 
+# --- Table
+
 _COLUMN_HEADINGS = (
     "wall s",
     "CPU s",

@@ -134,6 +134,10 @@ class RecorderPlugin:
         return True
 
 
+# --- Local files
+#
+# A file is local when its URL has no scheme or ``file:``.
+
 _CHUNK = 4 * 1024 * 1024
 
 
@@ -212,9 +216,9 @@ def stage_files(
         ExecutionError: class ``stage-in``, kind ``not-supported``, ``size``, ``checksum`` or ``copy``; class
             ``evicted``.
     """
-    start, cpu = time.monotonic(), _own_cpu_s()
+    start, cpu = time.monotonic(), measure_own_cpu_s()
     copied = [_copy_file(file, folder, index, signals, fetch) for index, file in enumerate(files)]
-    wall_s, cpu_s = time.monotonic() - start, _own_cpu_s() - cpu
+    wall_s, cpu_s = time.monotonic() - start, measure_own_cpu_s() - cpu
     loading = TimeSpent(
         sum(spent.wall_s for _, spent in copied), sum(spent.cpu_s for _, spent in copied)
     )
@@ -228,8 +232,8 @@ def stage_files(
     )
 
 
-def _own_cpu_s() -> float:
-    """Return the CPU seconds of the worker and its reaped children."""
+def measure_own_cpu_s() -> float:
+    """Measure the CPU seconds of the worker and its reaped children."""
     kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     return sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, kinds))
 
@@ -282,6 +286,8 @@ def _copy_bytes(source: str, target: str, signals: StopSignals) -> Tuple[int, st
             checksum = zlib.adler32(chunk, checksum)
             writer.write(chunk)
 
+
+# --- Remote files
 
 #: Seconds that ROOT may take to begin a copy.
 _ROOT_START_S = 300.0

@@ -211,6 +211,9 @@ def _find_contradictions(spec: ExecutionSpec) -> List[str]:
     ]
 
 
+# --- State of the job
+
+
 class JobContext:
     """State shared by all executions of a job.
 

@@ -29,6 +29,8 @@ from .execution import Execution, supervise_payload
 from .job_context import JobContext
 from .payload_process import LaunchedPayload
 
+# --- Core
+
 #: Seconds over which the cores' idle time is compared.
 OBSERVATION_S = 0.1
 
@@ -112,6 +114,8 @@ def _read_idle_ticks() -> Dict[int, int]:
             ticks[int(name[3:])] = int(fields[3])
     return ticks
 
+
+# --- Launch
 
 #: Kind of the failure of a half whose other half failed.
 OTHER_HALF = "other-half"

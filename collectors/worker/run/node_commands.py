@@ -98,6 +98,8 @@ def describe_failure(code: Optional[int], timeout_s: float, log: str) -> str:
     )
 
 
+# --- Settings of a server
+
 #: Kind of the failure of a command, in the class of the set-up.
 SERVER_SETTING = "server-setting"
 
@@ -168,6 +170,8 @@ def _list_variables(context: JobContext, variant: Mapping[str, Scalar]) -> Dict[
     }
     return {**axes, "TREEHAMMER_DOOR_URL": context.job.door_url}
 
+
+# --- The test's own libraries
 
 #: Class and phase of failed builds.
 BUILD = "build"
@@ -253,6 +257,8 @@ def describe_environment(
         for name, text in variables.items()
     }
 
+
+# --- Libraries of kit and loop
 
 #: Variables of the kit's loop_libraries: folder to build in, folder of built libraries.
 LOOP_BUILD_VARIABLE = "TREEHAMMER_LOOP_BUILD"

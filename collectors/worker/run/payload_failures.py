@@ -27,6 +27,125 @@ from ..probes.credential_checks import (
 )
 from . import execution_record, payload_process
 
+#: A disk with less free bytes is full: some are reserved, and files take whole blocks.
+MIN_FREE_BYTES = 65536
+
+#: Bytes of a payload's log that are searched for the cause of a crash.
+_MAX_LOG_BYTES = 16_000_000
+
+
+def classify_failure(
+    outcome: payload_process.ProcessOutcome,
+    reported: execution_record.PayloadResult,
+    limits: ExecutionLimits,
+    out_of_memory: bool,
+) -> Optional[Failure]:
+    """Classify the failure of a payload, None for success.
+
+    An end forced by the worker takes precedence, then a failure that the payload reports, then its
+    exit status.  ``out_of_memory``: the OOM killer ended a process meanwhile.
+    """
+    if outcome.ended_by:
+        return _forced_end(outcome.ended_by, limits)
+    # A shell reports a killed child by its exit code.
+    killed = outcome.exit_signal == signal.SIGKILL or outcome.exit_code == 128 + signal.SIGKILL
+    if killed and out_of_memory:
+        message = "The kernel killed the payload: out of memory (its OOM counter rose meanwhile)."
+        return _payload_failure("memory", message, transient=True)
+    if reported.failure:
+        return reported.failure
+    if outcome.exit_signal is not None:
+        core = ", core dumped" if outcome.core_dumped else ""
+        message = f"The payload was ended by {_signal_name(outcome.exit_signal)}{core}."
+        return _payload_failure("signal", message)
+    if outcome.exit_code:
+        message = f"The payload ended with exit code {outcome.exit_code}."
+        return _payload_failure("exit", message)
+    return reported.problem
+
+
+def _forced_end(reason: str, limits: ExecutionLimits) -> Failure:
+    """Return the failure of a payload that the worker ended."""
+    return {
+        "stop": Failure(
+            "evicted",
+            "stopped",
+            "payload",
+            "The worker was asked to stop and ended the payload.",
+            transient=True,
+        ),
+        "timeout": _payload_failure(
+            "timeout",
+            f"The payload ran longer than its wall limit of {limits.wall_s:g} s and was ended. "
+            "Raise wall_limit_s in test.toml or read less.",
+            transient=True,
+        ),
+        "memory": _payload_failure(
+            "memory",
+            f"The payload's processes used more than their limit of {limits.memory_bytes} bytes "
+            "and were ended. Raise memory_limit_mb in test.toml or use less.",
+        ),
+    }[reason]
+
+
+def _payload_failure(kind: str, message: str, *, transient: bool = False) -> Failure:
+    return Failure("payload", kind, "payload", message, transient)
+
+
+def name_cause(failure: Failure, log: str) -> Failure:
+    """Add the cause that a payload's log names: of a crash, an exit, or code that does not compile."""
+    if failure.failure_class != "payload":
+        return failure
+    if failure.kind == "compile" and (error := find_compiler_error(log)):
+        return replace(failure, message=f"{failure.message}: {error}")
+    if failure.kind not in ("signal", "exit"):
+        return failure
+    return replace(failure, message=f"{failure.message} {describe_crash(log)}".rstrip())
+
+
+def read_log(path: str) -> tuple[str, str]:
+    """Read the end of a payload's log; the second text says why it cannot be read, '' if it can."""
+    try:
+        return read_file_end(path, _MAX_LOG_BYTES), ""
+    except OSError as error:
+        return "", f"Its log cannot be read: {error.strerror}."
+
+
+def attribute_to_full_disk(failure: Failure, folder: str) -> Failure:
+    """Name a full disk as the cause of a payload's failure, if its work folder has no room."""
+    full = shutil.disk_usage(folder).free < MIN_FREE_BYTES
+    if not full or failure.failure_class != "payload" or failure.kind == "memory":
+        return failure
+    disk = os.path.realpath(folder)
+    while not os.path.ismount(disk):
+        disk = os.path.dirname(disk)
+    message = (
+        f"{failure.message} The disk of its work folder is full, {disk}: make room there, or let "
+        "the payload write less."
+    )
+    return replace(failure, kind="disk-full", message=message, transient=True)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def check_root_version(requested: str, reported: Optional[str]) -> Optional[Failure]:
+    """Refuse a measurement whose ROOT has another version than requested."""
+    if not requested or reported is None or reported == requested:
+        return None
+    message = (
+        f"The payload ran with ROOT {reported} instead of the requested {requested}: the "
+        "measurement is refused. Check the paths that the set-up of this ROOT adds."
+    )
+    return Failure("software-setup", "version", "payload", message)
+
+
+# --- Causes of crashes
+
 #: Frames of a crash that a message names.
 MAX_FRAMES = 3
 #: Longest line that a message quotes, in characters.
@@ -129,6 +248,8 @@ def demangle_name(symbol: str) -> Optional[str]:
             break
     return "::".join(parts) or None
 
+
+# --- Refused credentials
 
 #: Messages after which the server accepted no credential at all.
 _UNAUTHENTICATED = re.compile(
@@ -284,120 +405,3 @@ def _describe_credentials(kind: str, env: Mapping[str, str]) -> str:
     if kind == "not-permitted":
         return f"The door does not permit this path with the job's {names}."
     return f"The door refused the job's {names}."
-
-
-#: A disk with less free bytes is full: some are reserved, and files take whole blocks.
-MIN_FREE_BYTES = 65536
-
-#: Bytes of a payload's log that are searched for the cause of a crash.
-_MAX_LOG_BYTES = 16_000_000
-
-
-def classify_failure(
-    outcome: payload_process.ProcessOutcome,
-    reported: execution_record.PayloadResult,
-    limits: ExecutionLimits,
-    out_of_memory: bool,
-) -> Optional[Failure]:
-    """Classify the failure of a payload, None for success.
-
-    An end forced by the worker takes precedence, then a failure that the payload reports, then its
-    exit status.  ``out_of_memory``: the OOM killer ended a process meanwhile.
-    """
-    if outcome.ended_by:
-        return _forced_end(outcome.ended_by, limits)
-    # A shell reports a killed child by its exit code.
-    killed = outcome.exit_signal == signal.SIGKILL or outcome.exit_code == 128 + signal.SIGKILL
-    if killed and out_of_memory:
-        message = "The kernel killed the payload: out of memory (its OOM counter rose meanwhile)."
-        return _payload_failure("memory", message, transient=True)
-    if reported.failure:
-        return reported.failure
-    if outcome.exit_signal is not None:
-        core = ", core dumped" if outcome.core_dumped else ""
-        message = f"The payload was ended by {_signal_name(outcome.exit_signal)}{core}."
-        return _payload_failure("signal", message)
-    if outcome.exit_code:
-        message = f"The payload ended with exit code {outcome.exit_code}."
-        return _payload_failure("exit", message)
-    return reported.problem
-
-
-def _forced_end(reason: str, limits: ExecutionLimits) -> Failure:
-    """Return the failure of a payload that the worker ended."""
-    return {
-        "stop": Failure(
-            "evicted",
-            "stopped",
-            "payload",
-            "The worker was asked to stop and ended the payload.",
-            transient=True,
-        ),
-        "timeout": _payload_failure(
-            "timeout",
-            f"The payload ran longer than its wall limit of {limits.wall_s:g} s and was ended. "
-            "Raise wall_limit_s in test.toml or read less.",
-            transient=True,
-        ),
-        "memory": _payload_failure(
-            "memory",
-            f"The payload's processes used more than their limit of {limits.memory_bytes} bytes "
-            "and were ended. Raise memory_limit_mb in test.toml or use less.",
-        ),
-    }[reason]
-
-
-def _payload_failure(kind: str, message: str, *, transient: bool = False) -> Failure:
-    return Failure("payload", kind, "payload", message, transient)
-
-
-def name_cause(failure: Failure, log: str) -> Failure:
-    """Add the cause that a payload's log names: of a crash, an exit, or code that does not compile."""
-    if failure.failure_class != "payload":
-        return failure
-    if failure.kind == "compile" and (error := find_compiler_error(log)):
-        return replace(failure, message=f"{failure.message}: {error}")
-    if failure.kind not in ("signal", "exit"):
-        return failure
-    return replace(failure, message=f"{failure.message} {describe_crash(log)}".rstrip())
-
-
-def read_log(path: str) -> tuple[str, str]:
-    """Read the end of a payload's log; the second text says why it cannot be read, '' if it can."""
-    try:
-        return read_file_end(path, _MAX_LOG_BYTES), ""
-    except OSError as error:
-        return "", f"Its log cannot be read: {error.strerror}."
-
-
-def attribute_to_full_disk(failure: Failure, folder: str) -> Failure:
-    """Name a full disk as the cause of a payload's failure, if its work folder has no room."""
-    full = shutil.disk_usage(folder).free < MIN_FREE_BYTES
-    if not full or failure.failure_class != "payload" or failure.kind == "memory":
-        return failure
-    disk = os.path.realpath(folder)
-    while not os.path.ismount(disk):
-        disk = os.path.dirname(disk)
-    message = (
-        f"{failure.message} The disk of its work folder is full, {disk}: make room there, or let "
-        "the payload write less."
-    )
-    return replace(failure, kind="disk-full", message=message, transient=True)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def check_root_version(requested: str, reported: Optional[str]) -> Optional[Failure]:
-    """Refuse a measurement whose ROOT has another version than requested."""
-    if not requested or reported is None or reported == requested:
-        return None
-    message = (
-        f"The payload ran with ROOT {reported} instead of the requested {requested}: the "
-        "measurement is refused. Check the paths that the set-up of this ROOT adds."
-    )
-    return Failure("software-setup", "version", "payload", message)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import shutil
 import time
 from contextlib import contextmanager, nullcontext
@@ -130,7 +129,7 @@ class PayloadPreparation:
         )
 
     def _setup_root(self) -> providers.SoftwareSetup:
-        start, cpu = time.monotonic(), _own_and_children_cpu_s()
+        start, cpu = time.monotonic(), input_files.measure_own_cpu_s()
         try:
             return providers.setup_software(
                 self._spec.software,
@@ -140,7 +139,7 @@ class PayloadPreparation:
             )
         finally:
             self._record.values["setup_wall_s"] = time.monotonic() - start
-            self._record.values["setup_cpu_s"] = _own_and_children_cpu_s() - cpu
+            self._record.values["setup_cpu_s"] = input_files.measure_own_cpu_s() - cpu
 
     def _visible_folders(self) -> Dict[str, str]:
         """List the folders, besides the kit, that a payload in a container needs."""
@@ -179,13 +178,13 @@ class PayloadPreparation:
     @contextmanager
     def _timing_build(self) -> Iterator[None]:
         """Add the time of a block to that of the execution's builds."""
-        start, cpu = time.monotonic(), _own_and_children_cpu_s()
+        start, cpu = time.monotonic(), input_files.measure_own_cpu_s()
         try:
             yield
         finally:
             values = self._record.values
             values["build_wall_s"] = values.get("build_wall_s", 0.0) + time.monotonic() - start
-            cpu_spent = _own_and_children_cpu_s() - cpu
+            cpu_spent = input_files.measure_own_cpu_s() - cpu
             values["build_cpu_s"] = values.get("build_cpu_s", 0.0) + cpu_spent
 
     def _library_environment(self, setup: providers.SoftwareSetup) -> Dict[str, str]:
@@ -339,14 +338,6 @@ class PayloadPreparation:
             }
         path = os.path.join(self._folder, "job.json")
         write_atomically(path, json.dumps(document, indent=1, sort_keys=True))
-
-
-def _own_and_children_cpu_s() -> float:
-    total = 0.0
-    for processes in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
-        usage = resource.getrusage(processes)
-        total += usage.ru_utime + usage.ru_stime
-    return total
 
 
 def _decode_text(value: Scalar) -> str:

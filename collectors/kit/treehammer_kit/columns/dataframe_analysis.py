@@ -249,6 +249,8 @@ def _collect_figures(
     )
 
 
+# --- Execution
+
 #: Columns that RDataFrame adds to those of an RNTuple: sizes of collections.
 _SIZE_PREFIX = "R_rdf_sizeof_"
 #: Earlier releases were not checked for the number of clusters that RDataFrame reads at once.

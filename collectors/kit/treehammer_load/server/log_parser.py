@@ -196,6 +196,8 @@ def decode_lines(stream: IO[bytes], remainder: Optional[bytearray] = None) -> It
             pending.clear()
 
 
+# --- Following
+
 #: Bytes of a log that are searched at a time, from its end, for the first line to be read.
 _BLOCK_BYTES = 1_000_000
 
@@ -292,6 +294,9 @@ def _find_offset(
                     return offset + skipped
                 break
     return 0
+
+
+# --- Command
 
 
 def add_log_command(verbs: Any) -> None:

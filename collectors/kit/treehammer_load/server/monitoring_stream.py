@@ -105,6 +105,11 @@ def make_server_row(
     )
 
 
+# --- Stream
+#
+# A record has no time of its own; each packet names the window in which all of its records were made.
+# A server counts the reads of a file when it is closed.
+
 #: Largest UDP packet.
 MAX_PACKET_BYTES = 65_536
 FILE_STREAM = b"f"

@@ -29,6 +29,8 @@ from .monitoring_stream import (
     make_server_row,
 )
 
+# --- Figures of the machine
+
 #: Bytes of a sector in /proc/diskstats, for every device.
 SECTOR_BYTES = 512
 #: Block devices on top of disks, whose traffic the disks below count.
@@ -164,6 +166,8 @@ def _read_protocol(path: str, name: str) -> Dict[str, float]:
             return dict(zip(names, map(float, values_text.split())))  # noqa: B905  (Python 3.9)
     return {}
 
+
+# --- Payloads
 
 #: Seconds after the load for calls that are still on their way, and for lines in the server's buffer.
 SETTLE_S = 2.0
