@@ -29,8 +29,7 @@ from treehammer.datasets.manifest import (
     digest_blocks,
     digest_file,
 )
-from treehammer.datasets.specs.generated_spec import GeneratedSpec
-from treehammer.datasets.specs.spec_schema import MergedSpec, MergeSource, RawSpec
+from treehammer.datasets.specs.dataset_specs import GeneratedSpec, MergedSpec, MergeSource, RawSpec
 from treehammer.errors import ConfigError, DatasetError, SoftwareError
 from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
 

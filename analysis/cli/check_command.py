@@ -29,7 +29,7 @@ from treehammer.analysis.status.subject_state import (
 )
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.job_spec import API_PREFIX
-from treehammer.collectors.tls_context import make_tls_context
+from treehammer.collectors.storage_access import make_tls_context
 from treehammer.config import Settings
 from treehammer.errors import (
     ConfigError,

@@ -13,13 +13,13 @@ from treehammer.datasets.manifest import (
     ManifestFile,
     digest_file,
 )
-from treehammer.datasets.specs import generated_spec, spec_schema
-from treehammer.datasets.specs.spec_schema import RawSpec
+from treehammer.datasets.specs import dataset_specs
+from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.errors import DatasetError
 
 
 def check_pinned_checksum(
-    plan: spec_schema.DatasetSpecBase, content: FileDigest, writer: Mapping[str, str]
+    plan: dataset_specs.DatasetSpecBase, content: FileDigest, writer: Mapping[str, str]
 ) -> None:
     """Refuse a file that differs from the pinned one; ``writer`` describes its software.
 
@@ -81,7 +81,7 @@ def find_checksum_mismatches(
 
 def find_spec_mismatch(manifest: Manifest) -> Iterator[str]:
     """Report a difference between the manifest and the shipped spec of that name."""
-    plan = generated_spec.load_shipped_spec(manifest.name)
+    plan = dataset_specs.load_shipped_spec(manifest.name)
     if isinstance(plan, RawSpec):
         differs = bool(plan.hash) and manifest.hash != plan.hash
     else:
@@ -97,16 +97,16 @@ def check_new_name(name: str) -> None:
     Raises:
         DatasetError: The name is malformed or reserved.
     """
-    if not spec_schema.DATASET_NAME.fullmatch(name):
+    if not dataset_specs.DATASET_NAME.fullmatch(name):
         suggestion = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip(".-_")[:100]
         raise DatasetError(
             "a dataset's name has lower-case letters, digits, '.', '_' and '-' only",
             where=name,
             hint=f"For example: {suggestion}"
-            if spec_schema.DATASET_NAME.fullmatch(suggestion)
+            if dataset_specs.DATASET_NAME.fullmatch(suggestion)
             else "",
         )
-    if name in generated_spec.list_shipped_specs():
+    if name in dataset_specs.list_shipped_specs():
         raise DatasetError("is the name of a shipped dataset", where=name, hint="Choose another.")
 
 

@@ -35,7 +35,7 @@ from treehammer.datasets.manifest import (
     TreeLayout,
     digest_file,
 )
-from treehammer.datasets.specs import generated_spec, rewrite_options, spec_schema
+from treehammer.datasets.specs import dataset_specs, rewrite_options
 from treehammer.errors import DatasetError, explain_cache_error, suggest_word
 from treehammer.text_formatting import (
     MEGABYTE,
@@ -68,10 +68,10 @@ def ensure_dataset(name: str, settings: Settings, bars: ProgressFactory = no_pro
     catalogue = FolderCatalogue(settings.datasets_dir)
     if catalogue.has(name):
         return catalogue.verify(name, bars=bars)
-    plan = generated_spec.load_shipped_spec(name)
+    plan = dataset_specs.load_shipped_spec(name)
     if plan is None:
         raise catalogue.unknown_dataset_error(name)
-    if isinstance(plan, spec_schema.RawSpec):
+    if isinstance(plan, dataset_specs.RawSpec):
         return catalogue.make_raw(plan, bars=bars)
     software = production.prepare_dataset_root(plan.root, settings.software_dir, bars)
     return catalogue.make(plan, software, source=settings.sources_dir, bars=bars)
@@ -97,7 +97,7 @@ class FolderCatalogue:
 
     def has(self, name: str) -> bool:
         """Return whether a dataset of that name exists."""
-        return bool(spec_schema.DATASET_NAME.fullmatch(name)) and self.folder(name).exists()
+        return bool(dataset_specs.DATASET_NAME.fullmatch(name)) and self.folder(name).exists()
 
     def manifest(self, name: str) -> Manifest:
         """Read a dataset's manifest without checking its files.
@@ -133,8 +133,8 @@ class FolderCatalogue:
 
     def unknown_dataset_error(self, name: str) -> DatasetError:
         """Build the error for an unknown name, with a list of known names."""
-        known_names = sorted({*self.names(), *generated_spec.list_shipped_specs()})
-        if name in generated_spec.list_shipped_specs():
+        known_names = sorted({*self.names(), *dataset_specs.list_shipped_specs()})
+        if name in dataset_specs.list_shipped_specs():
             hint = f"Make it: treehammer datasets make {name}"
         else:
             hint = suggest_word(name, known_names)
@@ -179,7 +179,7 @@ class FolderCatalogue:
         name, origin = manifest.name, manifest.origin
         if origin.get("kind") in MADE_KINDS:
             is_user_spec = (
-                origin["kind"] == RAW_KIND and name not in generated_spec.list_shipped_specs()
+                origin["kind"] == RAW_KIND and name not in dataset_specs.list_shipped_specs()
             )
             spec = f"{name}.toml" if is_user_spec else name
             return f"Make it again: treehammer datasets make {spec} --replace"
@@ -192,7 +192,7 @@ class FolderCatalogue:
 
     def make(
         self,
-        plan: generated_spec.RootSpec,
+        plan: dataset_specs.RootSpec,
         software: SoftwareRequest,
         *,
         source: Path | None = None,
@@ -202,7 +202,7 @@ class FolderCatalogue:
         """Make a dataset from its spec, or verify an existing one.
 
         Args:
-            plan: Spec from :func:`treehammer.datasets.specs.generated_spec.load_spec`.
+            plan: Spec from :func:`treehammer.datasets.specs.dataset_specs.load_spec`.
             software: ROOT that writes it, from
                 :func:`treehammer.datasets.production.prepare_dataset_root`.
             source: Source file of a merged dataset, or its folder.
@@ -227,7 +227,7 @@ class FolderCatalogue:
                 dataset_verification.check_pinned_checksum(plan, content, writer_facts)
                 (layout,) = production.measure_layouts([path], software, tree=plan.tree)
                 origin = {
-                    "kind": MERGED if isinstance(plan, spec_schema.MergedSpec) else GENERATED,
+                    "kind": MERGED if isinstance(plan, dataset_specs.MergedSpec) else GENERATED,
                     "description": plan.description,
                     "spec_sha256": plan.text_hash,
                     "root_requested": software.request,
@@ -239,7 +239,7 @@ class FolderCatalogue:
 
     def make_raw(
         self,
-        spec: spec_schema.RawSpec,
+        spec: dataset_specs.RawSpec,
         *,
         bars: ProgressFactory = no_progress,
         replace_existing: bool = False,
@@ -449,10 +449,10 @@ class FolderCatalogue:
 
 
 def _choose_writer(
-    plan: generated_spec.RootSpec, software: SoftwareRequest, source: Path | None
+    plan: dataset_specs.RootSpec, software: SoftwareRequest, source: Path | None
 ) -> Callable[[Path, ProgressCallback], dict[str, Any]]:
     """Choose the writer for a spec, after finding its source file."""
-    if isinstance(plan, spec_schema.MergedSpec):
+    if isinstance(plan, dataset_specs.MergedSpec):
         return partial(
             production.write_merged_file,
             plan,

@@ -32,9 +32,9 @@ from treehammer.datasets.manifest import (
     Manifest,
     TreeLayout,
 )
-from treehammer.datasets.specs import generated_spec
+from treehammer.datasets.specs import dataset_specs
+from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.datasets.specs.rewrite_options import FORMATS, ORDERS, RewriteOptions
-from treehammer.datasets.specs.spec_schema import RawSpec
 from treehammer.errors import DatasetError
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
@@ -51,7 +51,7 @@ from treehammer.text_formatting import format_size
 def _list_datasets(settings: Settings) -> list[str]:
     """List the datasets on this machine, and shipped ones that can be made."""
     present = FolderCatalogue(settings.datasets_dir).names()
-    return sorted({*present, *generated_spec.list_shipped_specs()})
+    return sorted({*present, *dataset_specs.list_shipped_specs()})
 
 
 complete_datasets = complete_names(_list_datasets)
@@ -157,7 +157,7 @@ def make(
     requested = RewriteOptions(**options)
     settings_with_source = replace(settings, sources_dir=source or settings.sources_dir)
     catalogue = FolderCatalogue(settings.datasets_dir)
-    plan = generated_spec.load_shipped_spec(name)
+    plan = dataset_specs.load_shipped_spec(name)
     if name.endswith(SPEC_SUFFIX):
         manifest = _make_own(catalogue, Path(name), requested, new, replace_existing)
     elif requested.changes_layout or new or (requested.root and not plan):
@@ -165,7 +165,7 @@ def make(
     elif plan:
         manifest = _make_shipped(settings_with_source, plan, requested.root, replace_existing)
     else:
-        hint = f"Shipped: {', '.join(generated_spec.list_shipped_specs())}."
+        hint = f"Shipped: {', '.join(dataset_specs.list_shipped_specs())}."
         if catalogue.has(name):
             hint += " To rewrite it, give options such as --compression, --order or --format."
         raise DatasetError("is not a shipped dataset", where=name, hint=hint)
@@ -173,7 +173,7 @@ def make(
 
 
 def _make_shipped(
-    settings: Settings, plan: generated_spec.AnySpec, root: str, replace_existing: bool
+    settings: Settings, plan: dataset_specs.AnySpec, root: str, replace_existing: bool
 ) -> Manifest:
     """Make a shipped dataset with a ROOT release; '' for that of its specification."""
     catalogue = FolderCatalogue(settings.datasets_dir)
@@ -203,7 +203,7 @@ def _make_own(
     Raises:
         DatasetError: it is not a spec of raw files, or has a name or options that it cannot have.
     """
-    spec = generated_spec.load_spec(path)
+    spec = dataset_specs.load_spec(path)
     if not isinstance(spec, RawSpec):
         raise DatasetError(
             "is not a spec of raw files", where=str(path), hint="It needs a table [raw]."
@@ -265,8 +265,8 @@ def list_(settings: Settings, form: str) -> None:
     catalogue = FolderCatalogue(settings.datasets_dir)
     rows = [_manifest_row(catalogue.manifest(name)) for name in catalogue.names()]
     rows += [
-        _planned_row(generated_spec.load_spec(path))
-        for name, path in generated_spec.list_shipped_specs().items()
+        _planned_row(dataset_specs.load_spec(path))
+        for name, path in dataset_specs.list_shipped_specs().items()
         if not catalogue.has(name)
     ]
     print_rows(sorted(rows, key=lambda row: str(row["name"])), LIST_COLUMNS, form=form)
@@ -291,7 +291,7 @@ def show(settings: Settings, name: str, compared: Path | None, form: str) -> Non
     Example: treehammer datasets show nanoaod-merged --compare production.root
     """
     catalogue = FolderCatalogue(settings.datasets_dir)
-    plan = generated_spec.load_shipped_spec(name)
+    plan = dataset_specs.load_shipped_spec(name)
     if plan and not catalogue.has(name):
         row = _planned_row(plan)
         _print_facts(list(row.items()), [row], form)
@@ -395,7 +395,7 @@ def _manifest_row(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _planned_row(plan: generated_spec.AnySpec) -> dict[str, Any]:
+def _planned_row(plan: dataset_specs.AnySpec) -> dict[str, Any]:
     return {
         "name": plan.name,
         "state": "not made",

@@ -17,7 +17,7 @@ from treehammer.collectors.storage_access import (
     normalize_url,
 )
 from treehammer.collectors.worker.probes.storage_door import measure_reachability
-from treehammer.datasets.doors import folder, http, xrootd
+from treehammer.datasets.doors import http, observations, xrootd
 from treehammer.datasets.doors.observations import (
     FAILED,
     NO_RESPONSE,
@@ -54,7 +54,7 @@ def probe_door(protocol: str, prefix: str, target: ProbeTarget, *, is_local: boo
         is_local: Whether the site's jobs run on this machine and see the same paths.
     """
     if protocol == "file":
-        return folder.probe_folder(prefix, target, is_local=is_local)
+        return observations.probe_folder(prefix, target, is_local=is_local)
     reachability = measure_reachability(prefix)
     if reachability.rtt_s is None:
         return ProbeResult(
@@ -78,7 +78,7 @@ def stat_file(url: str, *, is_local: bool = True) -> FileObservation:
     url, client = normalize_url(url), _find_client(url)
     if client == XROOTD_CLIENT:
         return xrootd.stat_file(url)
-    return http.stat_file(url) if client == HTTP_CLIENT else folder.stat_file(Path(url))
+    return http.stat_file(url) if client == HTTP_CLIENT else observations.stat_local_file(Path(url))
 
 
 def read_file(
@@ -105,7 +105,7 @@ def read_file(
         return xrootd.read_file(url, size, advance, copy_to)
     if client == HTTP_CLIENT:
         return http.read_file(url, size, advance, copy_to)
-    return folder.read_file(Path(url), advance, copy_to)
+    return observations.read_local_file(Path(url), advance, copy_to)
 
 
 def probe_writing(url: str) -> FileObservation:
@@ -126,7 +126,7 @@ def write_file(source: Path, url: str, advance: ByteCallback | None = None) -> F
         return xrootd.write_file(source, url, advance)
     if client == HTTP_CLIENT:
         return http.write_file(source, url, advance)
-    return folder.write_file(source, Path(url))
+    return observations.write_local_file(source, Path(url))
 
 
 def remove_file(url: str) -> FileObservation:
@@ -134,7 +134,11 @@ def remove_file(url: str) -> FileObservation:
     url, client = normalize_url(url), _find_client(url)
     if client == XROOTD_CLIENT:
         return xrootd.remove_file(url)
-    return http.remove_file(url) if client == HTTP_CLIENT else folder.remove_file(Path(url))
+    return (
+        http.remove_file(url)
+        if client == HTTP_CLIENT
+        else observations.remove_local_file(Path(url))
+    )
 
 
 def _find_client(url: str) -> str:

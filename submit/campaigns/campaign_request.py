@@ -15,7 +15,7 @@ from treehammer.collectors.software import providers
 from treehammer.config import Settings
 from treehammer.datasets.catalogues import folder_catalogue
 from treehammer.datasets.manifest import Manifest
-from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
+from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.errors import ConfigError, DefinitionError, NothingToDoError
 from treehammer.hctests.definition.model import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test

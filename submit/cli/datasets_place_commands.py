@@ -17,19 +17,19 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
 from treehammer.datasets.cli.commands import complete_datasets
 from treehammer.datasets.manifest import Manifest
-from treehammer.datasets.rucio import rucio_upload
-from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
+from treehammer.datasets.rucio import rucio_datasets
 from treehammer.datasets.rucio.rucio_conversions import (
     AccountQuota,
     ReplicationRule,
     Rse,
     RucioDeniedError,
 )
-from treehammer.datasets.rucio.rucio_upload import (
+from treehammer.datasets.rucio.rucio_datasets import (
     COMPLETE,
     DENIED,
     STUCK,
     ReplicationStatus,
+    RucioCatalogue,
     RuleOptions,
 )
 from treehammer.errors import ExitCode, NothingToDoError
@@ -141,7 +141,9 @@ def place(
         )
         if not no_wait:
             with _live_rules(name) as show:
-                for latest in rucio_upload.poll_replication(requested, catalogue.rucio, timeout_s):
+                for latest in rucio_datasets.poll_replication(
+                    requested, catalogue.rucio, timeout_s
+                ):
                     statuses = latest
                     show(statuses)
     rows = [_rule_row(status) for status in statuses]
@@ -163,10 +165,10 @@ def _create_rules(
     rucio = catalogue.rucio
     folder = FolderCatalogue(settings.datasets_dir).folder(manifest.name)
     through = [rucio.fetch_rse(upload_to)] if upload_to else rses
-    used = rucio_upload.upload_dataset(manifest, folder, catalogue, through, progress_bar)
+    used = rucio_datasets.upload_dataset(manifest, folder, catalogue, through, progress_bar)
     if used and used not in [rse.name for rse in rses]:
-        rucio_upload.keep_source_replica(manifest, used, options, rucio)
-    return rucio_upload.request_replicas(manifest, rses, options, rucio)
+        rucio_datasets.keep_source_replica(manifest, used, options, rucio)
+    return rucio_datasets.request_replicas(manifest, rses, options, rucio)
 
 
 # --- output

@@ -17,9 +17,9 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.cli.commands import complete_datasets, datasets
 from treehammer.datasets.manifest import Manifest
-from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import RucioDeniedError
+from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.errors import CatalogueError, DatasetError, ExitCode
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.write.store import Store

@@ -37,12 +37,12 @@ from treehammer.collectors.worker.run.job_context import JobContext
 from treehammer.collectors.worker.run.job_runner import locate_kit
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.specs.generated_spec import (
+from treehammer.datasets.specs.dataset_specs import (
     GeneratedSpec,
+    RawSpec,
     list_shipped_specs,
     load_shipped_spec,
 )
-from treehammer.datasets.specs.spec_schema import RawSpec
 from treehammer.errors import DatasetError, DefinitionError, ExitCode, TreehammerError
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.cli import complete_tests, tests

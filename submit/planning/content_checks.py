@@ -15,8 +15,7 @@ from treehammer.collectors.kit.treehammer_kit.payload_task import (
 )
 from treehammer.datasets.catalogues.folder_catalogue import GENERATED, REWRITTEN
 from treehammer.datasets.manifest import TTREE, Manifest, list_some
-from treehammer.datasets.specs.generated_spec import GeneratedSpec, load_shipped_spec
-from treehammer.datasets.specs.spec_schema import RawSpec
+from treehammer.datasets.specs.dataset_specs import GeneratedSpec, RawSpec, load_shipped_spec
 from treehammer.errors import DefinitionError, suggest_word
 from treehammer.hctests.definition.matrix import expand_variants
 from treehammer.hctests.definition.model import DATASET_AXIS, TestDefinition

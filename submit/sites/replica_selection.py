@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.manifest import Manifest, Replica
-from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
 from treehammer.datasets.rucio.rucio_client import DISK_STORAGE, RucioClient, is_configured
 from treehammer.datasets.rucio.rucio_conversions import AccountQuota, Rse, RseExpressionError
+from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.errors import ConfigError, DatasetError
 from treehammer.submit.sites.replicas import ExpectedReplica
 from treehammer.submit.sites.site_model import Door, Site

@@ -28,7 +28,7 @@ from treehammer.datasets.doors.observations import (
     FileObservation,
 )
 from treehammer.datasets.manifest import Manifest, ManifestFile, Replica
-from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
+from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.errors import DatasetError
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 from treehammer.text_formatting import ByteCallback, ProgressFactory, byte_progress, no_progress

@@ -10,7 +10,7 @@ from typing import Any
 from treehammer.analysis.status.site_status import SiteUses
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.specs.generated_spec import list_shipped_specs
+from treehammer.datasets.specs.dataset_specs import list_shipped_specs
 from treehammer.errors import ConfigError, DefinitionError, SourceError
 from treehammer.hctests.definition.model import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test

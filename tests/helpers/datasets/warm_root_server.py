@@ -39,7 +39,7 @@ def warm_up_datasets(scripts: str) -> None:
     """Rewrite, measure and hash a small file, so that the JIT emits what these actions need."""
     sys.path.insert(0, scripts)
     import ROOT
-    from treehammer_generate.main import ACTIONS
+    from treehammer_generate import ACTIONS
 
     root_engine.compile_header(ROOT, "kit.hpp")
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as channel:

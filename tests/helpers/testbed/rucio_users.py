@@ -16,8 +16,8 @@ from grid_fixtures import Grid
 
 from treehammer import config
 from treehammer.cli import cli
-from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
 from treehammer.datasets.rucio.rucio_conversions import ReplicationRule
+from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.errors import TreehammerError
 from treehammer.testbed.components import rucio_server
 from treehammer.testbed.components.xrootd_storage import SUITE, rse_name

@@ -16,7 +16,7 @@ from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
 from treehammer.datasets import production
-from treehammer.datasets.specs import generated_spec
+from treehammer.datasets.specs import dataset_specs
 from treehammer.text_formatting import no_progress
 
 
@@ -69,7 +69,7 @@ def warm_actions_of_test(warm_dataset_roots: WarmDatasetRoots) -> Iterator[None]
 
 
 @pytest.fixture(scope="session")
-def tiny() -> generated_spec.GeneratedSpec:
+def tiny() -> dataset_specs.GeneratedSpec:
     """Return a spec with all types and shapes and three clusters, generated in about a second."""
     return load_generated_spec(TINY_SPEC)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from treehammer import config
 from treehammer.datasets import production
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.specs import generated_spec
+from treehammer.datasets.specs import dataset_specs
 from treehammer.errors import TreehammerError
 from treehammer.text_formatting import ProgressCallback, no_progress
 
@@ -27,8 +27,8 @@ folder, spec_file = map(Path, sys.argv[1:])
 software = production.prepare_dataset_root(
     "6.40.00", config.load_settings().software_dir, no_progress
 )
-plan = generated_spec.load_spec(spec_file)
-assert isinstance(plan, generated_spec.GeneratedSpec)
+plan = dataset_specs.load_spec(spec_file)
+assert isinstance(plan, dataset_specs.GeneratedSpec)
 try:
     print(FolderCatalogue(folder).make(plan, software, bars=told).hash)
 except TreehammerError as error:

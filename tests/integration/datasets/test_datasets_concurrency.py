@@ -16,7 +16,7 @@ import pytest
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.specs import generated_spec
+from treehammer.datasets.specs import dataset_specs
 
 pytestmark = pytest.mark.root
 
@@ -72,7 +72,7 @@ def long_spec(tmp_path: Path) -> Path:
 
 
 def test_concurrent_processes_make_dataset_once(
-    tmp_path: Path, tiny: generated_spec.GeneratedSpec, software: Callable[[str], SoftwareRequest]
+    tmp_path: Path, tiny: dataset_specs.GeneratedSpec, software: Callable[[str], SoftwareRequest]
 ) -> None:
     software("6.40.00")
     folder = tmp_path / "datasets"
@@ -92,7 +92,7 @@ def test_interrupted_make_leaves_no_files(
     stop: signal.Signals,
     tmp_path: Path,
     long_spec: Path,
-    tiny: generated_spec.GeneratedSpec,
+    tiny: dataset_specs.GeneratedSpec,
     software: Callable[[str], SoftwareRequest],
 ) -> None:
     root = software("6.40.00")
@@ -171,7 +171,7 @@ def test_full_disk_is_reported_before_writing(
     small_disk: Path, software: Callable[[str], SoftwareRequest]
 ) -> None:
     software("6.40.00")
-    process = _start(small_disk, generated_spec.list_shipped_specs()["reference-750mb"])
+    process = _start(small_disk, dataset_specs.list_shipped_specs()["reference-750mb"])
     _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "refused: " in errors

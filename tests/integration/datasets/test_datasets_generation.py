@@ -13,7 +13,7 @@ from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
 from treehammer.datasets.catalogues import folder_catalogue as catalogues
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.specs import generated_spec
+from treehammer.datasets.specs import dataset_specs
 from treehammer.errors import DatasetError
 
 pytestmark = pytest.mark.root
@@ -23,7 +23,7 @@ Software = Callable[[str], SoftwareRequest]
 
 def test_releases_write_identical_bytes(
     tiny_catalogue: FolderCatalogue,
-    tiny: generated_spec.GeneratedSpec,
+    tiny: dataset_specs.GeneratedSpec,
     software: Software,
     tmp_path: Path,
 ) -> None:
@@ -34,7 +34,7 @@ def test_releases_write_identical_bytes(
 
 
 def test_content_matches_spec(
-    tiny_catalogue: FolderCatalogue, tiny: generated_spec.GeneratedSpec
+    tiny_catalogue: FolderCatalogue, tiny: dataset_specs.GeneratedSpec
 ) -> None:
     (file,) = tiny_catalogue.files("tiny")
     with uproot.open(file.url) as opened:
@@ -186,7 +186,7 @@ def test_reference_small_resembles_experiment_file(
     assert layout.branch_ratio.minimum < 1.2
     assert layout.branch_ratio.p75 / layout.branch_ratio.p25 > 1.3
     assert layout.branch_ratio.maximum > 15
-    plan = generated_spec.load_shipped_spec("reference-small")
-    assert isinstance(plan, generated_spec.GeneratedSpec)
+    plan = dataset_specs.load_shipped_spec("reference-small")
+    assert isinstance(plan, dataset_specs.GeneratedSpec)
     other = FolderCatalogue(tmp_path).make(plan, software("6.38.00"))
     assert other.files == manifest.files

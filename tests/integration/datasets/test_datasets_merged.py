@@ -24,8 +24,7 @@ from treehammer.datasets import production
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.cli.commands import show
 from treehammer.datasets.production import find_source
-from treehammer.datasets.specs.generated_spec import SPECS_FOLDER
-from treehammer.datasets.specs.spec_schema import MergedSpec
+from treehammer.datasets.specs.dataset_specs import SPECS_FOLDER, MergedSpec
 from treehammer.errors import DatasetError
 
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("warm_actions")]

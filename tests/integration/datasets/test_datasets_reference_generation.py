@@ -17,7 +17,7 @@ from warm_root import WarmDatasetRoots
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.manifest import Manifest
-from treehammer.datasets.specs import generated_spec
+from treehammer.datasets.specs import dataset_specs
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -28,17 +28,17 @@ EVENTS, CLUSTERS = 60, 3
 
 
 @pytest.fixture(scope="module")
-def reduced() -> generated_spec.GeneratedSpec:
+def reduced() -> dataset_specs.GeneratedSpec:
     """Return ``reference-750mb`` with fewer events and without pinned checksums."""
-    plan = generated_spec.load_shipped_spec("reference-750mb")
-    assert isinstance(plan, generated_spec.GeneratedSpec)
+    plan = dataset_specs.load_shipped_spec("reference-750mb")
+    assert isinstance(plan, dataset_specs.GeneratedSpec)
     cluster = EVENTS // CLUSTERS
     return replace(plan, entries=EVENTS, events_per_cluster=cluster, size=0, sha256="")
 
 
 @pytest.fixture(scope="module")
 def make(
-    reduced: generated_spec.GeneratedSpec,
+    reduced: dataset_specs.GeneratedSpec,
     software: Software,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Make:
@@ -88,7 +88,7 @@ def test_releases_read_equal_values(
     assert (both[0].leaves, both[0].events, both[0].uncovered) == (3000, EVENTS, ())
 
 
-def test_layout_matches_spec(first: FolderCatalogue, reduced: generated_spec.GeneratedSpec) -> None:
+def test_layout_matches_spec(first: FolderCatalogue, reduced: dataset_specs.GeneratedSpec) -> None:
     layout = _manifest(first).files[0].layout
     assert (layout.entries, layout.branches, layout.clusters) == (EVENTS, 3000, CLUSTERS)
     # Small baskets compress worse: in the complete file the ratio is 4 and the share 42 %.

@@ -18,7 +18,7 @@ from treehammer.datasets import production
 from treehammer.datasets.catalogues import dataset_rewriting
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.manifest import Manifest
-from treehammer.datasets.specs import generated_spec
+from treehammer.datasets.specs import dataset_specs
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.errors import DatasetError
 from treehammer.text_formatting import no_progress
@@ -32,7 +32,7 @@ AWKWARD = Path(__file__).with_name("write_awkward.py")
 
 @pytest.fixture(scope="module")
 def catalogue(
-    tmp_path_factory: pytest.TempPathFactory, tiny: generated_spec.GeneratedSpec, software: Software
+    tmp_path_factory: pytest.TempPathFactory, tiny: dataset_specs.GeneratedSpec, software: Software
 ) -> FolderCatalogue:
     """Return a catalogue with ``tiny`` and ``awkward``: two files with the tree in a folder."""
     with_datasets = FolderCatalogue(tmp_path_factory.mktemp("anew"))

@@ -20,7 +20,7 @@ from grid_fixtures import Grid
 from rucio_users import RucioUser
 
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
+from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.sql.write.store import Store
 from treehammer.testbed import faults
 from treehammer.testbed.components import site_list

@@ -11,7 +11,7 @@ from grid_fixtures import Grid
 from grid_user import GridUser
 
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.specs.spec_schema import RawSpec
+from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.submit.sites import sites_file
 from treehammer.testbed.components import site_list
 

@@ -14,7 +14,7 @@ from storage_alone import TracedStorage, run_storage
 from treehammer import config
 from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.specs.spec_schema import RawSpec
+from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.sql.core.measurement_columns import decode_latency
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store

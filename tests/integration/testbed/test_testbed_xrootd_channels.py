@@ -19,7 +19,7 @@ from storage_alone import run_storage
 from treehammer import config
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.specs.spec_schema import RawSpec
+from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.patrol.patrol_file import parse_patrol_file
 from treehammer.patrol.patrol_service import Patrol, open_patrol

@@ -11,7 +11,7 @@ from dataset_specs import load_generated_spec
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.datasets import production
-from treehammer.datasets.specs import generated_spec
+from treehammer.datasets.specs import dataset_specs
 
 SPEC_TEXT = """
 [dataset]
@@ -64,7 +64,7 @@ def spec_file(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def plan(spec_file: Callable[[str], Path]) -> generated_spec.GeneratedSpec:
+def plan(spec_file: Callable[[str], Path]) -> dataset_specs.GeneratedSpec:
     return load_generated_spec(spec_file(SPEC_TEXT))
 
 

@@ -18,8 +18,8 @@ from treehammer.datasets import production
 from treehammer.datasets.catalogues import folder_catalogue
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
 from treehammer.datasets.manifest import Manifest
-from treehammer.datasets.specs import generated_spec
-from treehammer.datasets.specs.generated_spec import GeneratedSpec
+from treehammer.datasets.specs import dataset_specs
+from treehammer.datasets.specs.dataset_specs import GeneratedSpec
 from treehammer.errors import ConfigError, DatasetError, SoftwareError, SourceError
 from treehammer.hctests import git_repository
 from treehammer.text_formatting import no_progress
@@ -151,7 +151,7 @@ def test_dataset_of_another_spec_is_refused(
     made: FolderCatalogue, plan: GeneratedSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        generated_spec, "load_shipped_spec", lambda _name: replace(plan, size=1, sha256="0" * 64)
+        dataset_specs, "load_shipped_spec", lambda _name: replace(plan, size=1, sha256="0" * 64)
     )
     with pytest.raises(DatasetError, match="another version of treehammer"):
         made.verify("tiny")
@@ -332,7 +332,7 @@ def test_ensure_makes_shipped_and_verifies_existing_datasets(
     settings = config.load_settings({"cache_dir": tmp_path}, environ={}, folder=tmp_path)
     with pytest.raises(DatasetError, match="no dataset 'tiny'"):
         ensure_dataset("tiny", settings)
-    monkeypatch.setattr(generated_spec, "load_shipped_spec", lambda _name: plan)
+    monkeypatch.setattr(dataset_specs, "load_shipped_spec", lambda _name: plan)
     monkeypatch.setattr(production, "prepare_root", lambda *_: software)
     manifest = ensure_dataset("tiny", settings)
     assert ensure_dataset("tiny", settings) == manifest

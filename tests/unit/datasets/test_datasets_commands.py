@@ -12,7 +12,7 @@ from treehammer.config import Settings
 from treehammer.datasets import production
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.manifest import Manifest
-from treehammer.datasets.specs.generated_spec import GeneratedSpec
+from treehammer.datasets.specs.dataset_specs import GeneratedSpec
 from treehammer.errors import DatasetError
 from treehammer.submit.cli.datasets_verify_command import datasets
 

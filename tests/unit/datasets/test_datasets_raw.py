@@ -14,8 +14,8 @@ from plan_factory import make_settings
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.production import RAW_BLOCK_BYTES, generate_blocks
-from treehammer.datasets.specs import generated_spec
-from treehammer.datasets.specs.spec_schema import RawSpec
+from treehammer.datasets.specs import dataset_specs
+from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.errors import DatasetError, DefinitionError
 from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
 from treehammer.submit.cli.datasets_verify_command import datasets
@@ -64,7 +64,7 @@ def test_raw_dataset_is_made_shown_and_verified(settings: Settings, spec_file: P
 
 
 def test_bytes_are_defined_by_seed_file_and_position(spec_file: Path) -> None:
-    spec = generated_spec.load_spec(spec_file)
+    spec = dataset_specs.load_spec(spec_file)
     assert isinstance(spec, RawSpec)
     first, second = generate_blocks(spec, 2)
     assert first == hashlib.shake_128(b"treehammer/raw/7/2/0").digest(RAW_BLOCK_BYTES)
@@ -73,7 +73,7 @@ def test_bytes_are_defined_by_seed_file_and_position(spec_file: Path) -> None:
 
 def test_other_bytes_than_pinned_are_refused(settings: Settings, spec_file: Path) -> None:
     catalogue = FolderCatalogue(settings.datasets_dir)
-    spec = generated_spec.load_spec(spec_file)
+    spec = dataset_specs.load_spec(spec_file)
     assert isinstance(spec, RawSpec)
     with pytest.raises(DatasetError, match="pinned is 0000"):
         catalogue.make_raw(replace(spec, hash="0" * 64))
@@ -125,6 +125,6 @@ def test_only_tests_without_tree_take_raw_files(
 
 
 def load_raw_spec(path: Path) -> RawSpec:
-    spec = generated_spec.load_spec(path)
+    spec = dataset_specs.load_spec(path)
     assert isinstance(spec, RawSpec)
     return spec

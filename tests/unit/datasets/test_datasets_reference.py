@@ -8,7 +8,7 @@ from math import log2
 
 import pytest
 
-from treehammer.datasets.specs import generated_spec
+from treehammer.datasets.specs import dataset_specs
 
 NAMES = ("reference-small", "reference-750mb")
 WIDTHS = {"F": 4, "D": 8, "I": 4, "i": 4, "L": 8, "O": 1}
@@ -17,23 +17,23 @@ SIGN_AND_EXPONENT = {"F": 3, "D": 3}
 
 
 @cache
-def _shipped(name: str) -> generated_spec.GeneratedSpec:
-    plan = generated_spec.load_shipped_spec(name)
-    assert isinstance(plan, generated_spec.GeneratedSpec)
+def _shipped(name: str) -> dataset_specs.GeneratedSpec:
+    plan = dataset_specs.load_shipped_spec(name)
+    assert isinstance(plan, dataset_specs.GeneratedSpec)
     return plan
 
 
-def _values(plan: generated_spec.GeneratedSpec, branch: generated_spec.BranchPlan) -> int:
+def _values(plan: dataset_specs.GeneratedSpec, branch: dataset_specs.BranchPlan) -> int:
     """Compute the expected number of values of a branch in all events."""
     means = {collection.counter: collection.mean for collection in plan.collections}
     return plan.entries * means.get(branch.counter, branch.length)
 
 
-def _random_bytes(plan: generated_spec.GeneratedSpec, branch: generated_spec.BranchPlan) -> float:
+def _random_bytes(plan: dataset_specs.GeneratedSpec, branch: dataset_specs.BranchPlan) -> float:
     """Compute the incompressible bytes of a branch by Shannon's formula."""
     if branch.hold:
         return 0.0
-    zero = branch.zeros / generated_spec.PROBABILITY_SCALE
+    zero = branch.zeros / dataset_specs.PROBABILITY_SCALE
     choice = -sum(p * log2(p) for p in (zero, 1 - zero) if p)
     bits = branch.bits + SIGN_AND_EXPONENT.get(branch.type, 0)
     return _values(plan, branch) * (choice + (1 - zero) * bits) / 8

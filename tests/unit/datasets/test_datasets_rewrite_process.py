@@ -14,7 +14,7 @@ from treehammer.datasets import production
 from treehammer.datasets.catalogues import dataset_rewriting
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.manifest import Manifest
-from treehammer.datasets.specs.generated_spec import GeneratedSpec
+from treehammer.datasets.specs.dataset_specs import GeneratedSpec
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.errors import DatasetError
 from treehammer.text_formatting import no_progress

@@ -13,10 +13,9 @@ from rucio.common import exception as rucios
 
 from treehammer import config
 from treehammer.datasets.manifest import MANIFEST_NAME, RAW_LAYOUT, Manifest, ManifestFile
-from treehammer.datasets.rucio.rucio_catalogue import RucioCatalogue
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import DidFile, DidNames, Rse, RucioSilentError
-from treehammer.datasets.rucio.rucio_upload import upload_dataset
+from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue, upload_dataset
 from treehammer.errors import CatalogueError, ConfigError, DatasetError
 
 CONTENT = b"some bytes"

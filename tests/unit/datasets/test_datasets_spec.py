@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from dataset_specs import load_generated_spec
 
-from treehammer.datasets.specs import generated_spec
-from treehammer.datasets.specs.spec_schema import RawSpec
+from treehammer.datasets.specs import dataset_specs
+from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.errors import DatasetError
 
 Write = Callable[[str], Path]
@@ -70,7 +70,7 @@ def test_spec_mistakes_name_their_key(
     assert old in spec_text
     path = spec_file(spec_text.replace(old, new, 1))
     with pytest.raises(DatasetError) as caught:
-        generated_spec.load_spec(path)
+        dataset_specs.load_spec(path)
     assert str(path) in str(caught.value)
     assert f"{key}: " in str(caught.value)
     assert message in str(caught.value)
@@ -79,29 +79,29 @@ def test_spec_mistakes_name_their_key(
 def test_all_spec_mistakes_are_reported_together(spec_file: Write, spec_text: str) -> None:
     text = spec_text.replace("seed = 7", "sed = 7").replace("level = 1", "level = 0")
     with pytest.raises(DatasetError) as caught:
-        generated_spec.load_spec(spec_file(text))
+        dataset_specs.load_spec(spec_file(text))
     for key in ("dataset.sed", "dataset.seed", "layout.level"):
         assert f"{key}: " in str(caught.value)
 
 
 def test_invalid_spec_files_are_refused(tmp_path: Path, spec_text: str) -> None:
     with pytest.raises(DatasetError, match="No such file"):
-        generated_spec.load_spec(tmp_path / "none.toml")
+        dataset_specs.load_spec(tmp_path / "none.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("[dataset")
     with pytest.raises(DatasetError, match="not valid TOML"):
-        generated_spec.load_spec(broken)
+        dataset_specs.load_spec(broken)
     renamed = tmp_path / "other.toml"
     renamed.write_text(spec_text)
     with pytest.raises(DatasetError, match="'tiny'"):
-        generated_spec.load_spec(renamed)
+        dataset_specs.load_spec(renamed)
 
 
 def test_every_shipped_spec_is_valid_and_pinned() -> None:
-    names = list(generated_spec.list_shipped_specs())
+    names = list(dataset_specs.list_shipped_specs())
     assert {"reference-750mb", "reference-small"} <= set(names)
     for name in names:
-        plan = generated_spec.load_shipped_spec(name)
+        plan = dataset_specs.load_shipped_spec(name)
         assert plan is not None
         assert plan.name == name
         assert len(plan.hash if isinstance(plan, RawSpec) else plan.sha256) == 64
