@@ -19,6 +19,26 @@ from treehammer.collectors.shared_files import open_regular_file
 from treehammer.errors import DatasetError
 from treehammer.text_formatting import pluralize
 
+MANIFEST_NAME = "manifest.json"
+#: Formats of the main tree, and of files without any.
+TTREE, RNTUPLE, RAW = "ttree", "rntuple", "raw"
+#: Kind of a dataset that holds a recording of the XRootD client.
+RECORDING = "recording"
+#: Key of an added dataset's origin: branch that ROOT cannot read -> reason.
+UNREADABLE_BRANCHES = "unreadable_branches"
+#: Key of an added dataset's origin: trees and RNTuples of the first file beside the main one.
+OTHER_TREES = "other_trees"
+#: Key of an added dataset's origin: top-level branches of the main tree that all files have.
+BRANCHES = "branches"
+#: Key of an origin: branch that not all files have -> the files that lack it.
+MISSING_BRANCHES = "missing_branches"
+#: Key of an origin: branch with another number of entries than its tree -> both numbers.
+OTHER_LENGTHS = "branches_of_other_lengths"
+#: Key of an origin: friend trees that lie with the main tree, and are not read.
+FRIEND_TREES = "friend_trees"
+#: Items that a sentence names.
+MAX_NAMED_ITEMS = 5
+AVAILABLE = "available"
 BLOCK = 1 << 20
 
 
@@ -62,59 +82,6 @@ def digest_blocks(
         if advance:
             advance(len(block))
     return FileDigest(size, f"{adler:08x}", sha.hexdigest())
-
-
-AVAILABLE = "available"
-
-
-@dataclass(frozen=True)
-class Replica:
-    """One file of a dataset at one door, as a catalogue has it; the door may know better.
-
-    Attributes:
-        site: where jobs that are near it run.
-        rse: Rucio's name of the storage, '' where the catalogue has no such names.
-        file: as the manifest calls it.
-        url: URL for ROOT to open.
-        size: in bytes, by the manifest.
-        adler32: 8 hex digits, by the manifest.
-        state: :data:`AVAILABLE`; catalogues list no others.
-        path: remainder of ``url`` after the storage's prefix, '' where unknown.
-    """
-
-    site: str
-    rse: str
-    file: str
-    url: str
-    size: int
-    adler32: str
-    state: str = AVAILABLE
-    path: str = ""
-
-    def url_at_prefix(self, prefix: str) -> str:
-        """Return the URL for ROOT to read it through a door that leads to the storage's prefix."""
-        return f"{prefix.rstrip('/')}/{self.path}"
-
-
-MANIFEST_NAME = "manifest.json"
-#: Formats of the main tree, and of files without any.
-TTREE, RNTUPLE, RAW = "ttree", "rntuple", "raw"
-#: Kind of a dataset that holds a recording of the XRootD client.
-RECORDING = "recording"
-#: Key of an added dataset's origin: branch that ROOT cannot read -> reason.
-UNREADABLE_BRANCHES = "unreadable_branches"
-#: Key of an added dataset's origin: trees and RNTuples of the first file beside the main one.
-OTHER_TREES = "other_trees"
-#: Key of an added dataset's origin: top-level branches of the main tree that all files have.
-BRANCHES = "branches"
-#: Key of an origin: branch that not all files have -> the files that lack it.
-MISSING_BRANCHES = "missing_branches"
-#: Key of an origin: branch with another number of entries than its tree -> both numbers.
-OTHER_LENGTHS = "branches_of_other_lengths"
-#: Key of an origin: friend trees that lie with the main tree, and are not read.
-FRIEND_TREES = "friend_trees"
-#: Items that a sentence names.
-MAX_NAMED_ITEMS = 5
 
 
 @dataclass(frozen=True)
@@ -320,3 +287,32 @@ def list_some(items: Sequence[str]) -> str:
 def _parse_file(document: dict[str, Any]) -> ManifestFile:
     layout = TreeLayout.from_document(document.pop("layout"))
     return ManifestFile(**document, layout=layout)
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One file of a dataset at one door, as a catalogue has it; the door may know better.
+
+    Attributes:
+        site: where jobs that are near it run.
+        rse: Rucio's name of the storage, '' where the catalogue has no such names.
+        file: as the manifest calls it.
+        url: URL for ROOT to open.
+        size: in bytes, by the manifest.
+        adler32: 8 hex digits, by the manifest.
+        state: :data:`AVAILABLE`; catalogues list no others.
+        path: remainder of ``url`` after the storage's prefix, '' where unknown.
+    """
+
+    site: str
+    rse: str
+    file: str
+    url: str
+    size: int
+    adler32: str
+    state: str = AVAILABLE
+    path: str = ""
+
+    def url_at_prefix(self, prefix: str) -> str:
+        """Return the URL for ROOT to read it through a door that leads to the storage's prefix."""
+        return f"{prefix.rstrip('/')}/{self.path}"

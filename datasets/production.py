@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -33,16 +33,24 @@ from treehammer.datasets.specs.dataset_specs import GeneratedSpec, MergedSpec, M
 from treehammer.errors import ConfigError, DatasetError, SoftwareError
 from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # every submission imports this module, and none measures
     import numpy as np
 
 
+#: Release that measures files by default.
+DEFAULT_ROOT = "6.40.00"
 GENERATE_SCRIPT = Path(__file__).parent / "generate"
 KIT_FOLDER = Path(providers.__file__).parents[1] / "kit"
 #: Library of glibc with checks of the heap.
 MALLOC_CHECKS = "libc_malloc_debug.so.0"
 #: Lines of ROOT's output that a message quotes.
 LOG_TAIL_LINES = 5
+TOP_BRANCH_SHARE = 0.02
+#: Bytes that one hash yields; part of the definition of the files.
+RAW_BLOCK_BYTES = 1 << 20
+
+
+# --- process with ROOT
 
 
 def prepare_dataset_root(root: str, software_dir: Path, bars: ProgressFactory) -> SoftwareRequest:
@@ -166,9 +174,154 @@ def _format_log_tail(log: IO[str]) -> str:
     return "\n".join(f"    {line}" for line in lines[-LOG_TAIL_LINES:])
 
 
-#: Release that measures files by default.
-DEFAULT_ROOT = "6.40.00"
-TOP_BRANCH_SHARE = 0.02
+# --- writing
+
+
+def write_generated_file(
+    plan: GeneratedSpec, software: SoftwareRequest, path: Path, on_done: Callable[[int], None]
+) -> dict[str, Any]:
+    """Write the file of a generated dataset; returns its facts for the manifest.
+
+    Args:
+        plan: the spec.
+        software: ROOT, from :func:`prepare_dataset_root`.
+        path: the file to create.
+        on_done: receives the number of events written.
+
+    Raises:
+        DatasetError: the file cannot be written.
+        SoftwareError: this ROOT cannot be used.
+    """
+    request = {
+        "path": str(path),
+        "file_name": plan.file_name,
+        "tree": plan.tree,
+        "entries": plan.entries,
+        "compression": plan.compression,
+        "events_per_cluster": plan.events_per_cluster,
+        "collections": [asdict(collection) for collection in plan.collections],
+        "branches": [asdict(branch) for branch in plan.branches],
+    }
+    return run_action("make", request, software, on_done)
+
+
+def write_merged_file(
+    spec: MergedSpec,
+    source: Path,
+    software: SoftwareRequest,
+    path: Path,
+    on_done: Callable[[int], None],
+) -> dict[str, Any]:
+    """Rewrite the events of the source; returns the file's facts for the manifest.
+
+    Args:
+        spec: the spec.
+        source: from :func:`find_source`.
+        software: ROOT, from :func:`prepare_dataset_root`.
+        path: the file to create.
+        on_done: receives the number of events written.
+
+    Raises:
+        DatasetError: the source differs from the spec, or the file cannot be written.
+        SoftwareError: this ROOT cannot be used.
+    """
+    request = {
+        "path": str(path),
+        "file_name": spec.file_name,
+        "source": str(source),
+        "tree": spec.tree,
+        "entries": spec.source.entries,
+        "branches": spec.source.branches,
+        "copies": spec.copies,
+        "kept_bits": spec.kept_bits,
+        "seed": spec.seed,
+        "compression": spec.compression,
+        "events_per_cluster": spec.events_per_cluster,
+        "basket_memory": spec.basket_memory,
+    }
+    writer_facts = run_action("merge", request, software, on_done)
+    (layout,) = measure_layouts([source], software, tree=spec.tree)
+    source_facts = {
+        "file": spec.source.file,
+        "about": spec.source.description,
+        "size": spec.source.size,
+        "sha256": spec.source.sha256,
+        "layout": asdict(layout),
+    }
+    return {**writer_facts, "source": source_facts}
+
+
+def find_source(spec: MergedSpec, location: Path | None) -> Path:
+    """Find the source file of a merged dataset and verify its checksum.
+
+    Args:
+        spec: names the file.
+        location: the file, or a folder that holds it under any name; None where none was given.
+
+    Raises:
+        DatasetError: it is missing, or is another file.
+    """
+    source = spec.source
+    hint = (
+        f"Required: {source.description}.\n  Give the file, or a folder that holds it, with "
+        f"'treehammer datasets make {spec.name} --source PATH', or set sources_dir "
+        "in treehammer.toml or as TREEHAMMER_SOURCES_DIR."
+    )
+    if location is None:
+        raise DatasetError(
+            f"is made from {source.file}, which is not shipped with Treehammer",
+            where=spec.name,
+            hint=hint,
+        )
+    try:
+        if location.is_dir():
+            for path in _find_candidates(location, source):
+                if digest_file(path).sha256 == source.sha256:
+                    return path
+            problem = (
+                f"no file there is {source.file} ({source.size} bytes, sha256 {source.sha256})"
+            )
+        else:
+            digest = digest_file(location)
+            if digest.sha256 == source.sha256:
+                return location
+            problem = (
+                f"has {digest.size} bytes with sha256 {digest.sha256}; {source.file} has "
+                f"{source.size} bytes with {source.sha256}"
+            )
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
+    raise DatasetError(problem, where=str(location), hint=hint)
+
+
+def _find_candidates(folder: Path, source: MergeSource) -> Iterator[Path]:
+    """List files of the right size, the one of the right name first."""
+    paths = sorted(folder.iterdir(), key=lambda path: (path.name != source.file, path.name))
+    return (path for path in paths if path.is_file() and path.stat().st_size == source.size)
+
+
+def write_raw_file(
+    spec: RawSpec, index: int, path: Path, advance: Callable[[int], None]
+) -> FileDigest:
+    """Write a file block by block; ``advance`` receives the bytes of each block."""
+    with path.open("xb") as stream:
+        return digest_blocks(generate_blocks(spec, index), advance, stream)
+
+
+def generate_blocks(spec: RawSpec, index: int) -> Iterator[bytes]:
+    """Generate a file's bytes: block N is SHAKE-128 of ``treehammer/raw/SEED/FILE/N``.
+
+    Args:
+        spec: the spec.
+        index: number of the file, from 0.
+    """
+    for start in range(0, spec.file_size, RAW_BLOCK_BYTES):
+        key = f"treehammer/raw/{spec.seed}/{index}/{start // RAW_BLOCK_BYTES}"
+        size = min(RAW_BLOCK_BYTES, spec.file_size - start)
+        yield hashlib.shake_128(key.encode()).digest(size)
+
+
+# --- measuring
 
 
 @dataclass(frozen=True)
@@ -214,7 +367,7 @@ def measure_files(
 
     Args:
         paths: ROOT files that all hold it.
-        software: the ROOT to do it with, from :func:`treehammer.datasets.production.prepare_dataset_root`.
+        software: the ROOT to do it with, from :func:`prepare_dataset_root`.
         tree: its name; by default the tree or RNTuple of most entries times branches of the first file
             with entries.
         bars: opens progress bars.
@@ -246,25 +399,35 @@ def compare_trees(paths: Sequence[Path], items: Sequence[Mapping[str, Any]]) -> 
     """
     types = _merge_types(paths, items)
     filled = [(path, item) for path, item in zip(paths, items, strict=True) if item["entries"]]
-    top_levels = {path: dict.fromkeys(item["branches"]) for path, item in filled}
-    names = dict.fromkeys(name for top_level in top_levels.values() for name in top_level)
-    missing = {
-        name: ", ".join(lacking)
-        for name in names
-        if (lacking := [path.name for path in top_levels if name not in top_levels[path]])
-    }
+    names = dict.fromkeys(name for _, item in filled for name in item["branches"])
+    missing = _find_missing_branches(names, filled)
     return TreeContent(
         branches=tuple(name for name in names if name not in missing),
         missing=missing,
-        other_lengths={
-            name: f"{entries} of {item['entries']} entries"
-            + (f" in {path.name}" if len(paths) > 1 else "")
-            for path, item in filled
-            for name, entries in item["lengths"].items()
-        },
+        other_lengths=_describe_other_lengths(filled, names_files=len(paths) > 1),
         friends=tuple(dict.fromkeys(friend for item in items for friend in item["friends"])),
         types=types,
     )
+
+
+def _find_missing_branches(
+    names: Iterable[str], filled: Sequence[tuple[Path, Mapping[str, Any]]]
+) -> dict[str, str]:
+    """Map each branch that some files lack to the names of these files."""
+    top_levels = [(path.name, frozenset(item["branches"])) for path, item in filled]
+    lacking = {name: [file for file, level in top_levels if name not in level] for name in names}
+    return {name: ", ".join(files) for name, files in lacking.items() if files}
+
+
+def _describe_other_lengths(
+    filled: Sequence[tuple[Path, Mapping[str, Any]]], *, names_files: bool
+) -> dict[str, str]:
+    """Map each branch with another number of entries than its tree to both numbers."""
+    return {
+        name: f"{entries} of {item['entries']} entries" + (f" in {path.name}" * names_files)
+        for path, item in filled
+        for name, entries in item["lengths"].items()
+    }
 
 
 def _merge_types(paths: Sequence[Path], items: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -292,38 +455,6 @@ def _merge_types(paths: Sequence[Path], items: Sequence[Mapping[str, Any]]) -> d
             {name: (kind, path) for name, kind in item["types"].items() if name not in types}
         )
     return {name: kind for name, (kind, _) in types.items()}
-
-
-def probe_file(
-    path: Path,
-    layout: TreeLayout,
-    software: SoftwareRequest,
-    *,
-    libraries: Sequence[Path] = (),
-    bars: ProgressFactory = no_progress,
-) -> dict[str, str]:
-    """Read all branches in processes that may crash; return those that ROOT cannot read -> reason.
-
-    All entries are read, of trees above 100 MB the first 2000. The libraries are loaded first.
-
-    Raises:
-        DatasetError: the file cannot be read, or holds no such tree.
-        SoftwareError: this ROOT cannot be used.
-    """
-    loaded = [str(library.absolute()) for library in libraries]
-    request = {"path": str(path), "tree": layout.tree, "libraries": loaded}
-    with bars("Reading branches", layout.branches) as step:
-        answer = run_action("probe", request, software, step, check_memory=True)
-    return {item["name"]: _describe_unreadable(item) for item in answer["unreadable"]}
-
-
-def _describe_unreadable(item: Mapping[str, str]) -> str:
-    cause = describe_crash(item["log"]) or (
-        f"Reading it {item['end']}, without a message or C++ functions."
-        if "SIG" in item["end"]
-        else f"Reading it {item['end']}."
-    )
-    return f"{item['class']}: {cause}" if item["class"] else cause
 
 
 def _build_layout(item: dict[str, Any]) -> TreeLayout:
@@ -388,149 +519,33 @@ def summarize_values(values: Sequence[float]) -> Distribution:
     )
 
 
-def write_generated_file(
-    plan: GeneratedSpec, software: SoftwareRequest, path: Path, on_done: Callable[[int], None]
-) -> dict[str, Any]:
-    """Write the file of a generated dataset; returns its facts for the manifest.
-
-    Args:
-        plan: the spec.
-        software: ROOT, from :func:`.root_process.prepare_dataset_root`.
-        path: the file to create.
-        on_done: receives the number of events written.
-
-    Raises:
-        DatasetError: the file cannot be written.
-        SoftwareError: this ROOT cannot be used.
-    """
-    request = {
-        "path": str(path),
-        "file_name": plan.file_name,
-        "tree": plan.tree,
-        "entries": plan.entries,
-        "compression": plan.compression,
-        "events_per_cluster": plan.events_per_cluster,
-        "collections": [asdict(collection) for collection in plan.collections],
-        "branches": [asdict(branch) for branch in plan.branches],
-    }
-    return run_action("make", request, software, on_done)
-
-
-def find_source(spec: MergedSpec, location: Path | None) -> Path:
-    """Find the source file of a merged dataset and verify its checksum.
-
-    Args:
-        spec: names the file.
-        location: the file, or a folder that holds it under any name; None where none was given.
-
-    Raises:
-        DatasetError: it is missing, or is another file.
-    """
-    source = spec.source
-    hint = (
-        f"Required: {source.description}.\n  Give the file, or a folder that holds it, with "
-        f"'treehammer datasets make {spec.name} --source PATH', or set sources_dir "
-        "in treehammer.toml or as TREEHAMMER_SOURCES_DIR."
-    )
-    if location is None:
-        raise DatasetError(
-            f"is made from {source.file}, which is not shipped with Treehammer",
-            where=spec.name,
-            hint=hint,
-        )
-    try:
-        if location.is_dir():
-            for path in _find_candidates(location, source):
-                if digest_file(path).sha256 == source.sha256:
-                    return path
-            problem = (
-                f"no file there is {source.file} ({source.size} bytes, sha256 {source.sha256})"
-            )
-        else:
-            digest = digest_file(location)
-            if digest.sha256 == source.sha256:
-                return location
-            problem = (
-                f"has {digest.size} bytes with sha256 {digest.sha256}; {source.file} has "
-                f"{source.size} bytes with {source.sha256}"
-            )
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
-    raise DatasetError(problem, where=str(location), hint=hint)
-
-
-def _find_candidates(folder: Path, source: MergeSource) -> Iterator[Path]:
-    """List files of the right size, the one of the right name first."""
-    paths = sorted(folder.iterdir(), key=lambda path: (path.name != source.file, path.name))
-    return (path for path in paths if path.is_file() and path.stat().st_size == source.size)
-
-
-def write_merged_file(
-    spec: MergedSpec,
-    source: Path,
-    software: SoftwareRequest,
+def probe_file(
     path: Path,
-    on_done: Callable[[int], None],
-) -> dict[str, Any]:
-    """Rewrite the events of the source; returns the file's facts for the manifest.
+    layout: TreeLayout,
+    software: SoftwareRequest,
+    *,
+    libraries: Sequence[Path] = (),
+    bars: ProgressFactory = no_progress,
+) -> dict[str, str]:
+    """Read all branches in processes that may crash; return those that ROOT cannot read -> reason.
 
-    Args:
-        spec: the spec.
-        source: from :func:`find_source`.
-        software: ROOT, from :func:`.root_process.prepare_dataset_root`.
-        path: the file to create.
-        on_done: receives the number of events written.
+    All entries are read, of trees above 100 MB the first 2000. The libraries are loaded first.
 
     Raises:
-        DatasetError: the source differs from the spec, or the file cannot be written.
+        DatasetError: the file cannot be read, or holds no such tree.
         SoftwareError: this ROOT cannot be used.
     """
-    request = {
-        "path": str(path),
-        "file_name": spec.file_name,
-        "source": str(source),
-        "tree": spec.tree,
-        "entries": spec.source.entries,
-        "branches": spec.source.branches,
-        "copies": spec.copies,
-        "kept_bits": spec.kept_bits,
-        "seed": spec.seed,
-        "compression": spec.compression,
-        "events_per_cluster": spec.events_per_cluster,
-        "basket_memory": spec.basket_memory,
-    }
-    writer_facts = run_action("merge", request, software, on_done)
-    (layout,) = measure_layouts([source], software, tree=spec.tree)
-    source_facts = {
-        "file": spec.source.file,
-        "about": spec.source.description,
-        "size": spec.source.size,
-        "sha256": spec.source.sha256,
-        "layout": asdict(layout),
-    }
-    return {**writer_facts, "source": source_facts}
+    loaded = [str(library.absolute()) for library in libraries]
+    request = {"path": str(path), "tree": layout.tree, "libraries": loaded}
+    with bars("Reading branches", layout.branches) as step:
+        answer = run_action("probe", request, software, step, check_memory=True)
+    return {item["name"]: _describe_unreadable(item) for item in answer["unreadable"]}
 
 
-#: Bytes that one hash yields; part of the definition of the files.
-RAW_BLOCK_BYTES = 1 << 20
-
-
-def generate_blocks(spec: RawSpec, index: int) -> Iterator[bytes]:
-    """Generate a file's bytes: block N is SHAKE-128 of ``treehammer/raw/SEED/FILE/N``.
-
-    Args:
-        spec: the spec.
-        index: number of the file, from 0.
-    """
-    for start in range(0, spec.file_size, RAW_BLOCK_BYTES):
-        key = f"treehammer/raw/{spec.seed}/{index}/{start // RAW_BLOCK_BYTES}"
-        size = min(RAW_BLOCK_BYTES, spec.file_size - start)
-        yield hashlib.shake_128(key.encode()).digest(size)
-
-
-def write_raw_file(
-    spec: RawSpec, index: int, path: Path, advance: Callable[[int], None]
-) -> FileDigest:
-    """Write a file block by block; ``advance`` receives the bytes of each block."""
-    with path.open("xb") as stream:
-        return digest_blocks(generate_blocks(spec, index), advance, stream)
+def _describe_unreadable(item: Mapping[str, str]) -> str:
+    cause = describe_crash(item["log"]) or (
+        f"Reading it {item['end']}, without a message or C++ functions."
+        if "SIG" in item["end"]
+        else f"Reading it {item['end']}."
+    )
+    return f"{item['class']}: {cause}" if item["class"] else cause

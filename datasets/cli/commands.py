@@ -13,8 +13,7 @@ import click
 from treehammer.config import Settings
 from treehammer.datasets import production
 from treehammer.datasets.catalogues import dataset_rewriting, dataset_verification, recordings
-from treehammer.datasets.catalogues import folder_catalogue as catalogues
-from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
 from treehammer.datasets.cli.dataset_output import (
     file_facts,
     flatten_file,
@@ -47,19 +46,18 @@ from treehammer.terminal import (
 )
 from treehammer.text_formatting import format_size
 
-
-def _list_datasets(settings: Settings) -> list[str]:
-    """List the datasets on this machine, and shipped ones that can be made."""
-    present = FolderCatalogue(settings.datasets_dir).names()
-    return sorted({*present, *dataset_specs.list_shipped_specs()})
-
-
-complete_datasets = complete_names(_list_datasets)
-
-
 #: Suffix of a user's spec.
 SPEC_SUFFIX = ".toml"
-
+LIST_COLUMNS = (
+    TableColumn("name", "dataset"),
+    TableColumn("state", "state"),
+    TableColumn("size", "size", format_size, is_number=True),
+    TableColumn("files", "files", is_number=True),
+    TableColumn("tree", "tree"),
+    TableColumn("entries", "entries", is_number=True),
+    TableColumn("branches", "branches", is_number=True),
+    TableColumn("description", "description"),
+)
 #: Options of :class:`RewriteOptions`.
 REWRITE_OPTIONS = (
     click.option(
@@ -109,6 +107,161 @@ REWRITE_OPTIONS = (
         help="Leave out branches that cannot be written, instead of failing.",
     ),
 )
+
+
+def _list_datasets(settings: Settings) -> list[str]:
+    """List the datasets on this machine, and shipped ones that can be made."""
+    present = FolderCatalogue(settings.datasets_dir).names()
+    return sorted({*present, *dataset_specs.list_shipped_specs()})
+
+
+complete_datasets = complete_names(_list_datasets)
+
+
+@click.group("datasets")
+def datasets() -> None:
+    """Datasets that tests read: named sets of files that never change."""
+
+
+@datasets.command("list")
+@output_options
+@click.pass_obj
+def list_(settings: Settings, form: str) -> None:
+    """List the datasets that are here, and the shipped ones that can be made.
+
+    Example: treehammer datasets list
+    """
+    catalogue = FolderCatalogue(settings.datasets_dir)
+    rows = [_manifest_row(catalogue.manifest(name)) for name in catalogue.names()]
+    rows += [
+        _planned_row(dataset_specs.load_spec(path))
+        for name, path in dataset_specs.list_shipped_specs().items()
+        if not catalogue.has(name)
+    ]
+    print_rows(sorted(rows, key=lambda row: str(row["name"])), LIST_COLUMNS, form=form)
+
+
+def _manifest_row(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "name": manifest.name,
+        "state": str(manifest.origin["kind"]),
+        "size": manifest.size,
+        "files": len(manifest.files),
+        "tree": manifest.tree,
+        "entries": sum(file.layout.entries for file in manifest.files),
+        "branches": manifest.files[0].layout.branches,
+        "description": manifest.origin["description"],
+    }
+
+
+def _planned_row(plan: dataset_specs.AnySpec) -> dict[str, Any]:
+    return {
+        "name": plan.name,
+        "state": "not made",
+        "size": plan.size,
+        "files": plan.file_count if isinstance(plan, RawSpec) else 1,
+        "tree": plan.tree,
+        "entries": plan.entries,
+        "branches": plan.branch_count,
+        "description": plan.description,
+    }
+
+
+@datasets.command("show")
+@click.argument("name", shell_complete=complete_datasets)
+@click.option(
+    "--compare",
+    "compared",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Measure the main tree of this ROOT file too, and show both side by side.",
+)
+@output_options
+@click.pass_obj
+def show(settings: Settings, name: str, compared: Path | None, form: str) -> None:
+    """Show how a dataset's files are laid out, and where they came from.
+
+    Beside a merged dataset stands the file that it was made from.
+
+    Example: treehammer datasets show nanoaod-merged --compare production.root
+    """
+    catalogue = FolderCatalogue(settings.datasets_dir)
+    plan = dataset_specs.load_shipped_spec(name)
+    if plan and not catalogue.has(name):
+        row = _planned_row(plan)
+        _print_facts(list(row.items()), [row], form)
+        return
+    manifest = catalogue.manifest(name)
+    rows = [
+        {"dataset": name, "hash": manifest.hash, **flatten_file(file)} for file in manifest.files
+    ]
+    compared_layouts = _layouts_to_compare(manifest, compared, settings)
+    rows += [
+        {"name": title, **flatten_layout(layout)} for title, layout in compared_layouts.items()
+    ]
+    _print_facts(_list_facts(catalogue, manifest), rows, form)
+    if compared_layouts and form == TABLE:
+        click.echo()
+        print_layout_comparison({name: manifest.files[0].layout, **compared_layouts})
+
+
+def _list_facts(catalogue: FolderCatalogue, manifest: Manifest) -> list[tuple[str, Any]]:
+    facts: list[tuple[str, Any]] = [
+        ("name", manifest.name),
+        ("folder", catalogue.folder(manifest.name)),
+        ("hash", manifest.hash),
+        *(
+            (key, format_origin_value(value))
+            for key, value in manifest.origin.items()
+            # Names of branches are for programs; a reason is as long as a line.
+            if key not in ("source", BRANCHES, UNREADABLE_BRANCHES, MISSING_BRANCHES, OTHER_LENGTHS)
+        ),
+    ]
+    facts += [(f"unreadable: {name}", text) for name, text in manifest.unreadable_branches.items()]
+    facts += [
+        (f"missing: {name}", f"in {files}") for name, files in manifest.missing_branches.items()
+    ]
+    facts += [(f"other length: {name}", text) for name, text in manifest.other_lengths.items()]
+    for file in manifest.files:
+        facts += [("", ""), *file_facts(file)]
+    return facts
+
+
+def _print_facts(
+    facts: list[tuple[str, Any]], rows: Sequence[Mapping[str, Any]], form: str
+) -> None:
+    """Print a two-column table for people, one row per file for programs."""
+    if form == TABLE:
+        pairs = [{"key": key, "value": value} for key, value in facts]
+        print_rows(pairs, [TableColumn("key", ""), TableColumn("value", "")])
+    else:
+        print_rows(rows, [], form=form)
+
+
+def _layouts_to_compare(
+    manifest: Manifest, compared: Path | None, settings: Settings
+) -> dict[str, TreeLayout]:
+    """Return the layouts to compare with a dataset: a merged one's source, and the file given.
+
+    Raises:
+        DatasetError: the dataset holds no tree.
+    """
+    if compared and manifest.is_raw:
+        raise DatasetError(
+            "holds raw files, which have no tree to compare",
+            where=manifest.name,
+            hint="Leave out --compare.",
+        )
+    source = manifest.origin.get("source")
+    layouts = {str(source["file"]): TreeLayout.from_document(source["layout"])} if source else {}
+    if compared:
+        software = production.prepare_dataset_root(
+            production.DEFAULT_ROOT, settings.software_dir, progress_bar
+        )
+        (layouts[str(compared)],) = production.measure_layouts(
+            [compared], software, bars=progress_bar
+        )
+    return layouts
 
 
 def rewrite_option_flags(function: Callable[..., None]) -> Callable[..., None]:
@@ -222,7 +375,7 @@ def _rewrite_dataset(
     settings: Settings, name: str, requested: RewriteOptions, new: str, replace_existing: bool
 ) -> Manifest:
     new_name = new or requested.suggest_name(name)
-    source = catalogues.ensure_dataset(name, settings, progress_bar)
+    source = ensure_dataset(name, settings, progress_bar)
     release = requested.root or source.origin.get("root_requested", production.DEFAULT_ROOT)
     software = production.prepare_dataset_root(release, settings.software_dir, progress_bar)
     catalogue = FolderCatalogue(settings.datasets_dir)
@@ -237,95 +390,7 @@ def _rewrite_dataset(
     )
 
 
-LIST_COLUMNS = (
-    TableColumn("name", "dataset"),
-    TableColumn("state", "state"),
-    TableColumn("size", "size", format_size, is_number=True),
-    TableColumn("files", "files", is_number=True),
-    TableColumn("tree", "tree"),
-    TableColumn("entries", "entries", is_number=True),
-    TableColumn("branches", "branches", is_number=True),
-    TableColumn("description", "description"),
-)
-
-
-@click.group("datasets")
-def datasets() -> None:
-    """Datasets that tests read: named sets of files that never change."""
-
-
-@datasets.command("list")
-@output_options
-@click.pass_obj
-def list_(settings: Settings, form: str) -> None:
-    """List the datasets that are here, and the shipped ones that can be made.
-
-    Example: treehammer datasets list
-    """
-    catalogue = FolderCatalogue(settings.datasets_dir)
-    rows = [_manifest_row(catalogue.manifest(name)) for name in catalogue.names()]
-    rows += [
-        _planned_row(dataset_specs.load_spec(path))
-        for name, path in dataset_specs.list_shipped_specs().items()
-        if not catalogue.has(name)
-    ]
-    print_rows(sorted(rows, key=lambda row: str(row["name"])), LIST_COLUMNS, form=form)
-
-
-@datasets.command("show")
-@click.argument("name", shell_complete=complete_datasets)
-@click.option(
-    "--compare",
-    "compared",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Measure the main tree of this ROOT file too, and show both side by side.",
-)
-@output_options
-@click.pass_obj
-def show(settings: Settings, name: str, compared: Path | None, form: str) -> None:
-    """Show how a dataset's files are laid out, and where they came from.
-
-    Beside a merged dataset stands the file that it was made from.
-
-    Example: treehammer datasets show nanoaod-merged --compare production.root
-    """
-    catalogue = FolderCatalogue(settings.datasets_dir)
-    plan = dataset_specs.load_shipped_spec(name)
-    if plan and not catalogue.has(name):
-        row = _planned_row(plan)
-        _print_facts(list(row.items()), [row], form)
-        return
-    manifest = catalogue.manifest(name)
-    facts: list[tuple[str, Any]] = [
-        ("name", name),
-        ("folder", catalogue.folder(name)),
-        ("hash", manifest.hash),
-        *(
-            (key, format_origin_value(value))
-            for key, value in manifest.origin.items()
-            # Names of branches are for programs; a reason is as long as a line.
-            if key not in ("source", BRANCHES, UNREADABLE_BRANCHES, MISSING_BRANCHES, OTHER_LENGTHS)
-        ),
-    ]
-    facts += [(f"unreadable: {name}", text) for name, text in manifest.unreadable_branches.items()]
-    facts += [
-        (f"missing: {name}", f"in {files}") for name, files in manifest.missing_branches.items()
-    ]
-    facts += [(f"other length: {name}", text) for name, text in manifest.other_lengths.items()]
-    for file in manifest.files:
-        facts += [("", ""), *file_facts(file)]
-    rows = [
-        {"dataset": name, "hash": manifest.hash, **flatten_file(file)} for file in manifest.files
-    ]
-    compared_layouts = _layouts_to_compare(manifest, compared, settings)
-    rows += [
-        {"name": title, **flatten_layout(layout)} for title, layout in compared_layouts.items()
-    ]
-    _print_facts(facts, rows, form)
-    if compared_layouts and form == TABLE:
-        click.echo()
-        print_layout_comparison({name: manifest.files[0].layout, **compared_layouts})
+datasets.add_command(make)
 
 
 @datasets.command("add")
@@ -380,69 +445,3 @@ def add(
     )
     print_dataset(catalogue, manifest)
     print_findings(manifest)
-
-
-def _manifest_row(manifest: Manifest) -> dict[str, Any]:
-    return {
-        "name": manifest.name,
-        "state": str(manifest.origin["kind"]),
-        "size": manifest.size,
-        "files": len(manifest.files),
-        "tree": manifest.tree,
-        "entries": sum(file.layout.entries for file in manifest.files),
-        "branches": manifest.files[0].layout.branches,
-        "description": manifest.origin["description"],
-    }
-
-
-def _planned_row(plan: dataset_specs.AnySpec) -> dict[str, Any]:
-    return {
-        "name": plan.name,
-        "state": "not made",
-        "size": plan.size,
-        "files": plan.file_count if isinstance(plan, RawSpec) else 1,
-        "tree": plan.tree,
-        "entries": plan.entries,
-        "branches": plan.branch_count,
-        "description": plan.description,
-    }
-
-
-def _print_facts(
-    facts: list[tuple[str, Any]], rows: Sequence[Mapping[str, Any]], form: str
-) -> None:
-    """Print a two-column table for people, one row per file for programs."""
-    if form == TABLE:
-        pairs = [{"key": key, "value": value} for key, value in facts]
-        print_rows(pairs, [TableColumn("key", ""), TableColumn("value", "")])
-    else:
-        print_rows(rows, [], form=form)
-
-
-def _layouts_to_compare(
-    manifest: Manifest, compared: Path | None, settings: Settings
-) -> dict[str, TreeLayout]:
-    """Return the layouts to compare with a dataset: a merged one's source, and the file given.
-
-    Raises:
-        DatasetError: the dataset holds no tree.
-    """
-    if compared and manifest.is_raw:
-        raise DatasetError(
-            "holds raw files, which have no tree to compare",
-            where=manifest.name,
-            hint="Leave out --compare.",
-        )
-    source = manifest.origin.get("source")
-    layouts = {str(source["file"]): TreeLayout.from_document(source["layout"])} if source else {}
-    if compared:
-        software = production.prepare_dataset_root(
-            production.DEFAULT_ROOT, settings.software_dir, progress_bar
-        )
-        (layouts[str(compared)],) = production.measure_layouts(
-            [compared], software, bars=progress_bar
-        )
-    return layouts
-
-
-datasets.add_command(make)

@@ -22,6 +22,19 @@ MISSING, REFUSED, NO_RESPONSE, FAILED, NOT_TRIED = (
     "error",
     "not tried",
 )
+#: Bytes read from the sample file.
+SAMPLE_BYTES = 1024
+#: Depth below the prefix, and entries per folder, of the search for a file.
+MAX_SEARCH_DEPTH, MAX_FOLDER_ENTRIES = 3, 20
+#: Remedy for denied access.
+PERMISSION_HINT = (
+    "Check the prefix and your credentials: an x509 proxy in X509_USER_PROXY, a token in "
+    "BEARER_TOKEN_FILE."
+)
+NOTHING_TO_READ = "the folder is there and holds no file to read"
+
+
+# --- files
 
 
 @dataclass(frozen=True)
@@ -53,16 +66,7 @@ def normalize_adler32(text: str) -> str:
     return text.strip().lower().rjust(8, "0")
 
 
-#: Bytes read from the sample file.
-SAMPLE_BYTES = 1024
-#: Depth below the prefix, and entries per folder, of the search for a file.
-MAX_SEARCH_DEPTH, MAX_FOLDER_ENTRIES = 3, 20
-
-#: Remedy for denied access.
-PERMISSION_HINT = (
-    "Check the prefix and your credentials: an x509 proxy in X509_USER_PROXY, a token in "
-    "BEARER_TOKEN_FILE."
-)
+# --- probes
 
 
 @dataclass(frozen=True)
@@ -134,9 +138,6 @@ def check_sample(target: ProbeTarget, path: str, content: bytes, size: int | Non
     return ProbeResult(details=details)
 
 
-NOTHING_TO_READ = "the folder is there and holds no file to read"
-
-
 def find_first_file(
     entries: Callable[[str], Sequence[tuple[str, bool]]],
     path: str = "",
@@ -158,6 +159,40 @@ def find_first_file(
         if inner_path:
             return inner_path
     return ""
+
+
+# --- folders as doors
+
+
+def probe_folder(prefix: str, target: ProbeTarget, *, is_local: bool) -> ProbeResult:
+    """Check a folder of this machine and read a file in it."""
+    root = Path(prefix)
+    if not is_local and not root.is_dir():
+        return ProbeResult(
+            details="a folder of the site's nodes cannot be tried from here", tried=False
+        )
+    try:
+        return _read_sample_file(root, target)
+    except FileNotFoundError as error:
+        return ProbeResult(f"there is no {error.filename}", target.missing_file_hint)
+    except OSError as error:
+        return ProbeResult(
+            f"{error.filename or prefix}: {error.strerror}",
+            "Let the user who runs the jobs read it.",
+        )
+
+
+def _read_sample_file(root: Path, target: ProbeTarget) -> ProbeResult:
+    def entries(path: str) -> list[tuple[str, bool]]:
+        return [(item.name, item.is_dir()) for item in (root / path).iterdir()]
+
+    path = target.path or find_first_file(entries)
+    if not path:
+        return ProbeResult(details=NOTHING_TO_READ)
+    with open_regular_file(root / path, follows_links=True) as stream:
+        content = stream.read(SAMPLE_BYTES)
+        size = os.fstat(stream.fileno()).st_size
+    return check_sample(target, path, content, size)
 
 
 def stat_local_file(path: Path) -> FileObservation:
@@ -202,34 +237,3 @@ def _describe_failure(error: OSError) -> FileObservation:
     kinds = {errno.ENOENT: MISSING, errno.ENOTDIR: MISSING, errno.EACCES: REFUSED}
     kind = kinds.get(error.errno or 0, FAILED)
     return FileObservation(failure=kind, message=str(error.strerror))
-
-
-def probe_folder(prefix: str, target: ProbeTarget, *, is_local: bool) -> ProbeResult:
-    """Check a folder of this machine and read a file in it."""
-    root = Path(prefix)
-    if not is_local and not root.is_dir():
-        return ProbeResult(
-            details="a folder of the site's nodes cannot be tried from here", tried=False
-        )
-    try:
-        return _read_sample_file(root, target)
-    except FileNotFoundError as error:
-        return ProbeResult(f"there is no {error.filename}", target.missing_file_hint)
-    except OSError as error:
-        return ProbeResult(
-            f"{error.filename or prefix}: {error.strerror}",
-            "Let the user who runs the jobs read it.",
-        )
-
-
-def _read_sample_file(root: Path, target: ProbeTarget) -> ProbeResult:
-    def entries(path: str) -> list[tuple[str, bool]]:
-        return [(item.name, item.is_dir()) for item in (root / path).iterdir()]
-
-    path = target.path or find_first_file(entries)
-    if not path:
-        return ProbeResult(details=NOTHING_TO_READ)
-    with open_regular_file(root / path, follows_links=True) as stream:
-        content = stream.read(SAMPLE_BYTES)
-        size = os.fstat(stream.fileno()).st_size
-    return check_sample(target, path, content, size)

@@ -43,6 +43,23 @@ from treehammer.text_formatting import (
     no_progress,
 )
 
+WAITING, COPYING, COMPLETE, STUCK, DENIED = "waiting", "copying", "complete", "stuck", "denied"
+#: Delays in seconds between retries of a write after transient errors.
+WRITE_RETRY_DELAYS_S = (2.0, 10.0)
+#: Protocols of uploads, the preferred one first.
+_UPLOAD_PROTOCOLS = ("root", "https", "http")
+#: Seconds between two polls of the rules, initially and at most.
+FIRST_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = 1.0, 15.0
+#: Seconds after which a stuck rule is boosted; the interval doubles each time.
+FIRST_BOOST_DELAY_S = 30.0
+#: Seconds for which an unrequested source copy is kept.
+SOURCE_LIFETIME_S = 14 * 86_400
+#: Words in the error of a stuck rule that rule out a successful retry.
+_PERMANENT_ERRORS = ("checksum", "permission", "not authori", "no space", "quota", "no such file")
+
+
+# --- catalogue
+
 
 class RucioCatalogue:
     """Catalogue of the datasets of one scope in Rucio.
@@ -173,52 +190,7 @@ def _path_below_prefix(url: str, prefixes: Sequence[str]) -> str:
     return url.removeprefix(max(matching, key=len)).lstrip("/") if matching else ""
 
 
-WAITING, COPYING, COMPLETE, STUCK, DENIED = "waiting", "copying", "complete", "stuck", "denied"
-
-#: Delays in seconds between retries of a write after transient errors.
-WRITE_RETRY_DELAYS_S = (2.0, 10.0)
-#: Protocols of uploads, the preferred one first.
-_UPLOAD_PROTOCOLS = ("root", "https", "http")
-#: Seconds between two polls of the rules, initially and at most.
-FIRST_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = 1.0, 15.0
-#: Seconds after which a stuck rule is boosted; the interval doubles each time.
-FIRST_BOOST_DELAY_S = 30.0
-#: Seconds for which an unrequested source copy is kept.
-SOURCE_LIFETIME_S = 14 * 86_400
-#: Words in the error of a stuck rule that rule out a successful retry.
-_PERMANENT_ERRORS = ("checksum", "permission", "not authori", "no space", "quota", "no such file")
-
-
-@dataclass(frozen=True)
-class RuleOptions:
-    """Options of replication rules; ``lifetime_s`` in seconds, None for no end."""
-
-    lifetime_s: int | None
-    comment: str
-    activity: str
-
-
-@dataclass(frozen=True)
-class ReplicationStatus:
-    """Replication status of one replica.
-
-    Attributes:
-        site: Site of the RSE.
-        rse: Requested RSE.
-        state: ``waiting``, ``copying``, ``complete``, ``stuck`` or ``denied``.
-        files_complete: Number of files present.
-        files_total: Number of files of the dataset, with its manifest.
-        reason: Cause of being stuck or denied.
-        rule_id: Id of the rule that holds it.
-    """
-
-    site: str
-    rse: str
-    state: str = WAITING
-    files_complete: int = 0
-    files_total: int = 0
-    reason: str = ""
-    rule_id: str = ""
+# --- upload
 
 
 def upload_dataset(
@@ -321,9 +293,6 @@ def _find_missing_files(
     return missing
 
 
-# --- writing
-
-
 def _upload_files(
     missing: Sequence[tuple[DidFile, Path]],
     upload_rses: Sequence[Rse],
@@ -412,7 +381,39 @@ def _has_expected_content(file: DidFile, url: str) -> bool:
     return (observation.size, observation.adler32) == (file.size, file.adler32)
 
 
-# --- requesting and polling replicas
+# --- replication
+
+
+@dataclass(frozen=True)
+class RuleOptions:
+    """Options of replication rules; ``lifetime_s`` in seconds, None for no end."""
+
+    lifetime_s: int | None
+    comment: str
+    activity: str
+
+
+@dataclass(frozen=True)
+class ReplicationStatus:
+    """Replication status of one replica.
+
+    Attributes:
+        site: Site of the RSE.
+        rse: Requested RSE.
+        state: ``waiting``, ``copying``, ``complete``, ``stuck`` or ``denied``.
+        files_complete: Number of files present.
+        files_total: Number of files of the dataset, with its manifest.
+        reason: Cause of being stuck or denied.
+        rule_id: Id of the rule that holds it.
+    """
+
+    site: str
+    rse: str
+    state: str = WAITING
+    files_complete: int = 0
+    files_total: int = 0
+    reason: str = ""
+    rule_id: str = ""
 
 
 def request_replicas(

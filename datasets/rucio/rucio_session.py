@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 USERPASS, X509, X509_PROXY, OIDC = "userpass", "x509", "x509_proxy", "oidc"
 #: Reads an option of section [client] of rucio.cfg; '' if it is not set.
 OptionReader = Callable[[str], str]
-
 #: Variable with a token itself.
 TOKEN_VARIABLE = "BEARER_TOKEN"  # noqa: S105  # a name
 #: Stands for the key of a file that no key names.
@@ -62,6 +61,15 @@ _REFUSED_CERTIFICATE = re.compile(
     r"|unsupported certificate|handshake failure)|ALERT_[A-Z_]*(?:CERTIFICATE|UNKNOWN_CA)[A-Z_]*",
     re.I,
 )
+#: Timeout of each wait of a call in seconds; a call as a whole has the deadline of a transfer.
+CALL_TIMEOUT_S = 60
+#: End of the address at which the client would start a sign-in by a browser.
+_SIGN_IN_PATH = "/auth/oidc"
+#: Start of the headers with token and account.
+_SECRET_HEADERS = "x-rucio-"  # noqa: S105  # a prefix
+
+
+# --- credential
 
 
 @dataclass(frozen=True)
@@ -274,17 +282,10 @@ def find_login(
     auth_type = environment.get("RUCIO_AUTH_TYPE") or option("auth_type")
     authorities = environment.get("X509_CERT_DIR") or option("ca_cert")
     https = "https:" in option("rucio_host") + option("auth_host")
-    key, credential, private_key = "", "", ""
+    key, credential = _find_credential(auth_type, option, environment)
+    private_key = ""
     if auth_type == X509:
-        names = [("RUCIO_CLIENT_CERT", "client_cert")]
-        key, credential = _find_named(names, option, environment)
         private_key = environment.get("RUCIO_CLIENT_KEY") or option("client_key")
-    elif auth_type == X509_PROXY:
-        names = [("RUCIO_CLIENT_PROXY", "client_x509_proxy"), (PROXY_VARIABLE, "")]
-        usual = f"/tmp/x509up_u{os.geteuid()}"  # noqa: S108  # where every grid client looks
-        key, credential = _find_named(names, option, environment, [usual])
-    elif auth_type == OIDC:
-        key, credential = _find_token(environment)
     return RucioLogin(
         auth_type,
         _expand(credential),
@@ -294,6 +295,19 @@ def find_login(
         account=account or environment.get("RUCIO_ACCOUNT") or option("account") or "your account",
         config=config,
     )
+
+
+def _find_credential(
+    auth_type: str, option: OptionReader, environment: Mapping[str, str]
+) -> tuple[str, str]:
+    """Return the variable or option that names the credential, and its file; '' without any."""
+    if auth_type == X509:
+        return _find_named([("RUCIO_CLIENT_CERT", "client_cert")], option, environment)
+    if auth_type == X509_PROXY:
+        names = [("RUCIO_CLIENT_PROXY", "client_x509_proxy"), (PROXY_VARIABLE, "")]
+        usual = f"/tmp/x509up_u{os.geteuid()}"  # noqa: S108  # where every grid client looks
+        return _find_named(names, option, environment, [usual])
+    return _find_token(environment) if auth_type == OIDC else ("", "")
 
 
 def _find_named(
@@ -326,12 +340,7 @@ def _expand(path: str) -> str:
     return str(Path(os.path.expandvars(path)).expanduser().absolute()) if path else ""
 
 
-#: Timeout of each wait of a call in seconds; a call as a whole has the deadline of a transfer.
-CALL_TIMEOUT_S = 60
-#: End of the address at which the client would start a sign-in by a browser.
-_SIGN_IN_PATH = "/auth/oidc"
-#: Start of the headers with token and account.
-_SECRET_HEADERS = "x-rucio-"  # noqa: S105  # a prefix
+# --- session
 
 
 class ClientMessages(logging.Handler):

@@ -31,10 +31,55 @@ from pydantic import (
 
 from treehammer.errors import DatasetError, suggest_nearest
 
+SPECS_FOLDER = Path(__file__).parent
 DATASET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
-
 #: Compression algorithms and the number ROOT gives each.
 ALGORITHMS = {"zlib": 1, "lzma": 2, "lz4": 4, "zstd": 5}
+#: Most files of a dataset.
+MAX_RAW_FILES = 100_000
+#: Most random bits that a value of each type can hold.
+MAX_RANDOM_BITS = {"float": 23, "double": 52, "int": 31, "uint": 32, "long": 63, "bool": 1}
+#: ROOT's letter for each type.
+ROOT_TYPE_LETTERS = {"float": "F", "double": "D", "int": "I", "uint": "i", "long": "L", "bool": "O"}
+#: Probabilities are drawn as 16-bit integers.
+PROBABILITY_SCALE = 65536
+
+
+# --- kinds of datasets
+
+
+@dataclass(frozen=True)
+class RawSpec:
+    """A dataset of equally large files.
+
+    Attributes:
+        seed: seed of the bytes.
+        file_count: number of files.
+        file_size: bytes of each.
+        hash: expected identity of the dataset, '' where nothing is pinned.
+        text_hash: sha256 of the spec's text.
+    """
+
+    name: str
+    description: str
+    seed: int
+    file_count: int
+    file_size: int
+    hash: str
+    text_hash: str
+
+    tree = ""
+    entries = 0
+    branch_count = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return self.file_count * self.file_size
+
+    def file_name(self, index: int) -> str:
+        """Return the name of a file, counted from 0."""
+        return f"{self.name}-{index:05d}.bin"
 
 
 @dataclass(frozen=True)
@@ -70,6 +115,164 @@ class DatasetSpecBase:
     def branch_count(self) -> int:
         """Top-level branches."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class MergeSource:
+    """The file whose events are rewritten.
+
+    Attributes:
+        file: the name it was published under.
+        description: its content and origin, for people.
+        entries: of its tree.
+        branches: top-level ones of its tree.
+    """
+
+    file: str
+    description: str
+    size: int
+    sha256: str
+    entries: int
+    branches: int
+
+
+@dataclass(frozen=True)
+class MergedSpec(DatasetSpecBase):
+    """A dataset of real events.
+
+    Attributes:
+        source: the file that they come from.
+        copies: how many times each event is written.  The first copy is the event itself.
+        kept_bits: leading bits of the mantissa that every copy of a floating-point value shares.
+            Lower bits that the branch uses are drawn at random for each copy.
+        basket_memory: bytes of all baskets together, for ``TTree::OptimizeBaskets``.
+    """
+
+    seed: int
+    source: MergeSource
+    copies: int
+    kept_bits: int
+    basket_memory: int
+
+    @property
+    def branch_count(self) -> int:
+        """Top-level branches."""
+        return self.source.branches
+
+
+@dataclass(frozen=True)
+class CollectionPlan:
+    """Objects that an event has several of; ``counter`` is the branch that says how many."""
+
+    counter: str
+    seed: int
+    mean: int
+
+
+@dataclass(frozen=True)
+class BranchPlan:
+    """One branch, every choice made.
+
+    ``type`` is ROOT's letter; ``counter`` is '' for branches of ``length`` values an event;
+    ``bits`` of a value are random; ``zeros`` of 65536 values are 0; where ``hold`` is not 0 the
+    value counts up by one every ``hold`` events instead.
+    """
+
+    name: str
+    type: str
+    vector: bool
+    length: int
+    counter: str
+    seed: int
+    bits: int
+    zeros: int
+    hold: int
+
+
+@dataclass(frozen=True)
+class GeneratedSpec(DatasetSpecBase):
+    """A dataset of random values, made from its seed."""
+
+    collections: tuple[CollectionPlan, ...]
+    branches: tuple[BranchPlan, ...]
+
+    @property
+    def branch_names(self) -> tuple[str, ...]:
+        """Top-level branches, counters first."""
+        counters = (collection.counter for collection in self.collections)
+        return (*counters, *(branch.name for branch in self.branches))
+
+    @property
+    def branch_count(self) -> int:
+        """Top-level branches."""
+        return len(self.collections) + len(self.branches)
+
+
+RootSpec = GeneratedSpec | MergedSpec
+AnySpec = RootSpec | RawSpec
+
+
+# --- loading
+
+
+def list_shipped_specs() -> dict[str, Path]:
+    """List the shipped specs: name -> file."""
+    return {path.stem: path for path in sorted(SPECS_FOLDER.glob("*.toml"))}
+
+
+def load_shipped_spec(name: str) -> AnySpec | None:
+    """Load the shipped spec of that name, if there is one."""
+    path = list_shipped_specs().get(name)
+    return load_spec(path) if path else None
+
+
+def load_spec(path: Path) -> AnySpec:
+    """Read a spec and make every choice that it leaves to its seed.
+
+    Raises:
+        DatasetError: the file cannot be read or is wrong; every mistake is named with its key.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        spec = _parse_spec(tomllib.loads(text), hashlib.sha256(text.encode()).hexdigest())
+    except OSError as error:
+        raise DatasetError(f"cannot be read ({error.strerror})", where=str(path)) from error
+    except ValidationError as error:
+        problems = "\n".join(f"  {line}" for line in format_problems(error))
+        raise DatasetError(
+            f"is not a dataset spec:\n{problems}",
+            where=str(path),
+            hint="The shipped specs show every key.",
+        ) from error
+    except ValueError as error:
+        raise DatasetError(f"is not valid TOML: {error}", where=str(path)) from error
+    if spec.name != path.stem:
+        raise DatasetError(
+            f"dataset.name: is {spec.name!r}", where=str(path), hint="Name both alike."
+        )
+    return spec
+
+
+def _parse_spec(raw: dict[str, Any], text_hash: str) -> AnySpec:
+    """Distinguish the kinds of specs by their tables."""
+    if "raw" in raw:
+        return parse_raw_spec(raw, text_hash)
+    if "merged" in raw:
+        return parse_merged_spec(raw, text_hash)
+    return _plan_dataset(_GeneratedSpecDocument.model_validate(raw), text_hash)
+
+
+def format_problems(error: ValidationError) -> Iterator[str]:
+    """Format one line per mistake: its key and the problem."""
+    for item in error.errors():
+        key = ".".join(str(part) for part in item["loc"]) or "the whole"
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            message = "unknown key"
+        yield f"{key}: {message}"
+
+
+# --- tables of all specs
 
 
 def check_dataset_name(value: str) -> str:
@@ -117,52 +320,24 @@ class DatasetTable(SpecTable):
     sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
 
 
-def format_problems(error: ValidationError) -> Iterator[str]:
-    """Format one line per mistake: its key and the problem."""
-    for item in error.errors():
-        key = ".".join(str(part) for part in item["loc"]) or "the whole"
-        message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            message = "unknown key"
-        yield f"{key}: {message}"
+def _common_values(
+    dataset: DatasetTable, layout: _MergedLayoutTable | _GeneratedLayoutTable, text_hash: str
+) -> dict[str, Any]:
+    """Return the values that generated and merged datasets have in common."""
+    return {
+        "name": dataset.name,
+        "description": dataset.description,
+        "root": dataset.root,
+        "size": dataset.size,
+        "sha256": dataset.sha256,
+        "entries": dataset.entries,
+        "events_per_cluster": layout.events_per_cluster,
+        "compression": 100 * ALGORITHMS[layout.compression] + layout.level,
+        "text_hash": text_hash,
+    }
 
 
-#: Most files of a dataset.
-MAX_RAW_FILES = 100_000
-
-
-@dataclass(frozen=True)
-class RawSpec:
-    """A dataset of equally large files.
-
-    Attributes:
-        seed: seed of the bytes.
-        file_count: number of files.
-        file_size: bytes of each.
-        hash: expected identity of the dataset, '' where nothing is pinned.
-        text_hash: sha256 of the spec's text.
-    """
-
-    name: str
-    description: str
-    seed: int
-    file_count: int
-    file_size: int
-    hash: str
-    text_hash: str
-
-    tree = ""
-    entries = 0
-    branch_count = 0
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return self.file_count * self.file_size
-
-    def file_name(self, index: int) -> str:
-        """Return the name of a file, counted from 0."""
-        return f"{self.name}-{index:05d}.bin"
+# --- raw datasets
 
 
 class _RawDatasetTable(SpecTable):
@@ -201,47 +376,7 @@ def parse_raw_spec(raw: dict[str, Any], text_hash: str) -> RawSpec:
     )
 
 
-@dataclass(frozen=True)
-class MergeSource:
-    """The file whose events are rewritten.
-
-    Attributes:
-        file: the name it was published under.
-        description: its content and origin, for people.
-        entries: of its tree.
-        branches: top-level ones of its tree.
-    """
-
-    file: str
-    description: str
-    size: int
-    sha256: str
-    entries: int
-    branches: int
-
-
-@dataclass(frozen=True)
-class MergedSpec(DatasetSpecBase):
-    """A dataset of real events.
-
-    Attributes:
-        source: the file that they come from.
-        copies: how many times each event is written.  The first copy is the event itself.
-        kept_bits: leading bits of the mantissa that every copy of a floating-point value shares.
-            Lower bits that the branch uses are drawn at random for each copy.
-        basket_memory: bytes of all baskets together, for ``TTree::OptimizeBaskets``.
-    """
-
-    seed: int
-    source: MergeSource
-    copies: int
-    kept_bits: int
-    basket_memory: int
-
-    @property
-    def branch_count(self) -> int:
-        """Top-level branches."""
-        return self.source.branches
+# --- merged datasets
 
 
 def _check_file_name(value: str) -> str:
@@ -298,16 +433,8 @@ def parse_merged_spec(raw: dict[str, Any], text_hash: str) -> MergedSpec:
     document = _MergedSpecDocument.model_validate(raw)
     dataset, source, layout = document.dataset, document.source, document.layout
     return MergedSpec(
-        name=dataset.name,
-        description=dataset.description,
-        root=dataset.root,
-        size=dataset.size,
-        sha256=dataset.sha256,
+        **_common_values(dataset, layout, text_hash),
         tree=source.tree,
-        entries=dataset.entries,
-        events_per_cluster=layout.events_per_cluster,
-        compression=100 * ALGORITHMS[layout.compression] + layout.level,
-        text_hash=text_hash,
         seed=dataset.seed,
         source=MergeSource(
             source.file, source.about, source.size, source.sha256, source.entries, source.branches
@@ -318,113 +445,7 @@ def parse_merged_spec(raw: dict[str, Any], text_hash: str) -> MergedSpec:
     )
 
 
-SPECS_FOLDER = Path(__file__).parent
-
-#: Most random bits that a value of each type can hold.
-MAX_RANDOM_BITS = {"float": 23, "double": 52, "int": 31, "uint": 32, "long": 63, "bool": 1}
-#: ROOT's letter for each type.
-ROOT_TYPE_LETTERS = {"float": "F", "double": "D", "int": "I", "uint": "i", "long": "L", "bool": "O"}
-#: Probabilities are drawn as 16-bit integers.
-PROBABILITY_SCALE = 65536
-
-
-@dataclass(frozen=True)
-class CollectionPlan:
-    """Objects that an event has several of; ``counter`` is the branch that says how many."""
-
-    counter: str
-    seed: int
-    mean: int
-
-
-@dataclass(frozen=True)
-class BranchPlan:
-    """One branch, every choice made.
-
-    ``type`` is ROOT's letter; ``counter`` is '' for branches of ``length`` values an event;
-    ``bits`` of a value are random; ``zeros`` of 65536 values are 0; where ``hold`` is not 0 the
-    value counts up by one every ``hold`` events instead.
-    """
-
-    name: str
-    type: str
-    vector: bool
-    length: int
-    counter: str
-    seed: int
-    bits: int
-    zeros: int
-    hold: int
-
-
-@dataclass(frozen=True)
-class GeneratedSpec(DatasetSpecBase):
-    """A dataset of random values, made from its seed."""
-
-    collections: tuple[CollectionPlan, ...]
-    branches: tuple[BranchPlan, ...]
-
-    @property
-    def branch_names(self) -> tuple[str, ...]:
-        """Top-level branches, counters first."""
-        counters = (collection.counter for collection in self.collections)
-        return (*counters, *(branch.name for branch in self.branches))
-
-    @property
-    def branch_count(self) -> int:
-        """Top-level branches."""
-        return len(self.collections) + len(self.branches)
-
-
-RootSpec = GeneratedSpec | MergedSpec
-AnySpec = RootSpec | RawSpec
-
-
-def list_shipped_specs() -> dict[str, Path]:
-    """List the shipped specs: name -> file."""
-    return {path.stem: path for path in sorted(SPECS_FOLDER.glob("*.toml"))}
-
-
-def load_shipped_spec(name: str) -> AnySpec | None:
-    """Load the shipped spec of that name, if there is one."""
-    path = list_shipped_specs().get(name)
-    return load_spec(path) if path else None
-
-
-def load_spec(path: Path) -> AnySpec:
-    """Read a spec and make every choice that it leaves to its seed.
-
-    Raises:
-        DatasetError: the file cannot be read or is wrong; every mistake is named with its key.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-        spec = _parse_spec(tomllib.loads(text), hashlib.sha256(text.encode()).hexdigest())
-    except OSError as error:
-        raise DatasetError(f"cannot be read ({error.strerror})", where=str(path)) from error
-    except ValidationError as error:
-        problems = "\n".join(f"  {line}" for line in format_problems(error))
-        raise DatasetError(
-            f"is not a dataset spec:\n{problems}",
-            where=str(path),
-            hint="The shipped specs show every key.",
-        ) from error
-    except ValueError as error:
-        raise DatasetError(f"is not valid TOML: {error}", where=str(path)) from error
-    if spec.name != path.stem:
-        raise DatasetError(
-            f"dataset.name: is {spec.name!r}", where=str(path), hint="Name both alike."
-        )
-    return spec
-
-
-def _parse_spec(raw: dict[str, Any], text_hash: str) -> AnySpec:
-    """Distinguish the kinds of specs by their tables."""
-    if "raw" in raw:
-        return parse_raw_spec(raw, text_hash)
-    if "merged" in raw:
-        return parse_merged_spec(raw, text_hash)
-    return _plan_dataset(_GeneratedSpecDocument.model_validate(raw), text_hash)
+# --- generated datasets
 
 
 def _as_range(value: Any) -> Any:
@@ -526,27 +547,11 @@ def _expand_names(pattern: str) -> Iterator[str]:
         yield check_identifier(f"{before}{number:0{len(first)}d}{after}")
 
 
-def _seeded_hash(seed: int, name: str, purpose: str) -> int:
-    """Derive 64 bits from the seed, a name and a purpose."""
-    return int.from_bytes(hashlib.sha256(f"{seed}:{name}:{purpose}".encode()).digest()[:8], "big")
-
-
-def _pick_from_range(bounds: tuple[int, int], choice: int) -> int:
-    return bounds[0] + choice % (bounds[1] - bounds[0] + 1)
-
-
 def _plan_dataset(document: _GeneratedSpecDocument, text_hash: str) -> GeneratedSpec:
     dataset, layout = document.dataset, document.layout
     return GeneratedSpec(
-        name=dataset.name,
-        description=dataset.description,
-        root=dataset.root,
-        size=dataset.size,
-        sha256=dataset.sha256,
+        **_common_values(dataset, layout, text_hash),
         tree=layout.tree,
-        entries=dataset.entries,
-        events_per_cluster=layout.events_per_cluster,
-        compression=100 * ALGORITHMS[layout.compression] + layout.level,
         collections=tuple(
             CollectionPlan(f"n{c.name}", _seeded_hash(dataset.seed, c.name, "count"), c.mean)
             for c in document.collection
@@ -557,7 +562,6 @@ def _plan_dataset(document: _GeneratedSpecDocument, text_hash: str) -> Generated
             for pattern in group.names
             for name in _expand_names(pattern)
         ),
-        text_hash=text_hash,
     )
 
 
@@ -574,3 +578,12 @@ def _plan_branch(group: _BranchesTable, name: str, seed: int) -> BranchPlan:
         zeros=_pick_from_range((low, high), _seeded_hash(seed, name, "zeros")),
         hold=group.hold or 0,
     )
+
+
+def _seeded_hash(seed: int, name: str, purpose: str) -> int:
+    """Derive 64 bits from the seed, a name and a purpose."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{name}:{purpose}".encode()).digest()[:8], "big")
+
+
+def _pick_from_range(bounds: tuple[int, int], choice: int) -> int:
+    return bounds[0] + choice % (bounds[1] - bounds[0] + 1)

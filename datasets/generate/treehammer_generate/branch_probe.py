@@ -82,9 +82,7 @@ def _probe_tree(file: Any, path: str, name: str, channel: TextIO) -> list[dict[s
     declare_header("probe.hpp")
     tree = find_tree(file, path, name)[1]
     branches = _list_branches(tree)
-    entries = int(tree.GetEntries())
-    if tree.GetZipBytes() > ALL_ENTRIES_BYTES:
-        entries = min(entries, FIRST_ENTRIES)
+    entries = _count_probed_entries(tree)
     tree.SetCacheSize(0)
     url = make_plain_url(path)
     # Compiles the calls, which each child would do again.
@@ -106,22 +104,22 @@ def _probe_tree(file: Any, path: str, name: str, channel: TextIO) -> list[dict[s
         )
 
     failures: dict[int, _FailedRead] = {}
-    # In the order of growing suspicion.
-    by_suspicion = [
-        position
-        for position, branch in enumerate(branches)
-        if not branch["class"] or _has_dictionary(branch["class"])
+    is_suspicious = [
+        bool(branch["class"]) and not _has_dictionary(branch["class"]) for branch in branches
     ]
-    for position, _ in enumerate(branches):
-        if position not in by_suspicion:
+    for position, suspicious in enumerate(is_suspicious):
+        if suspicious:
             failures.update(_find_failing_branches(read, [position]))
         send_message(channel, {"done": position + 1})
-    by_suspicion += [
-        position for position, _ in enumerate(branches) if position not in by_suspicion
-    ]
     _drop_failing_branches(read, len(branches), failures)
-    _reduce_until_clean(read_together, [at for at in by_suspicion if at not in failures], failures)
+    order = sorted(range(len(branches)), key=is_suspicious.__getitem__)
+    _reduce_until_clean(read_together, [at for at in order if at not in failures], failures)
     return _list_failed(branches, failures)
+
+
+def _count_probed_entries(tree: Any) -> int:
+    entries = int(tree.GetEntries())
+    return min(entries, FIRST_ENTRIES) if tree.GetZipBytes() > ALL_ENTRIES_BYTES else entries
 
 
 def _probe_ntuple(file: Any, path: str, name: str, channel: TextIO) -> list[dict[str, str]]:
