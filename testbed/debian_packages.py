@@ -31,9 +31,39 @@ APT_FOLDER = Path("/etc/apt")
 MIRROR_VARIABLE = "TREEHAMMER_DEBIAN_MIRROR"
 #: Version of the unpacking; trees of other versions are unpacked again.
 TREE_FORMAT = 1
-
+#: Version of the unpacking; roots of other versions are unpacked again.
+ROOT_FORMAT = 2
 #: File that marks a complete tree.
 COMPLETION_FILE = "complete.json"
+#: Packages of a system in which shell and Python scripts run.
+SYSTEM_PACKAGES = (
+    "base-files",
+    "base-passwd",
+    "bash",
+    "ca-certificates",
+    "coreutils",
+    "curl",
+    "dash",
+    "findutils",
+    "grep",
+    "hostname",
+    "iproute2",
+    "libc-bin",
+    "login",
+    "mawk",
+    "openssl",
+    "passwd",
+    "perl",
+    "procps",
+    "python3",
+    "sed",
+    "time",
+    "util-linux",
+)
+#: Folders that no program needs.
+EXCLUDED_FOLDERS = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian")
+#: Folders that Debian keeps below /usr.
+_MERGED_FOLDERS = ("bin", "sbin", "lib", "lib64")
 _MIRROR_LINE = re.compile(r"^(?:URIs:|deb\s(?:\[.*?\])?)\s*(\S+/debian)/?(?:\s|$)", re.MULTILINE)
 #: Packages without files that programs need.
 _EXCLUDED_PACKAGES = re.compile(r"debconf.*|gcc-.*-base")
@@ -41,11 +71,12 @@ _EXCLUDED_PACKAGES = re.compile(r"debconf.*|gcc-.*-base")
 _ALTERNATIVES = re.compile(r"(?:^ \|.*\n(?:    .*\n)*)*^  \S.*\n?(?:    .*\n?)*", re.M)
 #: Packages of shared libraries.
 _LIBRARY_PACKAGE = re.compile(r"(lib|zlib)[a-z0-9]")
-#: Folders that no program needs.
-EXCLUDED_FOLDERS = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian")
 #: Packages of the C library, whose parts find each other.
 _UNPATCHED_FILES = re.compile(r"(/libc\.so\.6|/ld-linux.*|/gconv/.*)$")
 _ELF_MAGIC = b"\x7fELF"
+
+
+# --- trees of programs
 
 
 def unpack_packages(
@@ -92,28 +123,6 @@ def unpack_packages(
     return tree / "root"
 
 
-def fetch_archives(
-    name: str,
-    packages: Sequence[str],
-    suite: str,
-    cache: Path,
-    say: ProgressCallback,
-    *,
-    alone: Sequence[str] = (),
-    programs: Sequence[str] = (),
-) -> dict[str, Path]:
-    """Fetch the archives of packages and return them by name; see :func:`unpack_packages`.
-
-    Raises:
-        TestbedError: they cannot be fetched.
-    """
-    say(f"fetching {name} of Debian {suite} and its libraries (once)")
-    with hold_lock(cache / "debs.lock"):  # trees share packages
-        archives = _download_archives(packages, alone, programs, suite, cache)
-    say(f"unpacking {name}: {len(archives)} packages")
-    return archives
-
-
 def is_complete(tree: Path, request: Mapping[str, Any]) -> bool:
     """Return whether a tree holds the requested packages."""
     with suppress(OSError, ValueError):
@@ -149,6 +158,170 @@ def check_tools() -> None:
             where=str(KEYRING),
             hint="Install the package debian-archive-keyring.",
         )
+
+
+def _build_tree(tree: Path, archives: Mapping[str, Path], request: Mapping[str, Any]) -> None:
+    """Unpack and adapt everything in a temporary folder, then rename it to the tree."""
+    part = tree.with_name(f"{tree.name}.part")
+    for old in (part, tree):
+        if old.exists():
+            shutil.rmtree(old)
+    root = part / "root"
+    root.mkdir(parents=True)
+    for archive in archives.values():
+        run_command(["dpkg-deb", "-x", str(archive), str(root)])
+    merge_folders(root)
+    for needless in EXCLUDED_FOLDERS:
+        shutil.rmtree(root / needless, ignore_errors=True)
+    _patch_library_paths(root, tree / "root", archives)
+    versions = {name: path.name.split("_")[1] for name, path in archives.items()}
+    mark = json.dumps({**request, "versions": versions}, indent=1)
+    (part / COMPLETION_FILE).write_text(mark + "\n", encoding="utf-8")
+    part.rename(tree)
+
+
+def merge_folders(root: Path) -> None:
+    """Move folders that Debian kept beside /usr until Debian 12 below it."""
+    for name in ("bin", "sbin", "lib", "lib64"):
+        folder = root / name
+        if folder.is_dir():
+            shutil.copytree(folder, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
+            shutil.rmtree(folder)
+
+
+def _patch_library_paths(root: Path, final: Path, names: Mapping[str, Path]) -> None:
+    """Make all programs below ``root`` use the libraries that will be below ``final``."""
+    loaders = [*root.glob("usr/lib/*-linux-gnu/ld-linux-*.so.*")]
+    if not loaders:
+        return  # without the C library there are no programs
+    (loader,) = loaders
+    libraries = [loader.parent, root / "usr/lib"]
+    libraries += [path for folder in libraries for n in names if (path := folder / n).is_dir()]
+    rpath = ":".join(str(final / path.relative_to(root)) for path in libraries)
+    set_rpath = [find_patchelf(), "--force-rpath", "--set-rpath", rpath]
+    interpreter = str(final / loader.relative_to(root))
+    for path in filter(_is_patchable, sorted(root.glob("usr/**/*"))):
+        if _command_succeeds([find_patchelf(), "--print-interpreter", str(path)]):
+            run_command([*set_rpath, "--set-interpreter", interpreter, str(path)])
+        elif _command_succeeds([find_patchelf(), "--print-needed", str(path)]):
+            run_command([*set_rpath, str(path)])
+
+
+def _is_patchable(path: Path) -> bool:
+    """Return whether a path is a program or shared library that may be changed."""
+    if path.is_symlink() or not path.is_file() or _UNPATCHED_FILES.search(str(path)):
+        return False
+    with path.open("rb") as stream:
+        head = stream.read(20)
+    return head[:4] == _ELF_MAGIC and head[16] in (2, 3)
+
+
+def _command_succeeds(command: Sequence[str]) -> bool:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return done.returncode == 0 and bool(done.stdout.strip())
+
+
+# --- systems for chroot
+
+
+def unpack_system(
+    name: str, packages: Sequence[str], suite: str, cache: Path, say: ProgressCallback
+) -> Path:
+    """Unpack a Debian system with some packages; return its root folder.
+
+    Fast if it exists.
+
+    Args:
+        name: of the tree, for people.
+        packages: unpacked with their dependencies and :data:`SYSTEM_PACKAGES`.
+        suite: of Debian, e.g. ``trixie``.
+        cache: folder of trees and packages.
+        say: receives progress.
+
+    Raises:
+        TestbedError: a program is missing, or the packages cannot be fetched.
+    """
+    tree = cache / f"{name}-{suite}"
+    selected = sorted({*packages, *SYSTEM_PACKAGES})
+    request = {"format": ROOT_FORMAT, "packages": selected}
+    with hold_lock(cache / f"{name}-{suite}.lock"):
+        if not is_complete(tree, request):
+            check_tools()
+            archives = fetch_archives(name, selected, suite, cache, say)
+            part = tree.with_name(f"{tree.name}.part")
+            for old in (part, tree):
+                if old.exists():
+                    shutil.rmtree(old)
+            _unpack_root(part / "root", [*archives.values()])
+            mark = part / COMPLETION_FILE
+            mark.write_text(json.dumps(request, indent=1) + "\n", encoding="utf-8")
+            part.rename(tree)
+    return tree / "root"
+
+
+def _unpack_root(root: Path, archives: Sequence[Path]) -> None:
+    for folder in _MERGED_FOLDERS:
+        (root / "usr" / folder).mkdir(parents=True)
+        (root / folder).symlink_to(f"usr/{folder}")
+    for archive in archives:
+        _unpack_archive(root, archive)
+    for excluded in EXCLUDED_FOLDERS:
+        shutil.rmtree(root / excluded, ignore_errors=True)
+    # The installation scripts of these packages would do the same.
+    for file in ("passwd", "group"):
+        shutil.copy(root / f"usr/share/base-passwd/{file}.master", root / "etc" / file)
+    (root / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
+    (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
+    (root / "usr/bin/awk").symlink_to("mawk")
+    in_root = ["chroot", str(root)]
+    run_command([*in_root, "/usr/sbin/ldconfig"])
+    # Without it, every start of a Python program would compile its modules again.
+    folders = ["/usr/lib/python3", *(f"/usr/lib/{p.name}" for p in root.glob("usr/lib/python3.*"))]
+    run_command([*in_root, "/usr/bin/python3", "-m", "compileall", "-qq", *folders])
+
+
+def _unpack_archive(root: Path, archive: Path) -> None:
+    tar = ["tar", "-x", "--keep-directory-symlink", "--no-same-owner", "-C", str(root)]
+    with subprocess.Popen(
+        ["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE
+    ) as packed:
+        result = subprocess.run(tar, stdin=packed.stdout, check=False, capture_output=True)
+    if result.returncode or packed.returncode:
+        raise TestbedError(
+            f"cannot be unpacked: {os.fsdecode(result.stderr).strip()}",
+            where=archive.name,
+            hint="Check the free disk space, then repeat.",
+        )
+
+
+def copy_folders(root: Path, target: Path, names: Sequence[str]) -> None:
+    """Copy folders of a system, which are written to, with links and owners."""
+    run_command(["cp", "-a", *(str(root / name) for name in names), str(target)])
+
+
+# --- archives
+
+
+def fetch_archives(
+    name: str,
+    packages: Sequence[str],
+    suite: str,
+    cache: Path,
+    say: ProgressCallback,
+    *,
+    alone: Sequence[str] = (),
+    programs: Sequence[str] = (),
+) -> dict[str, Path]:
+    """Fetch the archives of packages and return them by name; see :func:`unpack_packages`.
+
+    Raises:
+        TestbedError: they cannot be fetched.
+    """
+    say(f"fetching {name} of Debian {suite} and its libraries (once)")
+    with hold_lock(cache / "debs.lock"):  # trees share packages
+        archives = _download_archives(packages, alone, programs, suite, cache)
+    say(f"unpacking {name}: {len(archives)} packages")
+    return archives
 
 
 def _find_mirror() -> str:
@@ -257,67 +430,6 @@ def _apt_options(folder: Path, suite: str) -> list[str]:
     return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
 
 
-def _build_tree(tree: Path, archives: Mapping[str, Path], request: Mapping[str, Any]) -> None:
-    """Unpack and adapt everything in a temporary folder, then rename it to the tree."""
-    part = tree.with_name(f"{tree.name}.part")
-    for old in (part, tree):
-        if old.exists():
-            shutil.rmtree(old)
-    root = part / "root"
-    root.mkdir(parents=True)
-    for archive in archives.values():
-        run_command(["dpkg-deb", "-x", str(archive), str(root)])
-    merge_folders(root)
-    for needless in EXCLUDED_FOLDERS:
-        shutil.rmtree(root / needless, ignore_errors=True)
-    _patch_library_paths(root, tree / "root", archives)
-    versions = {name: path.name.split("_")[1] for name, path in archives.items()}
-    mark = json.dumps({**request, "versions": versions}, indent=1)
-    (part / COMPLETION_FILE).write_text(mark + "\n", encoding="utf-8")
-    part.rename(tree)
-
-
-def merge_folders(root: Path) -> None:
-    """Move folders that Debian kept beside /usr until Debian 12 below it."""
-    for name in ("bin", "sbin", "lib", "lib64"):
-        folder = root / name
-        if folder.is_dir():
-            shutil.copytree(folder, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
-            shutil.rmtree(folder)
-
-
-def _patch_library_paths(root: Path, final: Path, names: Mapping[str, Path]) -> None:
-    """Make all programs below ``root`` use the libraries that will be below ``final``."""
-    loaders = [*root.glob("usr/lib/*-linux-gnu/ld-linux-*.so.*")]
-    if not loaders:
-        return  # without the C library there are no programs
-    (loader,) = loaders
-    libraries = [loader.parent, root / "usr/lib"]
-    libraries += [path for folder in libraries for n in names if (path := folder / n).is_dir()]
-    rpath = ":".join(str(final / path.relative_to(root)) for path in libraries)
-    set_rpath = [find_patchelf(), "--force-rpath", "--set-rpath", rpath]
-    interpreter = str(final / loader.relative_to(root))
-    for path in filter(_is_patchable, sorted(root.glob("usr/**/*"))):
-        if _command_succeeds([find_patchelf(), "--print-interpreter", str(path)]):
-            run_command([*set_rpath, "--set-interpreter", interpreter, str(path)])
-        elif _command_succeeds([find_patchelf(), "--print-needed", str(path)]):
-            run_command([*set_rpath, str(path)])
-
-
-def _is_patchable(path: Path) -> bool:
-    """Return whether a path is a program or shared library that may be changed."""
-    if path.is_symlink() or not path.is_file() or _UNPATCHED_FILES.search(str(path)):
-        return False
-    with path.open("rb") as stream:
-        head = stream.read(20)
-    return head[:4] == _ELF_MAGIC and head[16] in (2, 3)
-
-
-def _command_succeeds(command: Sequence[str]) -> bool:
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    return done.returncode == 0 and bool(done.stdout.strip())
-
-
 def run_command(command: Sequence[str], folder: Path | None = None) -> str:
     """Run a command; return its output.
 
@@ -333,109 +445,3 @@ def run_command(command: Sequence[str], folder: Path | None = None) -> str:
             hint="Check the network and Debian's mirror, then repeat: complete downloads are kept.",
         )
     return done.stdout
-
-
-#: Packages of a system in which shell and Python scripts run.
-SYSTEM_PACKAGES = (
-    "base-files",
-    "base-passwd",
-    "bash",
-    "ca-certificates",
-    "coreutils",
-    "curl",
-    "dash",
-    "findutils",
-    "grep",
-    "hostname",
-    "iproute2",
-    "libc-bin",
-    "login",
-    "mawk",
-    "openssl",
-    "passwd",
-    "perl",
-    "procps",
-    "python3",
-    "sed",
-    "time",
-    "util-linux",
-)
-#: Version of the unpacking; roots of other versions are unpacked again.
-ROOT_FORMAT = 2
-#: Folders that Debian keeps below /usr.
-_MERGED_FOLDERS = ("bin", "sbin", "lib", "lib64")
-
-
-def unpack_system(
-    name: str, packages: Sequence[str], suite: str, cache: Path, say: ProgressCallback
-) -> Path:
-    """Unpack a Debian system with some packages; return its root folder.
-
-    Fast if it exists.
-
-    Args:
-        name: of the tree, for people.
-        packages: unpacked with their dependencies and :data:`SYSTEM_PACKAGES`.
-        suite: of Debian, e.g. ``trixie``.
-        cache: folder of trees and packages.
-        say: receives progress.
-
-    Raises:
-        TestbedError: a program is missing, or the packages cannot be fetched.
-    """
-    tree = cache / f"{name}-{suite}"
-    selected = sorted({*packages, *SYSTEM_PACKAGES})
-    request = {"format": ROOT_FORMAT, "packages": selected}
-    with hold_lock(cache / f"{name}-{suite}.lock"):
-        if not is_complete(tree, request):
-            check_tools()
-            archives = fetch_archives(name, selected, suite, cache, say)
-            part = tree.with_name(f"{tree.name}.part")
-            for old in (part, tree):
-                if old.exists():
-                    shutil.rmtree(old)
-            _unpack_root(part / "root", [*archives.values()])
-            mark = part / COMPLETION_FILE
-            mark.write_text(json.dumps(request, indent=1) + "\n", encoding="utf-8")
-            part.rename(tree)
-    return tree / "root"
-
-
-def _unpack_root(root: Path, archives: Sequence[Path]) -> None:
-    for folder in _MERGED_FOLDERS:
-        (root / "usr" / folder).mkdir(parents=True)
-        (root / folder).symlink_to(f"usr/{folder}")
-    for archive in archives:
-        _unpack_archive(root, archive)
-    for excluded in EXCLUDED_FOLDERS:
-        shutil.rmtree(root / excluded, ignore_errors=True)
-    # The installation scripts of these packages would do the same.
-    for file in ("passwd", "group"):
-        shutil.copy(root / f"usr/share/base-passwd/{file}.master", root / "etc" / file)
-    (root / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
-    (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
-    (root / "usr/bin/awk").symlink_to("mawk")
-    in_root = ["chroot", str(root)]
-    run_command([*in_root, "/usr/sbin/ldconfig"])
-    # Without it, every start of a Python program would compile its modules again.
-    folders = ["/usr/lib/python3", *(f"/usr/lib/{p.name}" for p in root.glob("usr/lib/python3.*"))]
-    run_command([*in_root, "/usr/bin/python3", "-m", "compileall", "-qq", *folders])
-
-
-def _unpack_archive(root: Path, archive: Path) -> None:
-    tar = ["tar", "-x", "--keep-directory-symlink", "--no-same-owner", "-C", str(root)]
-    with subprocess.Popen(
-        ["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE
-    ) as packed:
-        result = subprocess.run(tar, stdin=packed.stdout, check=False, capture_output=True)
-    if result.returncode or packed.returncode:
-        raise TestbedError(
-            f"cannot be unpacked: {os.fsdecode(result.stderr).strip()}",
-            where=archive.name,
-            hint="Check the free disk space, then repeat.",
-        )
-
-
-def copy_folders(root: Path, target: Path, names: Sequence[str]) -> None:
-    """Copy folders of a system, which are written to, with links and owners."""
-    run_command(["cp", "-a", *(str(root / name) for name in names), str(target)])

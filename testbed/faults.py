@@ -36,6 +36,25 @@ from treehammer.testbed.workspace import (
 
 #: Seconds for a daemon to end, and for its service to be ready again.
 TIMEOUT_S = 30.0
+#: Door of the server that a site has without channels, and of the same server over HTTP.
+MAIN_DOOR, HTTP_DOOR = "root", "http"
+#: Door -> end of the name of its server, after the site's; of secure doors, which have a folder.
+_SERVER_SUFFIXES = {
+    MAIN_DOOR: "",
+    HTTP_DOOR: "",
+    "cache": "-cache",
+}
+_SECURE_SUFFIXES = {
+    "roots": "-tokens",
+    "https": "-tokens",
+    "x509": "-x509",
+    "voms": "-voms",
+    "voms-https": "-voms",
+}
+_REDIRECTED_DOORS = ("pinned", "federation")
+
+
+# --- faults
 
 
 @contextmanager
@@ -66,38 +85,6 @@ def stop_daemon(
             lambda: not any(component.describe_missing() for component in components),
             f"{name} is not ready again",
         )
-
-
-def restart_daemon(box: Workspace, daemon: DaemonSpec) -> None:
-    """Stop a daemon in order, and start it again as described.
-
-    Raises:
-        TestbedError: the daemon is unknown, does not end, or cannot be started.
-    """
-    running = _find_daemon(box, daemon.name)
-    _end_daemon(running, running.stop_signal)
-    _replace_daemon(box, running, daemon)
-
-
-def _end_daemon(running: RunningDaemon, signal_number: int) -> None:
-    if not lifecycle.is_alive(running.pid, running.start_ticks):
-        return
-    # Its children may outlive it for a moment.
-    processes = [(pid, start_time(pid)) for pid in _descendant_pids(running.pid)]
-    processes.append((running.pid, running.start_ticks))
-    os.kill(running.pid, signal_number)
-    wait_until(
-        lambda: not any(lifecycle.is_alive(*process) for process in processes),
-        f"{running.name} does not end",
-    )
-
-
-def _replace_daemon(box: Workspace, old: RunningDaemon, spec: DaemonSpec) -> None:
-    new = lifecycle.launch_daemon(box, spec)
-    # Other daemons may have been replaced since this one ended.
-    state = _load_state(box)
-    daemons = tuple(new if daemon == old else daemon for daemon in state.daemons)
-    write_state(box.folder, replace(state, daemons=daemons))
 
 
 @contextmanager
@@ -170,6 +157,38 @@ def mount_small_disk(
             pass
 
 
+def restart_daemon(box: Workspace, daemon: DaemonSpec) -> None:
+    """Stop a daemon in order, and start it again as described.
+
+    Raises:
+        TestbedError: the daemon is unknown, does not end, or cannot be started.
+    """
+    running = _find_daemon(box, daemon.name)
+    _end_daemon(running, running.stop_signal)
+    _replace_daemon(box, running, daemon)
+
+
+def _end_daemon(running: RunningDaemon, signal_number: int) -> None:
+    if not lifecycle.is_alive(running.pid, running.start_ticks):
+        return
+    # Its children may outlive it for a moment.
+    processes = [(pid, start_time(pid)) for pid in _descendant_pids(running.pid)]
+    processes.append((running.pid, running.start_ticks))
+    os.kill(running.pid, signal_number)
+    wait_until(
+        lambda: not any(lifecycle.is_alive(*process) for process in processes),
+        f"{running.name} does not end",
+    )
+
+
+def _replace_daemon(box: Workspace, old: RunningDaemon, spec: DaemonSpec) -> None:
+    new = lifecycle.launch_daemon(box, spec)
+    # Other daemons may have been replaced since this one ended.
+    state = _load_state(box)
+    daemons = tuple(new if daemon == old else daemon for daemon in state.daemons)
+    write_state(box.folder, replace(state, daemons=daemons))
+
+
 def _descendant_pids(pid: int) -> list[int]:
     return [child.pid for child in psutil.Process(pid).children(recursive=True)]
 
@@ -208,8 +227,7 @@ def wait_until(condition: Callable[[], bool], message: str) -> None:
         time.sleep(0.1)
 
 
-#: Door of the server that a site has without channels, and of the same server over HTTP.
-MAIN_DOOR, HTTP_DOOR = "root", "http"
+# --- upgrades
 
 
 @dataclass(frozen=True)
@@ -218,22 +236,6 @@ class ServerUpgrade:
 
     before: str
     after: str
-
-
-#: Door -> end of the name of its server, after the site's; of secure doors, which have a folder.
-_SERVER_SUFFIXES = {
-    MAIN_DOOR: "",
-    HTTP_DOOR: "",
-    "cache": "-cache",
-}
-_SECURE_SUFFIXES = {
-    "roots": "-tokens",
-    "https": "-tokens",
-    "x509": "-x509",
-    "voms": "-voms",
-    "voms-https": "-voms",
-}
-_REDIRECTED_DOORS = ("pinned", "federation")
 
 
 def restart_server(box: Workspace, site: str, door: str, say: ProgressCallback) -> None:
@@ -263,23 +265,6 @@ def restart_server(box: Workspace, site: str, door: str, say: ProgressCallback) 
             lambda: xrootd_storage.is_listening(doors[door].prefix),
             f"door {door} of {site} does not answer; see treehammer testbed logs",
         )
-
-
-def _find_server(box: Workspace, site: str, door: str) -> Path:
-    """Return the folder of the server behind a door."""
-    if door in _SECURE_SUFFIXES:
-        return box.folder / "secure" / f"{site}{_SECURE_SUFFIXES[door]}"
-    if door in _REDIRECTED_DOORS:
-        return box.folder / "xrootd" / xrootd_storage.REDIRECTOR
-    return box.folder / "xrootd" / f"{site}{_SERVER_SUFFIXES.get(door, f'-{door}')}"
-
-
-def _restart_programs(box: Workspace, folder: Path) -> None:
-    """Restart the daemons of a server, first the one that the redirector asks."""
-    for program in ("cmsd", "xrootd"):
-        name = f"{program}-{folder.name}"
-        if (folder / f"{name}.json").exists():
-            restart_daemon(box, xrootd_storage.load_daemon_spec(folder, name))
 
 
 def upgrade_server(
@@ -325,6 +310,23 @@ def upgrade_server(
             raise
         _record_version(box, site, door, xrootd_storage.read_version(programs))
     return ServerUpgrade(before, _query_version(address))
+
+
+def _find_server(box: Workspace, site: str, door: str) -> Path:
+    """Return the folder of the server behind a door."""
+    if door in _SECURE_SUFFIXES:
+        return box.folder / "secure" / f"{site}{_SECURE_SUFFIXES[door]}"
+    if door in _REDIRECTED_DOORS:
+        return box.folder / "xrootd" / xrootd_storage.REDIRECTOR
+    return box.folder / "xrootd" / f"{site}{_SERVER_SUFFIXES.get(door, f'-{door}')}"
+
+
+def _restart_programs(box: Workspace, folder: Path) -> None:
+    """Restart the daemons of a server, first the one that the redirector asks."""
+    for program in ("cmsd", "xrootd"):
+        name = f"{program}-{folder.name}"
+        if (folder / f"{name}.json").exists():
+            restart_daemon(box, xrootd_storage.load_daemon_spec(folder, name))
 
 
 def _check_name(name: str, names: tuple[str, ...], where: str) -> None:

@@ -34,123 +34,16 @@ from treehammer.testbed.workspace import (
 )
 from treehammer.text_formatting import pluralize
 
-#: Seconds for an orderly end of daemons.
-TIMEOUT_S = 8.0
-#: Rounds of looking for processes that were forked while others were killed.
-KILL_ROUNDS = 20
-
-
-def is_alive(pid: int, started: int) -> bool:
-    """Return whether the process with this pid and start (clock ticks since boot) still runs."""
-    return bool(started) and start_time(pid) == started
-
-
-def find_processes(folder: Path) -> set[int]:
-    """Return the pids of all living processes of the testbed in this folder.
-
-    They carry its mark in their environment, or share the mount namespace of one that does, because
-    a job may change its environment.
-    """
-    mark = os.fsencode(f"{ENVIRONMENT_MARK}={folder}")
-    spaces: dict[int, Path] = {}
-    marked: set[int] = set()
-    for pid in _all_pids():
-        with suppress(OSError):
-            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                marked.add(pid)
-        with suppress(OSError):
-            spaces[pid] = Path(f"/proc/{pid}/ns/mnt").readlink()
-    marked_spaces = {spaces[pid] for pid in marked if pid in spaces} - {_own_mount_namespace()}
-    pids = marked | {pid for pid, space in spaces.items() if space in marked_spaces}
-    return {pid for pid in pids if pid != os.getpid() and start_time(pid)}
-
-
-def _own_mount_namespace() -> Path:
-    return Path("/proc/self/ns/mnt").readlink()
-
-
-def _all_pids() -> Iterator[int]:
-    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-
-
-def list_children(pid: int) -> list[tuple[str, int, float]]:
-    """List name, pid and start (seconds since the epoch) of a daemon's children.
-
-    Several children of one program are distinguished by their last argument; copies of the daemon
-    itself, such as PostgreSQL's process per connection, are omitted.
-    """
-    children: list[tuple[str, int, float]] = []
-    with suppress(psutil.Error):
-        daemon = psutil.Process(pid)
-        processes = [child for child in daemon.children() if child.name() != daemon.name()]
-        names = [process.name() for process in processes]
-        for process, name in zip(processes, names, strict=True):
-            last = [process.cmdline()[-1]] if names.count(name) > 1 else []
-            children.append(("-".join([name, *last]), process.pid, process.create_time()))
-    return children
-
-
-def listening_ports(pid: int) -> list[int]:
-    """Return the TCP ports on which a process listens, sorted."""
-    try:
-        connections = psutil.Process(pid).net_connections("tcp")
-    except psutil.Error:
-        return []
-    return sorted({c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN})
-
-
-def end_processes(folder: Path, daemons: Collection[tuple[int, int, int]]) -> int:
-    """End all processes of a testbed; return how many had to be killed.
-
-    Args:
-        folder: the testbed's.
-        daemons: pid, start and stop signal of those that can end orderly, last started first.
-    """
-    initial = {(pid, start_time(pid)) for pid in find_processes(folder)}
-    _stop_daemons(daemons)
-    killed: set[int] = set()
-    for _ in range(KILL_ROUNDS):
-        # A process that lost its mark meanwhile was found earlier.
-        remaining = find_processes(folder) | {
-            pid for pid, started in initial if is_alive(pid, started)
-        }
-        if not remaining:
-            break
-        for pid in remaining:
-            send_signal(pid, signal.SIGKILL)
-        killed |= remaining
-        time.sleep(0.02)
-        reap_started()
-    return len(killed)
-
-
-def _stop_daemons(daemons: Collection[tuple[int, int, int]]) -> None:
-    """Send each living daemon its stop signal and wait for their end."""
-    processes = [(pid, started) for pid, started, _ in daemons if is_alive(pid, started)]
-    for pid, started, number in daemons:
-        if is_alive(pid, started):
-            send_signal(pid, signal.Signals(number))
-    until = time.monotonic() + TIMEOUT_S
-    while any(is_alive(*process) for process in processes) and time.monotonic() < until:
-        time.sleep(0.05)
-        reap_started()
-
-
-def reap_started() -> None:
-    """Reap ended daemons that this process started."""
-    for child in list(STARTED_DAEMONS):
-        if child.poll() is not None:
-            STARTED_DAEMONS.remove(child)
-
-
-#: Daemons started by this process; those of other processes are children of init.
-STARTED_DAEMONS: list[subprocess.Popen[bytes]] = []
-
-
 #: Time limit in seconds for all components to be ready.
 READY_TIMEOUT_S = 120.0
 POLL_S = 0.1
 LOG_LINES = 15
+#: Seconds for an orderly end of daemons.
+TIMEOUT_S = 8.0
+#: Rounds of looking for processes that were forked while others were killed.
+KILL_ROUNDS = 20
+#: Daemons started by this process; those of other processes are children of init.
+STARTED_DAEMONS: list[subprocess.Popen[bytes]] = []
 
 
 def bring_up(
@@ -329,6 +222,26 @@ def _daemon_failure(box: Workspace, name: str, reason: str) -> TestbedError:
     return TestbedError("\n  ".join([reason, *lines]), where=f"{box.name}: {name}")
 
 
+def _remove_workspace(box: Workspace, components: Sequence[Component]) -> bool:
+    state = read_state(box.folder)
+    daemons = state.daemons if state else ()
+    existed = box.folder.exists() or bool(find_processes(box.folder))
+    end_processes(box.folder, [(d.pid, d.start_ticks, d.stop_signal) for d in reversed(daemons)])
+    for component in components:
+        component.clean_up()
+    if box.folder.exists():
+        # A job may leave folders that their owner cannot write to.
+        for path, names, _ in os.walk(box.folder):
+            for folder in (Path(path, name) for name in names):
+                if not folder.is_symlink():
+                    folder.chmod(0o700)
+        shutil.rmtree(box.folder)
+    return existed
+
+
+# --- daemons and logs
+
+
 def list_daemons(state: WorkspaceState) -> list[dict[str, Any]]:
     """List name, pid, state, start (UTC) and listening TCP ports of each daemon.
 
@@ -381,18 +294,107 @@ def read_last_lines(path: Path, lines: int) -> list[str]:
         return []
 
 
-def _remove_workspace(box: Workspace, components: Sequence[Component]) -> bool:
-    state = read_state(box.folder)
-    daemons = state.daemons if state else ()
-    existed = box.folder.exists() or bool(find_processes(box.folder))
-    end_processes(box.folder, [(d.pid, d.start_ticks, d.stop_signal) for d in reversed(daemons)])
-    for component in components:
-        component.clean_up()
-    if box.folder.exists():
-        # A job may leave folders that their owner cannot write to.
-        for path, names, _ in os.walk(box.folder):
-            for folder in (Path(path, name) for name in names):
-                if not folder.is_symlink():
-                    folder.chmod(0o700)
-        shutil.rmtree(box.folder)
-    return existed
+# --- processes
+
+
+def is_alive(pid: int, started: int) -> bool:
+    """Return whether the process with this pid and start (clock ticks since boot) still runs."""
+    return bool(started) and start_time(pid) == started
+
+
+def find_processes(folder: Path) -> set[int]:
+    """Return the pids of all living processes of the testbed in this folder.
+
+    They carry its mark in their environment, or share the mount namespace of one that does, because
+    a job may change its environment.
+    """
+    mark = os.fsencode(f"{ENVIRONMENT_MARK}={folder}")
+    spaces: dict[int, Path] = {}
+    marked: set[int] = set()
+    for pid in _all_pids():
+        with suppress(OSError):
+            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                marked.add(pid)
+        with suppress(OSError):
+            spaces[pid] = Path(f"/proc/{pid}/ns/mnt").readlink()
+    marked_spaces = {spaces[pid] for pid in marked if pid in spaces} - {_own_mount_namespace()}
+    pids = marked | {pid for pid, space in spaces.items() if space in marked_spaces}
+    return {pid for pid in pids if pid != os.getpid() and start_time(pid)}
+
+
+def _own_mount_namespace() -> Path:
+    return Path("/proc/self/ns/mnt").readlink()
+
+
+def _all_pids() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def list_children(pid: int) -> list[tuple[str, int, float]]:
+    """List name, pid and start (seconds since the epoch) of a daemon's children.
+
+    Several children of one program are distinguished by their last argument; copies of the daemon
+    itself, such as PostgreSQL's process per connection, are omitted.
+    """
+    children: list[tuple[str, int, float]] = []
+    with suppress(psutil.Error):
+        daemon = psutil.Process(pid)
+        processes = [child for child in daemon.children() if child.name() != daemon.name()]
+        names = [process.name() for process in processes]
+        for process, name in zip(processes, names, strict=True):
+            last = [process.cmdline()[-1]] if names.count(name) > 1 else []
+            children.append(("-".join([name, *last]), process.pid, process.create_time()))
+    return children
+
+
+def listening_ports(pid: int) -> list[int]:
+    """Return the TCP ports on which a process listens, sorted."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return []
+    return sorted({c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN})
+
+
+def end_processes(folder: Path, daemons: Collection[tuple[int, int, int]]) -> int:
+    """End all processes of a testbed; return how many had to be killed.
+
+    Args:
+        folder: the testbed's.
+        daemons: pid, start and stop signal of those that can end orderly, last started first.
+    """
+    initial = {(pid, start_time(pid)) for pid in find_processes(folder)}
+    _stop_daemons(daemons)
+    killed: set[int] = set()
+    for _ in range(KILL_ROUNDS):
+        # A process that lost its mark meanwhile was found earlier.
+        remaining = find_processes(folder) | {
+            pid for pid, started in initial if is_alive(pid, started)
+        }
+        if not remaining:
+            break
+        for pid in remaining:
+            send_signal(pid, signal.SIGKILL)
+        killed |= remaining
+        time.sleep(0.02)
+        reap_started()
+    return len(killed)
+
+
+def _stop_daemons(daemons: Collection[tuple[int, int, int]]) -> None:
+    """Send each living daemon its stop signal and wait for their end."""
+    processes = [(pid, started) for pid, started, _ in daemons if is_alive(pid, started)]
+    for pid, started, number in daemons:
+        if is_alive(pid, started):
+            send_signal(pid, signal.Signals(number))
+    until = time.monotonic() + TIMEOUT_S
+    while any(is_alive(*process) for process in processes) and time.monotonic() < until:
+        time.sleep(0.05)
+        reap_started()
+
+
+def reap_started() -> None:
+    """Reap ended daemons that this process started."""
+    for child in list(STARTED_DAEMONS):
+        if child.poll() is not None:
+            STARTED_DAEMONS.remove(child)

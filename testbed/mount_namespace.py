@@ -154,7 +154,6 @@ def _daemon_wrapper_path(box: Workspace) -> Path:
 
 
 def daemon_wrapper_command(box: Workspace) -> list[str]:
-    """Return the command that starts another one as the box's user; empty if nothing must change."""
     """Return the prefix that starts a command as the testbed's user; empty if none is needed."""
     return [] if box.user is None else ["unshare", "--mount", "sh", str(_daemon_wrapper_path(box))]
 

@@ -28,6 +28,20 @@ from treehammer.testbed.workspace import DaemonSpec, ProgressCallback, Workspace
 
 #: Below the kernel's range for outgoing connections.
 PORT_RANGE = range(20_000, 32_000)
+#: Address of doors; behind a delaying proxy the storage itself uses the second address.
+LOOPBACK, PROXY_TARGET = "127.0.0.1", "127.0.0.2"
+TUNNEL, PROXY = "tunnel", "proxy"
+#: Network reserved for tests of network devices (RFC 2544), one part per testbed: .1 is this
+#: machine, .2 and so on are the sites behind links.
+_ADDRESS_FORMAT = "198.18.{}.{}"
+#: Waits for the link, then becomes a command in its remote namespace.
+_ENTER_NAMESPACE_SCRIPT = (
+    'until [ -s "$0" ]; do sleep 0.05; done; exec nsenter --net="/proc/$(cat "$0")/ns/net" "$@"'
+)
+#: Waits for the link, then becomes a command in this namespace.
+_WAIT_FOR_LINK_SCRIPT = 'until [ -s "$0" ]; do sleep 0.05; done; exec "$@"'
+_SOURCES = Path(__file__).parent / "native"
+_LIBRARY_OPTIONS = ("-shared", "-fPIC")
 
 
 def find_free_ports(count: int, taken: Collection[int] = ()) -> list[int]:
@@ -48,6 +62,9 @@ def find_free_ports(count: int, taken: Collection[int] = ()) -> list[int]:
         f"fewer than {count} ports from {PORT_RANGE.start} to {PORT_RANGE.stop} are free",
         hint="End the processes that listen on them, or stop a testbed.",
     )
+
+
+# --- sites
 
 
 @dataclass(frozen=True)
@@ -113,73 +130,7 @@ def build_profiles(sites: Sequence[str]) -> tuple[SiteProfile, ...]:
     return tuple(profiles)
 
 
-_SOURCES = Path(__file__).parent / "native"
-_LIBRARY_OPTIONS = ("-shared", "-fPIC")
-
-
-def build_wanlink(cache: Path, say: ProgressCallback) -> Path:
-    """Compile the link between two network namespaces, for root.
-
-    Raises:
-        TestbedError: it cannot be compiled.
-    """
-    return _compile_program("wanlink", "wanlink", (), cache, say)
-
-
-def build_loopback_library(cache: Path, say: ProgressCallback) -> Path:
-    """Compile the library that restricts a server to given addresses.
-
-    Raises:
-        TestbedError: it cannot be compiled.
-    """
-    return _compile_program("loopback", "loopback.so", _LIBRARY_OPTIONS, cache, say)
-
-
-def _compile_program(
-    name: str, file_name: str, options: tuple[str, ...], cache: Path, say: ProgressCallback
-) -> Path:
-    source = _SOURCES / f"{name}.c"
-    command = ["-O2", *options, "-o"]
-    key = hashlib.sha256(source.read_bytes() + repr(command).encode()).hexdigest()[:12]
-    folder = cache / "native"
-    target = folder / f"{key}-{file_name}"
-    if target.exists():
-        return target
-    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if compiler is None:
-        raise TestbedError("there is no C compiler", hint="Install one (Debian: apt install gcc).")
-    with hold_lock(folder / f"{file_name}.lock"):
-        say(f"compiling {name}")
-        part = target.with_suffix(".part")
-        result = subprocess.run(
-            [compiler, *command, str(part), str(source), "-ldl"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if result.returncode:
-            raise TestbedError(
-                f"cannot be compiled:\n  {result.stderr.strip()}",
-                where=str(source),
-                hint="Install the headers of Linux and libc (Debian: libc6-dev).",
-            )
-        part.rename(target)
-    return target
-
-
-#: Address of doors; behind a delaying proxy the storage itself uses the second address.
-LOOPBACK, PROXY_TARGET = "127.0.0.1", "127.0.0.2"
-TUNNEL, PROXY = "tunnel", "proxy"
-
-#: Network reserved for tests of network devices (RFC 2544), one part per testbed: .1 is this
-#: machine, .2 and so on are the sites behind links.
-_ADDRESS_FORMAT = "198.18.{}.{}"
-#: Waits for the link, then becomes a command in its remote namespace.
-_ENTER_NAMESPACE_SCRIPT = (
-    'until [ -s "$0" ]; do sleep 0.05; done; exec nsenter --net="/proc/$(cat "$0")/ns/net" "$@"'
-)
-#: Waits for the link, then becomes a command in this namespace.
-_WAIT_FOR_LINK_SCRIPT = 'until [ -s "$0" ]; do sleep 0.05; done; exec "$@"'
+# --- links
 
 
 @dataclass(frozen=True)
@@ -325,3 +276,56 @@ def _choose_free_network(name: str) -> int:
         where=_ADDRESS_FORMAT.format("*", 1),
         hint="Stop other testbeds: treehammer testbed down --name NAME",
     )
+
+
+# --- C programs
+
+
+def build_wanlink(cache: Path, say: ProgressCallback) -> Path:
+    """Compile the link between two network namespaces, for root.
+
+    Raises:
+        TestbedError: it cannot be compiled.
+    """
+    return _compile_program("wanlink", "wanlink", (), cache, say)
+
+
+def build_loopback_library(cache: Path, say: ProgressCallback) -> Path:
+    """Compile the library that restricts a server to given addresses.
+
+    Raises:
+        TestbedError: it cannot be compiled.
+    """
+    return _compile_program("loopback", "loopback.so", _LIBRARY_OPTIONS, cache, say)
+
+
+def _compile_program(
+    name: str, file_name: str, options: tuple[str, ...], cache: Path, say: ProgressCallback
+) -> Path:
+    source = _SOURCES / f"{name}.c"
+    command = ["-O2", *options, "-o"]
+    key = hashlib.sha256(source.read_bytes() + repr(command).encode()).hexdigest()[:12]
+    folder = cache / "native"
+    target = folder / f"{key}-{file_name}"
+    if target.exists():
+        return target
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        raise TestbedError("there is no C compiler", hint="Install one (Debian: apt install gcc).")
+    with hold_lock(folder / f"{file_name}.lock"):
+        say(f"compiling {name}")
+        part = target.with_suffix(".part")
+        result = subprocess.run(
+            [compiler, *command, str(part), str(source), "-ldl"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if result.returncode:
+            raise TestbedError(
+                f"cannot be compiled:\n  {result.stderr.strip()}",
+                where=str(source),
+                hint="Install the headers of Linux and libc (Debian: libc6-dev).",
+            )
+        part.rename(target)
+    return target

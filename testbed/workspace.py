@@ -32,12 +32,26 @@ from treehammer.errors import ConfigError, TestbedError, suggest_word
 
 #: Receives one short sentence at a time about slow steps.
 ProgressCallback = Callable[[str], None]
-
 #: Environment variable of each testbed process: the testbed's folder.
 ENVIRONMENT_MARK = "TREEHAMMER_TESTBED"
-
 #: Python of the nodes; the user's caches, with their Python, are hidden from jobs.
 NODE_PYTHON = "/usr/bin/python3"
+#: Environment variable with the folder of all testbeds.
+WORKSPACES_VARIABLE = "TREEHAMMER_TESTBEDS"
+#: Longest name; paths of sockets are limited.
+NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,19}")
+#: Bytes of a testbed's path, to which HTCondor adds the names of its sockets.
+MAX_PATH_BYTES = 60
+MAX_SITES = 26
+#: The most jobs of a site at once: all share the cores of this machine.
+MAX_SLOTS = 64
+#: ROOT releases of a testbed by default.
+DEFAULT_RELEASES = ("6.38.00", "6.40.00")
+#: Users of daemons and jobs as root; the first that exists is taken.
+ORDINARY_USERS = ("daemon", "nobody")
+
+
+# --- workspaces
 
 
 @dataclass(frozen=True)
@@ -121,121 +135,6 @@ class Workspace(GridOptions):
         if self.user is not None:
             os.chown(path, *self.user, follow_symlinks=False)
         return path
-
-
-@dataclass(frozen=True)
-class DaemonSpec:
-    """A process that runs until ``down``, in its own session.
-
-    Its log is ``FOLDER/logs/NAME.log``, and :data:`ENVIRONMENT_MARK` is added to its environment.
-    As root, it runs as the testbed's user, who can read the package cache even below root's home.
-
-    Attributes:
-        name: of its log and in ``testbed status``.
-        command: program and arguments; stays in the foreground.
-        env: its complete environment.
-        folder: its working folder.
-        privileged: whether it runs as the current user instead of the testbed's user.
-        command_prefix: prefix that starts it as root before it changes to the testbed's user, e.g.
-            ``("ip", "netns", "exec", NAME)``.
-        stop_signal: for an orderly end.
-    """
-
-    name: str
-    command: Sequence[str]
-    env: Mapping[str, str]
-    folder: Path
-    privileged: bool = False
-    command_prefix: Sequence[str] = ()
-    stop_signal: int = 15
-
-
-class Component(ABC):
-    """One service of a testbed; a method without an effect for most components does nothing here.
-
-    The lifecycle calls ``install`` (all components at once), ``configure``, ``daemons``,
-    ``describe_missing`` until it is '', ``finish_setup``, and ``clean_up`` after all daemons ended.
-    """
-
-    name: str
-
-    @abstractmethod
-    def install(self, say: ProgressCallback) -> None:
-        """Install its programs into the cache; fast if they exist.
-
-        Raises:
-            treehammer.errors.TestbedError: they cannot be fetched; with a remedy.
-        """
-
-    def visible_folders(self) -> Sequence[VisibleFolder]:
-        """Return its folders that jobs see; called before any configuration."""
-        return ()
-
-    def configure(self) -> None:  # noqa: B027
-        """Write its configuration below the testbed's folder."""
-
-    def daemons(self) -> Sequence[DaemonSpec]:
-        """Return the daemons to start, in order."""
-        return ()
-
-    def describe_missing(self) -> str:
-        """Describe parts that are not ready, '' if all are; fast, called repeatedly."""
-        return ""
-
-    def finish_setup(self) -> None:  # noqa: B027
-        """Write values that are known only when all components are ready, such as ports."""
-
-    def clean_up(self) -> None:  # noqa: B027
-        """Undo changes outside the testbed's folder (namespaces, devices); idempotent."""
-
-
-def write_secret(path: Path, text: str) -> None:
-    """Write a file that only the current user can read."""
-    path.touch(mode=0o600)
-    path.chmod(0o600)  # independent of the umask and of the mode of an older file
-    path.write_text(text, encoding="utf-8")
-
-
-#: Environment variable with the folder of all testbeds.
-WORKSPACES_VARIABLE = "TREEHAMMER_TESTBEDS"
-#: Longest name; paths of sockets are limited.
-NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,19}")
-#: Bytes of a testbed's path, to which HTCondor adds the names of its sockets.
-MAX_PATH_BYTES = 60
-MAX_SITES = 26
-#: The most jobs of a site at once: all share the cores of this machine.
-MAX_SLOTS = 64
-#: ROOT releases of a testbed by default.
-DEFAULT_RELEASES = ("6.38.00", "6.40.00")
-#: Users of daemons and jobs as root; the first that exists is taken.
-ORDINARY_USERS = ("daemon", "nobody")
-
-
-@dataclass(frozen=True)
-class RunningDaemon:
-    """A started daemon.
-
-    Attributes:
-        name: given by its component.
-        pid: of its process.
-        start_ticks: start of the process in clock ticks after boot.
-        started_at: the same in seconds since the epoch.
-        stop_signal: for an orderly end.
-    """
-
-    name: str
-    pid: int
-    start_ticks: int
-    started_at: float
-    stop_signal: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkspaceState(GridOptions):
-    """Saved state of a testbed; ``ready`` once all components were."""
-
-    ready: bool = False
-    daemons: tuple[RunningDaemon, ...] = ()
 
 
 def workspaces_folder() -> Path:
@@ -353,6 +252,130 @@ def _folders_to_hide(settings: Settings) -> tuple[Path, ...]:
     )
 
 
+# --- components
+
+
+@dataclass(frozen=True)
+class DaemonSpec:
+    """A process that runs until ``down``, in its own session.
+
+    Its log is ``FOLDER/logs/NAME.log``, and :data:`ENVIRONMENT_MARK` is added to its environment.
+    As root, it runs as the testbed's user, who can read the package cache even below root's home.
+
+    Attributes:
+        name: of its log and in ``testbed status``.
+        command: program and arguments; stays in the foreground.
+        env: its complete environment.
+        folder: its working folder.
+        privileged: whether it runs as the current user instead of the testbed's user.
+        command_prefix: prefix that starts it as root before it changes to the testbed's user, e.g.
+            ``("ip", "netns", "exec", NAME)``.
+        stop_signal: for an orderly end.
+    """
+
+    name: str
+    command: Sequence[str]
+    env: Mapping[str, str]
+    folder: Path
+    privileged: bool = False
+    command_prefix: Sequence[str] = ()
+    stop_signal: int = 15
+
+
+class Component(ABC):
+    """One service of a testbed; a method without an effect for most components does nothing here.
+
+    The lifecycle calls ``install`` (all components at once), ``configure``, ``daemons``,
+    ``describe_missing`` until it is '', ``finish_setup``, and ``clean_up`` after all daemons ended.
+    """
+
+    name: str
+
+    @abstractmethod
+    def install(self, say: ProgressCallback) -> None:
+        """Install its programs into the cache; fast if they exist.
+
+        Raises:
+            treehammer.errors.TestbedError: they cannot be fetched; with a remedy.
+        """
+
+    def visible_folders(self) -> Sequence[VisibleFolder]:
+        """Return its folders that jobs see; called before any configuration."""
+        return ()
+
+    def configure(self) -> None:  # noqa: B027
+        """Write its configuration below the testbed's folder."""
+
+    def daemons(self) -> Sequence[DaemonSpec]:
+        """Return the daemons to start, in order."""
+        return ()
+
+    def describe_missing(self) -> str:
+        """Describe parts that are not ready, '' if all are; fast, called repeatedly."""
+        return ""
+
+    def finish_setup(self) -> None:  # noqa: B027
+        """Write values that are known only when all components are ready, such as ports."""
+
+    def clean_up(self) -> None:  # noqa: B027
+        """Undo changes outside the testbed's folder (namespaces, devices); idempotent."""
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write a file that only the current user can read."""
+    path.touch(mode=0o600)
+    path.chmod(0o600)  # independent of the umask and of the mode of an older file
+    path.write_text(text, encoding="utf-8")
+
+
+def render_template(name: str, **values: object) -> str:
+    """Render a template; every value that it names must be given."""
+    return _make_environment().get_template(name).render(values)
+
+
+@cache
+def _make_environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701 - configuration, not HTML
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["quote"] = shlex.quote
+    return environment
+
+
+# --- lock and state
+
+
+@dataclass(frozen=True)
+class RunningDaemon:
+    """A started daemon.
+
+    Attributes:
+        name: given by its component.
+        pid: of its process.
+        start_ticks: start of the process in clock ticks after boot.
+        started_at: the same in seconds since the epoch.
+        stop_signal: for an orderly end.
+    """
+
+    name: str
+    pid: int
+    start_ticks: int
+    started_at: float
+    stop_signal: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceState(GridOptions):
+    """Saved state of a testbed; ``ready`` once all components were."""
+
+    ready: bool = False
+    daemons: tuple[RunningDaemon, ...] = ()
+
+
 @contextmanager
 def lock_workspace(box: Workspace, on_wait: Callable[[], object]) -> Iterator[None]:
     """Lock a testbed while it is changed; the lock leaves no file when the folder is removed.
@@ -414,21 +437,3 @@ def read_state(folder: Path) -> WorkspaceState | None:
 def write_state(folder: Path, state: WorkspaceState) -> None:
     """Save the state of a testbed."""
     write_atomically(_state_path(folder), json.dumps(asdict(state), indent=1) + "\n")
-
-
-def render_template(name: str, **values: object) -> str:
-    """Render a template; every value that it names must be given."""
-    return _make_environment().get_template(name).render(values)
-
-
-@cache
-def _make_environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701 - configuration, not HTML
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["quote"] = shlex.quote
-    return environment

@@ -347,8 +347,8 @@ class PatrolStory:
                     plant()
                 self._wait(patrol, begin + 60 * minutes)
             finally:
-                for planted_faults in self._faults.values():
-                    planted_faults.close()
+                for stack in self._faults.values():
+                    stack.close()
                 patrol.send_signal(signal.SIGTERM)
                 try:
                     patrol.wait(60)

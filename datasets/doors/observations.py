@@ -1,4 +1,7 @@
-"""Observations through a door: single files, and the result of probing the door itself; doors that are folders."""
+"""Observations through a door: single files, and the result of probing the door itself.
+
+Doors that are folders are observed here, too.
+"""
 
 from __future__ import annotations
 

@@ -50,66 +50,6 @@ from treehammer.testbed.workspace import (
 SCRIPTS = Path(__file__).parents[1] / "rucio_scripts"
 REQUIREMENTS = SCRIPTS / "requirements.txt"
 _COMPLETION_FILE = "complete"
-
-
-def install_rucio(cache: Path, say: ProgressCallback) -> Path:
-    """Install Rucio; return its Python. Fast if complete; an incomplete one is rebuilt.
-
-    Raises:
-        TestbedError: the packages cannot be fetched, or the disk is full.
-    """
-    base = Path(sys.executable).resolve()
-    requirements = f"{base} {sys.version} {REQUIREMENTS.read_text(encoding='utf-8')}"
-    folder = cache / "rucio" / hashlib.sha256(requirements.encode()).hexdigest()[:12]
-    python = folder / "env" / "bin" / "python"
-    if (folder / _COMPLETION_FILE).exists():
-        return python
-    with hold_lock(cache / "rucio.lock", lambda: say("waiting for another download of Rucio")):
-        if not (folder / _COMPLETION_FILE).exists():
-            say("fetching Rucio and its libraries (once)")
-            try:
-                shutil.rmtree(folder, ignore_errors=True)
-                name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-                _create_environment(folder, copy_python(base, name, folder / "python"))
-            except (OSError, shutil.Error) as error:
-                raise TestbedError(
-                    f"cannot be written: {error}",
-                    where=str(folder),
-                    hint="Free 400 MB there, or choose another --cache-dir.",
-                ) from error
-    return python
-
-
-def _create_environment(folder: Path, base: Path) -> None:
-    """Create the environment in place, because it is bound to its path; the mark comes last."""
-    environment = folder / "env"
-    _run_command([str(base), "-m", "venv", "--without-pip", str(environment)])
-    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python")]
-    requirements = ["--no-deps", "--requirement", str(REQUIREMENTS)]
-    _run_command(
-        [*pip, "install", "--quiet", "--no-input", "--disable-pip-version-check", *requirements]
-    )
-    (folder / _COMPLETION_FILE).touch()
-
-
-def _run_command(command: list[str]) -> None:
-    result = subprocess.run(
-        command,
-        env=drop_foreign_python(os.environ),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if result.returncode:
-        message = "\n  ".join((result.stderr or result.stdout).strip().splitlines()[-3:])
-        raise TestbedError(
-            f"cannot be installed:\n  {message}",
-            where="Rucio",
-            hint="Check the network and pip's configuration, then repeat.",
-        )
-
-
 LISTEN_ADDRESS = "127.0.0.1"
 ADMIN_ACCOUNT = "root"
 #: RSE attribute that selects all storages of a testbed: ``treehammer=True``.
@@ -126,7 +66,7 @@ _PROXY_LIFETIME_S = 24 * 3600.0
 #: Signal that stops the server at once.
 SIGQUIT = 3
 _CONNECT_TIMEOUT_S = 2.0
-_SCRIPTS = (
+_SCRIPT_NAMES = (
     "run_server.py",
     "run_daemons.py",
     "gunicorn_settings.py",
@@ -134,6 +74,9 @@ _SCRIPTS = (
     "testbed_policy/__init__.py",
     "testbed_policy/permission.py",
 )
+
+
+# --- accounts
 
 
 @dataclass(frozen=True)
@@ -187,6 +130,16 @@ def _client_folder(box: Workspace) -> Path:
 
 def _issuer_folder(box: Workspace) -> Path:
     return box.folder / "rucio-issuer"
+
+
+def write_rucio_token(
+    issuer: TokenIssuer, path: Path, account: str, lifetime_s: float, scope: str = TOKEN_SCOPE
+) -> Path:
+    """Write a token with which Rucio admits an account; a negative lifetime makes an expired one."""
+    return issuer.write_token(path, scope, lifetime_s, subject=account, audience=TOKEN_AUDIENCE)
+
+
+# --- component
 
 
 class RucioServer(Component):
@@ -245,7 +198,7 @@ class RucioServer(Component):
         )
         for folder in (self.folder, self.folder / "testbed_policy"):
             box.make_folder(folder, 0o700)
-        for script in _SCRIPTS:
+        for script in _SCRIPT_NAMES:
             text = (SCRIPTS / script).read_text(encoding="utf-8")
             box.write_file(self.folder / script, text)
         text = Path(fts_service.__file__).read_text(encoding="utf-8")
@@ -460,8 +413,62 @@ class RucioServer(Component):
         return "the transfer service"
 
 
-def write_rucio_token(
-    issuer: TokenIssuer, path: Path, account: str, lifetime_s: float, scope: str = TOKEN_SCOPE
-) -> Path:
-    """Write a token with which Rucio admits an account; a negative lifetime makes an expired one."""
-    return issuer.write_token(path, scope, lifetime_s, subject=account, audience=TOKEN_AUDIENCE)
+# --- installation
+
+
+def install_rucio(cache: Path, say: ProgressCallback) -> Path:
+    """Install Rucio; return its Python. Fast if complete; an incomplete one is rebuilt.
+
+    Raises:
+        TestbedError: the packages cannot be fetched, or the disk is full.
+    """
+    base = Path(sys.executable).resolve()
+    requirements = f"{base} {sys.version} {REQUIREMENTS.read_text(encoding='utf-8')}"
+    folder = cache / "rucio" / hashlib.sha256(requirements.encode()).hexdigest()[:12]
+    python = folder / "env" / "bin" / "python"
+    if (folder / _COMPLETION_FILE).exists():
+        return python
+    with hold_lock(cache / "rucio.lock", lambda: say("waiting for another download of Rucio")):
+        if not (folder / _COMPLETION_FILE).exists():
+            say("fetching Rucio and its libraries (once)")
+            try:
+                shutil.rmtree(folder, ignore_errors=True)
+                name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+                _create_environment(folder, copy_python(base, name, folder / "python"))
+            except (OSError, shutil.Error) as error:
+                raise TestbedError(
+                    f"cannot be written: {error}",
+                    where=str(folder),
+                    hint="Free 400 MB there, or choose another --cache-dir.",
+                ) from error
+    return python
+
+
+def _create_environment(folder: Path, base: Path) -> None:
+    """Create the environment in place, because it is bound to its path; the mark comes last."""
+    environment = folder / "env"
+    _run_command([str(base), "-m", "venv", "--without-pip", str(environment)])
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python")]
+    requirements = ["--no-deps", "--requirement", str(REQUIREMENTS)]
+    _run_command(
+        [*pip, "install", "--quiet", "--no-input", "--disable-pip-version-check", *requirements]
+    )
+    (folder / _COMPLETION_FILE).touch()
+
+
+def _run_command(command: list[str]) -> None:
+    result = subprocess.run(
+        command,
+        env=drop_foreign_python(os.environ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode:
+        message = "\n  ".join((result.stderr or result.stdout).strip().splitlines()[-3:])
+        raise TestbedError(
+            f"cannot be installed:\n  {message}",
+            where="Rucio",
+            hint="Check the network and pip's configuration, then repeat.",
+        )

@@ -1,4 +1,4 @@
-"""Sites of a testbed: their components, the sites.toml that describes them, and the datasets placed at them."""
+"""Sites of a testbed: their components, their sites.toml, and the datasets placed at them."""
 
 from __future__ import annotations
 
@@ -40,6 +40,60 @@ from treehammer.text_formatting import ProgressFactory, byte_progress, no_progre
 
 #: Labels of the site behind the grid universe.
 GRID_LABELS = ("grid-universe",)
+#: Bytes in the middle of a file that :func:`corrupt_file` changes.
+DAMAGED_BYTES = 4096
+
+
+# --- components
+
+
+def build_components(box: Workspace) -> list[Component]:
+    """Build all components of a testbed, in the order in which their daemons start."""
+    storage = XrootdStorage(box)
+    components: list[Component] = [CvmfsMount(box), storage]
+    if box.rucio or box.database:
+        components.append(server := database_server.DatabaseServer(box, lambda: storage.all_ports))
+        if box.rucio:
+            components.append(rucio_server.RucioServer(box, storage, server))
+    secure = None
+    if box.secure_sites:
+        components.append(secure := SecureStorage(box, box.sites[: box.secure_sites]))
+    views = [view for component in components for view in component.visible_folders()]
+    arc = ArcElement(box, views, secure) if box.arc else None
+    return [
+        *components,
+        *build_pools(box, views),
+        *([arc] if arc else []),
+        SitesFileWriter(box, storage, secure, arc),
+    ]
+
+
+def build_pools(box: Workspace, views: Sequence[VisibleFolder] = ()) -> list[Component]:
+    """Build HTCondor alone, with jobs that also see ``views``."""
+    second = condor_pool.second_pool_layout(box, views) if box.second_pool else None
+    first = condor_pool.CondorPool(condor_pool.first_pool_layout(box, views), sends_to=second)
+    return [first] if second is None else [first, condor_pool.CondorPool(second)]
+
+
+def rucio_client_configs(box: Workspace) -> dict[str, Path]:
+    """Map each user account to its RUCIO_CONFIG; empty without Rucio."""
+    return (
+        {name: rucio_server.rucio_client_config(box, name) for name in rucio_server.ACCOUNTS}
+        if box.rucio
+        else {}
+    )
+
+
+def read_database_url(box: Workspace) -> str:
+    """Read the URL of the results database; '' without one."""
+    return (
+        database_server.database_url_file(box).read_text(encoding="utf-8").strip()
+        if box.database
+        else ""
+    )
+
+
+# --- sites file
 
 
 def sites_file_path(box: Workspace) -> Path:
@@ -166,54 +220,7 @@ class SitesFileWriter(Component):
         )
 
 
-def build_components(box: Workspace) -> list[Component]:
-    """Build all components of a testbed, in the order in which their daemons start."""
-    storage = XrootdStorage(box)
-    components: list[Component] = [CvmfsMount(box), storage]
-    if box.rucio or box.database:
-        components.append(server := database_server.DatabaseServer(box, lambda: storage.all_ports))
-        if box.rucio:
-            components.append(rucio_server.RucioServer(box, storage, server))
-    secure = None
-    if box.secure_sites:
-        components.append(secure := SecureStorage(box, box.sites[: box.secure_sites]))
-    views = [view for component in components for view in component.visible_folders()]
-    arc = ArcElement(box, views, secure) if box.arc else None
-    return [
-        *components,
-        *build_pools(box, views),
-        *([arc] if arc else []),
-        SitesFileWriter(box, storage, secure, arc),
-    ]
-
-
-def build_pools(box: Workspace, views: Sequence[VisibleFolder] = ()) -> list[Component]:
-    """Build HTCondor alone, with jobs that also see ``views``."""
-    second = condor_pool.second_pool_layout(box, views) if box.second_pool else None
-    first = condor_pool.CondorPool(condor_pool.first_pool_layout(box, views), sends_to=second)
-    return [first] if second is None else [first, condor_pool.CondorPool(second)]
-
-
-def rucio_client_configs(box: Workspace) -> dict[str, Path]:
-    """Map each user account to its RUCIO_CONFIG; empty without Rucio."""
-    return (
-        {name: rucio_server.rucio_client_config(box, name) for name in rucio_server.ACCOUNTS}
-        if box.rucio
-        else {}
-    )
-
-
-def read_database_url(box: Workspace) -> str:
-    """Read the URL of the results database; '' without one."""
-    return (
-        database_server.database_url_file(box).read_text(encoding="utf-8").strip()
-        if box.database
-        else ""
-    )
-
-
-#: Bytes in the middle of a file that :func:`corrupt_file` changes.
-DAMAGED_BYTES = 4096
+# --- datasets
 
 
 def place_dataset(

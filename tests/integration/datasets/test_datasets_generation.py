@@ -11,8 +11,7 @@ import uproot
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
-from treehammer.datasets.catalogues import folder_catalogue as catalogues
-from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
 from treehammer.datasets.specs import dataset_specs
 from treehammer.errors import DatasetError
 
@@ -172,7 +171,7 @@ def test_files_of_experiments_are_measured(
 def test_reference_small_resembles_experiment_file(
     settings: Settings, software: Software, tmp_path: Path
 ) -> None:
-    manifest = catalogues.ensure_dataset("reference-small", settings)
+    manifest = ensure_dataset("reference-small", settings)
     layout = manifest.files[0].layout
     assert 45e6 < manifest.size < 55e6
     assert layout.branches == 400

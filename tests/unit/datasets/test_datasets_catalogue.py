@@ -13,11 +13,10 @@ import pytest
 
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.datasets import manifest as file_digest
 from treehammer.datasets import production
 from treehammer.datasets.catalogues import folder_catalogue
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
-from treehammer.datasets.manifest import Manifest
+from treehammer.datasets.manifest import FileDigest, Manifest, digest_file
 from treehammer.datasets.specs import dataset_specs
 from treehammer.datasets.specs.dataset_specs import GeneratedSpec
 from treehammer.errors import ConfigError, DatasetError, SoftwareError, SourceError
@@ -50,8 +49,8 @@ def test_one_pass_gives_all_checksums(tmp_path: Path) -> None:
     source = tmp_path / "file"
     source.write_bytes(DATA)
     block_sizes: list[int] = []
-    digest = file_digest.digest_file(source, block_sizes.append, copy_to=tmp_path / "copy")
-    assert digest == file_digest.FileDigest(
+    digest = digest_file(source, block_sizes.append, copy_to=tmp_path / "copy")
+    assert digest == FileDigest(
         len(DATA), f"{zlib.adler32(DATA):08x}", hashlib.sha256(DATA).hexdigest()
     )
     assert sum(block_sizes) == len(DATA)
