@@ -18,12 +18,12 @@ from treehammer.sql.write.store import Store
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
+def patrol_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
     with run_service(tmp_path_factory.mktemp("patrol"), reading_open=True) as running:
         yield running
 
 
-def fill(url: str) -> None:
+def fill_patrol(url: str) -> None:
     with Store.open(url) as store:
         lease = PatrolLease(store, "node1:/data")
         assert lease.acquire()
@@ -48,15 +48,15 @@ def fill(url: str) -> None:
         update_states(store, time.time_ns() // 1000, load_shipped_rules())
 
 
-def test_page_shows_entries_budgets_and_starts(service: ServiceThread) -> None:
-    assert "No patrol has run" in service.load_page("/patrol")
-    fill(service.url)
-    page = service.load_page("/patrol")
+def test_page_shows_entries_budgets_and_starts(patrol_service: ServiceThread) -> None:
+    assert "No patrol has run" in patrol_service.load_page("/patrol")
+    fill_patrol(patrol_service.url)
+    page = patrol_service.load_page("/patrol")
     assert "Led by node1:/data" in page
     assert "<b>read" not in page
-    document = service.load_document("/patrol")
+    document = patrol_service.load_document("/patrol")
     assert document["about"] == {"leader": "node1:/data"}
-    tables = service.load_tables("/patrol")
+    tables = patrol_service.load_tables("/patrol")
     daily, idea = tables["entries"]
     assert (daily["campaign_id"], daily["occasion"]) == ("c1", "time:2")
     assert (daily["in_flight"], daily["in_flight_limit"]) == (1, 2)

@@ -24,7 +24,7 @@ FACTORS = {
     "B": {LIGHT: 1.0, HEAVY: 1.0},
     "C": {LIGHT: 1.0, HEAVY: 1.0},
 }
-DAYS = range(20260301, 20260309)
+STEP_DAYS = range(20260301, 20260309)
 STEP_DAY = 20260305
 
 
@@ -36,7 +36,7 @@ def variants_of(day: int) -> tuple[str, ...]:
 def measure(metric: str = "cpu_per_event_s") -> Iterator[Measurement]:
     """All sites; A is 20 % slower from a day on."""
     for site, factors in FACTORS.items():
-        for day in DAYS:
+        for day in STEP_DAYS:
             for variant in variants_of(day):
                 step = 1.2 if site == "A" and day >= STEP_DAY else 1.0
                 values: dict[str, Any] = {metric: SECONDS[variant] * factors[variant] * step}
@@ -66,11 +66,11 @@ def ask(start_service: StartService, query: str) -> tuple[dict[Any, float], str]
 
 def test_alternating_variants_are_no_change(start_service: StartService) -> None:
     found, page = ask(start_service, "by=day&color=site&view=relative")
-    before = {found["A", day] for day in DAYS if day < STEP_DAY}
-    after = {found["A", day] for day in DAYS if day >= STEP_DAY}
+    before = {found["A", day] for day in STEP_DAYS if day < STEP_DAY}
+    after = {found["A", day] for day in STEP_DAYS if day >= STEP_DAY}
     assert max(before) - min(before) < 1e-6 > max(after) - min(after)
     assert math.log1p(max(after)) - math.log1p(max(before)) == pytest.approx(math.log(1.2))
-    assert [found["B", day] for day in DAYS] == pytest.approx([0] * len(DAYS), abs=1e-9)
+    assert [found["B", day] for day in STEP_DAYS] == pytest.approx([0] * len(STEP_DAYS), abs=1e-9)
     (chart,) = load_charts(page)
     assert [layer["mark"]["type"] for layer in chart["layer"]] == ["rule", "line", "point"]
     per_cent = {mark["y"] for mark in list_marks(chart) if mark["s"] == 0}

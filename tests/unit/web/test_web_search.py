@@ -17,7 +17,7 @@ PEOPLE = {"Accept": "text/html"}
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
+def search_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
     folder = tmp_path_factory.mktemp("search")
     with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
         store.add(
@@ -61,30 +61,32 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]
     ],
 )
 def test_names_are_found(
-    service: ServiceThread, text: str, expected: list[tuple[str, str]]
+    search_service: ServiceThread, text: str, expected: list[tuple[str, str]]
 ) -> None:
-    told = service.client.get("/api/v1/search", params={"q": text}).json()["tables"]["hits"]
+    told = search_service.client.get("/api/v1/search", params={"q": text}).json()["tables"]["hits"]
     assert [(hit["kind"], hit["name"]) for hit in told] == expected
 
 
-def test_hits_of_a_kind_are_limited(service: ServiceThread) -> None:
-    hits = service.load_tables("/search?q=many")["hits"]
+def test_hits_of_a_kind_are_limited(search_service: ServiceThread) -> None:
+    hits = search_service.load_tables("/search?q=many")["hits"]
     assert [hit["kind"] for hit in hits] == ["campaign", *["job"] * MAX_HITS]
 
 
 @pytest.mark.parametrize("text", ["nightly", "Job1", "wn2", "6.40.00", "ttree-read", "CERN-PROD"])
-def test_single_hit_leads_to_its_page(service: ServiceThread, text: str) -> None:
-    led = service.client.get(f"/search?q={quote(text)}", headers=PEOPLE, follow_redirects=False)
+def test_single_hit_leads_to_its_page(search_service: ServiceThread, text: str) -> None:
+    led = search_service.client.get(
+        f"/search?q={quote(text)}", headers=PEOPLE, follow_redirects=False
+    )
     assert led.status_code == 307
     assert led.headers["location"].startswith("/")
-    page = service.client.get(led.headers["location"], headers=PEOPLE)
+    page = search_service.client.get(led.headers["location"], headers=PEOPLE)
     assert page.status_code == 200
     assert text in page.text
 
 
-def test_every_page_has_the_search(service: ServiceThread) -> None:
+def test_every_page_has_the_search(search_service: ServiceThread) -> None:
     for path in ("/", "/sites", "/search", "/search?q=cern", "/nowhere"):
-        page = service.client.get(path, headers=PEOPLE).text
+        page = search_service.client.get(path, headers=PEOPLE).text
         assert page.count('role="search" action="/search"') == 1
-    assert 'name="q" value="cern"' in service.load_page("/search?q=cern")
-    assert "Nothing found." in service.load_page("/search?q=nothing-of-this")
+    assert 'name="q" value="cern"' in search_service.load_page("/search?q=cern")
+    assert "Nothing found." in search_service.load_page("/search?q=nothing-of-this")

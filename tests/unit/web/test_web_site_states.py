@@ -19,7 +19,7 @@ from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 
 
-def fill(folder: Path, sites: dict[str, bool]) -> None:
+def fill_sites(folder: Path, sites: dict[str, bool]) -> None:
     """Add runs of the last four hours, good or all failed, and evaluate the states."""
     now_us = time.time_ns() // 1000
     with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
@@ -36,7 +36,7 @@ def fill(folder: Path, sites: dict[str, bool]) -> None:
 
 
 def test_pages_show_states_with_evidence(tmp_path: Path) -> None:
-    fill(tmp_path, {"A": True, "B": False, "C": True, "D": True})
+    fill_sites(tmp_path, {"A": True, "B": False, "C": True, "D": True})
     with run_service(tmp_path, reading_open=True) as service:
         overview = unescape(service.load_page("/"))
         states = service.load_tables("/")["states"]
@@ -64,7 +64,7 @@ def test_pages_show_states_with_evidence(tmp_path: Path) -> None:
 
 
 def test_a_central_event_is_announced(tmp_path: Path) -> None:
-    fill(tmp_path, {"A": False, "B": False, "C": False, "D": True})
+    fill_sites(tmp_path, {"A": False, "B": False, "C": False, "D": True})
     with run_service(tmp_path, reading_open=True) as service:
         overview = unescape(service.load_page("/"))
         states = {(row["site"], row["of"]): row for row in service.load_tables("/")["states"]}

@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def service(folder: Path) -> Iterator[ServiceThread]:
+def use_service(folder: Path) -> Iterator[ServiceThread]:
     with run_service(folder, reading_open=True) as running:
         yield running
 
@@ -58,7 +58,7 @@ def run(folder: Path, *words: str) -> str:
     return CliRunner().invoke(cli, [*options, *words], catch_exceptions=False).stdout
 
 
-def test_use_is_the_same_everywhere(folder: Path, service: ServiceThread) -> None:
+def test_use_is_the_same_everywhere(folder: Path, use_service: ServiceThread) -> None:
     with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
         uses = list_uses(store).by_subject
     with_door = {**USES, ("SITE_A:https", "door"): "excluded"}
@@ -67,7 +67,7 @@ def test_use_is_the_same_everywhere(folder: Path, service: ServiceThread) -> Non
     } == with_door
     printed = json.loads(run(folder, "sites", "status", "--json"))
     assert {(row["site"], row["of"]): row["use"] for row in printed} == with_door
-    families = text_string_to_metric_families(service.load_page("/metrics"))
+    families = text_string_to_metric_families(use_service.load_page("/metrics"))
     (family,) = (family for family in families if family.name == "treehammer_site_use")
     exported = {
         (sample.labels["site"], sample.labels["of"]): sample.labels["use"]
@@ -81,7 +81,7 @@ def test_use_is_the_same_everywhere(folder: Path, service: ServiceThread) -> Non
         if sample.value and sample.labels["door"]
     } == {("SITE_A", "https"): "excluded"}
     for site in ("SITE_A", "SITE_B", "SITE_C"):
-        states = service.load_tables(f"/sites/{site}")["states"]
+        states = use_service.load_tables(f"/sites/{site}")["states"]
         assert {(site, row["of"]): row["use"] for row in states} == {
             key: use
             for key, use in {**USES, ("SITE_A", "door https"): "excluded"}.items()
@@ -92,5 +92,5 @@ def test_use_is_the_same_everywhere(folder: Path, service: ServiceThread) -> Non
             if name == site:
                 (line,) = (line for line in plugin.splitlines() if line.startswith(f"{of}: "))
                 assert f", {use}, by " in line
-    sites = {row["site"]: row["use"] for row in service.load_tables("/sites")["sites"]}
+    sites = {row["site"]: row["use"] for row in use_service.load_tables("/sites")["sites"]}
     assert sites == {"SITE_A": "usable", "SITE_B": "probe only", "SITE_C": "excluded"}
