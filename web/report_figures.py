@@ -36,6 +36,8 @@ from treehammer.web.figures.drawing import draw_chart
 from treehammer.web.figures.figure_chart import chart_figure
 from treehammer.web.figures.figure_layout import (
     DOTS,
+    GRID_COLOR,
+    INK_COLOR,
     LOG,
     POINTS,
     ZERO,
@@ -45,7 +47,6 @@ from treehammer.web.figures.figure_layout import (
     shorten_label,
     style_series,
 )
-from treehammer.web.figures.plot_style import GRID_COLOR, INK_COLOR
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.maintenance import check_database
 from treehammer.web.core.auth import AccessControl
-from treehammer.web.core.client_limits import ClientLimits
 from treehammer.web.core.live_database import LiveDatabase
+from treehammer.web.core.request_limits import ClientLimits
 from treehammer.web.service.app import create_app
 from treehammer.web.service.overload_guard import ConnectionGuard
 from treehammer.web.service.service_process import configure_uvicorn

@@ -20,13 +20,13 @@ from starlette.responses import Response
 from treehammer.errors import StoreError
 from treehammer.sql.auth.access_keys import AccessGrant
 from treehammer.web.core.auth import AccessControl
-from treehammer.web.core.client_limits import too_many_requests
-from treehammer.web.core.request_checks import (
+from treehammer.web.core.request_limits import (
     BodyBudget,
     RequestLimits,
     list_shares,
     parse_json,
     read_body,
+    too_many_requests,
 )
 from treehammer.web.core.responses import (
     AsciiJSONResponse,

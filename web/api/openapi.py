@@ -21,7 +21,7 @@ from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.version import __version__
-from treehammer.web.api.campaign_ingest import MAX_ROWS, CampaignDocument
+from treehammer.web.api.ingest import MAX_ROWS, CampaignDocument
 from treehammer.web.api.page_operations import (
     CAMPAIGN_OPERATIONS_PATH,
     DESCRIPTION_PATH,
@@ -35,7 +35,7 @@ from treehammer.web.api.page_operations import (
     Parameter,
 )
 from treehammer.web.core import responses as models
-from treehammer.web.core.request_checks import RequestLimits
+from treehammer.web.core.request_limits import RequestLimits
 from treehammer.web.pages.page_context import PageContext, PageView
 
 #: Raised with every change of the interface: the first number when clients must change.

@@ -19,7 +19,7 @@ from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.api.page_operations import CAMPAIGN_OPERATIONS_PATH, OPERATIONS, PageOperation
 from treehammer.web.core.live_database import LiveDatabase
-from treehammer.web.core.request_checks import allow_any_text
+from treehammer.web.core.responses import allow_any_text
 from treehammer.web.pages.page_context import (
     CSV,
     JSON,

@@ -21,7 +21,7 @@ from treehammer.errors import ConfigError, StoreError, TokenError
 from treehammer.sql.auth.access_keys import ADMIN, AccessGrant, AccessList, MasterKeys, verify_token
 from treehammer.sql.auth.read_sessions import verify_session
 from treehammer.sql.write.audit_trail import Sender
-from treehammer.web.core.client_limits import UploadQuota
+from treehammer.web.core.request_limits import UploadQuota
 from treehammer.web.core.responses import KEY_ID, RequestRefusedError, service_unavailable
 
 _LOG = logging.getLogger("treehammer.service")

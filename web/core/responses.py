@@ -1,7 +1,7 @@
-"""Responses: JSON bodies by models, refusals that give the reason in one sentence, static files.
+"""Responses: JSON bodies by models, refusals with their reason, static files, local redirects.
 
 Each model builds and describes one body. Static files are versioned by content so that browsers cache
-them forever.
+them forever. Parts of a route's path, such as names of sites, may be any text.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import json
 import mimetypes
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,9 +19,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from treehammer.sql.auth.access_keys import ROLES
 
@@ -320,3 +322,44 @@ class StaticAssets:
 def _media_type(path: Path) -> str:
     media_type = _MEDIA_TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0]
     return media_type or "text/plain"
+
+
+def is_local_address(address: str) -> bool:
+    """Return whether a browser would stay on this service."""
+    return (
+        address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
+    )
+
+
+def redirect_locally(address: str) -> RedirectResponse:
+    """Redirect to an address on this service, or to the overview if it is elsewhere."""
+    target = address if is_local_address(address) else "/"
+    return RedirectResponse(target, 303, headers={"Cache-Control": "no-store"})
+
+
+class TextConvertor(PathConvertor):
+    """Any text with slashes and line breaks, at which Starlette's own convertors stop."""
+
+    regex = "(?s:.*)"
+
+
+class NonEmptyTextConvertor(TextConvertor):
+    """Any text of at least one character."""
+
+    regex = "(?s:.+)"
+
+
+register_url_convertor("text", TextConvertor())
+
+
+register_url_convertor("some", NonEmptyTextConvertor())
+
+
+def allow_any_text(path: str) -> str:
+    """Return a path for a route in which every part in braces may be any text."""
+    return re.sub(r"\{(\w+)\}", r"{\1:text}", path)
+
+
+def require_text(path: str) -> str:
+    """Return a path as :func:`allow_any_text`, whose parts may not be empty."""
+    return re.sub(r"\{(\w+)\}", r"{\1:some}", path)

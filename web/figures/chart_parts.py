@@ -7,8 +7,15 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from treehammer.web.figures.figure_layout import LINEAR, LOG, FigureLayout, FigureSeries
-from treehammer.web.figures.plot_style import GRID_COLOR, INK_COLOR, THEME
+from treehammer.web.figures.figure_layout import (
+    GRID_COLOR,
+    INK_COLOR,
+    LINEAR,
+    LOG,
+    THEME,
+    FigureLayout,
+    FigureSeries,
+)
 
 #: Vega-Lite specification, as plain data.
 Specification = dict[str, Any]

@@ -21,8 +21,8 @@ from treehammer.sql.read.figure_query import TIME_UNITS, FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection, parse_alternatives
 from treehammer.sql.write.store import Store
 from treehammer.web import display_formats
+from treehammer.web.arranged_table import is_arrangement
 from treehammer.web.labels import VARIANT_COLUMN
-from treehammer.web.table_arrangement import is_arrangement
 
 if TYPE_CHECKING:
     from starlette.requests import Request

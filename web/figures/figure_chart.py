@@ -33,6 +33,7 @@ from treehammer.web.figures.chart_parts import (
 )
 from treehammer.web.figures.figure_layout import (
     BOXES,
+    DASHES,
     DOTS,
     HEAT_MAP,
     LOG,
@@ -40,7 +41,6 @@ from treehammer.web.figures.figure_layout import (
     STEPS,
     FigureLayout,
 )
-from treehammer.web.figures.plot_style import DASHES
 
 #: Maximum panels in a row of a file.
 _PANELS_PER_ROW = 3

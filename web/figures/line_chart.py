@@ -26,8 +26,7 @@ from treehammer.web.figures.chart_parts import (
     without_zero,
     wrap_lines,
 )
-from treehammer.web.figures.figure_layout import FigureSeries
-from treehammer.web.figures.plot_style import PALETTE
+from treehammer.web.figures.figure_layout import PALETTE, FigureSeries
 
 #: Size of a chart in a file, and charts beside each other.
 _WIDTH, _HEIGHT, _COLUMNS = 700, 260, 2

@@ -28,9 +28,9 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable
 from treehammer.text_formatting import format_duration, pluralize
-from treehammer.web.core.request_checks import require_text
+from treehammer.web.arranged_table import count_pages, parse_page_number, past_last_page_text
+from treehammer.web.core.responses import require_text
 from treehammer.web.labels import VARIANT_COLUMN
-from treehammer.web.pages.arranged_table import count_pages, parse_page_number, past_last_page_text
 from treehammer.web.pages.campaign_tables import (
     JOBS_PER_PAGE,
     build_failure_table,

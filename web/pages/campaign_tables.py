@@ -17,8 +17,8 @@ from treehammer.sql.read.campaign_queries import JobSummary
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_counts, format_duration
+from treehammer.web.arranged_table import count_pages, parse_page_number, past_last_page_text
 from treehammer.web.display_formats import format_time
-from treehammer.web.pages.arranged_table import count_pages, parse_page_number, past_last_page_text
 from treehammer.web.pages.common_tables import job_column
 from treehammer.web.pages.page_context import link_to
 

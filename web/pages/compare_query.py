@@ -47,8 +47,7 @@ from treehammer.sql.read import campaign_queries, figure_sql
 from treehammer.sql.read.figure_query import ALL_MEASUREMENTS, FigureQuery
 from treehammer.sql.read.measurement_selection import Condition, Selection, parse_alternatives
 from treehammer.sql.write.store import Store
-from treehammer.web.pages.arranged_table import link_to_same_page
-from treehammer.web.table_arrangement import is_arrangement
+from treehammer.web.arranged_table import is_arrangement, link_to_same_page
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery

@@ -23,11 +23,11 @@ from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.overview_queries import ComparisonSummary
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
+from treehammer.web.arranged_table import count_pages, parse_page_number
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.responses import AsciiJSONResponse, service_unavailable
 from treehammer.web.display_formats import format_time
 from treehammer.web.pages import common_tables, compare_query
-from treehammer.web.pages.arranged_table import count_pages, parse_page_number
 from treehammer.web.pages.compare_query import CompareQuery, TooManyMeasurementsError, compare_now
 from treehammer.web.pages.comparison_page import DisplayedComparison, comparison_view
 from treehammer.web.pages.effect_matrix import load_release_matrices

@@ -37,10 +37,10 @@ from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
 from treehammer.text_formatting import format_significant
 from treehammer.web import display_formats
+from treehammer.web.arranged_table import link_to_same_page
+from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, LineChart, NumberAxis
-from treehammer.web.figures.plot_style import choose_release_colors
 from treehammer.web.pages import common_tables, effect_tables
-from treehammer.web.pages.arranged_table import link_to_same_page
 from treehammer.web.pages.common_tables import list_recent_changes
 from treehammer.web.pages.compare_query import VerdictFilter, list_filter_choices
 from treehammer.web.pages.effect_matrix import (

@@ -30,7 +30,7 @@ from treehammer.sql.read.measurement_selection import (
     parse_alternatives,
 )
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable, LazyRows, Row, TableColumn
-from treehammer.web.pages.arranged_table import encode_condition
+from treehammer.web.arranged_table import encode_condition
 from treehammer.web.pages.page_context import link_to
 
 

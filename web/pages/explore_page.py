@@ -23,6 +23,7 @@ from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.read.figure_query import ROLLUP_GROUPINGS, TIME_UNITS, is_variant_axis
 from treehammer.sql.write.store import Store
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable
+from treehammer.web.arranged_table import link_to_same_page
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.figures import explore_query, figure_captions
 from treehammer.web.figures.drawing import FIGURE_FORMATS
@@ -47,7 +48,6 @@ from treehammer.web.figures.figure_layout import FigureLayout
 from treehammer.web.figures.figure_points import FigurePoints, load_points
 from treehammer.web.labels import VARIANT_COLUMN, label_variants
 from treehammer.web.pages import latency_figure, spread_figure
-from treehammer.web.pages.arranged_table import link_to_same_page
 from treehammer.web.pages.page_context import (
     HTML,
     MAX_DRAWING_PROCESSES,

@@ -35,7 +35,8 @@ from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_cell, format_size
 from treehammer.web import display_formats
-from treehammer.web.core.request_checks import require_text
+from treehammer.web.arranged_table import link_to_same_page
+from treehammer.web.core.responses import require_text
 from treehammer.web.display_formats import (
     EfficiencyExplanation,
     explain_efficiency,
@@ -43,7 +44,6 @@ from treehammer.web.display_formats import (
     format_time,
 )
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants, title_column
-from treehammer.web.pages.arranged_table import link_to_same_page
 from treehammer.web.pages.common_tables import variant_column
 from treehammer.web.pages.latency_figure import BIN_COLUMNS, chart_histograms, list_filled_bins
 from treehammer.web.pages.measurement_page import OTHER, FindFolders, list_logs, send_log

@@ -16,8 +16,8 @@ from treehammer.sql.read.operation_figures import OperationGroup
 from treehammer.tables import DataTable, TableColumn
 from treehammer.text_formatting import pluralize
 from treehammer.web.display_formats import format_seconds
+from treehammer.web.figures.figure_layout import PALETTE
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, LineChart, NumberAxis
-from treehammer.web.figures.plot_style import PALETTE
 
 #: Lines of a chart with a color of their own.
 MAX_SERIES = len(PALETTE)

@@ -19,7 +19,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_outcome import read_load, summarize_campaign_starts
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable, TableColumn, hidden_columns
 from treehammer.text_formatting import format_cell, format_counts, format_share
-from treehammer.web.core.request_checks import require_text
+from treehammer.web.core.responses import require_text
 from treehammer.web.display_formats import format_seconds, format_time
 from treehammer.web.figures.drawing import DRAWN_FORMATS
 from treehammer.web.figures.line_chart import ChartSheet, LineChart

@@ -28,7 +28,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import format_cell, format_size
-from treehammer.web.core.request_checks import require_text
+from treehammer.web.core.responses import require_text
 from treehammer.web.display_formats import (
     DisplayUnit,
     fit_unit,
@@ -49,8 +49,7 @@ from treehammer.web.figures.chart_parts import (
     make_layer,
 )
 from treehammer.web.figures.figure_chart import FigureChart
-from treehammer.web.figures.figure_layout import FigureSeries
-from treehammer.web.figures.plot_style import PALETTE
+from treehammer.web.figures.figure_layout import PALETTE, FigureSeries
 from treehammer.web.labels import head_column
 from treehammer.web.pages.latency_figure import chart_histograms
 from treehammer.web.pages.page_context import PageContext, PageView, link_to

@@ -1,4 +1,7 @@
-"""Overview: running campaigns, changes since yesterday, latest verdicts and daily site status."""
+"""Overview: running campaigns, changes since yesterday, latest verdicts, daily site status, search.
+
+The search finds a site, campaign, job, host, ROOT release or test.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.comparison import verdict_text
@@ -32,12 +36,14 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE, ComparisonSummary
+from treehammer.sql.read.reader import MAX_HITS, HitKind, SearchHit, search_names
 from treehammer.sql.watch.state_history import CENTRAL, list_standing_states
 from treehammer.sql.write.store import Store
-from treehammer.tables import DataTable, Row, TableColumn
+from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import format_counts
 from treehammer.web import display_formats
 from treehammer.web.display_formats import format_time
+from treehammer.web.figures.explore_query import RELATIVE
 from treehammer.web.pages import common_tables, overview_changes
 from treehammer.web.pages.common_tables import (
     DEFAULT_METRIC,
@@ -60,7 +66,14 @@ from treehammer.web.pages.overview_tiles import (
     sort_worst_first,
     tile_of_comparison,
 )
-from treehammer.web.pages.page_context import HTML, PageContext, PageView, link_to, requested_format
+from treehammer.web.pages.page_context import (
+    HTML,
+    PageContext,
+    PageView,
+    link_to,
+    requested_format,
+    wants_html,
+)
 
 #: Default number of days in the matrix, and those to choose from.
 DAYS, CHOICES = 14, (7, 14, 30, 60)
@@ -362,3 +375,56 @@ def _format_verdict(row: VerdictRow | None) -> str:
 def _name_sites(sites: Sequence[str]) -> str:
     remainder = f" and {len(sites) - MAX_NAMED_SITES} more" if len(sites) > MAX_NAMED_SITES else ""
     return ", ".join(sites[:MAX_NAMED_SITES]) + remainder
+
+
+#: Kind -> column by which Explore shows it; the others have pages of their own.
+_EXPLORED = {HitKind.HOST: "host", HitKind.RELEASE: "axis_root", HitKind.TEST: "test_name"}
+
+
+def search_routes(context: PageContext) -> list[BaseRoute]:
+    """Return the route of the page."""
+    return [context.page_route("/search", search_view, "search")]
+
+
+def search_view(store: Store, request: Request) -> PageView | Response:
+    """Collect the hits; browsers are led to the page of a single one."""
+    text = request.query_params.get("q", "").strip()[:200]
+    hits = search_names(store, text)
+    if len(hits) == 1 and wants_html(request):
+        return RedirectResponse(_link_to_hit(request, hits[0]))
+    columns = (
+        TableColumn("kind", "kind"),
+        TableColumn("name", "name", is_long=True, link=lambda row: str(row["address"])),
+        *hidden_columns("identity", "address"),
+    )
+    rows = [
+        {
+            "kind": hit.kind.value,
+            "name": hit.name,
+            "identity": hit.identity,
+            "address": _link_to_hit(request, hit),
+        }
+        for hit in hits
+    ]
+    table = DataTable(
+        "hits",
+        f"At most {MAX_HITS} of each kind",
+        columns,
+        rows,
+        "Nothing found. Sites, hosts, releases, tests and campaigns are found by any part of their "
+        "names, jobs and campaigns by the beginning of their identity.",
+    )
+    title = f"Search: {text}" if text else "Search"
+    return PageView("search.html.j2", title, {"hits": table, "searched": text}, (table,))
+
+
+def _link_to_hit(request: Request, hit: SearchHit) -> str:
+    match hit.kind:
+        case HitKind.SITE:
+            return link_to(request, "site", site=hit.identity)
+        case HitKind.CAMPAIGN:
+            return link_to(request, "campaign", campaign_id=hit.identity)
+        case HitKind.JOB:
+            return link_to(request, "job", job_id=hit.identity)
+    query = {"by": "day", "view": RELATIVE, _EXPLORED[hit.kind]: hit.identity}
+    return link_to(request, "explore", query=query)

@@ -28,9 +28,17 @@ from treehammer.errors import ConfigError, NothingToDoError, StoreError, Treeham
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
 from treehammer.version import __version__
+from treehammer.web.arranged_table import (
+    DRAWING,
+    MIN_FILTERED_ROWS,
+    MIN_SORTABLE_ROWS,
+    TableArrangement,
+    arrange_table,
+    link_to_same_page,
+    requested_path,
+)
 from treehammer.web.core.auth import AccessControl, session_token
 from treehammer.web.core.live_database import LiveDatabase, run_queries
-from treehammer.web.core.request_checks import requested_path
 from treehammer.web.core.responses import (
     AsciiJSONResponse,
     RequestRefusedError,
@@ -38,8 +46,6 @@ from treehammer.web.core.responses import (
     service_unavailable,
 )
 from treehammer.web.figures.drawing import DRAWN_FORMATS, FIGURE_FORMATS
-from treehammer.web.pages.arranged_table import DRAWING, arrange_table, link_to_same_page
-from treehammer.web.table_arrangement import MIN_FILTERED_ROWS, MIN_SORTABLE_ROWS, TableArrangement
 
 _LOG = logging.getLogger("treehammer.service")
 

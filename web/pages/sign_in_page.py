@@ -16,18 +16,19 @@ from treehammer.errors import StoreError
 from treehammer.sql.auth.read_sessions import SessionHolder
 from treehammer.sql.write.audit_trail import SIGN_IN, SIGN_OUT
 from treehammer.text_formatting import SECOND_US
+from treehammer.web.arranged_table import requested_address
 from treehammer.web.core.auth import (
     refuse_cross_site,
     require_read_grant,
     session_cookie,
     session_token,
 )
-from treehammer.web.core.request_checks import redirect_locally, requested_address
 from treehammer.web.core.responses import (
     AUDITED,
     KEY_ID,
     RequestRefusedError,
     note_refusal,
+    redirect_locally,
     service_unavailable,
 )
 from treehammer.web.pages.page_context import PageContext, PageView

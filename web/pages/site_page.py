@@ -1,10 +1,13 @@
-"""Page of one site: comparison with similar sites, changes and daily outcomes."""
+"""List of sites with their outcomes, and the page of one.
+
+The page compares a site with similar ones, and lists its changes and daily outcomes.
+"""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import date
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, timedelta
 from typing import Any
 
 from starlette.requests import Request
@@ -15,8 +18,9 @@ from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.sample import natural_sort_key
-from treehammer.analysis.status.day_states import DayOutcomes
+from treehammer.analysis.status.day_states import DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.failure_explanation import explain_period, explain_slowness
+from treehammer.analysis.status.site_status import list_uses
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
@@ -27,27 +31,34 @@ from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.figure_query import DAY, WEEK, FigureQuery, coarsen_day
 from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.peer_sums import WorkSums
-from treehammer.sql.read.site_history import ContextAspect, ContextHistory, Workload
+from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, Workload
 from treehammer.sql.watch import state_history
-from treehammer.sql.watch.state_history import list_standing_states
+from treehammer.sql.watch.state_history import SITE, list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.web import display_formats
-from treehammer.web.core.request_checks import allow_any_text
+from treehammer.web.core.responses import allow_any_text
 from treehammer.web.display_formats import (
+    DisplayUnit,
     EfficiencyExplanation,
+    aligned_format,
     explain_efficiency,
     format_per_cent,
 )
 from treehammer.web.figures.explore_query import RELATIVE
 from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants
 from treehammer.web.pages.common_tables import (
+    DEFAULT_METRIC,
+    DEFAULT_WINDOW_DAYS,
     WINDOW_CHOICES,
     build_change_point_table,
     build_history_table,
     build_states_table,
     count_columns,
+    index_by_site,
     list_recent_changes,
+    outcome_columns,
+    outcome_counts,
     status_class,
     variant_column,
 )
@@ -60,10 +71,13 @@ from treehammer.web.pages.page_context import (
     wants_html,
 )
 from treehammer.web.pages.site_charts import (
+    build_change_table,
     build_door_charts,
     build_door_table,
     build_site_chart,
+    build_state_table,
     fetch_door_days,
+    list_changes,
 )
 from treehammer.web.pages.site_standing import (
     FILTERS,
@@ -73,81 +87,108 @@ from treehammer.web.pages.site_standing import (
     parse_site_query,
 )
 
-_NO_VERSIONS_NOTE = "No versions reported in this period."
+
+def list_routes(context: PageContext) -> list[BaseRoute]:
+    """Return the route of the page."""
+    return [context.page_route("/sites", site_list_view, "sites")]
 
 
-def build_state_table(history: ContextHistory, *, earlier: bool) -> DataTable:
-    """List the last known state of doors, middleware and releases, with its beginning.
+def site_list_view(store: Store, request: Request) -> PageView:
+    """Collect the data of the list of sites."""
+    today = display_formats.today()
+    first = display_formats.day_number(today - timedelta(days=DEFAULT_WINDOW_DAYS - 1))
+    outcomes: dict[str, Counter[str]] = defaultdict(Counter)
+    last_days: dict[str, int] = {}
+    for day in overview_queries.list_site_days(store, first, display_formats.day_number(today)):
+        outcomes[day.site].update(day.outcomes)
+        last_days[day.site] = max(day.day, last_days.get(day.site, 0))
+    comparisons = _compare_sites(store, first)
+    uses = list_uses(store)
+    states = index_by_site(list_standing_states(store), SITE)
+    rows = [
+        {
+            "site": site,
+            "last_day": _format_last_day(last_days.get(site)),
+            "state": states[site].state if site in states else SiteState.UNKNOWN.value,
+            "use": uses.summarize(site).value,
+            "state_change": states[site].id if site in states else None,
+            "status": judged.status.value,
+            **outcome_counts(judged),
+            **_comparison_values(comparisons.get(site)),
+        }
+        for site in overview_queries.list_sites(store)
+        for judged in (DayOutcomes.from_outcomes(outcomes[site]),)
+    ]
+    table = _site_table(rows, request)
+    values = {
+        "sites": table,
+        "rule": describe_daily_rule(),
+        "similar": peer_comparison.SIMILAR_SITES_TEXT,
+        "days": DEFAULT_WINDOW_DAYS,
+    }
+    return PageView("sites.html.j2", "Sites", values, (table,))
 
-    Args:
-        history: states by day.
-        earlier: the site measured before the first day, so that a state may be older.
-    """
-    rows = [_state_row(aspect, by_day, earlier=earlier) for aspect, by_day in history.items()]
-    columns = (
-        TableColumn("thing", "component"),
-        TableColumn("what", "attribute"),
-        TableColumn("value", "value", ", ".join, is_long=True),
-        TableColumn("since", "unchanged since", format_row=_format_since),
-        TableColumn("since_known", hidden=True),
-        TableColumn("last", "last reported"),
-    )
-    return DataTable(
-        "state", "Doors, middleware and releases", columns, rows, empty_text=_NO_VERSIONS_NOTE
-    )
+
+def _compare_sites(store: Store, first: int) -> Mapping[str, PeerComparison]:
+    """Compare every site with similar sites since a day (YYYYMMDD)."""
+    figure = FigureQuery((DEFAULT_METRIC,), ("site", *WORKLOAD_COLUMNS), first_day=first)
+    rows = []
+    for group in store.fetch_figure(figure).groups:
+        work, moments = site_history.group_workload_key(group), group.metrics[DEFAULT_METRIC]
+        site = str(group.by["site"] or "")
+        rows.append((0, site, work, moments.value_count, moments.total, moments.squares))
+    return peer_comparison.compare_sites(WorkSums.collect(rows))
 
 
-def _state_row(
-    aspect: ContextAspect, by_day: Mapping[int, Collection[str]], *, earlier: bool
-) -> dict[str, Any]:
-    days = list(by_day)
-    first, last = days[0], days[-1]
-    *_, first_day = itertools.takewhile(lambda day: by_day[day] == by_day[last], reversed(days))
+def _format_last_day(number: int | None) -> str | None:
+    return None if number is None else display_formats.day_from_number(number).isoformat()
+
+
+def _comparison_values(comparison: PeerComparison | None) -> dict[str, float | None]:
+    if comparison is None:
+        return {**dict.fromkeys((DEFAULT_METRIC, "own", "median", "difference")), "sites": 0}
     return {
-        "thing": aspect.component,
-        "what": aspect.attribute,
-        "value": sorted(by_day[last], key=natural_sort_key),
-        "since": display_formats.day_from_number(first_day).isoformat(),
-        "since_known": not earlier or first_day != first,
-        "last": display_formats.day_from_number(last).isoformat(),
+        DEFAULT_METRIC: comparison.mean,
+        "own": comparison.own_mean,
+        "median": comparison.peer_median,
+        "difference": comparison.difference,
+        "sites": comparison.peer_count,
     }
 
 
-def _format_since(row: Row) -> str:
-    return str(row["since"]) if row["since_known"] else f"{row['since']} or before"
+def _state_class(row: Row) -> str:
+    return str(row["state"])
 
 
-def list_changes(history: ContextHistory) -> list[dict[str, Any]]:
-    """Return the changes between measured days, by day; changes of the same day share a mark."""
-    changes = [
-        {
-            "day": display_formats.day_from_number(after).isoformat(),
-            "thing": aspect.component,
-            "what": aspect.attribute,
-            "before": sorted(by_day[before], key=natural_sort_key),
-            "after": sorted(by_day[after], key=natural_sort_key),
-        }
-        for aspect, by_day in history.items()
-        for before, after in itertools.pairwise(by_day)
-        if by_day[before] != by_day[after]
-    ]
-    days = sorted({str(change["day"]) for change in changes})
-    marks = {day: number for number, day in enumerate(days, 1)}
-    rows = [{"mark": marks[str(change["day"])], **change} for change in changes]
-    return sorted(rows, key=lambda row: row["mark"])
-
-
-def build_change_table(rows: Sequence[Row]) -> DataTable:
-    """Build the table of changes."""
-    columns = (
-        TableColumn("mark", "mark"),
-        TableColumn("day", "day (UTC)"),
-        TableColumn("thing", "component"),
-        TableColumn("what", "attribute"),
-        TableColumn("before", "before", ", ".join, is_long=True),
-        TableColumn("after", "after", ", ".join, is_long=True),
+def _site_table(rows: Sequence[Row], request: Request) -> DataTable:
+    write = aligned_format(
+        (row[name] for row in rows for name in ("own", "median")), DisplayUnit("")
     )
-    return DataTable("changes", "Changes", columns, rows, empty_text="No changes in this period.")
+
+    def link_to_evidence(row: Row) -> str:
+        change = row["state_change"]
+        return link_to(request, "state-change", change=change) if change else ""
+
+    columns = (
+        TableColumn("site", "site", link=lambda row: link_to(request, "site", site=row["site"])),
+        TableColumn("state", "state", css_class=_state_class, link=link_to_evidence),
+        TableColumn("use", "use"),
+        TableColumn("state_change", hidden=True),
+        TableColumn("status", f"{DEFAULT_WINDOW_DAYS} days", css_class=status_class),
+        *outcome_columns(),
+        # Averages over a site's own mix of work are not comparable, so they are exported only.
+        TableColumn(DEFAULT_METRIC, hidden=True),
+        TableColumn("own", "CPU efficiency of comparable work", write, is_number=True),
+        TableColumn("median", "median of similar sites", write, is_number=True),
+        TableColumn("difference", "difference", format_per_cent, is_number=True),
+        TableColumn("sites", "similar sites", is_number=True),
+        TableColumn(
+            "last_day",
+            "last measured",
+            format_row=lambda row: row["last_day"] or f"more than {DEFAULT_WINDOW_DAYS} days ago",
+        ),
+    )
+    return DataTable("sites", f"Sites over the last {DEFAULT_WINDOW_DAYS} days", columns, rows)
 
 
 _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)

@@ -17,6 +17,7 @@ from treehammer.sql.read.figure_query import DAY, MONTH, TIME_UNITS, WEEK
 from treehammer.sql.read.measurement_selection import Condition, Scalar, intersect_conditions
 from treehammer.tables import DataTable, LazyRows, Row, TableColumn
 from treehammer.web import display_formats
+from treehammer.web.arranged_table import encode_condition
 from treehammer.web.display_formats import DisplayUnit, aligned_format, fit_unit
 from treehammer.web.figures import figure_captions
 from treehammer.web.figures.explore_query import (
@@ -52,7 +53,6 @@ from treehammer.web.figures.figure_layout import (
 from treehammer.web.figures.figure_points import QUANTILE_SHARES, FigurePoint, FigurePoints
 from treehammer.web.figures.work_mix import Aggregation
 from treehammer.web.labels import VARIANT_COLUMN, title_column
-from treehammer.web.pages.arranged_table import encode_condition
 from treehammer.web.pages.common_tables import outcome_columns
 from treehammer.web.pages.page_context import link_to
 

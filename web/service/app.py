@@ -28,9 +28,8 @@ from treehammer.sql.write.audit_trail import Sender
 from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
 from treehammer.version import __version__
 from treehammer.web.api import openapi, page_data, prometheus_metrics
-from treehammer.web.api.campaign_ingest import CampaignIngest
 from treehammer.web.api.common_start import CommonStartEndpoint
-from treehammer.web.api.measurement_ingest import MeasurementIngest
+from treehammer.web.api.ingest import CampaignIngest, MeasurementIngest
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_operations import (
     DESCRIPTION_PATH,
@@ -41,21 +40,16 @@ from treehammer.web.api.page_operations import (
 )
 from treehammer.web.api.prometheus_metrics import MeteredSink, ServiceMetrics
 from treehammer.web.core.auth import AccessControl
-from treehammer.web.core.client_limits import ClientLimits
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
-from treehammer.web.core.request_checks import (
-    RejectNulMiddleware,
-    RequestLimits,
-    SlashRedirects,
-    allow_any_text,
-)
+from treehammer.web.core.request_limits import ClientLimits, RequestLimits
 from treehammer.web.core.responses import (
     AsciiJSONResponse,
     Health,
     RequestRefusedError,
     StaticAssets,
     Token,
+    allow_any_text,
     handle_disconnect,
     handle_http_error,
     handle_refusal,
@@ -64,7 +58,6 @@ from treehammer.web.core.responses import (
 )
 from treehammer.web.display_formats import build_environment
 from treehammer.web.pages import (
-    alarms_page,
     campaign_page,
     changes_page,
     comparison_list_page,
@@ -74,21 +67,24 @@ from treehammer.web.pages import (
     load_page,
     measurement_page,
     openid_sign_in,
+    operation_pages,
     overview_page,
-    patrol_page,
     root_file_page,
-    search_page,
     sign_in_page,
-    site_list_page,
     site_page,
-    state_change_page,
 )
 from treehammer.web.pages.measurement_page import find_output_folders
 from treehammer.web.pages.openid_sign_in import OpenIdSettings
 from treehammer.web.pages.page_context import PageContext, PageView, wants_html
 from treehammer.web.pages.root_file_page import RootExports
 from treehammer.web.pages.sign_in_page import sign_in_view
-from treehammer.web.service.middleware import AccessLog, AuditJournal, RequestMetrics
+from treehammer.web.service.middleware import (
+    AccessLog,
+    AuditJournal,
+    RejectNulMiddleware,
+    RequestMetrics,
+    SlashRedirects,
+)
 from treehammer.web.service.overload_guard import RequestGuard
 
 _STATUS_REMEDIES = {
@@ -176,14 +172,14 @@ class PageRoutes:
             *campaign_page.routes(self._context),
             *job_page.routes(self._context, find_output_folders(settings)),
             *measurement_page.routes(self._context),
-            *site_list_page.routes(self._context),
+            *site_page.list_routes(self._context),
             *site_page.routes(self._context),
-            *state_change_page.routes(self._context),
+            *operation_pages.state_change_routes(self._context),
             *day_page.routes(self._context),
-            *alarms_page.routes(self._context),
-            *patrol_page.routes(self._context),
+            *operation_pages.alarm_routes(self._context),
+            *operation_pages.patrol_routes(self._context),
             *prometheus_metrics.routes(self._context),
-            *search_page.routes(self._context),
+            *overview_page.search_routes(self._context),
             *root_file_page.routes(self._context, exports),
             *sign_in_page.routes(self._context),
             *openid_sign_in.routes(self._context, openid),

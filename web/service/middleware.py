@@ -1,9 +1,10 @@
-"""Middleware that identifies clients and records requests: proxies, access log, audit trail, metrics.
+"""Middleware that checks addresses, identifies clients and records requests.
 
-Forwarded headers are trusted from configured proxies only. The access log has one line per request
-with client, path, status and duration, never a token; unhandled exceptions are answered with status
-500 and logged with their traceback. Sign-ins and refusals for the audit trail are counted by client
-so that no attack fills the database.
+Addresses with a missing or surplus slash are redirected, those with NUL refused. Forwarded headers are
+trusted from configured proxies only. The access log has one line per request with client, path, status
+and duration, never a token; unhandled exceptions are answered with status 500 and logged with their
+traceback. Sign-ins and refusals for the audit trail are counted by client so that no attack fills the
+database.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
+from starlette.responses import RedirectResponse
+from starlette.routing import Match, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -33,13 +36,73 @@ from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write.audit_trail import REFUSE, make_entry
 from treehammer.web.api.page_operations import HEALTH_PATH, LIVE_PATH, TOKEN_PATH
 from treehammer.web.api.prometheus_metrics import ServiceMetrics
+from treehammer.web.arranged_table import requested_address
 from treehammer.web.core.responses import (
     AUDITED,
     KEY_ID,
     REFUSAL,
     RefusalRenderer,
     RequestRefusedError,
+    is_local_address,
 )
+
+
+class SlashRedirects:
+    """Redirects addresses with a missing or surplus slash at the end; refuses other unknown ones.
+
+    Replaces Starlette's redirects, whose target is built from the Host header.
+
+    Args:
+        router: its default becomes this object.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._refuse = router.default
+        router.redirect_slashes = False
+        router.default = self
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request for which there is no route."""
+        if scope["type"] == "http" and self._has_route(_toggle_slash(scope["path"]), scope):
+            request = Request({**scope, "path": _toggle_slash(scope["path"])})
+            response = RedirectResponse(requested_address(request), 307)
+            await response(scope, receive, send)
+        else:
+            await self._refuse(scope, receive, send)
+
+    def _has_route(self, path: str, scope: Scope) -> bool:
+        if not is_local_address(path):
+            return False
+        other = {**scope, "path": path}
+        return any(route.matches(other)[0] is not Match.NONE for route in self._router.routes)
+
+
+def _toggle_slash(path: str) -> str:
+    return path.rstrip("/") if path.endswith("/") else f"{path}/"
+
+
+class RejectNulMiddleware:
+    """Refuses addresses with NUL, for which databases fail in different ways.
+
+    Args:
+        app: handles all other requests.
+        render: builds the response to a refused request.
+    """
+
+    def __init__(self, app: ASGIApp, render: RefusalRenderer) -> None:
+        self._app = app
+        self._render = render
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection."""
+        app = self._app
+        if scope["type"] == "http" and ("\0" in scope["path"] or b"%00" in scope["query_string"]):
+            app = self._render(
+                Request(scope), RequestRefusedError(400, "an address cannot contain NUL (%00)")
+            )
+        await app(scope, receive, send)
+
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

@@ -26,10 +26,9 @@ from treehammer.sql.auth.access_keys import AccessKey, MasterKeys
 from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.web.core.auth import AccessControl
-from treehammer.web.core.client_limits import ClientLimits
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.measurement_writer import MeasurementSink
-from treehammer.web.core.request_checks import RequestLimits
+from treehammer.web.core.request_limits import ClientLimits, RequestLimits
 from treehammer.web.figures import drawing
 from treehammer.web.pages import page_context
 from treehammer.web.service.app import PageRoutes, create_app

@@ -43,7 +43,7 @@ from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_operations import OPERATIONS
-from treehammer.web.core.request_checks import RequestLimits
+from treehammer.web.core.request_limits import RequestLimits
 
 TIMES = float(os.environ.get("FUZZ", "1"))
 

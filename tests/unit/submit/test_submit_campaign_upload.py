@@ -19,7 +19,7 @@ from treehammer.sql.core.rows import AttemptRow, ReplicaRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_upload
 from treehammer.submit.campaigns.campaign_upload import CampaignUploader
-from treehammer.web.api.campaign_ingest import parse_campaign_document
+from treehammer.web.api.ingest import parse_campaign_document
 
 PLAN = json.dumps({"definition": {"dataset": "tiny", "twins": {"rntuple": "twin"}}})
 CAMPAIGN = make_campaign_row(plan=PLAN)

@@ -16,7 +16,7 @@ from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.version import __version__
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_operations import OPERATIONS, PageOperation
-from treehammer.web.core.request_checks import RequestLimits
+from treehammer.web.core.request_limits import RequestLimits
 from treehammer.web.display_formats import today
 
 PARTS = {

@@ -18,7 +18,7 @@ from treehammer.sql.auth.access_keys import mint_job_token
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.api.campaign_ingest import MAX_ROWS
+from treehammer.web.api.ingest import MAX_ROWS
 
 PATH = "/api/v1/campaigns"
 PLAN: Mapping[str, Any] = {

@@ -30,7 +30,7 @@ from treehammer.sql.read import overview_queries
 from treehammer.sql.write.store import Store
 from treehammer.web import display_formats
 from treehammer.web.api.page_operations import OPERATIONS
-from treehammer.web.pages.arranged_table import link_to_same_page
+from treehammer.web.arranged_table import link_to_same_page
 from treehammer.web.service.middleware import TrustedProxyMiddleware
 
 BROWSER = {"Accept": "text/html,*/*"}

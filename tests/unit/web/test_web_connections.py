@@ -18,9 +18,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from treehammer.testbed.credentials import CertificateAuthority
-from treehammer.web.core.client_limits import ClientLimits
+from treehammer.web.core.request_limits import ClientLimits
 from treehammer.web.core.responses import AsciiJSONResponse, RequestRefusedError
-from treehammer.web.service import overload_guard, service_process, tls
+from treehammer.web.service import overload_guard, service_process
 from treehammer.web.service.overload_guard import RequestGuard
 
 #: Shortened timeouts of the service, and the patience of the tests.
@@ -287,7 +287,7 @@ def test_unfinished_handshakes_count_and_end(
     server: TlsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server.guard, "_limits", ClientLimits(connections_per_address=3))
-    monkeypatch.setattr(tls, "HANDSHAKE_TIMEOUT_S", HEADER_TIMEOUT_S)
+    monkeypatch.setattr(overload_guard, "HANDSHAKE_TIMEOUT_S", HEADER_TIMEOUT_S)
     waiting = [server.open_socket() for _ in range(3)]
     with pytest.raises((ssl.SSLError, ConnectionError)):
         server.connect()

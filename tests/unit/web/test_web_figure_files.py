@@ -17,10 +17,10 @@ from treehammer.web.figures.figure_layout import (
     FigureMark,
     FigurePanel,
     FigureSeries,
+    choose_release_colors,
     style_series,
 )
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, LineChart, NumberAxis
-from treehammer.web.figures.plot_style import choose_release_colors
 
 BLUE = "#0072b2"
 

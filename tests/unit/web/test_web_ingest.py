@@ -19,7 +19,7 @@ from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.web.core import auth
-from treehammer.web.core.request_checks import RequestLimits
+from treehammer.web.core.request_limits import RequestLimits
 from treehammer.web.service import overload_guard
 
 DAY_US = 86400 * 1_000_000

@@ -23,7 +23,7 @@ from treehammer.web.campaign_report import (
     build_report,
     render_report,
 )
-from treehammer.web.figures.plot_style import PALETTE, choose_release_colors
+from treehammer.web.figures.figure_layout import PALETTE, choose_release_colors
 from treehammer.web.report_figures import (
     ExecutionCell,
     draw_efficiency_figure,

@@ -12,7 +12,7 @@ from service_thread import ServiceThread
 
 from treehammer.errors import ConfigError
 from treehammer.tables import DataTable, LazyRows, TableColumn
-from treehammer.web.table_arrangement import TableArrangement
+from treehammer.web.arranged_table import TableArrangement
 
 _ROWS: list[dict[str, Any]] = [
     {"release": "6.38.00", "jobs": 2, "change": "+1.0 %", "effect": 0.01},

@@ -13,7 +13,7 @@ import pytest
 
 from treehammer.errors import ConfigError
 from treehammer.testbed.credentials import CertificateAuthority
-from treehammer.web.service.tls import ServerCertificate
+from treehammer.web.service.service_process import ServerCertificate
 
 
 def fetch_serial_number(certificate: ServerCertificate, ca: Path) -> int:
