@@ -110,6 +110,35 @@ class _Barrier:
         """Seconds between two requests of one job."""
         return max(_MIN_POLL_S, self.jobs / _REQUESTS_PER_S)
 
+    @property
+    def state(self) -> StartState:
+        """State for the jobs at the barrier."""
+        present = len(self.members) if self.start_us is None else self.present
+        return StartState(self.start_us, present, self.jobs, self.poll_s)
+
+    def add(self, arrival: Arrival, now_s: float) -> None:
+        """Add a job; after a restart of the service it brings the start time with it."""
+        self.seen_s = now_s
+        self.first_s = min(self.first_s, now_s - arrival.waited_s)
+        jobs = self.absent if arrival.absent else self.members
+        if len(jobs) < self.jobs:
+            jobs.add(arrival.job_id)
+        if self.start_us is None and arrival.start_us is not None:
+            self.start_us, self.present = arrival.start_us, arrival.present or 1
+
+    def is_due(self, arrival: Arrival, now_s: float) -> bool:
+        """Decide if the start is to be set: all jobs have decided, or one waited long enough."""
+        if self.start_us is not None or not self.members:
+            return False
+        # A job that withdrew and came in another attempt counts once.
+        have_all_decided = len(self.members | self.absent) >= self.jobs
+        return have_all_decided or now_s - self.first_s >= arrival.wait_s
+
+    def set_start(self, arrival: Arrival, now_s: float) -> None:
+        """Set the start late enough for every job to ask again before it."""
+        notice_s = _NOTICE_S + 2 * self.poll_s + arrival.lead_s
+        self.start_us, self.present = round((now_s + notice_s) * 1e6), len(self.members)
+
     def has_started(self, now_s: float) -> bool:
         """Decide if the common start has passed."""
         return self.start_us is not None and self.start_us < now_s * 1e6
@@ -150,23 +179,10 @@ class StartRegistry:
             raise BarrierConflictError(
                 f"{barrier.jobs} jobs are to start together, not {arrival.jobs}"
             )
-        barrier.seen_s = now_s
-        barrier.first_s = min(barrier.first_s, now_s - arrival.waited_s)
-        jobs = barrier.absent if arrival.absent else barrier.members
-        if len(jobs) < barrier.jobs:
-            jobs.add(arrival.job_id)
-        poll_s = barrier.poll_s
-        if barrier.start_us is None and arrival.start_us is not None:
-            barrier.start_us, barrier.present = arrival.start_us, arrival.present or 1
-        member_count = len(barrier.members)
-        # A job that withdrew and came in another attempt counts once.
-        decided_count = len(barrier.members | barrier.absent)
-        is_due = decided_count >= barrier.jobs or now_s - barrier.first_s >= arrival.wait_s
-        if barrier.start_us is None and member_count and is_due:
-            notice_s = _NOTICE_S + 2 * poll_s + arrival.lead_s
-            barrier.start_us, barrier.present = round((now_s + notice_s) * 1e6), member_count
-        present = member_count if barrier.start_us is None else barrier.present
-        return StartState(barrier.start_us, present, barrier.jobs, poll_s)
+        barrier.add(arrival, now_s)
+        if barrier.is_due(arrival, now_s):
+            barrier.set_start(arrival, now_s)
+        return barrier.state
 
     def _open_barrier(
         self, id_: BarrierId, arrival: Arrival, key_id: str, now_s: float

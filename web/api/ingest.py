@@ -387,8 +387,6 @@ def _describe_error(error: Any) -> str:
 
 #: Rows per request, and bytes of all decompressed bodies in progress.
 MAX_ROWS, MAX_WAITING_BYTES = 2000, 64_000_000
-#: Reasons per response, and characters per reason.
-MAX_CAMPAIGN_REASONS, MAX_CAMPAIGN_REASON_CHARS = 20, 300
 
 
 class CampaignIngest:
@@ -444,7 +442,7 @@ class CampaignIngest:
             upload = parse_campaign_document(document)
             return upload, self._write(upload, sender)
         except CampaignDocumentError as error:
-            raise _invalid_campaign(error.reasons[:MAX_CAMPAIGN_REASONS]) from None
+            raise _invalid_campaign(error.reasons[:MAX_REASONS]) from None
         except ForeignCampaignError as error:
             raise RequestRefusedError(403, error.message) from None
         except UnstorableContentError as error:
@@ -456,6 +454,6 @@ class CampaignIngest:
 
 
 def _invalid_campaign(reasons: Sequence[str]) -> RequestRefusedError:
-    short = [reason[:MAX_CAMPAIGN_REASON_CHARS] for reason in reasons]
+    short = [reason[:MAX_REASON_CHARS] for reason in reasons]
     sentence = f"the campaign is invalid and nothing of this request was stored: {short[0]}"
     return RequestRefusedError(422, sentence, reasons=short)

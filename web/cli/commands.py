@@ -13,9 +13,6 @@ from treehammer import config
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.sql.cli.transfer_commands import complete_campaigns
-from treehammer.sql.read.measurement_selection import Selection
-from treehammer.sql.write.store import Store
 from treehammer.terminal import on_interrupt
 
 
@@ -60,6 +57,15 @@ def serve_command(settings: Settings, /, quiet: bool, **flags: Any) -> None:
     serve(config.apply_flags(settings, {f"serve_{name}": value for name, value in flags.items()}))
 
 
+def _complete_campaigns(
+    context: click.Context, parameter: click.Parameter, typed: str
+) -> list[str]:
+    # Imported here because SQLAlchemy takes a third of a second to load.
+    from treehammer.sql.cli.transfer_commands import complete_campaigns
+
+    return complete_campaigns(context, parameter, typed)
+
+
 @click.command("report")
 @click.option(
     "--campaign",
@@ -67,7 +73,7 @@ def serve_command(settings: Settings, /, quiet: bool, **flags: Any) -> None:
     show_default=True,
     metavar="ID|last",
     help="Campaign to report.",
-    shell_complete=complete_campaigns,
+    shell_complete=_complete_campaigns,
 )
 @click.option(
     "-o",
@@ -95,9 +101,11 @@ def write_report(database: str, campaign: str, output: Path) -> None:
         NothingToDoError: the campaign has no measurements yet.
         ConfigError: the campaign is unknown or ambiguous, or the file cannot be written.
     """
-    # Imported here because scipy takes a third of a second to load.
+    # Imported here because SQLAlchemy and scipy take almost a second to load.
     from treehammer.analysis.comparison.limit_outcomes import judge_limits
     from treehammer.analysis.statistics.headline_rows import load_headline_rows
+    from treehammer.sql.read.measurement_selection import Selection
+    from treehammer.sql.write.store import Store
     from treehammer.web.campaign_report import (
         REPORT_COLUMNS,
         build_report,

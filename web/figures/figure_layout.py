@@ -129,8 +129,6 @@ _RELEASE_COLUMNS = ("axis_root", "root_version")
 #: Label of missing values.
 UNKNOWN_NAME = "not known"
 _MAX_LABEL_CHARS, _MAX_SERIES_CHARS = 60, 90
-
-
 #: Values of columns by panel, place and series.
 GroupKeys = tuple[Sequence[Mapping[str, Scalar]], ...]
 

@@ -7,8 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 from sqlalchemy import Connection
 
+from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.record.outcome import Outcome, sum_outcomes
 from treehammer.errors import ConfigError
@@ -34,7 +36,12 @@ from treehammer.web.figures.explore_query import (
     RELATIVE,
     ExploreQuery,
 )
-from treehammer.web.figures.work_mix import AGGREGATED_COLUMNS, Aggregation, count_aggregated
+from treehammer.web.figures.work_mix import (
+    AGGREGATED_COLUMNS,
+    Aggregation,
+    compare_with_same_work,
+    count_aggregated,
+)
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants
 
 #: Name of the column of campaign ids.
@@ -183,9 +190,6 @@ def _collect_points(
 
 def _load_relative(store: Store, query: ExploreQuery) -> FigurePoints:
     """Load the differences of groups from the median of the same work at all sites."""
-    # scipy takes time to load.
-    from treehammer.web.figures.work_mix import compare_with_same_work
-
     conditions = query.figure.selection.conditions
     work_conditions = tuple(
         condition for condition in conditions if condition.column in _WORK_CONDITIONS
@@ -336,9 +340,6 @@ def _count_outcomes(groups: Sequence[FigureGroup]) -> dict[str, Any]:
 
 def _mean_over_jobs(groups: Iterable[FigureGroup], query: ExploreQuery) -> list[FigurePoint]:
     """Return the means over the jobs' means, with t intervals."""
-    # scipy takes time to load and is needed for intervals only.
-    from treehammer.analysis.statistics.estimates import estimate_mean
-
     points = []
     for key, of_key in _group_by(groups, query.group_columns).items():
         moments = [group.metrics[query.metric] for group in of_key]
@@ -362,8 +363,6 @@ def _mean_over_jobs(groups: Iterable[FigureGroup], query: ExploreQuery) -> list[
 def _distribution_points(
     groups: Iterable[FigureGroup], values: Iterable[tuple[Key, float]], query: ExploreQuery
 ) -> list[FigurePoint]:
-    import numpy as np
-
     by_key: dict[Key, list[float]] = defaultdict(list)
     for key, value in values:
         by_key[key].append(value)

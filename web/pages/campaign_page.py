@@ -26,7 +26,7 @@ from treehammer.sql.read.campaign_counts import CampaignCount, MeasurementCount,
 from treehammer.sql.watch.state_history import split_door_label
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
-from treehammer.tables import DataTable
+from treehammer.tables import DataTable, Row
 from treehammer.text_formatting import format_duration, pluralize
 from treehammer.web.arranged_table import count_pages, parse_page_number, past_last_page_text
 from treehammer.web.core.responses import require_text
@@ -110,21 +110,24 @@ def _plan_facts(
     named = ", ".join(f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets)
     if dataset := named or definition.get("dataset"):
         yield "dataset", dataset
+    yield from _site_facts(plan)
+    for axis, values in definition.get("axes", {}).items():
+        if axis != "dataset" or not datasets:
+            yield axis, ", ".join(map(str, values))
+    for name in ("bundle", "repeats", "rounds", "passes", "seed"):
+        value = definition.get(name)
+        if value not in (None, "", []):
+            yield name, ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _site_facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """List the sites and doors that the plan excludes or includes, and the templates of sites."""
     for name in ("excluded", "included"):
         for label, reason in plan.get(name, {}).items():
             kind = "door" if split_door_label(label)[1] else "site"
             yield f"{name} {kind} {label}", reason
     for site, template in plan.get("templates", {}).items():
         yield f"template at {site}", template
-    axes = dict(definition.get("axes", {}))
-    if datasets:
-        axes.pop("dataset", None)
-    for axis, values in axes.items():
-        yield axis, ", ".join(map(str, values))
-    for name in ("bundle", "repeats", "rounds", "passes", "seed"):
-        value = definition.get(name)
-        if value not in (None, "", []):
-            yield name, ", ".join(value) if isinstance(value, list) else str(value)
 
 
 @dataclass(frozen=True)
@@ -245,15 +248,6 @@ def campaign_view(store: Store, request: Request) -> PageView:
         is_unchanged = is_unchanged and not progress.is_finished
         status = 204 if is_unchanged else 200
         return PageView("campaign_progress.html.j2", campaign.name, live, status=status)
-    bad_rows = (*failures.rows, *unsupported.rows)
-    failed = {row["failure"] for row in bad_rows}
-    job_sites = [site for site, of_site in count.sites.items() if of_site.jobs]
-    choices = {
-        "site": {*job_sites, *(row["site"] for row in bad_rows)},
-        "state": [state.value for state in JobState],
-        "failure": {*BAD_OUTCOME_LABELS, *failed},
-    }
-    filters = {name: _parse_choice(request, name, values) for name, values in choices.items()}
     messages = build_message_table(store, campaign, request)
     limits = _build_limit_table(store, campaign)
     jobs, job_count = build_job_table(store, campaign, request)
@@ -265,10 +259,7 @@ def campaign_view(store: Store, request: Request) -> PageView:
         "job_count": job_count,
         "page": parse_page_number(request),
         "pages": count_pages(job_count, JOBS_PER_PAGE),
-        "filters": filters,
-        "site_names": sorted(job_sites),
-        "state_names": choices["state"],
-        "failure_names": sorted(failed | {filters["failure"]} - {""}),
+        **_filter_values(request, count, (*failures.rows, *unsupported.rows)),
         "facts": describe_provenance(store, campaign),
         "links": list(list_related_links(campaign, request)),
         "command_line": campaign_outcome.rerun_command(campaign),
@@ -280,6 +271,30 @@ def campaign_view(store: Store, request: Request) -> PageView:
         values,
         (jobs, sites, failures, unsupported, messages, limits),
     )
+
+
+def _filter_values(
+    request: Request, count: CampaignCount, bad_rows: Sequence[Row]
+) -> dict[str, Any]:
+    """Parse the filters of jobs, and list the choices of the form.
+
+    Raises:
+        ConfigError: a filter has an unknown value.
+    """
+    failed = {row["failure"] for row in bad_rows}
+    job_sites = [site for site, of_site in count.sites.items() if of_site.jobs]
+    choices = {
+        "site": {*job_sites, *(row["site"] for row in bad_rows)},
+        "state": [state.value for state in JobState],
+        "failure": {*BAD_OUTCOME_LABELS, *failed},
+    }
+    filters = {name: _parse_choice(request, name, values) for name, values in choices.items()}
+    return {
+        "filters": filters,
+        "site_names": sorted(job_sites),
+        "state_names": choices["state"],
+        "failure_names": sorted(failed | {filters["failure"]} - {""}),
+    }
 
 
 def _build_limit_table(store: Store, campaign: CampaignRow) -> DataTable:

@@ -73,8 +73,6 @@ MAX_CAMPAIGN_CHOICES = 100
 #: Figure of study S0: CPU efficiency by site, with the RMS of repeated executions.
 S0 = ExploreQuery(metric="eff_job", by="site", color=VARIANT_COLUMN)
 S0_TITLE = "CPU efficiency by site (study S0)"
-
-
 #: Sites and series up to which S0's figure shows points by default.
 MAX_POINT_SITES, MAX_POINT_SERIES = 12, 6
 

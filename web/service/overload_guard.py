@@ -416,12 +416,8 @@ class _GuardedConnection(asyncio.Protocol):
 
 
 _LOG = logging.getLogger("treehammer.service")
-
-
 #: Seconds for a TLS handshake.
 HANDSHAKE_TIMEOUT_S = 10.0
-
-
 #: Seconds until the next attempt when no connection can be accepted, for lack of open files.
 _RETRY_S = 1.0
 
