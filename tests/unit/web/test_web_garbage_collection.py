@@ -12,13 +12,14 @@ from starlette.types import Receive, Scope, Send
 from treehammer.web.service.service_process import BUSY_OBJECTS, IDLE_OBJECTS, GarbageCollection
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def restored_collector() -> Iterator[None]:
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
 
 
+@pytest.mark.usefixtures("restored_collector")
 @pytest.mark.parametrize("fails", [False, True])
 def test_collections_wait_for_the_last_of_several_requests(fails: bool) -> None:
     found = []

@@ -58,7 +58,7 @@ def measure() -> Iterator[Measurement]:
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
+def standing_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
     folder = tmp_path_factory.mktemp("standing")
     with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
         store.add(measure())
@@ -90,17 +90,17 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]
     ],
 )
 def test_page_begins_with_standing(
-    service: ServiceThread, site: str, query: str, sentence: str
+    standing_service: ServiceThread, site: str, query: str, sentence: str
 ) -> None:
-    page = html.unescape(service.load_page(f"/sites/{site}{query}"))
+    page = html.unescape(standing_service.load_page(f"/sites/{site}{query}"))
     after = page.split("</h1>")[1].lstrip()
     assert after.startswith(f'<p class="headline">{sentence}</p>' if sentence else "<nav")
-    told = service.client.get(f"/api/v1/sites/{site}{query}").json()
+    told = standing_service.client.get(f"/api/v1/sites/{site}{query}").json()
     assert told["about"]["standing"] == sentence
 
 
-def test_parts_add_up_and_name_the_slow_host(service: ServiceThread) -> None:
-    rows = service.load_tables("/sites/SLOW")["parts"]
+def test_parts_add_up_and_name_the_slow_host(standing_service: ServiceThread) -> None:
+    rows = standing_service.load_tables("/sites/SLOW")["parts"]
     kinds = {row["kind"] for row in rows}
     assert kinds == {"variant", "door", "host", "cpu_model"}
     for kind in kinds:
@@ -112,19 +112,19 @@ def test_parts_add_up_and_name_the_slow_host(service: ServiceThread) -> None:
     assert other["difference"] == pytest.approx(0.8 / 0.85 - 1)
 
 
-def test_page_lists_conditions_of_better_sites(service: ServiceThread) -> None:
-    rows = service.load_tables("/sites/SLOW")["contrasts"]
+def test_page_lists_conditions_of_better_sites(standing_service: ServiceThread) -> None:
+    rows = standing_service.load_tables("/sites/SLOW")["contrasts"]
     assert [(row["condition"], row["differing"], row["known"]) for row in rows] == [
         ("storage server", 2, 2)
     ]
     assert rows[0]["own"] == ["XRootD v5.6.9"]
     assert rows[0]["others"] == {"XRootD v5.8.1": 2}
-    page = html.unescape(service.load_page("/sites/SLOW"))
+    page = html.unescape(standing_service.load_page("/sites/SLOW"))
     assert "XRootD v5.8.1 (2 sites)" in page
     assert "Compared with BEST, MIDDLE: the best sites by the same work." in page
     # Nothing is better than the best site.
-    assert service.load_tables("/sites/BEST")["contrasts"] == []
-    assert "What differs at better sites" not in service.load_page("/sites/BEST")
+    assert standing_service.load_tables("/sites/BEST")["contrasts"] == []
+    assert "What differs at better sites" not in standing_service.load_page("/sites/BEST")
 
 
 def test_conditions_that_few_better_sites_differ_in_are_left_out() -> None:
@@ -144,29 +144,29 @@ def test_conditions_that_few_better_sites_differ_in_are_left_out() -> None:
 
 
 def test_page_shows_few_parts_and_files_all(
-    service: ServiceThread, monkeypatch: pytest.MonkeyPatch
+    standing_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("treehammer.web.pages.site_page.MAX_PARTS", 1)
-    page = service.load_page("/sites/SLOW")
+    page = standing_service.load_page("/sites/SLOW")
     assert "node1.SLOW" in page
     assert "node0.SLOW" not in page
     assert "4 smaller parts are in CSV and JSON." in page
-    assert len(service.load_tables("/sites/SLOW")["parts"]) == 8
+    assert len(standing_service.load_tables("/sites/SLOW")["parts"]) == 8
 
 
-def test_filter_applies_to_parts(service: ServiceThread) -> None:
-    (work, *_) = service.load_tables("/sites/SLOW")["work"]
+def test_filter_applies_to_parts(standing_service: ServiceThread) -> None:
+    (work, *_) = standing_service.load_tables("/sites/SLOW")["work"]
     query = urlencode({"variant": work["variant"]})
-    found = service.load_tables(f"/sites/SLOW?{query}")["parts"]
+    found = standing_service.load_tables(f"/sites/SLOW?{query}")["parts"]
     assert {row["kind"] for row in found} == {"door", "host", "cpu_model"}
     assert sum(row["measurements"] for row in found if row["kind"] == "host") == 4
 
 
 def test_too_many_measurements_are_not_read(
-    service: ServiceThread, monkeypatch: pytest.MonkeyPatch
+    standing_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("treehammer.web.pages.site_standing.MAX_READ", 3)
-    kinds = {row["kind"] for row in service.load_tables("/sites/SLOW")["parts"]}
+    kinds = {row["kind"] for row in standing_service.load_tables("/sites/SLOW")["parts"]}
     assert kinds == {"variant", "door"}
 
 

@@ -28,7 +28,7 @@ def sandbox(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def service(
+def logs_service(
     tmp_path: Path, sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ServiceThread]:
     settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
@@ -56,20 +56,20 @@ def service(
         yield running
 
 
-def test_job_page_leads_to_the_whole_log(service: ServiceThread) -> None:
-    page = service.load_page("/jobs/here")
+def test_job_page_leads_to_the_whole_log(logs_service: ServiceThread) -> None:
+    page = logs_service.load_page("/jobs/here")
     assert '<a href="?log=1%2F2-1.out">2-1.out (17.0 kB)</a>' in page
     assert "2-1.err" not in page, "an empty log has no link"
-    log = service.client.get("/jobs/here?log=1/2-1.out")
+    log = logs_service.client.get("/jobs/here?log=1/2-1.out")
     assert log.text == OUTPUT
     assert log.headers["content-type"] == "text/plain; charset=utf-8"
     assert log.headers["x-content-type-options"] == "nosniff"
 
 
-def test_job_of_another_installation_has_no_whole_log(service: ServiceThread) -> None:
-    page = service.load_page("/jobs/elsewhere")
+def test_job_of_another_installation_has_no_whole_log(logs_service: ServiceThread) -> None:
+    page = logs_service.load_page("/jobs/elsewhere")
     assert "The whole output is not on this machine" in page
-    assert service.client.get("/jobs/elsewhere?log=1/2-1.out").status_code == 404
+    assert logs_service.client.get("/jobs/elsewhere?log=1/2-1.out").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_job_of_another_installation_has_no_whole_log(service: ServiceThread) ->
     ["2/2-1.out", "1/3-1.out", "1/../../secret", "1/2-1.out/..", "1/link", "x", "1/9-9.out"],
 )
 def test_only_logs_of_the_job_are_sent(
-    service: ServiceThread, sandbox: Path, tmp_path: Path, wanted: str
+    logs_service: ServiceThread, sandbox: Path, tmp_path: Path, wanted: str
 ) -> None:
     (tmp_path / "secret").write_text("secret")
     (sandbox / "logs" / "9-9.out").symlink_to(tmp_path / "secret")
-    refused = service.client.get(f"/jobs/here?log={wanted}")
+    refused = logs_service.client.get(f"/jobs/here?log={wanted}")
     assert refused.status_code == 404
     assert "secret" not in refused.text.replace("../../secret", "")
 
