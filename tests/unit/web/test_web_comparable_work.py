@@ -47,7 +47,7 @@ MEASURED = (
 )
 
 
-def measured() -> Iterator[Measurement]:
+def measure_work() -> Iterator[Measurement]:
     for number, (site, campaign, axes, label, cpu_s, efficiency) in enumerate(MEASURED):
         shared: dict[str, Any] = {"door": "near", "door_protocol": "root", "plausible": True}
         shared |= {"test_name": "ttree-read", "dataset": "small", "dataset_hash": "sha256:0"}
@@ -73,7 +73,7 @@ def work_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceTh
             mine = [(n, one[0]) for n, one in enumerate(MEASURED) if one[1] == campaign]
             jobs = [make_job_row(f"{n}", campaign_id=campaign, site=site) for n, site in mine]
             store.add_campaign(make_campaign_row(campaign), jobs)
-        store.add(measured())
+        store.add(measure_work())
     with run_service(folder, reading_open=True) as work_service:
         yield work_service
 

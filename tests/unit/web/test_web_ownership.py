@@ -32,7 +32,7 @@ from treehammer.text_formatting import no_progress
 from treehammer.web.core import measurement_writer
 from treehammer.web.core.live_database import LiveDatabase
 
-CAMPAIGN = CampaignRow(
+OWNED_CAMPAIGN = CampaignRow(
     "c1", "nightly", STARTED_US, "https://x.org/r", "main", "abc", False, "reads", "tests/reads",
     "{}", 1, 1,
 )  # fmt: skip
@@ -56,11 +56,11 @@ def send(service: ServiceThread, token: str, *measurements: Measurement) -> Any:
     return service.post_document(make_body(measurements), token)
 
 
-def upload(
+def send_campaign(
     service: ServiceThread,
     key: AccessKey,
     *jobs: JobRow,
-    campaign: CampaignRow = CAMPAIGN,
+    campaign: CampaignRow = OWNED_CAMPAIGN,
     checks: tuple[ReplicaRow, ...] = (),
 ) -> Any:
     replicas = [{name: v for name, v in asdict(one).items() if name != "owner"} for one in checks]
@@ -107,7 +107,7 @@ def test_jobs_cannot_be_sent_under_another_campaign(
     service: ServiceThread, alice: AccessKey, mallory: AccessKey
 ) -> None:
     """A measurement's identity follows from its job, so that a forged one would take its place."""
-    assert upload(service, alice, JOB).status_code == 200
+    assert send_campaign(service, alice, JOB).status_code == 200
     assert send(service, alice.text, make_own("c1", "j2")).status_code == 200
     for job in ("j1", "j2"):
         answer = send(
@@ -133,13 +133,13 @@ def test_refused_request_does_not_fail_others_of_its_batch(
 def test_other_groups_cannot_change_a_campaign(
     service: ServiceThread, alice: AccessKey, mallory: AccessKey
 ) -> None:
-    assert upload(service, alice, JOB).status_code == 200
-    cancelled, renamed = replace(JOB, state="cancelled"), replace(CAMPAIGN, name="mine")
-    for jobs, campaign in (([cancelled], CAMPAIGN), ([], renamed)):
-        answer = upload(service, mallory, *jobs, campaign=campaign)
+    assert send_campaign(service, alice, JOB).status_code == 200
+    cancelled, renamed = replace(JOB, state="cancelled"), replace(OWNED_CAMPAIGN, name="mine")
+    for jobs, campaign in (([cancelled], OWNED_CAMPAIGN), ([], renamed)):
+        answer = send_campaign(service, mallory, *jobs, campaign=campaign)
         assert answer.status_code == 403
         assert "belongs to another group" in answer.json()["error"]
-    stolen = upload(service, mallory, JOB, campaign=replace(CAMPAIGN, id="m1"))
+    stolen = send_campaign(service, mallory, JOB, campaign=replace(OWNED_CAMPAIGN, id="m1"))
     assert stolen.status_code == 403
     assert "job j1 is one of another campaign" in stolen.json()["error"]
     with Store.open(service.url) as store:
@@ -153,10 +153,10 @@ def test_others_cannot_be_first_to_send_to_a_campaign_submitted_here(
 ) -> None:
     """The identities of its jobs are on the service's pages before any of them reports."""
     with Store.open(service.url) as store:
-        store.add_campaign(CAMPAIGN, [JOB], key_id=alice.key_id if has_key else "")
+        store.add_campaign(OWNED_CAMPAIGN, [JOB], key_id=alice.key_id if has_key else "")
     forged = mint_job_token(mallory, "c1", "j1", LATER)
     assert send(service, forged, make_own("c1", "j1", host="forged")).status_code == 403
-    assert upload(service, mallory, replace(JOB, state="cancelled")).status_code == 403
+    assert send_campaign(service, mallory, replace(JOB, state="cancelled")).status_code == 403
     answer = send(service, mint_job_token(alice, "c1", "j1", LATER), make_own("c1", "j1"))
     assert answer.status_code == (200 if has_key else 403)
     admin = service.make_key("admin", owner="admins")
@@ -169,11 +169,11 @@ def test_job_of_a_campaign_that_was_not_uploaded_cannot_be_taken_over(
 ) -> None:
     """Attack: the job has reported, but its campaign is not uploaded yet; a stranger names it."""
     assert send(service, alice.text, make_own("c1", "j1")).status_code == 200
-    stolen = upload(service, mallory, JOB, campaign=replace(CAMPAIGN, id="m1"))
+    stolen = send_campaign(service, mallory, JOB, campaign=replace(OWNED_CAMPAIGN, id="m1"))
     assert stolen.status_code == 403
     assert "job j1 is one of another campaign" in stolen.json()["error"]
     assert send(service, alice.text, make_own("c1", "j1", round_=2)).json()["new"] == 1
-    assert upload(service, alice, JOB).json()["new"] == 2
+    assert send_campaign(service, alice, JOB).json()["new"] == 2
     with Store.open(service.url) as store:
         assert [job.id for job in store.jobs("c1")] == ["j1"]
         assert store.jobs("m1") == []
@@ -183,7 +183,7 @@ def test_uploaded_job_stays_with_its_campaign_when_rows_are_gone(
     service: ServiceThread, alice: AccessKey, mallory: AccessKey
 ) -> None:
     """Receipts say whose a job is: its row may be missing."""
-    assert upload(service, alice, JOB).status_code == 200
+    assert send_campaign(service, alice, JOB).status_code == 200
     with Store.open(service.url) as store:
         scope = ChangeScope(campaign_id="c1")
         store.apply_change(DatabaseChange("delete", scope, "root", 1, "", "all"))
@@ -199,7 +199,7 @@ def test_results_written_here_belong_to_this_installation(service: ServiceThread
         if how == "measurements":
             store.add([make_own("c1", "j1")])
         if how == "campaign":
-            store.add_campaign(CAMPAIGN, [JOB])
+            store.add_campaign(OWNED_CAMPAIGN, [JOB])
         assert store.find_owner("c1") == LOCAL_OWNER
     mallory = service.make_key("submit", owner="mallory")
     sent = {
@@ -208,8 +208,10 @@ def test_results_written_here_belong_to_this_installation(service: ServiceThread
             service, mint_job_token(mallory, "c1", "j1", LATER), make_own("c1", "j1", round_=2)
         ),
         "its job under another campaign": send(service, mallory.text, make_own("m1", "j1")),
-        "an upload": upload(service, mallory, replace(JOB, state="cancelled")),
-        "an upload of its job": upload(service, mallory, JOB, campaign=replace(CAMPAIGN, id="m1")),
+        "an upload": send_campaign(service, mallory, replace(JOB, state="cancelled")),
+        "an upload of its job": send_campaign(
+            service, mallory, JOB, campaign=replace(OWNED_CAMPAIGN, id="m1")
+        ),
     }
     assert {name: answer.status_code for name, answer in sent.items()} == dict.fromkeys(sent, 403)
     admin = service.make_key("admin", owner="admins")
@@ -221,7 +223,7 @@ def test_imported_campaign_belongs_to_the_named_group(
 ) -> None:
     theirs, file = f"sqlite:///{tmp_path}/theirs.db", tmp_path / "theirs.parquet"
     with Store.open(theirs) as store:
-        store.add_campaign(CAMPAIGN, [replace(JOB, state="done")])
+        store.add_campaign(OWNED_CAMPAIGN, [replace(JOB, state="done")])
         store.add([make_own("c1", "j1")])
         export_file(store, Selection(), file, software_dir=tmp_path)
     options: dict[str, Any] = {"ignore_unknown": False, "dry_run": False, "bars": no_progress}
@@ -322,9 +324,9 @@ def test_known_check_does_not_belong_to_its_second_sender(
     service: ServiceThread, alice: AccessKey, mallory: AccessKey
 ) -> None:
     """Attack: a check that is sent again would be deleted with the checks of its second sender."""
-    assert upload(service, alice, checks=(BAD,)).status_code == 200
-    own = replace(CAMPAIGN, id="m1")
-    answer = upload(service, mallory, campaign=own, checks=(replace(BAD, good=True),))
+    assert send_campaign(service, alice, checks=(BAD,)).status_code == 200
+    own = replace(OWNED_CAMPAIGN, id="m1")
+    answer = send_campaign(service, mallory, campaign=own, checks=(replace(BAD, good=True),))
     assert answer.json() == {"new": 1, "changed": 0, "known": 1}
     with Store.open(service.url) as store:
         scope = ChangeScope(key_id=mallory.key_id)
@@ -335,7 +337,7 @@ def test_known_check_does_not_belong_to_its_second_sender(
 def test_other_groups_cannot_join_a_common_start(
     service: ServiceThread, alice: AccessKey, mallory: AccessKey
 ) -> None:
-    assert upload(service, alice, JOB).status_code == 200
+    assert send_campaign(service, alice, JOB).status_code == 200
     until_us = service.clock[0] + 60_000_000
     body = {"barrier": "b", "jobs": 2, "wait_s": 60, "lead_s": 1, "waited_s": 0}
     for key, status in ((mallory, 403), (alice, 200), (alice, 200)):
@@ -349,13 +351,13 @@ def test_checks_of_replicas_apply_to_campaigns_of_their_group(
     reads = {"dataset_hash": "h", "door": "root", "plausible": True}
     assert send(service, alice.text, make_own("c1", "j1", **reads)).status_code == 200
     assert send(service, mallory.text, make_own("m1", "m1", **reads)).status_code == 200
-    own = replace(CAMPAIGN, id="m1")
-    assert upload(service, mallory, campaign=own, checks=(BAD,)).status_code == 200
+    own = replace(OWNED_CAMPAIGN, id="m1")
+    assert send_campaign(service, mallory, campaign=own, checks=(BAD,)).status_code == 200
     assert {row[0]: row[3] for row in stored(service)} == {"c1": True, "m1": False}
     admin = service.make_key("admin", owner="admins")
     known = replace(BAD, id="f2")
-    other = replace(CAMPAIGN, id="a1")
-    assert upload(service, admin, campaign=other, checks=(known,)).status_code == 200
+    other = replace(OWNED_CAMPAIGN, id="a1")
+    assert send_campaign(service, admin, campaign=other, checks=(known,)).status_code == 200
     assert {row[0]: row[3] for row in stored(service)} == {"c1": False, "m1": False}
 
 
@@ -363,10 +365,10 @@ def test_good_check_of_another_group_excuses_nothing(
     service: ServiceThread, alice: AccessKey, mallory: AccessKey
 ) -> None:
     reads = {"dataset_hash": "h", "door": "root", "plausible": True}
-    assert upload(service, alice, checks=(BAD,)).status_code == 200
+    assert send_campaign(service, alice, checks=(BAD,)).status_code == 200
     good = replace(BAD, id="f3", good=True, found_us=STARTED_US - 1)
-    own = replace(CAMPAIGN, id="m1")
-    assert upload(service, mallory, campaign=own, checks=(good,)).status_code == 200
+    own = replace(OWNED_CAMPAIGN, id="m1")
+    assert send_campaign(service, mallory, campaign=own, checks=(good,)).status_code == 200
     assert send(service, alice.text, make_own("c1", "j1", **reads)).status_code == 200
     with Store.open(service.url) as store:
         store.mark_bad_replicas()
@@ -374,7 +376,7 @@ def test_good_check_of_another_group_excuses_nothing(
 
 
 def test_receipts_name_key_time_and_address(service: ServiceThread, alice: AccessKey) -> None:
-    assert upload(service, alice, JOB, checks=(BAD,)).status_code == 200
+    assert send_campaign(service, alice, JOB, checks=(BAD,)).status_code == 200
     for round_ in (1, 2):
         assert send(service, alice.text, make_own("c1", "j1", round_=round_)).status_code == 200
     with Store.open(service.url) as store, store._engine.connect() as connection:
