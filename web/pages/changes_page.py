@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.changes import change_text, weekly_digest
+from treehammer.analysis.changes import change_text
 from treehammer.analysis.changes.daily_series import (
     WINDOW_DAYS,
     ChangeState,
@@ -475,11 +475,11 @@ def digest_view(store: Store, request: Request) -> PageView:
     week = request.query_params.get("week", "")
     try:
         today = display_formats.today()
-        first = weekly_digest.parse_week(week) if week else weekly_digest.last_whole_week(today)
+        first = change_text.parse_week(week) if week else change_text.last_whole_week(today)
         weeks = [_format_week(first + timedelta(days=days)) for days in (-7, 7)]
     except (ValueError, OverflowError):
         raise ConfigError(f"week must be like 2026-W46, not {week[:20]!r}") from None
-    digest = weekly_digest.load_digest(store, first)
+    digest = change_text.load_digest(store, first)
     values = {"digest": digest, "weeks": weeks, "root": request.scope.get("root_path", "")}
     return PageView("digest.html.j2", digest.title, values)
 
