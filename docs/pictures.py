@@ -24,7 +24,7 @@ from playwright.sync_api import Browser
 
 from benchmarks.harness import synthetic_measurements
 from treehammer.sql.read import campaign_queries, overview_queries
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 
 IMAGES = Path(__file__).parent / "images"

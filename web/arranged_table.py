@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.errors import ConfigError
-from treehammer.sql.read.measurement_selection import Condition
+from treehammer.sql.read.query_model import Condition
 from treehammer.tables import DataTable, Row, TableColumn
 
 if TYPE_CHECKING:

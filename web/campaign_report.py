@@ -44,8 +44,8 @@ from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import select_counted
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import fetch_operations
+from treehammer.sql.read.query_model import Selection
 from treehammer.version import __version__
 from treehammer.web import report_figures
 from treehammer.web.display_formats import (

@@ -29,7 +29,7 @@ from treehammer.analysis.status.subject_state import AlarmKind
 from treehammer.collectors.http_requests import Deadline, connect_socket, open_reader, send_request
 from treehammer.config import Settings
 from treehammer.errors import DeliveryError
-from treehammer.output_files import read_secret_file
+from treehammer.program_output import read_secret_file
 from treehammer.setting_parsers import split_recipients
 from treehammer.sql.core.watch_rows import AlarmMessage
 from treehammer.sql.watch.alarms import NO_SEVERITY, AlarmOutbox

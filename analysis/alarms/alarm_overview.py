@@ -31,8 +31,7 @@ from treehammer.sql.read import overview_queries
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import state_history
 from treehammer.sql.watch.alarms import AlarmOutbox, OutboxSummary, ReleaseCheckTable, hash_identity
-from treehammer.sql.watch.run_outcomes import list_run_outcomes
-from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS, SITE
+from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS, SITE, list_run_outcomes
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import SECOND_US, format_minute
 

@@ -47,7 +47,7 @@ from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import AlarmMessage, ChangePointRow, ReleaseCheck
 from treehammer.sql.read.campaign_queries import fetch_campaign
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.watch.alarms import (
     NO_SEVERITY,
     STATE,

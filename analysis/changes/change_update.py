@@ -26,7 +26,7 @@ from treehammer.analysis.changes.job_points import (
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
 from treehammer.sql.core.watch_rows import ChangePointRow
-from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import alarms
 from treehammer.sql.write.store import Store

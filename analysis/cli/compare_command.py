@@ -38,7 +38,7 @@ from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.cli.transfer_commands import complete_campaigns
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
 from treehammer.terminal import TABLE, on_interrupt, output_options, print_hint, print_rows

@@ -22,8 +22,8 @@ from treehammer.analysis.descriptive.time_breakdown import TimePart, sum_breakdo
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
 from treehammer.sql.cli.transfer_commands import complete_campaigns
-from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.overview_queries import build_unknown_site_error, list_sites
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
 from treehammer.terminal import TABLE, output_options, print_hint, print_rows

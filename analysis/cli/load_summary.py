@@ -17,13 +17,13 @@ from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.operation_steps import CLIENT, QUANTILES
 from treehammer.errors import NothingToDoError
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import (
     FIGURE_NAMES,
     OperationGroup,
     fetch_operations,
     list_operation_days,
 )
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.tables import TableColumn
 from treehammer.terminal import TABLE, print_rows

@@ -17,7 +17,7 @@ from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.cli.transfer_commands import complete_campaigns
 from treehammer.sql.core.rows import ExtraRow
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
 from treehammer.terminal import TABLE, output_options, print_rows

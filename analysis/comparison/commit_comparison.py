@@ -29,7 +29,7 @@ from treehammer.hctests.definition.model import (
 )
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_queries import fetch_campaign
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 

@@ -52,7 +52,7 @@ from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.judged_metrics import HeadlineMetric
 from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.core.rows import PairRow, VerdictRow
-from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.query_model import Condition, Selection
 
 
 @dataclass(frozen=True)

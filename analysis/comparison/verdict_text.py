@@ -22,7 +22,7 @@ from treehammer.analysis.statistics.verdict import (
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import COMMIT_AXIS, format_commit
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.sql.read.measurement_selection import Condition, parse_alternatives
+from treehammer.sql.read.query_model import Condition, parse_alternatives
 from treehammer.text_formatting import format_signed, format_significant, pluralize
 
 #: Largest effect (in ln, a factor of ten thousand) that is written out; ends of intervals may be larger.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison, list_site_means
 from treehammer.analysis.statistics.sample import natural_sort_key
-from treehammer.sql.read.figure_query import Moments
 from treehammer.sql.read.peer_sums import WorkKey, WorkSums
+from treehammer.sql.read.query_model import Moments
 
 #: Relative variance below which differences are noise of the arithmetic.
 _LEAST_VARIANCE = 1e-8

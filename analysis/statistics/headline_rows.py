@@ -15,8 +15,8 @@ from treehammer.hctests.definition.judged_metrics import HeadlineMetric, find_he
 from treehammer.hctests.definition.model import MetricDeclaration
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 
 Row = dict[str, Any]

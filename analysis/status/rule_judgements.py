@@ -29,8 +29,7 @@ from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.outcome import Outcome, sum_outcomes
 from treehammer.sql.core.watch_rows import StatusChangeRow
-from treehammer.sql.watch.run_outcomes import RunOutcome
-from treehammer.sql.watch.state_history import DOOR, STORAGE_SITE
+from treehammer.sql.watch.state_history import DOOR, STORAGE_SITE, RunOutcome
 from treehammer.text_formatting import format_share, pluralize
 
 #: Campaigns, jobs and measurements that evidence names, the newest first.

@@ -41,7 +41,6 @@ from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, RuleSetRow,
 from treehammer.sql.read.operation_figures import list_operation_days
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import state_history
-from treehammer.sql.watch.run_outcomes import RunOutcome, list_run_outcomes
 from treehammer.sql.watch.state_history import (
     CENTRAL,
     DOOR,
@@ -49,7 +48,9 @@ from treehammer.sql.watch.state_history import (
     KIND_WORDS,
     STORAGE_SITE,
     SUBJECT_KINDS,
+    RunOutcome,
     label_door,
+    list_run_outcomes,
     split_door_label,
 )
 from treehammer.sql.write.store import Store

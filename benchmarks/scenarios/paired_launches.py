@@ -36,7 +36,7 @@ from treehammer.analysis.statistics.sample import HEADLINE_METRICS, SAMPLE_COLUM
 from treehammer.collectors.job_spec import CHECKSUM, CONTROL
 from treehammer.config import Settings
 from treehammer.errors import NothingToDoError
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_polling, campaign_request, submission
 

@@ -14,8 +14,8 @@ from treehammer.analysis.alarms.release_state import CheckState
 from treehammer.analysis.status.site_status import Usability, use_by_state
 from treehammer.sql.core.schema import patrol_start
 from treehammer.sql.core.watch_rows import PatrolStartRow, ReleaseCheck, StatusChangeRow
-from treehammer.sql.engine.row_mapping import fetch_rows
-from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.engine.database_engine import fetch_rows
+from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.watch.alarms import ReleaseCheckTable
 from treehammer.sql.watch.patrol_report import fetch_report
 from treehammer.sql.watch.patrol_starts import PROBE, PatrolLease, PatrolStarts

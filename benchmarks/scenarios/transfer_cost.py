@@ -27,7 +27,7 @@ from benchmarks.harness.program_runs import TREEHAMMER, account_command, run_pos
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.sql.core.measurement_columns import ALL_COLUMNS, stored_columns
 from treehammer.sql.read.measurement_queries import MeasurementQueries
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 
 EXPORT_FORMATS = ("parquet", "csv", "root")
 #: Ratio between the larger and the smaller run, and the limit of their ratio of memory.

@@ -36,7 +36,7 @@ from treehammer.analysis.statistics.verdict import (
     VerdictEvidence,
 )
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 
 TRIAL_COUNT = 100
 #: Variants: fraction of branches, cache in MB.

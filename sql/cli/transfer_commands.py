@@ -11,7 +11,7 @@ import click
 
 from treehammer.config import Settings
 from treehammer.errors import MeasurementFileError, NothingToDoError
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.audit_trail import LOCAL_OWNER
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn

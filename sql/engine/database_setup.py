@@ -19,9 +19,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
-from treehammer.output_files import create_private_file
+from treehammer.program_output import create_private_file
 from treehammer.sql.core.schema import metadata
-from treehammer.sql.engine.backend import TableLayout
+from treehammer.sql.engine.backend import TableLayout, display_url, sqlite_path, translate_errors
 from treehammer.sql.engine.database_engine import (
     alter_transaction,
     backend_of,
@@ -31,7 +31,6 @@ from treehammer.sql.engine.database_engine import (
     read_transaction,
     require_usable_server,
 )
-from treehammer.sql.engine.database_errors import display_url, sqlite_path, translate_errors
 
 if TYPE_CHECKING:
     from alembic.config import Config

@@ -12,15 +12,15 @@ from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import DatabaseError, IntegrityError
 
 from treehammer.errors import StoreError
-from treehammer.sql.engine import database_errors
+from treehammer.sql.engine import backend
 from treehammer.sql.engine.backend import (
     ACCESS_OPTION,
     CONNECT_TIMEOUT_S,
     AccessMode,
     Backend,
     TableLayout,
+    display_url,
 )
-from treehammer.sql.engine.database_errors import display_url
 
 #: Oldest supported server.
 MINIMUM_VERSION = (19,)
@@ -120,7 +120,7 @@ class OracleBackend(Backend):
         if access == "read":
             connection.exec_driver_sql("SET TRANSACTION READ ONLY")
         if access == "write":
-            take = f"{_ACQUIRE_LOCK} {database_errors.BUSY_SECONDS:.0f}"
+            take = f"{_ACQUIRE_LOCK} {backend.BUSY_SECONDS:.0f}"
             if not connection.exec_driver_sql(take).all():
                 raise StoreError(
                     f"the table {LOCK_TABLE} has lost its row, which writers take in turn",

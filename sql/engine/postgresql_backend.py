@@ -13,16 +13,16 @@ from sqlalchemy.exc import DBAPIError
 
 from treehammer.errors import ConfigError, StoreError
 from treehammer.sql.core.column_types import REAL, NumberList, StoredText
-from treehammer.sql.engine import database_errors
+from treehammer.sql.engine import backend
 from treehammer.sql.engine.backend import (
     CONNECT_TIMEOUT_S,
     AccessMode,
     Backend,
     Row,
     compile_statement,
+    display_url,
     insert_into,
 )
-from treehammer.sql.engine.database_errors import display_url
 
 #: Oldest supported server; docs/databases.md lists the tested versions.
 MINIMUM_VERSION = (13,)
@@ -85,7 +85,7 @@ class PostgreSQLBackend(Backend):
         if access != "read":
             # Sent together to save round trips, which take about as long as a commit.
             connection.exec_driver_sql(
-                f"SET LOCAL lock_timeout = {database_errors.BUSY_SECONDS * 1000:.0f}; {_REQUIRE_DURABLE_COMMIT}; "
+                f"SET LOCAL lock_timeout = {backend.BUSY_SECONDS * 1000:.0f}; {_REQUIRE_DURABLE_COMMIT}; "
                 f"SELECT pg_advisory_xact_lock({_WRITER_LOCK_ID})"
             )
 

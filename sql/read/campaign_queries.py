@@ -22,7 +22,7 @@ from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.measurement_sql import has_outcome, is_superseded, outcome_column
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
-from treehammer.sql.engine.row_mapping import Row, fetch_rows, split_ids
+from treehammer.sql.engine.database_engine import Row, fetch_rows, split_ids
 from treehammer.sql.read.overview_queries import CampaignState, fetch_campaign_states
 from treehammer.sql.read.reader import ResultsReader
 

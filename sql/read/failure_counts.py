@@ -18,7 +18,7 @@ from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.outcome import NOT_SUPPORTED, UNSUPPORTED_LABELS, Outcome
 from treehammer.sql.core.measurement_sql import is_bad, load_subjects, outcome_column
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
-from treehammer.sql.engine.row_mapping import split_ids
+from treehammer.sql.engine.database_engine import split_ids
 from treehammer.sql.read.overview_queries import JOB_SITE
 from treehammer.sql.read.reader import ResultsReader
 

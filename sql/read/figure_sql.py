@@ -39,7 +39,7 @@ from treehammer.sql.core.schema import (
     rollup_column_names,
     rollup_day,
 )
-from treehammer.sql.read.figure_query import (
+from treehammer.sql.read.query_model import (
     DAY,
     ROLLUP_GROUPINGS,
     TIME_UNITS,
@@ -48,16 +48,14 @@ from treehammer.sql.read.figure_query import (
     FigureQuery,
     FigureResult,
     Moments,
+    Scalar,
+    Selection,
     coarsen_day,
+    compile_condition,
+    compile_selection,
     find_axis_value,
     is_variant_axis,
     require_max_groups,
-)
-from treehammer.sql.read.measurement_selection import (
-    Scalar,
-    Selection,
-    compile_condition,
-    compile_selection,
 )
 
 #: Rows that are fetched at once where many are read.

@@ -26,9 +26,8 @@ from treehammer.sql.core.measurement_columns import (
 )
 from treehammer.sql.core.rows import CountRow, ExtraRow
 from treehammer.sql.core.schema import extra, measurement, operation
-from treehammer.sql.read.figure_query import FigureQuery, FigureResult
 from treehammer.sql.read.figure_sql import fetch_figure
-from treehammer.sql.read.measurement_selection import Selection, compile_selection
+from treehammer.sql.read.query_model import FigureQuery, FigureResult, Selection, compile_selection
 
 #: Row of the table of operations: values by name; empty text is None.
 OperationRow = Mapping[str, Value]

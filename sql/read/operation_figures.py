@@ -22,7 +22,7 @@ from treehammer.sql.core.schema import (
     rollup_operation,
 )
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 
 Row = Mapping[str, Any]

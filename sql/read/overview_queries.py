@@ -34,7 +34,7 @@ from treehammer.sql.core.schema import (
     rollup_day,
     verdict,
 )
-from treehammer.sql.engine.row_mapping import CHUNK_ROWS, fetch_rows, split_ids
+from treehammer.sql.engine.database_engine import CHUNK_ROWS, fetch_rows, split_ids
 from treehammer.sql.read.campaign_counts import count_left_out
 from treehammer.sql.read.reader import ResultsReader
 

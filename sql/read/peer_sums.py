@@ -27,8 +27,8 @@ from treehammer.sql.core.schema import (
     rollup_column_names,
     rollup_day,
 )
-from treehammer.sql.engine.row_mapping import split_ids
-from treehammer.sql.read.figure_query import Moments
+from treehammer.sql.engine.database_engine import split_ids
+from treehammer.sql.read.query_model import Moments
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, workload_key
 

@@ -31,13 +31,17 @@ from treehammer.sql.core.rows import (
     VerdictRow,
 )
 from treehammer.sql.core.schema import campaign, dimension_tables, job
-from treehammer.sql.engine.database_engine import read_transaction
-from treehammer.sql.engine.database_errors import display_url, translate_errors
+from treehammer.sql.engine.backend import display_url, translate_errors
+from treehammer.sql.engine.database_engine import (
+    Row,
+    fetch_rows,
+    read_transaction,
+    select_comparison_rows,
+    split_ids,
+)
 from treehammer.sql.engine.database_setup import open_engine
-from treehammer.sql.engine.row_mapping import Row, fetch_rows, select_comparison_rows, split_ids
-from treehammer.sql.read.figure_query import FigureQuery, FigureResult
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot, MeasurementQueries
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import FigureQuery, FigureResult, Selection
 
 
 class ResultsReader:

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.schema import verdict
-from treehammer.sql.engine.row_mapping import fetch_rows, split_ids
+from treehammer.sql.engine.database_engine import fetch_rows, split_ids
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import ComparisonSummary
 from treehammer.sql.read.reader import ResultsReader

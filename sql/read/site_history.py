@@ -26,8 +26,8 @@ from treehammer.sql.core.schema import (
     measurement,
     rollup_day,
 )
-from treehammer.sql.read.figure_query import FigureGroup
 from treehammer.sql.read.measurement_queries import name_values
+from treehammer.sql.read.query_model import FigureGroup
 from treehammer.sql.read.reader import ResultsReader
 
 _SUBJECT = dimension_tables["subject"].c

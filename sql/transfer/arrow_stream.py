@@ -30,11 +30,11 @@ from treehammer import config
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError, StoreError, suggest_word
 from treehammer.sql.core.measurement_columns import ALL_COLUMNS, EXTRA_PREFIX, stored_columns
+from treehammer.sql.engine.backend import build_store_error, display_url, sqlite_path
 from treehammer.sql.engine.database_engine import make_engine, read_transaction
-from treehammer.sql.engine.database_errors import build_store_error, display_url, sqlite_path
 from treehammer.sql.engine.postgresql_backend import libpq_connection_string
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot, MeasurementQueries
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import arrow_columns
 from treehammer.sql.transfer.stream_process import (
     BACKENDS,

@@ -28,7 +28,7 @@ from treehammer.errors import MeasurementFileError
 from treehammer.sql.core.measurement_columns import decode_latency
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, InstructionRow, JobRow, ReplicaRow
 from treehammer.sql.core.schema import metadata
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer.arrow_columns import (
     ARROW_TYPES,
     ID_COLUMN,

@@ -12,13 +12,13 @@ from sqlalchemy.engine import Connection, Engine
 
 from treehammer.errors import ConfigError, StoreError
 from treehammer.sql.core.schema import metadata
+from treehammer.sql.engine.backend import display_url, sqlite_path, translate_errors
 from treehammer.sql.engine.database_engine import (
     backend_of,
     parse_url,
     read_transaction,
     write_transaction,
 )
-from treehammer.sql.engine.database_errors import display_url, sqlite_path, translate_errors
 from treehammer.sql.engine.database_setup import opened_engine
 from treehammer.sql.read.measurement_queries import FETCH_ROWS
 from treehammer.text_formatting import ProgressCallback, ProgressFactory

@@ -25,8 +25,8 @@ import pyarrow as pa
 from pyarrow import compute as pc
 
 from treehammer.errors import ConfigError, MeasurementFileError, NothingToDoError
-from treehammer.output_files import replace_file, replace_folder
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.program_output import replace_file, replace_folder
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import arrow_stream
 from treehammer.sql.transfer.companion_tables import (
     NESTED_FIELD,

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyarrow import compute as pc
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.output_files import open_binary_stdout
+from treehammer.program_output import open_binary_stdout
 from treehammer.sql.core import measurement_columns
 from treehammer.sql.core.measurement_columns import EXTRA_PREFIX, PASSES_COLUMN
 from treehammer.sql.core.rows import ExtraRow

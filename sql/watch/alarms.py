@@ -42,7 +42,7 @@ from treehammer.sql.core.watch_rows import (
     WatchedDayRow,
     WatchedSeriesRow,
 )
-from treehammer.sql.engine.row_mapping import (
+from treehammer.sql.engine.database_engine import (
     fetch_rows,
     insert_missing_rows,
     insert_new_rows,

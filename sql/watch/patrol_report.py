@@ -15,8 +15,7 @@ from treehammer.sql.core.watch_rows import (
     PatrolSiteRow,
     PatrolStartRow,
 )
-from treehammer.sql.engine.database_engine import read_clock
-from treehammer.sql.engine.row_mapping import fetch_rows, upsert_rows
+from treehammer.sql.engine.database_engine import fetch_rows, read_clock, upsert_rows
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.patrol_starts import (
     NOTED,

@@ -31,10 +31,10 @@ from treehammer.errors import StoreError
 from treehammer.sql.core import schema
 from treehammer.sql.core.schema import patrol_lease
 from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolLeaseRow, PatrolStartRow
-from treehammer.sql.engine.database_engine import read_clock
-from treehammer.sql.engine.row_mapping import (
+from treehammer.sql.engine.database_engine import (
     fetch_rows,
     insert_missing_rows,
+    read_clock,
     split_ids,
     upsert_rows,
 )

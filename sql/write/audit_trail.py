@@ -35,12 +35,14 @@ from treehammer.sql.core.schema import (
     campaign_owner,
     receipt,
 )
-from treehammer.sql.engine.database_engine import backend_of, read_transaction, write_transaction
-from treehammer.sql.engine.row_mapping import (
+from treehammer.sql.engine.database_engine import (
+    backend_of,
     fetch_rows,
     insert_missing_rows,
     insert_new_rows,
+    read_transaction,
     split_ids,
+    write_transaction,
 )
 
 #: Group of campaigns that this installation submits without a key, or imports; administrators act

@@ -43,10 +43,9 @@ from treehammer.sql.core.schema import (
     receipt,
     replica,
 )
-from treehammer.sql.engine.database_engine import require_integrity
-from treehammer.sql.engine.database_errors import display_url
+from treehammer.sql.engine.backend import display_url
+from treehammer.sql.engine.database_engine import fetch_rows, require_integrity, split_ids
 from treehammer.sql.engine.database_setup import require_complete_schema
-from treehammer.sql.engine.row_mapping import fetch_rows, split_ids
 from treehammer.sql.read.measurement_queries import FETCH_ROWS, OperationRow, fetch_operations_of
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write import audit_trail, quality_flags, rollups

@@ -20,7 +20,7 @@ from treehammer.collectors.record.outcome import label_outcome
 from treehammer.sql.core.measurement_columns import DamagedValueError, decode_latency
 from treehammer.sql.core.measurement_sql import outcome_column
 from treehammer.sql.core.schema import ROLLUP_COUNTS, measurement, operation, rollup_operation
-from treehammer.sql.engine.row_mapping import CHUNK_ROWS
+from treehammer.sql.engine.database_engine import CHUNK_ROWS
 from treehammer.sql.read.measurement_queries import OperationRow
 
 #: Keys per lookup and rows per write; an IN list may hold 1000 on Oracle.

@@ -27,8 +27,8 @@ from treehammer.sql.core.measurement_columns import DIMENSION_OF
 from treehammer.sql.core.measurement_sql import has_outcome
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import campaign_owner, measurement, rollup_column_names, rollup_day
-from treehammer.sql.engine.row_mapping import split_ids
-from treehammer.sql.read.measurement_selection import match_pattern
+from treehammer.sql.engine.database_engine import split_ids
+from treehammer.sql.read.query_model import match_pattern
 from treehammer.sql.write import rollups
 from treehammer.sql.write.operation_recording import Owner
 

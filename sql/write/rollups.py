@@ -44,8 +44,7 @@ from treehammer.sql.core.schema import (
     rollup_column_names,
     rollup_day,
 )
-from treehammer.sql.engine.database_engine import backend_of
-from treehammer.sql.engine.row_mapping import split_ids
+from treehammer.sql.engine.database_engine import backend_of, split_ids
 from treehammer.sql.write import operation_recording
 from treehammer.sql.write.operation_recording import (
     CHUNK,

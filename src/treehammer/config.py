@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from treehammer.daemon import LOG_FORMATS, TEXT_FORMAT
 from treehammer.errors import ConfigError, suggest_word
+from treehammer.program_output import LOG_FORMATS, TEXT_FORMAT
 from treehammer.setting_parsers import (
     RawValue,
     SettingParser,

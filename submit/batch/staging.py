@@ -19,7 +19,7 @@ from treehammer.collectors.shared_files import (
     open_regular_file,
 )
 from treehammer.errors import BatchError
-from treehammer.output_files import create_private_file, is_private
+from treehammer.program_output import create_private_file, is_private
 
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 

@@ -29,7 +29,7 @@ from treehammer.collectors.record.outcome import (
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import LoadCeiling, LoadSettings, Scalar
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize

@@ -31,7 +31,7 @@ from treehammer.config import Settings, sqlite_url
 from treehammer.datasets.manifest import RNTUPLE, Manifest, list_some
 from treehammer.errors import BatchError, ExitCode, TreehammerError
 from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_polling import make_tracker, wait_for_campaign
 from treehammer.submit.campaigns.submission import submit_plan

@@ -20,7 +20,7 @@ from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, class
 from treehammer.datasets.manifest import RECORDING, Manifest
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import LoadSettings, Scalar, Variant
-from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning.plan import Plan, plan_clusters
 from treehammer.submit.sites.site_model import Site

@@ -24,7 +24,7 @@ from treehammer.hctests.definition.judged_metrics import HeadlineMetric, find_he
 from treehammer.hctests.definition.model import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test, open_repository
 from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import job_reporting
 from treehammer.submit.campaigns.campaign_polling import make_tracker, wait_for_campaign

@@ -31,7 +31,7 @@ from treehammer.sql.core.schema import metadata
 from treehammer.sql.write.audit_trail import Sender
 from treehammer.sql.write.quality_flags import require_unflagged
 from treehammer.sql.write.recording import AddResult
-from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
+from treehammer.sql.write.store import CampaignUpload, UploadResult
 from treehammer.web.core.auth import AccessControl, make_sender
 from treehammer.web.core.measurement_writer import (
     KeyShareFullError,

@@ -15,7 +15,7 @@ from treehammer.collectors.job_spec import API_PREFIX
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.sql.core.measurement_columns import decode_latency
 from treehammer.sql.read.measurement_queries import restore_operation
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.api.page_operations import CAMPAIGN_OPERATIONS_PATH, OPERATIONS, PageOperation
 from treehammer.web.core.live_database import LiveDatabase

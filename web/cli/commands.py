@@ -104,7 +104,7 @@ def write_report(database: str, campaign: str, output: Path) -> None:
     # Imported here because SQLAlchemy and scipy take almost a second to load.
     from treehammer.analysis.comparison.limit_outcomes import judge_limits
     from treehammer.analysis.statistics.headline_rows import load_headline_rows
-    from treehammer.sql.read.measurement_selection import Selection
+    from treehammer.sql.read.query_model import Selection
     from treehammer.sql.write.store import Store
     from treehammer.web.campaign_report import (
         REPORT_COLUMNS,

@@ -15,7 +15,7 @@ import click
 from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.output_files import create_private_file
+from treehammer.program_output import create_private_file
 from treehammer.sql.auth.access_keys import (
     CAMPAIGN,
     JOB,
@@ -29,11 +29,12 @@ from treehammer.sql.auth.access_keys import (
 from treehammer.sql.auth.keyring import (
     Keyring,
     Revocation,
+    SessionTable,
     forget_previous_master_keys,
     load_master_keys,
     rotate_master_key,
+    session_id,
 )
-from treehammer.sql.auth.read_sessions import SessionTable, session_id
 from treehammer.sql.core.rows import AccessKeyRow
 from treehammer.sql.engine.database_setup import opened_engine
 from treehammer.sql.write import audit_trail

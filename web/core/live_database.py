@@ -19,23 +19,21 @@ from starlette.requests import Request
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ConfigError, NothingToDoError, StoreError, UnstorableContentError
 from treehammer.sql.auth.access_keys import AccessList
-from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.auth.read_sessions import SessionHolder, SessionTable, hash_session_token
+from treehammer.sql.auth.keyring import Keyring, SessionHolder, SessionTable, hash_session_token
 from treehammer.sql.core.rows import AuditRow
+from treehammer.sql.engine.backend import display_url, sqlite_path
 from treehammer.sql.engine.database_engine import (
     QueryGroup,
     is_cancelled,
     measure_database,
     parse_url,
 )
-from treehammer.sql.engine.database_errors import display_url, sqlite_path
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.read.measurement_queries import restore_operation
-from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.audit_trail import Delivery, Sender
 from treehammer.sql.write.recording import AddResult
-from treehammer.sql.write.store import Store
-from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
+from treehammer.sql.write.store import CampaignUpload, Store, UploadResult
 from treehammer.web.core.responses import RequestRefusedError, service_unavailable
 
 #: Errors caused by a request, after which the connection stays usable.

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from treehammer.output_files import open_binary_stdout
+from treehammer.program_output import open_binary_stdout
 
 #: File format -> media type.
 FIGURE_FORMATS = {

@@ -17,8 +17,13 @@ from treehammer.collectors.record.metric_catalogue import (
 )
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.sql.read import overview_queries
-from treehammer.sql.read.figure_query import TIME_UNITS, FigureQuery
-from treehammer.sql.read.measurement_selection import Condition, Selection, parse_alternatives
+from treehammer.sql.read.query_model import (
+    TIME_UNITS,
+    Condition,
+    FigureQuery,
+    Selection,
+    parse_alternatives,
+)
 from treehammer.sql.write.store import Store
 from treehammer.web import display_formats
 from treehammer.web.arranged_table import is_arrangement

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.sql.read.measurement_selection import Condition
+from treehammer.sql.read.query_model import Condition
 from treehammer.web.display_formats import DisplayUnit
 from treehammer.web.figures.explore_query import (
     DISTRIBUTION,

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.hctests.definition.model import drop_release_axis
-from treehammer.sql.read.figure_query import DAY, MONTH, WEEK
-from treehammer.sql.read.measurement_selection import Scalar
+from treehammer.sql.read.query_model import DAY, MONTH, WEEK, Scalar
 from treehammer.web import display_formats
 from treehammer.web.figures.figure_captions import describe_left_out
 from treehammer.web.figures.figure_points import (

@@ -16,16 +16,17 @@ from treehammer.collectors.record.outcome import Outcome, sum_outcomes
 from treehammer.errors import ConfigError
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import campaign_queries, figure_sql
-from treehammer.sql.read.figure_query import (
+from treehammer.sql.read.figure_sql import fetch_figure_and_work
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot
+from treehammer.sql.read.query_model import (
     TIME_UNITS,
     FigureGroup,
     FigureQuery,
     Moments,
+    Scalar,
+    Selection,
     require_max_groups,
 )
-from treehammer.sql.read.figure_sql import fetch_figure_and_work
-from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.measurement_selection import Scalar, Selection
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS
 from treehammer.sql.write.store import Store
 from treehammer.web.figures.explore_query import (
@@ -76,7 +77,7 @@ class FigurePoint(NamedTuple):
         smallest: smallest value, None for roll-ups, which do not store it.
         largest: largest value.
         quantiles: at :data:`QUANTILE_SHARES`, for distributions.
-        reads: by latency, see :attr:`treehammer.sql.read.figure_query.FigureGroup.reads`.
+        reads: by latency, see :attr:`treehammer.sql.read.query_model.FigureGroup.reads`.
         good: plausible executions that succeeded.
         failed: failed executions, without unsupported ones.
         implausible: executions with impossible values.

@@ -44,8 +44,13 @@ from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries, figure_sql
-from treehammer.sql.read.figure_query import ALL_MEASUREMENTS, FigureQuery
-from treehammer.sql.read.measurement_selection import Condition, Selection, parse_alternatives
+from treehammer.sql.read.query_model import (
+    ALL_MEASUREMENTS,
+    Condition,
+    FigureQuery,
+    Selection,
+    parse_alternatives,
+)
 from treehammer.sql.write.store import Store
 from treehammer.web.arranged_table import is_arrangement, link_to_same_page
 

@@ -31,8 +31,7 @@ from treehammer.analysis.statistics.verdict import (
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.read import figure_sql
-from treehammer.sql.read.figure_query import DAY, FigureQuery
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import DAY, FigureQuery, Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
 from treehammer.text_formatting import format_significant

@@ -18,8 +18,14 @@ from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.errors import ConfigError
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.failure_counts import Period
-from treehammer.sql.read.figure_query import FigureGroup, FigureQuery, Moments
-from treehammer.sql.read.measurement_selection import Condition, Scalar, Selection
+from treehammer.sql.read.query_model import (
+    Condition,
+    FigureGroup,
+    FigureQuery,
+    Moments,
+    Scalar,
+    Selection,
+)
 from treehammer.sql.read.site_history import common_label
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn

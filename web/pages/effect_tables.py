@@ -24,11 +24,7 @@ from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.collectors.job_spec import TIMED
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import PairRow, VerdictRow
-from treehammer.sql.read.measurement_selection import (
-    Condition,
-    intersect_conditions,
-    parse_alternatives,
-)
+from treehammer.sql.read.query_model import Condition, intersect_conditions, parse_alternatives
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable, LazyRows, Row, TableColumn
 from treehammer.web.arranged_table import encode_condition
 from treehammer.web.pages.page_context import link_to

@@ -20,7 +20,7 @@ from treehammer.errors import ConfigError
 from treehammer.sql.core.measurement_sql import HISTOGRAM_COLUMN
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import campaign_queries, overview_queries
-from treehammer.sql.read.figure_query import ROLLUP_GROUPINGS, TIME_UNITS, is_variant_axis
+from treehammer.sql.read.query_model import ROLLUP_GROUPINGS, TIME_UNITS, is_variant_axis
 from treehammer.sql.write.store import Store
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable
 from treehammer.web.arranged_table import link_to_same_page

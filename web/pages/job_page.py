@@ -29,7 +29,7 @@ from treehammer.collectors.record.outcome import Outcome, classify_outcome, labe
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries, site_history
 from treehammer.sql.read.failure_counts import Period
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable, Row, TableColumn

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product, starmap
 
-from treehammer.sql.read.measurement_selection import Scalar
+from treehammer.sql.read.query_model import Scalar
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_share
 from treehammer.web.display_formats import format_seconds

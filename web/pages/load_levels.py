@@ -18,13 +18,13 @@ from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import LoadSettings, parse_axes
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
-from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import (
     FindKey,
     OperationGroup,
     fetch_groupings,
     fetch_operations,
 )
+from treehammer.sql.read.query_model import Selection
 from treehammer.text_formatting import JobRamp, pluralize
 from treehammer.web.display_formats import format_seconds
 from treehammer.web.labels import label_variants

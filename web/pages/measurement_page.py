@@ -23,7 +23,7 @@ from treehammer.config import Settings
 from treehammer.errors import NothingToDoError, TreehammerError
 from treehammer.sql.core.measurement_columns import DIMENSION_OF, SUBJECT
 from treehammer.sql.core.rows import ExtraRow, JobRow
-from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns

@@ -22,7 +22,7 @@ from treehammer.collectors.software import providers
 from treehammer.errors import ConfigError, SoftwareError, StoreError
 from treehammer.sql.read import campaign_queries, reader
 from treehammer.sql.read.campaign_queries import CampaignTitle
-from treehammer.sql.read.measurement_selection import Selection, parse_alternatives
+from treehammer.sql.read.query_model import Selection, parse_alternatives
 from treehammer.sql.read.reader import SelectionFingerprint
 from treehammer.sql.write.maintenance import PRUNED_COLUMNS
 from treehammer.sql.write.store import Store

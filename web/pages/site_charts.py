@@ -19,8 +19,14 @@ from starlette.requests import Request
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.sql.read import site_history
-from treehammer.sql.read.figure_query import DAY, WEEK, FigureGroup, FigureQuery
-from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.query_model import (
+    DAY,
+    WEEK,
+    Condition,
+    FigureGroup,
+    FigureQuery,
+    Selection,
+)
 from treehammer.sql.read.site_history import (
     SERVER_VERSION,
     WORKLOAD_COLUMNS,

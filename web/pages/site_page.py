@@ -28,9 +28,15 @@ from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import overview_queries, peer_sums, site_history
 from treehammer.sql.read.failure_counts import Period
-from treehammer.sql.read.figure_query import DAY, WEEK, FigureQuery, coarsen_day
-from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.peer_sums import WorkSums
+from treehammer.sql.read.query_model import (
+    DAY,
+    WEEK,
+    Condition,
+    FigureQuery,
+    Selection,
+    coarsen_day,
+)
 from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, Workload
 from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import SITE, list_standing_states

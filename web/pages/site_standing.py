@@ -16,9 +16,8 @@ from treehammer.errors import ConfigError, suggest_word
 from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import figure_sql, peer_sums, site_history
-from treehammer.sql.read.figure_query import DAY, WEEK, FigureQuery, Moments
-from treehammer.sql.read.measurement_selection import Condition, Selection
 from treehammer.sql.read.peer_sums import PartSums, WorkKey, WorkSums
+from treehammer.sql.read.query_model import DAY, WEEK, Condition, FigureQuery, Moments, Selection
 from treehammer.sql.read.site_history import Workload
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn

@@ -13,8 +13,15 @@ from urllib.parse import quote, urlencode
 from starlette.requests import Request
 
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.sql.read.figure_query import DAY, MONTH, TIME_UNITS, WEEK
-from treehammer.sql.read.measurement_selection import Condition, Scalar, intersect_conditions
+from treehammer.sql.read.query_model import (
+    DAY,
+    MONTH,
+    TIME_UNITS,
+    WEEK,
+    Condition,
+    Scalar,
+    intersect_conditions,
+)
 from treehammer.tables import DataTable, LazyRows, Row, TableColumn
 from treehammer.web import display_formats
 from treehammer.web.arranged_table import encode_condition

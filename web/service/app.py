@@ -21,11 +21,11 @@ from starlette.routing import BaseRoute, Route
 
 from treehammer.collectors.job_spec import CAMPAIGNS_PATH, MEASUREMENTS_PATH, STARTS_PATH
 from treehammer.config import Settings, load_settings
-from treehammer.daemon import SystemdNotifier
 from treehammer.errors import StoreError
+from treehammer.program_output import SystemdNotifier
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write.audit_trail import Sender
-from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
+from treehammer.sql.write.store import CampaignUpload, UploadResult
 from treehammer.version import __version__
 from treehammer.web.api import openapi, page_data, prometheus_metrics
 from treehammer.web.api.common_start import CommonStartEndpoint

@@ -25,15 +25,14 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from treehammer import daemon
+from treehammer import program_output
 from treehammer.config import PUBLIC, Settings
-from treehammer.daemon import SystemdNotifier
 from treehammer.errors import ConfigError, remember_invocation
-from treehammer.output_files import is_private
+from treehammer.program_output import SystemdNotifier, is_private
 from treehammer.setting_parsers import is_loopback
 from treehammer.sql.auth.keyring import load_master_keys
+from treehammer.sql.engine.backend import display_url, sqlite_path
 from treehammer.sql.engine.database_engine import parse_url
-from treehammer.sql.engine.database_errors import display_url, sqlite_path
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.web.core.auth import AccessControl
@@ -475,8 +474,8 @@ def _raise_open_file_limit() -> int:
     return hard
 
 
-def log_to_stderr(level: int = logging.INFO, line_format: str = daemon.TEXT_FORMAT) -> None:
+def log_to_stderr(level: int = logging.INFO, line_format: str = program_output.TEXT_FORMAT) -> None:
     """Log to standard error; see :func:`.log_format.log_to_stderr`."""
-    daemon.log_to_stderr(level, ("treehammer", "uvicorn"), line_format)
+    program_output.log_to_stderr(level, ("treehammer", "uvicorn"), line_format)
     # uvicorn's messages on start and stop repeat those of the service.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -18,7 +18,7 @@ from treehammer.patrol.campaign_starts import PatrolRequest
 from treehammer.patrol.occasions import COMMIT, TURNS
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolStartRow
-from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.watch.patrol_starts import FINISHED, PatrolStarts, SiteCharge
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_polling import make_tracker, poll_campaign

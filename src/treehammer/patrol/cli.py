@@ -18,10 +18,10 @@ import click
 
 from treehammer.analysis.status.site_status import SiteUses, list_uses
 from treehammer.config import Settings
-from treehammer.daemon import SystemdNotifier, log_to_stderr
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
-from treehammer.patrol import patrol_schema
+from treehammer.patrol import patrol_file
 from treehammer.patrol.patrol_file import PatrolFile, read_patrol_file
+from treehammer.program_output import SystemdNotifier, log_to_stderr
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
 from treehammer.submit.cli.command_options import require_known_sites
@@ -165,7 +165,7 @@ def check(settings: Settings, file: Path, form: str) -> None:
     Example: treehammer patrol check patrol.toml
     """
     content = _read_file(file, settings)
-    from treehammer.patrol.start_preview import list_next_starts
+    from treehammer.patrol.campaign_starts import list_next_starts
 
     rows, problems = [], []
     for entry in content.entries:
@@ -249,7 +249,7 @@ def schema() -> None:
 
     Example: treehammer patrol schema > patrol.schema.json
     """
-    click.echo(json.dumps(patrol_schema.build_patrol_schema(), indent=1, sort_keys=True))
+    click.echo(json.dumps(patrol_file.build_patrol_schema(), indent=1, sort_keys=True))
 
 
 def _entry_rows(report: PatrolReport) -> list[dict[str, Any]]:

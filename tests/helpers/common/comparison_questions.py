@@ -16,7 +16,7 @@ from treehammer.analysis.statistics.verdict import (
     VerdictEvidence,
 )
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 
 A, B = "6.38.00", "6.40.00"
 

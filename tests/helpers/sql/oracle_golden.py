@@ -33,21 +33,18 @@ from status_story import HOUR_US, STORY_US, make_downtime, make_override
 from store_helpers import fill_database
 
 import treehammer
-from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.auth.read_sessions import SessionHolder, SessionTable
+from treehammer.sql.auth.keyring import Keyring, SessionHolder, SessionTable
 from treehammer.sql.core.rows import AttemptRow, ReplicaRow
 from treehammer.sql.core.watch_rows import RuleSetRow, StatusChangeRow
 from treehammer.sql.engine.database_engine import read_transaction, write_transaction
-from treehammer.sql.read.figure_query import FigureQuery
-from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.query_model import Condition, FigureQuery, Selection
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.watch import alarms, state_history
-from treehammer.sql.watch.run_outcomes import list_run_outcomes
+from treehammer.sql.watch.state_history import list_run_outcomes
 from treehammer.sql.write import rollups
 from treehammer.sql.write.audit_trail import Delivery, Sender
 from treehammer.sql.write.maintenance import PRUNABLE, ChangeScope, DatabaseChange, check_database
-from treehammer.sql.write.store import Store
-from treehammer.sql.write.uploaded_campaigns import CampaignUpload
+from treehammer.sql.write.store import CampaignUpload, Store
 from treehammer.text_formatting import no_progress
 
 GOLDEN_FILE = Path(__file__).parents[2] / "unit/sql/golden/oracle-statements.sql"

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Engine
 from sqlalchemy.util import LRUCache
 
-from treehammer.output_files import create_private_file
+from treehammer.program_output import create_private_file
 from treehammer.sql.engine import database_setup
 from treehammer.sql.engine.backend import SQLiteBackend
 

@@ -19,7 +19,7 @@ from store_helpers import (
 )
 
 from treehammer.sql.core.rows import AttemptRow
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import arrow_columns, file_readers
 from treehammer.sql.transfer.export import export_file, export_partitions
 from treehammer.sql.write.store import Store

@@ -27,7 +27,7 @@ from spool_harness import SpoolHarness
 from treehammer import __main__ as face
 from treehammer import config
 from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch import local_processes

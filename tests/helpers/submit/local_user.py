@@ -14,7 +14,7 @@ from command_forker import run_command
 
 from treehammer import config
 from treehammer.config import Settings
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 
 TEST_TOML = """

@@ -22,7 +22,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.auth.access_keys import AccessKey
 from treehammer.sql.auth.keyring import Keyring, load_master_keys
 from treehammer.sql.engine.database_setup import open_engine
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 from treehammer.testbed.credentials import CertificateAuthority

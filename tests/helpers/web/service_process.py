@@ -15,7 +15,7 @@ import command_forker
 from command_forker import ForkedCommand
 
 from treehammer.config import Settings
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.testbed.network import find_free_ports

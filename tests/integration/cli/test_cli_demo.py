@@ -19,7 +19,7 @@ from demo_checkout import REPOSITORY, DemoRun
 
 from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
 from treehammer.collectors.job_spec import MIN_LAUNCH_CPU_S, total_cpu_s
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.testbed.network import find_free_ports
 

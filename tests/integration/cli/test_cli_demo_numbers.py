@@ -26,7 +26,7 @@ from printed_numbers import UNIT_SIZES, agrees_with, find_heading_unit, parse_nu
 from service_thread import ServiceThread, run_service
 
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(1500)]

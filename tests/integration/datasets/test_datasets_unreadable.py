@@ -16,7 +16,7 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.cli.dataset_output import print_findings
 from treehammer.datasets.manifest import Manifest
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.submit_render_commands import submit
 

@@ -25,7 +25,7 @@ from service_load import (
 
 from treehammer import config
 from treehammer.sql.auth.access_keys import mint_job_token
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 from treehammer.testbed.credentials import CertificateAuthority

@@ -23,7 +23,7 @@ from store_fixtures import (  # noqa: F401 - fixtures
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer.export import export_file
 from treehammer.sql.write.store import Store
 

@@ -19,7 +19,7 @@ import resource, sys
 from pathlib import Path
 from treehammer.errors import StoreError
 from treehammer.sql.transfer.export import export_file
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 url, target, software, limit = sys.argv[1:]
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))

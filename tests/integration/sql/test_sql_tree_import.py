@@ -21,7 +21,7 @@ from store_helpers import (
 )
 
 from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import arrow_columns
 from treehammer.sql.write.store import Store
 

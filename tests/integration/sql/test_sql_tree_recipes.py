@@ -12,7 +12,7 @@ import pytest
 from measurement_factory import make_campaign_row, make_measurement
 
 from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import file_writers
 from treehammer.sql.transfer.export import export_partitions
 from treehammer.sql.write.store import Store

@@ -16,7 +16,7 @@ from grid_fixtures import Grid
 from treehammer import config
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.testbed.components import site_list
 

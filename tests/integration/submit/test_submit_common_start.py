@@ -19,7 +19,7 @@ from service_process import ServiceProcess
 from spool_harness import SpoolHarness
 from starting_jobs import WorkerProcesses, write_load_test
 
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites.site_model import LoadPermission
 from treehammer.testbed.components import site_list

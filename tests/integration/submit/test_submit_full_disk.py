@@ -13,7 +13,7 @@ from spool_harness import SpoolHarness
 
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE
 from treehammer.errors import BatchError, ExitCode, StoreError
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 

@@ -11,7 +11,7 @@ from byte_datasets import write_dataset
 from grid_fixtures import Grid
 from rucio_users import RucioUser
 
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.testbed.components import site_list
 

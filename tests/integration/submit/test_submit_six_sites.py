@@ -20,7 +20,7 @@ from grid_user import GridUser
 from scitoken_issuer import ScitokenIssuer, write_client_config
 
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import sites_file

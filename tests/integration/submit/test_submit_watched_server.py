@@ -16,7 +16,7 @@ from treehammer.collectors.record.operation_steps import LatencyHistogram
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.sql.core.measurement_columns import decode_latency
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites.site_model import Site
 from treehammer.submit.sites.sites_file import write_sites_file

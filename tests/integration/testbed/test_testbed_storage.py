@@ -32,7 +32,7 @@ from treehammer.collectors.worker.run.input_files import ClientLog
 from treehammer.datasets import production
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.errors import TestbedError
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door, Site

@@ -24,7 +24,7 @@ from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.patrol.patrol_file import parse_patrol_file
 from treehammer.patrol.patrol_service import Patrol, open_patrol
 from treehammer.sql.read import site_history
-from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.watch.patrol_report import fetch_report
 from treehammer.sql.watch.patrol_starts import FINISHED
 from treehammer.sql.write.store import Store

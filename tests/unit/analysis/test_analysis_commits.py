@@ -23,7 +23,7 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
 from treehammer.hctests.definition.model import compute_setup
 from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 
 

@@ -30,7 +30,7 @@ from treehammer.analysis.statistics.verdict import (
     Verdict,
 )
 from treehammer.hctests.definition.judged_metrics import DEFAULT_HEADLINE
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 
 
 @pytest.mark.parametrize(

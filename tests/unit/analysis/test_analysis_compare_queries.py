@@ -21,7 +21,7 @@ from treehammer.analysis.statistics.verdict import (
     Verdict,
 )
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 
 
 def test_layouts_with_equal_value_checksums_are_compared() -> None:

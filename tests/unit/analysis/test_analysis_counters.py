@@ -37,7 +37,7 @@ from treehammer.collectors.record.metric_catalogue import (
     find_access_mode,
     list_exact_modes,
 )
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.terminal import JSON
 
 A, B = "6.38.00", "6.40.00"

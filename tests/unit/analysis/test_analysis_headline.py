@@ -22,7 +22,7 @@ from treehammer.config import load_settings
 from treehammer.errors import ExitCode
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import overview_queries
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.campaign_report import REPORT_COLUMNS, build_report, render_report
 

@@ -25,7 +25,7 @@ from treehammer.analysis.comparison.limit_outcomes import (
     judge_limits,
 )
 from treehammer.config import load_settings
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.cli.commands import write_report
 

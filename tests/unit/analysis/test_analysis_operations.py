@@ -13,8 +13,8 @@ from measurement_factory import make_campaign_row, make_measurement, make_operat
 
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError
-from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.cli.commands import write_report
 

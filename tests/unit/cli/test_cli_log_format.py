@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from treehammer.daemon import JSON_FORMAT, log_to_stderr
+from treehammer.program_output import JSON_FORMAT, log_to_stderr
 
 NAME = "treehammer.test_log"
 

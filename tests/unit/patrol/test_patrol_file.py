@@ -13,8 +13,7 @@ from click.testing import CliRunner
 from treehammer import patrol
 from treehammer.errors import PatrolFileError
 from treehammer.patrol import cli
-from treehammer.patrol.patrol_file import PatrolFile, parse_patrol_file
-from treehammer.patrol.patrol_schema import build_patrol_schema
+from treehammer.patrol.patrol_file import PatrolFile, build_patrol_schema, parse_patrol_file
 from treehammer.sql.watch.patrol_starts import SiteLimits
 
 PATH = Path("/somewhere/patrol.toml")

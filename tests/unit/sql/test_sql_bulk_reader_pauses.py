@@ -15,7 +15,7 @@ from measurement_factory import make_measurement
 from store_helpers import read_in_process
 
 from treehammer.errors import StoreError
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import arrow_columns, arrow_stream
 from treehammer.sql.write.store import Store
 
@@ -45,7 +45,7 @@ def test_paused_reader_loses_no_bytes(filled: Store, monkeypatch: pytest.MonkeyP
 
 def test_unbuffered_stdout_gets_a_buffer() -> None:
     code = (
-        "import io; from treehammer.output_files import open_binary_stdout as open_stdout\n"
+        "import io; from treehammer.program_output import open_binary_stdout as open_stdout\n"
         "with open_stdout() as stream: assert isinstance(stream, io.BufferedWriter)"
     )
     subprocess.run([sys.executable, "-u", "-c", code], check=True)

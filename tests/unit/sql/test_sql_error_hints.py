@@ -6,8 +6,8 @@ import pytest
 import sqlalchemy as sa
 
 from treehammer.errors import ConfigError
+from treehammer.sql.engine.backend import build_store_error, display_url
 from treehammer.sql.engine.database_engine import backend_of, parse_url
-from treehammer.sql.engine.database_errors import build_store_error, display_url
 from treehammer.sql.engine.postgresql_backend import libpq_connection_string
 
 URL = parse_url(

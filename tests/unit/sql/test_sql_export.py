@@ -19,7 +19,7 @@ from treehammer.collectors.record.outcome import ExecutionError, Failure
 from treehammer.collectors.software import providers
 from treehammer.errors import ConfigError, NothingToDoError, SoftwareError, StoreError
 from treehammer.sql.engine import database_setup
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import arrow_columns
 from treehammer.sql.write.store import Store
 

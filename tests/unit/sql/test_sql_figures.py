@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from treehammer.sql.read.figure_query import FigureQuery
 from treehammer.sql.read.figure_sql import fetch_figure_and_work
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import FigureQuery, Selection
 from treehammer.sql.write.store import Store
 
 EFF: Any = ("eff_job",)

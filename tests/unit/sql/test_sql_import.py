@@ -26,7 +26,7 @@ from store_helpers import (
 from treehammer import config
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError, MeasurementFileError, NothingToDoError
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 
 # Trees by uproot

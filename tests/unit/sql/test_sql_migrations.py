@@ -24,7 +24,7 @@ from treehammer.sql.core.measurement_columns import ALL_COLUMNS, DIMENSIONS, PAC
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.engine import database_setup
 from treehammer.sql.engine.database_setup import upgrade_database
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 

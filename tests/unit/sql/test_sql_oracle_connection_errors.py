@@ -17,8 +17,8 @@ import sqlalchemy as sa
 
 from treehammer.errors import ConfigError, StoreError
 from treehammer.sql.engine import error_hints
+from treehammer.sql.engine.backend import build_store_error
 from treehammer.sql.engine.database_engine import make_engine, parse_url
-from treehammer.sql.engine.database_errors import build_store_error
 from treehammer.sql.write.store import Store
 
 Answer = Callable[[bytes | None], int]

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from measurement_factory import STARTED_US, make_campaign_row, make_measurement
 
 from treehammer import config
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from treehammer.errors import ConfigError
-from treehammer.sql.read.measurement_selection import (
+from treehammer.sql.read.query_model import (
     Condition,
     Selection,
     intersect_conditions,

@@ -10,7 +10,7 @@ from measurement_factory import full_measurement, make_measurement
 from store_helpers import read_rows, run_script
 
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, StoreError
-from treehammer.sql.engine import database_engine, database_errors
+from treehammer.sql.engine import backend, database_engine
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
@@ -41,7 +41,7 @@ def test_wrong_url_is_refused(url: str) -> None:
 
 def test_password_is_masked() -> None:
     for text in ("postgresql://me:secret@host/db", "postgresql://me@host/db?password=secret"):
-        assert "secret" not in database_errors.display_url(database_engine.parse_url(text))
+        assert "secret" not in backend.display_url(database_engine.parse_url(text))
 
 
 def test_folder_creation_failure_is_reported(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_damaged_database_is_found(url: str, tmp_path: Path) -> None:
 
 
 def test_locked_database_is_reported(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database_errors, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(backend, "BUSY_SECONDS", 0.1)
     with Store.open(url) as store:
         store.add([make_measurement(position=1)])
         other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)

@@ -12,10 +12,9 @@ import sqlalchemy as sa
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
 
 from treehammer.sql.core.schema import campaign, campaign_owner, job, measurement, receipt
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.audit_trail import Sender
-from treehammer.sql.write.store import Store
-from treehammer.sql.write.uploaded_campaigns import CampaignUpload
+from treehammer.sql.write.store import CampaignUpload, Store
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.measurement_writer import MeasurementSink
 
@@ -59,20 +58,17 @@ CHANGING = {
 TRANSACTIONS = {
     "sql/write/store.py": "the store",
     "sql/write/audit_trail.py": "audit trail",
-    "sql/auth/keyring.py": "keys and revocations",
-    "sql/auth/read_sessions.py": "sessions of browsers",
+    "sql/auth/keyring.py": "keys, revocations, and sessions of browsers",
     "sql/transfer/database_copy.py": "copies owners and receipts too",
 }
 #: Modules that insert rows by the helpers of the store.
 INSERTIONS = {
     "sql/write/store.py",
     "sql/write/audit_trail.py",
-    "sql/write/uploaded_campaigns.py",
     "sql/write/recording.py",
     "sql/write/operation_recording.py",
     "sql/write/rollups.py",
     "sql/auth/keyring.py",
-    "sql/auth/read_sessions.py",
     "sql/transfer/database_copy.py",
 }
 _INSERT = {"insert_rows", "insert_new_rows", "insert_missing_rows", "upsert_rows"}

@@ -16,7 +16,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
 from treehammer.errors import BatchError
 from treehammer.sql.core.rows import ReplicaRow
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus, JobStatus
 from treehammer.submit.campaigns import submission

@@ -16,7 +16,7 @@ from treehammer.collectors.job_spec import EXTERNAL_PREFIX
 from treehammer.errors import StoreError
 from treehammer.sql.auth.access_keys import mint_job_token
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.api.ingest import MAX_ROWS
 

@@ -37,7 +37,7 @@ from treehammer.cli import cli
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.hctests.definition.model import Scalar, Variant
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 
 PEOPLE = {"Accept": "text/html,*/*"}

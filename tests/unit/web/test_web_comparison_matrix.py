@@ -25,7 +25,7 @@ from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample
 from treehammer.analysis.statistics.verdict import ControlCheck, attach_controls
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.hctests.definition.model import Variant
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.pages.effect_matrix import matrix_of_counters, matrix_of_verdicts
 

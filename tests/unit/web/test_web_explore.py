@@ -28,7 +28,7 @@ from page_database import HOSTILE_TEXTS, SITES
 from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.statistics.estimates import estimate_mean
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.figures import figure_points
 from treehammer.web.figures.drawing import FIGURE_FORMATS

@@ -15,7 +15,7 @@ from service_thread import ServiceThread, StartService, make_body, make_sent_mea
 from treehammer.errors import StoreError, UnstorableContentError
 from treehammer.sql.auth.access_keys import mint_job_token
 from treehammer.sql.core.rows import ReplicaRow
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.web.core import auth

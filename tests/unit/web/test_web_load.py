@@ -15,8 +15,8 @@ from measurement_factory import make_campaign_row, make_measurement, make_operat
 from page_charts import load_charts
 from service_thread import ServiceThread, StartService
 
-from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import fetch_operations
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.figures.line_chart import NumberAxis
 from treehammer.web.pages import load_levels

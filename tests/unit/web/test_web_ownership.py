@@ -21,7 +21,7 @@ from treehammer.sql.auth.keyring import Keyring
 from treehammer.sql.core.rows import CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.core.schema import receipt
 from treehammer.sql.engine.database_setup import open_engine
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer.export import export_file
 from treehammer.sql.transfer.importer import ImportFile, import_files
 from treehammer.sql.write.audit_trail import LOCAL_OWNER, Delivery

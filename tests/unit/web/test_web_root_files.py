@@ -22,7 +22,7 @@ from store_helpers import read_in_process
 
 from treehammer.collectors.software import providers
 from treehammer.config import load_settings
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import SelectionFingerprint
 from treehammer.sql.transfer import file_writers
 from treehammer.sql.write.store import Store

@@ -19,7 +19,7 @@ from page_database import HOSTILE_TEXTS, SITES
 from service_thread import ServiceThread, StartService
 
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.web import display_formats
 from treehammer.web.figures.line_chart import (

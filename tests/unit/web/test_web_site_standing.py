@@ -23,8 +23,8 @@ from treehammer.analysis.descriptive.site_standing import (
     split_difference,
 )
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.read.figure_query import Moments
 from treehammer.sql.read.peer_sums import WorkSums, fetch_peer_sums
+from treehammer.sql.read.query_model import Moments
 from treehammer.sql.write.store import Store
 
 TODAY = datetime.now(UTC).date()

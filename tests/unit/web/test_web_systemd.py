@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from service_thread import run_service
 
-from treehammer.daemon import SystemdNotifier
+from treehammer.program_output import SystemdNotifier
 
 DEPLOYMENT = Path(__file__).parents[3] / "web" / "deployment"
 #: Shipped unit -> name of the unit or of an instance.

@@ -16,7 +16,7 @@ from measurement_factory import make_measurement
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ForeignCampaignError, StoreError, UnstorableContentError
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.audit_trail import Delivery, Sender, list_deliveries
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store

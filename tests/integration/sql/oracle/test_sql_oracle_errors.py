@@ -13,8 +13,8 @@ from next_revision import next_revision  # noqa: F401 - a fixture
 
 from treehammer import config
 from treehammer.errors import ConfigError, StoreError
-from treehammer.sql.engine import database_engine, database_errors
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.engine import backend, database_engine
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 
 EVERYTHING = Selection()
@@ -74,7 +74,7 @@ def test_text_with_too_many_bytes_rejects_its_batch(store: Store) -> None:
 def test_only_writers_wait_for_each_other(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(url) as store, Store.open(url) as other:
         store.add([make_measurement()])
-        monkeypatch.setattr(database_errors, "BUSY_SECONDS", 0)
+        monkeypatch.setattr(backend, "BUSY_SECONDS", 0)
         with database_engine.write_transaction(other._engine):
             with pytest.raises(StoreError, match="another process"):
                 store.add([make_measurement(position=2)])

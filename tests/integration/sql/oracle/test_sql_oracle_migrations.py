@@ -16,7 +16,7 @@ from treehammer.errors import ConfigError, StoreError
 from treehammer.sql.engine.database_engine import make_engine, parse_url
 from treehammer.sql.engine.database_setup import upgrade_database
 from treehammer.sql.engine.oracle_backend import is_already_applied
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 

@@ -19,9 +19,9 @@ from postgres_fixture import GUEST_PASSWORD, GUEST_ROLE, SharedPostgresServer
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_TEXT
 from treehammer.errors import ExitCode, NothingToDoError, StoreError
 from treehammer.sql.core.schema import metadata
-from treehammer.sql.engine import database_engine, database_errors, postgresql_backend
+from treehammer.sql.engine import backend, database_engine, postgresql_backend
 from treehammer.sql.engine.database_setup import upgrade_database
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer.export import export_file
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.recording import AddResult
@@ -157,7 +157,7 @@ def test_restarted_server_is_used_again(postgresql: SharedPostgresServer, url: s
 def test_only_writers_wait_for_each_other(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(url) as store, Store.open(url) as other:
         store.add([make_measurement()])
-        monkeypatch.setattr(database_errors, "BUSY_SECONDS", 0.1)
+        monkeypatch.setattr(backend, "BUSY_SECONDS", 0.1)
         with database_engine.write_transaction(other._engine):
             with pytest.raises(StoreError, match="another process"):
                 store.add([make_measurement(position=2)])

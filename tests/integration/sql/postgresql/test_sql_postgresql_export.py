@@ -17,7 +17,7 @@ from store_fixtures import WriteExport
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import arrow_columns
 from treehammer.sql.transfer.export import export_file
 from treehammer.sql.write.store import Store

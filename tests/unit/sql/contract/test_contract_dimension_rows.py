@@ -11,7 +11,7 @@ from measurement_factory import make_measurement
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.schema import dimension_tables, measurement, rollup_day
 from treehammer.sql.engine.database_engine import make_engine, parse_url, write_transaction
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write import recording, rollups
 from treehammer.sql.write.audit_trail import MEASUREMENTS, Delivery, Sender
 from treehammer.sql.write.maintenance import check_database

@@ -14,9 +14,16 @@ from measurement_factory import RANDOM_DAYS, make_measurement, random_measuremen
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 from treehammer.errors import ConfigError
-from treehammer.sql.read.figure_query import FigureGroup, FigureQuery, FigureResult, Moments
 from treehammer.sql.read.figure_sql import fetch_figure_and_work, fetch_values
-from treehammer.sql.read.measurement_selection import Condition, Scalar, Selection
+from treehammer.sql.read.query_model import (
+    Condition,
+    FigureGroup,
+    FigureQuery,
+    FigureResult,
+    Moments,
+    Scalar,
+    Selection,
+)
 from treehammer.sql.write.store import Store
 
 METRICS = ("eff_job", "cpu_per_event_s", "bytes_read", "retries")

@@ -36,8 +36,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_LONG_TEXT
 from treehammer.errors import MeasurementFileError
 from treehammer.sql.core.rows import AttemptRow
-from treehammer.sql.read.figure_query import FigureQuery
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import FigureQuery, Selection
 from treehammer.sql.transfer import file_readers
 from treehammer.sql.transfer.importer import collect_files
 from treehammer.sql.write.maintenance import PRUNABLE

@@ -23,7 +23,7 @@ from store_helpers import (
 
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import companion_tables, file_readers
 from treehammer.sql.write.store import Store
 

@@ -19,8 +19,8 @@ from treehammer.errors import StoreError
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import operation, rollup_operation
 from treehammer.sql.engine.database_engine import read_transaction, write_transaction
-from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import list_operation_days
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store

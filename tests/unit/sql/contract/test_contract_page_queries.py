@@ -13,12 +13,11 @@ from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import AttemptRow, VerdictRow
-from treehammer.sql.engine import row_mapping
+from treehammer.sql.engine import database_engine
 from treehammer.sql.read import campaign_counts, campaign_queries, overview_queries, site_history
 from treehammer.sql.read.campaign_queries import FailedAttemptCount
-from treehammer.sql.read.figure_query import FigureQuery
-from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.overview_queries import FirstMeasurement, SiteDay, SiteTotal, VerdictCount
+from treehammer.sql.read.query_model import FigureQuery, Selection
 from treehammer.sql.read.reader import SelectionFingerprint
 from treehammer.sql.write.store import Store
 from treehammer.web.pages import root_file_page
@@ -174,7 +173,7 @@ def test_job_failures_ordered_by_frequency(filled: Store) -> None:
 def test_same_named_campaigns_are_distinguished(
     filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_mapping, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(database_engine, "CHUNK_ROWS", 2)
     for id_ in ("0123456789abcdef01", "0123456789abcdef02", "fedcba98765432100"):
         filled.add_campaign(make_campaign_row(id_, name="nightly"), [])
     ids = ["new", "0123456789abcdef01", "fedcba98765432100", "nothing"]

@@ -12,11 +12,10 @@ from store_helpers import find_rollup_differences
 
 from treehammer.errors import ForeignCampaignError
 from treehammer.sql.core.rows import ReplicaRow
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.audit_trail import Delivery, Sender, list_deliveries
 from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange, ScopeCount
-from treehammer.sql.write.store import Store
-from treehammer.sql.write.uploaded_campaigns import CampaignUpload
+from treehammer.sql.write.store import CampaignUpload, Store
 
 ALICE = Sender("a" * 12, "alice", "127.0.0.1", 5)
 MALLORY = Sender("b" * 12, "mallory", "127.0.0.2", 6)

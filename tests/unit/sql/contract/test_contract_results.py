@@ -13,7 +13,7 @@ import treehammer
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
 from treehammer.sql.engine.database_engine import parse_url
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import arrow_columns, arrow_stream
 from treehammer.sql.write.store import Store
 

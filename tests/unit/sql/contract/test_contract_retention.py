@@ -11,8 +11,8 @@ from measurement_factory import make_measurement, make_operation
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.measurement_columns import PACKED_COLUMNS
 from treehammer.sql.read.measurement_queries import restore_operation
-from treehammer.sql.read.measurement_selection import Selection
 from treehammer.sql.read.operation_figures import fetch_operations
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import (
     PRUNED_COLUMNS,
     PruneResult,

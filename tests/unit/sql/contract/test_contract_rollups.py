@@ -16,8 +16,7 @@ from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.core.schema import dimension_tables, rollup_day
 from treehammer.sql.engine.database_engine import read_transaction, write_transaction
-from treehammer.sql.read.figure_query import FigureQuery
-from treehammer.sql.read.measurement_selection import Condition, Selection
+from treehammer.sql.read.query_model import Condition, FigureQuery, Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 

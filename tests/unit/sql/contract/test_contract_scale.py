@@ -18,7 +18,7 @@ import resource, sys
 from pathlib import Path
 from treehammer.sql.transfer import arrow_columns, file_writers
 from treehammer.sql.transfer.export import export_file
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 arrow_columns.BATCH_ROWS, file_writers.ROW_GROUP_BYTES = 100, 2**22
 with Store.open(sys.argv[1], create=False) as store:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from measurement_factory import make_measurement
 
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from treehammer.errors import TokenError
-from treehammer.sql.auth import read_sessions
+from treehammer.sql.auth import keyring as read_sessions
 from treehammer.sql.auth.access_keys import MasterKeys
-from treehammer.sql.auth.keyring import Keyring
-from treehammer.sql.auth.read_sessions import (
+from treehammer.sql.auth.keyring import (
+    Keyring,
     SessionHolder,
     SessionTable,
     session_id,

@@ -22,7 +22,7 @@ from treehammer.sql.core.watch_rows import RuleSetRow
 from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.overview_queries import STORAGE_SITE
 from treehammer.sql.watch import state_history
-from treehammer.sql.watch.run_outcomes import list_run_outcomes
+from treehammer.sql.watch.state_history import list_run_outcomes
 from treehammer.sql.write.store import Store
 
 RULES = parse_status_rules(

@@ -38,12 +38,11 @@ from treehammer.sql.engine.database_engine import (
     write_transaction,
 )
 from treehammer.sql.engine.database_setup import REVISION, upgrade_database
-from treehammer.sql.read.measurement_selection import Selection
+from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.audit_trail import Sender
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult
-from treehammer.sql.write.store import Store
-from treehammer.sql.write.uploaded_campaigns import CampaignUpload, UploadResult
+from treehammer.sql.write.store import CampaignUpload, Store, UploadResult
 
 EVERYTHING = Selection()
 
