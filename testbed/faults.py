@@ -16,7 +16,7 @@ import psutil
 
 from treehammer.collectors.worker.probes.storage_door import query_server
 from treehammer.errors import ConfigError, NothingToDoError, TestbedError, suggest_word
-from treehammer.submit.batch.local_processes import start_time
+from treehammer.submit.batch.local_jobs import start_time
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door
 from treehammer.testbed import lifecycle

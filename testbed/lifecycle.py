@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from treehammer.errors import TestbedError
-from treehammer.submit.batch.local_processes import send_signal, start_time
+from treehammer.submit.batch.local_jobs import send_signal, start_time
 from treehammer.testbed import mount_namespace
 from treehammer.testbed.workspace import (
     ENVIRONMENT_MARK,

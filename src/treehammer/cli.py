@@ -48,7 +48,7 @@ class LazyCommand:
         command: click.Command = getattr(import_module(f"treehammer.{module}"), name)
         if not self.reads_results:
             return command
-        from treehammer.submit.cli.collect_first import collect_before
+        from treehammer.submit.cli.unfinished_campaigns import collect_before
 
         return collect_before(command)
 
@@ -59,7 +59,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "demo": LazyCommand("start_commands:demo", "Compare two ROOT releases on this machine."),
         "tests": LazyCommand("submit.cli.tests_check_command:tests", "List, show and check tests."),
         "datasets": LazyCommand(
-            "submit.cli.datasets_verify_command:datasets", "Make, place and verify datasets."
+            "submit.cli.datasets_commands:datasets", "Make, place and verify datasets."
         ),
         "sites": LazyCommand(
             "submit.cli.site_status_commands:sites",

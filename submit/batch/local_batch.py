@@ -13,9 +13,13 @@ from pathlib import Path
 from treehammer.collectors.job_spec import LOCAL_BATCH
 from treehammer.errors import BatchError
 from treehammer.submit.batch import local_runner
-from treehammer.submit.batch.interface import InputReplacement, JobDescription, JobStatus
-from treehammer.submit.batch.local_spool import Spool
-from treehammer.submit.batch.staging import describe_os_error
+from treehammer.submit.batch.interface import (
+    InputReplacement,
+    JobDescription,
+    JobStatus,
+    describe_os_error,
+)
+from treehammer.submit.batch.local_jobs import Spool
 
 #: Seconds between two looks at the states of jobs, which open no file.
 _CHANGE_INTERVAL_S = 0.05
@@ -24,7 +28,7 @@ _CANCEL_WAIT_S = local_runner.TERMINATE_GRACE_S + 5.0
 
 
 class LocalBatch:
-    """Queue in a spool directory (see :mod:`treehammer.submit.batch.local_spool`).
+    """Queue in a spool directory (see :mod:`treehammer.submit.batch.local_jobs`).
 
     Every call that finds unfinished jobs starts a runner unless one is alive.
 

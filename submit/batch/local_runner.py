@@ -29,11 +29,15 @@ from treehammer.collectors.job_spec import RETRY_EXIT_CODE, JobState
 from treehammer.collectors.shared_files import is_locked, read_regular_file
 from treehammer.collectors.worker.run.payload_process import become_subreaper
 from treehammer.errors import BatchError
-from treehammer.submit.batch import local_processes
-from treehammer.submit.batch.interface import AttemptStatus, JobStatus
-from treehammer.submit.batch.local_processes import NoDiskSpaceError, WorkerCommand, prepare_attempt
-from treehammer.submit.batch.local_spool import Spool, SpooledJob
-from treehammer.submit.batch.staging import describe_os_error
+from treehammer.submit.batch import local_jobs
+from treehammer.submit.batch.interface import AttemptStatus, JobStatus, describe_os_error
+from treehammer.submit.batch.local_jobs import (
+    NoDiskSpaceError,
+    Spool,
+    SpooledJob,
+    WorkerCommand,
+    prepare_attempt,
+)
 
 #: Attempts of a queued job that was lost or requested a retry.
 MAX_LOCAL_ATTEMPTS = 2
@@ -70,7 +74,7 @@ class RunningAttempt:
             pid, started = map(int, self.job.pid_file(attempt).read_text("ascii").split())
         except (FileNotFoundError, ValueError):
             return 0
-        return pid if local_processes.start_time(pid) == started else 0
+        return pid if local_jobs.start_time(pid) == started else 0
 
 
 class QueueRunner:
@@ -259,9 +263,7 @@ class QueueRunner:
                 continue
             else:
                 code = None
-            leftover = local_processes.kill_job_processes(
-                running.job.path
-            ) + local_processes.kill_orphans(
+            leftover = local_jobs.kill_job_processes(running.job.path) + local_jobs.kill_orphans(
                 {r.process.pid for r in self.running.values() if r.process and r is not running}
             )
             if leftover:
@@ -309,7 +311,7 @@ class QueueRunner:
             if now > running.deadline:
                 self.terminate_attempt(batch_id, "over the wall limit of the job")
             if running.kill_at and now > running.kill_at:
-                local_processes.kill_job_processes(running.job.path)
+                local_jobs.kill_job_processes(running.job.path)
 
     def terminate_attempt(self, batch_id: str, reason: str) -> None:
         """Send SIGTERM to a worker; :meth:`enforce_limits` kills it if it does not end."""
@@ -321,7 +323,7 @@ class QueueRunner:
         running.reason = reason
         running.kill_at = time.monotonic() + (TERMINATE_GRACE_S if pid else 0.0)
         if pid:
-            local_processes.send_signal(pid, signal.SIGTERM)
+            local_jobs.send_signal(pid, signal.SIGTERM)
 
 
 def _now_us() -> int:

@@ -30,8 +30,11 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.batch.local_batch import LocalBatch
 from treehammer.submit.campaigns.campaign_outcome import load_last_attempts
 from treehammer.submit.campaigns.campaign_upload import CampaignUploader
-from treehammer.submit.campaigns.staged_submissions import StagedSubmissions
-from treehammer.submit.campaigns.tracker import CampaignTracker, describe_unqueued_jobs
+from treehammer.submit.campaigns.tracker import (
+    CampaignTracker,
+    StagedSubmissions,
+    describe_unqueued_jobs,
+)
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
 

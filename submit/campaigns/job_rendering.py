@@ -34,7 +34,7 @@ from treehammer.submit.batch.htcondor.submit_description import (
     check_site_commands,
 )
 from treehammer.submit.batch.interface import JobDescription
-from treehammer.submit.batch.local_spool import stage_job
+from treehammer.submit.batch.local_jobs import stage_job
 from treehammer.submit.campaigns import job_reporting
 from treehammer.submit.campaigns.job_reporting import JobReporting, TokenDeadlines
 from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, Lane, PlannedJob, locate_payload

@@ -49,8 +49,7 @@ from treehammer.submit.campaigns.campaign_request import (
 from treehammer.submit.campaigns.campaign_upload import CampaignUploader
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.campaigns.job_reporting import JobReporting, TokenRenewal
-from treehammer.submit.campaigns.staged_submissions import StagedSubmission, StagedSubmissions
-from treehammer.submit.campaigns.tracker import CampaignTracker
+from treehammer.submit.campaigns.tracker import CampaignTracker, StagedSubmission, StagedSubmissions
 from treehammer.submit.planning import cost_estimate, submission_options
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
 from treehammer.submit.planning.permission_checks import (

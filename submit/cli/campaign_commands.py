@@ -31,10 +31,9 @@ from treehammer.submit.campaigns.campaign_outcome import (
     summarize_failures,
 )
 from treehammer.submit.campaigns.campaign_polling import make_tracker
-from treehammer.submit.campaigns.staged_submissions import StagedSubmissions
-from treehammer.submit.campaigns.tracker import CampaignTracker
+from treehammer.submit.campaigns.tracker import CampaignTracker, StagedSubmissions
 from treehammer.submit.cli.command_options import complete_sites, credential_options, service_option
-from treehammer.submit.cli.live_progress import (
+from treehammer.submit.cli.unfinished_campaigns import (
     list_progress_rows,
     live_display,
     make_progress_columns,

@@ -36,7 +36,7 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_polling, submission
 from treehammer.submit.campaigns.campaign_request import CampaignRequest
-from treehammer.submit.cli.live_progress import live_display
+from treehammer.submit.cli.unfinished_campaigns import live_display
 from treehammer.submit.planning.plan import Plan
 from treehammer.terminal import TABLE, print_hint
 

@@ -29,10 +29,11 @@ from treehammer.submit.batch.htcondor.submit_description import (
     parse_previous_attempts,
     uses_archives,
 )
-from treehammer.submit.batch.interface import InputReplacement, JobDescription
-from treehammer.submit.batch.staging import (
+from treehammer.submit.batch.interface import (
     INPUT_ARCHIVE,
     OUTPUT_ARCHIVE,
+    InputReplacement,
+    JobDescription,
     copy_input,
     create_folder_atomically,
     pack_inputs,

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from treehammer.errors import BatchError, ConfigError, suggest_word
-from treehammer.submit.batch.staging import OUTPUT_ARCHIVE
+from treehammer.submit.batch.interface import OUTPUT_ARCHIVE
 
 #: Starts of a job before it is given up.
 MAX_GRID_ATTEMPTS = 3

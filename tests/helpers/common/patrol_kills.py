@@ -32,7 +32,7 @@ from treehammer.sql.core.rows import JobRow
 from treehammer.sql.watch.patrol_report import fetch_report
 from treehammer.sql.watch.patrol_starts import FINISHED, PatrolLease, PatrolStarts
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.local_spool import Spool
+from treehammer.submit.batch.local_jobs import Spool
 
 #: Function calls after which a patrol is killed at the latest, counted from its begin or, for every
 #: second patrol, from its first start. A start takes some 45,000.

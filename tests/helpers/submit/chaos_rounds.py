@@ -30,7 +30,7 @@ from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch import local_processes
+from treehammer.submit.batch import local_jobs
 from treehammer.submit.campaigns import campaign_polling
 
 TEST_TOML = """
@@ -149,7 +149,7 @@ class ChaosRound:
         for path in self.settings.spool_dir.glob("jobs/*/*/attempt-*.pid"):
             with suppress(OSError, ValueError):
                 pid, started = map(int, path.read_text().split())
-                if local_processes.start_time(pid) == started:
+                if local_jobs.start_time(pid) == started:
                     found.append(pid)
         return found
 
@@ -250,7 +250,7 @@ class ChaosRound:
         met = self.folder / "met"
         assert not met.exists(), met.read_text()
         assert not list((self.settings.spool_dir / "cancel").iterdir())
-        alive = [pid for pid in self._payload_pids() if local_processes.start_time(pid)]
+        alive = [pid for pid in self._payload_pids() if local_jobs.start_time(pid)]
         assert not alive, f"payloads live on: {alive}"
         return seen
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from polling import wait_until
 
 from treehammer.collectors.job_spec import JobState
-from treehammer.submit.batch import local_processes
+from treehammer.submit.batch import local_jobs
 from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.batch.local_batch import LocalBatch
 
@@ -118,11 +118,11 @@ class SpoolHarness:
 
     def job_pids(self, batch_id: str) -> list[int]:
         """List the pids of a job's live processes."""
-        return list(local_processes.find_marked_processes(self._job(batch_id)))
+        return list(local_jobs.find_marked_processes(self._job(batch_id)))
 
     def end_processes(self) -> dict[str, int]:
         """Kill all processes of every job; return batch id -> number of killed processes."""
-        return {b: local_processes.kill_job_processes(self._job(b)) for b in self.batch_ids()}
+        return {b: local_jobs.kill_job_processes(self._job(b)) for b in self.batch_ids()}
 
     def _job(self, batch_id: str) -> Path:
         cluster, _, number = batch_id.rpartition(".")

@@ -21,7 +21,7 @@ from polling import wait_until
 
 from treehammer import config
 from treehammer.errors import TestbedError
-from treehammer.submit.batch.local_processes import start_time
+from treehammer.submit.batch.local_jobs import start_time
 from treehammer.testbed import lifecycle, mount_namespace, workspace
 from treehammer.testbed.components import condor_pool, site_list
 from treehammer.testbed.components.site_list import build_components, sites_file_path

@@ -15,7 +15,7 @@ from local_user import TEST_TOML, LocalUser
 from spool_harness import SpoolHarness
 
 from treehammer.errors import BatchError, ConfigError, DatasetError, NothingToDoError
-from treehammer.submit.batch import local_processes
+from treehammer.submit.batch import local_jobs
 
 
 def test_submit_and_wait(local_user: LocalUser) -> None:
@@ -93,7 +93,7 @@ def test_payload_of_killed_worker_is_killed(local_user: LocalUser) -> None:
     payload = int(escaped.read_text())
     (worker,) = local_user.settings.spool_dir.glob("jobs/*/*/attempt-1.pid")
     os.kill(int(worker.read_text().split()[0]), signal.SIGKILL)
-    bench.wait_for_status(lambda: not local_processes.start_time(payload))
+    bench.wait_for_status(lambda: not local_jobs.start_time(payload))
     local_user.invoke_command("cancel", "last")
 
 
@@ -178,7 +178,7 @@ def test_refused_submission_is_stored_with_lost_jobs(
     def refuse(*_: object) -> None:
         raise BatchError("no room")
 
-    monkeypatch.setattr("treehammer.submit.batch.local_spool.Spool.add", refuse)
+    monkeypatch.setattr("treehammer.submit.batch.local_jobs.Spool.add", refuse)
     assert isinstance(
         local_user.invoke_command("submit", str(local_user.test)).exception, BatchError
     )

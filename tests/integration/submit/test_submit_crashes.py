@@ -13,11 +13,10 @@ from spool_harness import SpoolHarness
 
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch import local_processes
-from treehammer.submit.batch.local_processes import ATTEMPT_PLACEHOLDER
+from treehammer.submit.batch import local_jobs
+from treehammer.submit.batch.local_jobs import ATTEMPT_PLACEHOLDER, SpooledJob
 from treehammer.submit.batch.local_runner import RunningAttempt
-from treehammer.submit.batch.local_spool import SpooledJob
-from treehammer.submit.campaigns.staged_submissions import StagedSubmissions
+from treehammer.submit.campaigns.tracker import StagedSubmissions
 
 
 def submit_and_die(user: LocalUser, function: str, call: int = 1) -> None:
@@ -40,7 +39,7 @@ def test_submitter_killed_before_storing(local_user: LocalUser, function: str) -
 
 
 def test_submitter_killed_while_writing_the_spool(local_user: LocalUser) -> None:
-    submit_and_die(local_user, "submit.batch.local_spool:stage_job", call=2)
+    submit_and_die(local_user, "submit.batch.local_jobs:stage_job", call=2)
     assert any(local_user.settings.spool_dir.glob("incoming/*/1"))
     printed = local_user.invoke_command("status", "last").output
     assert "2 × submission at local: the submission ended before this job was queued" in printed
@@ -58,10 +57,10 @@ def test_submitter_killed_while_writing_the_spool(local_user: LocalUser) -> None
     [
         "submit.campaigns.submission:open_batch_system",
         "submit.batch.local_batch:LocalBatch.submit",
-        "submit.batch.local_spool:Spool.add",
+        "submit.batch.local_jobs:Spool.add",
         "submit.batch.local_batch:LocalBatch._ensure_runner",
         "sql.write.store:Store.set_jobs",
-        "submit.campaigns.staged_submissions:StagedSubmission.remove",
+        "submit.campaigns.tracker:StagedSubmission.remove",
     ],
 )
 def test_resume_completes_what_a_killed_submitter_left(
@@ -121,14 +120,14 @@ def test_unmarked_process_dies_with_its_worker(local_user: LocalUser) -> None:
     payload = int(escaped.read_text())
     (worker,) = local_user.settings.spool_dir.glob("jobs/*/*/attempt-1.pid")
     os.kill(int(worker.read_text().split()[0]), signal.SIGKILL)
-    bench.wait_for_status(lambda: not local_processes.start_time(payload), 60)
+    bench.wait_for_status(lambda: not local_jobs.start_time(payload), 60)
     local_user.invoke_command("cancel", "last")
 
 
 def test_reused_pid_is_not_the_worker(tmp_path: Path) -> None:
     job = SpooledJob("000001-c.1", tmp_path)
     running = RunningAttempt(job, slot=1, deadline=0.0)
-    me, started = os.getpid(), local_processes.start_time(os.getpid())
+    me, started = os.getpid(), local_jobs.start_time(os.getpid())
     assert running.pid(1) == 0
     job.pid_file(1).write_text(f"{me} {started}")
     assert running.pid(1) == me

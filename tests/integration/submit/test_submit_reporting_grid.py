@@ -15,7 +15,7 @@ from service_process import ServiceProcess
 
 from treehammer.collectors.job_spec import TOKEN_FILE
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.staging import INPUT_ARCHIVE
+from treehammer.submit.batch.interface import INPUT_ARCHIVE
 from treehammer.submit.campaigns.campaign_polling import make_tracker
 
 #: Seconds, longer than the worker's interval between uploads.

@@ -19,7 +19,7 @@ from machine_requirements import skip_or_fail
 
 from treehammer import config
 from treehammer.errors import TestbedError
-from treehammer.submit.batch.local_processes import start_time
+from treehammer.submit.batch.local_jobs import start_time
 from treehammer.testbed import lifecycle, mount_namespace, workspace
 from treehammer.testbed.components import condor_pool, site_list
 from treehammer.testbed.workspace import Workspace

@@ -51,7 +51,9 @@ def test_interrupted_commands_describe_remaining_state(
         "datasets.cli.commands.production.prepare_dataset_root",
     ):
         monkeypatch.setattr(f"treehammer.{name}", press_ctrl_c)
-    monkeypatch.setattr("treehammer.submit.cli.collect_first.report_waiting", lambda *_, **__: [])
+    monkeypatch.setattr(
+        "treehammer.submit.cli.unfinished_campaigns.report_waiting", lambda *_, **__: []
+    )
     assert typed(words, tmp_path, monkeypatch) == 130
     assert f"treehammer: interrupted; {left}" in capsys.readouterr().err
 
@@ -59,7 +61,7 @@ def test_interrupted_commands_describe_remaining_state(
 def test_interrupted_collection_describes_remaining_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("treehammer.submit.cli.collect_first.report_waiting", press_ctrl_c)
+    monkeypatch.setattr("treehammer.submit.cli.unfinished_campaigns.report_waiting", press_ctrl_c)
     assert typed(["compare", "6.38.00", "6.40.00"], tmp_path, monkeypatch) == 130
     assert "interrupted; measurements stored so far are kept" in capsys.readouterr().err
 

@@ -38,7 +38,7 @@ PRINTED_ELSEWHERE = {
     "analysis/status/failure_causes.py": "actions on pages and in messages, which are stored",
     "submit/batch/htcondor/htcondor_batch.py": "reason for HTCondor",
     "submit/batch/htcondor/job_status.py": "reason for HTCondor",
-    "submit/cli/collect_first.py": "lines, by print_hint",
+    "submit/cli/unfinished_campaigns.py": "lines, by print_hint",
     "submit/cli/doctor_command.py": "findings and remedies, in a table",
     "submit/cli/campaign_commands.py": "reason in an error",
     "submit/campaigns/campaign_upload.py": "notice, by print_hint",

@@ -24,7 +24,7 @@ from treehammer.collectors.worker.run.payload_failures import read_log
 from treehammer.datasets import doors
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import BatchError
-from treehammer.submit.batch.staging import unpack_output
+from treehammer.submit.batch.interface import unpack_output
 from treehammer.submit.campaigns.attempt_rows import list_record_files
 
 

@@ -14,7 +14,7 @@ from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.specs.dataset_specs import GeneratedSpec
 from treehammer.errors import DatasetError
-from treehammer.submit.cli.datasets_verify_command import datasets
+from treehammer.submit.cli.datasets_commands import datasets
 
 
 @pytest.fixture

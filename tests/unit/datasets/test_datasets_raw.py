@@ -18,7 +18,7 @@ from treehammer.datasets.specs import dataset_specs
 from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.errors import DatasetError, DefinitionError
 from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
-from treehammer.submit.cli.datasets_verify_command import datasets
+from treehammer.submit.cli.datasets_commands import datasets
 
 SPEC = """
 [dataset]

@@ -12,7 +12,7 @@ from plan_factory import make_settings
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.errors import DatasetError
-from treehammer.submit.cli.datasets_verify_command import datasets
+from treehammer.submit.cli.datasets_commands import datasets
 
 ROWS = """"1","Open","1700000000.0","root://host//data/x.root;16;0;0","1700000001.0","[SUCCESS]",""
 "1","Read","1700000001.0","0;300;0","1700000002.5","[SUCCESS]","300"

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from treehammer.errors import BatchError
-from treehammer.submit.batch import staging
+from treehammer.submit.batch import interface
 from treehammer.submit.batch.htcondor import submission_folder
-from treehammer.submit.batch.staging import pack_inputs, unpack_output
+from treehammer.submit.batch.interface import pack_inputs, unpack_output
 
 START_SCRIPT = Path(submission_folder.__file__).with_name("start.sh")
 #: Worker that writes its arguments and ends as its job says.
@@ -43,14 +43,14 @@ def _start(folder: Path, job: str, *arguments: str, **env: str) -> subprocess.Po
     sandbox = folder / "sandbox"
     sandbox.mkdir(exist_ok=True)
     inputs = {"worker.pyz": folder / "worker.py", "payload": folder / "payload"}
-    pack_inputs(inputs, sandbox / staging.INPUT_ARCHIVE)
+    pack_inputs(inputs, sandbox / interface.INPUT_ARCHIVE)
     (sandbox / "job.json").write_text(job)
     command = ["/bin/sh", str(START_SCRIPT), *arguments, sys.executable]
     return subprocess.Popen(command, cwd=sandbox, env={"PATH": os.environ["PATH"], **env})
 
 
 def _unpacked(sandbox: Path) -> list[str]:
-    unpack_output(sandbox / staging.OUTPUT_ARCHIVE, "output")
+    unpack_output(sandbox / interface.OUTPUT_ARCHIVE, "output")
     return sorted(str(path.relative_to(sandbox)) for path in sandbox.glob("output/*/*"))
 
 
@@ -62,7 +62,7 @@ def test_start_script_runs_worker_and_archives_output(tmp_path: Path) -> None:
     assert found == [f"output/attempt-3/{n}" for n in ("arguments", "worker.err", "worker.out")]
     said = (sandbox / "output/attempt-3/arguments").read_text()
     assert said == "run job.json --attempt 3 --output output/attempt-3"
-    assert not (sandbox / staging.OUTPUT_ARCHIVE).exists()
+    assert not (sandbox / interface.OUTPUT_ARCHIVE).exists()
 
 
 def test_job_ad_counts_starts_and_earlier_output_stays(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def _member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0) -> tarfile.
 def test_hostile_archive_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: tarfile.TarInfo
 ) -> None:
-    monkeypatch.setattr(staging, "MAX_OUTPUT_BYTES", 1000)
+    monkeypatch.setattr(interface, "MAX_OUTPUT_BYTES", 1000)
     (tmp_path / "job.json").write_text("mine")
     (tmp_path / "output").mkdir()
     archive = _write_archive(tmp_path / "output.tar", _member("output/good"), member)

@@ -27,7 +27,7 @@ from treehammer.sql.core.rows import AccessKeyRow
 from treehammer.submit.batch.htcondor.submission_folder import Submission
 from treehammer.submit.batch.htcondor.submit_description import IDLE_LIMIT_S, MAX_GRID_ATTEMPTS
 from treehammer.submit.batch.interface import JobDescription
-from treehammer.submit.batch.local_spool import Spool
+from treehammer.submit.batch.local_jobs import Spool
 from treehammer.submit.campaigns import job_rendering
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.campaigns.job_reporting import (

@@ -19,7 +19,7 @@ from treehammer.datasets.doors.observations import MISSING, NO_RESPONSE, NOT_TRI
 from treehammer.datasets.manifest import Manifest
 from treehammer.errors import ConfigError
 from treehammer.sql.write.store import Store
-from treehammer.submit.cli.datasets_verify_command import record_findings
+from treehammer.submit.cli.datasets_commands import record_findings
 from treehammer.submit.sites.replica_selection import list_expected_replicas, select_storage
 from treehammer.submit.sites.replicas import (
     CORRUPT_STATE,

@@ -21,7 +21,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus, JobStatus
 from treehammer.submit.campaigns import submission
 from treehammer.submit.campaigns.attempt_rows import ALL_MEASUREMENTS_STORED
-from treehammer.submit.campaigns.staged_submissions import SUBMITTER_GRACE_S
+from treehammer.submit.campaigns.tracker import SUBMITTER_GRACE_S
 
 KILLED = make_attempt_status(JobState.LOST, 1, None, "the worker was killed by SIGKILL")
 BAD_REPLICA = ReplicaRow(

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from treehammer import config
 from treehammer.errors import ExitCode, TreehammerError
-from treehammer.submit.batch.local_processes import start_time
+from treehammer.submit.batch.local_jobs import start_time
 from treehammer.testbed import cli, workspace
 from treehammer.testbed.workspace import RunningDaemon, WorkspaceState
 

@@ -1,24 +1,32 @@
-"""Collection before commands that answer from results, and notes on missing measurements."""
+"""Unfinished campaigns: collection before commands that answer from results, and live progress."""
 
 from __future__ import annotations
 
 import copy
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
 
-from treehammer.collectors.job_spec import FINAL_JOB_STATES
+from treehammer.collectors.job_spec import FINAL_JOB_STATES, JobState
 from treehammer.config import Settings
 from treehammer.errors import TreehammerError
-from treehammer.terminal import on_interrupt, print_hint
-from treehammer.text_formatting import join_lines
+from treehammer.sql.read.campaign_counts import CampaignCount
+from treehammer.tables import TableColumn
+from treehammer.terminal import build_grid, make_console, on_interrupt, print_hint
+from treehammer.text_formatting import format_counts, format_duration, join_lines, pluralize
 
 if TYPE_CHECKING:
     from treehammer.sql.core.rows import CampaignRow
     from treehammer.sql.write.store import Store
+
 
 #: Campaigns that are named, at most.
 MAX_NAMED = 5
@@ -179,3 +187,112 @@ def _list_own_campaigns(settings: Settings) -> frozenset[str]:
         path.parent.parent.name for path in settings.htcondor_dir.glob("*/*/*/submission.json")
     )
     return frozenset((*local, *pools))
+
+
+#: Receives the progress of a campaign.
+ShowProgress = Callable[[CampaignCount], None]
+
+#: Seconds; an earlier end is shown without its date.
+_SAME_DAY_S = 20 * 3600
+#: Seconds after which a line is repeated although nothing changed.
+QUIET_S = 60.0
+
+
+def summarize_progress(progress: CampaignCount, now_s: float | None = None) -> str:
+    """Summarize the progress in one line, with the expected end.
+
+    Args:
+        progress: progress of the campaign.
+        now_s: seconds since 1970; now by default.
+    """
+    text = progress.total.describe()
+    if progress.remaining_s is None:
+        return text
+    end = time.localtime((time.time() if now_s is None else now_s) + progress.remaining_s)
+    clock = time.strftime("%H:%M" if progress.remaining_s < _SAME_DAY_S else "%Y-%m-%d %H:%M", end)
+    return f"{text}, about {format_duration(progress.remaining_s)} left, until {clock}"
+
+
+def visible_states(progress: CampaignCount) -> list[str]:
+    """List the states to show: held only if a job is held."""
+    held = progress.total.jobs[JobState.HELD.value]
+    return [state.value for state in JobState if held or state is not JobState.HELD]
+
+
+def list_progress_rows(progress: CampaignCount) -> list[dict[str, Any]]:
+    """List the jobs of each site by state, and its failed and missing measurements by class."""
+    return [
+        {
+            "site": site,
+            **{state.value: count.jobs[state.value] for state in JobState},
+            "planned": count.planned,
+            "measured": count.measured,
+            "failures": count.failures,
+            "missing": dict(count.missing),
+        }
+        for site, count in progress.sites.items()
+    ]
+
+
+def make_progress_columns(progress: CampaignCount) -> list[TableColumn]:
+    """Make the columns of :func:`list_progress_rows`."""
+    return [
+        TableColumn("site", "site"),
+        *(TableColumn(state, state, is_number=True) for state in visible_states(progress)),
+        TableColumn("failures", "failed", format_counts),
+        *([TableColumn("missing", "missing", format_counts)] * bool(progress.total.missing)),
+    ]
+
+
+def _progress_table(name: str, progress: CampaignCount) -> Group:
+    table = build_grid(list_progress_rows(progress), make_progress_columns(progress))
+    return Group(Text(name), table, Text(summarize_progress(progress)))
+
+
+class ProgressLines:
+    """Prints progress as lines: one for each change, and one after :data:`QUIET_S` without any.
+
+    Args:
+        name: name of the campaign.
+        to_stderr: whether standard output is kept for the result.
+    """
+
+    def __init__(self, name: str, *, to_stderr: bool = False) -> None:
+        self._name, self._to_stderr = name, to_stderr
+        self._shown: tuple[int, str] | None = None
+        self._shown_s = 0.0
+
+    def show(self, progress: CampaignCount) -> None:
+        """Print a line if something changed, or nothing was printed for a while."""
+        now_s = time.monotonic()
+        state = progress.total.outstanding, progress.total.describe_jobs()
+        if state == self._shown and now_s - self._shown_s < QUIET_S:
+            return
+        if self._shown is None:
+            self._print(self._name)
+        self._shown, self._shown_s = state, now_s
+        clock = time.strftime("%H:%M:%S")
+        self._print(f"{clock} {state[1]}: {summarize_progress(progress)}")
+
+    def _print(self, line: str) -> None:
+        click.echo(line, err=self._to_stderr)  # flushes every line
+
+
+@contextmanager
+def live_display(name: str, planned: int, *, to_stderr: bool = False) -> Iterator[ShowProgress]:
+    """Show a campaign while the block runs.
+
+    Updates a table on a terminal; files and pipes receive lines, see :class:`ProgressLines`.
+
+    Args:
+        name: name of the campaign.
+        planned: number of measurements.
+        to_stderr: whether the lines go to standard error, because a program reads the result.
+    """
+    console = make_console()
+    if not console.is_terminal:
+        yield ProgressLines(name, to_stderr=to_stderr).show
+        return
+    placeholder = Text(f"{name}: {pluralize(planned, 'measurement')} planned")
+    with Live(placeholder, console=console, transient=True, auto_refresh=False) as live:
+        yield lambda progress: live.update(_progress_table(name, progress), refresh=True)
