@@ -18,7 +18,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
@@ -248,33 +248,41 @@ def send_request(
     opener = urllib.request.build_opener(
         _NoRedirect(), _HttpHandler(deadline), _HttpsHandler(deadline, context)
     )
-    visited, expects = [url], True
+    visited = [url]
+    # A server that redirects an upload wants its body at the other server only.
+    expects_consent = callable(body)
     while True:
         deadline.begin_request()
-        content = body() if callable(body) else body
-        # A server that redirects an upload wants its body at the other server only.
-        expect = {"Expect": "100-continue"} if callable(body) and expects else {}
-        request = urllib.request.Request(  # noqa: S310 - schemes are checked
-            url, data=content, headers={**headers, **expect}, method=method
-        )
-        for name, value in token.make_header(url).items():
-            request.add_unredirected_header(name, value)
-        try:
-            return opener.open(request, timeout=deadline.seconds_left())
-        except urllib.error.HTTPError as error:
-            if error.code == 417 and expect:
+        expect = {"Expect": "100-continue"} if expects_consent else {}
+        with _open_body(body) as content:
+            request = urllib.request.Request(  # noqa: S310 - schemes are checked
+                url, data=content, headers={**headers, **expect}, method=method
+            )
+            for name, value in token.make_header(url).items():
+                request.add_unredirected_header(name, value)
+            try:
+                return opener.open(request, timeout=deadline.seconds_left())
+            except urllib.error.HTTPError as error:
+                if error.code == 417 and expects_consent:
+                    error.close()
+                    expects_consent = False
+                    continue
+                if not follows or not _is_redirect(error.code, error.headers, method):
+                    raise
                 error.close()
-                expects = False
-                continue
-            if not follows or not _is_redirect(error.code, error.headers, method):
-                raise
-            error.close()
-            url = follow_redirect(url, error.headers["Location"], visited)
-            if error.code == 303 and method not in _READING_METHODS:
-                method, body = "GET", None
-        finally:
-            if content is not None and not isinstance(content, bytes):
-                content.close()
+                url = follow_redirect(url, error.headers["Location"], visited)
+                if error.code == 303 and method not in _READING_METHODS:
+                    method, body, expects_consent = "GET", None, False
+
+
+@contextmanager
+def _open_body(body: Optional[ByteBody]) -> Iterator[Union[bytes, BinaryIO, None]]:
+    """Open a body for one request, and close it afterwards."""
+    if callable(body):
+        with closing(body()) as stream:
+            yield stream
+    else:
+        yield body
 
 
 def _is_redirect(status: int, headers: Any, method: str) -> bool:

@@ -192,29 +192,12 @@ class ReadPasses:
     def _choose_branches(self, reader: Any, url: str) -> BranchChoice:
         task = self._task
         branches = list(self._list_branches(reader))
+        names = [str(branch.name) for branch in branches]
         # Branches that not all files have do not exist for a test.
-        common = [
-            position
-            for position, item in enumerate(branches)
-            if str(item.name) not in task.missing_branches
-        ]
-        names = [str(branches[position].name) for position in common]
-        positions = common
-        if task.branches != 1:
-            chosen = payload_task.select_branches(
-                names,
-                {str(item.name): [str(name) for name in item.counters] for item in branches},
-                task.branches,
-                seed=task.seed,
-                folder=task.folder,
-                unreadable=task.unreadable,
-            )
-            positions = [common[index] for index in chosen]
-        selected = [str(branches[position].name) for position in positions]
+        common = [index for index, name in enumerate(names) if name not in task.missing_branches]
+        positions = common if task.branches == 1 else self._select_positions(branches, common)
         types = {
-            str(branches[position].name): {
-                str(item.first): str(item.second) for item in branches[position].types
-            }
+            names[position]: _list_types(branches[position])
             for position in (positions if len(task.urls) > 1 else ())
         }
         if int(reader.entries_total):
@@ -225,8 +208,20 @@ class ReadPasses:
             positions=positions,
             zip_bytes=self._sum_zip_bytes(reader, positions),
             types=types,
-            notes=self._describe_content(reader, url, selected),
+            notes=self._describe_content(reader, url, [names[position] for position in positions]),
         )
+
+    def _select_positions(self, branches: Sequence[Any], common: Sequence[int]) -> List[int]:
+        """Select positions of branches, among those that all files have, as the task requests."""
+        chosen = payload_task.select_branches(
+            [str(branches[position].name) for position in common],
+            {str(branch.name): [str(name) for name in branch.counters] for branch in branches},
+            self._task.branches,
+            seed=self._task.seed,
+            folder=self._task.folder,
+            unreadable=self._task.unreadable,
+        )
+        return [common[index] for index in chosen]
 
     def _compare_with_first(self, url: str, types: Mapping[str, Mapping[str, str]]) -> None:
         """Refuse a file whose selected branches differ from those of the first with entries.
@@ -284,6 +279,11 @@ class ReadPasses:
         if len(lengths) > len(named):
             notes.append(f"{len(lengths) - len(named)} more branches have other lengths")
         return [f"{os.path.basename(url)}: {note}" for note in notes]
+
+
+def _list_types(branch: Any) -> Dict[str, str]:
+    """List the type of a branch and of those below it, by path."""
+    return {str(item.first): str(item.second) for item in branch.types}
 
 
 def check_same_branches(

@@ -72,6 +72,8 @@ _SUCCESSES: Mapping[str, Tuple[int, ...]] = {
     "DELETE": (200, 202, 204),
     "MKCOL": (201,),
 }
+#: Type of a body with several parts.
+_PARTS_TYPE = "multipart/byteranges"
 _CONTENT_RANGE = re.compile(rb"^content-range:([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
 #: Bytes of headers and delimiter of each part of a body with several parts.
 _MAX_PART_HEAD_BYTES = 2_000
@@ -113,6 +115,21 @@ def check_single_range(response: Any, operation: Operation) -> None:
     """
     ((offset, size),) = operation.chunks
     check_range(response.status, response.headers, offset, offset + size - 1)
+
+
+def _has_parts(operation: Operation) -> bool:
+    return operation.name != READ_FILE and len(operation.chunks) != 1
+
+
+def _find_checksum(operation: Operation) -> Optional[int]:
+    """Find the checksum that the bytes of an operation must have; None for any."""
+    return operation.file.adler32 if operation.name == READ_FILE else None
+
+
+def _judge_bytes(operation: Operation, read: int, adler32: Optional[int] = None) -> str:
+    """Return the failure class of received bytes; '' if they are those of the operation."""
+    is_correct = read == operation.bytes and _find_checksum(operation) in (None, adler32)
+    return "" if is_correct else "wrong-data"
 
 
 class HttpClient(StorageClient):
@@ -222,21 +239,17 @@ class HttpClient(StorageClient):
             self._servers[operation.client] = str(response.url)
         if operation.name in METHODS:
             return server, ""
-        is_whole = operation.name == READ_FILE
-        expected = operation.file.adler32 if is_whole else None
-        if is_whole or len(operation.chunks) == 1:
-            if not is_whole:
-                check_single_range(response, operation)
-            read, adler32 = await _read_body(response, expected is not None)
-        else:
+        if _has_parts(operation):
             content_type = response.headers.get("Content-Type") or ""
-            if not content_type.startswith("multipart/byteranges"):
+            if not content_type.startswith(_PARTS_TYPE):
                 response.close()
                 return server, "not-supported"  # only the first of several ranges, for example
             body = await _read_parts(response, max_body_bytes(operation))
-            read, adler32 = count_parts(body, content_type, operation), None
-        is_correct = read == operation.bytes and expected in (None, adler32)
-        return server, "" if is_correct else "wrong-data"
+            return server, _judge_bytes(operation, count_parts(body, content_type, operation))
+        if operation.name != READ_FILE:
+            check_single_range(response, operation)
+        read, adler32 = await _read_body(response, _find_checksum(operation) is not None)
+        return server, _judge_bytes(operation, read, adler32)
 
     def _find_session(self, client: int) -> Any:
         if client not in self._sessions:
@@ -295,8 +308,8 @@ def count_parts(body: bytes, content_type: str, operation: Operation) -> int:
         RangeAnswerError: its parts are not the requested chunks.
     """
     boundary: Optional[re.Match[str]] = re.search(r'boundary="?([^";,\s]+)', content_type)
-    if not content_type.startswith("multipart/byteranges") or boundary is None:
-        raise ValueError("no multipart/byteranges")
+    if not content_type.startswith(_PARTS_TYPE) or boundary is None:
+        raise ValueError(f"no {_PARTS_TYPE}")
     delimiter = b"--" + boundary[1].encode()
     parts: List[ContentRange] = []
     position = body.find(delimiter)
@@ -418,22 +431,19 @@ class PlainHttpClient(StorageClient):
         if operation.name in METHODS:
             response.read(CHUNK)
             return ""
-        is_whole = operation.name == READ_FILE
-        if is_whole or len(operation.chunks) == 1:
-            if not is_whole:
-                check_single_range(response, operation)
-            expected = operation.file.adler32 if is_whole else None
-            read, adler32 = self._read_body(response, checks=expected is not None)
-            if response.length:
-                return "reset"  # the connection ended within the body
-            is_correct = read == operation.bytes and expected in (None, adler32)
-            return "" if is_correct else "wrong-data"
-        content_type = response.headers.get("Content-Type", "")
-        if not content_type.startswith("multipart/byteranges"):
-            return "not-supported"  # only the first of several ranges, for example
-        body = response.read(max_body_bytes(operation) + 1)
-        read = count_parts(body, content_type, operation)
-        return "" if read == operation.bytes else "wrong-data"
+        if _has_parts(operation):
+            content_type = response.headers.get("Content-Type", "")
+            if not content_type.startswith(_PARTS_TYPE):
+                return "not-supported"  # only the first of several ranges, for example
+            body = response.read(max_body_bytes(operation) + 1)
+            return _judge_bytes(operation, count_parts(body, content_type, operation))
+        if operation.name != READ_FILE:
+            check_single_range(response, operation)
+        has_checksum = _find_checksum(operation) is not None
+        read, adler32 = self._read_body(response, checks=has_checksum)
+        if response.length:
+            return "reset"  # the connection ended within the body
+        return _judge_bytes(operation, read, adler32)
 
     def _read_body(self, response: http.client.HTTPResponse, *, checks: bool) -> Tuple[int, int]:
         """Read a body; return its length, and its checksum if that is to be checked."""
