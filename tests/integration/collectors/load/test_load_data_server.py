@@ -19,8 +19,6 @@ from treehammer.testbed.components.xrootd_storage import (
     storage_folder,
 )
 
-pytestmark = pytest.mark.root
-
 #: Writes a tree of 10 clusters, then reads it with prefetching.
 PAYLOAD = """
 import array, os
@@ -48,6 +46,7 @@ void read(treehammer::Pass &pass)
 """
 
 
+@pytest.mark.root
 def test_server_behind_redirector_and_prefetched_reads(
     storage: XrootdStorage, tmp_path: Path
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,21 +12,10 @@ from typing import Any
 
 from short_queue import LOG_FORMAT, serve_slowly
 
-from treehammer import config
 from treehammer.collectors.kit.treehammer_load.server.log_formats import select_format
 from treehammer.collectors.kit.treehammer_load.server.log_parser import parse_log
 from treehammer.collectors.record.operation_steps import LatencyHistogram, find_operation_problems
 from treehammer.collectors.software import providers
-
-KIT = Path(providers.__file__).parents[1] / "kit"
-
-
-def setup_client() -> providers.SoftwareSetup:
-    """Set up the Python in which payloads load a storage."""
-    request = providers.prepare_software(
-        providers.parse_software_request("xrootd:6.2.1"), config.load_settings().software_dir
-    )
-    return providers.setup_software(request, os.environ, KIT)
 
 
 def measure_start_s(software: providers.SoftwareSetup, folder: Path) -> float:
@@ -89,8 +77,10 @@ def read_result(process: Any, folder: Path) -> dict[str, Any]:
     return result
 
 
-def test_full_listen_queue_is_seen_from_both_sides(tmp_path: Path) -> None:
-    log, software = tmp_path / "server.log", setup_client()
+def test_full_listen_queue_is_seen_from_both_sides(
+    software: providers.SoftwareSetup, tmp_path: Path
+) -> None:
+    log = tmp_path / "server.log"
     start_us = round((time.time() + max(3.0, 10 * measure_start_s(software, tmp_path))) * 1e6)
     with (
         serve_slowly(log, backlog=1, seconds=0.05) as port,

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from storage_alone import run_storage
 
-from treehammer import config
 from treehammer.collectors.record.xrootd_recording import parse_recording
 from treehammer.collectors.software import providers
 from treehammer.collectors.worker.run.input_files import RecorderPlugin
@@ -22,7 +21,6 @@ from treehammer.testbed.components.xrootd_storage import (
     storage_folder,
 )
 
-KIT = Path(providers.__file__).parents[1] / "kit"
 #: Opens a file twice at a time, and reads it in between; a stat is answered from the open.
 PROGRAM = """
 import sys, time
@@ -44,14 +42,6 @@ PAYLOAD = """
 import treehammer_load as t
 t.run(t.replay_recording, prepare=t.load_recording)
 """
-
-
-@pytest.fixture(scope="module")
-def software() -> providers.SoftwareSetup:
-    """The XRootD client, as a job has it."""
-    request = providers.parse_software_request("xrootd:6.2.1")
-    prepared = providers.prepare_software(request, config.load_settings().software_dir)
-    return providers.setup_software(prepared, os.environ, KIT)
 
 
 @pytest.fixture(scope="module")
