@@ -1,10 +1,15 @@
-"""The payload kit on ROOT releases: its metrics, compared with independent accounts."""
+"""The payload kit on ROOT releases: metrics beside independent accounts, and equal results of releases."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +19,9 @@ import uproot
 
 from treehammer.collectors.kit import treehammer_kit as kit
 from treehammer.collectors.record import metric_catalogue
-from treehammer.collectors.software import providers
+from treehammer.collectors.record.outcome import ExecutionError
+from treehammer.collectors.software import providers, wheels
+from treehammer.collectors.software.wheels import Release, make_root_release
 
 pytestmark = pytest.mark.root
 
@@ -313,3 +320,171 @@ def test_checksum_covers_every_leaf_and_depends_on_values(
         release, tree_file, shutil.copy(tree_file, tmp_path / "copy.root"), kind="checksum"
     )
     assert twice.values["value_checksum"] != one.values["value_checksum"]
+
+
+#: Software events take the same way as those of the processor, which many machines do not offer.
+SCRIPT = """
+import json, os, sys
+from treehammer_kit import root_engine
+root, _ = root_engine.load_root()
+root_engine.compile_header(root, "kit.hpp")
+root.gInterpreter.Declare('''
+void burn(long pages) {
+   std::vector<char> memory(pages * 4096); // so much is returned to the kernel when freed
+}''')
+counters = root.treehammer.HardwareCounters()
+TASK_CLOCK, PAGE_FAULTS, SOFTWARE, ABSENT = 1, 2, 1, 10**6
+counters.Open("task clock", SOFTWARE, TASK_CLOCK)
+counters.Open("page faults", SOFTWARE, PAGE_FAULTS)
+counters.Open("absent", SOFTWARE, ABSENT)
+found = []
+root.burn(20000)
+for pages in (100, 10000, 20000):
+    counters.Start()
+    root.burn(pages)
+    counters.Stop()
+    found.append([int(counters.Count(index)) for index in range(4)])
+    root.burn(20000)
+print(json.dumps([found, str(counters.problems)]))
+sys.stdout.flush(); os._exit(0)
+"""
+
+
+@pytest.mark.root
+def test_increase_of_each_loop_is_counted(release: providers.SoftwareSetup, tmp_path: Path) -> None:
+    script = tmp_path / "count.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [release.python, "-W", "ignore", script],
+        env=dict(release.env),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found, problems = json.loads(done.stdout.splitlines()[-1])
+    if "task clock" in problems:
+        pytest.skip(f"the kernel refuses software events: {problems}")
+    clocks, faults, absent, unopened = zip(*found, strict=True)
+    # A page fault takes twice as long at times, not a hundred times.
+    assert 0 < clocks[0] < min(clocks[1:])
+    assert 8_000 < faults[2] - faults[1] < 12_000, found
+    assert absent == unopened == (-1, -1, -1)
+    assert problems.startswith("absent: ")
+
+
+KIT = Path(providers.__file__).parents[1] / "kit"
+
+REWRITE = """
+import sys, os, ROOT
+source = ROOT.TFile.Open(sys.argv[1]); tree = source.Get("events")
+target = ROOT.TFile(sys.argv[2], "RECREATE", "", 404)  # LZ4 instead of zlib
+copy = tree.CloneTree(0); copy.SetAutoFlush(123); copy.CopyEntries(tree); target.Write()
+sys.stdout.flush(); os._exit(0)
+"""
+
+
+def test_releases_read_the_same_values_of_any_layout(
+    all_releases: list[providers.SoftwareSetup],
+    tree_file: Path,
+    run_payload: Run,
+    run_script: Run,
+    tmp_path: Path,
+) -> None:
+    rewritten = tmp_path / "rewritten.root"
+    run_script(all_releases[0], REWRITE, tree_file, rewritten)
+    sums = {
+        run_payload(setup, path, kind="checksum").values["value_checksum"]
+        for setup in all_releases
+        for path in (tree_file, rewritten)
+    }
+    assert len(sums) == 1
+
+
+def test_releases_read_the_same_amount(
+    all_releases: list[providers.SoftwareSetup], tree_file: Path, run_payload: Run
+) -> None:
+    old, new = (
+        run_payload(setup, tree_file, branches=0.2, events=0.3).values for setup in all_releases
+    )
+    for name in ("loop_unzipped_bytes", "events_read", "branches_selected", "selected_zip_bytes"):
+        assert old[name] == new[name]
+
+
+@pytest.fixture
+def build(tmp_path: Path, latest_release: providers.SoftwareSetup) -> Path:
+    """An installation with a thisroot.sh around the ROOT of a wheel."""
+    python = Path(latest_release.python)
+    packages = next((python.parent.parent / "lib").glob("python3*/site-packages"))
+    script = tmp_path / "bin" / "thisroot.sh"
+    script.parent.mkdir()
+    script.write_text(
+        f"export ROOTSYS={packages}/ROOT\n"
+        f"export PATH={packages}/ROOT/bin:{python.parent}:$PATH\n"
+        f"export PYTHONPATH={packages}${{PYTHONPATH:+:$PYTHONPATH}}\n"
+    )
+    return tmp_path
+
+
+def test_private_build_reports_its_version_without_the_users_python(
+    build: Path, tree_file: Path, run_payload: Run
+) -> None:
+    request = providers.prepare_software(
+        providers.parse_software_request(f"path:{build}@6.41.01"), build
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(sys.prefix) / "nowhere")}
+    setup = providers.setup_software(request, env, KIT)
+    assert "nowhere" not in setup.env["PYTHONPATH"]
+    done = run_payload(setup, tree_file, fresh=True)
+    assert (done.failure, done.code) == (None, 0)
+    # The worker refuses such a measurement.
+    assert (request.version, done.values["root_version"]) == ("6.41.01", "6.40.00")
+
+
+def test_two_processes_prepare_one_release_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "made"
+    monkeypatch.setattr(
+        wheels,
+        "install_release",
+        lambda folder, release, say, lock: _slow_fake(folder, release, log),
+    )
+    request = providers.parse_software_request("6.40.00")
+    with ThreadPoolExecutor(2) as pool:
+        notes: list[str] = []
+        jobs = [
+            pool.submit(providers.prepare_software, request, tmp_path, notes.append)
+            for _ in range(2)
+        ]
+        locations = {job.result().location for job in jobs}
+    assert locations == {str(tmp_path / "root-6.40.00")}
+    assert log.read_text() == "made\n"
+    assert notes == ["waiting for ROOT 6.40.00"]
+
+
+def _slow_fake(folder: str, release: Release, log: Path) -> None:
+    time.sleep(0.5)
+    with log.open("a") as stream:
+        stream.write("made\n")
+    python = Path(folder) / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    name = f"root-{release.wheel}.dist-info"
+    records = Path(folder) / "lib" / "python3.11" / "site-packages" / name / "RECORD"
+    records.parent.mkdir(parents=True)
+    records.write_text("")
+    wheels.write_marker(folder, release)
+
+
+def test_environment_without_python_is_not_used(tmp_path: Path) -> None:
+    _slow_fake(str(tmp_path / "root-6.40.00"), make_root_release("6.40.00"), tmp_path / "log")
+    assert providers.list_prepared_releases(tmp_path) == {"6.40.00": str(tmp_path / "root-6.40.00")}
+    python = tmp_path / "root-6.40.00" / "bin" / "python"
+    python.unlink()
+    python.symlink_to(tmp_path / "gone")
+    assert providers.list_prepared_releases(tmp_path) == {}
+    request = replace(
+        providers.parse_software_request("6.40.00"), location=str(tmp_path / "root-6.40.00")
+    )
+    with pytest.raises(ExecutionError, match="is not installed"):
+        providers.setup_software(request, os.environ, KIT)

@@ -1,4 +1,4 @@
-"""Components of the worker in isolation."""
+"""Components of the worker in isolation, and failures of a payload by messages of real programs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,40 @@ import fcntl
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from credential_factory import write_token
 from local_servers import serve_tcp
 
 from treehammer.collectors import shared_files
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE, ExecutionLimits, InputFile
 from treehammer.collectors.record.outcome import ExecutionError, Failure
+from treehammer.collectors.software.providers import parse_software_request
 from treehammer.collectors.worker import __main__
 from treehammer.collectors.worker.child_processes import BoundedLog
 from treehammer.collectors.worker.probes import node_state, process_stats, storage_door
+from treehammer.collectors.worker.probes.credential_checks import (
+    PROXY_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    ProxyDetails,
+)
 from treehammer.collectors.worker.probes.process_stats import Cgroup
 from treehammer.collectors.worker.probes.storage_door import DoorLock
-from treehammer.collectors.worker.run import execution_record
+from treehammer.collectors.worker.run import execution_record, payload_failures
 from treehammer.collectors.worker.run.execution_record import format_heading, format_measurement
 from treehammer.collectors.worker.run.input_files import check_sizes
-from treehammer.collectors.worker.run.payload_failures import check_root_version, classify_failure
+from treehammer.collectors.worker.run.payload_failures import (
+    check_root_version,
+    classify_failure,
+    classify_refusal,
+    demangle_name,
+    describe_crash,
+    excerpt_compiler_error,
+    name_cause,
+)
 from treehammer.collectors.worker.run.payload_process import ProcessOutcome
 
 
@@ -363,3 +379,215 @@ def test_exit_code_requests_a_retry_for_errors_of_the_node(
     monkeypatch.setattr(__main__, "load_job", lambda _: None)
     monkeypatch.setattr(__main__, "run_job", run)
     assert __main__.main(["run", str(tmp_path / "job.json")]) == code
+
+
+NO_DICTIONARY = "Warning in <TClass::Init>: no dictionary for class {} is available\n"
+FATAL = "Fatal in <TBranchElement::ReadLeaves>: METAssoc_AnalysisMET: no dictionary\n"
+FRAMES = """C++ frames:
+[0x7ffa18276241]
+/lib/x86_64-linux-gnu/libc.so.6(+0x3c050)[0x7ffa2105a050]
+/ROOT/lib/libRIO.so(_ZN9TBufferIO9MapObjectEPK7TObjectj+0xb0)[0x7f2fafb31840]
+/ROOT/lib/libRIO.so(_ZN9TBufferIO9MapObjectEPK7TObjectj+0x20)[0x7f2fafb31840]
+/ROOT/lib/libTree.so(_ZN14TBranchElement16ReadLeavesMemberER7TBuffer+0x129)[0x7f2f97d790b9]
+/usr/lib/libpython3.11.so.1.0(_ZN2Py4EvalEv+0x1)[0x1]
+/ROOT/lib/libTree.so(_ZN7TBranch8GetEntryExi+0x1)[0x1]
+/ROOT/lib/libTree.so(_ZN5TTree8GetEntryExi+0x1)[0x1]
+Fatal Python error: Segmentation fault
+"""
+ROOT_ERROR = 'Error in <TStreamerInfo::BuildOld>: no dictionary for the collection "set<short>"\n'
+
+
+def test_fatal_line_of_root_is_decisive() -> None:
+    text = describe_crash(ROOT_ERROR + FATAL + "aborting\n#0  0x00007fe7acaf1bd3 in __GI___wait4\n")
+    assert text == FATAL.strip() + "."
+
+
+def test_functions_of_a_segmentation_fault_are_named() -> None:
+    assert describe_crash(FRAMES) == (
+        "It crashed in TBufferIO::MapObject, called by TBranchElement::ReadLeavesMember, called by "
+        "TBranch::GetEntry."
+    )
+    assert describe_crash(ROOT_ERROR + FRAMES).endswith(f"ROOT's last error: {ROOT_ERROR.strip()}.")
+
+
+def test_missing_dictionaries_come_with_the_remedy() -> None:
+    classes = ["Evt", "Hit", "Trk", "Vec"]
+    text = describe_crash("".join(map(NO_DICTIONARY.format, classes)) + FATAL)
+    assert 'No dictionary for Evt, Hit, Trk, …: read branches = "readable"' in text
+
+
+@pytest.mark.parametrize("log", ["", "pass 1/3: 50 events in 0.1 s\n", NO_DICTIONARY.format("A")])
+def test_output_without_a_cause_gives_none(log: str) -> None:
+    assert describe_crash(log) == ""
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("_ZNK5TTree8GetEntryExi", "TTree::GetEntry"),
+        ("_Z4readRN10treehammer4PassE", "read"),
+        ("_ZTV7TObject", None),
+        ("_ZN", None),
+    ],
+)
+def test_qualified_names_are_demangled(symbol: str, name: str | None) -> None:
+    assert demangle_name(symbol) == name
+
+
+def test_only_crashes_and_compile_errors_get_a_cause() -> None:
+    crash = Failure("payload", "signal", "payload", "The payload was ended by SIGABRT.")
+    assert name_cause(crash, FATAL).message == f"{crash.message} {FATAL.strip()}."
+    timeout = Failure("payload", "timeout", "payload", "Too long.")
+    assert name_cause(timeout, FATAL) is timeout
+
+
+@pytest.mark.parametrize(
+    ("kind", "log", "error"),
+    [
+        (
+            "compile",
+            "read.py:7:5: error: use of undeclared identifier 'Loop'\n    Loop();\n    ^\n"
+            "read.py:9:1: error: expected '}'\n2 errors generated.\n",
+            "read.py:7:5: error: use of undeclared identifier 'Loop'",
+        ),
+        (
+            "compile",
+            "In file included from input_line_9:1:\n/x/loop.C:2:10: fatal error: 'no.hpp' file not found\n",
+            "/x/loop.C:2:10: fatal error: 'no.hpp' file not found",
+        ),
+        (
+            "exit",
+            "g++ -c a.cpp\na.cpp:3: error: 'Foo' was not declared\na.cpp:9:2: error: later\n"
+            "make: *** [Makefile:2: a.o] Error 1\n",
+            "a.cpp:3: error: 'Foo' was not declared",
+        ),
+    ],
+)
+def test_first_error_of_a_compiler_is_the_cause(kind: str, log: str, error: str) -> None:
+    failure = name_cause(Failure("payload", kind, "compile", "It failed"), log)
+    assert error in failure.message
+    assert "later" not in failure.message
+    assert excerpt_compiler_error(f"warning\n{log}", 4000).startswith(error)
+
+
+def test_damaged_heap_is_named_without_functions() -> None:
+    assert describe_crash("free(): invalid pointer\n") == (
+        "Reading damaged the memory: free(): invalid pointer."
+    )
+
+
+ROOTS, HTTPS = "roots://se.example//a.root", "https://se.example/a.root"
+NO_PROTOCOL = "cannot open a (TNetXNGFile::Open: [FATAL] Auth failed: No protocols left to try)"
+NO_SCOPE = "cannot open a ([3010] Unable to open /store/a.root; permission denied)"
+ROOT_640 = parse_software_request("6.40.00")
+
+
+def classify(
+    message: str,
+    env: dict[str, str],
+    url: str = ROOTS,
+    failure: Failure | None = None,
+    excerpt: str = "",
+    root: str = "6.40.00",
+) -> Failure:
+    given = failure or Failure("open", "file", "open", message, transient=True)
+    return classify_refusal(given, env, [url], parse_software_request(root), excerpt)
+
+
+@pytest.fixture
+def valid(tmp_path: Path) -> dict[str, str]:
+    return {TOKEN_FILE_VARIABLE: str(write_token(tmp_path / "valid", time.time() + 900))}
+
+
+@pytest.fixture
+def expired(tmp_path: Path) -> dict[str, str]:
+    return {TOKEN_FILE_VARIABLE: str(write_token(tmp_path / "expired", time.time() - 9))}
+
+
+def test_refusals_of_xrootd_are_distinguished(
+    valid: dict[str, str], expired: dict[str, str]
+) -> None:
+    kinds = [classify(NO_PROTOCOL, env).kind for env in ({}, expired, valid)]
+    assert kinds == ["missing", "expired", "refused"]
+    found = classify(NO_SCOPE, valid)
+    assert (found.failure_class, found.kind, found.transient) == (
+        "credential",
+        "not-permitted",
+        False,
+    )
+    assert "scope" in found.message
+    assert "3010" in found.message
+    assert classify(NO_SCOPE, {}).kind == "missing"
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("a cannot be copied to the node: HTTP Error 401: Unauthorized.", "refused"),
+        ("a cannot be copied to the node: HTTP Error 403: Forbidden.", "not-permitted"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed", "untrusted"),
+    ],
+)
+def test_refusals_while_staging(message: str, kind: str, valid: dict[str, str]) -> None:
+    failure = Failure("stage-in", "copy", "stage-in", message, transient=True)
+    found = classify("", valid, HTTPS, failure)
+    assert (found.failure_class, found.kind) == ("credential", kind)
+    assert not found.transient
+
+
+def test_refusal_of_a_root_without_tokens_is_not_supported(valid: dict[str, str]) -> None:
+    message = "cannot open a (TWebFile::GetHead: https://se.example/a.root: Forbidden (403))"
+    found = classify(message, valid, HTTPS, root="6.38.00")
+    assert (found.failure_class, found.kind) == ("software-setup", "not-supported")
+    assert "Stage the files" in found.message
+    built = classify(message, valid, HTTPS, root="path:/opt/root")
+    assert (built.failure_class, built.kind) == ("software-setup", "not-supported")
+    davix = message.replace("TWebFile", "TDavixFile")
+    assert classify(davix, valid, HTTPS, root="path:/opt/root").failure_class == "credential"
+
+
+def test_output_explains_an_exit_code(valid: dict[str, str]) -> None:
+    exited = Failure("payload", "exit", "payload", "The payload ended with exit code 1.")
+    assert classify("", valid, failure=exited, excerpt=NO_PROTOCOL).kind == "refused"
+    assert classify("", valid, failure=exited, excerpt="Segmentation fault") == exited
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "cannot open a ([3011] No such file or directory)",
+        "cannot open root://se.example//run403/event4010.root (connection reset)",
+        "size 13010 differs",
+    ],
+)
+def test_other_failures_are_kept(message: str, valid: dict[str, str]) -> None:
+    assert classify(message, valid).kind == "file"
+
+
+def test_local_files_need_no_credential(valid: dict[str, str]) -> None:
+    given = Failure("open", "file", "open", "403 forbidden")
+    assert classify_refusal(given, valid, ["/data/a.root"], ROOT_640) == given
+
+
+def test_server_without_trust_is_not_a_refusal(valid: dict[str, str]) -> None:
+    excerpt = "security protocol 'ztn' disallowed for non-TLS connections."
+    assert classify(NO_PROTOCOL, valid, excerpt=excerpt).kind == "untrusted"
+
+
+def test_proxy_is_described_by_its_attributes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = time.time() + 900
+    member = ProxyDetails("/CN=me", end, ("/vo/Role=pilot", "/vo"), end)
+    for proxy, expected in {
+        ProxyDetails("/CN=me", end): ("refused", "x509 proxy (no VOMS attributes)"),
+        member: ("refused", "x509 proxy (/vo/Role=pilot, /vo)"),
+        member._replace(attributes_expire_at=1.0): (
+            "expired",
+            "x509 proxy's VOMS attributes expired at 1970-01-01 00:00:01 UTC",
+        ),
+    }.items():
+        monkeypatch.setattr(payload_failures, "read_proxy", lambda path, found=proxy: found)
+        failure = classify(NO_PROTOCOL, {PROXY_VARIABLE: str(tmp_path)})
+        assert failure.kind == expected[0]
+        assert expected[1] in failure.message

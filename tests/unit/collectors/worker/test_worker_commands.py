@@ -1,9 +1,10 @@
-"""The packed worker and the published schema of its records."""
+"""The packed worker, the published schema of its records, and its benchmark."""
 
 from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -15,7 +16,12 @@ import pytest
 from click.testing import CliRunner
 
 from treehammer.collectors import cli, worker_zipapp
+from treehammer.collectors.kit.treehammer_load.operation import LoadFile
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
+from treehammer.collectors.record.operation_steps import LatencyHistogram
+from treehammer.collectors.worker import benchmark, benchmark_command
+from treehammer.collectors.worker.benchmark import PARTS, BenchmarkResult, PartResult, compute_score
+from treehammer.collectors.worker.probes.node_state import PageCacheState
 from treehammer.collectors.worker_zipapp import build_worker
 from treehammer.errors import TreehammerError
 
@@ -139,3 +145,77 @@ def test_commands(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert target.read_bytes() == build_worker(tmp_path / "again.pyz").read_bytes()
     assert json.loads(CliRunner().invoke(group, ["schema"]).stdout)["type"] == "object"
+
+
+def test_references_score_100_and_faster_ones_are_cut() -> None:
+    references = {part.name: part.reference for part in PARTS}
+    assert sum(part.weight for part in PARTS) == pytest.approx(1.0)
+    assert compute_score(references) == pytest.approx(100.0)
+    assert compute_score({**references, "copy": 2000.0}) == pytest.approx(100 * 2**0.3)
+    assert compute_score({**references, "open": 1e9}) == pytest.approx(100 * 10**0.1)
+
+
+def make_result(value: float | None, cached: float | None, **failures: int) -> BenchmarkResult:
+    result = BenchmarkResult()
+    state = PageCacheState("unknown", "left in the cache", cached)
+    for part in PARTS:
+        one = PartResult(value, 1.0, LatencyHistogram(), failures, 0.1, False, state)
+        result.rounds[part.name].extend([one, one])
+    return result
+
+
+def test_page_cache_and_failures_give_no_score() -> None:
+    assert make_result(100.0, 0.0).score is not None
+    assert make_result(100.0, 0.0).round_scores == [make_result(100.0, 0.0).score] * 2
+    for result, reason in (
+        (make_result(100.0, 0.5), "read from this node's page cache: left in the cache"),
+        (make_result(100.0, None), "read from this node's page cache"),
+        (make_result(None, 0.0), "longer than"),
+        (make_result(None, 0.0, timeout=1), "failed (timeout)"),
+    ):
+        assert result.score is None
+        assert result.round_scores == []
+        assert reason in result.reason_without_score
+
+
+@pytest.mark.parametrize(
+    "values, repeatable", [((100.0, 115.0), True), ((100.0, 116.0), False), ((100.0,), False)]
+)
+def test_scores_of_uneven_rounds_are_marked(
+    tmp_path: Path, values: tuple[float, ...], repeatable: bool
+) -> None:
+    """The standard deviation of two rounds, over their mean, may be 10 %."""
+    result = BenchmarkResult()
+    state = PageCacheState("evicted", "dropped", 0.0)
+    for part in PARTS:
+        for value in values:
+            one = PartResult(value, 1.0, LatencyHistogram(), {}, 0.1, False, state)
+            result.rounds[part.name].append(one)
+    files = [LoadFile(str(tmp_path), benchmark.FILE_MB * 1_000_000)]
+    sheet = benchmark_command.build_sheet({"address": "/mnt"}, files, result, "")
+    assert sheet["score"] is not None
+    assert sheet["repeatable"] is repeatable
+    text = benchmark_command.format_sheet(sheet)
+    # A single round has no spread to judge.
+    assert ("Not repeatable: the rounds differ by more than 10 %" in text) is (
+        len(values) > 1 and not repeatable
+    )
+
+
+def test_content_is_defined_and_never_repeats(tmp_path: Path) -> None:
+    files = benchmark.write_files(str(tmp_path), 9)
+    blocks = [block for file in files for block in benchmark.iterate_content(file)]
+    assert len(set(blocks)) == len(blocks) == 12
+    assert files[1].adler32 == benchmark.add_checksum(files[1]).adler32
+    assert os.path.getsize(files[1].url) == 9_000_000
+
+
+def test_runs_are_summarized() -> None:
+    summary = benchmark_command.summarize_runs([{"score": score} for score in (100.0, 110.0, 90.0)])
+    assert benchmark_command.format_runs(summary) == (
+        "3 of 3 runs: 100, 110, 90.0\n"
+        "Median score 100, standard deviation 10.0 %, from 90.0 to 110\n"
+    )
+    assert "No score in 1 runs" in benchmark_command.format_runs(
+        benchmark_command.summarize_runs([{"score": None}])
+    )

@@ -1,10 +1,14 @@
-"""Credentials for storage: located, checked for expiry, never repeated in messages."""
+"""Probes of the node: credentials, facts about the machine, memory of a process tree."""
 
 from __future__ import annotations
 
+import mmap
+import os
 import shutil
+import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,7 @@ from hypothesis import strategies as st
 from machine_requirements import skip_or_fail
 
 from treehammer.collectors.record.outcome import ExecutionError
+from treehammer.collectors.worker.probes import process_stats
 from treehammer.collectors.worker.probes.credential_checks import (
     PROXY_VARIABLE,
     TOKEN_FILE_VARIABLE,
@@ -21,6 +26,11 @@ from treehammer.collectors.worker.probes.credential_checks import (
     credential_expiry,
     read_proxy,
     resolve_credentials,
+)
+from treehammer.collectors.worker.probes.node_state import find_machine
+from treehammer.collectors.worker.probes.process_stats import (
+    measure_tree_bytes,
+    read_resident_bytes,
 )
 
 SOON = 2_500_000_000.0  # in 2049, encoded with a two-digit year
@@ -134,3 +144,66 @@ def test_voms_attributes_of_a_real_proxy_are_read() -> None:
 def test_proxy_without_attributes(tmp_path: Path) -> None:
     proxy = read_proxy(str(write_proxy(tmp_path / "proxy", SOON)))
     assert (proxy.vo, proxy.attributes, proxy.attributes_expire_at) == ("", (), None)
+
+
+AD = 'Name = "slot1_1@wn7.example"\nMachine = "wn7.example"\n'
+MACHINE_ID, BOOT_ID = f"{'a' * 32}\n", "1b4e28ba-2fa1-11d2-883f-0016d3cca427\n"
+
+
+@pytest.mark.parametrize("host", ["pod-1", "pod-2"])
+def test_pool_names_the_machine_below_changing_hosts(host: str) -> None:
+    assert find_machine(host, AD, MACHINE_ID, BOOT_ID) == "wn7.example"
+
+
+def test_machine_without_another_name_is_known_by_hashed_identities() -> None:
+    by_id = find_machine("wn7", AD, MACHINE_ID, BOOT_ID)
+    in_container = find_machine("wn7", "", "", BOOT_ID)
+    assert by_id == find_machine("pod-1", "", MACHINE_ID, "other")
+    assert by_id not in (in_container, None)
+    assert in_container == find_machine("pod-2", "", "uninitialized\n", BOOT_ID)
+    assert "aaaa" not in str(by_id)
+    assert find_machine("wn7", "", "uninitialized\n", "") is None
+
+
+BALLAST = 64 * 1024 * 1024
+
+
+@pytest.fixture
+def forked() -> Iterator[int]:
+    """Fork a child that shares all pages of this process and waits."""
+    ballast = bytearray(b"x") * BALLAST
+    child = os.fork()
+    if not child:
+        signal.pause()
+        os._exit(0)
+    yield child
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert len(ballast) == BALLAST > mmap.PAGESIZE
+
+
+def test_pages_shared_by_a_fork_count_once(forked: int) -> None:
+    own = read_resident_bytes(os.getpid())
+    assert own > BALLAST
+    both = measure_tree_bytes([os.getpid(), forked], 0)
+    assert own <= both < own + BALLAST // 2
+
+
+def test_sum_below_the_bound_is_not_examined(forked: int) -> None:
+    pids = [os.getpid(), forked]
+    total = sum(map(read_resident_bytes, pids))
+    assert measure_tree_bytes(pids, 2 * total) == pytest.approx(total, rel=0.05)
+
+
+def test_child_in_vfork_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parent and child have one address space, so that each owns all of its pages."""
+    texts = {"statm": "9 7 1 1 0 1 0", "cmdline": "root\0read.py", "smaps_rollup": "Pss: 28 kB"}
+    monkeypatch.setattr(
+        process_stats, "read_text", lambda path: texts.get(path.rpartition("/")[2], "")
+    )
+    assert measure_tree_bytes([10, 11], 0) == 7 * process_stats.PAGE_SIZE
+
+
+def test_vanished_processes_have_no_size() -> None:
+    assert measure_tree_bytes([], 0) == 0
+    assert measure_tree_bytes([2**22 + 1, 2**22 + 2], 0) == 0

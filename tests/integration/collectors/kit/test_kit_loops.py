@@ -1,0 +1,448 @@
+"""Loops of payloads: in turns, over columns with RDataFrame and uproot, compiled and only checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uproot
+from click.testing import CliRunner
+from machine_requirements import skip_or_fail
+
+from treehammer import config
+from treehammer.collectors.job_spec import (
+    MIN_LAUNCH_CPU_S,
+    ExecutionLimits,
+    ExecutionSpec,
+    InputFile,
+    JobSpec,
+    PayloadSpec,
+    total_cpu_s,
+)
+from treehammer.collectors.record.metric_catalogue import (
+    INSTRUMENT_VERSION,
+    METRICS_BY_NAME,
+    RECORD_VERSION,
+    metrics_owned_by,
+)
+from treehammer.collectors.software import providers
+from treehammer.hctests import __file__ as hctests_file
+from treehammer.submit.cli.tests_check_command import tests as commands
+
+#: A loop with half as much CPU again where the test asks for it.
+TURNS_LOOP = """
+import treehammer_kit
+
+treehammer_kit.run('''
+void read(treehammer::Pass &pass)
+{
+   static volatile unsigned long sink = 1;
+   const long extra = std::atol(pass.Setting("extra").c_str());
+   for (Long64_t entry : pass.entries) {
+      pass.Add(pass.tree->GetEntry(entry));
+      if (std::string(gROOT->GetVersion()) == pass.Setting("slowed"))
+         for (long i = 0; i < extra; ++i)
+            sink = sink * 3 + 1;
+   }
+}
+'''%s)
+"""
+
+
+def run_launch(
+    folder: Path, file: Path, releases: tuple[str, str], extra: int = 0, arguments: str = ""
+) -> list[dict[str, Any]]:
+    """Run one launch of both releases, B before A; return the records of A and B."""
+    (folder / "payload").mkdir()
+    (folder / "payload/read.py").write_text(TURNS_LOOP % arguments)
+    placeholders: dict[str, Any] = {"text": "x", "int": 1, "bool": False}
+    identity = {
+        metric.name: placeholders[metric.type]
+        for metric in metrics_owned_by("plan")
+        if metric.required and metric.name not in ("measurement_id", "attempt")
+    }
+    identity |= {
+        "record_version": RECORD_VERSION,
+        "instrument_version": INSTRUMENT_VERSION,
+        "kind": "timed",
+        "variant": "{}",
+        "job_id": "job",
+        "launch_order": "BA",
+        "passes_planned": 2,
+    }
+    spec = ExecutionSpec(
+        round=1,
+        position=1,
+        kind="timed",
+        variant={"cache_mb": 1, "branches": 1.0, "events": 1.0, "cache": "warm"},
+        software=prepare(releases[1]),
+        files=(InputFile(file.name, str(file), file.stat().st_size, ""),),
+        tree="events",
+        passes=2,
+        seed=1,
+        identity=identity,
+        mode="paired",
+        side="B",
+    )
+    other = replace(
+        spec,
+        position=2,
+        side="A",
+        software=prepare(releases[0]),
+        identity={**identity, "position": 2},
+    )
+    settings = {"extra": extra, "slowed": releases[1]}
+    payload = PayloadSpec("python", "read.py", "payload", settings)
+    limits = ExecutionLimits(300.0, 0)
+    job = JobSpec("campaign", "job", "local", folder.name, payload, limits, (spec, other))
+    (folder / "job.json").write_text(job.to_json())
+    worker = [sys.executable, "-m", "treehammer.collectors.worker", "run", "job.json"]
+    done = subprocess.run(worker, cwd=folder, capture_output=True, text=True, check=False)
+    found = [json.loads(path.read_text())["values"] for path in (folder / "records").iterdir()]
+    assert len(found) == 2, done.stdout + done.stderr
+    return sorted(found, key=lambda values: -int(values["position"]))
+
+
+def prepare(release: str) -> Any:
+    request = providers.parse_software_request(release)
+    return providers.prepare_software(request, config.load_settings().software_dir)
+
+
+def test_releases_read_by_turns(tree_file: Path, tmp_path: Path) -> None:
+    """Slow one release down; the demo's tests check launches without that."""
+    base, other = run_launch(tmp_path, tree_file, ("6.38.00", "6.40.00"), extra=3_000)
+    assert (base["root_version"], other["root_version"]) == ("6.38.00", "6.40.00")
+    for values in (base, other):
+        assert "failure_class" not in values, values["failure_message"]
+        assert values["plausible"], values["implausible_reasons"]
+        assert values["run_mode"] == "paired"
+        assert values["events_read"] == values["events_total"] == 4000
+        assert values["passes_counted"] == values["passes_done"] == len(values["pass_loop_wall_s"])
+        loop = sum(values["pass_loop_user_s"]) + sum(values["pass_loop_sys_s"])
+        assert loop == pytest.approx(sum(values["segment_cpu_ns"]) / 1e9, rel=0.01)
+        # The stop of a launch and the demand of a verdict are one quantity.
+        assert total_cpu_s(values["loop_cpu_s"], values["passes_counted"]) >= MIN_LAUNCH_CPU_S
+    for name in ("passes_done", "segments", "segment_entries", "loop_unzipped_bytes", "bytes_read"):
+        assert base[name] == other[name], name
+    assert "segment_cpu_log_ratio" not in base
+    assert other["segment_wall_log_ratio_sd"] > 0
+    assert other["segment_cpu_log_ratio"] > 0.3
+
+
+def test_loop_that_ignores_its_entries_is_refused(tree_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    greedy = TURNS_LOOP.replace("pass.entries", "treehammer::Entries(pass.tree->GetEntries())")
+    assert greedy != TURNS_LOOP
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "LOOP", greedy)
+        found = run_launch(tmp_path / "job", tree_file, ("6.40.00", "6.40.00"))
+    kinds = sorted(values["failure_kind"] for values in found)
+    assert kinds == ["other-half", "turns"]
+    assert "turns=False" in " ".join(values["failure_message"] for values in found)
+
+
+def test_loop_that_cannot_be_divided_runs_alone(tree_file: Path, tmp_path: Path) -> None:
+    found = run_launch(tmp_path, tree_file, ("6.40.00", "6.40.00"), arguments=", turns=False")
+    assert [values["run_mode"] for values in found] == ["sequential"] * 2
+    assert [values["passes_done"] for values in found] == [2, 2]
+    assert all(values["eff_payload"] > 0 for values in found)
+
+
+KIT = Path(providers.__file__).parents[1] / "kit"
+RDF_READ, UPROOT_READ = (
+    Path(hctests_file).parent / name / "read.py" for name in ("rdf-read", "uproot-read")
+)
+ANALYSIS: dict[str, Any] = {
+    "branches": "Muon_pt,floats,precise_1",
+    "settings": {"filter": "nMuon", "minimum": 3, "bins": 64, "low": 0.0, "high": 2.0**21},
+}
+#: Two passes over two files of 4000 entries each, after a calibration that ends in the middle.
+CALIBRATION = ("open 0", "run 0 16", "run 16 1234", "discard")
+FILE_TURNS = ("run 0 1", "run 1 700", "run 700 4000")
+IN_TURN = ("open 0", *FILE_TURNS, "close", "open 1", *FILE_TURNS, "close")
+TOGETHER = ("open 0", *FILE_TURNS, "run 4000 8000", "close", "open 1", "close")
+RESULTS = ("events_kept", "histogram_entries", "histogram_checksum")
+
+
+class TurnPayload:
+    """Runs a payload that finds all commands of the worker in its pipe."""
+
+    def __init__(self, run_payload: Callable[..., Any], folder: Path) -> None:
+        self._run_payload = run_payload
+        self._prefix = folder / "turns"
+
+    def run(
+        self,
+        setup: providers.SoftwareSetup,
+        *files: Path,
+        one_pass: Sequence[str],
+        **options: Any,
+    ) -> tuple[Any, dict[str, list[list[int]]]]:
+        """Run two passes; return the outcome, and the answers by command."""
+        commands = [*CALIBRATION, *one_pass, *one_pass]
+        paths = [f"{self._prefix}.{name}" for name in ("commands", "answers")]
+        for path in paths:
+            Path(path).unlink(missing_ok=True)
+            os.mkfifo(path)
+        to_payload, from_payload = (os.open(path, os.O_RDWR | os.O_NONBLOCK) for path in paths)
+        os.write(to_payload, "".join(f"{line}\n" for line in (*commands, "finish")).encode())
+        setup = replace(setup, env={**setup.env, "TREEHAMMER_TURNS": str(self._prefix)})
+        done = self._run_payload(setup, *files, **options)
+        assert done.failure is None, done.log
+        ready, *lines = os.read(from_payload, 65536).decode().splitlines()
+        os.close(to_payload)
+        os.close(from_payload)
+        assert ready == "ready"
+        answers: dict[str, list[list[int]]] = {}
+        for command, line in zip(commands, lines, strict=True):
+            answers.setdefault(command, []).append([int(number) for number in line.split()])
+        return done, answers
+
+
+@pytest.fixture
+def in_turns(run_payload: Callable[..., Any], tmp_path: Path) -> TurnPayload:
+    return TurnPayload(run_payload, tmp_path)
+
+
+def test_dataframe_and_uproot_agree(
+    run_payload: Callable[..., Any],
+    latest_release: providers.SoftwareSetup,
+    tree_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    files = (tree_file, tree_file)
+    # Threads take no turns: without a worker, opening this pipe would not end.
+    os.mkfifo(tmp_path / "turns.commands")
+    offered = {**latest_release.env, "TREEHAMMER_TURNS": str(tmp_path / "turns")}
+    threaded = replace(latest_release, env=offered)
+    frame = run_payload(threaded, *files, payload=RDF_READ, threads=2, **ANALYSIS)
+    assert frame.failure is None, frame.log
+    monkeypatch.setenv("PYTHONNOUSERSITE", "1")
+    plain = providers.setup_software(
+        providers.parse_software_request("none"), {"PATH": "/usr/bin:/bin"}, KIT
+    )
+    other = run_payload(plain, *files, payload=UPROOT_READ, fresh=True, **ANALYSIS)
+    assert other.failure is None, other.log
+    with uproot.open(tree_file) as file:
+        kept = 2 * int((file["events"]["nMuon"].array(library="np") >= 3).sum())
+    names = ("events_kept", "histogram_entries", "histogram_checksum")
+    assert [frame.extras[name] for name in names] == [other.extras[name] for name in names]
+    assert frame.extras["events_kept"] == kept
+    for name in ("events_read", "events_total", "branches_selected", "selected_zip_bytes"):
+        assert frame.values[name] == other.values[name]
+    assert frame.values["events_read"] == 8000
+    assert frame.values["bytes_read"] >= frame.values["selected_zip_bytes"]
+    # Two files of eight clusters of 500 events.
+    assert frame.extras["eff_bound"] == 1
+    wall, cpu = frame.values["loop_wall_s"], frame.values["loop_cpu_s"]
+    assert frame.values["eff_loop"] == pytest.approx(cpu / (2 * wall), rel=0.01)
+    assert 0 <= frame.extras["idle_thread_s"] <= 2 * wall
+
+
+def test_dataframe_in_turns_has_the_results_of_whole_passes(
+    run_payload: Callable[..., Any],
+    in_turns: TurnPayload,
+    latest_release: providers.SoftwareSetup,
+    tree_file: Path,
+    newest_twin: Path,
+) -> None:
+    whole = run_payload(latest_release, tree_file, tree_file, payload=RDF_READ, **ANALYSIS)
+    entries = {}
+    for file, one_pass, format_, order in (
+        (tree_file, TOGETHER, "ttree", "together"),
+        (newest_twin, IN_TURN, "rntuple", "in turn"),
+    ):
+        options = {"payload": RDF_READ, "format": format_, "file_order": order, **ANALYSIS}
+        done, answers = in_turns.run(latest_release, file, file, one_pass=one_pass, **options)
+        assert_equal_results(done, whole)
+        if format_ == "ttree":
+            for name in ("bytes_read", "read_calls", "selected_zip_bytes"):
+                assert done.values[name] == whole.values[name]
+        entries[order] = [answers[f"open {number}"][-1] for number in (0, 1)]
+        turns = [turn for command in FILE_TURNS for turn in answers[command]]
+        assert all(cpu > 0 and wall > 0 for cpu, wall, *_ in turns)
+        assert sum(read for _, _, read, *_ in turns) > 0
+    assert entries == {"together": [[8000], [0]], "in turn": [[4000], [4000]]}
+
+
+def test_uproot_in_turns_has_the_results_of_whole_passes(
+    run_payload: Callable[..., Any],
+    in_turns: TurnPayload,
+    tree_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONNOUSERSITE", "1")
+    plain = providers.setup_software(
+        providers.parse_software_request("none"), {"PATH": "/usr/bin:/bin"}, KIT
+    )
+    files = (tree_file, tree_file)
+    options = {"payload": UPROOT_READ, "fresh": True, **ANALYSIS}
+    whole = run_payload(plain, *files, **options)
+    done, answers = in_turns.run(plain, *files, one_pass=IN_TURN, **options)
+    assert_equal_results(done, whole)
+    # Without the keys of baskets, which uproot reads to make steps of so many bytes.
+    assert done.values["selected_zip_bytes"] <= done.values["bytes_read"]
+    assert done.values["bytes_read"] <= whole.values["bytes_read"]
+    # The columns of this file are a single step, which begins in the first turn.
+    first, last = answers["run 0 1"][0], answers["run 700 4000"][0]
+    assert first[2] > 0
+    assert last[2] == 0
+    assert last[0] < first[0] / 10
+
+
+def assert_equal_results(done: Any, whole: Any) -> None:
+    assert [done.extras[name] for name in RESULTS] == [whole.extras[name] for name in RESULTS]
+    assert done.extras.keys() == whole.extras.keys()
+    for name in ("events_read", "events_total", "branches_selected"):
+        assert done.values[name] == whole.values[name]
+    assert done.values["events_read"] == 8000
+    assert done.values["passes_counted"] == 2
+
+
+READ_BOTH = Path(hctests_file).parent / "rntuple-read" / "read.py"
+#: Values that differ between two executions of one loop.
+VARYING = ("inventory", "loop_compiler", "eff_", "read_latency", "kernel_read_bytes")
+
+
+@pytest.mark.parametrize("file_format", ["ttree", "rntuple"])
+def test_compiled_loop_reports_what_the_interpreted_one_does(
+    latest_release: providers.SoftwareSetup,
+    run_payload: Any,
+    tree_file: Path,
+    newest_twin: Path,
+    tmp_path: Path,
+    file_format: str,
+) -> None:
+    folder = build_loop(latest_release, tmp_path, file_format)
+    file = newest_twin if file_format == "rntuple" else tree_file
+    options = {"payload": READ_BOTH, "format": file_format, "branches": "!single_*", "events": 0.3}
+    interpreted = run_payload(latest_release, file, **options)
+    variables = {"TREEHAMMER_LOOP_LIBRARIES": folder}
+    compiled = run_payload(latest_release, file, fresh=True, variables=variables, **options)
+    assert (interpreted.failure, compiled.failure) == (None, None)
+    assert interpreted.values["loop_compiler"] == "cling"
+    assert compiled.values["loop_compiler"].endswith(" -O2")
+    assert compiled.values.keys() == interpreted.values.keys()
+    exact = {name for name in compiled.values if METRICS_BY_NAME[name].unit not in ("s", "Hz")}
+    exact -= {name for name in exact if name.startswith(VARYING)}
+    assert {name: compiled.values[name] for name in exact} == {
+        name: interpreted.values[name] for name in exact
+    }
+
+
+def build_loop(setup: providers.SoftwareSetup, folder: Path, file_format: str) -> str:
+    """Build the libraries of both formats' shipped loop as the worker does; return their folder."""
+    execution: dict[str, object] = {
+        "kind": "timed",
+        "variant": {"format": file_format},
+        "files": [],
+    }
+    execution |= {"tree": "events", "passes": 1, "seed": 1}
+    job, result = folder / "job.json", folder / "result.json"
+    job.write_text(json.dumps({"format": 1, "execution": execution, "settings": {}}))
+    base = config.load_settings().software_dir / "loops"
+    variables = {"TREEHAMMER_LOOP_BUILD": base, "TREEHAMMER_JOB": job, "TREEHAMMER_RESULT": result}
+    done = subprocess.run(
+        setup.build_command("python", str(READ_BOTH)),
+        env={**setup.env, **{name: str(value) for name, value in variables.items()}},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=True,
+    )
+    found = json.loads(result.read_text())["values"]["folder"]
+    if not found:
+        skip_or_fail(f"no library was built: {done.stderr}")
+    return str(found)
+
+
+TEST = """\
+[test]
+name = "mine"
+payload = "{payload}"
+files = {files}
+
+[matrix]
+root = ["{root}"]
+"""
+CHECKED_LOOP = "void loop(treehammer::Pass &pass) {}\n"
+FRAME = (
+    "from treehammer_kit import columns\n"
+    'columns.run_dataframe("""\n'
+    "void analyze(treehammer::FramePass &pass)\n"
+    "{\n"
+    '   pass.Keep(pass.frame.Filtre("x > 0"));\n'
+    "   later_error();\n"
+    "}\n"
+    '""")\n'
+)
+UPROOT = (
+    "from treehammer_kit import columns\nimport mising\ncolumns.run_uproot(lambda events, _: 0)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("root", "sources", "problem"),
+    [
+        pytest.param(
+            "6.40.00",
+            {
+                "loop.C": f'#include "error.hpp"\n{CHECKED_LOOP}',
+                "error.hpp": "\nint two() { return 2 }\n",
+            },
+            "the payload's loop does not compile: error.hpp:2:21: error: expected ';' after return "
+            "statement",
+            id="macro",
+        ),
+        pytest.param(
+            "6.40.00",
+            {"read.py": FRAME},
+            "the analysis does not compile; it must define 'void analyze(treehammer::FramePass "
+            "&pass)': read.py:5:25: error: no member named 'Filtre' in ",
+            id="data frame",
+        ),
+        pytest.param(
+            "none",
+            {"read.py": UPROOT},
+            "The payload ended with exit code 1. ModuleNotFoundError: No module named 'mising'.",
+            id="uproot",
+        ),
+    ],
+)
+def test_errors_that_would_fail_a_job_are_found(
+    tmp_path: Path, root: str, sources: dict[str, str], problem: str
+) -> None:
+    payload, *files = sources
+    for name, text in sources.items():
+        (tmp_path / name).write_text(text)
+    test = tmp_path / "test.toml"
+    test.write_text(TEST.format(payload=payload, files=files, root=root))
+    result = CliRunner().invoke(
+        commands, ["check", str(tmp_path), "--compile"], obj=config.load_settings()
+    )
+    assert result.exit_code == 2, result.output
+    assert result.output.startswith(
+        f"{test}: test.payload: fails with ROOT {root} (payload). {problem}"
+    ), result.output
+    assert "later_error" not in result.output
+
+
+def test_payloads_that_compile_are_good_before_their_dataset_is_made(tmp_path: Path) -> None:
+    (tmp_path / "test.toml").write_text(TEST.format(payload="loop.C", files=[], root="6.40.00"))
+    (tmp_path / "loop.C").write_text(CHECKED_LOOP)
+    # The worker kills what descends from its process, with all of its process group.
+    with subprocess.Popen(["sleep", "600"], process_group=0) as bystander:
+        result = CliRunner().invoke(
+            commands, ["check", str(tmp_path), "--compile"], obj=config.load_settings()
+        )
+        assert bystander.poll() is None
+        bystander.kill()
+    assert (result.exit_code, result.output) == (0, f"ok {tmp_path}: mine\n")

@@ -1,0 +1,508 @@
+"""Servers of a load: faults, a full listen queue, a replayed recording, and a redirector."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from load_generator import KIT, Generator, Row, failures, find_area, find_url, latencies, total
+from local_servers import serve_http
+from short_queue import LOG_FORMAT, serve_slowly
+from storage_alone import run_storage
+
+from treehammer import config
+from treehammer.collectors.kit.treehammer_load.server.log_formats import select_format
+from treehammer.collectors.kit.treehammer_load.server.log_parser import parse_log
+from treehammer.collectors.record.operation_steps import LatencyHistogram, find_operation_problems
+from treehammer.collectors.record.xrootd_recording import parse_recording
+from treehammer.collectors.software import providers
+from treehammer.collectors.worker.run.input_files import RecorderPlugin
+from treehammer.testbed import faults, network
+from treehammer.testbed.components.xrootd_storage import (
+    DATASET_FOLDER,
+    XrootdStorage,
+    storage_folder,
+)
+
+#: Operations per second of the loads of this module.
+RATE_HZ = 50
+PACES: dict[str, dict[str, float]] = {
+    "open": {"rate_hz": 5},
+    "read": {"period_s": 0.2, "block_kb": 10},
+}
+
+
+def sum_failures(rows: list[Row]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for row in rows:
+        found.update(json.loads(row["failures"]))
+    return found
+
+
+def check_schedule(rows: list[Row]) -> int:
+    """Check the schedule of a load with a fault in its middle; return the fewest done in a step.
+
+    Each step sends and ends all of its operations, and one before the fault and one after it
+    succeed as a whole. The first and the last need not: on a busy machine an operation of theirs
+    may reach into the fault or time out by itself.
+    """
+    steps = sorted({row["step"] for row in rows})
+    assert steps == list(range(len(steps)))
+    done = []
+    for step in steps[:-1]:  # the load was stopped in the last one
+        own = [row for row in rows if row["step"] == step]
+        assert total(own, "scheduled") == RATE_HZ
+        assert total(own, "done") + total(own, "failed") == RATE_HZ
+        done.append(total(own, "done"))
+    worst = done.index(min(done))
+    assert RATE_HZ in done[:worst], done
+    assert RATE_HZ in done[worst:], done
+    return min(done)
+
+
+def stop_load(running: Generator, kind: str, after_s: float = 5) -> list[Row]:
+    """End a load some seconds after the fault, and return its rows."""
+    running.wait_for(running.progress() + after_s)
+    running.process.terminate()
+    return [row for row in running.read_rows() if row["operation"] == kind]
+
+
+@pytest.mark.parametrize("door", ["root", "http"])
+def test_stalled_server_shows_in_tail(start: Any, storage: XrootdStorage, door: str) -> None:
+    running = start("open", find_url(storage, door), 8, clients=10, rate_hz=5)
+    running.wait_for(1.5)
+    with faults.suspend_daemon(storage.box, "xrootd-SITE_A"):
+        running.wait_for(running.progress() + 1.5)  # progress may lag on a busy machine
+    rows = running.read_rows()
+    assert (total(rows, "scheduled"), total(rows, "done")) == (400, 400)
+    found = latencies(rows)
+    assert found.maximum > 0.9
+    assert found.quantile(0.99) > 0.85
+    assert found.share_above(0.2) > 0.1, "operations in the stall count from their own instants"
+
+
+@pytest.mark.parametrize("kind", ["open", "read"])
+def test_killed_server_gives_failures_and_schedule_is_kept(
+    start: Any, storage: XrootdStorage, kind: str
+) -> None:
+    running = start(kind, find_url(storage, "root"), 300, clients=10, **PACES[kind])
+    running.wait_for(2)
+    with faults.stop_daemon(storage.box, [storage], "xrootd-SITE_A", signal.SIGKILL):
+        running.wait_for(running.progress() + 2)
+    rows = stop_load(running, kind)
+    assert failures(rows) <= {"refused", "reset", "timeout", "server-error", "unfinished"}
+    assert failures(rows) & {"refused", "reset"}
+    assert check_schedule(rows) == 0
+
+
+@pytest.mark.parametrize("door, kind", [("root", "read"), ("http", "open")])
+def test_suspended_server_gives_timeouts_and_schedule_is_kept(
+    start: Any, storage: XrootdStorage, door: str, kind: str
+) -> None:
+    running = start(kind, find_url(storage, door), 300, timeout_s=1, clients=10, **PACES[kind])
+    running.wait_for(2)
+    with faults.suspend_daemon(storage.box, "xrootd-SITE_A"):
+        # An operation times out within 2 s; those of the last 2 s may still succeed.
+        running.wait_for(running.progress() + 5)
+    rows = stop_load(running, kind)
+    assert "timeout" in failures(rows)
+    assert failures(rows) <= {"timeout", "reset", "unfinished"}
+    assert check_schedule(rows) == 0
+
+
+@pytest.mark.parametrize(
+    "door, expected", [("root", {"not-found", "not-permitted"}), ("http", {"not-found"})]
+)
+def test_file_that_vanishes_or_is_locked_is_classed(
+    start: Any, storage: XrootdStorage, door: str, expected: set[str]
+) -> None:
+    path = Path(find_url(storage, "file"))
+    running = start("open", find_url(storage, door), 300, clients=10, rate_hz=5)
+    running.wait_for(2)
+    path.chmod(0)  # over HTTP an open is a HEAD request, which needs no right to read
+    try:
+        running.wait_for(running.progress() + 1)
+        path.rename(path.with_name("away"))
+        running.wait_for(running.progress() + 1)
+        path.with_name("away").rename(path)
+    finally:
+        path.chmod(0o644)
+    rows = stop_load(running, "open")
+    check_schedule(rows)
+    assert failures(rows) - {"unfinished"} == expected
+
+
+@pytest.mark.parametrize("door", ["root", "http"])
+def test_truncated_file_gives_wrong_data(start: Any, storage: XrootdStorage, door: str) -> None:
+    path = Path(find_url(storage, "file"))
+    content = path.read_bytes()
+    running = start("read", find_url(storage, door), 300, clients=10, **PACES["read"])
+    running.wait_for(2)
+    os.truncate(path, 0)
+    try:
+        running.wait_for(running.progress() + 1.5)
+    finally:
+        path.write_bytes(content)
+    rows = stop_load(running, "read")
+    check_schedule(rows)
+    assert failures(rows) - {"unfinished"} == {"wrong-data"}
+
+
+class _Failing(BaseHTTPRequestHandler):
+    """Answers with each of some statuses in turn, and counts them; 0 closes the connection."""
+
+    protocol_version = "HTTP/1.1"
+    statuses: Iterator[int]
+    answers: Counter[int]
+
+    def do_HEAD(self) -> None:
+        status = next(self.statuses)
+        self.answers[status] += 1
+        if not status:
+            self.close_connection = True
+            return
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def test_errors_of_a_server_are_classed_and_counted(start: Any) -> None:
+    errors = {
+        500: "server-error",
+        502: "server-error",
+        503: "server-error",
+        429: "server-error",
+        504: "timeout",
+        403: "not-permitted",
+        507: "no-space",
+        0: "reset",
+    }
+    answers: Counter[int] = Counter()
+    statuses = itertools.chain([200] * 60, itertools.cycle([*errors, 200]))
+    handler = type("Failing", (_Failing,), {"statuses": statuses, "answers": answers})
+    with serve_http(handler) as port:
+        url = f"http://127.0.0.1:{port}/data"
+        rows = start("open", url, 4, clients=10, rate_hz=5).read_rows()
+    assert total(rows, "scheduled") == sum(answers.values()) == 4 * RATE_HZ
+    assert total(rows, "done") == answers.pop(200)
+    expected: Counter[str] = Counter()
+    for status, count in answers.items():
+        expected[errors[status]] += count
+    assert sum_failures(rows) == expected
+
+
+@pytest.mark.parametrize("direction, clients, files", [("read", 4, 10), ("write", 64, 2)])
+def test_slow_server_behind_a_redirector_is_named(
+    start: Any, storage: XrootdStorage, tmp_path: Path, direction: str, clients: int, files: int
+) -> None:
+    _, slow, _ = storage.storage_address("SITE_A")
+    slow_site = faults.slow_daemon(storage.box, "xrootd-SITE_A", stopped_s=1.0, running_s=0.02)
+    axes: dict[str, Any] = {"clients": clients, "files": files, "direction": direction}
+    if direction == "read":
+        url, area = find_url(storage, "federation"), ""
+    else:
+        url, area = "", find_area(storage, "federation", tmp_path)
+        axes["size_mb"] = 0.1
+    with slow_site:
+        running = start("stream", url, 60, writable=area, **axes)
+        rows = running.read_rows()
+    assert (total(rows, "done"), total(rows, "failed")) == (clients * files, 0)
+    # Several operations may fit between two stops, so that the median need not show them.
+    by_server = {
+        server: latencies([row for row in rows if row["server"] == server]).mean
+        for server in {row["server"] for row in rows}
+    }
+    assert len(by_server) == 2
+    assert max(by_server, key=lambda server: by_server[server]).endswith(f":{slow}")
+    figures = running.read_figures()
+    assert figures["servers"] == 2
+    # Rates are of the time from the first operation to the last end, without steps left out.
+    seconds = figures["total_mb"] / figures["achieved_mb_per_s"]
+    rates = figures["server_mb_per_s_min"] + figures["server_mb_per_s_max"]
+    assert rates == pytest.approx(total(rows, "bytes") / seconds / 1e6)
+    if area:
+        assert (figures["files_removed"], figures["files_left"]) == (clients * files, 0)
+        areas = [storage_folder(storage.box, site) / "load" for site in storage.box.sites]
+        assert [list(area.iterdir()) for area in areas] == [[], []]
+
+
+def measure_start_s(software: providers.SoftwareSetup, folder: Path) -> float:
+    """Measure how long a payload takes to start on this machine at the moment."""
+    script = folder / "start.py"
+    script.write_text("import treehammer_load\n")
+    began = time.monotonic()
+    command = software.build_command("python", str(script))
+    subprocess.run(command, env=dict(software.env), check=True)
+    return time.monotonic() - began
+
+
+@contextmanager
+def run_payload(
+    software: providers.SoftwareSetup,
+    folder: Path,
+    call: str,
+    url: str,
+    start_us: int,
+    seconds: float,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a payload in a folder of its own; end it after the block."""
+    folder.mkdir()
+    job = {
+        "format": 1,
+        "execution": {
+            "files": [{"name": "data", "url": url, "size": 1}] if url else [],
+            "variant": {"clients": 24, "rate_hz": 4},
+            "seed": 1,
+        },
+        "settings": {"timeout_s": 40},
+        "load": {"step_s": 1.0, "duration_s": seconds, "start_us": start_us},
+    }
+    (folder / "job.json").write_text(json.dumps(job))
+    (folder / "load.py").write_text(f"import treehammer_load as t\nt.{call}\n")
+    places = {
+        "TREEHAMMER_JOB": str(folder / "job.json"),
+        "TREEHAMMER_RESULT": str(folder / "result.json"),
+    }
+    with (folder / "log").open("wb") as output:
+        process = subprocess.Popen(
+            software.build_command("python", "load.py"),
+            env={**software.env, **places},
+            cwd=folder,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def read_result(process: Any, folder: Path) -> dict[str, Any]:
+    assert process.wait(120) == 0, (folder / "log").read_text()
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    assert find_operation_problems(result["operations"]) == []
+    return result
+
+
+def test_full_listen_queue_is_seen_from_both_sides(
+    software: providers.SoftwareSetup, tmp_path: Path
+) -> None:
+    log = tmp_path / "server.log"
+    start_us = round((time.time() + max(3.0, 10 * measure_start_s(software, tmp_path))) * 1e6)
+    with (
+        serve_slowly(log, backlog=1, seconds=0.05) as port,
+        run_payload(software, tmp_path / "watch", "run_server_watch()", "", start_us, 5) as watch,
+        run_payload(
+            software,
+            tmp_path / "load",
+            "run(t.open_files)",
+            f"http://127.0.0.1:{port}/data",
+            start_us,
+            0.5,
+        ) as load,
+    ):
+        client = read_result(load, tmp_path / "load")["operations"]
+        watched = read_result(watch, tmp_path / "watch")
+    calls = list(parse_log(log.read_text().splitlines(), select_format(LOG_FORMAT)))
+    waited = LatencyHistogram.sum(
+        LatencyHistogram.decode(row["latency"]) for row in client if row["latency"]
+    )
+    # No call is slow in the server's log; clients wait for the kernel to send SYN again after 1 s.
+    done = sum(row["done"] for row in client)
+    assert done > 10
+    assert sum(not call.failure for call in calls) >= done
+    served = sorted(call.duration_us / 1e6 for call in calls)
+    assert waited.maximum > 1
+    assert served[len(served) // 2] < waited.quantile(0.5)
+    assert watched["extras"]["listen_overflows"] > 0
+    connects = [row for row in watched["operations"] if row["operation"] == "connect"]
+    assert sum(row["failed"] for row in connects) > 0
+    assert {row["side"] for row in connects} == {"server"}
+    assert 0 < watched["extras"]["cpu_share"] <= 1
+    table = (tmp_path / "watch" / "log").read_text().splitlines()
+    assert table[0].startswith("step,seconds,cpu_s,io_wait_s")
+    assert len(table) > 3
+
+
+#: Opens a file twice at a time, and reads it in between; a stat is answered from the open.
+PROGRAM = """
+import sys, time
+from XRootD import client
+first, second = client.File(), client.File()
+for file in (first, second):
+    assert file.open(sys.argv[1])[0].ok
+assert first.stat()[1].size == 500_000
+assert first.stat(True)[1].size == 500_000
+for number in range(20):
+    assert first.read(1000 * number, 5000)[0].ok
+    time.sleep(0.02)
+assert second.vector_read([(0, 10), (400_000, 90_000)])[0].ok
+assert len(second.read(499_000, 5000)[1]) == 1000
+first.close()
+second.close()
+"""
+REPLAY_PAYLOAD = """
+import treehammer_load as t
+t.run(t.replay_recording, prepare=t.load_recording)
+"""
+
+
+@pytest.fixture(scope="module")
+def placed() -> Iterator[tuple[str, Path]]:
+    """URL prefix of a server, and its dataset ``rec`` with the file ``data``."""
+    with run_storage(network.PROXY) as part:
+        folder = find_folder(part)
+        folder.mkdir(exist_ok=True)
+        (folder / "data").write_bytes(os.urandom(500_000))
+        (found,) = [one for one in part.doors("SITE_A") if one.name == "root"]
+        yield found.prefix, folder
+
+
+def find_folder(part: XrootdStorage) -> Path:
+    return storage_folder(part.box, "SITE_A") / DATASET_FOLDER.lstrip("/") / "rec"
+
+
+def run(
+    software: providers.SoftwareSetup, folder: Path, text: str, *words: str, **env: str
+) -> None:
+    (folder / "script.py").write_text(text)
+    done = subprocess.run(
+        [*software.build_command("python", "script.py"), *words],
+        env={**software.env, **env},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_recorded_operations_are_performed_again(
+    software: providers.SoftwareSetup, placed: tuple[str, Path], tmp_path: Path
+) -> None:
+    door, dataset = placed
+    plugin = RecorderPlugin(str(tmp_path), str(tmp_path), "1-1")
+    run(software, tmp_path, PROGRAM, f"{door}/rec/data", **plugin.environment)
+    assert plugin.keep_recording(door_url=door, started_us=1, ended_us=2)
+    recorded = (tmp_path / "recordings" / "1-1.csv").read_text()
+    operations = parse_recording(recorded.splitlines(keepends=True))
+    assert {each.handle for each in operations} == {0, 1}
+
+    (dataset / "recording.csv").write_text(recorded)
+    (dataset / "recording.json").write_text(json.dumps({"process": {"door_url": door}}))
+    names = ("recording.csv", "recording.json")
+    job = {
+        "format": 1,
+        "execution": {
+            "files": [
+                {"url": f"{door}/rec/{name}", "size": (dataset / name).stat().st_size}
+                for name in names
+            ],
+            "variant": {"clients": 3, "factor": 1.0},
+            "seed": 1,
+        },
+        "settings": {"replace": ""},
+        "door_url": door,
+        "load": {"step_s": 1.0, "duration_s": 60.0},
+    }
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    places = {name: str(tmp_path / f"{name.lower()}.json") for name in ("JOB", "RESULT")}
+    run(software, tmp_path, REPLAY_PAYLOAD, **{f"TREEHAMMER_{k}": v for k, v in places.items()})
+    result = json.loads((tmp_path / "result.json").read_text())
+    done: dict[str, int] = {}
+    for row in result["operations"]:
+        assert row["failures"] == "{}"
+        assert row["server"] == door.partition("://")[2].partition("/")[0]
+        done[row["operation"]] = done.get(row["operation"], 0) + row["done"]
+    assert done == {"open": 6, "stat": 3, "read": 63, "vector_read": 3, "close": 6}
+    moved = sum(row["bytes"] for row in result["operations"])
+    assert moved == 3 * (20 * 5000 + 90_010 + 1000)
+    figures = result["extras"]
+    assert figures["skipped_operations"] == 1  # the stat that the client answered itself
+    limited = all(row["generator_limited"] for row in result["operations"])
+    assert limited or {"open_p999_s", "read_p999_s", "vector_read_p999_s"} & {*figures}
+    # The schedule is never ahead of the recording.
+    assert figures["time_ratio"] > 0.95
+    assert 0 <= figures["timing_error_p50_s"] <= figures["timing_error_max_s"]
+
+
+#: Writes a tree of 10 clusters, then reads it with prefetching.
+PREFETCH_PAYLOAD = """
+import array, os
+import ROOT
+import treehammer_kit
+
+file = ROOT.TFile(os.environ["STORED"], "RECREATE")
+tree = ROOT.TTree("events", "")
+value = array.array("d", [0.0])
+tree.Branch("value", value, "value/D")
+tree.SetAutoFlush(1000)
+for number in range(10_000):
+    value[0] = number**0.5
+    tree.Fill()
+file.Write()
+file.Close()
+os.chmod(os.environ["STORED"], 0o644)
+treehammer_kit.run('''
+void read(treehammer::Pass &pass)
+{
+   for (Long64_t entry : pass.entries)
+      pass.Add(pass.tree->GetEntry(entry));
+}
+''')
+"""
+
+
+@pytest.mark.root
+def test_server_behind_redirector_and_prefetched_reads(
+    storage: XrootdStorage, tmp_path: Path
+) -> None:
+    doors = {one.name: one.prefix for one in storage.doors("SITE_A")}
+    stored = storage_folder(storage.box, "SITE_A") / DATASET_FOLDER.lstrip("/") / "events.root"
+    url = f"{doors['pinned']}/events.root"
+    file = {"name": "events.root", "url": url, "size": 0, "adler32": ""}
+    variant = {"branches": 1.0, "cache_mb": 0.02, "events": 1.0, "cache": "warm", "prefetch": 1}
+    execution = {
+        "kind": "timed",
+        "variant": variant,
+        "files": [file],
+        "tree": "events",
+        "passes": 2,
+        "seed": 1,
+    }
+    (tmp_path / "job.json").write_text(
+        json.dumps({"format": 1, "execution": execution, "settings": {}})
+    )
+    (tmp_path / "read.py").write_text(PREFETCH_PAYLOAD)
+    request = providers.prepare_software(
+        providers.parse_software_request("6.40.00"), config.load_settings().software_dir
+    )
+    setup = providers.setup_software(request, os.environ, KIT)
+    places = {
+        "STORED": str(stored),
+        "TREEHAMMER_JOB": str(tmp_path / "job.json"),
+        "TREEHAMMER_RESULT": str(tmp_path / "result.json"),
+    }
+    command = setup.build_command("python", str(tmp_path / "read.py"))
+    subprocess.run(command, env={**setup.env, **places}, cwd=tmp_path, check=True, timeout=120)
+    document = json.loads((tmp_path / "result.json").read_text())
+    values = document["values"]
+    assert document["failure"] is None
+    assert values["data_server"] == urlsplit(doors["root"]).netloc
+    assert values["data_server"] != urlsplit(url).netloc
+    assert values["read_calls_prefetch"] == values["read_calls"] > 1
+    assert "read_calls_single" not in values

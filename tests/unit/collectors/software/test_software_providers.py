@@ -1,0 +1,514 @@
+"""Software: parsing of requests, set-up by each provider, releases on the package index; without ROOT."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from treehammer.cli import cli
+from treehammer.collectors import cli as releases_command
+from treehammer.collectors import root_releases
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.record.outcome import ExecutionError
+from treehammer.collectors.root_releases import prepare_root
+from treehammer.collectors.software import providers, setup_commands, wheels
+from treehammer.collectors.software.providers import (
+    parse_software_request,
+    prepare_software,
+    setup_software,
+)
+from treehammer.collectors.software.setup_commands import CVMFS_VARIABLE
+from treehammer.collectors.software.wheels import (
+    expected_root_version,
+    find_release,
+    make_root_release,
+    make_xrootd_release,
+)
+from treehammer.errors import ConfigError, SoftwareError
+from treehammer.text_formatting import no_progress
+
+
+@pytest.mark.parametrize("text", ["6.40.00", "wheel:6.40.00", "  6.40.00 "])
+def test_release_selects_its_wheel(text: str) -> None:
+    request = providers.parse_software_request(text)
+    assert (request.provider, request.version, request.location) == ("wheel", "6.40.00", "")
+
+
+@pytest.mark.parametrize(
+    "text, version, location",
+    [
+        ("path:/opt/root", "", "/opt/root"),
+        ("path:/opt/root@6.41.01", "6.41.01", "/opt/root"),
+        ("path:/opt/root@6.32/02", "6.32.02", "/opt/root"),
+        ("path:build", "", "/base/build"),
+        ("path:/opt/me@home/root", "", "/opt/me@home/root"),
+    ],
+)
+def test_path_with_optional_version(text: str, version: str, location: str) -> None:
+    request = providers.parse_software_request(text, base="/base")
+    assert request == SoftwareRequest(text, "path", version, location)
+
+
+@pytest.mark.parametrize("text", ["current", "none"])
+def test_current_and_none_have_no_location(text: str) -> None:
+    assert providers.parse_software_request(text) == SoftwareRequest(text, text, "", "")
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("6.40.0", "did you mean '6.40.00'"),
+        ("6.38.06", "did you mean '6.38.00'?"),
+        ("6.39.00", "did you mean '6.39.01'?"),
+        ("6.36.02", "did you mean '6.37.01'?"),
+        ("6.41.00", "did you mean '6.40.00'?"),
+        ("curent", "did you mean 'current'"),
+        ("6.32.02", "'path:/its/folder@6.32.02'"),
+        ("path:", "names no ROOT"),
+        ("", "names no ROOT"),
+    ],
+)
+def test_unknown_root_suggests_the_nearest(text: str, expected: str) -> None:
+    with pytest.raises(ValueError, match="ROOT") as error:
+        providers.parse_software_request(text)
+    assert expected in str(error.value)
+
+
+def _executable(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def _fake_root(folder: Path, *, python: str = "", script: str = "") -> Path:
+    """Create an installation with a thisroot.sh and an empty Python module ROOT."""
+    version = python or f"{sys.version_info[0]}.{sys.version_info[1]}.0"
+    _executable(folder / "bin" / "root-config", f"#!/bin/sh\necho {version}\n")
+    (folder / "lib").mkdir()
+    (folder / "lib" / "ROOT.py").write_text("")
+    name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    (folder / "bin" / name).symlink_to(sys.executable)
+    text = script or (
+        'echo noise; export ROOTSYS=$(dirname "$(dirname "${BASH_SOURCE[0]}")")\n'
+        "export PATH=$ROOTSYS/bin:$PATH PYTHONPATH=$ROOTSYS/lib${PYTHONPATH:+:$PYTHONPATH}\n"
+        "export MULTI='two\nlines'\n"
+    )
+    (folder / "bin" / "thisroot.sh").write_text(text)
+    return folder
+
+
+def _setup_path(folder: Path, **env: str) -> providers.SoftwareSetup:
+    request = providers.prepare_software(providers.parse_software_request(f"path:{folder}"), folder)
+    return providers.setup_software(request, {"PATH": os.environ["PATH"], **env}, "/the/kit")
+
+
+def test_build_is_sourced_without_foreign_paths(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "libCore.so").write_text("")
+    root = _fake_root(tmp_path / "root")
+    libraries = f"{other}:{tmp_path}"
+    ready = _setup_path(root, PYTHONPATH="/foreign", ROOTSYS="/foreign", LD_LIBRARY_PATH=libraries)
+    assert ready.env["ROOTSYS"] == str(root)
+    assert ready.env["PYTHONPATH"] == f"/the/kit:{root}/lib"
+    assert ready.env["LD_LIBRARY_PATH"] == str(tmp_path)
+    assert ready.env["MULTI"] == "two\nlines"
+    assert ready.env["PYTHONNOUSERSITE"] == "1"
+    assert ready.build_command("python", "/p/read.py") == [ready.python, "/p/read.py"]
+    assert ready.build_command("executable", "/p/read.sh") == ["/p/read.sh"]
+    assert ready.build_command("macro", "/p/read.C")[-1] == "/p/read.C"
+
+
+def test_path_may_name_the_script(tmp_path: Path) -> None:
+    root = _fake_root(tmp_path / "root")
+    assert _setup_path(root / "bin" / "thisroot.sh").env["ROOTSYS"] == str(root)
+
+
+@pytest.mark.parametrize(
+    "change, kind, expected",
+    [
+        ({"script": "echo 'no such compiler' >&2; false\n"}, "broken", "no such compiler"),
+        ({"script": "true\n"}, "broken", "no root-config"),
+        ({"python": "2.6.1"}, "broken", "python2.6"),
+    ],
+)
+def test_broken_build_names_the_cause(
+    tmp_path: Path, change: dict[str, str], kind: str, expected: str
+) -> None:
+    root = _fake_root(tmp_path / "root", **change)
+    with pytest.raises(ExecutionError) as error:
+        _setup_path(root)
+    failure = error.value.failure
+    assert (failure.failure_class, failure.kind) == ("software-setup", kind)
+    assert expected in failure.message
+
+
+def test_missing_build_is_refused_at_preparation(tmp_path: Path) -> None:
+    with pytest.raises(ExecutionError, match="does not exist") as error:
+        providers.prepare_software(
+            providers.parse_software_request(f"path:{tmp_path}/nothing"), tmp_path
+        )
+    assert error.value.failure.kind == "missing"
+
+
+def test_incomplete_environment_is_neither_used_nor_completed_by_a_job(tmp_path: Path) -> None:
+    folder = tmp_path / "root-6.40.00"
+    _executable(folder / "bin" / "python", "#!/bin/sh\n")
+    request = SoftwareRequest("6.40.00", "wheel", "6.40.00", str(folder))
+    with pytest.raises(ExecutionError, match="a job never does") as error:
+        providers.setup_software(request, dict(os.environ), "/the/kit")
+    assert error.value.failure.kind == "missing"
+    assert providers.list_prepared_releases(tmp_path) == {}
+
+
+def test_current_requires_a_root(tmp_path: Path) -> None:
+    with pytest.raises(ExecutionError, match="finds no module ROOT"):
+        providers.setup_software(
+            providers.parse_software_request("current"), {"PATH": str(tmp_path)}, "/the/kit"
+        )
+
+
+def test_current_keeps_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "ROOT.py").write_text("")
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
+    ready = providers.setup_software(providers.parse_software_request("current"), env, "/the/kit")
+    assert ready.python == sys.executable
+    assert ready.env["PYTHONPATH"] == f"/the/kit:{tmp_path}"
+
+
+def test_macro_requires_a_root(tmp_path: Path) -> None:
+    ready = providers.setup_software(
+        providers.parse_software_request("none"), {"PATH": "/bin"}, "/the/kit"
+    )
+    assert ready.build_command("executable", "/p/run.sh") == ["/p/run.sh"]
+    with pytest.raises(ExecutionError, match="ROOT macro"):
+        ready.build_command("macro", "/p/read.C")
+
+
+@pytest.mark.parametrize(
+    ("module", "request_", "problem"),
+    [
+        ("class gROOT: GetVersion = lambda: '6.41.01'", "path:{}@6.41.01", ""),
+        ("class gROOT: GetVersion = lambda: '6.41.01'", "path:{}@6.41.02", "must report 6.41.02"),
+        ("import no_such_library", "path:{}", "No module named 'no_such_library'"),
+        (None, "path:{}", "no root-config"),
+        (None, "wrap:env -i PATH=/usr/bin:/bin", "No module named 'ROOT'"),
+        (None, "xrootd:{}", "failed"),
+    ],
+)
+def test_unusable_software_is_refused_before_a_job_is_sent(
+    tmp_path: Path, module: str | None, request_: str, problem: str
+) -> None:
+    root = _fake_root(tmp_path / "root")
+    if module is None:
+        (root / "bin" / "root-config").unlink()
+    else:
+        (root / "lib" / "ROOT.py").write_text(f"{module}\n")
+    request = providers.parse_software_request(request_.format(root))
+    if not problem:
+        assert prepare_root(request, tmp_path, no_progress) == request
+        return
+    with pytest.raises(ConfigError, match=problem):
+        prepare_root(request, tmp_path, no_progress)
+
+
+PLATFORM = "x86_64-el9-gcc13-opt"
+VIEWS = "sft.cern.ch/lcg/views"
+
+
+@pytest.mark.parametrize(
+    "name, version, location",
+    [
+        (f"LCG_106/{PLATFORM}", "", f"{VIEWS}/LCG_106/{PLATFORM}"),
+        (f"LCG_106b_ATLAS_1/{PLATFORM}@6.32.02", "6.32.02", f"{VIEWS}/LCG_106b_ATLAS_1/{PLATFORM}"),
+        (f"dev3/latest/{PLATFORM}", "", f"{VIEWS}/dev3/latest/{PLATFORM}"),
+        (
+            "ROOT/6.38.00/x86_64-almalinux9.6-gcc115-opt",
+            "6.38.00",
+            "sft.cern.ch/lcg/app/releases/ROOT/6.38.00/x86_64-almalinux9.6-gcc115-opt",
+        ),
+        ("sft-nightlies.cern.ch/lcg/views/dev3", "", "sft-nightlies.cern.ch/lcg/views/dev3"),
+        ("my.site.org/root/setup.sh@6.40/01", "6.40.01", "my.site.org/root/setup.sh"),
+    ],
+)
+def test_cvmfs_accepts_view_release_or_folder(name: str, version: str, location: str) -> None:
+    text = f"cvmfs:{name}"
+    assert parse_software_request(text) == SoftwareRequest(text, "cvmfs", version, location)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("cvmfs:LCG_106", "'cvmfs:LCG_106/x86_64-el9-gcc13-opt' for a view"),
+        ("cvmfs:ROOT/6.38.00", "'cvmfs:ROOT/6.38.00/PLATFORM' for a release"),
+        (f"cvmfs:ROOT/6.38.00/{PLATFORM}@6.40.00", "requests both 6.38.00 and 6.40.00"),
+        (f"cvmfs:../../home/{PLATFORM}", "remove '.' and '..'"),
+        ("cvmfs:LCG 106/x", "names no ROOT on CVMFS"),
+        ("cvmfs:", "names no ROOT"),
+        (f"cvmf:LCG_106/{PLATFORM}", "did you mean 'cvmfs'?"),
+        ("wrap:", "names no ROOT"),
+        ("wrap:''@6.38.00 'x", "is not a valid command: No closing quotation"),
+        ("wrap:apptainer exec --bind {foldres} /x.sif", "unknown placeholder {foldres}; known"),
+        ("wrap:apptainer exec docker://rootproject/root", "save the image as a file"),
+        ("6.41.00", "did you mean '6.40.00'?"),
+    ],
+)
+def test_invalid_request_names_valid_ones(text: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=r"ROOT|command|placeholder|image|requests") as error:
+        parse_software_request(text)
+    assert expected in str(error.value)
+
+
+def test_command_with_version() -> None:
+    text = "wrap:apptainer exec --bind {folders} /images/me@home.sif@6.38.00"
+    location = "apptainer exec --bind {folders} /images/me@home.sif"
+    assert parse_software_request(text) == SoftwareRequest(text, "wrap", "6.38.00", location)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (f"cvmfs:LCG_106/{PLATFORM}", "sft.cern.ch is not mounted at"),
+        ("wrap:no-such-runtime exec x.sif", "no command 'no-such-runtime'"),
+    ],
+)
+def test_missing_mount_or_command_is_refused_at_preparation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str
+) -> None:
+    monkeypatch.setenv(CVMFS_VARIABLE, str(tmp_path))
+    request = parse_software_request(text)
+    with pytest.raises(ExecutionError) as error:
+        prepare_software(request, tmp_path)
+    assert expected in str(error.value)
+
+
+def test_missing_cvmfs_folder_lists_its_neighbors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CVMFS_VARIABLE, str(tmp_path))
+    for number in range(100, 112):
+        (tmp_path / VIEWS / f"LCG_{number}" / PLATFORM).mkdir(parents=True)
+    with pytest.raises(ExecutionError) as error:
+        prepare_software(parse_software_request(f"cvmfs:LCG_1066/{PLATFORM}"), tmp_path)
+    assert "did you mean 'LCG_106'? it has: ..., LCG_104" in str(error.value)
+    assert "LCG_111" in str(error.value)
+    with pytest.raises(ExecutionError, match=r"neither setup\.sh nor bin"):
+        prepare_software(parse_software_request(f"cvmfs:LCG_106/{PLATFORM}"), tmp_path)
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    """Create a command that notes its first argument and provides an empty module ROOT."""
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "ROOT.py").write_text("")
+    script = tmp_path / "run it"
+    script.write_text(
+        f'#!/bin/sh\nprintf "%s " "$1" > {tmp_path}/called; shift\n'
+        f'exec env -i PATH="{Path(sys.executable).parent}:/usr/bin:/bin" '
+        f'PYTHONPATH={tmp_path}/inside "$@"\n'
+    )
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return f"'{script}'"
+
+
+def test_placeholders_are_replaced_by_folders(tmp_path: Path, prefix: str) -> None:
+    request = parse_software_request(f"wrap:{prefix} {{folders}}:{{work}}@6.38.00")
+    folders = {"work": str(tmp_path), "payload": "/usr", "input": "/bin"}
+    base = {"PATH": os.environ["PATH"], "PYTHONPATH": "/foreign"}
+    ready = setup_software(request, base, "/etc", folders)
+    assert (tmp_path / "called").read_text() == f"{tmp_path},/usr,/bin,/etc:{tmp_path} "
+    assert "PYTHONPATH" not in ready.env
+    command = ready.build_command("python", "/usr/read.py", {"NAME": "two words"})
+    assert command[:2] == [str(tmp_path / "run it"), f"{tmp_path},/usr,/bin,/etc:{tmp_path}"]
+    assert command[-4:] == ["env", "NAME=two words", "python3", "/usr/read.py"]
+    assert ready.build_command("macro", "/usr/x.C")[-3:] == [
+        "-m",
+        "treehammer_kit.macro",
+        "/usr/x.C",
+    ]
+    assert ready.build_command("executable", "/usr/x")[-2:] == ["env", "/usr/x"]
+
+
+def test_read_only_work_folder_is_refused(tmp_path: Path, prefix: str) -> None:
+    request = parse_software_request(f"wrap:{prefix} x")
+    with pytest.raises(ExecutionError, match=r"/proc is not writable; bind \{work\}"):
+        setup_software(request, os.environ, "/etc", {"work": "/proc"})
+
+
+def test_unknown_provider_is_refused(tmp_path: Path) -> None:
+    request = SoftwareRequest("x:y", "x", "", "y")
+    with pytest.raises(ExecutionError, match="unknown software provider 'x'") as error:
+        setup_software(request, os.environ, tmp_path)
+    assert error.value.failure.failure_class == "software-setup"
+
+
+def test_every_wheel_has_a_distinct_hash() -> None:
+    assert set(wheels.WHEEL_SHA256) == set(providers.WHEELS)
+    hashes = [sha for by_tag in wheels.WHEEL_SHA256.values() for sha in by_tag.values()]
+    assert len(set(hashes)) == len(hashes)
+    assert all(len(sha) == 64 and int(sha, 16) for sha in hashes)
+    assert wheels.find_wheel_sha256("6.99.00") == ""
+
+
+@pytest.mark.parametrize(
+    "output, reason",
+    [
+        (
+            "ERROR: Exception:\nTraceback ...\nzlib.error: Error -3",
+            "corrupt (zlib.error: Error -3)",
+        ),
+        ("WARNING: Retrying (Retry(total=4)) x\nERROR: No matching distribution", "index broke ("),
+        ("ERROR: No matching distribution found for ROOT", "ERROR: No matching distribution"),
+        ("", "no output"),
+    ],
+)
+def test_pip_errors_are_described(output: str, reason: str) -> None:
+    assert reason in wheels._describe_download_failure(output)
+
+
+def test_xrootd_client_is_a_release_or_a_folder(tmp_path: Path) -> None:
+    release = parse_software_request("xrootd:6.2.1")
+    assert (release.provider, release.version, release.location) == ("xrootd", "6.2.1", "")
+    assert providers.is_installed_release(release)
+    assert providers.find_missing_release(release, tmp_path) == "XRootD 6.2.1"
+    own = parse_software_request("xrootd:./client", base="/opt")
+    assert (own.version, own.location) == ("", "/opt/client")
+    assert not providers.is_installed_release(own)
+    with pytest.raises(ValueError, match="neither a version such as"):
+        parse_software_request("xrootd:6.2")
+
+
+def test_releases_of_root_and_xrootd_stay_apart(tmp_path: Path) -> None:
+    for release in (make_root_release("6.40.00"), make_xrootd_release("6.2.1")):
+        folder = tmp_path / release.folder_name
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "python").symlink_to(sys.executable)
+        info = f"{release.package.lower()}-{release.wheel}.dist-info"
+        record = folder / "lib" / "python3.11" / "site-packages" / info / "RECORD"
+        record.parent.mkdir(parents=True)
+        record.write_text("")
+        wheels.write_marker(str(folder), release)
+    assert providers.list_prepared_releases(tmp_path) == {"6.40.00": str(tmp_path / "root-6.40.00")}
+    request = parse_software_request("xrootd:6.2.1")
+    located = providers.locate_prepared_software(request, tmp_path)
+    assert located.location == str(tmp_path / "xrootd-6.2.1")
+    assert not providers.find_missing_release(request, tmp_path)
+
+
+LISTING = """ROOT (0.1a13)
+Available versions: 0.1a13, 0.1a12, 0.1a10
+"""
+
+
+def test_listing_names_releases_and_unknown_wheels() -> None:
+    expected = ["wheel:0.1a13", "6.40.00", "6.38.00"]
+    assert root_releases.parse_index_listing(LISTING) == expected
+    assert root_releases.parse_index_listing("") == []
+
+
+def test_index_that_does_not_answer_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> str:
+        setup_commands.raise_setup_error("broken", "listing the wheels of ROOT failed: no route")
+
+    monkeypatch.setattr(root_releases, "run_tool", fail)
+    with pytest.raises(SoftwareError, match=r"no route\n  Check the network") as caught:
+        root_releases.list_root_releases()
+    assert isinstance(caught.value.__cause__, ExecutionError)
+
+
+@pytest.mark.parametrize("wheel", ["0.1a13", "6.42.0", "6.42.0rc1"])
+def test_unknown_wheel_is_requested_by_its_package_version(wheel: str) -> None:
+    request = parse_software_request(f"wheel:{wheel}")
+    release = find_release(request)
+    assert (release.wheel, release.sha256, release.expected_version) == (wheel, "", "")
+    assert expected_root_version(request) == ""
+
+
+def test_known_release_must_report_its_version() -> None:
+    request = parse_software_request("wheel:6.40.00")
+    assert expected_root_version(request) == find_release(request).expected_version == "6.40.00"
+    for text in ("wheel:6.41.00", "0.1a13", "wheel:new"):
+        with pytest.raises(ValueError, match=r"no wheel of ROOT|names no ROOT"):
+            parse_software_request(text)
+
+
+OFFERED = ["wheel:0.1a13", "6.40.00", "6.38.00", "6.39.01"]
+
+
+def test_releases_are_described_by_cycle_and_state() -> None:
+    described = root_releases.describe_releases(OFFERED, ["6.38.00", "wheel:0.1a7"])
+    assert [(one.release, one.cycle, one.wheel) for one in described] == [
+        ("wheel:0.1a13", "", "0.1a13"),
+        ("wheel:0.1a7", "", "0.1a7"),
+        ("6.40.00", "6.40", "0.1a12"),
+        ("6.39.01", "6.39", "0.1a9"),
+        ("6.38.00", "6.38", "0.1a10"),
+    ]
+    assert [one.release for one in described if one.is_cached] == ["wheel:0.1a7", "6.38.00"]
+    assert [one.release for one in described if one.is_newest] == ["6.40.00", "6.39.01", "6.38.00"]
+
+
+def test_older_patch_is_not_the_newest_of_its_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(wheels.WHEELS, "6.38.10", "0.1a20")
+    newest = {
+        one.release: one.is_newest
+        for one in root_releases.describe_releases(["6.38.10"], ["6.38.00"])
+    }
+    assert newest == {"6.38.10": True, "6.38.00": False}
+
+
+def test_command_lists_cached_releases_without_network(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail() -> list[str]:
+        raise SoftwareError("no route to the index")
+
+    monkeypatch.setattr(releases_command, "list_root_releases", fail)
+    monkeypatch.setattr(releases_command, "list_cached_releases", lambda _: ["6.38.00"])
+    result = CliRunner().invoke(
+        cli, ["--cache-dir", str(tmp_path), "--data-dir", str(tmp_path), "releases", "--json"]
+    )
+    assert result.stderr == "Only cached releases are listed: no route to the index\n"
+    assert json.loads(result.stdout) == [
+        {
+            "release": "6.38.00",
+            "cycle": "6.38",
+            "wheel": "0.1a10",
+            "is_cached": True,
+            "is_newest": None,
+        }
+    ]
+
+
+def test_wheel_that_the_index_lacks_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(root_releases, "list_root_releases", lambda: OFFERED)
+
+    def check(text: str) -> None:
+        root_releases.check_unknown_wheels(
+            [parse_software_request(text)], tmp_path, where="-P root"
+        )
+
+    for offered in ("wheel:0.1a13", "wheel:0.1a12", "6.37.01", "current"):
+        check(offered)
+    with pytest.raises(ConfigError, match=r"no wheel 0\.1a14 of ROOT\n.*mean 'wheel:0\.1a1[0-9]'"):
+        check("wheel:0.1a14")
+
+
+def test_unknown_wheel_is_left_to_pip_without_network(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail() -> list[str]:
+        raise SoftwareError("no route")
+
+    monkeypatch.setattr(root_releases, "list_root_releases", fail)
+    root_releases.check_unknown_wheels(
+        [parse_software_request("wheel:0.1a14")], tmp_path, where="-P root"
+    )

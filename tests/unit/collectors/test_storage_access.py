@@ -1,0 +1,434 @@
+"""Access to storage from a node: schemes, HTTP requests with tokens, remote copies, server versions."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import struct
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+from local_servers import make_authority, serve_http, serve_tcp
+from lying_doors import CONTENT, SIZE, Pool, Redirector
+from machine_requirements import skip_or_fail
+
+from treehammer.collectors.http_requests import (
+    TOKEN_POOLS_VARIABLE,
+    BearerToken,
+    Deadline,
+    format_token_pools,
+    parse_digests,
+)
+from treehammer.collectors.job_spec import InputFile, SoftwareRequest
+from treehammer.collectors.kit.treehammer_load.clients.copy_client import CopyClient, CopyCommand
+from treehammer.collectors.kit.treehammer_load.clients.http_client import PlainHttpClient
+from treehammer.collectors.kit.treehammer_load.operation import (
+    Flight,
+    LoadFile,
+    Operation,
+    StorageClient,
+)
+from treehammer.collectors.record.outcome import ExecutionError
+from treehammer.collectors.software.providers import SoftwareSetup, parse_software_request
+from treehammer.collectors.storage_access import (
+    HTTP_CLIENT,
+    READ,
+    STAGE,
+    XROOTD_CLIENT,
+    describe_read_limits,
+    find_limit,
+    find_scheme,
+    list_aliases,
+    normalize_url,
+)
+from treehammer.collectors.worker.child_processes import StopSignals
+from treehammer.collectors.worker.probes.storage_door import (
+    ServerIdentity,
+    identify_door_server,
+    query_server,
+)
+from treehammer.collectors.worker.run import input_files
+
+WHEEL_638, WHEEL_640 = map(parse_software_request, ("6.38.00", "6.40.00"))
+
+
+@pytest.mark.parametrize(
+    ("url", "normal"),
+    [
+        ("davs://se.example:443/a", "https://se.example:443/a"),
+        ("dav://se.example/a", "http://se.example/a"),
+        ("xroot://se.example//a", "root://se.example//a"),
+        ("xroots://se.example//a", "roots://se.example//a"),
+        ("roots://se.example//a", "roots://se.example//a"),
+        ("file:///data/a", "/data/a"),
+        ("/data/a", "/data/a"),
+        ("gsiftp://se.example/a", "gsiftp://se.example/a"),
+    ],
+)
+def test_aliases_are_replaced(url: str, normal: str) -> None:
+    assert normalize_url(url) == normal
+
+
+def test_every_alias_has_a_client_and_a_port() -> None:
+    assert list_aliases("root") == ("root", "xroot", "roots", "xroots")
+    for protocol, client in (("root", XROOTD_CLIENT), ("https", HTTP_CLIENT)):
+        for alias in list_aliases(protocol):
+            scheme = find_scheme(f"{alias}://se.example//a")
+            assert scheme is not None
+            assert (scheme.client, scheme.port > 0) == (client, True)
+    assert find_scheme("s3://bucket/a") is None
+
+
+@pytest.mark.parametrize(
+    ("software", "url", "has_credential", "limited"),
+    [
+        (WHEEL_638, "roots://se.example//a", True, False),
+        (WHEEL_640, "roots://se.example//a", True, False),
+        (WHEEL_638, "http://se.example/a", False, False),
+        (WHEEL_640, "http://se.example/a", False, True),
+        (WHEEL_638, "https://se.example/a", False, False),
+        (WHEEL_638, "https://se.example/a", True, True),
+        (WHEEL_638, "davs://se.example/a", True, True),
+        (parse_software_request("path:/opt/root"), "https://se.example/a", True, False),
+    ],
+)
+def test_direct_reading_depends_on_release_and_scheme(
+    software: SoftwareRequest, url: str, has_credential: bool, limited: bool
+) -> None:
+    reason = find_limit(READ, url, software, has_credential=has_credential)
+    assert bool(reason) == limited
+    assert not limited or "Stage the files" in reason
+
+
+def test_staging_by_xrootd_needs_root() -> None:
+    none = parse_software_request("none")
+    assert "http:// or https://" in find_limit(STAGE, "roots://a//b", none, has_credential=True)
+    assert not find_limit(STAGE, "https://a/b", none, has_credential=True)
+    assert not find_limit(STAGE, "roots://a//b", WHEEL_640, has_credential=True)
+
+
+def test_limits_of_a_door_name_all_releases() -> None:
+    assert not describe_read_limits("roots://se.example//a")
+    assert "6.38" in describe_read_limits("https://se.example/a")
+    assert "6.40: no class" in describe_read_limits("http://se.example/a")
+
+
+DOOR = "https://door.example.org/store"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(params=["http", "https"])
+def door(
+    request: pytest.FixtureRequest,
+    authority: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:
+    """A door over https that redirects to a pool on another port."""
+    (tmp_path / "token").write_text("secret\n")
+    monkeypatch.setenv("X509_CERT_DIR", str(authority.parent))
+    monkeypatch.setenv("BEARER_TOKEN_FILE", str(tmp_path / "token"))
+    Pool.requests.clear()
+    Redirector.requests.clear()
+    certificate = authority if request.param == "https" else None
+    with (
+        serve_http(Pool, certificate=certificate) as pool,
+        serve_http(Redirector, certificate=authority) as port,
+    ):
+        Redirector.target = f"{request.param}://127.0.0.1:{pool}"
+        yield f"https://127.0.0.1:{port}/f"
+    assert {token for _, token in Redirector.requests} == {"Bearer secret"}
+    assert {token for _, token in Pool.requests} == {None}
+
+
+def perform(client: StorageClient, operation: Operation) -> str:
+    failures: list[str] = []
+    ended = threading.Event()
+
+    def record(_flight: Flight, _now: float, _server: str, failure: str) -> None:
+        failures.append(failure)
+        ended.set()
+
+    client.start(Flight(operation, lambda: 0.0, record))
+    assert ended.wait(60)
+    return failures[0]
+
+
+def test_load_leaves_token_at_door(door: str) -> None:
+    client = PlainHttpClient(1, 10.0, door)
+    file = LoadFile(door, SIZE)
+    for name, chunks in (("stat", []), ("read", [(0, 10)]), ("read_file", [])):
+        assert perform(client, Operation(0.0, name, 0, file, chunks)) == ""
+    client.close()
+
+
+@pytest.mark.parametrize("puts", [False, True])
+def test_curl_leaves_token_at_door(
+    door: str, puts: bool, authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not shutil.which("curl"):
+        skip_or_fail("curl is not installed")
+    monkeypatch.chdir(tmp_path)
+    command = CopyCommand.find("curl", door, puts=puts, env=os.environ)
+    client = CopyClient(StorageClient(1, 10.0), command, door, SIZE if puts else None)
+    file = LoadFile(door, SIZE, adler32=None if puts else zlib.adler32(CONTENT))
+    assert perform(client, Operation(0.0, "copy", 0, file, puts=puts)) == ""
+    client.close()
+
+
+def test_stage_in_leaves_token_at_door(door: str, tmp_path: Path) -> None:
+    setup = SoftwareSetup("none", sys.executable, dict(os.environ))
+    file = InputFile("f", door, SIZE, f"{zlib.adler32(CONTENT):08x}")
+    with StopSignals() as signals:
+        software = SoftwareRequest("none", "none", "", "")
+        input_files.fetch_remote_file(setup, software, file, str(tmp_path / "copy"), signals)
+    assert (tmp_path / "copy").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("target", "allowed"),
+    [
+        ("https://door.example.org/other", True),
+        ("https://DOOR.example.org:443/other", True),
+        ("https://pool7.example.org:24443/f", True),
+        ("https://fixed.example.org:2443/f", True),
+        ("https://fixed.example.org:2444/f", False),
+        ("http://door.example.org/store/f", False),
+        ("http://pool7.example.org/f", False),
+        ("https://door.example.org:8443/store", False),
+        ("https://pool7.example.org.evil.org/f", False),
+        ("https://door.example.org@evil.org/f", False),
+        ("https://evil.org/f", False),
+        ("https://[bad/f", False),
+    ],
+)
+def test_token_reaches_door_and_its_pools(target: str, allowed: bool) -> None:
+    pools = format_token_pools({DOOR: ("pool*.example.org", "fixed.example.org:2443")})
+    token = BearerToken.for_door("secret", f"{DOOR}/f", {TOKEN_POOLS_VARIABLE: pools})
+    assert bool(token.make_header(target)) == allowed
+    assert "secret" not in repr(token)
+
+
+def test_pools_of_one_door_are_not_those_of_another() -> None:
+    env = {TOKEN_POOLS_VARIABLE: format_token_pools({"https://other:1094/x": ("pool",)})}
+    assert not BearerToken.for_door("secret", DOOR, env).may_reach("https://pool/f")
+    assert BearerToken.for_door("secret", "https://other:1094/y", env).may_reach("https://pool/f")
+
+
+def test_transfer_may_take_longer_while_bytes_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    deadline = Deadline(60.0, bytes_per_s=1000)
+    deadline.count_received(5000)
+    now[0] = 64.9
+    assert deadline.seconds_left() == pytest.approx(0.1)
+    now[0] = 65.0
+    with pytest.raises(TimeoutError, match="not complete after 65 s: 5000 bytes"):
+        deadline.seconds_left()
+
+
+class Headers(dict[str, str]):
+    def get_all(self, name: str) -> list[str]:
+        return [value for key, value in self.items() if key.lower() == name.lower()]
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "digests"),
+    [
+        ("Digest", "adler32=1A2B3C", {"adler32": "001a2b3c"}),
+        ("digest", "ADLER32=001a2b3c, md5=CY9rzUYh03PK3k6DJie09g==", {"adler32": "001a2b3c", "md5": "098f6bcd4621d373cade4e832627b4f6"}),
+        ("Digest", "MD5=098F6BCD4621D373CADE4E832627B4F6", {"md5": "098f6bcd4621d373cade4e832627b4f6"}),
+        ("Repr-Digest", "adler=:ABorPA==:", {"adler32": "001a2b3c"}),
+        ("Repr-Digest", "sha-256=:" + "A" * 43 + "=:", {"sha-256": "0" * 64}),
+        ("Digest", "adler32=xyz,unixsum=30637,md5=short", {}),
+    ],
+)  # fmt: skip
+def test_digests_are_parsed_in_any_form(header: str, value: str, digests: dict[str, str]) -> None:
+    assert parse_digests(Headers({header: value})) == digests
+
+
+FILE_CONTENT = os.urandom(100_000)
+
+
+class Storage(SimpleHTTPRequestHandler):
+    """Serve files, some of them incompletely."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if self.path == "/short":
+            self._answer("Content-Length", str(len(FILE_CONTENT)), FILE_CONTENT[:50_000])
+        elif self.path == "/broken":
+            self._answer("Transfer-Encoding", "chunked", b"5\r\nhello\r\nnot a size\r\n")
+        else:
+            super().do_GET()
+
+    def _answer(self, header: str, value: str, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header(header, value)
+        self.end_headers()
+        self.wfile.write(body)
+        self.close_connection = True
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    served = tmp_path / "served"
+    served.mkdir()
+    (served / "f.root").write_bytes(FILE_CONTENT)
+    with serve_http(Storage, served) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def _stage(url: str, folder: Path, setup: SoftwareSetup, **wrong: str) -> input_files.StagedFiles:
+    adler32 = wrong.get("adler32", f"{zlib.adler32(FILE_CONTENT):08x}")
+    file = InputFile("f.root", url, len(FILE_CONTENT), adler32)
+    with StopSignals() as signals:
+        if "stop" in wrong:
+            signals.stopped_by = "SIGTERM"
+        fetch = partial(_fetch, setup, signals)
+        return input_files.stage_files([file], str(folder / "input"), signals, fetch)
+
+
+def _fetch(
+    setup: SoftwareSetup, signals: StopSignals, file: InputFile, target: str
+) -> input_files.TimeSpent:
+    software = SoftwareRequest(setup.provider, setup.provider, "", "")
+    return input_files.fetch_remote_file(setup, software, file, target, signals)
+
+
+def _setup(provider: str = "wheel") -> SoftwareSetup:
+    return SoftwareSetup(provider, sys.executable, dict(os.environ))
+
+
+def test_http_file_is_copied_and_verified(web: str, tmp_path: Path) -> None:
+    staged = _stage(f"{web}/f.root", tmp_path, _setup("none"))
+    assert Path(staged.files[0].url).read_bytes() == FILE_CONTENT
+    assert staged.bytes == len(FILE_CONTENT)
+    with pytest.raises(ExecutionError, match="its content changed") as caught:
+        _stage(f"{web}/f.root", tmp_path / "b", _setup(), adler32="00000001")
+    assert caught.value.failure.kind == "checksum"
+
+
+def test_missing_http_file_and_stop_signal_fail(web: str, tmp_path: Path) -> None:
+    with pytest.raises(ExecutionError, match="HTTP Error 404") as caught:
+        _stage(f"{web}/none.root", tmp_path, _setup())
+    assert (caught.value.failure.failure_class, caught.value.failure.kind) == ("stage-in", "copy")
+    with pytest.raises(ExecutionError, match="SIGTERM"):
+        _stage(f"{web}/f.root", tmp_path / "b", _setup(), stop="now")
+
+
+@pytest.mark.parametrize(
+    "path, kind, expected",
+    [
+        ("short", "size", "50000 bytes came to the node, the manifest says 100000"),
+        ("broken", "copy", "invalid response of the server"),
+    ],
+)
+def test_truncated_copy_fails(
+    web: str, tmp_path: Path, path: str, kind: str, expected: str
+) -> None:
+    with pytest.raises(ExecutionError, match=expected) as caught:
+        _stage(f"{web}/{path}", tmp_path, _setup())
+    failure = caught.value.failure
+    assert (failure.failure_class, failure.kind, failure.transient) == ("stage-in", kind, True)
+
+
+def test_root_copies_xroot_files_and_reports_errors(tmp_path: Path) -> None:
+    package = tmp_path / "ROOT"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import shutil, sys, time\n"
+        "gErrorIgnoreLevel, kFatal = 0, 6000\n"
+        "time.sleep(0.1)\n"
+        "class gROOT:\n"
+        "    class GetPluginManager:\n"
+        "        def FindHandler(self, base, url):\n"
+        "            return None\n"
+        "class TFile:\n"
+        "    @staticmethod\n"
+        "    def Cp(source, target, bar, size):\n"
+        "        if source == target:\n"
+        "            return False\n"
+        "        if source.endswith('dead'):\n"
+        "            print('no route to the server')\n"
+        "            return False\n"
+        f"        shutil.copy({str(tmp_path / 'there')!r}, target)\n"
+        "        return True\n"
+    )
+    (tmp_path / "there").write_bytes(FILE_CONTENT)
+    setup = SoftwareSetup("wheel", sys.executable, {**os.environ, "PYTHONPATH": str(tmp_path)})
+    staged = _stage("root://127.0.0.1:9//f", tmp_path / "a", setup)
+    found = Path(staged.files[0].url)
+    assert found.read_bytes() == FILE_CONTENT
+    assert [path.name for path in found.parent.iterdir()] == ["f.root"]
+    assert staged.software_loading.wall_s >= 0.1, "loading ROOT is not part of the copy"
+    assert 0 < staged.software_loading.cpu_s < 0.1 + staged.software_loading.wall_s
+    assert staged.wall_s > 0
+    with pytest.raises(ExecutionError, match="no route to the server"):
+        _stage("root://127.0.0.1:9//dead", tmp_path / "b", setup)
+    with pytest.raises(ExecutionError, match="Name a ROOT release"):
+        _stage("root://127.0.0.1:9//f", tmp_path / "c", _setup("none"))
+
+
+def _respond_with(*answers: bytes) -> Callable[[socket.socket], None]:
+    def serve(connection: socket.socket) -> None:
+        for answer in answers:
+            connection.recv(1000)
+            connection.sendall(answer)
+
+    return serve
+
+
+def _xroot(status: int, content: bytes) -> bytes:
+    return struct.pack(">2sHi", b"th", status, len(content)) + content
+
+
+DATA, MANAGER = _xroot(0, struct.pack(">ii", 0x520, 1)), _xroot(0, struct.pack(">ii", 0x520, 0))
+IN, OUT = _xroot(0, b"s" * 16), _xroot(4003, b"who are you?")
+
+
+@pytest.mark.parametrize(
+    "scheme, answers, expected",
+    [
+        ("root", [DATA, IN, _xroot(0, b"v5.8.1\n\0")], ServerIdentity("XRootD v5.8.1", True)),
+        ("root", [MANAGER, IN, _xroot(0, b"v5.8.1\n")], ServerIdentity("XRootD v5.8.1", False)),
+        ("root", [DATA, OUT], ServerIdentity(None, True)),
+        ("root", [DATA], ServerIdentity(None, True)),
+        ("root", [b"SSH-2.0-OpenSSH\r\n"], ServerIdentity()),
+        ("root", [], ServerIdentity()),
+        ("http", [b"HTTP/1.1 404 x\r\nServer: dCache/9.2\r\nContent-Length: 0\r\n\r\n"], ServerIdentity("dCache/9.2")),
+        ("http", [b"nothing\r\n\r\n"], ServerIdentity()),
+        ("https", [b"not TLS"], ServerIdentity()),
+    ],
+)  # fmt: skip
+def test_servers(scheme: str, answers: list[bytes], expected: ServerIdentity) -> None:
+    with serve_tcp(_respond_with(*answers)) as port:
+        assert query_server(scheme, "127.0.0.1", port) == expected
+
+
+def test_data_server_is_identified() -> None:
+    with serve_tcp(_respond_with(DATA, IN, _xroot(0, b"v5.8.1"))) as port:
+        found = identify_door_server(f"root://127.0.0.1:{port}//file")
+    assert found == {"server_version": "XRootD v5.8.1", "data_server": f"127.0.0.1:{port}"}
+    with serve_tcp(_respond_with(MANAGER, OUT)) as port:
+        assert set(identify_door_server(f"root://127.0.0.1:{port}//file").values()) == {None}
+
+
+def test_invalid_door_has_no_identity() -> None:
+    assert (
+        identify_door_server("/a/file")
+        == identify_door_server("root://127.0.0.1:nonsense//file")
+        == {}
+    )
