@@ -29,9 +29,15 @@ from treehammer.errors import NothingToDoError, suggest_word
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch import state_history
 from treehammer.sql.watch.alarms import AlarmOutbox, OutboxSummary, ReleaseCheckTable, hash_identity
-from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS, SITE, list_run_outcomes
+from treehammer.sql.watch.state_history import (
+    CENTRAL,
+    KIND_WORDS,
+    SITE,
+    find_latest_rule_set,
+    list_current_states,
+    list_run_outcomes,
+)
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import SECOND_US, format_minute
 
@@ -50,7 +56,7 @@ SERVICE_RULE = "service/1"
 
 def assess_service(store: Store, now_us: int) -> SubjectState:
     """Assess the service by its database."""
-    latest = state_history.find_latest_rule_set(store)
+    latest = find_latest_rule_set(store)
     jobs = overview_queries.count_jobs_by_state(store, OPEN_JOB_STATES)
     evaluated_us = latest.evaluated_us if latest else None
     return judge_service(jobs, AlarmOutbox(store).summarize(), evaluated_us, now_us)
@@ -117,7 +123,7 @@ def _find_age_s(time_us: int | None, now_us: int) -> float | None:
 
 def assess_site(store: ResultsReader, site: str) -> SubjectState:
     """Assess a site by the worse state of its jobs and its storage, with the figures of its rules."""
-    rows = state_history.list_current_states(store, site=site)
+    rows = list_current_states(store, site=site)
     return _build_state(site, rows, _measure_figures(store, site))
 
 
@@ -125,7 +131,7 @@ def assess_sites(store: ResultsReader) -> list[SubjectState]:
     """Assess all sites and central events, without figures."""
     by_site: defaultdict[str, list[StatusChangeRow]] = defaultdict(list)
     central = []
-    for row in state_history.list_current_states(store):
+    for row in list_current_states(store):
         if row.subject_kind == CENTRAL:
             central.append(_build_central_state(row))
         else:
@@ -191,7 +197,7 @@ def _list_details(rows: Sequence[StatusChangeRow]) -> tuple[str, ...]:
 
 def _measure_figures(store: ResultsReader, site: str) -> list[AlarmFigure]:
     """Measure the figures of the site's jobs that the latest evaluation judged by shares."""
-    latest = state_history.find_latest_rule_set(store)
+    latest = find_latest_rule_set(store)
     if latest is None:
         return []
     rules = StatusRules.model_validate_json(latest.document)

@@ -13,12 +13,13 @@ import click
 
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
 from treehammer.analysis.alarms.alarm_overview import require_measured_release
-from treehammer.analysis.changes import change_text
 from treehammer.analysis.changes.change_text import (
     WeeklyDigest,
     last_whole_week,
     load_digest,
+    make_change_record,
     parse_week,
+    select_changes,
 )
 from treehammer.analysis.changes.change_update import update_changes
 from treehammer.analysis.changes.daily_series import WINDOW_DAYS
@@ -98,12 +99,10 @@ def changes_command(
                     err=True,
                 )
         changes = fetch_change_points(store, day_to_number(first_day))
-        chosen = change_text.select_changes(changes, site, release)
+        chosen = select_changes(changes, site, release)
         if not chosen:
             _require_known(store, site, release)
-    print_rows(
-        [change_text.make_change_record(change) for change in chosen], _CHANGE_COLUMNS, form=form
-    )
+    print_rows([make_change_record(change) for change in chosen], _CHANGE_COLUMNS, form=form)
     if not chosen:
         click.echo("No changes found.", err=True)
 

@@ -9,10 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from treehammer.analysis.comparison import count_changes, phase_changes
 from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
-from treehammer.analysis.comparison.count_changes import CountedSample
-from treehammer.analysis.comparison.phase_changes import PHASE_COLUMNS, PhasedSample
+from treehammer.analysis.comparison.count_changes import (
+    CountedSample,
+    attach_counters,
+    compare_counters,
+)
+from treehammer.analysis.comparison.phase_changes import (
+    PHASE_COLUMNS,
+    PhasedSample,
+    attach_phases,
+    compare_phases,
+)
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS
 from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES
@@ -27,8 +35,7 @@ from treehammer.hctests.definition.model import (
     format_commit,
     identify_commit,
 )
-from treehammer.sql.read import campaign_queries
-from treehammer.sql.read.campaign_queries import fetch_campaign
+from treehammer.sql.read.campaign_queries import fetch_campaign, fetch_plans
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
@@ -42,7 +49,7 @@ _HASH = re.compile(r"[0-9a-f]{4,64}")
 def add_setups(store: ResultsReader, items: Iterable[CountedSample]) -> list[CountedSample]:
     """Add to each sample the setup of its campaign, '' where the database lacks the campaign."""
     items = list(items)
-    plans = campaign_queries.fetch_plans(store, {item.sample.campaign_id for item in items})
+    plans = fetch_plans(store, {item.sample.campaign_id for item in items})
     setups = {
         campaign: compute_setup(json.loads(plan).get("definition", {}))
         for campaign, plan in plans.items()
@@ -179,7 +186,7 @@ def explain_incomparable(
             commit = _identify_row(row)
             if commit in commits:
                 campaigns[str(row["campaign_id"])] = commit
-    plans = campaign_queries.fetch_plans(store, campaigns)
+    plans = fetch_plans(store, campaigns)
     setups = {campaigns[id_]: json.loads(plan).get("definition", {}) for id_, plan in plans.items()}
     changes = []
     for key in SETUP_KEYS:
@@ -241,10 +248,10 @@ def compare_commits(
         comparison = compare_samples(samples, query, now_us=now_us)
     except NothingToDoError:
         return None
-    changes = count_changes.compare_counters(counted, COMMIT_AXIS, *commits)
-    verdicts = count_changes.attach_counters(comparison.verdicts, changes)
+    changes = compare_counters(counted, COMMIT_AXIS, *commits)
+    verdicts = attach_counters(comparison.verdicts, changes)
     phased = map(PhasedSample.from_row, rows, samples)
-    phases = phase_changes.compare_phases(phased, COMMIT_AXIS, *commits)
-    verdicts = phase_changes.attach_phases(verdicts, phases)
+    phases = compare_phases(phased, COMMIT_AXIS, *commits)
+    verdicts = attach_phases(verdicts, phases)
     store.replace_comparison(query.id, comparison.pairs, verdicts)
     return comparison

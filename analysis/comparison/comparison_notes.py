@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 
-from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.verdict_text import (
     METRIC_TITLES,
     describe_change,
     format_change_interval,
+    format_delta,
+    format_effect,
     list_metrics,
     side_names,
     title_metric,
@@ -242,9 +243,7 @@ def control_notes(controls: Iterable[ControlCheck]) -> Iterator[str]:
     """Describe the A/A launches of the compared jobs, in which nothing differs."""
     for check in controls:
         launches = f"{check.launches} A/A launches" if check.launches > 1 else "1 A/A launch"
-        difference = (
-            f"{title_metric(check.metric)} {verdict_text.format_effect(check.mean)} in {launches}"
-        )
+        difference = f"{title_metric(check.metric)} {format_effect(check.mean)} in {launches}"
         if check.sd is not None:
             difference += f" (standard deviation {100 * check.sd:.1f} %)"
         if check.is_off:
@@ -258,7 +257,7 @@ def control_notes(controls: Iterable[ControlCheck]) -> Iterator[str]:
 
 def _relevance_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
     if any(row.verdict == Verdict.DIFFERENT for row, _ in series):
-        limit = verdict_text.format_delta(series[0][1].delta)
+        limit = format_delta(series[0][1].delta)
         yield (
             f"Different: the effect is not 0, but may lie within {limit}, so it is called neither "
             "slower nor faster; a smaller --delta judges smaller effects."
@@ -281,7 +280,7 @@ def _reading_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
     row, first = rows[0]
     yield (
         "Effects are means of ln(B/A), shown in per cent; within "
-        f"{verdict_text.format_delta(first.delta)} they count as none. Each kind of claim is "
+        f"{format_delta(first.delta)} they count as none. Each kind of claim is "
         "wrong in at most 5 % of comparisons; a row's interval is the one at which its claim was "
         "judged, 95 % alone where none was."
     )

@@ -13,8 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from treehammer.collectors.record.day_numbers import number_to_day
-from treehammer.sql.read import peer_sums
-from treehammer.sql.read.peer_sums import MAX_DAILY_PEERS, Floats, Integers, WorkKey, WorkSums
+from treehammer.sql.read.peer_sums import (
+    MAX_DAILY_PEERS,
+    Floats,
+    Integers,
+    WorkKey,
+    WorkSums,
+    fetch_peer_sums,
+)
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.text_formatting import pluralize
 
@@ -320,7 +326,7 @@ def find_slowness(store: ResultsReader, site: str, days: tuple[int, int]) -> Slo
 
 
 def _fetch_sums(store: ResultsReader, site: str, days: tuple[int, int]) -> WorkSums:
-    return peer_sums.fetch_peer_sums(store, site, _WALL, days, {}).dailies
+    return fetch_peer_sums(store, site, _WALL, days, {}).dailies
 
 
 def _is_slow(slow: float, other_differences: Sequence[float]) -> bool:
@@ -367,7 +373,7 @@ def _find_begin(by_day: Mapping[int, float], last_day: int) -> str:
 
 def _suggest_action(store: ResultsReader, site: str, day: int, slow: float) -> str:
     """Suggest to look at the nodes if the CPU time grew as well, otherwise at the door."""
-    sums = peer_sums.fetch_peer_sums(store, site, _CPU, (day, day), {}).dailies
+    sums = fetch_peer_sums(store, site, _CPU, (day, day), {}).dailies
     comparison = compare_sites(sums).get(site)
     cpu = comparison.difference if comparison else None
     if cpu is not None and cpu >= slow / 2:

@@ -26,8 +26,14 @@ from treehammer.analysis.status.failure_attribution import (
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
 from treehammer.sql.core.watch_rows import StatusChangeRow
-from treehammer.sql.read import failure_counts
-from treehammer.sql.read.failure_counts import FailedRun, Period, PeriodCounts
+from treehammer.sql.read.failure_counts import (
+    FailedRun,
+    Period,
+    PeriodCounts,
+    fetch_bad_days,
+    fetch_commit_counts,
+    fetch_host_counts,
+)
 from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import state_history
@@ -183,10 +189,10 @@ def _explain_failures(
     runs = [run for run in runs if run.test in attribution.tests]
     if len(attribution.tests) == 1:
         campaigns = {run.campaign_id for run in runs}
-        commits = failure_counts.fetch_commit_counts(store, attribution.tests[0], campaigns, period)
+        commits = fetch_commit_counts(store, attribution.tests[0], campaigns, period)
         attribution = blame_commit(attribution, commits, question)
     since = "" if attribution.commit else _find_begin(store, site, by, period, attribution, runs)
-    hosts = failure_counts.fetch_host_counts(store, by, site, period, attribution.tests)
+    hosts = fetch_host_counts(store, by, site, period, attribution.tests)
     host = blame_host(attribution, hosts, question)
     sentence = _describe_attribution(attribution, since, len(jobs)) + (f"; {host}" if host else "")
     action = _find_downtime(store, attribution, site, runs) or _suggest_action(attribution, runs)
@@ -264,9 +270,7 @@ def _find_begin(
     runs: Sequence[FailedRun],
 ) -> str:
     """Find the first of the days with failures in a row, with the time if it is in the period."""
-    days = failure_counts.fetch_bad_days(
-        store, by, site, period.extend(SEARCHED_DAYS), attribution.tests
-    )
+    days = fetch_bad_days(store, by, site, period.extend(SEARCHED_DAYS), attribution.tests)
     started = min((run.started_us for run in runs), default=period.from_us)
     first_day = Period.of_day(started).days[0]
     threshold = attribution.inside.share / 2

@@ -40,17 +40,23 @@ from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
 from treehammer.sql.read.operation_figures import list_operation_days
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import (
     CENTRAL,
     DOOR,
     JUDGED_KINDS,
     KIND_WORDS,
+    OUTAGE,
     STORAGE_SITE,
     SUBJECT_KINDS,
     RunOutcome,
+    find_latest_rule_set,
     label_door,
+    list_current_states,
+    list_downtimes,
+    list_overrides,
     list_run_outcomes,
+    list_state_changes,
+    record_evaluation,
     split_door_label,
 )
 from treehammer.sql.write.store import Store
@@ -84,19 +90,19 @@ def update_states(store: Store, now_us: int, rules: StatusRules) -> StatusUpdate
         now_us: the time, in microseconds since 1970 UTC.
         rules: the rules.
     """
-    before = state_history.find_latest_rule_set(store)
+    before = find_latest_rule_set(store)
     if before is not None and now_us <= before.evaluated_us:
         return StatusUpdate((), (), recorded=False)
     started_us = _find_start(before, rules, now_us)
     from_us = max(started_us, now_us - rules.reevaluate_us)
     window = ReplayWindow(from_us, now_us, rules.step_us)
     replayed = _replay(store, rules, window)
-    later = state_history.list_state_changes(store, since_us=from_us + 1, rules=True, doors=True)
+    later = list_state_changes(store, since_us=from_us + 1, rules=True, doors=True)
     recorded_changes = [row for row in later if row.since_us <= now_us]
     new, obsolete = _compare_changes(recorded_changes, replayed)
     new = add_explanations(store, new)
     rule_set = RuleSetRow(rules.version, rules.document, started_us, now_us)
-    recorded = state_history.record_evaluation(
+    recorded = record_evaluation(
         store,
         before=before,
         rule_set=rule_set,
@@ -121,11 +127,11 @@ def _replay(
     store: ResultsReader, rules: StatusRules, window: ReplayWindow
 ) -> list[StatusChangeRow]:
     """Replay all rules of all subjects within a window, on one set of data."""
-    states = state_history.list_current_states(store, at_us=window.from_us, rules=True, doors=True)
+    states = list_current_states(store, at_us=window.from_us, rules=True, doors=True)
     data_us = window.from_us - rules.longest_memory_us
-    announced = state_history.list_downtimes(store, ends_after_us=data_us)
-    downtimes = [downtime for downtime in announced if downtime.severity == state_history.OUTAGE]
-    overrides = state_history.list_overrides(store, ends_after_us=window.from_us)
+    announced = list_downtimes(store, ends_after_us=data_us)
+    downtimes = [downtime for downtime in announced if downtime.severity == OUTAGE]
+    overrides = list_overrides(store, ends_after_us=window.from_us)
     overrides = [override for override in overrides if override.made_us <= window.to_us]
     outcomes = list_run_outcomes(store, data_us, window.to_us, with_times=rules.needs_times)
     judged_doors = _list_judged_doors(outcomes, states)
@@ -422,7 +428,7 @@ def list_uses(store: ResultsReader, site: str | None = None) -> SiteUses:
     return SiteUses(
         {
             (row.subject_kind, row.site): use_by_state(row)
-            for row in state_history.list_current_states(store, site=site, doors=True)
+            for row in list_current_states(store, site=site, doors=True)
             if row.subject_kind in JUDGED_KINDS
         }
     )
@@ -480,8 +486,8 @@ def refresh_uses(
         now_us: the time, in microseconds since 1970 UTC.
         always: evaluate also for the first time.
     """
-    latest = state_history.find_latest_rule_set(store)
-    if latest is None and not (always or state_history.list_downtimes(store, ends_after_us=now_us)):
+    latest = find_latest_rule_set(store)
+    if latest is None and not (always or list_downtimes(store, ends_after_us=now_us)):
         return SiteUses()
     if latest is None or is_evaluation_due(latest.evaluated_us, now_us, rules):
         update_states(store, now_us, rules)

@@ -14,13 +14,15 @@ from pydantic import AfterValidator, Field
 
 from treehammer.collectors.record.outcome import FAILURE_CLASSES
 from treehammer.errors import ConfigError, InvalidDocumentError
-from treehammer.hctests.definition import document_problems
 from treehammer.hctests.definition.document_problems import (
     DocumentProblem,
     DocumentTables,
     KeyPath,
     StrictModel,
     invalid_value,
+    list_problems,
+    load_document,
+    read_document_text,
 )
 from treehammer.text_formatting import SECOND_US, format_share, parse_duration
 
@@ -341,9 +343,7 @@ def load_status_rules(path: Path | None = None) -> StatusRules:
     if path is None:
         return load_shipped_rules()
     hint = "Check status_rules in treehammer.toml, TREEHAMMER_STATUS_RULES or --rules."
-    return parse_status_rules(
-        document_problems.read_document_text(path, StatusRulesError, hint), str(path)
-    )
+    return parse_status_rules(read_document_text(path, StatusRulesError, hint), str(path))
 
 
 def parse_status_rules(text: str, name: str) -> StatusRules:
@@ -352,7 +352,7 @@ def parse_status_rules(text: str, name: str) -> StatusRules:
     Raises:
         StatusRulesError: the text has mistakes.
     """
-    document = document_problems.load_document(
+    document = load_document(
         RulesDocument,
         text,
         name,
@@ -378,7 +378,7 @@ def _list_rule_problems(document: RulesDocument) -> Iterator[DocumentProblem]:
             yield DocumentProblem((*path, "kind"), f"is missing or unknown (known: {kinds})")
         else:
             tables = DocumentTables({_LOCATED: model}, lambda _path: _LOCATED)
-            for problem in document_problems.list_problems(model, table, tables):
+            for problem in list_problems(model, table, tables):
                 yield DocumentProblem((*path, *problem.path), problem.text)
 
 

@@ -11,9 +11,14 @@ from treehammer.collectors.job_spec import PAIRED, THREADS_AXIS
 from treehammer.collectors.record.measurement_record import MAX_EXTRAS
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError, suggest_nearest
-from treehammer.hctests.definition import judged_metrics
 from treehammer.hctests.definition.document_problems import NAME_PATTERN, DocumentProblem, KeyPath
-from treehammer.hctests.definition.judged_metrics import BOUNDS
+from treehammer.hctests.definition.judged_metrics import (
+    BOUNDS,
+    find_headline_metric,
+    find_numeric_metric,
+    list_headline_names,
+    list_numeric_names,
+)
 from treehammer.hctests.definition.matrix import (
     AXES_BY_NAME,
     AXIS_NAME_PATTERN,
@@ -282,9 +287,9 @@ def check_headline(names: Sequence[str], document: DefinitionDocument) -> Iterat
     for index, name in enumerate(names):
         path: KeyPath = ("test", "headline", index)
         try:
-            judged_metrics.find_headline_metric(name, declared, is_load=is_load)
+            find_headline_metric(name, declared, is_load=is_load)
         except KeyError:
-            metric_names = judged_metrics.list_headline_names(declared, is_load=is_load)
+            metric_names = list_headline_names(declared, is_load=is_load)
             suggestion = suggest_nearest(name, metric_names)
             yield DocumentProblem(path, f"{name!r} is not a metric{suggestion}")
         except ValueError as error:
@@ -410,10 +415,10 @@ def check_limits(
     for index, limit in enumerate(limits):
         path: KeyPath = ("expect", index)
         try:
-            judged_metrics.find_numeric_metric(limit.metric, declared, is_load=is_load)
+            find_numeric_metric(limit.metric, declared, is_load=is_load)
         except KeyError:
             suggestion = suggest_nearest(
-                limit.metric, judged_metrics.list_numeric_names(declared, is_load=is_load)
+                limit.metric, list_numeric_names(declared, is_load=is_load)
             )
             yield DocumentProblem(
                 (*path, "metric"), f"{limit.metric!r} is not a metric{suggestion}"

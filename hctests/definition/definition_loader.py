@@ -10,8 +10,17 @@ from typing import Any, Final
 
 from treehammer.collectors.job_spec import BuildCommand, ServerCommand
 from treehammer.errors import DefinitionError, suggest_nearest
-from treehammer.hctests.definition import definition_checks, document_problems, file_checks
-from treehammer.hctests.definition.document_problems import DocumentProblem
+from treehammer.hctests.definition import definition_checks, file_checks
+from treehammer.hctests.definition.document_problems import (
+    DocumentProblem,
+    KeyPath,
+    LocateKeys,
+    combine_problems,
+    format_key_path,
+    make_key_locator,
+    parse_document,
+    problems_overlap,
+)
 from treehammer.hctests.definition.judged_metrics import ExpectedLimit, LimitBounds
 from treehammer.hctests.definition.matrix import (
     AXES_BY_NAME,
@@ -58,8 +67,8 @@ def load_definition(folder: Path, *, name: str = "") -> TestDefinition:
     path = folder / TEST_FILE_NAME
     name = name or str(path)
     text = _read_file(path, name)
-    raw = document_problems.parse_document(text, name, DefinitionError)
-    return _check_definition(raw, folder, document_problems.make_key_locator(text, name), name)
+    raw = parse_document(text, name, DefinitionError)
+    return _check_definition(raw, folder, make_key_locator(text, name), name)
 
 
 def override_definition(
@@ -87,11 +96,11 @@ def override_definition(
         *(problem for key, value in settings.items() for problem in _override_key(raw, key, value)),
     ]
 
-    def locate(keys: document_problems.KeyPath) -> tuple[int, str]:
+    def locate(keys: KeyPath) -> tuple[int, str]:
         if keys[0] in ("matrix", "test") and len(keys) > 1:
             return (0, f"-P {keys[1]}") if keys[0] == "matrix" else (1, f"-S {keys[1]}")
         option = "-S " if keys[0] in ("settings", "load") else ""
-        return 2, option + document_problems.format_key_path(keys)
+        return 2, option + format_key_path(keys)
 
     return _check_definition(
         raw, None, locate, definition.name, files=definition.files, earlier=problems
@@ -114,7 +123,7 @@ def _read_file(path: Path, name: str) -> str:
 def _check_definition(
     raw: dict[str, Any],
     folder: Path | None,
-    where: document_problems.LocateKeys,
+    where: LocateKeys,
     name: str,
     *,
     files: Sequence[str] = (),
@@ -133,17 +142,17 @@ def _check_definition(
     problems += [
         problem
         for problem in across
-        if not any(document_problems.problems_overlap(problem, shape) for shape in problems)
+        if not any(problems_overlap(problem, shape) for shape in problems)
     ]
     if problems:
-        raise document_problems.combine_problems(problems, where, name, DefinitionError)
+        raise combine_problems(problems, where, name, DefinitionError)
 
     definition = _build_definition(document, matrix, files or tuple(named))
     problems += definition_checks.check_variants(definition)
     if folder is not None:
         problems += _check_contents(definition, folder)
     if problems:
-        raise document_problems.combine_problems(problems, where, name, DefinitionError)
+        raise combine_problems(problems, where, name, DefinitionError)
     return definition
 
 
@@ -193,7 +202,7 @@ def _check_across_keys(
 
 
 def _check_files(
-    named: Mapping[str, document_problems.KeyPath], folder: Path | None, expected: Sequence[str]
+    named: Mapping[str, KeyPath], folder: Path | None, expected: Sequence[str]
 ) -> Iterator[DocumentProblem]:
     """Check that the files exist or, without a folder, are among the known ones."""
     for name, path in named.items():
@@ -226,11 +235,11 @@ def _collect_axes(
 
 def _list_named_files(
     document: DefinitionDocument, axes: Mapping[str, Sequence[Scalar]]
-) -> Iterator[tuple[str, document_problems.KeyPath]]:
+) -> Iterator[tuple[str, KeyPath]]:
     """Yield every file of the test with the keys that name it, possibly several times."""
     yield TEST_FILE_NAME, ()
     test, before, build = document.test, document.before, document.build
-    named: list[tuple[Scalar, document_problems.KeyPath]] = [
+    named: list[tuple[Scalar, KeyPath]] = [
         (test.payload, ("test", "payload")),
         *_number_items(test.files, "test", "files"),
     ]
@@ -252,7 +261,7 @@ def _list_named_files(
 
 def _list_branch_files(
     document: DefinitionDocument, axes: Mapping[str, Sequence[Scalar]]
-) -> Iterator[tuple[str, document_problems.KeyPath]]:
+) -> Iterator[tuple[str, KeyPath]]:
     """Yield the files ``@FILE`` that list branches."""
     rules = enumerate(document.include)
     values = [
@@ -264,9 +273,7 @@ def _list_branch_files(
             yield value[1:], path
 
 
-def _number_items(
-    values: Iterable[Scalar], *keys: str
-) -> Iterator[tuple[Scalar, document_problems.KeyPath]]:
+def _number_items(values: Iterable[Scalar], *keys: str) -> Iterator[tuple[Scalar, KeyPath]]:
     return ((value, (*keys, index)) for index, value in enumerate(values))
 
 
