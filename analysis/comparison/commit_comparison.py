@@ -7,9 +7,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.count_changes import (
     CountedSample,
     attach_counters,
@@ -39,6 +38,9 @@ from treehammer.sql.read.campaign_queries import fetch_campaign, fetch_plans
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
+
+if TYPE_CHECKING:
+    from treehammer.analysis.comparison.comparison import Comparison
 
 #: Commits that a message lists, at most.
 MAX_LISTED = 8
@@ -235,6 +237,9 @@ def compare_commits(
     Returns:
         None if there is nothing to compare; see :func:`compare_campaign_commits`.
     """
+    # numpy takes a tenth of a second to load, and commands name commits without it.
+    from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
+
     selection = Selection(tuple(campaigns))
     columns = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *COUNTER_NAMES, *PHASE_COLUMNS)))
     rows = load_headline_rows(store, selection, columns)
