@@ -338,26 +338,28 @@ def _is_slow(slow: float, other_differences: Sequence[float]) -> bool:
 
 def _compare_with_past(sums: WorkSums, site: str, last_day: int) -> Slowness | None:
     """Compare a site with its own days before, where too few others did the same work."""
-    days: defaultdict[int, list[float]] = defaultdict(list)
-    rows = zip(sums.day, sums.site, sums.work, sums.count, sums.total, strict=True)
-    means = {
-        (int(day), int(work)): total / count
-        for day, index, work, count, total in rows
-        if count and sums.sites[index] == site
-    }
-    usual = {
-        work: statistics.median(mean for (day, other), mean in means.items() if other == work)
-        for _, work in means
-    }
-    for (day, work), mean in means.items():
-        if usual[work] > 0:
-            days[day].append(mean / usual[work] - 1)
+    days = _compare_days_by_work(sums, site)
     changes = {day: statistics.median(values) for day, values in days.items()}
     past = [change for day, change in changes.items() if day < last_day]
     slow = changes.get(last_day, 0.0)
     if len(past) < MIN_DAYS or not _is_slow(slow, past):
         return None
     return Slowness(1 + slow, 0, "", "Cause: unknown. Run the same test at other sites.")
+
+
+def _compare_days_by_work(sums: WorkSums, site: str) -> Mapping[int, list[float]]:
+    """Return the relative difference of each work from its median over all days, by day."""
+    by_work: defaultdict[int, dict[int, float]] = defaultdict(dict)
+    rows = zip(sums.day, sums.site, sums.work, sums.count, sums.total, strict=True)
+    for day, index, work, count, total in rows:
+        if count and sums.sites[index] == site:
+            by_work[int(work)][int(day)] = total / count
+    differences: defaultdict[int, list[float]] = defaultdict(list)
+    for means in by_work.values():
+        usual = statistics.median(means.values())
+        for day, mean in means.items() if usual > 0 else ():
+            differences[day].append(mean / usual - 1)
+    return differences
 
 
 def _find_begin(by_day: Mapping[int, float], last_day: int) -> str:

@@ -369,30 +369,38 @@ def blame_commit(
     for commit in failing:
         for site, tally in commit.by_site.items():
             by_site[site] += tally
-    now = sum(by_site.values(), Tally())
-    if attribution.culprit is Culprit.SITE:
-        if (now - by_site[question.site]).total:
-            return attribution
+    if attribution.culprit in (Culprit.TEST, Culprit.CENTRAL, Culprit.COMMON, Culprit.UNKNOWN):
+        earlier = (commit.tally for commit in commits if commit.submitted_us < first.submitted_us)
+        return _blame_test(attribution, first, by_site, sum(earlier, Tally()), question)
+    ran_elsewhere = any(tally.total for site, tally in by_site.items() if site != question.site)
+    if attribution.culprit is Culprit.SITE and not ran_elsewhere:
         return replace(attribution, culprit=Culprit.UNKNOWN, commit=first.commit)
-    if attribution.culprit not in (Culprit.TEST, Culprit.CENTRAL, Culprit.COMMON, Culprit.UNKNOWN):
-        return attribution
-    earlier = (commit.tally for commit in commits if commit.submitted_us < first.submitted_us)
-    before = sum(earlier, Tally())
-    fails = [tally.share >= now.share / 2 for tally in by_site.values()]
-    is_widespread = sum(fails) >= MIN_SITES and 2 * sum(fails) >= len(fails)
-    is_spread = _is_spread(by_site, question)
-    if is_widespread and is_spread and question.fails_more(now, before):
-        return replace(
-            attribution,
-            culprit=Culprit.TEST,
-            name=attribution.tests[0],
-            inside=now,
-            outside=before,
-            sites=Tally(sum(fails), len(fails)),
-            commit=first.commit,
-            commit_us=first.submitted_us,
-        )
     return attribution
+
+
+def _blame_test(
+    attribution: FailureAttribution,
+    first: CommitCounts,
+    by_site: Mapping[str, Tally],
+    before: Tally,
+    question: FailureQuestion,
+) -> FailureAttribution:
+    """Attribute failures to the test if it fails at several sites since its first failing commit."""
+    since = sum(by_site.values(), Tally())
+    fails = [tally.share >= since.share / 2 for tally in by_site.values()]
+    is_widespread = sum(fails) >= MIN_SITES and 2 * sum(fails) >= len(fails)
+    if not (is_widespread and _is_spread(by_site, question) and question.fails_more(since, before)):
+        return attribution
+    return replace(
+        attribution,
+        culprit=Culprit.TEST,
+        name=attribution.tests[0],
+        inside=since,
+        outside=before,
+        sites=Tally(sum(fails), len(fails)),
+        commit=first.commit,
+        commit_us=first.submitted_us,
+    )
 
 
 def _find_failing_commits(commits: Sequence[CommitCounts]) -> list[CommitCounts]:

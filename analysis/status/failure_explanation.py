@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from treehammer.analysis.status.failure_attribution import (
@@ -28,6 +28,7 @@ from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read.failure_counts import (
     FailedRun,
+    OutcomeCell,
     Period,
     PeriodCounts,
     fetch_bad_days,
@@ -172,17 +173,11 @@ def _explain_failures(
     runs = [run for run in counts.list_failed_runs(by, site, period) if test in ("", run.test)]
     if not runs:
         return None
+    jobs = len({(run.campaign_id, run.job_id) for run in runs})
     cells = counts.list_cells(by, site, period)
-    readers = {cell.site for cell in cells if cell.storage_site == site}
-    jobs = {(run.campaign_id, run.job_id) for run in runs}
-    question = FailureQuestion(
-        site,
-        # A storage that only its own site reads is indistinguishable from the site.
-        by == STORAGE_SITE and readers != {site},
-        test,
-        sum(run.count for run in runs) / len(jobs),
-        cells,
-    )
+    failures_per_job = sum(run.count for run in runs) / jobs
+    is_storage = by == STORAGE_SITE and _has_other_readers(site, cells)
+    question = FailureQuestion(site, is_storage, test, failures_per_job, cells)
     attribution = attribute_failures(question)
     if attribution is None:
         return None
@@ -194,9 +189,14 @@ def _explain_failures(
     since = "" if attribution.commit else _find_begin(store, site, by, period, attribution, runs)
     hosts = fetch_host_counts(store, by, site, period, attribution.tests)
     host = blame_host(attribution, hosts, question)
-    sentence = _describe_attribution(attribution, since, len(jobs)) + (f"; {host}" if host else "")
+    sentence = _describe_attribution(attribution, since, jobs) + (f"; {host}" if host else "")
     action = _find_downtime(store, attribution, site, runs) or _suggest_action(attribution, runs)
     return FailureExplanation(attribution.culprit.value, sentence, action, attribution.tests)
+
+
+def _has_other_readers(storage: str, cells: Iterable[OutcomeCell]) -> bool:
+    """Return whether a storage is distinguishable from its site, because other sites read it."""
+    return {cell.site for cell in cells if cell.storage_site == storage} != {storage}
 
 
 def _find_downtime(

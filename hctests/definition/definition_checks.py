@@ -432,25 +432,34 @@ def check_limits(
 
 def _check_bounds(limit: ExpectTable, path: KeyPath) -> Iterator[DocumentProblem]:
     """Check the bounds of a limit, and those of each site together with the ones they complete."""
-    tables: list[tuple[ExpectTable | SiteLimitTable, KeyPath]] = [(limit, path)]
-    tables += [(site_limit, (*path, "sites", site)) for site, site_limit in limit.sites.items()]
-    if limit.at_most is None and limit.at_least is None and not limit.sites:
+    if not limit.sites:
+        yield from _require_bound(limit, path)
+    yield from _check_table_bounds(limit, limit, path)
+    for site, site_limit in limit.sites.items():
+        site_path = (*path, "sites", site)
+        yield from _require_bound(site_limit, site_path)
+        yield from _check_table_bounds(limit, site_limit, site_path)
+
+
+def _require_bound(table: ExpectTable | SiteLimitTable, path: KeyPath) -> Iterator[DocumentProblem]:
+    if table.at_most is None and table.at_least is None:
         yield DocumentProblem(path, "has no bound: add at_most or at_least")
-    for table, key_path in tables:
-        at_most = limit.at_most if table.at_most is None else table.at_most
-        at_least = limit.at_least if table.at_least is None else table.at_least
-        if table is not limit and table.at_most is None and table.at_least is None:
-            yield DocumentProblem(key_path, "has no bound: add at_most or at_least")
-        if at_most is not None and at_least is not None and at_least > at_most:
+
+
+def _check_table_bounds(
+    limit: ExpectTable, table: ExpectTable | SiteLimitTable, path: KeyPath
+) -> Iterator[DocumentProblem]:
+    """Check the bounds of one table; the limit itself has the bounds that the table lacks."""
+    at_most = limit.at_most if table.at_most is None else table.at_most
+    at_least = limit.at_least if table.at_least is None else table.at_least
+    if at_most is not None and at_least is not None and at_least > at_most:
+        yield DocumentProblem(path, f"at_least = {at_least:g} is above at_most = {at_most:g}")
+    for kind in BOUNDS if limit.base else ():
+        bound = getattr(table, kind)
+        if bound is not None and bound <= 0:
             yield DocumentProblem(
-                key_path, f"at_least = {at_least:g} is above at_most = {at_most:g}"
+                (*path, kind), f"{bound:g} is no multiple of a base (expected more than 0)"
             )
-        for kind in BOUNDS:
-            bound = getattr(table, kind)
-            if limit.base and bound is not None and bound <= 0:
-                yield DocumentProblem(
-                    (*key_path, kind), f"{bound:g} is no multiple of a base (expected more than 0)"
-                )
 
 
 def check_bases(definition: TestDefinition) -> Iterator[DocumentProblem]:
