@@ -1,17 +1,32 @@
-"""States become events once, and so do recoveries."""
+"""Events of states and recoveries, and regressions that reruns confirm, refute or leave open."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 from measurement_factory import build_change_point
+from release_campaigns import add_campaign
+from simulated_campaign import START_US
 
 from treehammer.analysis.alarms.alarm_overview import judge_service
-from treehammer.analysis.alarms.alarm_watch import find_change_points, find_state_changes
+from treehammer.analysis.alarms.alarm_watch import (
+    MAX_RERUNS,
+    find_change_points,
+    find_regressions,
+    find_state_changes,
+    judge_rerun,
+    record_rerun,
+    requested_reruns,
+    watch_campaigns,
+)
+from treehammer.analysis.alarms.release_state import CheckState, assess_release, assess_releases
 from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SubjectState
-from treehammer.sql.core.watch_rows import AlarmMessage
-from treehammer.sql.watch.alarms import AlarmOutbox, OutboxSummary
+from treehammer.cli import cli
+from treehammer.sql.core.watch_rows import AlarmMessage, ReleaseCheck
+from treehammer.sql.read.overview_queries import list_latest_comparisons
+from treehammer.sql.watch.alarms import AlarmOutbox, OutboxSummary, ReleaseCheckTable
 from treehammer.sql.write.store import Store
 
 HOUR = 3_600_000_000
@@ -132,3 +147,219 @@ def test_stale_states_are_a_state_of_the_service(
 ) -> None:
     outbox = OutboxSummary(0, 0, 0, None)
     assert judge_service({}, outbox, evaluated_us, 31 * HOUR).level is level
+
+
+NOW = START_US + 3_600_000_000
+OLD, NEW = "6.38.00", "6.40.00"
+
+
+def list_checks(store: Store) -> list[ReleaseCheck]:
+    return ReleaseCheckTable(store).list_checks()
+
+
+def rerun(store: Store, name: str, effect: float, *, hosts: int = 4, seed: int = 2) -> str:
+    """Start the requested rerun and let it finish."""
+    (request,) = requested_reruns(store)
+    identity = add_campaign(store, name, effect, hosts=hosts, seed=seed)
+    assert record_rerun(store, request, identity, NOW)
+    assert not record_rerun(store, request, "another", NOW)
+    return identity
+
+
+def test_campaign_without_regression_is_clear(store: Store) -> None:
+    add_campaign(store, "nightly", 0.0)
+    (check,) = watch_campaigns(store, NOW)
+    assert (check.state, check.a, check.b, check.slower) == (CheckState.CLEAR, OLD, NEW, 0)
+    assert check.compared > 0
+    assert watch_campaigns(store, NOW) == []
+    assert requested_reruns(store) == []
+    assert assess_release(store, NEW).level is AlarmLevel.OK
+    assert [(one.name, one.level) for one in assess_releases(store)] == [
+        (OLD, AlarmLevel.UNKNOWN),
+        (NEW, AlarmLevel.OK),
+    ]
+
+
+def test_suspicion_waits_for_its_rerun(store: Store) -> None:
+    campaign = add_campaign(store, "nightly", 0.08)
+    (check,) = watch_campaigns(store, NOW)
+    assert check.state == CheckState.SUSPECTED
+    assert check.effect == pytest.approx(0.08, abs=0.02)
+    assert "CPU" in check.text
+    (request,) = requested_reruns(store)
+    assert (request.campaign_id, request.number) == (campaign, 1)
+    assert list(find_regressions(list_checks(store), NOW)) == []
+    state = assess_release(store, NEW)
+    assert state.level is AlarmLevel.WARNING
+    assert state.evidence == f"/compare/{check.comparison_id}"
+    assert len(store.verdicts(check.comparison_id)) >= check.compared
+
+
+def test_confirmed_regression_is_one_event(store: Store) -> None:
+    add_campaign(store, "nightly", 0.08)
+    watch_campaigns(store, NOW)
+    again = rerun(store, "again", 0.08)
+    (check,) = watch_campaigns(store, NOW)
+    assert (check.state, check.rerun_id, check.reruns) == (CheckState.CONFIRMED, again, 1)
+    (event,) = find_regressions(list_checks(store), NOW)
+    assert event.title.startswith(
+        "Regression: ttree-read is slower with ROOT 6.40.00 than with 6.38.00 by up to +"
+    )
+    assert event.evidence == f"/compare/{check.comparison_id}"
+    # Evidence is the comparison of the rerun, which nobody selected for its result.
+    verdicts = store.verdicts(check.comparison_id)
+    assert any(again in row.evidence for row in verdicts)
+    assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
+    assert watch_campaigns(store, NOW) == []
+
+
+def test_regression_of_every_night_is_one_event(store: Store) -> None:
+    add_campaign(store, "nightly", 0.08)
+    watch_campaigns(store, NOW)
+    add_campaign(store, "second night", 0.08, seed=5)
+    (known,) = watch_campaigns(store, NOW + 1)
+    assert known.state == CheckState.KNOWN
+    rerun(store, "again", 0.08)
+    watch_campaigns(store, NOW + 2)
+    add_campaign(store, "third night", 0.08, seed=6)
+    watch_campaigns(store, NOW + 3)
+    assert len(list(find_regressions(list_checks(store), NOW))) == 1
+    assert requested_reruns(store) == []
+    assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
+    # Repaired, and broken again.
+    add_campaign(store, "fourth night", 0.0, seed=7)
+    watch_campaigns(store, NOW + 4)
+    assert assess_release(store, NEW).level is AlarmLevel.OK
+    add_campaign(store, "fifth night", 0.08, seed=8)
+    (check,) = watch_campaigns(store, NOW + 5)
+    assert check.state == CheckState.SUSPECTED
+
+
+def test_refuted_regression_is_never_announced(store: Store) -> None:
+    add_campaign(store, "nightly", 0.08)
+    watch_campaigns(store, NOW)
+    rerun(store, "again", 0.0)
+    (check,) = watch_campaigns(store, NOW)
+    assert check.state == CheckState.REFUTED
+    assert list(find_regressions(list_checks(store), NOW)) == []
+    assert requested_reruns(store) == []
+    assert assess_release(store, NEW).level is AlarmLevel.OK
+
+
+def test_rerun_without_result_is_repeated(store: Store) -> None:
+    add_campaign(store, "nightly", 0.08)
+    watch_campaigns(store, NOW)
+    (request,) = requested_reruns(store)
+    add_campaign(store, "running", 0.08, state="running")
+    running = add_campaign(store, "running", 0.08, state="running")
+    record_rerun(store, request, running, NOW)
+    assert watch_campaigns(store, NOW) == []
+    with Store.open(str(store.url)) as other, other.writing_connection() as connection:
+        connection.exec_driver_sql("DELETE FROM measurement")
+        connection.exec_driver_sql("UPDATE job SET state = 'lost'")
+    (check,) = watch_campaigns(store, NOW)
+    assert check.state == CheckState.SUSPECTED
+    (request,) = requested_reruns(store)
+    assert request.number == 2
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "reruns", "state"),
+    [
+        (("same", "slower"), 1, CheckState.CONFIRMED),
+        (("same", "faster"), MAX_RERUNS, CheckState.REFUTED),
+        (("same", "not enough"), MAX_RERUNS - 1, CheckState.SUSPECTED),
+        ((), MAX_RERUNS - 1, CheckState.SUSPECTED),
+        (("unclear",), MAX_RERUNS, CheckState.UNDECIDED),
+    ],
+)
+def test_rerun_decides(
+    store: Store, verdicts: tuple[str, ...], reruns: int, state: CheckState
+) -> None:
+    add_campaign(store, "nightly", 0.08)
+    (check,) = watch_campaigns(store, NOW)
+    row = store.verdicts(check.comparison_id)[0]
+    rows = [replace(row, comparison_key=f"{n}", verdict=word) for n, word in enumerate(verdicts)]
+    slower = {(row.site, row.comparison_key, row.metric) for row in rows}
+    other = replace(row, comparison_key="other", verdict="slower")
+    assert judge_rerun(slower, [*rows, other], reruns) is state
+
+
+def compare(store: Store, campaign: str, *options: str) -> str:
+    """Compare and store, as the command does; return the identity of the comparison."""
+    command = ["--database", str(store.url), "compare", OLD, NEW, "--campaign", campaign, *options]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code in (0, 1), done.output
+    return list_latest_comparisons(store, 1)[0].first_verdict.comparison_id
+
+
+def test_stored_comparisons_count_without_a_check(store: Store) -> None:
+    assert compare(store, add_campaign(store, "on one host", 0.0, hosts=1))
+    old, new = assess_releases(store)
+    assert (new.level, new.summary) == (AlarmLevel.OK, "not slower in 1 compared test")
+    assert assess_release(store, NEW) == new
+    assert (old.level, old.summary) == (
+        AlarmLevel.UNKNOWN,
+        "only the base of comparisons, of 6.40.00",
+    )
+    assert assess_release(store, OLD) == old
+    slower = compare(store, add_campaign(store, "slower", 0.08, hosts=1))
+    state = assess_release(store, NEW)
+    assert (state.level, state.evidence) == (AlarmLevel.WARNING, f"/compare/{slower}")
+    assert state.details[0].endswith(
+        "suspected by stored comparison: 2 of 2 verdicts slower, up to +8.1 %"
+    )
+    assert requested_reruns(store) == []
+    # The check of the finished campaign replaces it.
+    watch_campaigns(store, NOW)
+    assert {one.campaign_id for one in list_checks(store)} != {""}
+
+
+def test_newer_comparison_counts_against_a_clear_check_only(store: Store) -> None:
+    add_campaign(store, "nightly", 0.0)
+    watch_campaigns(store, NOW)
+    slower = compare(store, add_campaign(store, "not finished", 0.08, state="running", seed=2))
+    for state in (assess_release(store, NEW), assess_releases(store)[1]):
+        assert (state.level, state.evidence) == (AlarmLevel.WARNING, f"/compare/{slower}")
+    # A rerun decides whatever people compare.
+    add_campaign(store, "second night", 0.08, seed=3)
+    watch_campaigns(store, NOW + 1)
+    refuting = rerun(store, "again", 0.0, seed=4)
+    watch_campaigns(store, NOW + 2)
+    compare(store, add_campaign(store, "still slower", 0.08, state="running", seed=5))
+    state = assess_release(store, NEW)
+    assert state.level is AlarmLevel.OK
+    assert f"refuted by rerun {refuting}: 0 of " in state.details[0]
+
+
+def test_comparison_of_some_results_does_not_count(store: Store) -> None:
+    campaign = add_campaign(store, "slower", 0.08)
+    slower = compare(store, campaign)
+    compare(store, campaign, "--delta", "0.5")
+    compare(store, campaign, "--where", "site=T2_A")
+    state = assess_release(store, NEW)
+    assert (state.level, state.evidence) == (AlarmLevel.WARNING, f"/compare/{slower}")
+    assert state.details[-1].startswith("Counted: finished campaigns, ")
+
+
+def test_faster_release_is_no_regression_of_the_older_one(store: Store) -> None:
+    add_campaign(store, "faster", -0.08)
+    command = ["--database", str(store.url), "compare", NEW, OLD]
+    assert "slower" in CliRunner().invoke(cli, command).output
+    state = assess_release(store, OLD)
+    assert (state.level, state.summary) == (
+        AlarmLevel.UNKNOWN,
+        "not compared with an older release",
+    )
+
+
+def test_comparison_without_verdict_is_not_called_clear(store: Store) -> None:
+    """Two jobs are not enough: neither the stored comparison nor the check says OK."""
+    compare(store, add_campaign(store, "two jobs", 0.0, hosts=1, jobs=2))
+    for _ in range(2):
+        state = assess_release(store, NEW)
+        assert state.level is AlarmLevel.UNKNOWN
+        assert state.summary == "compared in 1 test, without a verdict"
+        watch_campaigns(store, NOW)
+    (check,) = list_checks(store)
+    assert (check.state, check.compared) == (CheckState.CLEAR, 0)

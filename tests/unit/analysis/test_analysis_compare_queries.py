@@ -1,27 +1,35 @@
-"""Questions of comparisons: axes, identity, evidence and both sides."""
+"""Queries of comparisons and their sides: axes, commits, builds and values."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
+import git
 import pytest
+from click.testing import CliRunner, Result
 from comparison_questions import AT_T2_A, THREE, A, B, ask, changed, evidence, is_b, rows
-from simulated_campaign import SimulatedCampaign
+from simulated_campaign import START_US, SimulatedCampaign
 
-from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.comparison.comparison import (
-    ComparisonQuery,
-)
-from treehammer.analysis.statistics.sample import HEADLINE_METRICS, Sample
-from treehammer.analysis.statistics.verdict import (
-    SERIES_SCOPES,
-    Verdict,
-)
-from treehammer.errors import ConfigError, NothingToDoError
+from treehammer import config
+from treehammer.analysis.cli.compare_command import compare_command
+from treehammer.analysis.comparison import commit_comparison, verdict_text
+from treehammer.analysis.comparison.comparison import ComparisonQuery
+from treehammer.analysis.statistics.sample import HEADLINE_METRICS, Sample, comparison_key
+from treehammer.analysis.statistics.verdict import SERIES_SCOPES, Verdict
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
+from treehammer.hctests.definition.model import compute_setup
+from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.query_model import Selection
+from treehammer.sql.write.store import Store
 
 
 def test_layouts_with_equal_value_checksums_are_compared() -> None:
@@ -207,3 +215,343 @@ def test_invalid_queries_are_refused() -> None:
         ComparisonQuery("root", A, B, delta=0.0)
     with pytest.raises(NothingToDoError):
         ask(SimulatedCampaign().samples(), ComparisonQuery("root", "5.34", "6.00"))
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    flags = {"data_dir": tmp_path / "data", "cache_dir": tmp_path / "cache"}
+    return config.load_settings(flags, environ={}, folder=tmp_path)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> git.Repo:
+    """A repository with two commits: ``v1`` and ``main``."""
+    repo = git.Repo.init(tmp_path / "repository", initial_branch="main")
+    author = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a", "GIT_COMMITTER_NAME": "a"}
+    with repo.git.custom_environment(**author, GIT_COMMITTER_EMAIL="a"):
+        repo.git.commit("--allow-empty", "--message", "first")
+        repo.git.tag("v1")
+        repo.git.commit("--allow-empty", "--message", "second")
+    return repo
+
+
+def measured_rows(commit: str, *, effect: float = 0.0, **changes: Any) -> Iterator[dict[str, Any]]:
+    """Measurements of a test at a commit, which has a payload of its own."""
+    name = str(changes.pop("name", commit))
+    campaign = SimulatedCampaign(
+        name=name, roots=("6.40.00",), hosts=1, job_noise=0.001, loop_s=10 * (1 + effect)
+    )
+    test_hash = hashlib.sha256(commit.encode()).hexdigest()
+    for row in campaign.rows():
+        own = {"commit_id": commit, "test_hash": test_hash, "test_path": "tests/read"}
+        yield row | own | {"dirty": False} | changes
+
+
+def remember(stored: Settings, rows: Iterator[dict[str, Any]], **definition: Any) -> None:
+    measurements = list(rows)
+    first = measurements[0]
+    with Store.open(stored.database) as store:
+        row = CampaignRow(
+            id=first["campaign_id"],
+            name=first["campaign_name"],
+            created_us=START_US,
+            repository=first["repository"],
+            ref=first["ref"],
+            commit_id=first["commit_id"],
+            dirty=False,
+            test_name=first["test_name"],
+            test_path=first["test_path"],
+            plan=json.dumps({"definition": definition}),
+            planned_jobs=8,
+            planned_measurements=len(measurements),
+        )
+        store.add_campaign(row, [])
+        store.add(map(Measurement, measurements))
+
+
+def compare(settings: Settings, *arguments: str) -> tuple[int, Result]:
+    result = CliRunner().invoke(
+        compare_command,
+        (*arguments, "--axis", "commit"),
+        obj=settings,
+        standalone_mode=False,
+        catch_exceptions=False,
+    )
+    return result.return_value, result
+
+
+def sample(commit: str, **changes: Any) -> Sample:
+    return replace(Sample.from_row(next(measured_rows(commit))), **changes)
+
+
+def resolve(settings: Settings, *texts: str) -> list[str]:
+    with Store.open(settings.database) as store:
+        return list(commit_comparison.resolve_commits(store, Selection(), texts, settings))
+
+
+def test_branches_and_tags_of_separate_campaigns_are_compared(
+    settings: Settings, repository: git.Repo
+) -> None:
+    folder = str(repository.working_dir)
+    first, second = repository.git.rev_parse("v1"), repository.git.rev_parse("main")
+    remember(settings, measured_rows(first, repository=folder))
+    remember(settings, measured_rows(second, effect=0.1, repository=folder))
+    code, result = compare(settings, "v1", "main")
+    assert code == ExitCode.REGRESSION
+    assert f"main ({second[:10]}) needs 10" in result.stdout
+    assert f"than v1 ({first[:10]})" in result.stdout
+    code, result = compare(settings, first[:7], second[:8])
+    assert code == ExitCode.REGRESSION
+    assert f"commit {second[:10]} needs 10" in result.stdout
+
+
+def test_commits_measured_in_another_way_exit_with_3(settings: Settings) -> None:
+    a, b = "a" * 40, "b" * 40
+    remember(settings, measured_rows(a), seed=1)
+    remember(settings, measured_rows(b), seed=2)
+    code, result = compare(settings, a, b)
+    assert code == ExitCode.NOTHING
+    assert "only in" in result.stdout
+    assert "seed: 1 at aaaaaaaaaa, 2 at bbbbbbbbbb" in result.stderr
+
+
+def test_comparison_key_of_commits_omits_the_payload() -> None:
+    a, b = sample("a" * 40), sample("b" * 40)
+    assert comparison_key(a, "root") != comparison_key(b, "root")
+    assert comparison_key(a, "commit") == comparison_key(b, "commit")
+    for change in ({"test_path": "other"}, {"setup": "other"}, {"dataset_hash": "other"}):
+        assert comparison_key(a, "commit") != comparison_key(replace(b, **change), "commit")  # type: ignore[arg-type]
+
+
+def test_setup_omits_payload_libraries_and_matrix() -> None:
+    definition = {"payload": "a.py", "libraries": ["libA"], "axes": {}, "mode": "solo", "tree": "t"}
+    other = definition | {
+        "payload": "b.C",
+        "libraries": [],
+        "axes": {"root": ["1"]},
+        "record": False,
+    }
+    assert compute_setup(definition) == compute_setup(other)
+    assert compute_setup(definition) != compute_setup({**other, "mode": "paired"})
+
+
+def test_states_of_a_working_tree_are_values_of_their_own(settings: Settings) -> None:
+    commit = "c0ffee" + 34 * "0"
+    remember(settings, measured_rows(commit))
+    remember(settings, measured_rows(commit, name="one", dirty=True, test_hash="12345678" * 8))
+    tree = f"{commit}+123456781234"
+    assert resolve(settings, "c0ffee", "c0ffee+dirty") == [commit, tree]
+    remember(settings, measured_rows(commit, name="other", dirty=True, test_hash="9abcdef0" * 8))
+    assert resolve(settings, "c0ffee+1234", "c0ffee+9") == [tree, f"{commit}+9abcdef09abc"]
+    with pytest.raises(ConfigError, match="fits 2 measured commits"):
+        resolve(settings, "c0ffee+dirty")
+
+
+def test_unknown_commits_are_named(settings: Settings, repository: git.Repo) -> None:
+    first, second = (repository.git.rev_parse(ref) for ref in ("v1", "main"))
+    remember(settings, measured_rows(first, repository=str(repository.working_dir)))
+    with pytest.raises(NothingToDoError, match=f"commit main .{second[:10]}"):
+        resolve(settings, "main")
+    with pytest.raises(SourceError, match="v2"):
+        resolve(settings, "v2")
+    with pytest.raises(ConfigError, match="both sides"):
+        resolve(settings, "v1", first[:9])
+
+
+def test_different_compiler_prevents_verdict() -> None:
+    samples = [
+        replace(s, build={**s.build, "root_compiler": "clang18"}) if is_b(s) else s
+        for s in SimulatedCampaign(sites=THREE, effect=0.2).samples()
+    ]
+    found = ask(samples)
+    assert {row.verdict for row in found.verdicts} == {Verdict.BUILD_DIFFERS}
+    assert evidence(found.verdicts[0]).build == ("compiler gcc1421 → clang18",)
+    assert found.over_sites[0].effect == pytest.approx(0.2, abs=0.02)
+    assert not found.regressed
+
+
+def test_loop_compiled_differently_prevents_verdict() -> None:
+    samples = [
+        replace(s, build={**s.build, "loop_compiler": "cling" if is_b(s) else "g++ 12.2.0 -O2"})
+        for s in SimulatedCampaign(effect=0.06).samples()
+    ]
+    (row,) = rows(ask(samples))
+    assert row.verdict == Verdict.BUILD_DIFFERS
+    assert evidence(row).build == ("loop compiler g++ 12.2.0 -O2 → cling",)
+
+
+def test_compiler_package_difference_is_listed_and_ignored() -> None:
+    packaged = "c++ (GCC) 14.2.1 20250110 (Red Hat 14.2.1-{})".format
+    samples = [
+        replace(s, build={**s.build, "root_compiler": packaged(11 if is_b(s) else 7)})
+        for s in SimulatedCampaign(effect=0.06).samples()
+    ]
+    found = ask(samples)
+    assert rows(found)[0].verdict == Verdict.SLOWER
+    assert evidence(rows(found)[0]).repackaged == (f"{packaged(7)} → {packaged(11)}",)
+    assert any("same compiler" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    "other", ["c++ (GCC) 14.3.1 20250110 (x)", "g++ (GCC) 14.2.1 20250110 (x)"]
+)
+def test_compiler_version_or_name_difference_prevents_verdict(other: str) -> None:
+    samples = [
+        replace(
+            s,
+            build={
+                **s.build,
+                "root_compiler": other if is_b(s) else "c++ (GCC) 14.2.1 20250110 (x)",
+            },
+        )
+        for s in SimulatedCampaign(effect=0.06).samples()
+    ]
+    assert rows(ask(samples))[0].verdict == Verdict.BUILD_DIFFERS
+
+
+def test_verdict_is_worst_reason_and_lists_all() -> None:
+    samples = [
+        replace(s, build={**s.build, "root_flags": "-O0" if is_b(s) else "-O3"})
+        for s in SimulatedCampaign(hosts=1, jobs=1, loop_s=0.5).samples()
+    ]
+    (row,) = rows(ask(samples))
+    assert row.verdict == Verdict.BUILD_DIFFERS
+    for reason in ("other flags", "2 s needed", "1 job on one host"):
+        assert reason in evidence(row).why
+
+
+def test_bundled_library_belongs_to_release() -> None:
+    samples = [
+        replace(s, build={**s.build, "zstd_version": "1.5.7"}) if is_b(s) else s
+        for s in SimulatedCampaign(effect=0.06).samples()
+    ]
+    (row,) = rows(ask(samples))
+    assert row.verdict == Verdict.SLOWER
+    assert evidence(row).bundled == ("zstd 1.5.5 → 1.5.7",)
+
+
+def test_external_library_prevents_verdict() -> None:
+    samples = [
+        replace(s, build={**s.build, "zlib_version": "1.3" if is_b(s) else "1.2"})
+        for s in SimulatedCampaign(effect=0.06).samples()
+    ]
+    assert rows(ask(samples))[0].verdict == Verdict.BUILD_DIFFERS
+
+
+def test_different_builds_of_one_request_are_detected_on_other_axes() -> None:
+    campaign = SimulatedCampaign(roots=("current",), cache_mb=(0.0, 30.0), effect=0.0)
+    samples = [
+        replace(s, build={**s.build, "root_commit": str(s.axis_value("cache_mb"))})
+        for s in campaign.samples()
+    ]
+    found = ask(samples, ComparisonQuery("cache_mb", 0.0, 30.0))
+    assert {row.verdict for row in found.of_series} == {Verdict.BUILD_DIFFERS}
+
+
+def test_different_values_are_not_compared() -> None:
+    found = ask(SimulatedCampaign(effect=0.2, checksum={A: "1" * 64, B: "2" * 64}).samples())
+    assert {row.verdict for row in found.verdicts} == {Verdict.VALUES_DIFFER}
+    assert all(row.effect is None for row in found.verdicts)
+    assert found.pairs == ()
+
+
+@pytest.mark.parametrize(
+    "checksum, said",
+    [
+        ({A: "1" * 64, B: "1" * 64}, "same data proven"),
+        ({A: "1" * 64}, "not checked"),
+        ({}, "not checked"),
+    ],
+)
+def test_equal_value_checksums_prove_same_data(checksum: dict[str, str], said: str) -> None:
+    assert evidence(rows(ask(SimulatedCampaign(checksum=checksum).samples()))[0]).same_data == said
+
+
+@pytest.mark.parametrize(
+    "question", [ComparisonQuery("root", A, B), ComparisonQuery("cache_mb", 0.0, 30.0)]
+)
+def test_damaged_files_are_not_compared(question: ComparisonQuery) -> None:
+    """Detect a damaged file by its checksum although both releases read the same values."""
+    campaign = SimulatedCampaign(cache_mb=(0.0, 30.0), checksum={A: "1" * 64, B: "1" * 64})
+    samples = changed(
+        campaign.samples(),
+        lambda s: s.kind == "checksum",
+        failure_class="data-check",
+        value_checksum="",
+    )
+    found = ask(samples, question)
+    assert {row.verdict for row in found.verdicts} == {Verdict.VALUES_DIFFER}
+    assert evidence(rows(found)[0]).same_data == "not the dataset's content"
+    assert "another content than the dataset's" in evidence(rows(found)[0]).why
+    assert found.pairs == ()
+
+
+def test_checksums_of_different_leaves_are_not_compared() -> None:
+    samples = changed(
+        SimulatedCampaign(checksum={A: "1" * 64, B: "2" * 64}).samples(),
+        lambda s: is_b(s) and s.kind == "checksum",
+        checksum_skipped_leaves='["x"]',
+    )
+    assert evidence(rows(ask(samples))[0]).same_data == "not checked"
+
+
+def test_checksums_of_different_versions_are_not_compared() -> None:
+    samples = changed(
+        SimulatedCampaign(checksum={A: "1" * 64, B: "2" * 64}).samples(),
+        lambda s: is_b(s) and s.kind == "checksum",
+        checksum_version=2,
+    )
+    assert evidence(rows(ask(samples))[0]).same_data == "not checked"
+
+
+def test_type_names_of_skipped_leaves_may_differ_by_format() -> None:
+    samples = changed(
+        SimulatedCampaign(checksum={A: "1" * 64, B: "1" * 64}).samples(),
+        lambda s: s.kind == "checksum",
+        checksum_skipped_leaves='["hits.vv (vector<vector<float> >)"]',
+    )
+    samples = changed(
+        samples,
+        lambda s: is_b(s) and s.kind == "checksum",
+        checksum_skipped_leaves='["hits_vv (std::vector<std::vector<float>>)"]',
+    )
+    assert evidence(rows(ask(samples))[0]).same_data == "same data proven"
+
+
+def test_shared_checksum_does_not_cover_other_axes() -> None:
+    campaign = SimulatedCampaign(roots=(A,), cache_mb=(0.0, 30.0), checksum={A: "1" * 64})
+    found = ask(campaign.samples(), ComparisonQuery("cache_mb", 0.0, 30.0))
+    assert evidence(found.verdicts[0]).same_data == "not checked"
+
+
+def test_servers_of_both_sides_are_named() -> None:
+    samples = [
+        replace(s, server_version="XRootD v6.2.0" if is_b(s) else "XRootD v5.5.3")
+        for s in SimulatedCampaign(effect=0.2).samples()
+    ]
+    found = ask(samples)
+    assert f"Storage servers: {A} XRootD v5.5.3; {B} XRootD v6.2.0." in found.notes
+    assert not any("changed within series" in note for note in found.notes)
+    same = ask([replace(s, server_version="XRootD v5.5.3") for s in samples])
+    assert "Storage servers of both sides: XRootD v5.5.3." in same.notes
+
+
+def test_server_upgrade_is_a_step_within_series() -> None:
+    """Both versions are in one series, and can be compared as an axis."""
+    old, new = "XRootD v5.5.3", "XRootD v6.2.0"
+    simulated = SimulatedCampaign(effect=0.0).samples()
+    samples = [replace(s, server_version=old) for s in simulated]
+    samples += [
+        replace(
+            s,
+            job_id=f"{s.job_id}-later",
+            server_version=new,
+            metrics={name: 2 * value for name, value in s.metrics.items()},
+        )
+        for s in simulated
+    ]
+    assert any("Servers changed within series" in note for note in ask(samples).notes)
+    steps = rows(ask(samples, ComparisonQuery("server_version", old, new)))
+    assert steps
+    assert {row.verdict for row in steps} == {Verdict.SLOWER}
+    assert {round(math.exp(row.effect), 3) for row in steps if row.effect} == {2.0}

@@ -1,13 +1,18 @@
-"""Breakdown of wall time and diagnosis of CPU efficiency, in constructed cases."""
+"""Breakdown of wall time, rates of a read, diagnosis of CPU efficiency, and ``treehammer explain``."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
+from measurement_factory import make_campaign_row, make_measurement
 
+from treehammer import config
+from treehammer.analysis.cli.explain_command import explain_command
 from treehammer.analysis.descriptive import time_breakdown
 from treehammer.analysis.descriptive.efficiency_diagnosis import (
     DIAGNOSIS_COLUMNS,
@@ -15,10 +20,15 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import (
     diagnose_efficiency,
 )
 from treehammer.analysis.descriptive.time_breakdown import (
+    RATE_COLUMNS,
+    ReadRates,
     TimePart,
     split_wall_time,
     sum_breakdowns,
 )
+from treehammer.config import Settings
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.sql.write.store import Store
 
 NOTHING: dict[str, Any] = dict.fromkeys(DIAGNOSIS_COLUMNS)
 #: A local read in two passes: 10 s of CPU, 3 of them decompression, and 1 s to load ROOT.
@@ -175,3 +185,202 @@ def test_servers_are_named_by_door_with_their_upgrades() -> None:
         "Storage servers: door stable: v5.5.3; "
         "door testing: v5.8.1, then v6.2.0 from 1970-01-01 03:00 UTC on."
     )
+
+
+FAST: dict[str, Any] = {
+    "plausible": True,
+    "run_mode": "solo",
+    "payload_wall_s": 11.0,
+    "payload_user_s": 10.5,
+    "payload_sys_s": 0.0,
+    "pass_loop_wall_s": [10.0],
+    "pass_loop_user_s": [10.0],
+    "pass_loop_sys_s": [0.0],
+    "pass_loop_run_queue_s": [0.0],
+    "passes_done": 1,
+}
+#: 19 of 30 s in the run queue.
+STARVED = {
+    **FAST,
+    "payload_wall_s": 30.0,
+    "pass_loop_wall_s": [29.0],
+    "pass_loop_run_queue_s": [19.0],
+}
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    folder = tmp_path_factory.mktemp("explain")
+    found = config.load_settings({"data_dir": folder}, environ={}, folder=folder)
+    with Store.open(found.database) as store:
+        store.add(
+            [
+                make_measurement("fast1", site="SITE_A", **FAST),
+                make_measurement("fast2", site="SITE_B", **FAST),
+                make_measurement("slow1", site="SITE_C", **STARVED),
+                make_measurement("slow2", site="SITE_C", **STARVED, campaign_id="other"),
+                make_measurement(
+                    "failed",
+                    site="SITE_C",
+                    **{**STARVED, "payload_wall_s": 900.0},
+                    failure_class="read",
+                ),
+                make_measurement("paired", site="SITE_D", **{**FAST, "run_mode": "paired"}),
+            ]
+        )
+        store.add_campaign(make_campaign_row("0123abcd4567", name="read@0123 2026-11-01"), [])
+        store.add([make_measurement("named", site="SITE_A", campaign_id="0123abcd4567", **FAST)])
+    return found
+
+
+def explain(settings: Settings, *words: str) -> Result:
+    return CliRunner().invoke(
+        explain_command, words, obj=settings, standalone_mode=False, catch_exceptions=False
+    )
+
+
+def test_site_is_explained_beside_other_sites(settings: Settings) -> None:
+    printed = explain(settings, "--site", "SITE_C", "--campaign", "all").output.splitlines()
+    assert printed[0] == "SITE_C waits for CPU, not for data: 38 of 60 s in the run queue."
+    assert printed[1] == "CPU efficiency 0.35 in 2 measurements of 2 jobs."
+    [queue] = [line.split() for line in printed if line.startswith("run queue")]
+    assert queue[-6:] == ["38.0", "63", "%", "38.0", "0", "%"]
+    assert printed[-1].startswith(
+        "Next: treehammer summary --campaign all --by site,host --metrics eff_job,"
+    )
+
+
+def test_job_is_found_by_the_beginning_of_its_identity(settings: Settings) -> None:
+    shares = {
+        line["part"]: line["share"]
+        for line in json.loads(explain(settings, "fast1", "--json").output)
+    }
+    assert shares["deserialization"] == pytest.approx(10 / 11)
+    assert explain(settings, "fast1").output.startswith(
+        "Job fast1 is busy, not waiting: 10 of 11 s"
+    )
+    with pytest.raises(ConfigError, match="the beginning of 2 jobs"):
+        explain(settings, "fast")
+
+
+def test_latest_days_of_a_site_are_the_default(settings: Settings) -> None:
+    with pytest.raises(NothingToDoError, match="no timed measurement"):
+        explain(settings, "--site", "SITE_C")
+    assert "2 measurements" in explain(settings, "--site", "SITE_C", "--days", "36500").output
+
+
+def test_paired_measurements_alone_explain_nothing(settings: Settings) -> None:
+    with pytest.raises(NothingToDoError, match="all were paired"):
+        explain(settings, "paired")
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message", "hint"),
+    [
+        (["--site", "site_c"], NothingToDoError, "there is no site 'site_c'", "SITE_C"),
+        (["nope"], NothingToDoError, "no measurement is of a job 'nope'", "--by job_id"),
+        (["0123abcd"], ConfigError, "is a campaign, not a job", "explain --campaign 0123abcd"),
+        (["paired"], NothingToDoError, "all were paired", "solo"),
+    ],
+)
+def test_mistyped_names_are_explained(
+    settings: Settings, words: list[str], error: type[Exception], message: str, hint: str
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        explain(settings, *words)
+    assert hint in str(caught.value)
+
+
+def test_names_of_campaigns_are_quoted_in_the_next_command(settings: Settings) -> None:
+    printed = explain(settings, "--campaign", "read@0123 2026-11-01").output
+    assert "Next: treehammer summary --campaign 'read@0123 2026-11-01' --by" in printed
+
+
+def test_job_excludes_other_selections(settings: Settings) -> None:
+    with pytest.raises(ConfigError, match="excludes"):
+        explain(settings, "fast1", "--site", "SITE_A")
+
+
+#: Two passes of 2 s: 0.8 s of decompression and 1.2 s of other CPU time each.
+ROW: dict[str, Any] = {
+    **dict.fromkeys(RATE_COLUMNS),
+    "axis_root": "6.40.00",
+    "kind": "timed",
+    "run_mode": "solo",
+    "payload_wall_s": 6.0,
+    "events_read": 1000,
+    "branches_selected": 3,
+    "selected_zip_bytes": 10_000_000,
+    "loop_unzipped_bytes": 40_000_000,
+    "wall_per_event_s": 0.002,
+    "cpu_per_event_s": 0.002,
+    "eff_loop": 1.0,
+    "passes_counted": 1,
+    "open_wall_s": 0.1,
+    "get_tree_wall_s": 0.2,
+    "prepare_wall_s": 0.3,
+    "pass_loop_wall_s": [2.0, 2.0],
+    "pass_loop_user_s": [1.5, 1.5],
+    "pass_loop_sys_s": [0.5, 0.5],
+    "pass_loop_run_queue_s": [0.0, 0.0],
+    "perfstats_read_s": 0.0,
+    "perfstats_unzip_s": 0.8,
+}
+#: The same CPU time within 10 s a pass.
+SLOW = {"wall_per_event_s": 0.01, "pass_loop_wall_s": [10.0, 10.0]}
+
+
+def test_rates_are_of_the_median_pass() -> None:
+    rates = ReadRates.from_row(ROW)
+    assert (rates.events_per_s, rates.wall_s, rates.cpu_s) == pytest.approx((500, 2.0, 2.0))
+    assert rates.zipped_mb_per_s == pytest.approx(5.0)
+    assert rates.unzipped_mb_per_s == pytest.approx(20.0)
+    assert rates.open_s == pytest.approx(0.6)
+    flat = rates.flatten()
+    assert (flat["branches"], flat["passes"]) == (3, 1)
+
+
+def test_bytes_of_an_rntuple_are_those_of_its_pages() -> None:
+    rates = ReadRates.from_row(
+        {**ROW, "loop_unzipped_bytes": None, "ntuple_unzipped_bytes": 20_000_000}
+    )
+    assert rates.unzipped_mb_per_s == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(
+    "changes, part, text",
+    [
+        (
+            {},
+            TimePart.DESERIALIZATION,
+            "CPU bound: 60 % deserialization and the loop, 40 % decompression",
+        ),
+        (
+            {"perfstats_unzip_s": 1.96},
+            TimePart.DECOMPRESSION,
+            "CPU bound: 98 % decompression",
+        ),
+        (
+            {**SLOW, "perfstats_read_s": 8.0},
+            TimePart.READS,
+            "I/O bound: 80 % waiting for reads, 12 % deserialization and the loop, 8 % decompression",
+        ),
+        (
+            {**SLOW, "pass_loop_run_queue_s": [8.0, 8.0], "perfstats_unzip_s": 0.0},
+            TimePart.RUN_QUEUE,
+            "short of CPU: 80 % waiting for a CPU that other work uses, 20 % deserialization and the loop",
+        ),
+        (
+            {**SLOW, "perfstats_unzip_s": 0.0},
+            TimePart.OTHER,
+            "waiting: 80 % waiting outside of reads, or idle threads, 20 % deserialization and the loop",
+        ),
+    ],
+)
+def test_largest_part_of_the_loop_is_the_bottleneck(
+    changes: dict[str, Any], part: TimePart, text: str
+) -> None:
+    rates = ReadRates.from_row({**ROW, **changes})
+    assert rates.bottleneck is part
+    assert rates.describe_bottleneck() == text
+    assert sum(rates.shares.values()) == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""Who and why: origins of failures and slowness in planted counts, since when, and what to do."""
+"""Origins of failures and slowness in planted counts, their begin and remedies."""
 
 from __future__ import annotations
 

@@ -1,16 +1,41 @@
-"""Comparison keys, axes and parsing of axis values."""
+"""Samples, their reduction to one value per job or launch, and summaries of groups."""
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import scipy
+from comparison_questions import ask, evidence, rows
+from hypothesis import given
+from hypothesis import strategies as st
 from simulated_campaign import SimulatedCampaign
 
+from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.comparison.comparison import ComparisonQuery
+from treehammer.analysis.comparison.comparison_notes import control_notes
+from treehammer.analysis.comparison.series_sides import split_sides
+from treehammer.analysis.comparison.verdict_text import format_verdict
+from treehammer.analysis.statistics.job_pairs import (
+    DIRTY_TREE,
+    EARLIER_ATTEMPT,
+    UNPAIRED_EXECUTION,
+    MeanWithInterval,
+    check_controls,
+    collect_job_values,
+    drop_dirty,
+    find_distinguishing_names,
+    group_executions,
+    lookup_value,
+    pair_jobs,
+)
 from treehammer.analysis.statistics.sample import (
     BUILD_FACTS,
     SAMPLE_COLUMNS,
+    Sample,
     comparison_key,
     count_hosts,
     find_axis_value,
@@ -21,7 +46,10 @@ from treehammer.analysis.statistics.sample import (
     possible_values,
     release_key,
 )
+from treehammer.analysis.statistics.verdict import THROUGH_BASE, ControlCheck
+from treehammer.collectors.job_spec import CONTROL
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import Scalar, Variant
 
@@ -149,3 +177,388 @@ def test_storage_sites_are_series_of_their_own_and_an_axis() -> None:
 def test_pods_of_one_machine_count_as_one_host() -> None:
     rows = [{"host": f"pod-{number}", "machine": f"wn{number % 2}"} for number in range(6)]
     assert count_hosts([*rows, {"host": "wn7"}, {"host": None, "machine": None}]) == 3
+
+
+CPU = "cpu_per_event_s"
+
+
+def sides(
+    *values: tuple[float | None, float | None], attempt: int = 1
+) -> tuple[list[Sample], list[Sample]]:
+    """Build a job whose rounds have these values on sides A and B; None omits an execution."""
+    template = SimulatedCampaign(jobs=1).samples()[0]
+    found: tuple[list[Sample], list[Sample]] = ([], [])
+    for round_, pair in enumerate(values, 1):
+        for side, value in zip(found, pair, strict=True):
+            if value is not None:
+                side.append(replace(template, round=round_, attempt=attempt, metrics={CPU: value}))
+    return found
+
+
+def test_effect_is_median_log_ratio_over_rounds() -> None:
+    (pair,), left_out = pair_jobs(*sides((1.0, 1.1), (2.0, 2.0), (1.0, 9.0)), CPU)
+    assert pair.d == pytest.approx(math.log(1.1))
+    assert pair.rounds == 3
+    assert (pair.a, pair.b) == pytest.approx((4 / 3, 12.1 / 3))
+    assert not left_out
+
+
+def test_incomplete_rounds_are_excluded_and_counted() -> None:
+    (pair,), left_out = pair_jobs(*sides((1.0, 1.5), (1.0, None), (None, 3.0)), CPU)
+    assert pair.rounds == 1
+    assert left_out == {UNPAIRED_EXECUTION: 2}
+
+
+def test_pairs_require_the_same_attempt() -> None:
+    a, _ = sides((1.0, None), attempt=1)
+    _, b = sides((None, 2.0), attempt=2)
+    pairs, left_out = pair_jobs(a, b, CPU)
+    assert pairs == []
+    assert left_out == {UNPAIRED_EXECUTION: 2}
+
+
+def test_last_complete_attempt_counts() -> None:
+    first, second = sides((1.0, 5.0), attempt=1), sides((1.0, 2.0), attempt=2)
+    (pair,), left_out = pair_jobs(first[0] + second[0], first[1] + second[1], CPU)
+    assert pair.d == pytest.approx(math.log(2))
+    assert left_out == {EARLIER_ATTEMPT: 2}
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"failure_class": "open"}, "failed: open"),
+        ({"plausible": False}, "implausible"),
+        ({"metrics": {}}, f"no {CPU}"),
+        ({"metrics": {CPU: 0.0}}, f"no {CPU}"),
+    ],
+)
+def test_unusable_halves_are_counted_by_reason(change: dict[str, object], reason: str) -> None:
+    a, b = sides((1.0, 1.0), (1.0, 2.0))
+    b[0] = replace(b[0], **change)  # type: ignore[arg-type]
+    (pair,), left_out = pair_jobs(a, b, CPU)
+    assert pair.rounds == 1
+    assert left_out == {reason: 1, UNPAIRED_EXECUTION: 1}
+
+
+def test_clean_executions_replace_dirty_ones() -> None:
+    a, b = sides((1.0, 1.0), (1.0, 2.0))
+    dirty = replace(a[0], dirty=True)
+    kept_a, kept_b, left_out = drop_dirty([dirty, a[1]], b)
+    assert (kept_a, kept_b, left_out) == ([a[1]], b, {DIRTY_TREE: 1})
+
+
+def test_dirty_executions_are_compared_without_clean_ones() -> None:
+    a, b = ([replace(one, dirty=True) for one in side] for side in sides((1.0, 1.0)))
+    assert drop_dirty(a, b) == (a, b, {})
+
+
+def test_unpaired_value_is_from_last_attempt() -> None:
+    early, _ = sides((9.0, None), attempt=1)
+    late, _ = sides((1.0, None), (3.0, None), (8.0, None), attempt=2)
+    (value,), left_out = collect_job_values(early + late, CPU)
+    assert (value.value, value.mean) == (3.0, 4.0)
+    assert left_out == {EARLIER_ATTEMPT: 1}
+
+
+@given(st.lists(st.tuples(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3)), min_size=1, max_size=5))
+def test_swapping_sides_changes_only_the_sign(values: list[tuple[float, float]]) -> None:
+    a, b = sides(*values)
+    (there,), _ = pair_jobs(a, b, CPU)
+    (back,), _ = pair_jobs(b, a, CPU)
+    assert back.d == pytest.approx(-there.d)
+    assert (back.a, back.b) == (there.b, there.a)
+
+
+CPU_METRIC, WALL = "cpu_per_event_s", "wall_per_event_s"
+
+
+def make_sample(round_: int, value: float, ratio: float | None, kind: str = "timed") -> Sample:
+    template = SimulatedCampaign(jobs=1).samples()[0]
+    ratios = {} if ratio is None else {CPU_METRIC: ratio}
+    return replace(
+        template, kind=kind, round=round_, metrics={CPU_METRIC: value}, launch_ratios=ratios
+    )
+
+
+def test_effect_is_mean_of_recorded_ratios() -> None:
+    a = [make_sample(round_, 1.0, None) for round_ in (1, 2, 3)]
+    b = [make_sample(round_, 1.5, ratio) for round_, ratio in ((1, 0.01), (2, 0.04), (3, None))]
+    (pair,), left_out = pair_jobs(a, b, CPU_METRIC)
+    assert pair.d == pytest.approx(0.025)
+    assert pair.rounds == 2
+    assert (pair.a, pair.b) == (1.0, 1.5)  # as measured, whatever the effect
+    assert not left_out
+
+
+def test_effect_changes_its_sign_with_the_sides() -> None:
+    a, b = [make_sample(1, 1.0, None)], [make_sample(1, 1.1, 0.09)]
+    (forward,), _ = pair_jobs(a, b, CPU_METRIC)
+    (backward,), _ = pair_jobs(b, a, CPU_METRIC)
+    assert backward.d == pytest.approx(-forward.d)
+
+
+def test_short_launches_are_given_a_remedy_that_works_for_them() -> None:
+    """Passes and events change nothing in paired mode, whose launches read on by themselves."""
+    samples = [
+        replace(one, loop_cpu_s=0.996, launch_ratios={CPU_METRIC: 0.3, WALL: 0.3})
+        for one in SimulatedCampaign(rounds=1).samples()
+        if one.kind == "timed"
+    ]
+    found = ask(samples)
+    (row,) = rows(found)
+    kept = evidence(row)
+    assert kept.why.startswith("0.99 s of CPU per side in a launch, at least 1 s needed")
+    assert kept.remedy == "raise wall_limit_s, which ended the launches early"
+    (note,) = [note for note in found.notes if note.startswith("Too little read")]
+    assert note.endswith(f"enters no verdict; {kept.remedy}.")
+
+
+def make_three_values() -> list[Sample]:
+    """Executions of a job that launches B and C, each in three rounds, with the base A."""
+    launches = [("B", 0.05), ("C", 0.02), ("C", 0.03), ("B", 0.06), ("B", 0.04), ("C", 0.016)]
+    found = []
+    for round_, (value, ratio) in enumerate(launches, 1):
+        halves = (make_sample(round_, 1.0, None), make_sample(round_, math.exp(ratio), ratio))
+        for name, one in zip(("A", value), halves, strict=True):
+            found.append(replace(one, variant=Variant((("root", name),))))
+    return found
+
+
+def test_launches_of_another_value_are_complete() -> None:
+    (series,) = split_sides(make_three_values(), "root", "A", "C")
+    (pair,), left_out = pair_jobs(series.a, series.b, CPU_METRIC, series.elsewhere)
+    assert not left_out
+    assert pair.launches == pytest.approx((0.02, 0.03, 0.016))
+    assert not pair.through_base
+
+
+def test_values_without_a_common_launch_are_compared_through_their_base() -> None:
+    samples = make_three_values()
+    (series,) = split_sides(samples, "root", "B", "C")
+    (pair,), left_out = pair_jobs(series.a, series.b, CPU_METRIC, series.elsewhere)
+    assert not left_out
+    assert pair.through_base
+    assert pair.launches == pytest.approx((0.02 - 0.05, 0.03 - 0.06, 0.016 - 0.04))
+    assert pair.d == pytest.approx(-0.028)
+    found = ask(samples, ComparisonQuery("root", "B", "C"))
+    (row,) = rows(found)
+    assert evidence(row).test == f"t over launches, {THROUGH_BASE}"
+    assert THROUGH_BASE in format_verdict(row)
+    assert any("Through the base" in note for note in found.notes)
+    assert not any("Left out" in note or "Unpaired" in note for note in found.notes)
+
+
+def test_controls_of_compared_jobs_are_summarized() -> None:
+    controls = [make_sample(1, 1.0, ratio, CONTROL) for ratio in (-0.01, 0.0, 0.02, 0.01)]
+    others = [
+        make_sample(2, 1.0, 0.5),
+        make_sample(3, 1.0, None, CONTROL),
+        replace(make_sample(4, 1.0, 0.9, CONTROL), job_id="another"),
+        replace(make_sample(5, 1.0, 0.9, CONTROL), plausible=False),
+    ]
+    (check,) = check_controls([*controls, *others], {controls[0].job_id}, "root")
+    assert (check.metric, check.base, check.launches) == (
+        CPU_METRIC,
+        controls[0].variant["root"],
+        4,
+    )
+    assert check.mean == pytest.approx(0.005)
+    assert check.sd == pytest.approx(0.01291, rel=1e-3)
+    assert check.low is not None
+    assert check.low < 0 < check.mean
+    assert not check.is_off
+
+
+@pytest.mark.parametrize(
+    "ratios, off",
+    [
+        ([0.03, 0.031, 0.029], True),
+        ([-0.03, -0.031, -0.029], True),
+        ([0.005, 0.0051, 0.0049], False),  # below the bound
+        ([0.2, -0.1, 0.01], False),  # compatible with 0
+        ([0.3], False),
+    ],
+)
+def test_controls_are_off_beyond_interval_and_bound(ratios: list[float], off: bool) -> None:
+    samples = [make_sample(1, 1.0, ratio, CONTROL) for ratio in ratios]
+    (check,) = check_controls(samples, {samples[0].job_id}, "root")
+    assert check.is_off is off
+    (note,) = control_notes([check])
+    assert ("Controls are off" in note) is off
+
+
+def test_note_on_controls_names_launches_and_spread() -> None:
+    check = ControlCheck(WALL, "6.38.00", 6, -0.004, 0.0123, -0.02, 0.01)
+    assert [*control_notes([check])] == [
+        "Controls are in order: wall −0.4 % in 6 A/A launches (standard deviation 1.2 %)."
+    ]
+    assert [*control_notes([])] == []
+
+
+def test_cpu_is_summed_over_all_passes() -> None:
+    row = {
+        "variant": "{}",
+        "attempt": 1,
+        "round": 1,
+        "instrument_version": 1,
+        "dirty": False,
+        "plausible": True,
+        "loop_cpu_s": 0.5,
+        "passes_counted": 4,
+        "segment_cpu_log_ratio": 0.01,
+    }
+    assert Sample.from_row(row).loop_cpu_s == 2.0
+    assert Sample.from_row(row).launch_ratios == {CPU_METRIC: 0.01}
+
+
+GOOD = {
+    "kind": "timed",
+    "failure_class": None,
+    "failure_kind": None,
+    "plausible": True,
+    "host": "one",
+    "attempt": 1,
+    "site": "A",
+    "door": "root",
+    "variant": "{}",
+}
+
+
+def row(job: str, rate: float | None, **more: Any) -> dict[str, Any]:
+    return {**GOOD, "job_id": job, "rate": rate, **more}
+
+
+def test_summary_counts_jobs_as_units() -> None:
+    rows = [row("a", 10.0), row("a", 12.0), row("a", 50.0), row("b", 14.0), row("c", 16.0)]
+    (group,) = group_executions(rows, lambda _: ())
+    assert group.job_values("rate") == [12.0, 14.0, 16.0]
+    figure = group.mean_over_jobs("rate")
+    assert figure is not None
+    low, high = scipy.stats.t.interval(0.95, 2, loc=14, scale=2 / math.sqrt(3))
+    assert figure.jobs == 3
+    assert figure.mean == pytest.approx(14)
+    assert figure.low == pytest.approx(low)
+    assert figure.high == pytest.approx(high)
+    spread = group.mean_and_rms("rate")
+    assert spread is not None
+    assert spread.n == 5
+
+
+def test_unknown_hosts_are_not_counted() -> None:
+    rows = [row("a", 1.0), row("b", 1.0, host=None), row("c", 1.0, host=None)]
+    (group,) = group_executions(rows, lambda _: ())
+    assert (group.jobs, group.hosts) == (3, 1)
+
+
+def test_last_attempt_of_a_job_counts() -> None:
+    rows = [row("a", 1.0), row("a", 3.0, attempt=2), row("a", None, attempt=3)]
+    (group,) = group_executions(rows, lambda _: ())
+    assert group.job_values("rate") == [3.0]
+
+
+@pytest.mark.parametrize("values", [[5.0], [5.0, 5.0]])
+def test_values_without_spread_have_no_interval(values: list[float]) -> None:
+    (group,) = group_executions([row(str(n), v) for n, v in enumerate(values)], lambda _: ())
+    assert group.mean_over_jobs("rate") == MeanWithInterval(len(values), 5.0)
+    assert group_executions([row("a", None)], lambda _: ())[0].mean_over_jobs("rate") is None
+
+
+def test_unusable_measurements_are_counted_separately() -> None:
+    rows = [
+        row("a", 1.0),
+        row("b", 99.0, failure_class="read", failure_kind="entry"),
+        row("c", 99.0, plausible=False),
+        row("d", None, failure_class="software-setup", failure_kind="not-supported"),
+        row("e", None, kind="checksum"),
+    ]
+    (group,) = group_executions(rows, lambda _: ())
+    assert group.job_values("rate") == [1.0]
+    assert dict(group.outcomes) == dict.fromkeys(Outcome, 1)
+
+
+def test_ratio_is_unpaired_ratio_of_geometric_means() -> None:
+    rows = [row(f"{side}{n}", base * f, site=side) for side, base in (("A", 8.0), ("B", 4.0))
+            for n, f in enumerate((0.9, 1.0, 1.1))]  # fmt: skip
+    b, a = group_executions(rows, lambda one: (one["site"] == "A",))
+    ratio = a.ratio_over_jobs(b, "rate")
+    assert ratio is not None
+    assert ratio.mean == pytest.approx(2)
+    assert ratio.low is not None
+    assert ratio.high is not None
+    assert ratio.low * ratio.high == pytest.approx(4)
+    alone = group_executions([row("x", 2.0)], lambda _: ())[0]
+    ratio = a.ratio_over_jobs(alone, "rate")
+    assert ratio is not None
+    assert ratio == MeanWithInterval(3, ratio.mean)
+    assert ratio.mean == pytest.approx((8 * 0.99 ** (1 / 3)) / 2)
+    assert a.ratio_over_jobs(group_executions([row("x", 0.0)], lambda _: ())[0], "rate") is None
+
+
+def test_summary_interval_has_nominal_coverage() -> None:
+    missed = 0
+    for seed in range(200):
+        rows = list(SimulatedCampaign(seed=seed, jobs=6, job_noise=0.1, roots=("6.40.00",)).rows())
+        for one in rows:
+            one |= {"failure_class": None, "failure_kind": None, "plausible": True}
+        (group,) = group_executions(rows, lambda _: ())
+        figure = group.mean_over_jobs("loop_wall_s")
+        assert figure is not None
+        assert figure.low is not None
+        assert figure.high is not None
+        truth = 10.0 * math.exp(0.1**2 / 2)
+        missed += not figure.low <= truth <= figure.high
+    assert 2 <= missed <= 22  # 5 % of 200, within three standard deviations
+
+
+def test_groups_are_sorted_and_mixtures_detected() -> None:
+    variants = ['{"access":"direct","cache_mb":30}', '{"access":"direct","cache_mb":4}']
+    rows = [row(str(n), 1.0, variant=text) for n, text in enumerate(variants)]
+    keys = [
+        group.key for group in group_executions(rows, lambda one: (lookup_value(one, "cache_mb"),))
+    ]
+    assert keys == [(4,), (30,)]
+    assert find_distinguishing_names(rows) == ("cache_mb",)
+    assert find_distinguishing_names([*rows, row("x", 1.0, site="B")]) == ("site", "cache_mb")
+
+
+@pytest.mark.parametrize(
+    "figure, shown",
+    [
+        ((24.2468, 22.91, 25.58), "24.2 ± 1.3"),
+        ((17627.4, 16000.0, 19200.0), "17627 ± 1600"),
+        ((17627.4, None, None), "17627"),
+        ((0.98765, None, None), "0.9877"),
+        ((-1.0, -2.5, 0.5), "-1.0 ± 1.5"),
+        ((2.0, 1.9999, 2.0001), "2 ± 0.0001"),
+    ],
+)
+def test_figures_are_rounded_to_significant_digits(
+    figure: tuple[float, float | None, float | None], shown: str
+) -> None:
+    assert verdict_text.format_mean(*figure) == shown
+
+
+def test_ratios_are_shown_with_interval() -> None:
+    assert verdict_text.format_ratio(0.58123, 0.4312, 0.7711) == "0.58 (0.43 … 0.77)"
+    assert verdict_text.format_ratio(0.58123, None, None) == "0.581"
+
+
+def test_storage_site_separates_groups_only_where_it_differs() -> None:
+    beside = ("site", "storage_site")
+    own = [row("a", 1.0, storage_site="A"), row("b", 1.0, site="B", storage_site="B")]
+    assert find_distinguishing_names(own, beside) == ("site",)
+    remote = row("c", 1.0, storage_site="B")
+    assert find_distinguishing_names([*own, remote], beside) == beside
+
+
+def test_failure_that_a_later_attempt_made_up_for_is_not_counted() -> None:
+    bad = {"failure_class": "read", "round": 1, "position": 1}
+    rows = [
+        row("a", None, **bad),
+        row("a", 2.0, attempt=2, round=1, position=1),
+        row("b", None, attempt=2, **bad),
+        row("c", None, **{**bad, "failure_class": "evicted"}),
+    ]
+    (group,) = group_executions(rows, lambda _: ())
+    assert dict(group.outcomes) == {Outcome.GOOD: 1, Outcome.FAILED: 1}

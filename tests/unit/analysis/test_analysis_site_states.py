@@ -1,22 +1,51 @@
-"""States of sites told by simulated stories: broken, recovered, flapping, central, late, excepted."""
+"""States of sites and days by simulated stories, and the use of sites that follows."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import count
+from pathlib import Path
+from typing import Any
 
+import pytest
 import sqlalchemy as sa
-from measurement_factory import make_campaign_row, make_job_row
+from cli_verbs import find_command
+from click.testing import CliRunner, Result
+from measurement_factory import make_campaign_row, make_job_row, make_measurement, make_operation
 from status_story import HOUR_US, STORY_US, make_downtime, make_override, make_run
 
-from treehammer.analysis.status.site_status import StatusUpdate, update_states
-from treehammer.analysis.status.status_rules import StatusRules, parse_status_rules
+from treehammer.analysis.status.day_states import (
+    DayOutcomes,
+    StorageDay,
+    judge_storage_days,
+    load_rule,
+)
+from treehammer.analysis.status.site_status import (
+    SiteUses,
+    StatusUpdate,
+    Usability,
+    find_probe_time,
+    list_uses,
+    refresh_uses,
+    update_states,
+)
+from treehammer.analysis.status.status_rules import (
+    StatusRules,
+    load_shipped_rules,
+    parse_status_rules,
+)
+from treehammer.analysis.status.subject_state import SiteState
+from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.collectors.record.operation_steps import LatencyHistogram
+from treehammer.config import load_settings
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.schema import status_rule_set
 from treehammer.sql.core.watch_rows import StatusChangeRow
+from treehammer.sql.read.operation_figures import OperationDay
 from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 
@@ -329,3 +358,292 @@ def test_a_slow_site_keeps_its_warning_while_it_runs_less_often(store: Store) ->
     store.add(run_timed(hours, 0.004) for hours in (8, 8.3, 8.6, 11, 14))
     update = evaluate(store, 16, parse_status_rules(SPEED, "rules.toml"))
     assert [state for _, state in tell(update.changes)] == ["ok", "warning"]
+
+
+LACKS = "software-setup: not supported"
+
+
+@pytest.mark.parametrize(
+    "outcomes, status, text",
+    [
+        ({}, SiteState.UNKNOWN, "nothing was measured"),
+        ({"good": 100, "open": 6}, SiteState.OK, "100 of 106 good, 6 failed"),
+        (
+            {"good": 100, "open": 6, "implausible": 1},
+            SiteState.WARNING,
+            "100 of 107 good, 6 failed, 1 implausible",
+        ),
+        ({"open": 1}, SiteState.CRITICAL, "0 of 1 good, 1 failed"),
+        ({"good": 2, LACKS: 2}, SiteState.OK, "2 of 2 good, 2 not supported"),
+        ({"open": 1, LACKS: 2}, SiteState.CRITICAL, "0 of 1 good, 1 failed, 2 not supported"),
+        ({LACKS: 2}, SiteState.UNKNOWN, "2 not supported"),
+    ],
+)
+def test_day_status_follows_outcomes(
+    outcomes: Mapping[str, int], status: SiteState, text: str
+) -> None:
+    judged = DayOutcomes.from_outcomes(outcomes)
+    assert (judged.status, str(judged)) == (status, text)
+    assert judged.total == sum(outcomes.values())
+
+
+@pytest.mark.parametrize(
+    "good, failed, severity",
+    [(100, 6, 0), (93, 7, 1), (75, 25, 2), (51, 49, 2), (50, 50, 3), (1, 99, 3), (0, 9, 0)],
+)
+def test_warnings_are_graded_by_share(good: int, failed: int, severity: int) -> None:
+    assert DayOutcomes(good, failed, 0).severity == severity
+
+
+def operations(
+    name: str, done: int, failed: int = 0, seconds: float = 1.0, **changes: Any
+) -> OperationDay:
+    latency = LatencyHistogram()
+    if done:
+        latency.record(seconds, done)
+    return replace(OperationDay("A", 1, name, 0, done, failed, latency, None), **changes)
+
+
+def judge(*rows: OperationDay) -> StorageDay:
+    return judge_storage_days(rows, load_rule())["A", 1]
+
+
+@pytest.mark.parametrize(
+    "rows, letter, reason",
+    [
+        ([operations("open", 100, 6)], "G", "100 of 106 opens succeeded"),
+        ([operations("open", 100, 7)], "W", "7 of 107 opens failed"),
+        ([operations("open", 0, 20)], "F", "none of 20 opens succeeded"),
+        ([operations("open", 19)], "N", "too few operations"),
+        ([operations("open", 0, 19)], "N", "too few operations"),
+        ([operations("open", 100), operations("read", 0, 30)], "F", "none of 30 reads succeeded"),
+        ([operations("open", 5, 5), operations("read", 20)], "G", "20 of 20 reads succeeded"),
+        ([operations("read", 20, 0, 2.9)], "G", "2.9"),
+        ([operations("read", 20, 0, 3.1)], "W", "s per block"),
+        ([operations("read", 19, 0, 3.1)], "N", "too few"),
+        ([operations("read", 20, 0, 3.1, round_trip_s=0.2)], "G", "2.9"),
+        ([operations("vector_read", 20, 2)], "W", "2 of 22 reads failed"),
+        ([operations("open", 0, 0, limited_steps=6)], "N", "6 steps left out"),
+        ([operations("delete", 100, 100)], "–", "no load test"),
+    ],
+)
+def test_letter_follows_thresholds(rows: list[OperationDay], letter: str, reason: str) -> None:
+    day = judge(*rows)
+    assert day.letter == letter
+    assert reason in str(day)
+
+
+def test_round_trip_of_each_reader_is_taken_out() -> None:
+    near = operations("read", 30, 0, 1.0, round_trip_s=0.001)
+    far = operations("read", 10, 0, 2.0, round_trip_s=0.5)
+    day = judge(near, far)
+    assert day.block_s == pytest.approx((30 * 0.999 + 10 * 1.5) / 40, rel=0.01)
+
+
+def summarize(folder: Path, *arguments: str) -> Result:
+    settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
+    return CliRunner().invoke(find_command("summary"), arguments, obj=settings)
+
+
+def test_letters_are_printed(tmp_path: Path) -> None:
+    today = datetime.now(UTC).date()
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        nothing = summarize(tmp_path, "--letters")
+        assert "no load test ran" in str(nothing.exception)
+        steps = [make_operation([0.001] * 20, {"refused": 5})]
+        store.add([make_measurement(day=day_to_number(today), operations=steps)])
+    [line] = json.loads(summarize(tmp_path, "--letters", "--json").stdout)
+    assert (line["storage_site"], line["day"], line["letter"]) == ("local", str(today), "W")
+    assert (line["opened"], line["open_failed"], line["block_s"]) == (20, 5, None)
+    shown = summarize(tmp_path, "--letters").output
+    assert "5 of 25 opens failed" in shown
+    assert ", after study S1" in shown
+    assert summarize(tmp_path, "--letters", "--by", "site").exit_code == 2
+
+
+USE_RULES = load_shipped_rules()
+STEP_US = USE_RULES.step_us
+
+
+def evaluate_use(store: Store, hours: float) -> SiteUses:
+    """Evaluate the states by the shipped rules."""
+    update_states(store, STORY_US + round(hours * HOUR_US), USE_RULES)
+    return list_uses(store)
+
+
+def add_runs(store: Store, good: Sequence[bool], test: str = "read", site: str = "A") -> None:
+    """Add runs of a test at a site, one every ten minutes."""
+    store.add(
+        make_run(f"{site}{test}{number}", number / 6, good=is_good, site=site, test=test)
+        for number, is_good in enumerate(good)
+    )
+
+
+def test_only_test_of_a_site_excludes_it_and_its_probes_bring_it_back(store: Store) -> None:
+    add_runs(store, [True, False, False, False])
+    use = evaluate_use(store, 1).find("site", "A")
+    assert use is not None
+    assert (use.usability, use.cause, use.who) == (Usability.PROBE_ONLY, "exclusion", "exclusion")
+    assert use.reason == "the last 3 runs of 1 test failed: read"
+    assert (use.since_us, use.until_us) == (STORY_US + HOUR_US // 2, None)
+    add_runs(store, [True, False, False, False, True, True])
+    assert evaluate_use(store, 2).summarize("A") is Usability.USABLE
+
+
+def test_failing_half_the_time_excludes_a_site(store: Store) -> None:
+    add_runs(store, [False, True, False] * 4)
+    use = evaluate_use(store, 3).find("site", "A")
+    assert use is not None
+    assert use.usability is Usability.PROBE_ONLY
+    assert use.reason.startswith("more than 50 % of the runs of 1 test failed")
+
+
+def test_failing_half_the_time_is_judged_by_enough_runs(store: Store) -> None:
+    add_runs(store, [False, True, False] * 3)
+    assert evaluate_use(store, 3).summarize("A") is Usability.USABLE
+
+
+def test_one_failing_test_of_two_excludes_nothing(store: Store) -> None:
+    add_runs(store, [False] * 6)
+    add_runs(store, [True] * 6, "load")
+    assert evaluate_use(store, 2).summarize("A") is Usability.USABLE
+
+
+def test_failures_of_the_test_itself_count_against_no_site(store: Store) -> None:
+    store.add(
+        make_run(f"j{number}", number / 6, good=False, failure="payload") for number in range(6)
+    )
+    assert evaluate_use(store, 2).summarize("A") is Usability.USABLE
+
+
+def test_machine_of_a_developer_is_excluded_by_people_only(store: Store) -> None:
+    add_runs(store, [False] * 6, site="local")
+    use = evaluate_use(store, 2).find("site", "local")
+    assert use is not None
+    assert (use.state, use.usability) == ("critical", Usability.USABLE)
+    override = replace(make_override(1, 9), site="local")
+    state_history.add_override(store, override)
+    assert evaluate_use(store, 3).summarize("local") is Usability.EXCLUDED
+
+
+def test_override_and_downtime_exclude_until_their_end(store: Store) -> None:
+    state_history.replace_downtimes(store, "goc", [make_downtime(1, 3)], STORY_US)
+    use = evaluate_use(store, 2).find("storage_site", "A")  # which has no result yet
+    assert use is not None
+    assert (use.usability, use.who, use.until_us) == (
+        Usability.EXCLUDED, "goc", STORY_US + 3 * HOUR_US,
+    )  # fmt: skip
+    assert use.describe() == (
+        "excluded since 2026-03-01 01:00 until 2026-03-01 03:00 UTC, downtime by goc: new disks"
+    )
+    described = evaluate_use(store, 2.1).describe_restrictions("A")
+    assert described == f"jobs and storage {use.describe()}"
+    assert evaluate_use(store, 4).summarize("A") is Usability.USABLE
+    state_history.add_override(store, make_override(5, 9))
+    use = evaluate_use(store, 6).find("site", "A")
+    assert use is not None
+    assert (use.usability, use.who, use.until_us) == (
+        Usability.EXCLUDED, "ada", STORY_US + 9 * HOUR_US,
+    )  # fmt: skip
+    state_history.add_override(store, make_override(7, 9, "warning"))
+    assert evaluate_use(store, 8).summarize("A") is Usability.USABLE
+
+
+def test_central_event_excludes_nobody(store: Store) -> None:
+    for site in ("A", "B", "C"):
+        add_runs(store, [True] * 4 + [False] * 6, site=site)
+    uses = evaluate_use(store, 2)
+    assert {uses.summarize(site) for site in "ABC"} == {Usability.USABLE}
+
+
+def test_probes_follow_the_state(store: Store) -> None:
+    add_runs(store, [False] * 4)
+    restrictions = evaluate_use(store, 1).restrictions("A")
+    every_us, since_us = USE_RULES.probes.every_us, restrictions[0].since_us
+    assert every_us == 900_000_000
+    assert find_probe_time(restrictions, every_us, since_us + every_us - 1) is None
+    for periods in (1, 2, 9):
+        due_us = since_us + periods * every_us
+        assert find_probe_time(restrictions, every_us, due_us + 5) == due_us
+    assert find_probe_time((), every_us, since_us + every_us) is None
+    state_history.add_override(store, make_override(1, 9))
+    excluded = evaluate_use(store, 2).restrictions("A")
+    assert find_probe_time(excluded, every_us, since_us + 20 * every_us) is None
+
+
+@pytest.mark.backends("sqlite")
+def test_nothing_is_evaluated_where_nobody_ever_did(store: Store) -> None:
+    add_runs(store, [False] * 4)
+    now_us = STORY_US + HOUR_US
+    assert refresh_uses(store, USE_RULES, now_us) == SiteUses()
+    assert state_history.find_latest_rule_set(store) is None
+    assert refresh_uses(store, USE_RULES, now_us, always=True).restrictions("A")
+    assert not refresh_uses(store, USE_RULES, now_us + STEP_US - 1).find("site", "B")
+
+
+def test_states_are_evaluated_again_after_a_step(store: Store) -> None:
+    update_states(store, STORY_US, USE_RULES)
+    add_runs(store, [False] * 4)
+    assert not refresh_uses(store, USE_RULES, STORY_US + STEP_US - 1).restrictions("A")
+    assert refresh_uses(store, USE_RULES, STORY_US + HOUR_US).restrictions("A")
+
+
+def test_downtime_is_evaluated_without_any_evaluation_before(store: Store) -> None:
+    state_history.replace_downtimes(store, "goc", [make_downtime(1, 3)], STORY_US)
+    assert (
+        refresh_uses(store, USE_RULES, STORY_US + 2 * HOUR_US).summarize("A") is Usability.EXCLUDED
+    )
+
+
+def add_door_runs(store: Store, hours: Sequence[float], doors: dict[str, bool]) -> None:
+    """Add runs of a test through doors of site A, which work or fail."""
+    store.add(
+        make_run(f"{door}{number}", number + later, good=good, door=door)
+        for number in hours
+        for later, (door, good) in zip((0, 0.01), doors.items(), strict=False)
+    )
+
+
+def test_bad_door_is_critical_beside_a_good_one(store: Store) -> None:
+    add_door_runs(store, [0.1, 0.2, 0.3, 0.4], {"https": False, "root": True})
+    uses = evaluate_use(store, 1)
+    assert {
+        label: use.usability for (kind, label), use in uses.by_subject.items() if kind == "door"
+    } == {"A:https": Usability.PROBE_ONLY, "A:root": Usability.USABLE}
+    assert (uses.summarize("A"), uses.describe_door("A", "root")) == (Usability.USABLE, "")
+    assert "critical by exclusion: the last 3 runs" in uses.describe_door("A", "https")
+    assert [use.site for use in uses.restricted_doors("A")] == ["A:https"]
+    add_door_runs(store, [1.1, 1.2], {"https": True})
+    assert not evaluate_use(store, 2).restricted_doors("A")
+
+
+def test_only_door_of_a_storage_has_no_state(store: Store) -> None:
+    add_door_runs(store, [0.1, 0.2, 0.3], {"https": False})
+    assert {kind for kind, _ in evaluate_use(store, 1).by_subject} == {"site", "storage_site"}
+
+
+def test_door_is_forgotten_without_runs_and_the_others_keep_their_history(store: Store) -> None:
+    add_door_runs(store, [0.1, 0.2, 0.3], {"https": False, "root": True})
+    assert evaluate_use(store, 1).restricted_doors("A")
+    for day in range(8):
+        add_door_runs(store, [24 * day + hour for hour in (2, 4, 6)], {"root": True})
+        assert not evaluate_use(store, 24 * day + 7).restricted_doors("A")
+    rows = state_history.list_state_changes(store, doors=True, superseded=True)
+    assert not [row for row in rows if row.superseded_us]
+
+
+def test_downtime_of_a_storage_excuses_its_doors(store: Store) -> None:
+    state_history.replace_downtimes(store, "goc", [make_downtime(0, 1)], STORY_US)
+    add_door_runs(store, [0.1, 0.2, 0.3], {"https": False, "root": True})
+    uses = evaluate_use(store, 0.8)
+    assert not uses.restricted_doors("A")
+    assert uses.summarize("A") is Usability.EXCLUDED
+
+
+def test_override_holds_for_one_door(store: Store) -> None:
+    state_history.add_override(
+        store, replace(make_override(0, 5), site="A:https", subject_kind="door")
+    )
+    uses = evaluate_use(store, 1)
+    assert "excluded since" in uses.describe_door("A", "https")
+    assert (uses.describe_door("A", "root"), uses.summarize("A")) == ("", Usability.USABLE)

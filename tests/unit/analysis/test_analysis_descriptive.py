@@ -1,4 +1,4 @@
-"""Rates and tails of operations, and their table."""
+"""Rates and tails of operations, comparison with peers, and real starts of jobs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from cli_verbs import find_command
 from click.testing import CliRunner, Result
 from measurement_factory import make_campaign_row, make_measurement, make_operation
 
+from treehammer.analysis.descriptive.peer_comparison import PeerComparison, compare_over_time
+from treehammer.analysis.descriptive.start_spread import count_lonely_starts, summarize_starts
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError
+from treehammer.hctests.definition.model import LoadSettings
 from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
+from treehammer.sql.read.peer_sums import WorkKey, WorkSums
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.cli.commands import write_report
@@ -173,3 +177,140 @@ def test_missing_rates_are_explained_by_the_generator(store: Store, tmp_path: Pa
     assert isinstance(refused, ConfigError)
     assert "In some steps the load generator was the limit" in str(refused.hint)
     assert "Reported: limited_steps, total_s." in str(refused.hint)
+
+
+Row = tuple[int, str, WorkKey, float, float, float]
+
+
+def group(site: str, day: int, work: str, *values: float) -> Row:
+    squares = sum(value * value for value in values)
+    return day, site, (work,), len(values), sum(values), squares
+
+
+def series(*dailies: Row) -> list[PeerComparison]:
+    return compare_over_time(WorkSums.collect(dailies), "HERE", lambda day: day)
+
+
+def test_peer_median_is_weighted_by_own_work() -> None:
+    (point,) = series(
+        group("HERE", 1, "a", 0.5, 0.7),
+        group("HERE", 1, "b", 0.2),
+        group("X", 1, "a", 0.8, 0.8, 0.8),
+        group("Y", 1, "a", 0.9),
+        group("Z", 1, "a", 0.1),
+        group("X", 1, "b", 0.4),
+    )
+    assert point.peer_median == pytest.approx((2 * 0.8 + 1 * 0.4) / 3)
+    assert point.own_mean == pytest.approx(1.4 / 3)
+    assert point.difference == pytest.approx(1.4 / 2.0 - 1)
+    assert (point.count, point.compared_count, point.peer_count) == (3, 3, 3)
+
+
+def test_work_without_peers_is_excluded() -> None:
+    (point,) = series(
+        group("HERE", 1, "a", 0.5), group("HERE", 1, "mine", 0.1), group("X", 1, "a", 0.6)
+    )
+    assert (point.count, point.compared_count) == (2, 1)
+    assert point.mean == pytest.approx(0.3)
+    assert point.own_mean == pytest.approx(0.5)
+
+
+def test_other_days_are_not_compared() -> None:
+    first, second = series(
+        group("HERE", 2, "a", 0.5), group("HERE", 1, "a", 0.4), group("X", 2, "a", 0.6)
+    )
+    assert (first.time, first.peer_median, first.difference, first.mean) == (1, None, None, 0.4)
+    assert second.peer_median == pytest.approx(0.6)
+
+
+def test_error_comes_from_scatter_within_work() -> None:
+    (point,) = series(group("HERE", 1, "a", 0.4, 0.6), group("HERE", 1, "b", 10.0, 10.2))
+    variance = (2 * 0.1**2 + 2 * 0.1**2) / 2
+    assert point.standard_error == pytest.approx((variance / 4) ** 0.5)
+    assert series(group("HERE", 1, "a", 0.4))[0].standard_error is None
+
+
+def test_missing_values_are_excluded() -> None:
+    assert series(group("HERE", 1, "a"), group("X", 1, "a", 0.3)) == []
+
+
+def test_days_of_a_week_are_one_point() -> None:
+    dailies = [group("HERE", 1, "a", 0.4), group("HERE", 2, "a", 0.6)]
+    dailies += [group("X", 1, "a", 0.2), group("X", 2, "a", 0.4, 0.6), group("X", 9, "a", 9.0)]
+    (point,) = compare_over_time(
+        WorkSums.collect(dailies), "HERE", lambda day: 1 if day < 7 else None
+    )
+    assert point.count == 2
+    assert point.own_mean == pytest.approx(0.5)
+    assert point.peer_median == pytest.approx(1.2 / 3)
+
+
+LOAD = LoadSettings(together=True, duration_s=100.0)
+
+
+def start_row(index: int, offset_s: float | None, **changes: Any) -> dict[str, Any]:
+    values = {
+        "job_id": f"job {index}",
+        "attempt": 1,
+        "round": 1,
+        "position": 1,
+        "failure_class": None,
+        "load_index": index,
+        "load_jobs": 4,
+        "start_state": "together",
+        "start_planned_us": 5_000_000,
+        "start_offset_s": offset_s,
+        "clock_error_s": 0.002,
+    }
+    return {**values, **changes}
+
+
+def test_spread_within_the_bound_is_good() -> None:
+    (found,) = summarize_starts([start_row(n, 0.05 * n) for n in range(4)], LOAD)
+    assert found.spread_s == pytest.approx(0.15)
+    assert found.missing_load == pytest.approx(0.3 / 400)
+    assert found.describe() == (
+        "good: 4 of 4 jobs started together, spread 150 ms (at most 250 ms, clocks within 2.0 ms); "
+        "0.1 % of the load missing"
+    )
+
+
+def test_inaccurate_clocks_leave_the_judgment_open() -> None:
+    rows = [start_row(n, 0.05 * n, clock_error_s=0.06) for n in range(4)]
+    assert summarize_starts(rows, LOAD)[0].judgment == "unclear"
+    wide = [start_row(n, 0.1 * n, clock_error_s=0.01) for n in range(4)]
+    assert summarize_starts(wide, LOAD)[0].judgment == "bad"
+
+
+def test_late_and_absent_jobs_are_named() -> None:
+    rows = [start_row(0, 0.0), start_row(1, 0.01), start_row(2, 20.0, start_state="late")]
+    (found,) = summarize_starts(rows, LOAD)
+    assert (found.started, found.late) == (3, 1)
+    assert found.missing_load == pytest.approx((20.01 + 100) / 400)
+    assert "bad: 3 of 4 jobs" in found.describe()
+    assert "1 late, by up to 20.0 s; 30.0 % of the load missing" in found.describe()
+    failed = [*rows, start_row(3, None, failure_class="submission", start_state="late")]
+    assert summarize_starts(failed, LOAD)[0].missing_load == found.missing_load
+
+
+def test_ramp_counts_what_was_planned() -> None:
+    load = LoadSettings(together=True, ramp="2/50s", duration_s=100.0)
+    (found,) = summarize_starts([start_row(n, 0.0) for n in range(3)], load)
+    assert found.missing_load == pytest.approx(50 / 300)
+
+
+def test_last_attempts_and_lonely_jobs_count() -> None:
+    lonely = {"start_state": "alone", "start_planned_us": None, "start_offset_s": None}
+    rows = [
+        start_row(0, 9.0),
+        start_row(0, 0.0, attempt=2),
+        start_row(1, 0.0),
+        start_row(2, None, **lonely),
+    ]
+    assert summarize_starts(rows, LOAD)[0].started == 2
+    assert count_lonely_starts(rows) == 1
+    later = [start_row(0, 0.0, round=2, start_planned_us=6_000_000)]
+    assert [one.start_us for one in summarize_starts([*rows, *later], LOAD)] == [
+        5_000_000,
+        6_000_000,
+    ]

@@ -1,20 +1,28 @@
-"""Loading and checking of test.toml, and overrides on the command line."""
+"""Loading and checking of test.toml, line numbers in messages, overrides, and the JSON Schema."""
 
 from __future__ import annotations
 
+import json
 import os
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 from definition_mistakes import BROKEN_DEFINITIONS, DEFINITION_MISTAKES, TEST_HEADER
 
 from treehammer import hctests
 from treehammer.errors import DefinitionError
+from treehammer.hctests import pinned_tests
 from treehammer.hctests.cli import parse_axis_options
+from treehammer.hctests.definition import definition_loader
 from treehammer.hctests.definition.definition_loader import load_definition, override_definition
+from treehammer.hctests.definition.document_problems import KeyPath, find_line, locate_keys
 from treehammer.hctests.definition.matrix import expand_variants, group_variants
 from treehammer.hctests.definition.model import TestDefinition
+from treehammer.hctests.definition.toml_models import build_test_schema
 
 WriteTest = Callable[..., Path]
 
@@ -490,3 +498,117 @@ def test_mistakes_in_libraries_and_modules_are_reported(
     with pytest.raises(DefinitionError) as caught:
         load_definition(folder)
     assert expected in str(caught.value) + str(getattr(caught.value, "problems", ""))
+
+
+DOCUMENT = """# a comment
+top = 1
+
+[test]
+name = "a"
+"quoted \\u00e9" = 2
+a.b = 3
+[matrix]
+x = [
+  1,  # one
+  "two",
+
+  [3, 4],
+]
+text = '''
+[not.a.table]
+k = 1
+'''
+[[exclude]]
+y = 1
+[[exclude]]
+y = 2
+z = {k = 1, l = [1, 2]}
+[exclude.below]
+q = 1
+[metrics.m]
+unit = "1"
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (("top",), 2),
+        (("test",), 4),
+        (("test", "name"), 5),
+        (("test", "quoted é"), 6),
+        (("test", "a", "b"), 7),
+        (("matrix", "x"), 9),
+        (("matrix", "x", 0), 10),
+        (("matrix", "x", 1), 11),
+        (("matrix", "x", 2, 1), 13),
+        (("exclude", 0), 19),
+        (("exclude", 0, "y"), 20),
+        (("exclude", 1, "y"), 22),
+        (("exclude", 1, "z", "l", 1), 23),
+        (("exclude", 1, "below", "q"), 25),
+        (("metrics",), 26),
+        (("metrics", "m", "unit"), 27),
+    ],
+)
+def test_line_of_every_key(path: KeyPath, line: int) -> None:
+    assert find_line(locate_keys(DOCUMENT), path) == line
+
+
+def test_missing_key_has_the_line_of_its_table() -> None:
+    lines = locate_keys(DOCUMENT)
+    assert find_line(lines, ("test", "payload")) == 4
+    assert find_line(lines, ("nowhere", "at", "all")) == 1
+
+
+def _paths(value: Any, path: KeyPath = ()) -> list[KeyPath]:
+    if isinstance(value, dict):
+        return [path, *(p for key, item in value.items() for p in _paths(item, (*path, key)))]
+    if isinstance(value, list):
+        return [path, *(p for n, item in enumerate(value) for p in _paths(item, (*path, n)))]
+    return [path]
+
+
+def test_every_path_of_tomllib_has_a_line() -> None:
+    assert set(_paths(tomllib.loads(DOCUMENT))) <= set(locate_keys(DOCUMENT))
+
+
+PUBLISHED = pinned_tests.SHIPPED_TESTS_FOLDER / "test.schema.json"
+
+
+def test_published_schema_is_up_to_date() -> None:
+    published = json.loads(PUBLISHED.read_text())
+    assert published == build_test_schema(), (
+        "run: treehammer tests schema > hctests/test.schema.json"
+    )
+    jsonschema.Draft202012Validator.check_schema(published)
+
+
+@pytest.mark.parametrize("name", pinned_tests.list_shipped_tests())
+def test_shipped_tests_are_valid(name: str) -> None:
+    folder = pinned_tests.SHIPPED_TESTS_FOLDER / name
+    assert definition_loader.load_definition(folder).name
+    jsonschema.validate(tomllib.loads((folder / "test.toml").read_text()), build_test_schema())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[matrix]\nroot = [6.40]\n",
+        "[matrix]\nbranches = [0.0]\n",
+        "[matrix]\nbranches = []\n",
+        "[matrix]\ncache = ['hot']\n",
+        "[matrix]\nMine = [1]\n",
+        "[matrix]\nmine = 1\n",
+        "[exclude]\nroot = '6.40.00'\n",
+        "[metrics.mine]\nbetter = 'less'\n",
+        "[metrix]\n",
+    ],
+)
+def test_schema_rejects_mistakes(write_test: WriteTest, text: str) -> None:
+    folder = write_test(text)
+    raw = tomllib.loads((folder / "test.toml").read_text())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(raw, build_test_schema())
+    with pytest.raises(DefinitionError):
+        definition_loader.load_definition(folder)

@@ -1,0 +1,410 @@
+"""Changes of exact counters, instruction counts and phases between two sides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_campaign import SimulatedCampaign
+
+from treehammer.analysis.cli.compare_command import ComparisonResult, print_comparisons
+from treehammer.analysis.comparison import count_changes
+from treehammer.analysis.comparison.comparison import (
+    ComparisonQuery,
+    compare_samples,
+    compare_together,
+    compare_with_first,
+)
+from treehammer.analysis.comparison.count_changes import (
+    FEWER,
+    MORE,
+    SAME,
+    VARIES,
+    CountedSample,
+    CounterChange,
+    attach_counters,
+    compare_counters,
+    format_change,
+    format_count,
+    format_counter_verdict,
+    load_counted_work,
+    pair_counts,
+    stored_counters,
+    summarize_counters,
+)
+from treehammer.analysis.comparison.phase_changes import (
+    PHASES,
+    PhaseChange,
+    PhasedSample,
+    attach_phases,
+    compare_phases,
+    describe_phases,
+    stored_phases,
+)
+from treehammer.analysis.statistics.sample import Sample
+from treehammer.collectors.record.metric_catalogue import (
+    ACCESS_MODES,
+    COUNTER_NAMES,
+    EXACT_COUNTERS,
+    METRICS_BY_NAME,
+    find_access_mode,
+    list_exact_modes,
+)
+from treehammer.sql.core.rows import InstructionRow
+from treehammer.sql.read.query_model import Selection
+from treehammer.sql.write.store import Store
+from treehammer.terminal import JSON
+
+A, B = "6.38.00", "6.40.00"
+COUNTERS = {"read_calls": 1000, "bytes_read": 5_000_000, "kernel_read_calls": 1000}
+
+
+def build_rows(jobs: int = 1, **changes: Any) -> Iterator[dict[str, Any]]:
+    """Both releases with the same counters, changed on side B."""
+    for row in SimulatedCampaign(jobs=jobs).rows():
+        on_b = row.get("axis_root") == B or f'"root":"{B}"' in row["variant"].replace(" ", "")
+        yield {**row, **COUNTERS, "door_protocol": "file", **(changes if on_b else {})}
+
+
+def compare(rows: Iterator[dict[str, Any]]) -> dict[str, CounterChange]:
+    counted = [CountedSample.from_row(row) for row in rows]
+    return {one.metric: one for one in compare_counters(counted, "root", A, B)}
+
+
+def test_one_job_with_equal_counters_is_the_same() -> None:
+    found = compare(build_rows())
+    assert set(found) == set(COUNTERS)
+    assert {one.verdict for one in found.values()} == {SAME}
+    assert {one.jobs for one in found.values()} == {1}
+    assert not any(one.is_regression(0.02) for one in found.values())
+    assert summarize_counters([*found.values()]) == "Exact counters of 1 variant: 3 same."
+
+
+@pytest.mark.parametrize(
+    "calls, verdict, text, regressed",
+    [
+        (1010, MORE, "+1.0 % read calls", False),
+        (372_000, MORE, "372.0 × the read calls", True),
+        (990, FEWER, "−1.0 % read calls", False),
+        (1001, MORE, "+0.1 % read calls", False),
+        (4, FEWER, "1/250.0 of the read calls", False),
+        (0, FEWER, "fewer read calls", False),
+    ],
+)
+def test_one_job_decides_a_change(calls: int, verdict: str, text: str, regressed: bool) -> None:
+    change = compare(build_rows(read_calls=calls))["read_calls"]
+    assert change.verdict == verdict
+    assert format_counter_verdict(change) == text
+    assert change.is_regression(0.02) == regressed
+
+
+def test_counters_that_vary_on_one_side_decide_nothing() -> None:
+    rows = [*build_rows(jobs=2)]
+    rows[-1]["read_calls"] = 1001
+    change = compare(iter(rows))["read_calls"]
+    assert change.verdict == VARIES
+    assert not change.is_regression(0.02)
+
+
+def test_counters_are_kept_with_the_first_verdict_of_a_series() -> None:
+    changes = [*compare(build_rows(read_calls=1010)).values()]
+    found = compare_samples(SimulatedCampaign().samples(), ComparisonQuery("root", A, B), now_us=1)
+    rows = attach_counters(found.verdicts, changes)
+    assert [row.metric for row in rows if stored_counters([row])] == ["cpu_per_event_s"]
+    kept = {one.metric: one for one in stored_counters(rows)}
+    assert {
+        name: (one.verdict, one.a_value, one.b_value, one.effect) for name, one in kept.items()
+    } == {one.metric: (one.verdict, one.a_value, one.b_value, one.effect) for one in changes}
+    assert summarize_counters([*kept.values()]) == summarize_counters(changes)
+    assert attach_counters(found.verdicts, []) == found.verdicts
+
+
+def test_changed_counters_are_printed_below_the_verdicts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    changes = [*compare(build_rows(read_calls=1010)).values()]
+    found = compare_samples(SimulatedCampaign().samples(), ComparisonQuery("root", A, B), now_us=1)
+    print_comparisons([ComparisonResult(found, changes)], {})
+    printed = capsys.readouterr().out
+    assert "+1.0 % read calls" in printed
+    assert "1,010" in printed
+    assert "Exact counters of 1 variant: 2 same, 1 more (+1.0 % read calls)." in printed
+    print_comparisons([ComparisonResult(found, changes)], {}, form=JSON)
+    rows = json.loads(capsys.readouterr().out)
+    counters = {row["metric"]: row["verdict"] for row in rows if row["scope"] == "counter"}
+    assert counters == {"read_calls": MORE, "bytes_read": SAME, "kernel_read_calls": SAME}
+
+
+@pytest.mark.parametrize("changes", [{"failure_class": "read"}, {"plausible": False}])
+def test_unusable_executions_do_not_count(changes: dict[str, Any]) -> None:
+    assert not compare(build_rows(**changes))
+
+
+def test_noisy_counters_are_not_compared() -> None:
+    rows = ({**row, "door_protocol": "root"} for row in build_rows())
+    assert set(compare(rows)) == {"read_calls", "bytes_read"}
+    rows = ({**row, "door_protocol": "https"} for row in build_rows())
+    assert not compare(rows)
+
+
+@pytest.mark.parametrize(
+    "variant, protocol, mode",
+    [
+        ({"cache_mb": 30}, "file", "file, cached"),
+        ({"cache_mb": 0}, "root", "root"),
+        ({"cache_mb": 0, "access": "staged"}, "root", "file"),
+        ({"cache_mb": 30}, "https", None),
+        ({"cache_mb": 30, "format": "rntuple"}, "file", None),
+        ({"cache_mb": 30, "threads": 1, "prefetch": 0}, "root", "root, cached"),
+        ({"cache_mb": 30, "threads": 2}, "file", None),
+        ({"cache_mb": 30, "prefetch": 1}, "root", None),
+        ({}, "", None),
+    ],
+)
+def test_access_modes(variant: dict[str, Any], protocol: str, mode: str | None) -> None:
+    assert find_access_mode(variant, protocol) == mode
+
+
+def test_exact_counters_are_metrics_of_the_payload() -> None:
+    for name in COUNTER_NAMES:
+        metric = METRICS_BY_NAME[name]
+        assert (metric.owner, metric.type in ("int", "float")) == ("payload", True), name
+        assert metric.exact_in == list_exact_modes(name) != ()
+    assert METRICS_BY_NAME["cpu_per_event_s"].exact_in == ()
+    assert METRICS_BY_NAME["kernel_read_bytes"].exact_in == ()
+    assert set(EXACT_COUNTERS) == set(ACCESS_MODES)
+
+
+def test_own_exact_metrics_are_compared_by_their_direction() -> None:
+    own = {"copies": "lower", "hits": "higher", "seeds": ""}
+    values = {"copies": 100, "hits": 50, "seeds": 7}
+
+    def compare_own(**changes: int) -> dict[str, CounterChange]:
+        rows = ({**values, **row, "exact_metrics": own} for row in build_rows(**changes))
+        return compare(rows)
+
+    same = compare_own()
+    assert {name: same[name].verdict for name in own} == dict.fromkeys(own, SAME)
+    changed = compare_own(copies=103, hits=48, seeds=8)
+    assert {name: (changed[name].verdict, changed[name].better) for name in own} == {
+        "copies": (MORE, "lower"),
+        "hits": (FEWER, "higher"),
+        "seeds": (MORE, ""),
+    }
+    assert [name for name in own if changed[name].is_regression(0.02)] == ["copies", "hits"]
+    assert not changed["copies"].is_regression(0.05)
+    assert not compare_own(hits=60)["hits"].is_regression(0.02)
+    # Stored with the verdicts, with their direction.
+    comparison = compare_samples(
+        [CountedSample.from_row(row).sample for row in build_rows()],
+        ComparisonQuery("root", A, B),
+        now_us=0,
+    )
+    rows = attach_counters(comparison.verdicts, changed.values())
+    stored = {one.metric: one for one in stored_counters(rows)}
+    assert {name: stored[name] for name in own} == {name: changed[name] for name in own}
+
+
+def test_notes_that_comparisons_share_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    samples = SimulatedCampaign(roots=("6.36.00", "6.38.00", "6.40.00"), effect=0.2).samples()
+    questions = compare_with_first(
+        "root", ["6.36.00", "6.38.00", "6.40.00"], delta=0.02, selection=Selection()
+    )
+    found = [ComparisonResult(one) for one in compare_together(samples, questions, now_us=0)]
+    print_comparisons(found[:1], {})
+    alone = capsys.readouterr().out
+    print_comparisons(found, {})
+    together = capsys.readouterr().out
+    assert "All comparisons:" not in alone
+    tables, _, common = together.partition("\nAll comparisons:\n")
+    for sentence in ("Effects are means of ln(B/A)", "Times of either side"):
+        assert alone.count(sentence) == common.count(sentence) == 1
+        assert sentence not in tables
+    assert tables.count("6.38.00 is ") == 2  # its sentences on CPU and wall time
+
+
+FAST = "TBufferFile::ReadFastArray(float*, int)"
+
+
+def build_count(
+    root: str, parts: dict[tuple[str, str], int], **changes: Any
+) -> list[InstructionRow]:
+    variant = {"root": root, "branches": 1.0, **changes.pop("axes", {})}
+    values: dict[str, Any] = {
+        "count_id": f"{root}{json.dumps(variant)}{changes}",
+        "created_us": 1,
+        "test_name": "ttree-read",
+        "test_hash": "t",
+        "variant": json.dumps(variant),
+        "label": f"branches=100% root={root}",
+        "root_version": root,
+        "dataset": "reference-small",
+        "dataset_hash": "d",
+        "events": 100,
+        "host": "node",
+        "valgrind": "3.19.0",
+        **changes,
+    }
+    return [
+        InstructionRow(line=line, library=library, function=function, instructions=n, **values)
+        for line, ((library, function), n) in enumerate(parts.items())
+    ]
+
+
+OLD = {("libz.so", ""): 300_000, ("libRIO.so", ""): 100_000, ("libRIO.so", FAST): 10_000}
+NEW = {("libz.so", ""): 300_000, ("libRIO.so", ""): 110_000, ("libRIO.so", FAST): 20_000}
+
+
+def test_changes_are_per_event_and_relative_to_all_instructions() -> None:
+    (pair,) = pair_counts(build_count(A, OLD) + build_count(B, NEW), "root", A, B)
+    assert pair.label == "branches=100%"
+    assert (pair.total.a_per_event, pair.total.b_per_event) == (4000, 4100)
+    assert pair.total.relative == pytest.approx(0.025)
+    assert [one.library for one in pair.libraries()] == ["libz.so", "libRIO.so"]
+    assert [one.difference for one in pair.libraries()] == [0, 100]
+    (function,) = pair.functions()
+    assert (function.function, function.difference) == (FAST, 100)
+    assert function.relative == pytest.approx(0.025)
+
+
+def test_a_function_of_one_release_alone_counts_as_none_in_the_other() -> None:
+    added = {**OLD, ("libCore.so", ""): 500, ("libCore.so", "TString::New()"): 500}
+    (pair,) = pair_counts(build_count(A, OLD) + build_count(B, added), "root", A, B)
+    assert [one.difference for one in pair.functions()] == [5]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"events": 200}, {"dataset_hash": "e"}, {"test_hash": "u"}, {"axes": {"branches": 0.02}}],
+)
+def test_counts_of_other_work_are_not_paired(changes: dict[str, Any]) -> None:
+    assert not pair_counts(build_count(A, OLD) + build_count(B, NEW, **changes), "root", A, B)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"variant": "no JSON"}, {"variant": "[1]"}, {"events": 0}, {"instructions": 0}]
+)
+def test_counts_that_make_no_sense_are_ignored(changes: dict[str, Any]) -> None:
+    odd = [replace(row, count_id="odd", **changes) for row in build_count(B, NEW)]
+    assert not pair_counts([*build_count(A, OLD), *odd], "root", A, B)
+    assert len(pair_counts([*build_count(A, OLD), *odd, *build_count(B, NEW)], "root", A, B)) == 1
+
+
+def test_comparison_finds_the_counts_of_its_work(tmp_path: Path) -> None:
+    samples = SimulatedCampaign().samples()
+    found = compare_samples(samples, ComparisonQuery("root", A, B), now_us=1)
+    facts: dict[str, Any] = {
+        "test_hash": samples[0].test_hash,
+        "dataset_hash": samples[0].dataset_hash,
+        "axes": {n: v for n, v in samples[0].variant.values if n != "root"},
+    }
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        assert load_counted_work(store, found.verdicts) == []
+        for root, parts in ((A, OLD), (B, NEW)):
+            store.replace_instruction_count(build_count(root, parts, **facts))
+            store.replace_instruction_count(build_count(root, parts, **{**facts, "events": 7}))
+            store.replace_instruction_count(build_count(root, parts, test_hash="another"))
+        counted = load_counted_work(store, found.verdicts)
+    assert [pair.a.facts.events for pair in counted] == [7, 100]
+    assert {pair.a.facts.test_hash for pair in counted} == {samples[0].test_hash}
+
+
+def test_numbers_are_written_with_their_sign() -> None:
+    assert format_change(0.0019) == "+0.19 %"
+    assert format_change(-0.0019) == "−0.19 %"
+    assert format_count(400_873.4) == "400,873"
+    assert format_count(-798.2, signed=True) == "−798"
+    assert "not time" in count_changes.NOT_TIME
+
+
+def test_commits_are_paired_by_the_hashes_of_their_tests() -> None:
+    rows = build_count(B, OLD, test_hash="a") + build_count(B, NEW, test_hash="b", events=50)
+    (pair,) = pair_counts(rows, "commit", "a", "b")
+    assert (pair.total.a_per_event, pair.total.b_per_event) == (4000, 8200)
+    assert not pair_counts(rows, "commit", "a", "c")
+
+
+def measure_rows(
+    shifts: Mapping[str, float], door_protocol: str = "file", **columns: Any
+) -> list[PhasedSample]:
+    """Measurements of a campaign: shifts of side B in seconds for 1 s of the loop, and some noise."""
+    measured = []
+    for number, row in enumerate(SimulatedCampaign(jobs=6).rows()):
+        row["door_protocol"] = door_protocol
+        sample = Sample.from_row(row)
+        is_b = sample.axis_value("root") == B
+        noise = 0.001 * (number % 5 - 2)
+        shift = {name: value if is_b else 0.0 for name, value in shifts.items()}
+        values = {
+            "open_user_s": 0.01,
+            "get_tree_user_s": 0.02 + shift.get("open", 0.0) + noise,
+            "perfstats_read_s": 0.1 + shift.get("read", 0.0),
+            "perfstats_unzip_s": 0.5 + shift.get("decompress", 0.0) + noise,
+            "loop_cpu_s": 1.0 + sum(shift.get(name, 0.0) for name in PHASES[1:]) + 2 * noise,
+            **columns,
+        }
+        measured.append(PhasedSample.from_row({**row, **values}, sample))
+    return measured
+
+
+def find_certain(changes: Sequence[PhaseChange]) -> dict[str, float]:
+    return {change.phase: round(change.change, 2) for change in changes if change.is_certain}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_changed_phase_is_named(phase: str) -> None:
+    changes = compare_phases(measure_rows({phase: 0.05}), "root", A, B)
+    assert [change.phase for change in changes] == list(PHASES)
+    assert find_certain(changes) == {phase: 0.05}
+    (sentence,) = describe_phases(changes)
+    assert f"% of the loop's CPU: {phase} +5." in sentence or f"{phase} +4.9" in sentence
+    assert "no certain change of" in sentence
+
+
+def test_loop_phases_of_each_side_add_up_to_the_loop() -> None:
+    changes = compare_phases(measure_rows({"decompress": 0.05}), "root", A, B)
+    assert sum(change.a_s for change in changes[1:]) == pytest.approx(1.0, abs=0.01)
+    assert sum(change.b_s for change in changes[1:]) == pytest.approx(1.05, abs=0.01)
+
+
+def test_equal_sides_have_no_certain_change() -> None:
+    assert describe_phases(compare_phases(measure_rows({}), "root", A, B)) == []
+
+
+def test_unknown_phases_are_left_out() -> None:
+    assert compare_phases(measure_rows({}, perfstats_unzip_s=None), "root", A, B) == []
+    # The wall time of remote reads is no CPU time.
+    changes = compare_phases(measure_rows({}, door_protocol="root"), "root", A, B)
+    assert [change.phase for change in changes] == ["open", "decompress", "deserialize"]
+
+
+def test_wall_times_do_not_count_waits_for_a_cpu() -> None:
+    waiting = measure_rows({"deserialize": 0.05}, loop_run_queue_s=1.0)
+    phases = waiting[0].phases
+    assert phases["decompress"] == pytest.approx(0.25, abs=0.01)
+    assert sum(phases[name] for name in PHASES[1:]) == pytest.approx(waiting[0].loop_s)
+
+
+def test_too_few_pairs_have_no_intervals() -> None:
+    assert compare_phases(measure_rows({})[:4], "root", A, B) == []
+
+
+def test_stored_phases_equal_compared_ones() -> None:
+    measured = measure_rows({"read": 0.05})
+    samples = [phased.sample for phased in measured]
+    comparison = compare_samples(samples, ComparisonQuery("root", A, B), now_us=1)
+    changes = compare_phases(measured, "root", A, B)
+    rows = attach_phases(comparison.verdicts, changes)
+    stored = [replace(change, label=changes[0].label) for change in stored_phases(rows)]
+    assert sorted(stored, key=str) == sorted(changes, key=str)
+    assert stored_phases(comparison.verdicts) == []
+
+
+def test_compared_sites_are_named_by_label_alone() -> None:
+    change = PhaseChange("phase", "", "half", "read", 1.0, 1.1, 0.1, 0.05, 0.15, 3)
+    (sentence,) = describe_phases([change])
+    assert sentence.startswith("half, by phase, in % of the loop's CPU: read +10.00 [")

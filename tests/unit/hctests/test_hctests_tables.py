@@ -1,0 +1,494 @@
+"""Tables of test.toml and its headline metrics: checks, identity and overrides."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from treehammer.collectors.job_spec import BuildCommand, ServerCommand
+from treehammer.config import load_settings
+from treehammer.errors import DefinitionError
+from treehammer.hctests import pinned_tests
+from treehammer.hctests.cli import tests as commands
+from treehammer.hctests.definition.definition_loader import load_definition, override_definition
+from treehammer.hctests.definition.judged_metrics import (
+    DEFAULT_HEADLINE,
+    ExpectedLimit,
+    HeadlineMetric,
+    LimitBounds,
+    find_headline_metric,
+    list_headline_names,
+    parse_stored_limits,
+)
+from treehammer.hctests.definition.model import (
+    LoadCeiling,
+    LoadSettings,
+    MetricDeclaration,
+    PinnedTest,
+    Scalar,
+    compute_test_hash,
+)
+
+WriteTest = Callable[..., Path]
+
+MATRIX = (
+    '[matrix]\nserver_threads = [20, 70]\nreadahead_kb = [128, 512]\nbundle = ["server_threads"]\n'
+)
+BEFORE = '[before]\ncommand = "apply.sh"\nsettings = ["server_threads"]\n'
+
+
+def write_command(write_test: WriteTest, text: str, script: str = "#!/bin/sh\n") -> Path:
+    folder = write_test(text, apply_sh=script)
+    (folder / "apply.sh").chmod(0o755)
+    return folder
+
+
+def test_command_is_read_and_part_of_the_identity(write_test: WriteTest) -> None:
+    folder = write_command(write_test, MATRIX + BEFORE)
+    definition = load_definition(folder)
+    assert definition.before == ServerCommand("apply.sh", {"server_threads": 20}, 60.0)
+    assert "apply.sh" in definition.files
+    changed = override_definition(definition, {"server_threads": ["70", "20"]}, {"repeats": "2"})
+    assert changed.before == ServerCommand("apply.sh", {"server_threads": 70}, 60.0)
+    hashes = set()
+    settings = load_settings({}, environ={}, folder=folder)
+    for text, script in (
+        (BEFORE, "#!/bin/sh\n"),
+        (BEFORE, "#!/bin/sh\nexit\n"),
+        ("", "#!/bin/sh\n"),
+    ):
+        write_command(write_test, MATRIX + text, script)
+        hashes.add(compute_test_hash(pinned_tests.pin_test(str(folder), settings)))
+    assert len(hashes) == 3
+
+
+@pytest.mark.parametrize(
+    ("before", "problem"),
+    [
+        ('settings = ["readahead_kb"]', "'readahead_kb' is not bundled: add it to bundle"),
+        (
+            'settings = ["server_thread"]',
+            "is not an axis of this test's own; did you mean 'server_threads'?",
+        ),
+        ('settings = ["cache"]', "'cache' is not an axis of this test's own"),
+        ("settings = []", "before.settings: List should have at least 1 item"),
+        ('settings = ["server_threads"]\ntimeout_s = 0', "before.timeout_s: 0 is wrong"),
+        ('settings = ["server_threads"]\ntimeout = 1', "unknown key of [before]"),
+    ],
+)
+def test_mistakes_in_before_name_their_key(
+    write_test: WriteTest, before: str, problem: str
+) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        load_definition(
+            write_command(write_test, f'{MATRIX}[before]\ncommand = "apply.sh"\n{before}\n')
+        )
+    (found,) = caught.value.problems
+    assert problem in found
+
+
+def test_command_must_be_an_executable_of_the_test(write_test: WriteTest) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        load_definition(write_test(MATRIX + BEFORE))
+    assert "before.command: there is no file 'apply.sh'" in caught.value.problems[0]
+    folder = write_command(write_test, MATRIX + BEFORE)
+    (folder / "apply.sh").chmod(0o644)
+    with pytest.raises(DefinitionError) as caught:
+        load_definition(folder)
+    assert "'apply.sh' is not executable (run 'chmod +x apply.sh'" in caught.value.problems[0]
+
+
+BUILD = """
+[build]
+command = "make.sh"
+files = ["fix.patch"]
+outputs = ["libfix.so"]
+"""
+
+
+def write_build(write_test: WriteTest, text: str = BUILD, patch: str = "+1\n") -> Path:
+    folder = write_test(text, make_sh="#!/bin/sh\n", fix_patch=patch)
+    (folder / "make.sh").chmod(0o755)
+    return folder
+
+
+def test_build_is_read_and_part_of_the_identity(write_test: WriteTest) -> None:
+    folder = write_build(write_test)
+    definition = load_definition(folder)
+    assert definition.build == BuildCommand("make.sh", ("libfix.so",), (), 600.0)
+    assert {"make.sh", "fix.patch"} <= set(definition.files)
+    assert override_definition(definition, {}, {"repeats": "2"}).build == definition.build
+    settings = load_settings({}, environ={}, folder=folder)
+    hashes = []
+    for text, patch in (
+        (BUILD, "+1\n"),
+        (BUILD, "+2\n"),
+        (f'{BUILD}preload = ["libfix.so"]\n', "+1\n"),
+        (f"{BUILD}timeout_s = 5\n", "+1\n"),
+    ):
+        write_build(write_test, text, patch)
+        hashes.append(compute_test_hash(pinned_tests.pin_test(str(folder), settings)))
+    assert len({*hashes[:3]}) == 3
+    assert hashes[3] == hashes[0]
+
+
+def test_outputs_are_loaded_without_being_files_of_the_test(write_test: WriteTest) -> None:
+    folder = write_build(write_test)
+    text = (folder / "test.toml").read_text().replace("[test]", '[test]\nload = ["libfix.so"]', 1)
+    (folder / "test.toml").write_text(text)
+    definition = load_definition(folder)
+    assert definition.libraries == ("libfix.so",)
+    assert "libfix.so" not in definition.files
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ("outputs = []", "build.outputs: List should have at least 1 item"),
+        ('outputs = ["../x.so"]', "'../x.so' is not the name of a file, without a folder"),
+        ('outputs = ["a.so"]\npreload = ["b.so"]', "'b.so' is not built: add it to outputs"),
+        ('outputs = ["a.so"]\nfiles = ["no.c"]', "build.files: there is no file 'no.c'"),
+        ('outputs = ["a.so"]\ntimeout_s = 0', "build.timeout_s: 0 is wrong"),
+    ],
+)
+def test_mistakes_in_build_name_their_key(write_test: WriteTest, keys: str, problem: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        load_definition(write_build(write_test, f'[build]\ncommand = "make.sh"\n{keys}\n'))
+    (found,) = caught.value.problems
+    assert problem in found
+
+
+def test_folder_of_the_build_is_an_environment_value(write_test: WriteTest) -> None:
+    environment = '[environment]\nPLUGINS = "{build}"\n'
+    assert load_definition(write_build(write_test, BUILD + environment)).environment
+    with pytest.raises(DefinitionError, match="'build' is not an axis"):
+        load_definition(write_test(environment))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("A-B = '1'", "environment.A-B: is not the name of an environment variable"),
+        ("PATH = '/bin'", "environment.PATH: is set by the worker or by the root axis"),
+        ("TREEHAMMER_JOB = 'x'", "is set by the worker"),
+        ("A = '{cahce_mb}'", "'cahce_mb' is not an axis of this test; did you mean 'cache_mb'?"),
+        ('A = "1\\n2"', "holds a line break"),
+        ("A = 4", "environment.A: 4 is wrong (expected"),
+    ],
+)
+def test_wrong_variables_are_named(write_test: WriteTest, text: str, problem: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        load_definition(write_test(f"[environment]\n{text}\n"))
+    assert problem in "\n".join(caught.value.problems)
+
+
+def test_variables_are_added_and_replaced(write_test: WriteTest) -> None:
+    definition = load_definition(write_test("[environment]\nA = 'at {cache_mb} MB'\n"))
+    assert definition.environment == {"A": "at {cache_mb} MB"}
+    changed = override_definition(definition, {}, {"environment.B": "1", "record": "true"})
+    assert changed.environment == {"A": "at {cache_mb} MB", "B": "1"}
+    assert changed.record
+    assert not definition.record
+
+
+LOAD = """[load]
+together = true
+ramp = "2/30s"
+duration_s = 120
+ceiling = {opens_per_s = 200, clients = 100}
+"""
+
+
+def pin(folder: Path) -> PinnedTest:
+    return pinned_tests.pin_test(str(folder), load_settings({}, environ={}, folder=folder))
+
+
+def test_load_table_is_read_with_defaults(write_test: WriteTest) -> None:
+    load = load_definition(write_test(LOAD)).load
+    ceiling = LoadCeiling(opens_per_s=200.0, clients=100)
+    assert load == LoadSettings(True, "2/30s", duration_s=120.0, ceiling=ceiling)
+    assert [load.level_start_s(index) for index in (0, 1, 2, 5)] == [0, 0, 30, 60]
+    assert load_definition(write_test()).load is None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ramp = '2/30s'", "load.ramp: needs a common start: together = true"),
+        (
+            "together = true\nramp = '0/30s'",
+            "load.ramp: '0/30s' is not a ramp (expected like 10/5m",
+        ),
+        ("together = true\nramp = '2/25s'", "levels of 25 s are not a multiple of step_s = 10"),
+        ("togehter = true", "unknown key of [load] (known: together, ramp,"),
+        ("ceiling = {client = 1}", "unknown key of [load.ceiling]"),
+        ("duration_s = 0", "load.duration_s: 0 is wrong (expected more than 0"),
+    ],
+)
+def test_mistakes_in_load_name_their_key(write_test: WriteTest, text: str, problem: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        load_definition(write_test(f"[load]\n{text}\n"))
+    (found,) = caught.value.problems
+    assert problem in found
+
+
+def test_paired_mode_is_refused(write_test: WriteTest) -> None:
+    text = '[test]\nname = "mine"\npayload = "read.py"\nmode = "paired"\n'
+    text += f'[matrix]\nroot = ["6.38.00", "6.40.00"]\nbundle = ["root"]\n{LOAD}'
+    with pytest.raises(DefinitionError) as caught:
+        load_definition(write_test(text))
+    assert "a load test needs 'solo'" in "".join(caught.value.problems)
+
+
+def test_identity_contains_the_shape_of_the_load(write_test: WriteTest) -> None:
+    pinned = pin(write_test(LOAD))
+
+    def hash_with(**changes: object) -> str:
+        load = dataclasses.replace(pinned.definition.load, **changes)  # type: ignore[type-var]
+        definition = dataclasses.replace(pinned.definition, load=load)
+        return compute_test_hash(dataclasses.replace(pinned, definition=definition))
+
+    same = hash_with()
+    assert hash_with(wait_s=1.0) == hash_with(ceiling=LoadCeiling()) == same
+    assert len({same, hash_with(ramp=""), hash_with(duration_s=1.0), hash_with(step_s=1.0)}) == 4
+
+
+def test_overrides_replace_keys_of_the_load(write_test: WriteTest) -> None:
+    definition = load_definition(write_test(LOAD))
+    typed = {"load.ramp": "", "load.duration_s": "30", "load.ceiling.clients": "7"}
+    load = override_definition(definition, {}, typed).load
+    assert load is not None
+    assert (load.ramp, load.duration_s, load.ceiling.clients) == ("", 30.0, 7)
+    with pytest.raises(DefinitionError) as caught:
+        override_definition(definition, {}, {"load.duration": "30"})
+    assert "-S load.duration: unknown key of [load]" in caught.value.problems[0]
+
+
+def test_overrides_make_a_load_test_of_any_test(write_test: WriteTest) -> None:
+    """Such a payload does not wait for its start: it must not be launched before."""
+    definition = load_definition(write_test())
+    assert definition.load is None
+    typed = {"load.together": "true", "load.ramp": "10/1m", "load.ceiling.clients": "100"}
+    load = override_definition(definition, {}, typed).load
+    assert load == LoadSettings(
+        together=True, ramp="10/1m", lead_s=0.0, ceiling=LoadCeiling(clients=100)
+    )
+    with pytest.raises(DefinitionError) as caught:
+        override_definition(definition, {}, {"load.ceiling.jobs": "100"})
+    assert "-S load.ceiling.jobs: unknown key" in caught.value.problems[0]
+
+
+def test_show_describes_the_load(write_test: WriteTest) -> None:
+    folder = write_test(LOAD)
+    settings = load_settings({}, environ={}, folder=folder)
+    shown = CliRunner().invoke(commands, ["show", str(folder)], obj=settings).output
+    assert (
+        "load     120 s in steps of 10 s; jobs start together, after 600 s at most; "
+        "ramp 2/30s; at most 200 opens/s, 100 clients at a door"
+    ) in shown
+
+
+TEST = """[test]
+name = "mine"
+payload = "read.py"
+headline = [{headline}]
+
+[metrics.frames_hz]
+unit = "Hz"
+better = "higher"
+
+[metrics.depth]
+"""
+OWN = {"frames_hz": MetricDeclaration("Hz", "higher"), "depth": MetricDeclaration()}
+
+
+def write_headline(write_test: WriteTest, *names: str, load: bool = True) -> Path:
+    text = TEST.format(headline=", ".join(f'"{name}"' for name in names))
+    return write_test(text + ("\n[load]\n" if load else ""))
+
+
+def test_metrics_have_unit_and_direction() -> None:
+    def find(name: str) -> HeadlineMetric:
+        return find_headline_metric(name, OWN, is_load=True)
+
+    assert find("frames_hz") == HeadlineMetric("frames_hz", "Hz", "higher")
+    assert find("eff_job") == HeadlineMetric("eff_job", "1", "higher")
+    assert find("first_byte_s") == HeadlineMetric("first_byte_s", "s", "lower")
+    assert find("open_p99_s") == HeadlineMetric("open_p99_s", "s", "lower", "p99_s", "open")
+    assert find("vector_read_bytes_per_s").operation == "vector_read"
+    assert find("rate_hz") == HeadlineMetric("rate_hz", "Hz", "higher", "rate_hz")
+    assert [find(metric.name) for metric in DEFAULT_HEADLINE] == [*DEFAULT_HEADLINE]
+    names = [*list_headline_names(OWN, is_load=True)]
+    assert {"frames_hz", "open_p99_s", "rate_hz", "cpu_per_event_s"} <= {*names}
+    assert not {"depth", "bytes_read", "host"} & {*names}
+    assert "open_p99_s" not in list_headline_names(OWN, is_load=False)
+
+
+def test_headline_is_read_and_is_no_part_of_the_identity(write_test: WriteTest) -> None:
+    folder = write_headline(write_test, "open_p99_s", "rate_hz")
+    definition = load_definition(folder)
+    assert definition.headline == ("open_p99_s", "rate_hz")
+    settings = load_settings({}, environ={}, folder=folder)
+    before = compute_test_hash(pinned_tests.pin_test(str(folder), settings))
+    write_headline(write_test, "eff_job")
+    assert compute_test_hash(pinned_tests.pin_test(str(folder), settings)) == before
+    changed = override_definition(definition, {}, {"headline": '["eff_job"]', "repeats": "2"})
+    assert changed.headline == ("eff_job",)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("opne_p99_s", "'opne_p99_s' is not a metric; did you mean 'open_p99_s'?"),
+        ("frame_hz", "'frame_hz' is not a metric; did you mean 'frames_hz'?"),
+        ("eff_jop", "'eff_jop' is not a metric; did you mean 'eff_job'?"),
+        ("depth", '\'depth\' needs a direction: better = "lower" or "higher" in [metrics.depth]'),
+        ("host", "'host' is not a number"),
+        ("bytes_read", "'bytes_read' is an exact counter, which every comparison lists anyway"),
+        ("events_read", "'events_read' has no direction"),
+    ],
+)
+def test_wrong_names_are_refused(write_test: WriteTest, name: str, problem: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        load_definition(write_headline(write_test, name))
+    (found,) = caught.value.problems
+    assert f"test.toml:4: test.headline: {problem}" in found
+
+
+def test_figures_of_operations_need_a_load(write_test: WriteTest) -> None:
+    with pytest.raises(DefinitionError, match="1 mistake") as caught:
+        load_definition(write_headline(write_test, "open_p99_s", load=False))
+    assert "only a test with the table [load] has" in caught.value.problems[0]
+    with pytest.raises(DefinitionError, match="1 mistake") as caught:
+        load_definition(write_headline(write_test, "eff_job", "eff_job"))
+    assert "given twice" in caught.value.problems[0]
+
+
+LIMIT_MATRIX = """
+[matrix]
+root = ["6.38.00", "6.40.00"]
+cache_mb = [0, 30]
+bundle = ["root"]
+
+[metrics.depth]
+"""
+LIMITS = """
+[[expect]]
+metric = "cpu_per_event_s"
+at_most = 1.02
+base = "first"
+where = { cache_mb = 30 }
+
+[[expect]]
+metric = "depth"
+at_least = 4
+at_most = 9
+[expect.sites.SITE_A]
+at_most = 12
+"""
+
+
+def test_limits_are_read_stored_and_no_part_of_the_identity(write_test: WriteTest) -> None:
+    folder = write_test(LIMIT_MATRIX)
+    settings = load_settings({}, environ={}, folder=folder)
+    before = compute_test_hash(pinned_tests.pin_test(str(folder), settings))
+    definition = load_definition(write_test(LIMIT_MATRIX + LIMITS))
+    assert definition.expect == (
+        ExpectedLimit("cpu_per_event_s", at_most=1.02, base="first", where={"cache_mb": 30}),
+        ExpectedLimit("depth", 9, 4, sites={"SITE_A": LimitBounds(at_most=12)}),
+    )
+    assert compute_test_hash(pinned_tests.pin_test(str(folder), settings)) == before
+    assert tuple(parse_stored_limits(asdict(definition)["expect"])) == definition.expect
+    assert [*definition.expect[1].list_bounds("SITE_A")] == [("at_most", 12), ("at_least", 4)]
+    assert [*definition.expect[1].list_bounds("local")] == [("at_most", 9), ("at_least", 4)]
+
+
+def test_command_line_keeps_limits_of_remaining_variants(write_test: WriteTest) -> None:
+    definition = load_definition(write_test(LIMIT_MATRIX + LIMITS))
+    replaced = override_definition(definition, {"root": ("6.37.01", "6.40.00")}, {})
+    assert replaced.expect == definition.expect
+    limit = replaced.expect[0]
+    assert limit.resolve_base(replaced.axes, replaced.bundle) == ("root", "6.37.01")
+    without_cache = override_definition(definition, {"cache_mb": ("0",)}, {})
+    assert [limit.metric for limit in without_cache.expect] == ["depth"]
+
+
+@pytest.mark.parametrize(
+    ("base", "resolved"),
+    [
+        ("", ("", "")),
+        ("6.38.00", ("root", "6.38.00")),
+        ("cache_mb=30", ("cache_mb", 30)),
+        ("pypi:ROOT==0.1a9", ("root", "pypi:ROOT==0.1a9")),
+    ],
+)
+def test_bases_name_an_axis_or_a_release(base: str, resolved: tuple[str, object]) -> None:
+    axes: dict[str, tuple[Scalar, ...]] = {"root": ("6.38.00", "6.40.00"), "cache_mb": (0, 30)}
+    assert ExpectedLimit("x", 1, base=base).resolve_base(axes, ["root"]) == resolved
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        (
+            'metric = "cpu_per_evnt_s"\nat_most = 1',
+            "metric: 'cpu_per_evnt_s' is not a metric; did you mean 'cpu_per_event_s'?",
+        ),
+        ('metric = "deph"\nat_most = 1', "metric: 'deph' is not a metric; did you mean 'depth'?"),
+        ('metric = "host"\nat_most = 1', "metric: 'host' is not a number"),
+        ('metric = "open_p99_s"\nat_most = 1', "which only a test with the table [load] has"),
+        ('metric = "depth"', "expect: has no bound: add at_most or at_least"),
+        ('metric = "depth"\nat_most = 1\nat_least = 2', "at_least = 2 is above at_most = 1"),
+        (
+            'metric = "depth"\nat_least = 2\n[expect.sites.A]\nat_most = 1',
+            "expect.sites.A: at_least = 2 is above at_most = 1",
+        ),
+        (
+            'metric = "depth"\nat_most = 0.0\nbase = "first"',
+            "at_most: 0 is no multiple of a base (expected more than 0)",
+        ),
+        (
+            'metric = "depth"\nat_most = 1\nbase = "6.38.0"',
+            "base: '6.38.0' is not a value of root (expected one of: 6.38.00, 6.40.00); did you mean",
+        ),
+        (
+            'metric = "depth"\nat_most = 1\nwhere = { cache = "cold" }',
+            "'cold' is not a value of that axis",
+        ),
+        ('metric = "depth"\nat_mots = 1', "unknown key of [expect]"),
+        ("at_most = 1", "expect.metric: is missing"),
+        ('metric = "depth"\nat_most = "1 s"', "'1 s' is wrong (expected a number)"),
+    ],
+)
+def test_mistakes_are_named_with_line_and_key(
+    write_test: WriteTest, keys: str, problem: str
+) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        load_definition(write_test(f"{LIMIT_MATRIX}\n[[expect]]\n{keys}\n"))
+    assert problem in "\n".join(caught.value.problems)
+    assert "test.toml:1" in caught.value.problems[0]  # the table begins in line 12
+
+
+def test_stored_limits_of_other_versions_are_left_out() -> None:
+    documents = [{"metric": "a", "at_most": 2}, {"at_most": 1}, {"metric": "b", "at_most": []}, 7]
+    assert parse_stored_limits(documents) == [ExpectedLimit("a", 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        (ExpectedLimit("a", 2e9), "a at most 2e+09 B"),
+        (ExpectedLimit("a", 1.02, base="first"), "a at most 1.02 × first"),
+        (
+            ExpectedLimit("a", 9, 4, where={"root": "x"}, sites={"S": LimitBounds(at_most=12)}),
+            "a at most 9 B, at least 4 B, at most 12 B at S where root=x",
+        ),
+    ],
+)
+def test_limits_are_described_with_units(limit: ExpectedLimit, text: str) -> None:
+    assert limit.describe("B") == text
