@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from dataset_specs import load_generated_spec
+from spec_files import load_generated_spec
 
 from treehammer import config
 from treehammer.datasets import production

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from dataset_specs import load_generated_spec
+from spec_files import load_generated_spec
 from tiny_dataset import TINY_SPEC
 from warm_root import WarmDatasetRoots
 

@@ -87,7 +87,7 @@ void read(treehammer::Pass &pass)
 
 
 @pytest.fixture
-def own_settings(tmp_path: Path) -> Settings:
+def hits_settings(tmp_path: Path) -> Settings:
     """Settings with an empty data folder and no datasets, and the user's cached software."""
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "software").symlink_to(config.load_settings().software_dir)
@@ -96,7 +96,7 @@ def own_settings(tmp_path: Path) -> Settings:
 
 
 def test_own_dictionaries_and_modules_are_loaded_first(
-    own_settings: Settings, software: Callable[[str], SoftwareRequest], tmp_path: Path
+    hits_settings: Settings, software: Callable[[str], SoftwareRequest], tmp_path: Path
 ) -> None:
     if shutil.which("g++") is None:
         pytest.skip("ROOT compiles dictionaries with g++, which is not installed")
@@ -106,15 +106,15 @@ def test_own_dictionaries_and_modules_are_loaded_first(
     (folder / "Hit.C").write_text(HIT)
     python = Path(request.location) / "bin" / "python"
     subprocess.run([python, "-c", WRITE_FILES], check=True, cwd=folder)
-    catalogue = FolderCatalogue(own_settings.datasets_dir)
+    catalogue = FolderCatalogue(hits_settings.datasets_dir)
     library = folder / "libHit.so"
     for name in ("few", "many"):
         manifest = catalogue.add(name, [folder / f"{name}.root"], request, libraries=[library])
         assert manifest.origin["libraries"] == ["libHit.so"]
     for name, text in (("test.toml", TEST), ("prepare.py", PREPARE), ("read.py", READ)):
         (folder / name).write_text(text)
-    CliRunner().invoke(submit, [str(folder), "--wait"], obj=own_settings)
-    with Store.open(own_settings.database) as store:
+    CliRunner().invoke(submit, [str(folder), "--wait"], obj=hits_settings)
+    with Store.open(hits_settings.database) as store:
         columns = ("kind", "dataset", "events_total", "failure_message", "value_checksum")
         selection = Selection((store.campaign("last").id,))
         rows = [*store.measurements(selection, columns)]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import uproot
 from click.testing import CliRunner
-from dataset_specs import load_merged_spec
+from spec_files import load_merged_spec
 from value_checksum import compute_value_checksum
 from warm_root import WarmDatasetRoots
 
@@ -69,7 +69,7 @@ def plan(source: Path, tmp_path_factory: pytest.TempPathFactory) -> MergedSpec:
 
 
 @pytest.fixture(scope="module")
-def catalogue(
+def merged_catalogue(
     plan: MergedSpec, source: Path, software: Software, tmp_path_factory: pytest.TempPathFactory
 ) -> FolderCatalogue:
     """Return a catalogue with the dataset, for tests that only read it."""
@@ -85,9 +85,9 @@ def _arrays(path: str | Path, tree: str = "events") -> dict[str, np.ndarray[Any,
 
 
 def test_copies_equal_source_up_to_stated_bits(
-    catalogue: FolderCatalogue, plan: MergedSpec, source: Path
+    merged_catalogue: FolderCatalogue, plan: MergedSpec, source: Path
 ) -> None:
-    (file,) = catalogue.files(plan.name)
+    (file,) = merged_catalogue.files(plan.name)
     copies, originals = _arrays(file.url), _arrays(source)
     assert set(copies) == set(originals)
     for name in ("event", "flag"):
@@ -112,12 +112,12 @@ def test_copies_equal_source_up_to_stated_bits(
 
 
 def test_layout_matches_spec_and_manifest_records_source(
-    catalogue: FolderCatalogue, plan: MergedSpec, source: Path, software: Software
+    merged_catalogue: FolderCatalogue, plan: MergedSpec, source: Path, software: Software
 ) -> None:
-    manifest = catalogue.verify(plan.name)
+    manifest = merged_catalogue.verify(plan.name)
     layout = manifest.files[0].layout
     assert (layout.entries, layout.clusters) == (1800, 4)
-    with uproot.open(catalogue.files(plan.name)[0].url) as file:
+    with uproot.open(merged_catalogue.files(plan.name)[0].url) as file:
         starts = {
             int(branch.basket_entry_start_stop(number)[0])
             for branch in file["events"].branches
@@ -132,11 +132,11 @@ def test_layout_matches_spec_and_manifest_records_source(
 
 
 def test_show_compares_file_with_dataset(
-    catalogue: FolderCatalogue, plan: MergedSpec, source: Path, settings: Settings
+    merged_catalogue: FolderCatalogue, plan: MergedSpec, source: Path, settings: Settings
 ) -> None:
-    own_settings = replace(settings, cache_dir=catalogue.root.parent)
-    (catalogue.root.parent / "datasets").symlink_to(catalogue.root)
-    (catalogue.root.parent / "software").symlink_to(settings.software_dir)
+    own_settings = replace(settings, cache_dir=merged_catalogue.root.parent)
+    (merged_catalogue.root.parent / "datasets").symlink_to(merged_catalogue.root)
+    (merged_catalogue.root.parent / "software").symlink_to(settings.software_dir)
     command = [plan.name, "--compare", str(source)]
     result = CliRunner().invoke(show, [*command, "--json"], obj=own_settings)
     made, origin, beside = json.loads(result.stdout)
@@ -146,11 +146,15 @@ def test_show_compares_file_with_dataset(
 
 
 def test_merged_files_are_reproducible_across_releases(
-    catalogue: FolderCatalogue, plan: MergedSpec, source: Path, software: Software, tmp_path: Path
+    merged_catalogue: FolderCatalogue,
+    plan: MergedSpec,
+    source: Path,
+    software: Software,
+    tmp_path: Path,
 ) -> None:
     other_catalogue = FolderCatalogue(tmp_path / "elsewhere")
     made = other_catalogue.make(plan, software("6.38.00"), source=source)
-    assert made.files == catalogue.manifest(plan.name).files
+    assert made.files == merged_catalogue.manifest(plan.name).files
     reseeded = other_catalogue.make(
         replace(plan, seed=6), software("6.40.00"), source=source, replace_existing=True
     )
@@ -160,24 +164,24 @@ def test_merged_files_are_reproducible_across_releases(
 def test_wrong_source_is_refused(
     plan: MergedSpec, source: Path, software: Software, tmp_path: Path
 ) -> None:
-    catalogue = FolderCatalogue(tmp_path / "datasets")
+    merged_catalogue = FolderCatalogue(tmp_path / "datasets")
     wrong = tmp_path / "source.root"
     wrong.write_bytes(source.read_bytes()[:-1] + b"x")
     with pytest.raises(DatasetError, match="is not shipped with Treehammer") as absent:
-        catalogue.make(plan, software("6.40.00"))
+        merged_catalogue.make(plan, software("6.40.00"))
     assert "a file that the test makes" in absent.value.hint
     assert "--source PATH" in absent.value.hint
     assert "TREEHAMMER_SOURCES_DIR" in absent.value.hint
     with pytest.raises(DatasetError, match=f"source.root has .* bytes with {plan.source.sha256}"):
-        catalogue.make(plan, software("6.40.00"), source=wrong)
+        merged_catalogue.make(plan, software("6.40.00"), source=wrong)
     with pytest.raises(DatasetError, match="no file there is source"):
-        catalogue.make(plan, software("6.40.00"), source=tmp_path)
+        merged_catalogue.make(plan, software("6.40.00"), source=tmp_path)
     with pytest.raises(DatasetError, match="cannot be read"):
-        catalogue.make(plan, software("6.40.00"), source=tmp_path / "none.root")
+        merged_catalogue.make(plan, software("6.40.00"), source=tmp_path / "none.root")
     (tmp_path / "another name.root").write_bytes(source.read_bytes())
     assert find_source(plan, tmp_path).name == "another name.root"
-    assert catalogue.names() == ()
-    assert not list(catalogue.root.glob(".*.part-*"))
+    assert merged_catalogue.names() == ()
+    assert not list(merged_catalogue.root.glob(".*.part-*"))
 
 
 def test_source_differing_from_spec_is_refused(
@@ -203,9 +207,9 @@ def test_copies_of_experiment_files_compress_like_source(
         size=0,
         sha256="",
     )
-    catalogue = FolderCatalogue(tmp_path)
-    noisy = catalogue.make(plan, software("6.40.00"), source=shared_data)
-    plain = catalogue.make(
+    merged_catalogue = FolderCatalogue(tmp_path)
+    noisy = merged_catalogue.make(plan, software("6.40.00"), source=shared_data)
+    plain = merged_catalogue.make(
         replace(plan, kept_bits=23), software("6.40.00"), source=shared_data, replace_existing=True
     )
     source = noisy.origin["source"]["layout"]
@@ -231,9 +235,9 @@ def test_single_copy_reads_like_source_in_new_process(
     full = load_merged_spec(SPECS_FOLDER / f"{name}.toml")
     entries = full.source.entries
     plan = replace(full, copies=1, entries=entries, events_per_cluster=entries, size=0, sha256="")
-    catalogue = FolderCatalogue(tmp_path)
-    catalogue.make(plan, software("6.40.00"), source=shared_data)
-    made = Path(catalogue.files(name)[0].url)
+    merged_catalogue = FolderCatalogue(tmp_path)
+    merged_catalogue.make(plan, software("6.40.00"), source=shared_data)
+    made = Path(merged_catalogue.files(name)[0].url)
     for release in ("6.38.00", "6.40.00"):
         root = software(release)
         # Each process knows only the classes that its file describes.

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from dataset_specs import load_generated_spec
 from grid_fixtures import Grid
+from spec_files import load_generated_spec
 from storage_alone import run_storage
 from tiny_dataset import TINY_SPEC
 

@@ -18,13 +18,13 @@ from treehammer.submit.cli.datasets_commands import datasets
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def cache_settings(tmp_path: Path) -> Settings:
     return config.load_settings({"cache_dir": tmp_path / "cache"}, environ={}, folder=tmp_path)
 
 
 @pytest.fixture
-def catalogue(settings: Settings) -> FolderCatalogue:
-    return FolderCatalogue(settings.datasets_dir)
+def catalogue(cache_settings: Settings) -> FolderCatalogue:
+    return FolderCatalogue(cache_settings.datasets_dir)
 
 
 @pytest.fixture
@@ -35,17 +35,19 @@ def manifest(
     return catalogue.make(plan, software)
 
 
-def _run(settings: Settings, *arguments: str) -> Result:
-    return CliRunner().invoke(datasets, arguments, obj=settings)
+def invoke(cache_settings: Settings, *arguments: str) -> Result:
+    return CliRunner().invoke(datasets, arguments, obj=cache_settings)
 
 
-def _verify(settings: Settings, *arguments: str) -> Result:
+def _verify(cache_settings: Settings, *arguments: str) -> Result:
     words = ["verify", *arguments]
-    return CliRunner().invoke(datasets, words, obj=settings, standalone_mode=False)
+    return CliRunner().invoke(datasets, words, obj=cache_settings, standalone_mode=False)
 
 
-def test_list_shows_existing_and_shipped_datasets(settings: Settings, manifest: Manifest) -> None:
-    result = _run(settings, "list", "--json")
+def test_list_shows_existing_and_shipped_datasets(
+    cache_settings: Settings, manifest: Manifest
+) -> None:
+    result = invoke(cache_settings, "list", "--json")
     assert result.exit_code == 0
     states = {row["name"]: row["state"] for row in json.loads(result.stdout)}
     assert states.pop("tiny") == "generated"
@@ -53,48 +55,51 @@ def test_list_shows_existing_and_shipped_datasets(settings: Settings, manifest: 
     assert set(states.values()) == {"not made"}
 
 
-def test_show(settings: Settings, manifest: Manifest) -> None:
-    text = _run(settings, "show", "tiny").stdout
+def test_show(cache_settings: Settings, manifest: Manifest) -> None:
+    text = invoke(cache_settings, "show", "tiny").stdout
     assert manifest.hash in text
     assert manifest.files[0].sha256 in text
-    (row,) = json.loads(_run(settings, "show", "tiny", "--json").stdout)
+    (row,) = json.loads(invoke(cache_settings, "show", "tiny", "--json").stdout)
     assert row["adler32"] == manifest.files[0].adler32
     assert row["basket_zipped_bytes_median"] == 40
-    assert "not made" in _run(settings, "show", "reference-small").stdout
-    assert isinstance(_run(settings, "show", "tinny").exception, DatasetError)
+    assert "not made" in invoke(cache_settings, "show", "reference-small").stdout
+    assert isinstance(invoke(cache_settings, "show", "tinny").exception, DatasetError)
 
 
 @pytest.mark.usefixtures("manifest")
 def test_verify_reports_all_and_exits_with_1(
-    settings: Settings, catalogue: FolderCatalogue, software: SoftwareRequest, tmp_path: Path
+    cache_settings: Settings, catalogue: FolderCatalogue, software: SoftwareRequest, tmp_path: Path
 ) -> None:
     source = tmp_path / "a.root"
     source.write_bytes(b"root")
     catalogue.add("mine", [source], software)
-    assert _verify(settings).return_value == 0
+    assert _verify(cache_settings).return_value == 0
     (catalogue.folder("mine") / "a.root").unlink()
-    result = _verify(settings, "--json")
+    result = _verify(cache_settings, "--json")
     assert result.return_value == 1
     states = {row["name"]: row["state"] for row in json.loads(result.stdout)}
     assert states == {"mine": "refused", "tiny": "unchanged"}
-    assert isinstance(_run(settings, "verify", "other").exception, DatasetError)
+    assert isinstance(invoke(cache_settings, "verify", "other").exception, DatasetError)
 
 
 @pytest.mark.usefixtures("fake_root")
 def test_make_and_add(
-    settings: Settings, software: SoftwareRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache_settings: Settings,
+    software: SoftwareRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(production, "prepare_root", lambda *_: software)
     source = tmp_path / "a.root"
     source.write_bytes(b"root")
-    result = _run(settings, "add", "mine", str(source), "--tree", "Events")
+    result = invoke(cache_settings, "add", "mine", str(source), "--tree", "Events")
     assert result.exit_code == 0
     assert "'Events'" in result.stdout
     assert "Other trees: Runs" in result.stdout
     assert "ROOT cannot read 1 of 3 branches:\n  odd: Odd: Fatal in <F>: no.\n" in result.stdout
-    unknown = _run(settings, "make", "mine").exception
+    unknown = invoke(cache_settings, "make", "mine").exception
     assert isinstance(unknown, DatasetError)
     assert "reference-small" in unknown.hint
-    refused = _run(settings, "make", "reference-small").exception
+    refused = invoke(cache_settings, "make", "reference-small").exception
     assert isinstance(refused, DatasetError)
     assert "pinned" in refused.message

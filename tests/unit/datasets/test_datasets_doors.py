@@ -24,7 +24,7 @@ from treehammer.datasets.doors.observations import (
     find_first_file,
 )
 
-CONTENT = bytes(range(256)) * 8
+STORED_CONTENT = bytes(range(256)) * 8
 LISTING = """<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">
 <D:response><D:href>/store/</D:href><D:prop><D:collection/></D:prop></D:response>
 <D:response><D:href>/store/my%20file</D:href><D:prop/></D:response></D:multistatus>"""
@@ -40,21 +40,21 @@ class Storage(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.asked.append((self.path, self.headers["Authorization"]))
         kind = self.path.split("/")[1]
-        whole = len(CONTENT) + (kind == "longer")
+        whole = len(STORED_CONTENT) + (kind == "longer")
         if kind == "redirect":
             self.answer(302, b"", Location="/store/my%20file")
         elif kind in ("401", "403", "404", "500"):
             self.answer(int(kind), b"no such &lt;thing&gt;")
         elif kind == "whole":
-            self.answer(200, CONTENT)
+            self.answer(200, STORED_CONTENT)
         elif kind == "short":
-            self.answer(206, CONTENT[:10], **{"Content-Range": f"bytes 0-9/{whole}"})
+            self.answer(206, STORED_CONTENT[:10], **{"Content-Range": f"bytes 0-9/{whole}"})
         elif kind == "slow":
             self.is_released.wait(60)
         else:
             first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
             stated = {"Content-Range": f"bytes {first}-{last}/{whole}"}
-            self.answer(206, CONTENT[first : last + 1], **stated)
+            self.answer(206, STORED_CONTENT[first : last + 1], **stated)
 
     def do_HEAD(self) -> None:
         self.asked.append((self.path, self.headers["Want-Digest"]))
@@ -63,7 +63,7 @@ class Storage(BaseHTTPRequestHandler):
         self.send_response(int(kind) if kind.isdigit() else 200)
         for name, value in told.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(CONTENT)))
+        self.send_header("Content-Length", str(len(STORED_CONTENT)))
         self.end_headers()
 
     def do_PROPFIND(self) -> None:
@@ -117,7 +117,7 @@ def test_web_door_is_listed_and_read(storage: str) -> None:
 
 
 def test_web_door_follows_redirections(storage: str) -> None:
-    assert probe("http", f"{storage}/redirect", "a/b.root", len(CONTENT)).problem == ""
+    assert probe("http", f"{storage}/redirect", "a/b.root", len(STORED_CONTENT)).problem == ""
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_web_door_errors_have_remedies(
     if kind == "slow":
         Storage.is_released.clear()
         monkeypatch.setattr(http, "RESPONSE_TIMEOUT_S", 0.1)
-    result = probe("http", f"{storage}/{kind}", "f.root", len(CONTENT))
+    result = probe("http", f"{storage}/{kind}", "f.root", len(STORED_CONTENT))
     Storage.is_released.set()
     assert problem in result.problem
     assert remedy in result.remedy
@@ -161,7 +161,7 @@ def test_token_is_not_sent_without_tls(
 ) -> None:
     monkeypatch.setenv("BEARER_TOKEN", "secret")
     Storage.asked.clear()
-    assert probe("http", f"{storage}/store", "f", len(CONTENT)).problem == ""
+    assert probe("http", f"{storage}/store", "f", len(STORED_CONTENT)).problem == ""
     assert Storage.asked == [("/store/f", None)] * 2
 
 
@@ -169,7 +169,7 @@ def test_untrusted_certificate_is_reported(
     secure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("X509_CERT_DIR", str(tmp_path))
-    result = probe("https", f"{secure}/store", "f", len(CONTENT))
+    result = probe("https", f"{secure}/store", "f", len(STORED_CONTENT))
     assert "certificate is not trusted" in result.problem
     assert "X509_CERT_DIR" in result.remedy
 
@@ -182,7 +182,7 @@ def test_secure_door_is_read_with_token_and_proxy(
     monkeypatch.setenv("X509_USER_PROXY", str(authority))
     monkeypatch.setenv("BEARER_TOKEN_FILE", str(tmp_path / "token"))
     Storage.asked.clear()
-    assert probe("https", f"{secure}/store", "f", len(CONTENT)).problem == ""
+    assert probe("https", f"{secure}/store", "f", len(STORED_CONTENT)).problem == ""
     assert Storage.asked == [("/store/f", "Bearer secret")] * 2
 
 
@@ -230,9 +230,9 @@ def test_hanging_client_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_folder_is_read(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     assert probe("file", str(tmp_path)).details == "the folder is there and holds no file to read"
-    (tmp_path / "set" / "f.root").write_bytes(CONTENT)
+    (tmp_path / "set" / "f.root").write_bytes(STORED_CONTENT)
     assert probe("file", str(tmp_path)) == ProbeResult(details="read 1024 bytes of set/f.root")
-    assert probe("file", str(tmp_path), "set/f.root", len(CONTENT)).problem == ""
+    assert probe("file", str(tmp_path), "set/f.root", len(STORED_CONTENT)).problem == ""
     assert "in the dataset" in probe("file", str(tmp_path), "set/f.root", 3).problem
     assert "there is no" in probe("file", str(tmp_path), "set/g.root", 3).problem
 
@@ -259,9 +259,9 @@ def test_file_search_is_limited() -> None:
 
 def test_web_door_reports_size_and_checksum(storage: str) -> None:
     Storage.asked.clear()
-    assert doors.stat_file(f"{storage}/store/f") == FileObservation(len(CONTENT), "001a2b3c")
+    assert doors.stat_file(f"{storage}/store/f") == FileObservation(len(STORED_CONTENT), "001a2b3c")
     assert Storage.asked == [("/store/f", "adler32")]
-    assert doors.stat_file(f"{storage}/plain/f") == FileObservation(len(CONTENT))
+    assert doors.stat_file(f"{storage}/plain/f") == FileObservation(len(STORED_CONTENT))
     assert doors.stat_file(f"{storage}/404/f").failure == MISSING
     assert doors.stat_file(f"{storage}/403/f").failure == REFUSED
     assert doors.stat_file(f"{storage}/500/f").failure == FAILED
@@ -270,24 +270,26 @@ def test_web_door_reports_size_and_checksum(storage: str) -> None:
 def test_web_file_is_read_and_copied(storage: str, tmp_path: Path) -> None:
     blocks: list[int] = []
     seen = doors.read_file(
-        f"{storage}/whole/f", len(CONTENT), blocks.append, copy_to=tmp_path / "kept"
+        f"{storage}/whole/f", len(STORED_CONTENT), blocks.append, copy_to=tmp_path / "kept"
     )
-    assert (tmp_path / "kept").read_bytes() == CONTENT
-    assert sum(blocks) == len(CONTENT)
+    assert (tmp_path / "kept").read_bytes() == STORED_CONTENT
+    assert sum(blocks) == len(STORED_CONTENT)
     assert seen == FileObservation(
-        len(CONTENT), f"{zlib.adler32(CONTENT):08x}", hashlib.sha256(CONTENT).hexdigest()
+        len(STORED_CONTENT),
+        f"{zlib.adler32(STORED_CONTENT):08x}",
+        hashlib.sha256(STORED_CONTENT).hexdigest(),
     )
 
 
 def test_truncated_transfer_is_a_failure(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(self: Storage) -> None:
         self.send_response(200)
-        self.send_header("Content-Length", str(len(CONTENT)))
+        self.send_header("Content-Length", str(len(STORED_CONTENT)))
         self.end_headers()
-        self.wfile.write(CONTENT[:100])
+        self.wfile.write(STORED_CONTENT[:100])
 
     monkeypatch.setattr(Storage, "do_GET", cut)
-    assert doors.read_file(f"{storage}/store/f", len(CONTENT)).failure == NO_RESPONSE
+    assert doors.read_file(f"{storage}/store/f", len(STORED_CONTENT)).failure == NO_RESPONSE
 
 
 def test_dead_door_is_reported() -> None:

@@ -33,12 +33,12 @@ def recording(tmp_path: Path) -> Path:
     return path
 
 
-def run(settings: Settings, *words: object) -> Result:
+def run_command(settings: Settings, *words: object) -> Result:
     return CliRunner().invoke(datasets, [*map(str, words)], obj=settings, standalone_mode=False)
 
 
 def test_recording_becomes_a_dataset(settings: Settings, recording: Path) -> None:
-    added = run(settings, "add", "analysis", recording)
+    added = run_command(settings, "add", "analysis", recording)
     assert "analysis: 2 files, 552 bytes, a recording of 2 operations" in added.stdout
     catalogue = FolderCatalogue(settings.datasets_dir)
     manifest = catalogue.verify("analysis")
@@ -52,10 +52,10 @@ def test_recording_becomes_a_dataset(settings: Settings, recording: Path) -> Non
     document = json.loads((catalogue.folder("analysis") / "recording.json").read_text())
     assert document["urls"] == ["root://host//data/x.root"]
     assert document["process"]["door_url"] == "root://host//data"
-    assert "root://host//data/x.root" in run(settings, "show", "analysis").stdout
-    assert run(settings, "add", "analysis", recording).exception is None
+    assert "root://host//data/x.root" in run_command(settings, "show", "analysis").stdout
+    assert run_command(settings, "add", "analysis", recording).exception is None
     recording.write_text(ROWS * 2)
-    refused = run(settings, "add", "analysis", recording).exception
+    refused = run_command(settings, "add", "analysis", recording).exception
     assert isinstance(refused, DatasetError)
     assert "of other content" in str(refused)
 
@@ -64,7 +64,7 @@ def test_recording_of_an_unknown_process_has_no_outer_phases(
     settings: Settings, recording: Path
 ) -> None:
     recording.with_suffix(".json").unlink()
-    assert run(settings, "add", "analysis", recording).exception is None
+    assert run_command(settings, "add", "analysis", recording).exception is None
     origin = FolderCatalogue(settings.datasets_dir).manifest("analysis").origin
     assert "initialise_s" not in origin
     assert origin["io_s"] == 2.5
@@ -73,8 +73,10 @@ def test_recording_of_an_unknown_process_has_no_outer_phases(
 @pytest.mark.parametrize("text", ["", "a,b,c\n1,2,3\n"])
 def test_other_tables_are_refused(settings: Settings, recording: Path, text: str) -> None:
     recording.write_text(text)
-    refused = run(settings, "add", "analysis", recording).exception
+    refused = run_command(settings, "add", "analysis", recording).exception
     assert isinstance(refused, DatasetError)
     assert "is not a recording" in str(refused)
     assert "several" not in FolderCatalogue(settings.datasets_dir).names()
-    assert isinstance(run(settings, "add", "two", recording, recording).exception, DatasetError)
+    assert isinstance(
+        run_command(settings, "add", "two", recording, recording).exception, DatasetError
+    )

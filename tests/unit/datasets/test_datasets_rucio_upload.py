@@ -18,7 +18,7 @@ from treehammer.datasets.rucio.rucio_conversions import DidFile, DidNames, Rse, 
 from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue, upload_dataset
 from treehammer.errors import CatalogueError, ConfigError, DatasetError
 
-CONTENT = b"some bytes"
+UPLOADED_CONTENT = b"some bytes"
 PATTERNS = {"DATASET": r"/[A-Za-z]+/[a-z-]+/USER(#\w+)?", "FILE": r"/store/user/.+"}
 
 
@@ -115,11 +115,14 @@ def make_rucio(server: Server, folder: Path, **options: str) -> RucioCatalogue:
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Manifest:
-    adler32, sha256 = f"{zlib.adler32(CONTENT):08x}", hashlib.sha256(CONTENT).hexdigest()
-    file = ManifestFile("a.bin", len(CONTENT), adler32, sha256, RAW_LAYOUT)
+    adler32, sha256 = (
+        f"{zlib.adler32(UPLOADED_CONTENT):08x}",
+        hashlib.sha256(UPLOADED_CONTENT).hexdigest(),
+    )
+    file = ManifestFile("a.bin", len(UPLOADED_CONTENT), adler32, sha256, RAW_LAYOUT)
     manifest = Manifest("my-set", (file,), {})
     (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "a.bin").write_bytes(CONTENT)
+    (tmp_path / "set" / "a.bin").write_bytes(UPLOADED_CONTENT)
     (tmp_path / "set" / MANIFEST_NAME).write_text(manifest.to_json())
     return manifest
 
@@ -212,11 +215,13 @@ def test_md5_identifies_files_without_adler32(
     text = manifest.to_json().encode()
     md5 = hashlib.md5(text).hexdigest().upper()
     register(server, "my-set.manifest.json", text, md5=md5)
-    register(server, "my-set.a.bin", CONTENT, md5=hashlib.md5(CONTENT).hexdigest())
+    register(
+        server, "my-set.a.bin", UPLOADED_CONTENT, md5=hashlib.md5(UPLOADED_CONTENT).hexdigest()
+    )
     server.datasets.add("my-set")
     assert make_rucio(server, tmp_path).manifest("my-set").hash == manifest.hash
     assert upload(server, manifest, tmp_path) == ""
-    register(server, "my-set.a.bin", CONTENT, md5=hashlib.md5(b"other").hexdigest())
+    register(server, "my-set.a.bin", UPLOADED_CONTENT, md5=hashlib.md5(b"other").hexdigest())
     with pytest.raises(DatasetError, match="is another file: 10 bytes with md5"):
         upload(server, manifest, tmp_path)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from dataset_specs import load_generated_spec
+from spec_files import load_generated_spec
 
 from treehammer.datasets.specs import dataset_specs
 from treehammer.datasets.specs.dataset_specs import RawSpec

@@ -24,10 +24,10 @@ async def with_proxy(
     proxy = await DelayProxy(delay, rate).serve(HERE, BEHIND, port)
     async with server, proxy:
         await visit(port)
-        await settled()
+        await wait_for_end()
 
 
-async def settled() -> None:
+async def wait_for_end() -> None:
     """Wait until all connections are closed."""
     other_tasks = asyncio.all_tasks() - {asyncio.current_task()}
     _, busy = await asyncio.wait(other_tasks, timeout=60) if other_tasks else (set(), set())
@@ -132,6 +132,6 @@ def test_proxy_closes_when_server_is_gone() -> None:
             reader, writer = await asyncio.open_connection(HERE, port)
             assert await asyncio.wait_for(reader.read(), 60) == b""
             writer.close()
-            await settled()
+            await wait_for_end()
 
     asyncio.run(visit())
