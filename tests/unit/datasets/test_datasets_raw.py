@@ -37,7 +37,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def spec_file(tmp_path: Path) -> Path:
+def raw_spec_file(tmp_path: Path) -> Path:
     path = tmp_path / "bytes.toml"
     path.write_text(SPEC)
     return path
@@ -47,8 +47,8 @@ def run(settings: Settings, *words: str) -> Result:
     return CliRunner().invoke(datasets, words, obj=settings, standalone_mode=False)
 
 
-def test_raw_dataset_is_made_shown_and_verified(settings: Settings, spec_file: Path) -> None:
-    assert "3 files, 4.5 MB, raw bytes" in run(settings, "make", str(spec_file)).stdout
+def test_raw_dataset_is_made_shown_and_verified(settings: Settings, raw_spec_file: Path) -> None:
+    assert "3 files, 4.5 MB, raw bytes" in run(settings, "make", str(raw_spec_file)).stdout
     manifest = FolderCatalogue(settings.datasets_dir).manifest("bytes")
     assert [file.size for file in manifest.files] == [1_500_000] * 3
     assert len({file.sha256 for file in manifest.files}) == 3
@@ -63,17 +63,17 @@ def test_raw_dataset_is_made_shown_and_verified(settings: Settings, spec_file: P
     assert verified.exception or verified.return_value
 
 
-def test_bytes_are_defined_by_seed_file_and_position(spec_file: Path) -> None:
-    spec = dataset_specs.load_spec(spec_file)
+def test_bytes_are_defined_by_seed_file_and_position(raw_spec_file: Path) -> None:
+    spec = dataset_specs.load_spec(raw_spec_file)
     assert isinstance(spec, RawSpec)
     first, second = generate_blocks(spec, 2)
     assert first == hashlib.shake_128(b"treehammer/raw/7/2/0").digest(RAW_BLOCK_BYTES)
     assert second == hashlib.shake_128(b"treehammer/raw/7/2/1").digest(1_500_000 - RAW_BLOCK_BYTES)
 
 
-def test_other_bytes_than_pinned_are_refused(settings: Settings, spec_file: Path) -> None:
+def test_other_bytes_than_pinned_are_refused(settings: Settings, raw_spec_file: Path) -> None:
     catalogue = FolderCatalogue(settings.datasets_dir)
-    spec = dataset_specs.load_spec(spec_file)
+    spec = dataset_specs.load_spec(raw_spec_file)
     assert isinstance(spec, RawSpec)
     with pytest.raises(DatasetError, match="pinned is 0000"):
         catalogue.make_raw(replace(spec, hash="0" * 64))
@@ -90,10 +90,10 @@ def test_other_bytes_than_pinned_are_refused(settings: Settings, spec_file: Path
     ],
 )
 def test_raw_files_have_no_layout(
-    settings: Settings, spec_file: Path, options: tuple[str, ...], expected: str
+    settings: Settings, raw_spec_file: Path, options: tuple[str, ...], expected: str
 ) -> None:
     with pytest.raises(DatasetError, match=expected):
-        raise run(settings, "make", str(spec_file), *options).exception or AssertionError
+        raise run(settings, "make", str(raw_spec_file), *options).exception or AssertionError
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_raw_files_have_no_layout(
     ],
 )
 def test_only_tests_without_tree_take_raw_files(
-    settings: Settings, spec_file: Path, tmp_path: Path, test: str, is_refused: bool
+    settings: Settings, raw_spec_file: Path, tmp_path: Path, test: str, is_refused: bool
 ) -> None:
-    FolderCatalogue(settings.datasets_dir).make_raw(load_raw_spec(spec_file))
+    FolderCatalogue(settings.datasets_dir).make_raw(load_raw_spec(raw_spec_file))
     folder = tmp_path / "test"
     folder.mkdir()
     (folder / "test.toml").write_text(f'[test]\nname = "load"\n{test}\n')
