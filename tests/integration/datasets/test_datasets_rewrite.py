@@ -1,24 +1,36 @@
-"""Rewritten datasets: other layouts, other basket orders, and RNTuples."""
+"""Datasets made from others: other layouts and orders, RNTuples, and merged copies of real events."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import uproot
+from click.testing import CliRunner
+from spec_files import load_merged_spec
+from value_checksum import compute_value_checksum
+from warm_root import WarmDatasetRoots
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers as softwares
+from treehammer.config import Settings
 from treehammer.datasets import production
 from treehammer.datasets.catalogues import dataset_rewriting
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+from treehammer.datasets.cli.commands import show
 from treehammer.datasets.manifest import Manifest
+from treehammer.datasets.production import find_source
 from treehammer.datasets.specs import dataset_specs
+from treehammer.datasets.specs.dataset_specs import SPECS_FOLDER, MergedSpec
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.errors import DatasetError
 from treehammer.text_formatting import no_progress
@@ -200,3 +212,222 @@ def test_rewrite_handles_files_folders_clusters_and_objects(
     ordered = make("awkward", "ordered", order="entry", autoflush="10")
     assert "entry" in ordered.files[1].layout.basket_order
     assert ordered.files[0].layout.clusters == 33
+
+
+TINY = Path(__file__).with_name("merged-tiny.toml")
+EVENTS = 300
+KEPT = 7
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a source with several kinds of numbers; ``cut`` has 10-bit mantissas."""
+    random = np.random.default_rng(1)
+    path = tmp_path_factory.mktemp("source") / "source.root"
+    pt = random.exponential(30, EVENTS).astype(np.float32)
+    special = np.where(random.random(EVENTS) < 0.3, 0, pt).astype(np.float32)
+    special[:3] = np.inf, -np.inf, np.nan
+    cut = (pt.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    arrays: dict[str, Any] = {
+        "event": np.arange(EVENTS, dtype=np.int64),
+        "flag": random.random(EVENTS) < 0.5,
+        "pt": pt,
+        "mass": random.normal(91, 3, EVENTS),
+        "special": special,
+        "cut": cut,
+    }
+    with uproot.recreate(path) as file:
+        types = {name: values.dtype for name, values in arrays.items()}
+        file.mktree("events", types).extend(arrays)
+    return path
+
+
+@pytest.fixture(scope="module")
+def plan(source: Path, tmp_path_factory: pytest.TempPathFactory) -> MergedSpec:
+    """Write and load the spec of that source."""
+    sha256 = hashlib.sha256(source.read_bytes()).hexdigest()
+    text = re.sub("0{64}", sha256, TINY.read_text(encoding="utf-8"))
+    path = tmp_path_factory.mktemp("spec") / TINY.name
+    path.write_text(text.replace("size = 1\n", f"size = {source.stat().st_size}\n"))
+    return load_merged_spec(path)
+
+
+@pytest.fixture(scope="module")
+def merged_catalogue(
+    plan: MergedSpec, source: Path, software: Software, tmp_path_factory: pytest.TempPathFactory
+) -> FolderCatalogue:
+    """Return a catalogue with the dataset, for tests that only read it."""
+    catalogue_with_all = FolderCatalogue(tmp_path_factory.mktemp("made") / "all")
+    catalogue_with_all.make(plan, software("6.40.00"), source=source.parent)
+    return catalogue_with_all
+
+
+def _arrays(path: str | Path, tree: str = "events") -> dict[str, np.ndarray[Any, Any]]:
+    with uproot.open(path) as file:
+        arrays: dict[str, np.ndarray[Any, Any]] = file[tree].arrays(library="np")
+    return arrays
+
+
+def test_copies_equal_source_up_to_stated_bits(
+    merged_catalogue: FolderCatalogue, plan: MergedSpec, source: Path
+) -> None:
+    (file,) = merged_catalogue.files(plan.name)
+    copies, originals = _arrays(file.url), _arrays(source)
+    assert set(copies) == set(originals)
+    for name in ("event", "flag"):
+        assert np.array_equal(copies[name], np.tile(originals[name], plan.copies))
+    for name, word, mantissa in (
+        ("pt", np.uint32, 23),
+        ("mass", np.uint64, 52),
+        ("special", np.uint32, 23),
+        ("cut", np.uint32, 23),
+    ):
+        before = np.tile(originals[name].view(word), plan.copies)
+        after = copies[name].view(word)
+        changed = before ^ after
+        assert not np.any(changed >> word(mantissa - KEPT)), name
+        # The first copy equals the source; nearly all values of the others differ.
+        assert not np.any(changed[:EVENTS])
+        plain = np.isfinite(np.tile(originals[name], plan.copies)) & (before << word(1) != 0)
+        assert not np.any(changed[~plain])
+        few = 0.2 if name == "cut" else 0.01
+        assert np.mean(changed[EVENTS:][plain[EVENTS:]] == 0) < few
+    assert not np.any(copies["cut"].view(np.uint32) & np.uint32(0x1FFF))
+
+
+def test_layout_matches_spec_and_manifest_records_source(
+    merged_catalogue: FolderCatalogue, plan: MergedSpec, source: Path, software: Software
+) -> None:
+    manifest = merged_catalogue.verify(plan.name)
+    layout = manifest.files[0].layout
+    assert (layout.entries, layout.clusters) == (1800, 4)
+    with uproot.open(merged_catalogue.files(plan.name)[0].url) as file:
+        starts = {
+            int(branch.basket_entry_start_stop(number)[0])
+            for branch in file["events"].branches
+            for number in range(branch.num_baskets)
+        }
+        assert starts == {0, 450, 900, 1350}
+    assert manifest.origin["kind"] == "merged"
+    assert manifest.origin["leaves"] == {"perturbed": 4, "exact": 0, "integer": 2, "object": 0}
+    assert manifest.origin["branches_left_out"] == []
+    (measured,) = production.measure_layouts([source], software("6.40.00"))
+    assert manifest.origin["source"]["layout"]["entries"] == measured.entries == EVENTS
+
+
+def test_show_compares_file_with_dataset(
+    merged_catalogue: FolderCatalogue, plan: MergedSpec, source: Path, settings: Settings
+) -> None:
+    own_settings = replace(settings, cache_dir=merged_catalogue.root.parent)
+    (merged_catalogue.root.parent / "datasets").symlink_to(merged_catalogue.root)
+    (merged_catalogue.root.parent / "software").symlink_to(settings.software_dir)
+    command = [plan.name, "--compare", str(source)]
+    result = CliRunner().invoke(show, [*command, "--json"], obj=own_settings)
+    made, origin, beside = json.loads(result.stdout)
+    assert (made["entries"], origin["entries"], beside["entries"]) == (1800, EVENTS, EVENTS)
+    assert origin["basket_zipped_bytes_median"] == beside["basket_zipped_bytes_median"]
+    assert "events a cluster" in CliRunner().invoke(show, command, obj=own_settings).stdout
+
+
+def test_merged_files_are_reproducible_across_releases(
+    merged_catalogue: FolderCatalogue,
+    plan: MergedSpec,
+    source: Path,
+    software: Software,
+    tmp_path: Path,
+) -> None:
+    other_catalogue = FolderCatalogue(tmp_path / "elsewhere")
+    made = other_catalogue.make(plan, software("6.38.00"), source=source)
+    assert made.files == merged_catalogue.manifest(plan.name).files
+    reseeded = other_catalogue.make(
+        replace(plan, seed=6), software("6.40.00"), source=source, replace_existing=True
+    )
+    assert reseeded.files != made.files
+
+
+def test_wrong_source_is_refused(
+    plan: MergedSpec, source: Path, software: Software, tmp_path: Path
+) -> None:
+    merged_catalogue = FolderCatalogue(tmp_path / "datasets")
+    wrong = tmp_path / "source.root"
+    wrong.write_bytes(source.read_bytes()[:-1] + b"x")
+    with pytest.raises(DatasetError, match="is not shipped with Treehammer") as absent:
+        merged_catalogue.make(plan, software("6.40.00"))
+    assert "a file that the test makes" in absent.value.hint
+    assert "--source PATH" in absent.value.hint
+    assert "TREEHAMMER_SOURCES_DIR" in absent.value.hint
+    with pytest.raises(DatasetError, match=f"source.root has .* bytes with {plan.source.sha256}"):
+        merged_catalogue.make(plan, software("6.40.00"), source=wrong)
+    with pytest.raises(DatasetError, match="no file there is source"):
+        merged_catalogue.make(plan, software("6.40.00"), source=tmp_path)
+    with pytest.raises(DatasetError, match="cannot be read"):
+        merged_catalogue.make(plan, software("6.40.00"), source=tmp_path / "none.root")
+    (tmp_path / "another name.root").write_bytes(source.read_bytes())
+    assert find_source(plan, tmp_path).name == "another name.root"
+    assert merged_catalogue.names() == ()
+    assert not list(merged_catalogue.root.glob(".*.part-*"))
+
+
+def test_source_differing_from_spec_is_refused(
+    plan: MergedSpec, source: Path, software: Software, tmp_path: Path
+) -> None:
+    other = replace(plan, source=replace(plan.source, branches=7))
+    with pytest.raises(DatasetError, match="has 300 entries x 6 branches"):
+        FolderCatalogue(tmp_path).make(other, software("6.40.00"), source=source)
+    assert not list(tmp_path.glob(".*.part-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "copies"), [("nanoaod-merged", 4), ("physlite-merged", 4)])
+def test_copies_of_experiment_files_compress_like_source(
+    name: str, copies: int, shared_data: Path, software: Software, tmp_path: Path
+) -> None:
+    full = load_merged_spec(SPECS_FOLDER / f"{name}.toml")
+    plan = replace(
+        full,
+        copies=copies,
+        entries=copies * full.source.entries,
+        events_per_cluster=copies * full.source.entries,
+        size=0,
+        sha256="",
+    )
+    merged_catalogue = FolderCatalogue(tmp_path)
+    noisy = merged_catalogue.make(plan, software("6.40.00"), source=shared_data)
+    plain = merged_catalogue.make(
+        replace(plan, kept_bits=23), software("6.40.00"), source=shared_data, replace_existing=True
+    )
+    source = noisy.origin["source"]["layout"]
+    source_ratio = source["unzipped_bytes"] / source["zipped_bytes"]
+    ratio, repeated = noisy.files[0].layout.ratio, plain.files[0].layout.ratio
+    # Without noise the copies would compress much better than real data.
+    assert abs(np.log(ratio / source_ratio)) < 0.25
+    assert ratio < 0.9 * repeated
+    assert noisy.files[0].layout.branches == full.source.branches
+    assert noisy.origin["branches_left_out"] == []
+    assert noisy.origin["leaves"]["perturbed"] > 250
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nanoaod-merged", "physlite-merged"])
+def test_single_copy_reads_like_source_in_new_process(
+    name: str,
+    shared_data: Path,
+    software: Software,
+    warm_dataset_roots: WarmDatasetRoots,
+    tmp_path: Path,
+) -> None:
+    full = load_merged_spec(SPECS_FOLDER / f"{name}.toml")
+    entries = full.source.entries
+    plan = replace(full, copies=1, entries=entries, events_per_cluster=entries, size=0, sha256="")
+    merged_catalogue = FolderCatalogue(tmp_path)
+    merged_catalogue.make(plan, software("6.40.00"), source=shared_data)
+    made = Path(merged_catalogue.files(name)[0].url)
+    for release in ("6.38.00", "6.40.00"):
+        root = software(release)
+        # Each process knows only the classes that its file describes.
+        expected, actual = (
+            compute_value_checksum(file, full.tree, root, tmp_path, warm_dataset_roots)
+            for file in (find_source(full, shared_data), made)
+        )
+        assert actual.events == entries
+        assert actual == expected

@@ -1,20 +1,32 @@
-"""Workspaces: names, paths, state and lock."""
+"""Workspaces: names, paths, state, lock and commands; mount scripts, and profiles of sites."""
 
 from __future__ import annotations
 
+import json
 import os
+import socket
+import subprocess
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
 from treehammer import config
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, TestbedError
-from treehammer.testbed import workspace
+from treehammer.errors import ConfigError, ExitCode, TestbedError, TreehammerError
+from treehammer.submit.batch.local_jobs import start_time
+from treehammer.testbed import cli, workspace
 from treehammer.testbed.components.secure_storage import DOOR_NAMES, SecureStorage
-from treehammer.testbed.workspace import RunningDaemon, WorkspaceState
+from treehammer.testbed.mount_namespace import render_mount_script, topmost_inaccessible_parent
+from treehammer.testbed.network import (
+    LONG_DISTANCE,
+    MEDIUM_DISTANCE,
+    NetworkDistance,
+    build_profiles,
+)
+from treehammer.testbed.workspace import RunningDaemon, VisibleFolder, WorkspaceState
 
 
 @pytest.fixture
@@ -127,3 +139,187 @@ def test_secure_doors_permit_loads_that_read(settings: Settings) -> None:
         assert door.load is not None
         assert door.load.clients >= 800
         assert door.writable_url == ""
+
+
+@pytest.fixture
+def boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(workspace, "MAX_PATH_BYTES", 500)
+    monkeypatch.setenv("TREEHAMMER_TESTBEDS", str(tmp_path / "boxes"))
+    return tmp_path / "boxes"
+
+
+def run(boxes: Path, *words: str) -> Result:
+    settings = config.load_settings(
+        {"cache_dir": boxes.parent / "cache", "data_dir": boxes.parent / "data"}, environ={}
+    )
+    return CliRunner().invoke(cli.testbed, words, obj=settings)
+
+
+def remembered(boxes: Path) -> None:
+    me = os.getpid()
+    folder = boxes / "testbed"
+    for name in ("logs", "condor/log", "condor/sites/SITE_A/log"):
+        (folder / name).mkdir(parents=True)
+    (folder / "logs/one.log").write_text("first\nsecond\nthird\n")
+    (folder / "condor/log/SchedLog").write_text("a schedd's\n")
+    (folder / "condor/sites/SITE_A/log/StartLog").write_text("a startd's\n")
+    daemons = (
+        RunningDaemon("one", me, start_time(me), 0.0, 15),
+        RunningDaemon("two", me, 1, 0.0, 15),
+    )
+    workspace.write_state(folder, WorkspaceState(sites=("SITE_A",), daemons=daemons))
+
+
+@pytest.mark.parametrize(
+    "command", ["status", "down", "logs", "upgrade SITE_A root sid", "restart SITE_A root"]
+)
+def test_commands_without_testbed(boxes: Path, command: str) -> None:
+    result = run(boxes, *command.split())
+    assert isinstance(result.exception, TreehammerError)
+    assert result.exception.exit_code == ExitCode.NOTHING
+    assert not boxes.exists()
+
+
+def test_channels_are_part_of_the_state(boxes: Path) -> None:
+    channels = (("stable", "bookworm"), ("testing", "sid"))
+    assert cli.parse_channels(["stable=bookworm", "testing=sid"]) == [*channels]
+    (boxes / "testbed").mkdir(parents=True)
+    state = WorkspaceState(sites=("SITE_A",), channels=channels)
+    workspace.write_state(boxes / "testbed", state)
+    assert workspace.read_state(boxes / "testbed") == state
+
+
+def test_status_lists_running_daemons(boxes: Path) -> None:
+    remembered(boxes)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        result = run(boxes, "status", "--json")
+        port = listening.getsockname()[1]
+    rows = {row["daemon"]: row for row in json.loads(result.stdout)}
+    assert rows["one"]["state"] == "running"
+    assert port in rows["one"]["ports"]
+    assert rows["one"]["pid"] == os.getpid()
+    assert rows["one"]["since"] == "1970-01-01 00:00:00+00:00"
+    assert rows["two"]["state"] == "ended"
+    assert rows["two"]["ports"] == []
+
+
+def test_status_reports_testbed_is_down(boxes: Path) -> None:
+    remembered(boxes)
+    assert "testbed testbed is down" in run(boxes, "status").stderr
+
+
+def test_logs_print_last_lines(boxes: Path) -> None:
+    remembered(boxes)
+    assert run(boxes, "logs", "one", "--lines", "2").stdout.splitlines()[1:] == ["second", "third"]
+    all_of_them = run(boxes, "logs").stdout
+    for title in ("== one: ", "== condor-SchedLog: ", "== condor-SITE_A-StartLog: "):
+        assert title in all_of_them
+
+
+def test_unknown_log_is_refused(boxes: Path) -> None:
+    remembered(boxes)
+    error = run(boxes, "logs", "condor-ShedLog").exception
+    assert isinstance(error, TreehammerError)
+    assert "Did you mean 'condor-SchedLog'?" in str(error)
+    assert error.exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--sites", "0"],
+        ["--sites", "27"],
+        ["--name", "A"],
+        ["--xrootd-channel", "sid"],
+        ["--xrootd-channel", "http=sid"],
+        ["--xrootd-channel", "testing=../x"],
+        ["--xrootd-channel", "testing=sid", "--xrootd-channel", "testing=trixie"],
+    ],
+)
+def test_invalid_up_options_are_refused(boxes: Path, words: list[str]) -> None:
+    result = run(boxes, "up", *words)
+    assert result.exit_code != 0
+    assert not boxes.exists()
+
+
+def test_parents_are_mounted_before_children() -> None:
+    outer = VisibleFolder(Path("/data/x"), Path("/tmp"), writable=True)
+    inner = VisibleFolder(Path("/tmp/box/site"), Path("/tmp/box/site"))
+    lines = render_mount_script([Path("/tmp/box")], [inner, outer], ["true"]).splitlines()
+    assert lines.index("mount --rbind /mnt/data/x /tmp") < lines.index("mkdir -p /tmp/box/site")
+    assert "mount -o remount,bind,ro /tmp/box/site" in lines
+    assert "mount -o remount,bind,ro /tmp" not in lines
+    assert lines[-1] == "exec true"
+
+
+def test_nested_hidden_folders_are_hidden_once() -> None:
+    text = render_mount_script([Path("/a/b"), Path("/a"), Path("/a")], [], ["true"])
+    assert text.count("tmpfs") == 1
+
+
+def test_mount_script_quotes_names() -> None:
+    odd = Path("/a b/$(touch x)/'q'")
+    text = render_mount_script([odd], [VisibleFolder(odd / "c", odd / "c")], ["true"])
+    assert subprocess.run(["sh", "-n"], input=text, text=True, check=False).returncode == 0
+    output = subprocess.run(
+        ["sh"],
+        input="mount() { printf '%s\\n' \"$@\"; }; umount() { :; }; mkdir() { :; }\n" + text,
+        text=True,
+        check=True,
+        capture_output=True,
+    ).stdout
+    assert str(odd) in output.splitlines()
+    assert f"/mnt{odd}/c" in output.splitlines()
+
+
+@pytest.mark.parametrize(
+    "used, stage", [("/home/me", "/mnt"), ("/mnt/cache", "/media"), ("/mnt", "/media")]
+)
+def test_mount_point_is_unused_folder(used: str, stage: str) -> None:
+    assert f"umount -l {stage}\n" in render_mount_script([Path(used)], [], ["true"])
+
+
+def test_missing_mount_point_is_reported() -> None:
+    with pytest.raises(TestbedError, match="no folder is available"):
+        render_mount_script([Path("/")], [], ["true"])
+
+
+def test_topmost_inaccessible_parent(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    private = tmp_path / "private"
+    (private / "more").mkdir(parents=True)
+    private.chmod(0o700)
+    (private / "more").chmod(0o700)
+    above = topmost_inaccessible_parent(private)
+    assert topmost_inaccessible_parent(private / "more" / "x") == (above or private)
+
+
+@pytest.mark.parametrize(
+    "count, labels",
+    [
+        (1, ["near http two-doors"]),
+        (2, ["near http two-doors", "distant"]),
+        (3, ["near two-doors", "near http", "distant http"]),
+        (4, ["near two-doors", "near http", "medium", "distant http"]),
+        (6, ["near two-doors", "near http", "near", "near", "medium", "distant http"]),
+    ],
+)
+def test_profiles_by_number_of_sites(count: int, labels: list[str]) -> None:
+    profiles = build_profiles([f"SITE_{number}" for number in range(count)])
+    assert [" ".join(profile.labels) for profile in profiles] == labels
+
+
+def test_labels_match_distance() -> None:
+    profiles = build_profiles(["A", "B", "C", "D", "E"])
+    assert [profile.distance for profile in profiles] == [
+        None,
+        None,
+        None,
+        MEDIUM_DISTANCE,
+        LONG_DISTANCE,
+    ]
+
+
+def test_link_queue_holds_three_round_trips() -> None:
+    assert NetworkDistance(20, 1000).queue_kb * 1024 >= 20e-3 * 1000e6 / 8
+    assert NetworkDistance(1, 10).queue_kb == 2048

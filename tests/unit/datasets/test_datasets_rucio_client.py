@@ -1,0 +1,667 @@
+"""Rucio without a server: credentials and sessions, uploads, polling of rules, translation of errors."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import requests
+from credential_factory import write_proxy, write_token
+from local_servers import serve_http
+from lying_doors import CONTENT, SIZE, LyingDoor
+from rucio.common import exception as rucios
+
+from treehammer import config
+from treehammer.collectors import http_requests
+from treehammer.collectors.storage_access import normalize_url
+from treehammer.datasets.manifest import MANIFEST_NAME, RAW_LAYOUT, Manifest, ManifestFile, Replica
+from treehammer.datasets.rucio import rucio_datasets
+from treehammer.datasets.rucio.rucio_client import RucioClient
+from treehammer.datasets.rucio.rucio_conversions import (
+    AccountQuota,
+    DidFile,
+    DidNames,
+    ReplicationRule,
+    Rse,
+    RseExpressionError,
+    RucioDeniedError,
+    RucioDuplicateError,
+    RucioNotFoundError,
+    RucioSilentError,
+    parse_rule,
+    translate_error,
+)
+from treehammer.datasets.rucio.rucio_datasets import (
+    COMPLETE,
+    COPYING,
+    DENIED,
+    STUCK,
+    WAITING,
+    ReplicationStatus,
+    RucioCatalogue,
+    poll_replication,
+    upload_dataset,
+)
+from treehammer.datasets.rucio.rucio_session import RucioLogin, find_login, make_session
+from treehammer.errors import CatalogueError, ConfigError, DatasetError
+from treehammer.text_formatting import no_progress
+
+CONFIG = "/etc/rucio.cfg"
+
+
+def find(environment: Mapping[str, str] = {}, /, **options: str) -> RucioLogin:
+    return find_login(lambda name: options.get(name, ""), environment, CONFIG)
+
+
+def test_variables_precede_options() -> None:
+    options = {"auth_type": "x509", "client_cert": "/c", "client_key": "/k", "account": "me"}
+    login = find({}, **options)
+    assert (login.credential, login.private_key, login.account) == ("/c", "/k", "me")
+    assert login.describe() == f"{CONFIG}: client_cert = /c"
+    variables = {"RUCIO_CLIENT_CERT": "/d", "RUCIO_CLIENT_KEY": "/l", "RUCIO_ACCOUNT": "you"}
+    login = find(variables, **options)
+    assert (login.credential, login.private_key, login.account) == ("/d", "/l", "you")
+    assert login.describe() == "RUCIO_CLIENT_CERT=/d"
+
+
+@pytest.mark.parametrize(
+    ("variables", "options", "expected"),
+    [
+        ({}, {"client_x509_proxy": "/cfg"}, "/cfg"),
+        ({"X509_USER_PROXY": "/env"}, {"client_x509_proxy": "/cfg"}, "/cfg"),
+        ({"X509_USER_PROXY": "/env"}, {}, "/env"),
+        ({"RUCIO_CLIENT_PROXY": "/first", "X509_USER_PROXY": "/env"}, {}, "/first"),
+    ],
+)
+def test_proxy_is_found_in_the_order_of_the_client(
+    variables: dict[str, str], options: dict[str, str], expected: str
+) -> None:
+    assert find(variables, auth_type="x509_proxy", **options).credential == expected
+
+
+def test_token_is_found_in_the_order_of_the_client(tmp_path: Path) -> None:
+    usual = tmp_path / f"bt_u{os.geteuid()}"
+    usual.write_text("from-folder\n")
+    variables = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    assert find(variables, auth_type="oidc").read_token() == "from-folder"
+    named = tmp_path / "named"
+    named.write_text("named\n")
+    variables["BEARER_TOKEN_FILE"] = str(named)
+    assert find(variables, auth_type="oidc").read_token() == "named"
+    assert find({**variables, "BEARER_TOKEN": "t"}, auth_type="oidc").describe() == "BEARER_TOKEN"
+
+
+def test_passwords_are_not_checked() -> None:
+    login = find(auth_type="userpass")
+    login.check()
+    assert "username" in str(login.explain_refusal("no"))
+
+
+def test_missing_credentials_have_remedies() -> None:
+    with pytest.raises(ConfigError, match=r"no valid certificate.*\n.*client_cert and client_key"):
+        find(auth_type="x509").check()
+    with pytest.raises(ConfigError, match=r"cannot be read \(No such file or directory\)"):
+        find(auth_type="x509_proxy", client_x509_proxy="/none").check()
+    assert "BEARER_TOKEN_FILE" in str(RucioLogin("oidc").explain_refusal(""))
+
+
+def test_private_key_of_everyone_is_refused(tmp_path: Path) -> None:
+    path = write_proxy(tmp_path / "both", time.time() + 900)
+    path.chmod(0o644)
+    login = find(auth_type="x509", client_cert=str(path), client_key=str(path))
+    with pytest.raises(
+        ConfigError, match=rf"client_key {path}: .* mode is 644\n.*chmod 600 {path}"
+    ):
+        login.check()
+    path.chmod(0o600)
+    login.check()
+
+
+def test_missing_authorities_are_named_for_https_only() -> None:
+    options = {"auth_type": "userpass", "ca_cert": "/none/ca.pem"}
+    find({}, rucio_host="http://server", **options).check()
+    with pytest.raises(ConfigError, match=r"authorities /none/ca\.pem do not exist\n.*ca_cert"):
+        find({}, rucio_host="https://server", **options).check()
+
+
+def test_expiry_explains_refusals(tmp_path: Path) -> None:
+    path = write_token(tmp_path / "token", time.time() - 5)
+    login = find({"BEARER_TOKEN_FILE": str(path)}, auth_type="oidc")
+    message = str(login.explain_refusal("Traceback"))
+    assert "the token expired at" in message
+    assert "Traceback" not in message
+    path = write_proxy(tmp_path / "proxy", time.time() - 5)
+    login = find(auth_type="x509_proxy", client_x509_proxy=str(path))
+    message = str(login.explain_tls("SSLError: sslv3 alert certificate expired"))
+    assert f"client_x509_proxy = {path}: the x509 proxy expired at" in message
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            "SSLCertVerificationError: certificate verify failed",
+            "does not trust the certificate of",
+        ),
+        ("[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca", "server does not trust this x509"),
+        ("Connection refused", "None"),
+    ],
+)
+def test_tls_failures_are_told_from_silence(tmp_path: Path, message: str, expected: str) -> None:
+    path = write_proxy(tmp_path / "proxy", time.time() + 900)
+    login = find(auth_type="x509_proxy", client_x509_proxy=str(path))
+    assert expected in str(login.explain_tls(message))
+
+
+def test_dripping_server_ends_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = time.monotonic()
+    with serve_http(LyingDoor) as port, make_session() as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(http_requests, "TRANSFER_START_S", 0.5)
+            for kind in ("slow-headers", "drip"):
+                with pytest.raises(requests.RequestException):
+                    session.get(f"http://127.0.0.1:{port}/{kind}/f", timeout=60)
+        with session.get(f"http://127.0.0.1:{port}/right/f", timeout=60) as answer:
+            assert answer.content == CONTENT
+        with session.get(f"http://127.0.0.1:{port}/right/f", timeout=60, stream=True) as answer:
+            assert sum(map(len, answer.iter_content(1000))) == SIZE
+    assert time.monotonic() - start < 25, "both whole answers take 60 s"
+
+
+def test_token_stays_at_the_server() -> None:
+    tokens: list[str | None] = []
+
+    class Server(BaseHTTPRequestHandler):
+        target = ""
+
+        def do_GET(self) -> None:
+            tokens.append(self.headers["X-Rucio-Auth-Token"])
+            self.send_response(302 if self.target and self.path == "/from" else 200)
+            self.send_header("Location", f"{self.target}/to")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    headers = {"X-Rucio-Auth-Token": "secret"}
+    with serve_http(Server) as other, serve_http(Server) as port, make_session() as session:
+        for target in (other, port):
+            Server.target = f"http://127.0.0.1:{target}"
+            session.get(f"http://127.0.0.1:{port}/from", headers=headers, timeout=10).close()
+    assert tokens == ["secret", None, "secret", "secret"]
+
+
+UPLOADED_CONTENT = b"some bytes"
+PATTERNS = {"DATASET": r"/[A-Za-z]+/[a-z-]+/USER(#\w+)?", "FILE": r"/store/user/.+"}
+
+
+class Server:
+    """A Rucio server with names by a schema, as its client shows it."""
+
+    host, account = "https://rucio", "me"
+
+    def __init__(self, storage: Path, patterns: dict[str, str]) -> None:
+        self.storage, self.patterns = storage, patterns
+        self.calls: list[str] = []
+        self.datasets: set[str] = set()
+        self.replicas: dict[str, dict[str, Any]] = {}
+        self.refusal: Exception | None = None
+
+    def add_did(self, scope: str, name: str, did_type: str, dids: object = None) -> None:
+        self.calls.append(f"{did_type} {name}")
+        self.check(name, did_type)
+        raise rucios.DataIdentifierNotFound if dids else rucios.UnsupportedOperation
+
+    def check(self, name: str, did_type: str) -> None:
+        pattern = self.patterns.get(did_type, ".*")
+        if not re.fullmatch(pattern, name):
+            raise rucios.InvalidObject(
+                f"Problem validating did: {name!r} does not match {pattern!r}"
+            )
+
+    def add_dataset(self, scope: str, name: str) -> None:
+        self.check(name, "DATASET")
+        self.datasets.add(name)
+
+    def get_did(self, scope: str, name: str) -> dict[str, Any]:
+        if name not in self.datasets:
+            raise rucios.DataIdentifierNotFound
+        return {"open": False}
+
+    def list_files(self, scope: str, name: str) -> list[dict[str, Any]]:
+        return [{**row, "md5": None} for row in self.replicas.values()]
+
+    def get_metadata(self, scope: str, name: str) -> dict[str, Any]:
+        if name not in self.replicas:
+            raise rucios.DataIdentifierNotFound
+        return self.replicas[name]
+
+    def list_replicas(self, dids: list[dict[str, str]], **_: Any) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": did["name"],
+                "pfns": {self.url(did["name"]): {"rse": "A", "priority": 1, "type": "DISK"}},
+            }
+            for did in dids
+            if did["name"] in self.replicas
+        ]
+
+    def url(self, name: str) -> str:
+        return (self.storage / name.replace("/", "_")).as_uri()
+
+    def lfns2pfns(self, rse: str, dids: list[str], **_: Any) -> dict[str, str]:
+        return {did: self.url(did.partition(":")[2]) for did in dids}
+
+    def add_replicas(self, rse: str, files: list[dict[str, Any]], **_: Any) -> None:
+        if self.refusal:
+            raise self.refusal
+        for file in files:
+            self.check(file["name"], "FILE")
+            self.replicas[file["name"]] = file
+
+    def get_local_account_usage(self, _account: str) -> list[dict[str, Any]]:
+        return []
+
+    def add_files_to_datasets(self, attachments: list[dict[str, Any]], **_: Any) -> None:
+        pass
+
+
+class Login:
+    def read_token(self) -> str:
+        return ""
+
+    def explain_refusal(self, _said: str) -> None:
+        return None
+
+    def explain_tls(self, _said: str) -> None:
+        return None
+
+
+def make_rucio(server: Server, folder: Path, **options: str) -> RucioCatalogue:
+    settings = config.load_settings(
+        {"cache_dir": folder / "cache", "rucio_scope": "cms", **options}, environ={}
+    )
+    rucio = RucioClient(settings, sleep=lambda _: None)
+    vars(rucio)["_client"], vars(rucio)["_login"] = server, Login()
+    return RucioCatalogue(settings, rucio)
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    adler32, sha256 = (
+        f"{zlib.adler32(UPLOADED_CONTENT):08x}",
+        hashlib.sha256(UPLOADED_CONTENT).hexdigest(),
+    )
+    file = ManifestFile("a.bin", len(UPLOADED_CONTENT), adler32, sha256, RAW_LAYOUT)
+    manifest = Manifest("my-set", (file,), {})
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a.bin").write_bytes(UPLOADED_CONTENT)
+    (tmp_path / "set" / MANIFEST_NAME).write_text(manifest.to_json())
+    return manifest
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Server:
+    (tmp_path / "storage").mkdir()
+    return Server(tmp_path / "storage", PATTERNS)
+
+
+NAMES = {
+    "rucio_dataset_name": "/TreeHammer/{dataset}/USER",
+    "rucio_file_name": "/store/user/me/{dataset}/{file}",
+}
+THROUGH = [Rse("A", "SITE_A", "DISK", True, False)]
+
+
+def upload(server: Server, manifest: Manifest, folder: Path, **names: str) -> str:
+    catalogue = make_rucio(server, folder, **names)
+    return upload_dataset(manifest, folder / "set", catalogue, THROUGH)
+
+
+def test_names_follow_templates(server: Server, manifest: Manifest, tmp_path: Path) -> None:
+    assert upload(server, manifest, tmp_path, **NAMES) == "A"
+    assert server.datasets == {"/TreeHammer/my-set/USER"}
+    assert set(server.replicas) == {
+        f"/store/user/me/my-set/{name}" for name in ("a.bin", MANIFEST_NAME)
+    }
+    fetched = make_rucio(server, tmp_path, **NAMES).manifest("my-set")
+    assert fetched.hash == manifest.hash
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [("rucio_file_name", "my-set.manifest.json"), ("rucio_dataset_name", "my-set")],
+)
+def test_refused_names_are_found_before_the_first_byte(
+    server: Server, manifest: Manifest, tmp_path: Path, setting: str, name: str
+) -> None:
+    names = {key: value for key, value in NAMES.items() if key != setting}
+    with pytest.raises(ConfigError, match=f"does not accept the name '{name}'") as caught:
+        upload(server, manifest, tmp_path, **names)
+    assert caught.value.where == setting
+    assert setting in caught.value.hint
+    assert not any(server.storage.iterdir())
+    assert not server.datasets
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        rucios.AccessDenied("not you"),
+        rucios.InvalidObject("bad checksum"),
+        rucios.RSEWriteBlocked("closed"),
+        rucios.DatabaseException("deadlock"),
+        rucios.RucioException("anything else"),
+    ],
+)
+def test_refused_registration_leaves_no_file(
+    server: Server, manifest: Manifest, tmp_path: Path, refusal: Exception
+) -> None:
+    server.refusal = refusal
+    with pytest.raises(CatalogueError, match="no storage takes the files"):
+        upload(server, manifest, tmp_path, **NAMES)
+    assert not any(server.storage.iterdir())
+    assert not server.datasets
+
+
+def test_silent_server_may_have_registered_the_file(
+    server: Server, manifest: Manifest, tmp_path: Path
+) -> None:
+    server.refusal = rucios.ServerConnectionException("no answer")
+    with pytest.raises(CatalogueError, match="does not answer"):
+        upload(server, manifest, tmp_path, **NAMES)
+    assert len(list(server.storage.iterdir())) == 1
+    server.refusal = None
+    assert upload(server, manifest, tmp_path, **NAMES) == "A"
+
+
+def register(server: Server, name: str, content: bytes, **checksums: str | None) -> None:
+    row = {"scope": "cms", "name": name, "bytes": len(content), "adler32": None, "md5": None}
+    server.replicas[name] = {**row, **checksums}
+    Path(server.url(name).removeprefix("file://")).write_bytes(content)
+
+
+def test_md5_identifies_files_without_adler32(
+    server: Server, manifest: Manifest, tmp_path: Path
+) -> None:
+    server.patterns = {}
+    text = manifest.to_json().encode()
+    md5 = hashlib.md5(text).hexdigest().upper()
+    register(server, "my-set.manifest.json", text, md5=md5)
+    register(
+        server, "my-set.a.bin", UPLOADED_CONTENT, md5=hashlib.md5(UPLOADED_CONTENT).hexdigest()
+    )
+    server.datasets.add("my-set")
+    assert make_rucio(server, tmp_path).manifest("my-set").hash == manifest.hash
+    assert upload(server, manifest, tmp_path) == ""
+    register(server, "my-set.a.bin", UPLOADED_CONTENT, md5=hashlib.md5(b"other").hexdigest())
+    with pytest.raises(DatasetError, match="is another file: 10 bytes with md5"):
+        upload(server, manifest, tmp_path)
+
+
+def test_file_without_checksum_cannot_be_verified(
+    server: Server, manifest: Manifest, tmp_path: Path
+) -> None:
+    server.patterns = {}
+    register(server, "my-set.manifest.json", manifest.to_json().encode())
+    server.datasets.add("my-set")
+    with pytest.raises(CatalogueError, match="without a checksum, and cannot be verified"):
+        make_rucio(server, tmp_path).manifest("my-set")
+
+
+def test_names_contain_their_parts_literally() -> None:
+    names = DidNames("/X/{dataset}", "/s/{dataset}/{file}")
+    assert names.file("{file}", "{dataset}") == "/s/{file}/{dataset}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "",
+        "{dataset}",
+        "x",
+        "{file}.{dataset} ",
+        "{dataset}{file}{site}",
+        "{dataset}{file}}",
+        "{dataset.__class__}{file}",
+    ],
+)
+def test_templates_need_their_placeholders(template: str) -> None:
+    with pytest.raises(ConfigError, match=r"rucio_file_name.*\{dataset\} and \{file\}"):
+        config.load_settings({"rucio_file_name": template}, environ={})
+
+
+def test_rows_of_rucio_may_lack_checksums() -> None:
+    row = {"name": "f", "bytes": 5, "adler32": None}
+    assert DidFile.from_row(row) == DidFile("f", 5, "", "")
+    assert issubclass(RucioSilentError, CatalogueError)
+
+
+RULE = ReplicationRule("r1", "A_DATA", "me", "REPLICATING", 0, 2, 0, "", None)
+OK = replace(RULE, state="OK", locks_ok=2, locks_copying=0)
+HUNG = replace(RULE, state="STUCK", locks_copying=0, locks_stuck=2, error="Socket timeout")
+SPOILT = replace(HUNG, error="SOURCE CHECKSUM mismatch")
+ASKED = ReplicationStatus("A", "A_DATA", files_total=2, rule_id="r1")
+
+
+class Played:
+    """Scripted Rucio that repeats its last answer; sleeping advances its clock."""
+
+    def __init__(self, *answers: ReplicationRule | None, may_boost: bool = True) -> None:
+        self.answers = list(answers)
+        self.may_boost = may_boost
+        self.boosts: list[float] = []
+        self.now = 0.0
+
+    def fetch_rule(self, rule_id: str) -> ReplicationRule:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if answer is None:
+            raise RucioNotFoundError(f"no rule {rule_id}")
+        return answer
+
+    def boost_rule(self, rule_id: str) -> None:
+        if not self.may_boost:
+            raise RucioDeniedError("not you")
+        self.boosts.append(self.now)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def follow(
+        self, *standings: ReplicationStatus, patience_s: float = 100.0
+    ) -> list[list[ReplicationStatus]]:
+        rucio = cast(RucioClient, self)
+        looks = poll_replication(
+            standings or [ASKED], rucio, patience_s, sleep=self.sleep, clock=lambda: self.now
+        )
+        return [list(look) for look in looks]
+
+
+def test_poll_replication_ends_when_all_files_are_complete() -> None:
+    looks = Played(
+        replace(RULE, locks_copying=0), RULE, replace(RULE, locks_ok=1, locks_copying=1), OK
+    ).follow()
+    assert [look[0].state for look in looks] == [WAITING, COPYING, COPYING, COMPLETE]
+    assert [look[0].files_complete for look in looks] == [0, 0, 1, 2]
+
+
+def test_stuck_rules_are_boosted_with_growing_pauses() -> None:
+    rucio = Played(HUNG)
+    looks = rucio.follow(patience_s=300)
+    assert looks[-1][0] == replace(ASKED, state=STUCK, reason="Socket timeout")
+    assert len(rucio.boosts) == 4
+    pauses = [b - a for a, b in zip(rucio.boosts, rucio.boosts[1:], strict=False)]
+    assert pauses == sorted(pauses)
+    assert 300 <= rucio.now < 330
+
+
+def test_alternating_stuck_rule_times_out() -> None:
+    rucio = Played(*[RULE, HUNG] * 100)
+    assert rucio.follow()[-1][0].state == STUCK
+    assert rucio.now < 200
+
+
+@pytest.mark.parametrize("rucio", [Played(SPOILT), Played(HUNG, may_boost=False)])
+def test_hopeless_rules_are_not_boosted(rucio: Played) -> None:
+    assert rucio.follow()[-1][0].state == STUCK
+    assert not rucio.boosts
+
+
+def test_denied_and_deleted_rules_end_polling() -> None:
+    refused = replace(ASKED, state=DENIED, reason="no quota", rule_id="")
+    (look,) = Played(None).follow(ASKED, refused)
+    assert [status.state for status in look] == [DENIED, DENIED]
+    assert [status.reason for status in look] == ["its rule was deleted", "no quota"]
+
+
+def test_stuck_rule_does_not_block_others() -> None:
+    class Both(Played):
+        def fetch_rule(self, rule_id: str) -> ReplicationRule:
+            return HUNG if rule_id == "r1" else super().fetch_rule(rule_id)
+
+    looks = Both(RULE, RULE, OK).follow(
+        ASKED, replace(ASKED, rse="B_DATA", rule_id="r2"), patience_s=0
+    )
+    assert [status.state for status in looks[-1]] == [STUCK, COMPLETE]
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [("WAITING_APPROVAL", "the rule is waiting for approval"), ("SUSPENDED", "is suspended")],
+)
+def test_suspended_rules_are_stuck(state: str, told: str) -> None:
+    looks = Played(replace(RULE, state=state)).follow()
+    assert looks[-1][0].state == STUCK
+    assert told in looks[-1][0].reason
+
+
+def test_parse_rule_converts_row() -> None:
+    row = {
+        "id": "r1",
+        "rse_expression": "A_DATA",
+        "account": "me",
+        "state": "STUCK",
+        "locks_ok_cnt": 1,
+        "locks_replicating_cnt": 0,
+        "locks_stuck_cnt": 1,
+        "error": "RequestErrMsg.TRANSFER_FAILED:Run: [FATAL]\n Socket timeout",
+        "expires_at": "Thu, 01 Jan 1970 00:01:00 UTC",
+    }
+    rule = parse_rule(row)
+    assert (rule.error, rule.expires_at) == ("Run: [FATAL] Socket timeout", 60.0)
+    assert parse_rule(row | {"expires_at": None, "error": None}).expires_at is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (rucios.DataIdentifierNotFound("no such"), RucioNotFoundError, "no such"),
+        (rucios.DuplicateRule("twice"), RucioDuplicateError, "twice"),
+        (rucios.InsufficientAccountLimit("full"), RucioDeniedError, "full"),
+        (rucios.InvalidRSEExpression("(("), RseExpressionError, "(("),
+        (rucios.InvalidObject("no activity"), ConfigError, "no activity"),
+        (rucios.ConfigNotFound("none"), ConfigError, "TREEHAMMER_RUCIO_CONFIG"),
+        (rucios.CannotAuthenticate("who"), ConfigError, "does not let me in"),
+        (rucios.ServerConnectionException("down"), CatalogueError, "does not answer"),
+        (rucios.RucioException("odd"), CatalogueError, "RucioException: "),
+    ],
+)
+def test_rucio_exceptions_are_translated(
+    error: Exception, kind: type[Exception], message: str
+) -> None:
+    settings = config.load_settings({}, environ={"TREEHAMMER_RUCIO_ACCOUNT": "me"})
+    translated = translate_error(error, settings)
+    assert isinstance(translated, kind)
+    assert message in str(translated)
+
+
+def test_unknown_exceptions_are_not_translated() -> None:
+    error = KeyError("x")
+    assert translate_error(error, config.load_settings({}, environ={})) is error
+
+
+def test_transient_errors_are_retried(tmp_path: Path) -> None:
+    waited: list[float] = []
+    rucio = RucioClient(
+        config.load_settings({"cache_dir": tmp_path}, environ={}), sleep=waited.append
+    )
+    answers: list[Any] = [rucios.ServiceUnavailable("wait"), rucios.DatabaseException("wait"), "me"]
+
+    class Client:
+        @property
+        def account(self) -> str:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return str(answer)
+
+    vars(rucio)["_client"] = Client()
+    assert rucio.account == "me"
+    assert waited == [1.0, 4.0]
+
+
+def test_missing_rucio_cfg_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUCIO_CONFIG", "")  # restores the variable after the test
+    for path, told in ((tmp_path / "none.cfg", "none.cfg"), (tmp_path / "empty.cfg", "empty.cfg")):
+        (tmp_path / "empty.cfg").write_text("[client]\n")
+        settings = config.load_settings({"cache_dir": tmp_path, "rucio_config": path}, environ={})
+        with pytest.raises(ConfigError, match=told):
+            RucioClient(settings).account  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("url", "opened"),
+    [
+        ("root://h:1094//store/x", "root://h:1094//store/x"),
+        ("davs://h:443/store/x", "https://h:443/store/x"),
+        ("file://localhost:0/store/x", "/store/x"),
+    ],
+)
+def test_urls_are_converted_for_root(url: str, opened: str) -> None:
+    assert normalize_url(url) == opened
+
+
+def test_replica_url_at_another_prefix() -> None:
+    replica = Replica(
+        "A", "A_DATA", "f", "root://a//store/rucio/s/12/34/f", 1, "0" * 8, path="s/12/34/f"
+    )
+    pinned = "root://door//store/test/xrootd/A/store/rucio"
+    assert (
+        replica.url_at_prefix(pinned)
+        == replica.url_at_prefix(pinned + "/")
+        == f"{pinned}/s/12/34/f"
+    )
+
+
+def test_files_are_written_to_one_storage_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[tuple[str, str]] = []
+
+    def bring_file(file: DidFile, path: Path, rse: str, *_: object) -> None:
+        if (file.name, rse) == ("two", "A"):
+            raise CatalogueError("the disk is full")
+        written.append((file.name, rse))
+
+    class Quotas:
+        def list_quotas(self) -> dict[str, AccountQuota]:
+            return {"SMALL": AccountQuota(1, 0), "A": AccountQuota(100, 0)}
+
+    monkeypatch.setattr(rucio_datasets, "_upload_file", bring_file)
+    missing = [(DidFile(name, 1, "0" * 8), Path(name)) for name in ("one", "two", "three")]
+    through = [Rse(name, "", "DISK", name != "SHUT", False) for name in ("SHUT", "SMALL", "A", "B")]
+    rucio = cast(RucioClient, Quotas())
+    assert rucio_datasets._upload_files(missing, through, rucio, no_progress) == "B"
+    assert written == [("one", "A"), ("two", "B"), ("three", "B")]
+    with pytest.raises(CatalogueError) as refused:
+        rucio_datasets._upload_files(missing, through[:3], rucio, no_progress)
+    assert [line.strip() for line in refused.value.message.splitlines()[1:]] == [
+        "SHUT: accepts no files now",
+        "SMALL: the account's quota has no room for 3 bytes more",
+        "A: the disk is full",
+    ]
