@@ -1,4 +1,4 @@
-"""Page, API, ``/metrics``, ``check`` and documents for MONIT show the same states."""
+"""Tests of the pages of alarms, of the patrol and of states of sites."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from measurement_factory import make_campaign_row, make_job_row
+from page_tables import read_tables
 from release_campaigns import add_campaign
 from service_thread import ServiceThread, run_service
 from simulated_campaign import START_US
-from status_story import make_recent_outcomes
+from status_story import HOUR_US, make_recent_outcomes, make_recent_runs
 
 from treehammer import config
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
@@ -22,8 +25,13 @@ from treehammer.analysis.alarms.alarm_watch import record_events, watch_campaign
 from treehammer.analysis.cli.check_command import check_command
 from treehammer.analysis.cli.watch_commands import notify_command
 from treehammer.analysis.status.site_status import update_states
-from treehammer.analysis.status.status_rules import load_shipped_rules
+from treehammer.analysis.status.status_rules import load_shipped_rules, load_status_rules
 from treehammer.config import Settings
+from treehammer.sql.core.watch_rows import OverrideRow, PatrolEntryRow, PatrolStartRow
+from treehammer.sql.watch import state_history
+from treehammer.sql.watch.patrol_report import write_entries, write_limits
+from treehammer.sql.watch.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
+from treehammer.sql.watch.state_history import add_override
 from treehammer.sql.write.store import Store
 
 SITES = {
@@ -192,3 +200,116 @@ def test_events_are_listed_with_links_to_their_evidence(
         notify_command, ["--list", "--json"], obj=settings, standalone_mode=False
     )
     assert json.loads(result.output) == []
+
+
+@pytest.fixture(scope="module")
+def patrol_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
+    with run_service(tmp_path_factory.mktemp("patrol"), reading_open=True) as running:
+        yield running
+
+
+def fill_patrol(url: str) -> None:
+    with Store.open(url) as store:
+        lease = PatrolLease(store, "node1:/data")
+        assert lease.acquire()
+        write_limits(store, lease, {"SITE_A": SiteLimits(3600, 10**9), "SITE_B": SiteLimits()})
+        daily = PatrolEntryRow("daily", 0, "<b>read", "", "all", 3600, 2, 2**50, "quiet hours", 1)
+        idea = PatrolEntryRow("idea", 1, "client", "branch main", "all", None, 1, None, "", 1)
+        write_entries(store, lease, [daily, idea])
+        starts = PatrolStarts(store, lease)
+        for number, occasion in enumerate(("time:1", "time:2")):
+            row = PatrolStartRow("daily", occasion, f"c{number}", "", 1, 0, None, 0, "", "{}", "")
+            charges = {"SITE_A": SiteCharge(600.0, 10**8), "SITE_B": SiteCharge(9.0, 0)}
+            start = starts.claim(row, charges, {}, 9).start
+            assert start
+            if not number:
+                starts.settle(start, {"SITE_A": SiteCharge(300.0, 10**7)})
+        starts.note_existing("idea", {"tag:1": ""})
+        now_us = time.time_ns() // 1000
+        override = OverrideRow(
+            "", "SITE_A", "site", "critical", "ada", "50% <failed>", now_us, 2 * now_us
+        )
+        add_override(store, override)
+        update_states(store, time.time_ns() // 1000, load_shipped_rules())
+
+
+def test_page_shows_entries_budgets_and_starts(patrol_service: ServiceThread) -> None:
+    assert "No patrol has run" in patrol_service.load_page("/patrol")
+    fill_patrol(patrol_service.url)
+    page = patrol_service.load_page("/patrol")
+    assert "Led by node1:/data" in page
+    assert "<b>read" not in page
+    document = patrol_service.load_document("/patrol")
+    assert document["about"] == {"leader": "node1:/data"}
+    tables = patrol_service.load_tables("/patrol")
+    daily, idea = tables["entries"]
+    assert (daily["campaign_id"], daily["occasion"]) == ("c1", "time:2")
+    assert (daily["in_flight"], daily["in_flight_limit"]) == (1, 2)
+    assert (idea["last_start_us"], idea["follows"]) == (None, "branch main")
+    first, second = tables["budgets"]
+    assert (first["cpu_used_s"], first["cpu_left_s"]) == (900.0, 2700.0)
+    assert (first["bytes_used"], first["bytes_left"]) == (11 * 10**7, 89 * 10**7)
+    assert first["use"] == "excluded"
+    assert "excluded since" in first["reason"]
+    assert first["reason"].endswith("critical by ada: 50% <failed>")
+    assert (second["use"], second["reason"]) == ("usable", "")
+    assert (second["cpu_used_s"], second["cpu_left_s"]) == (9.0, None)
+    assert [(one["campaign_id"], one["state"]) for one in tables["starts"]] == [
+        ("c1", "claimed"),
+        ("c0", "finished"),
+    ]
+
+
+def fill_sites(folder: Path, sites: dict[str, bool]) -> None:
+    """Add runs of the last four hours, good or all failed, and evaluate the states."""
+    now_us = time.time_ns() // 1000
+    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+        jobs = [
+            make_job_row(f"{site}{number}", site=site) for site in sites for number in range(16)
+        ]
+        store.add_campaign(make_campaign_row(), jobs)
+        store.add(make_recent_runs(sites, 16, 15))
+        override = OverrideRow(
+            "", "D", "", "downtime", "ada", "moved", now_us - 9, now_us + HOUR_US
+        )
+        state_history.add_override(store, override)
+        update_states(store, now_us + 1, load_status_rules())
+
+
+def test_pages_show_states_with_evidence(tmp_path: Path) -> None:
+    fill_sites(tmp_path, {"A": True, "B": False, "C": True, "D": True})
+    with run_service(tmp_path, reading_open=True) as service:
+        overview = unescape(service.load_page("/"))
+        states = service.load_tables("/")["states"]
+        page = unescape(service.load_page("/sites/B"))
+        history = service.load_tables("/sites/B")["state_changes"]
+        listed = {row["site"]: row["state"] for row in service.load_tables("/sites")["sites"]}
+        change = next(row for row in states if row["site"] == "B" and row["of"] == "jobs")
+        evidence = unescape(service.load_page(f"/state-changes/{change['id']}"))
+        results = service.load_tables(f"/state-changes/{change['id']}")["results"]
+        for result in results:
+            assert service.client.get(result["address"]).status_code == 200, result
+        missing = service.client.get("/state-changes/nothing")
+    assert re.findall(r"<strong>(.*?)</strong> (sites .*?)</a>", overview) == [
+        ("1 of 4", "sites critical"),
+        ("0 of 4", "sites with warnings"),
+        ("1 of 4", "sites in a downtime"),
+    ]
+    assert read_tables(overview)["days"].column("site") == [*"BDAC"]
+    assert listed == {"A": "ok", "B": "critical", "C": "ok", "D": "downtime"}
+    assert f'/state-changes/{change["id"]}">evidence</a>' in page
+    assert [row["state"] for row in history if row["of"] == "jobs"] == ["critical", "warning"]
+    assert "open: " in evidence
+    assert {row["kind"] for row in results} == {"measurement", "job", "campaign"}
+    assert missing.status_code == 404
+
+
+def test_a_central_event_is_announced(tmp_path: Path) -> None:
+    fill_sites(tmp_path, {"A": False, "B": False, "C": False, "D": True})
+    with run_service(tmp_path, reading_open=True) as service:
+        overview = unescape(service.load_page("/"))
+        states = {(row["site"], row["of"]): row for row in service.load_tables("/")["states"]}
+    assert "Central since" in overview
+    assert states["A", "jobs"]["state"] == "warning"
+    assert states["A", "jobs"]["cause"] == "central"
+    assert states["", "all sites"]["state"] == "critical"

@@ -1,19 +1,35 @@
-"""API operations: same content as the pages, checked parameters, complete description."""
+"""Tests of the API: pages for programs, reference, operations of loads and common starts."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
+from html import unescape
 from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
+from measurement_factory import make_operation
 from page_database import HOSTILE_TEXTS, STATE_CHANGE
-from service_thread import ServiceThread, StartService
+from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
 
-from treehammer.collectors.job_spec import API_PREFIX
+from treehammer.collectors.job_spec import API_PREFIX, START_ANSWER_KEYS, STARTS_PATH
+from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.sql.auth.access_keys import mint_job_token
+from treehammer.sql.write.store import Store
 from treehammer.version import __version__
+from treehammer.web.api import common_start, page_data
+from treehammer.web.api.common_start import (
+    Arrival,
+    BarrierConflictError,
+    BarrierId,
+    BarrierShareError,
+    StartRegistry,
+    StartState,
+    TooManyBarriersError,
+)
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_operations import OPERATIONS, PageOperation
 from treehammer.web.core.request_limits import RequestLimits
@@ -211,3 +227,224 @@ def test_operation_requires_key_unless_public(start_service: StartService) -> No
         assert service.get_path(f"{API_PREFIX}/sites").status_code == 401
         key = service.make_key("read").text
         assert service.get_path(f"{API_PREFIX}/sites", key).status_code == 200
+
+
+def test_page_names_every_operation_and_its_parameters(filled_service: ServiceThread) -> None:
+    described = filled_service.client.get("/api/v1/openapi.json").json()
+    page = unescape(filled_service.load_page("/api/v1"))
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            heading = f'<h2 id="{operation["operationId"]}"><code>{method.upper()} {path}</code>'
+            section = page.split(heading)[1].split("</section>")[0]
+            assert operation["summary"] in section
+            for one in operation.get("parameters", []):
+                is_column = one["name"] in METRICS_BY_NAME and "Conditions on" in section
+                assert is_column or one.get("description", "") in section
+    assert "Conditions on" in page.split('id="exploreMeasurements"')[1]
+
+
+def test_pages_link_to_reference(filled_service: ServiceThread) -> None:
+    assert '<a href="/api/v1">API</a>' in filled_service.load_page("/")
+    assert '<a href="/api/v1/openapi.json">' in filled_service.load_page("/api/v1")
+
+
+ADDRESS = "/api/v1/campaigns/campaign/operations"
+
+
+def load_measurements() -> list[Measurement]:
+    steps = [make_operation([0.001] * 99 + [2.0], {"reset": 1}), make_operation([], step=1)]
+    return [make_sent_measurement(position=p, operations=steps) for p in (1, 2, 3)]
+
+
+def test_uploaded_operations_are_part_of_the_record(service: ServiceThread) -> None:
+    key = service.make_key("submit").text
+    records = load_measurements()
+    for counts in ({"new": 3, "known": 0}, {"new": 0, "known": 3}):
+        answer = service.post_document(make_body(records), key)
+        assert answer.json() == {**counts, "conflicting": []}
+    reader = service.make_key("read").text
+    found = service.get_path(f"/api/v1/measurements/{records[0].id}", reader).json()
+    assert found["operations"] == list(records[0].operations)
+
+
+def test_invalid_operations_are_refused_with_their_place(service: ServiceThread) -> None:
+    document = make_body(load_measurements())
+    document["measurements"][1]["operations"][1]["done"] = 5
+    answer = service.post_document(document, service.make_key("submit").text)
+    assert answer.status_code == 422
+    [error] = answer.json()["errors"]
+    assert error["index"] == 1
+    assert error["reasons"][0].startswith("operations[1]: ")
+
+
+def test_campaign_streams_its_operations(
+    start_service: StartService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_data, "CHUNK", 2)
+    records = load_measurements()
+    with start_service(reading_open=True) as service:
+        with Store.open(service.url) as store:
+            store.add([*records, make_sent_measurement(position=9)])
+        answer = service.get_path(ADDRESS)
+        assert answer.headers["content-type"].startswith("application/x-ndjson")
+        lines = [json.loads(line) for line in answer.text.splitlines()]
+        assert [(one["measurement_id"], one["line"]) for one in lines] == [
+            (record.id, line) for record in records for line in (0, 1)
+        ]
+        first, second = lines[:2]
+        assert (first["site"], first["failures"], first["server"]) == ("local", '{"reset": 1}', "")
+        assert first["p50_s"] == pytest.approx(0.001, rel=0.01)
+        assert first["max_s"] == pytest.approx(2.0, rel=0.01)
+        assert (second["p50_s"], second["latency"]) == (None, "")
+        for address in ("/api/v1/campaigns/other/operations", f"{ADDRESS}x"):
+            assert service.get_path(address).status_code == 404
+        assert service.get_path(f"{ADDRESS}?side=client").status_code == 400
+
+
+def test_stream_requires_key_unless_public(service: ServiceThread) -> None:
+    assert service.get_path(ADDRESS).status_code == 401
+
+
+REQUEST: dict[str, Any] = {"barrier": "b", "jobs": 2, "wait_s": 60, "lead_s": 1, "waited_s": 0}
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def arrive(job: str, waited_s: float = 0.0, jobs: int = 3, **more: Any) -> Arrival:
+    return Arrival(job, jobs, 60.0, 5.0, waited_s, **more)
+
+
+def register(
+    registry: StartRegistry, campaign: str, name: str, arrival: Arrival, key: str = "key"
+) -> StartState:
+    return registry.register(BarrierId("group", campaign, name), arrival, key)
+
+
+def test_start_is_set_once_all_jobs_are_there() -> None:
+    registry = StartRegistry(Clock())
+    for job in ("a", "b", "a"):
+        state = register(registry, "campaign", "b", arrive(job))
+        assert state.start_us is None
+    assert state.present == 2
+    assert register(registry, "other", "b", arrive("c")).present == 1, "another campaign"
+    state = register(registry, "campaign", "b", arrive("c"))
+    assert state.start_us == (1000 + 2 + 2 * state.poll_s + 5) * 1e6
+    assert register(registry, "campaign", "b", arrive("late")) == state
+
+
+def test_withdrawn_jobs_are_not_waited_for() -> None:
+    registry = StartRegistry(Clock())
+    for job in ("a", "b"):
+        assert register(registry, "c", "b", arrive(job, absent=True)).start_us is None
+    assert register(registry, "c", "b", arrive("a")).start_us is None, "it came after all"
+    state = register(registry, "c", "b", arrive("d"))
+    assert state.start_us is not None
+    assert state.present == 2
+
+
+def test_start_is_set_without_missing_jobs_after_the_limit() -> None:
+    clock = Clock()
+    registry = StartRegistry(clock)
+    register(registry, "campaign", "b", arrive("a"))
+    clock.now_s += 59
+    assert register(registry, "campaign", "b", arrive("b")).start_us is None
+    clock.now_s += 1
+    state = register(registry, "campaign", "b", arrive("b", 1.0))
+    assert state.start_us is not None
+    assert state.start_us > clock.now_s * 1e6
+    assert state.present == 2
+
+
+def test_restarted_service_learns_everything_from_the_jobs() -> None:
+    before = StartRegistry(Clock())
+    for job in ("a", "b"):
+        register(before, "campaign", "b", arrive(job))
+    known = register(before, "campaign", "b", arrive("c"))
+    after = StartRegistry(Clock())
+    told = arrive("a", start_us=known.start_us or 0, present=known.present)
+    assert register(after, "campaign", "b", told) == known
+    assert register(after, "campaign", "b", arrive("b")) == known
+    waiting = StartRegistry(Clock())
+    assert register(waiting, "campaign", "b", arrive("a", 60.0)).start_us is not None
+
+
+def test_registry_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common_start, "MAX_BARRIERS", 2)
+    monkeypatch.setattr(common_start, "KEY_DIVISOR", 1)
+    monkeypatch.setattr(common_start, "JOB_DIVISOR", 1)
+    clock = Clock()
+    registry = StartRegistry(clock)
+    register(registry, "campaign", "a", arrive("a"))
+    with pytest.raises(BarrierConflictError, match="3 jobs are to start together, not 4"):
+        register(registry, "campaign", "a", arrive("b", jobs=4))
+    register(registry, "campaign", "b", arrive("a"))
+    with pytest.raises(TooManyBarriersError):
+        register(registry, "campaign", "c", arrive("a"), "other key")
+    clock.now_s += common_start.IDLE_S + 2
+    register(registry, "campaign", "c", arrive("a"))
+
+
+def test_one_job_leaves_places_to_others() -> None:
+    """Attack: a job's token opens barriers, of which each is kept for a day."""
+    clock = Clock()
+    registry = StartRegistry(clock)
+    shares = {
+        "job": common_start.MAX_BARRIERS // common_start.JOB_DIVISOR,
+        "key": common_start.MAX_BARRIERS // common_start.KEY_DIVISOR,
+    }
+    for number in range(shares["job"]):
+        register(registry, "c", str(number), arrive("greedy", jobs=1 + number % 2))
+    with pytest.raises(BarrierShareError, match="job"):
+        register(registry, "c", "more", arrive("greedy"))
+    for number in range(shares["key"] - shares["job"]):
+        register(registry, "c", f"key {number}", arrive(f"j{number}"))
+    with pytest.raises(BarrierShareError, match="key"):
+        register(registry, "c", "even more", arrive("j"))
+    assert register(registry, "c", "0", arrive("other", jobs=1)).present == 1, "its jobs still meet"
+    assert register(registry, "c", "of another key", arrive("a"), "other").present == 1
+    clock.now_s += 60
+    assert register(registry, "c", "next execution", arrive("greedy")).present == 1
+    assert register(registry, "c", "1", arrive("other", jobs=2)).start_us, "it still waits"
+
+
+def test_jobs_of_groups_never_meet(service: ServiceThread) -> None:
+    """Attack: a stranger opens the barrier of a campaign of which nothing was sent yet."""
+    until_us = service.clock[0] + 60_000_000
+    tokens = [
+        mint_job_token(service.make_key("submit", owner=group), "campaign", job, until_us)
+        for group, job in (("mallory", "a"), ("alice", "a"), ("alice", "b"))
+    ]
+    for token, jobs, present in zip(tokens, (9, 2, 2), (1, 1, 2), strict=True):
+        answer = service.post_document({**REQUEST, "jobs": jobs}, token, STARTS_PATH)
+        assert (answer.status_code, answer.json()["present"]) == (200, present)
+
+
+def test_jobs_meet_with_their_tokens(service: ServiceThread) -> None:
+    key = service.make_key("submit")
+    until_us = service.clock[0] + 60_000_000
+    tokens = [mint_job_token(key, "campaign", job, until_us) for job in ("a", "b")]
+    first = service.post_document(REQUEST, tokens[0], STARTS_PATH).json()
+    assert set(START_ANSWER_KEYS) <= first.keys()
+    assert (first["start_us"], first["present"], first["jobs"]) == (None, 1, 2)
+    second = service.post_document(REQUEST, tokens[1], STARTS_PATH).json()
+    assert second["start_us"] > second["time_us"]
+    again = service.post_document(REQUEST, tokens[0], STARTS_PATH).json()
+    assert again["start_us"] == second["start_us"]
+
+
+def test_invalid_requests_are_refused(service: ServiceThread) -> None:
+    key = service.make_key("submit")
+    until_us = service.clock[0] + 60_000_000
+    token = mint_job_token(key, "campaign", "a", until_us)
+    answer = service.post_document({**REQUEST, "jobs": 0}, token, STARTS_PATH)
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith("jobs: ")
+    assert service.post_document(REQUEST, key.text, STARTS_PATH).status_code == 403
+    assert service.post_document(REQUEST, "", STARTS_PATH).status_code == 401
+    assert service.post_document(REQUEST, token, STARTS_PATH).status_code == 200
+    assert service.post_document({**REQUEST, "jobs": 9}, token, STARTS_PATH).status_code == 409

@@ -1,13 +1,16 @@
-"""Pages of changes over time, the digest and the feed."""
+"""Tests of changes over time, and of the overview with changes since yesterday."""
 
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -17,17 +20,24 @@ from measurement_factory import (
     build_verdict,
     build_watched_day,
     build_watched_series,
+    make_campaign_row,
+    make_job_row,
     make_measurement,
 )
-from service_thread import ServiceThread, run_service
+from page_tables import read_tables
+from release_campaigns import add_campaign
+from service_thread import ServiceThread, StartService, run_service
 
 from treehammer.analysis.changes.change_text import build_digest, parse_week
 from treehammer.cli import cli
 from treehammer.collectors.record.day_numbers import day_to_number
+from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.watch.alarms import replace_change_points, replace_watched_days
 from treehammer.sql.write.store import Store
+from treehammer.web import display_formats
+from treehammer.web.pages import overview_changes
 
 NOW = datetime.now(UTC)
 ATOM = "{http://www.w3.org/2005/Atom}"
@@ -209,3 +219,270 @@ def test_quiet_week_says_so() -> None:
     assert "Nothing became slower." in digest.to_markdown("")
     with pytest.raises(ValueError, match="week"):
         parse_week("2020-W60")
+
+
+NOW_US = time.time_ns() // 1000
+DAY_US = 86_400_000_000
+FAILED = {"failure_class": "open"}
+
+
+def on(site: str, back: int, good: int, failed: int = 0, **more: Any) -> Iterator[Measurement]:
+    """Measurements of a site ``back`` days ago."""
+    day = display_formats.day_number(display_formats.today() - timedelta(days=back))
+    for number in range(good + failed):
+        values: dict[str, Any] = {"site": site, "day": day, "axis_root": "6.38.00", "door": "root"}
+        values |= {"plausible": True, **(FAILED if number >= good else {}), **more}
+        name = f"{site} {back} {number} {more}"
+        yield make_measurement(name, started_us=NOW_US - back * DAY_US, **values)
+
+
+def format_day(back: int) -> str:
+    return display_formats.format_day(display_formats.today() - timedelta(days=back))
+
+
+def load_changes(overview_service: ServiceThread, query: str = "") -> list[str]:
+    answer = overview_service.client.get(f"/api/v1/overview{query}")
+    assert answer.status_code == 200, answer.text
+    found: list[str] = answer.json()["about"]["changes"]
+    return found
+
+
+def add(overview_service: ServiceThread, *some: Iterator[Measurement]) -> None:
+    with Store.open(overview_service.url) as store:
+        store.add(one for found in some for one in found)
+
+
+@pytest.fixture
+def overview_service(start_service: StartService) -> Iterator[ServiceThread]:
+    with start_service(reading_open=True) as overview_service:
+        yield overview_service
+
+
+def test_unchanged_status_is_not_listed(overview_service: ServiceThread) -> None:
+    add(overview_service, on("A", 3, 2), on("A", 1, 2), on("A", 0, 2))
+    assert load_changes(overview_service) == ["4 measurements received: 4 of 4 good."]
+
+
+def test_status_is_compared_with_previous_measured_day(overview_service: ServiceThread) -> None:
+    add(overview_service, on("A", 9, 0, 2), on("A", 1, 2), on("A", 0, 1, 3))
+    _, line = load_changes(overview_service)
+    assert line == (
+        f"A: warning (1 of 4 good, 3 failed on {format_day(0)}); ok on {format_day(1)}."
+    )
+    # The days shown on the page do not matter.
+    until = display_formats.today() - timedelta(days=100)
+    for query in ("?days=7", "?days=60", f"?days=30&to={until}"):
+        assert load_changes(overview_service, query) == load_changes(overview_service)
+
+
+def test_change_of_yesterday_is_listed(overview_service: ServiceThread) -> None:
+    add(overview_service, on("A", 2, 2), on("A", 1, 0, 1), on("A", 0, 0, 2))
+    _, line = load_changes(overview_service)
+    assert line == (
+        f"A: critical since {format_day(1)} (0 of 2 good, 2 failed on {format_day(0)}); "
+        f"ok on {format_day(2)}."
+    )
+
+
+def test_recovery_names_previous_status(overview_service: ServiceThread) -> None:
+    add(overview_service, on("A", 2, 2), on("A", 1, 0, 2), on("A", 0, 2))
+    assert load_changes(overview_service)[1:] == [
+        f"A: ok (2 of 2 good on {format_day(0)}); critical on {format_day(1)}."
+    ]
+
+
+def test_quiet_site_is_listed_once(overview_service: ServiceThread) -> None:
+    add(overview_service, on("A", 3, 2), on("A", 2, 2), on("B", 3, 1))
+    assert load_changes(overview_service) == [f"A: no measurements since {format_day(2)}."]
+
+
+def test_quiet_sites_share_a_sentence(overview_service: ServiceThread) -> None:
+    sites = [f"S{number}" for number in range(overview_changes.MAX_QUIET_SITES + 3)]
+    add(overview_service, *(on(site, 2, 1) for site in sites), on("GONE", 3, 1))
+    start = f"No measurements since {format_day(2)}: "
+    assert load_changes(overview_service) == [f"{start}{', '.join(sites)}."]
+    listed = (
+        overview_service.client.get("/").text.split('class="changes"', 1)[1].split("</ul>", 1)[0]
+    )
+    (item,) = re.findall(r"<li>(.*?)</li>", listed)
+    assert re.sub(r"<[^>]+>", "", item) == f"{start}S0, S1, S2, S3, S4, S5 and 3 more."
+    assert re.findall(r"site=(\w+)", item) == sites[:6]
+
+
+def test_first_measurements_are_listed(overview_service: ServiceThread) -> None:
+    other: dict[str, Any] = {"axis_root": "6.40.00"}
+    add(overview_service, on("A", 200, 1), on("A", 0, 1, **other), on("B", 100, 1, door="file"))
+    add(
+        overview_service,
+        on("B", 0, 1, **other),
+        on("B", 1, 1, door="https"),
+        on("C", 1, 1, **other),
+    )
+    # Releases and doors of a new site, and anything measured before, are not listed.
+    assert load_changes(overview_service)[1:] == [
+        "First measurements from C.",
+        "ROOT 6.40.00: first measurements at A, B.",
+        "door https: first measurements at B.",
+        "door root: first measurements at B.",
+    ]
+
+
+def test_new_comparisons_are_listed(overview_service: ServiceThread) -> None:
+    two_days_ago = NOW_US - 2 * DAY_US
+    with Store.open(overview_service.url) as store:
+        for name, judged, us in (
+            ("new", "same", NOW_US),
+            ("worse", "slower", NOW_US),
+            ("old", "slower", two_days_ago),
+        ):
+            row = build_verdict(name, created_us=us, verdict=judged, scope="site")
+            store.replace_comparison(name, [], [row])
+    (worse, new) = load_changes(overview_service)
+    assert "1 slower by site" in worse
+    assert "1 same by site" in new
+    page = overview_service.client.get("/").text
+    assert page.index('href="/compare/worse"') < page.index('href="/compare/new"')
+
+
+def test_new_campaigns_are_listed_by_name(overview_service: ServiceThread) -> None:
+    with Store.open(overview_service.url) as store:
+        for number in range(12):
+            store.add_campaign(make_campaign_row(f"c{number:02}", created_us=NOW_US - number), [])
+        store.add_campaign(make_campaign_row("old", created_us=NOW_US - 2 * DAY_US), [])
+    names = [f"name of c{number:02}" for number in range(12)]
+    assert load_changes(overview_service) == [f"12 campaigns submitted: {', '.join(names)}."]
+    listed = (
+        overview_service.client.get("/").text.split('class="changes"', 1)[1].split("</ul>", 1)[0]
+    )
+    assert re.sub(r"<[^>]+>", "", listed).strip().endswith("name of c09 and 2 more.")
+    assert listed.count('href="/campaigns/c') == 10
+
+
+def test_changes_are_sorted_by_severity_and_folded(overview_service: ServiceThread) -> None:
+    for number in range(overview_changes.MAX_CHANGES):
+        add(overview_service, on(f"W{number}", 1, 3), on(f"W{number}", 0, 3, 1))
+    add(overview_service, on("GOOD", 1, 0, 1), on("GOOD", 0, 1), on("QUIET", 2, 1))
+    add(
+        overview_service,
+        on("BAD", 1, 1),
+        on("BAD", 0, 0, 1),
+        on("WORSE", 1, 4),
+        on("WORSE", 0, 1, 3),
+    )
+    first = [line.partition(":")[0] for line in load_changes(overview_service)[1:]]
+    new = f"First measurements from BAD, GOOD, {', '.join(first[3:-2])}, WORSE."
+    assert first == [
+        "BAD",
+        "QUIET",
+        "WORSE",
+        *(f"W{n}" for n in range(overview_changes.MAX_CHANGES)),
+        "GOOD",
+        new,
+    ]
+    page = overview_service.client.get("/").text
+    at_once, folded = page.split('class="changes"')[1:3]
+    assert at_once.count("<li>") == overview_changes.MAX_CHANGES
+    assert "<summary>6 more</summary>" in at_once
+    assert folded.split("</ul>", 1)[0].count("<li>") == 6
+
+
+TODAY = datetime.now(UTC).date()
+#: Site -> good and failed measurements of its latest day.
+OUTCOMES = {"A_GOOD": (10, 0), "B_FAILS": (0, 3), "C_WARNS": (9, 1), "D_HALF": (5, 5)}
+
+
+def fill(folder: Path) -> None:
+    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+        for site, counts in OUTCOMES.items():
+            for number in range(sum(counts)):
+                back = 1 if site == "B_FAILS" else 0
+                day = TODAY - timedelta(days=back)
+                failed: dict[str, Any] = {"failure_class": "open"} if number >= counts[0] else {}
+                store.add(
+                    [
+                        make_measurement(
+                            f"{site}-{number}",
+                            site=site,
+                            day=day.year * 10000 + day.month * 100 + day.day,
+                            plausible=True,
+                            **failed,
+                        )
+                    ]
+                )
+        verdicts = [
+            build_verdict("c", label=str(number), verdict=verdict)
+            for number, verdict in enumerate(("slower", "same", "same"))
+        ]
+        store.replace_comparison("c", [], verdicts)
+
+
+def test_tiles_count_latest_days_and_lead_to_evidence(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with run_service(tmp_path, reading_open=True) as service:
+        page = unescape(service.load_page("/"))
+    tiles = re.findall(
+        r'<li><a href="([^"]*)"(?: class="(\w+)")?><strong>(.*?)</strong> (.*?)</a></li>', page
+    )
+    assert [(address, css, number) for address, css, number, _ in tiles] == [
+        ("#days", "critical", "1 of 4"),
+        ("#days", "warning", "2 of 4"),
+        ("/compare/c", "critical", "1 of 3"),
+        ("#running", "", "0"),
+    ]
+    assert tiles[2][3].startswith("variants slower over sites: ROOT 6.40.00 against 6.38.00")
+
+
+def test_tile_of_running_campaigns_shows_progress(tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        for name, planned in (("first", 3), ("second", 1)):
+            job = make_job_row(f"job-{name}", campaign_id=name, state="running")
+            store.add_campaign(make_campaign_row(name, planned_measurements=planned), [job])
+        # Those beyond the plan, such as of a repeated job, do not count for other campaigns.
+        recorded = [("first", 1), ("second", 1), ("second", 2)]
+        store.add([make_measurement(f"job-{name}", n, campaign_id=name) for name, n in recorded])
+    with run_service(tmp_path, reading_open=True) as service:
+        tiles = service.load_page("/").split('<ul class="tiles">')[1].split("</ul>")[0]
+    assert "<strong>2</strong> campaigns running: 2 of 4 measurements" in tiles
+    assert '<progress max="1" value="0.5"' in tiles
+
+
+def test_worst_sites_come_first_in_the_matrix_only(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with run_service(tmp_path, reading_open=True) as service:
+        page = service.load_page("/")
+        rows = service.load_tables("/")["site_days"]
+    matrix = read_tables(page)["days"]
+    assert matrix.column("site") == ["B_FAILS", "D_HALF", "C_WARNS", "A_GOOD"]
+    assert list(dict.fromkeys(str(row["site"]) for row in rows)) == sorted(OUTCOMES)
+    assert "warning severity-3" in {cell.css_class for cell in matrix.cells[1].values()}
+
+
+def test_empty_service_shows_no_tiles_of_sites(tmp_path: Path) -> None:
+    with run_service(tmp_path, reading_open=True) as service:
+        tiles = service.load_page("/").split('<ul class="tiles">')[1].split("</ul>")[0]
+    assert "sites" not in tiles
+    assert "campaigns running" in tiles
+
+
+def test_every_summary_states_the_verdict_of_the_widest_scope(tmp_path: Path) -> None:
+    """On one host the conclusion is its verdict; that no second site was measured hides nothing."""
+    url = f"sqlite:///{tmp_path / 'results.db'}"
+    with Store.open(url) as store:
+        campaign = add_campaign(store, "one host", 0.0, hosts=1)
+    command = ["--database", url, "compare", "6.38.00", "6.40.00", "--campaign", campaign]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 0, done.output
+    assert "On this host, there is no difference beyond 2 %" in done.output
+    with run_service(tmp_path, reading_open=True) as service:
+        overview, listed = (unescape(service.load_page(path)) for path in ("/", "/compare"))
+        answer = service.client.get("/api/v1/overview").json()
+        compared = answer["tables"]["verdicts"][0]["comparison_id"]
+        page = unescape(service.load_page(f"/compare/{compared}"))
+    assert "<strong>0 of 1</strong> variants slower by host: ROOT 6.40.00" in overview
+    assert overview.count("CPU and wall: 1 same by host") == 2  # the table, and what changed
+    assert "CPU and wall: 1 same by host" in listed
+    assert "not enough data" not in overview + listed
+    assert "On this host, there is no difference beyond 2 %" in page
+    row = answer["tables"]["verdicts"][0]
+    assert row["headline"] == "CPU: 1 same by host"
+    assert (row["over_sites"], row["by_site"]) == ({"not enough data": 1}, {"same": 1})

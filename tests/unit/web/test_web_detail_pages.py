@@ -1,21 +1,25 @@
-"""Pages of days, campaigns and jobs, and the links between them."""
+"""Tests of the pages of days, campaigns, jobs and measurements, and of whole logs."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, variant_values
+from page_database import HOSTILE_TEXTS
 from service_thread import ServiceThread, run_service
 
+from treehammer.config import load_settings
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
+from treehammer.web.pages import measurement_page
 
 DAY, SITE = "2026-03-01", "SITE/A"
 TEMPLATE = "htcondor.sub.j2 sha256:0123456789ab"
@@ -287,3 +291,178 @@ def test_page_number_beyond_last_is_reported(service: ServiceThread, address: st
     assert "Page 99 does not exist; the last page is 1." in shown
     assert '<a href="?page=1' in shown
     assert "page 99 of" not in shown
+
+
+PEOPLE = {"Accept": "text/html"}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceThread, list[str]]]:
+    """A service with a good measurement and a failed one on another node."""
+    folder = tmp_path_factory.mktemp("measurement")
+    failure: dict[str, Any] = {
+        "failure_class": "read",
+        "log_excerpt": HOSTILE_TEXTS[0],
+        "os_name": "EL9",
+    }
+    rows = [
+        make_measurement(
+            "job",
+            1,
+            position,
+            site="SITE_A",
+            host=f"node{position}",
+            kernel="6.1.0",
+            root_version="6.40.00",
+            cpu_per_event_s=0.02 * position,
+            bytes_read=2_000_000,
+            plausible=True,
+            **values,
+        )
+        for position, values in ((1, {}), (2, failure))
+    ]
+    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+        store.add(rows)
+        campaign = make_campaign_row(str(rows[0].values["campaign_id"]))
+        store.add_campaign(campaign, [make_job_row("job", campaign_id=campaign.id)])
+    with run_service(folder, reading_open=True) as service:
+        yield service, [str(row.values["measurement_id"]) for row in rows]
+
+
+def test_values_are_grouped_with_units_and_meaning(
+    pair: tuple[ServiceThread, list[str]],
+) -> None:
+    service, (good, _) = pair
+    tables = service.load_tables(f"/measurements/{good}")
+    shown = {row["name"]: row for rows in tables.values() for row in rows}
+    assert shown["cpu_per_event_s"]["a"] == 0.02
+    assert shown["cpu_per_event_s"]["group"] == "Times"
+    assert shown["host"]["group"] == "Node"
+    assert shown["root_version"]["group"] == "Software"
+    assert shown["site"]["group"] == "Plan"
+    assert all(row["meaning"] for row in shown.values())
+    page = unescape(service.load_page(f"/measurements/{good}"))
+    assert "2.0 MB" in page
+    assert f'href="/api/v1/measurements/{good}"' in page
+    assert "What differs" not in page
+
+
+def test_differences_of_the_environment_come_first(
+    pair: tuple[ServiceThread, list[str]],
+) -> None:
+    service, (good, failed) = pair
+    found = service.load_tables(f"/measurements/{good}?with={failed}")
+    differences = {
+        row["name"]: (row["a"], row["b"]) for row in found["differences_of_the_environment"]
+    }
+    assert differences["host"] == ("node1", "node2")
+    assert differences["os_name"] == (None, "EL9")
+    assert "kernel" not in differences
+    (time,) = [row for row in found["times"] if row["name"] == "cpu_per_event_s"]
+    assert time["change"] == pytest.approx(1.0)
+    page = service.load_page(f"/measurements/{good}?with={failed}")
+    assert page.index("What differs") < page.index(">Times</h2>")
+    assert "+100.0 %" in page
+
+
+def test_failure_shows_its_log_as_text(pair: tuple[ServiceThread, list[str]]) -> None:
+    service, (_, failed) = pair
+    page = service.load_page(f"/measurements/{failed}")
+    assert HOSTILE_TEXTS[0] not in page
+    assert HOSTILE_TEXTS[0] in unescape(page)
+
+
+def test_job_page_links_to_measurements(pair: tuple[ServiceThread, list[str]]) -> None:
+    service, identities = pair
+    page = service.load_page("/jobs/job")
+    assert all(f'href="/measurements/{one}"' in page for one in identities)
+
+
+@pytest.mark.parametrize("path", ["/measurements/none", "/measurements/{}?with=none"])
+def test_unknown_measurement_is_not_found(pair: tuple[ServiceThread, list[str]], path: str) -> None:
+    service, (good, _) = pair
+    answer = service.client.get(path.format(good), headers=PEOPLE)
+    assert answer.status_code == 404
+    assert "here is no measurement 'none'" in unescape(answer.text)
+
+
+OUTPUT = "Fatal in <TBranch>\n" + "a line <of> many\n" * 1000
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Path:
+    folder = tmp_path / "attempt-1"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "logs" / "2-1.out").write_text(OUTPUT)
+    (folder / "logs" / "2-1.err").touch()
+    return folder
+
+
+@pytest.fixture
+def logs_service(
+    tmp_path: Path, sandbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ServiceThread]:
+    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
+    settings.spool_dir.mkdir()
+    folders = {"here.0": {1: sandbox}}
+    batch = SimpleNamespace(sandboxes=lambda batch_id: folders.get(batch_id, {}))
+    monkeypatch.setattr(measurement_page, "open_batch_system", lambda *_: batch)
+    failed: dict[str, Any] = {
+        "failure_class": "payload",
+        "log_excerpt": OUTPUT[-50:],
+        "round": 2,
+        "position": 1,
+    }
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        jobs = [
+            make_job_row(name, campaign_id="c", batch_system="local", batch_id=f"{name}.0")
+            for name in ("here", "elsewhere")
+        ]
+        store.add_campaign(make_campaign_row("c"), jobs)
+        store.add(
+            make_measurement(job.id, campaign_id="c", job_id=job.id, attempt=1, **failed)
+            for job in jobs
+        )
+    with run_service(tmp_path, reading_open=True, settings=settings) as running:
+        yield running
+
+
+def test_job_page_leads_to_the_whole_log(logs_service: ServiceThread) -> None:
+    page = logs_service.load_page("/jobs/here")
+    assert '<a href="?log=1%2F2-1.out">2-1.out (17.0 kB)</a>' in page
+    assert "2-1.err" not in page, "an empty log has no link"
+    log = logs_service.client.get("/jobs/here?log=1/2-1.out")
+    assert log.text == OUTPUT
+    assert log.headers["content-type"] == "text/plain; charset=utf-8"
+    assert log.headers["x-content-type-options"] == "nosniff"
+
+
+def test_job_of_another_installation_has_no_whole_log(logs_service: ServiceThread) -> None:
+    page = logs_service.load_page("/jobs/elsewhere")
+    assert "The whole output is not on this machine" in page
+    assert logs_service.client.get("/jobs/elsewhere?log=1/2-1.out").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    ["2/2-1.out", "1/3-1.out", "1/../../secret", "1/2-1.out/..", "1/link", "x", "1/9-9.out"],
+)
+def test_only_logs_of_the_job_are_sent(
+    logs_service: ServiceThread, sandbox: Path, tmp_path: Path, wanted: str
+) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (sandbox / "logs" / "9-9.out").symlink_to(tmp_path / "secret")
+    refused = logs_service.client.get(f"/jobs/here?log={wanted}")
+    assert refused.status_code == 404
+    assert "secret" not in refused.text.replace("../../secret", "")
+
+
+def test_unknown_batch_system_has_no_folders(tmp_path: Path) -> None:
+    settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
+    find = measurement_page.find_output_folders(settings)
+    found: list[Mapping[int, Path]] = [
+        find(make_job_row("job", batch_system=name))
+        for name in ("local", "htcondor@nowhere", "external:local", "unknown")
+    ]
+    assert found == [{}] * 4
+    assert not any(tmp_path.iterdir())

@@ -1,34 +1,40 @@
-"""Pages of sites agree with the measurements."""
+"""Tests of the pages of sites and storage, and of the use of sites."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 import statistics
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date, timedelta
 from html import unescape
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
 import pytest
-from measurement_factory import make_measurement
+from click.testing import CliRunner
+from measurement_factory import STARTED_DAY, make_measurement, make_operation
 from page_charts import list_marks, load_charts
 from page_database import HOSTILE_TEXTS, SITES
-from service_thread import ServiceThread, StartService
+from prometheus_client.parser import text_string_to_metric_families
+from service_thread import ServiceThread, StartService, run_service
+from status_story import make_recent_runs
 
+from treehammer.analysis.status.site_status import list_uses, update_states
+from treehammer.analysis.status.status_rules import load_shipped_rules
+from treehammer.cli import cli
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.core.watch_rows import OverrideRow
 from treehammer.sql.read.query_model import Condition, Selection
+from treehammer.sql.watch.state_history import KIND_WORDS, add_override
 from treehammer.sql.write.store import Store
 from treehammer.web import display_formats
-from treehammer.web.figures.line_chart import (
-    ChartDot,
-    ChartLine,
-    ChartMark,
-    DayAxis,
-    LineChart,
-)
+from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 
 PEOPLE = {"Accept": "text/html"}
 LIGHT, HEAVY = '{"branches":0.02}', '{"branches":1.0}'
@@ -255,3 +261,132 @@ def test_doors_are_compared_by_the_same_work(start_service: StartService) -> Non
     assert change["thing"] == "door testing (root)"
     assert page.count('"text": "door testing (root): server version XRootD v6.2.0"') == 2
     assert "Wall time per event by door" in page
+
+
+BROWSER = {"Accept": "text/html,*/*"}
+DAY = date.fromisoformat(str(STARTED_DAY))
+
+
+def test_days_are_shown_by_either_site(start_service: StartService) -> None:
+    with start_service(reading_open=True) as service:
+        with Store.open(service.url) as store:
+            store.add(
+                [
+                    make_measurement(position=1, site="A", storage_site="B"),
+                    make_measurement(position=2, site="A", storage_site="C"),
+                    make_measurement(position=3, site="A"),  # from before it was recorded
+                ]
+            )
+
+        def count_by_site(by: str) -> dict[str, int]:
+            answer = service.client.get(f"/?format=json&to={DAY}&by={by}").json()
+            rows = answer["tables"]["site_days"]
+            return {row["site"]: row["good"] for row in rows if row["day"] == str(DAY)}
+
+        assert count_by_site("site") == {"A": 3}
+        assert count_by_site("storage_site") == {"A": 1, "B": 1, "C": 1}
+        page = service.client.get(f"/?to={DAY}&by=storage_site", headers=BROWSER).text
+        addresses = re.findall(r'href="([^"]*where=storage_site[^"]*)"', page)
+        assert len(addresses) == 3
+        explored = service.client.get(unescape(addresses[1]), headers=BROWSER)
+        assert explored.status_code == 200
+        assert "storage_site=B" in unescape(explored.text)
+        # Only A has a page: no job ran at the others.
+        assert set(re.findall(r'href="[^"]*/sites/(\w)"', page)) == {"A"}
+        assert service.client.get("/?by=door", headers=BROWSER).status_code == 400
+
+
+def test_letters_of_storages_link_to_their_campaigns(start_service: StartService) -> None:
+    with start_service(reading_open=True) as service:
+        assert "Storages under load" not in service.load_page(f"/?to={DAY}")
+        with Store.open(service.url) as store:
+            for job, storage, failures in (("a", "B", {}), ("b", "C", {"reset": 9})):
+                steps = [make_operation([0.001] * 30, failures)]
+                store.add([make_measurement(job, operations=steps, site="A", storage_site=storage)])
+        page = unescape(service.load_page(f"/?to={DAY}"))
+        assert re.findall(r'title="(\w, [^"]*opens[^"]*)"', page) == [
+            "B, 1 Mar 2026: ok, 30 of 30 opens succeeded",
+            "C, 1 Mar 2026: warning, 9 of 39 opens failed",
+        ]
+        rows = service.load_tables(f"/api/v1/overview?to={DAY}")["storage_days"]
+        assert [(row["storage_site"], row["letter"], row["open_failed"]) for row in rows] == [
+            ("B", "G", 0),
+            ("C", "W", 9),
+        ]
+        [address, _] = re.findall(r'href="([^"]*by=campaign_id[^"]*)"', page)
+        assert service.client.get(address, headers=BROWSER).status_code == 200
+
+
+USES = {
+    ("SITE_A", "jobs"): "usable",
+    ("SITE_A", "storage"): "usable",
+    ("SITE_B", "jobs"): "probe only",
+    ("SITE_B", "storage"): "probe only",
+    ("SITE_C", "jobs"): "usable",
+    ("SITE_C", "storage"): "excluded",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create a database in which one site works, one fails, and the storage of one is excluded."""
+    folder = tmp_path_factory.mktemp("use")
+    now_us = time.time_ns() // 1000
+    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+        store.add(make_recent_runs({"SITE_A": True, "SITE_B": False, "SITE_C": True}))
+        override = OverrideRow(
+            "", "SITE_C", "storage_site", "critical", "ada", "disk burns", now_us, 2 * now_us
+        )
+        add_override(store, override)
+        add_override(store, replace(override, site="SITE_A:https", subject_kind="door"))
+        update_states(store, time.time_ns() // 1000, load_shipped_rules())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def use_service(folder: Path) -> Iterator[ServiceThread]:
+    with run_service(folder, reading_open=True) as running:
+        yield running
+
+
+def run(folder: Path, *words: str) -> str:
+    options = ["--database", f"sqlite:///{folder / 'results.db'}"]
+    return CliRunner().invoke(cli, [*options, *words], catch_exceptions=False).stdout
+
+
+def test_use_is_the_same_everywhere(folder: Path, use_service: ServiceThread) -> None:
+    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
+        uses = list_uses(store).by_subject
+    with_door = {**USES, ("SITE_A:https", "door"): "excluded"}
+    assert {
+        (site, KIND_WORDS[kind]): use.usability.value for (kind, site), use in uses.items()
+    } == with_door
+    printed = json.loads(run(folder, "sites", "status", "--json"))
+    assert {(row["site"], row["of"]): row["use"] for row in printed} == with_door
+    families = text_string_to_metric_families(use_service.load_page("/metrics"))
+    (family,) = (family for family in families if family.name == "treehammer_site_use")
+    exported = {
+        (sample.labels["site"], sample.labels["of"]): sample.labels["use"]
+        for sample in family.samples
+        if sample.value and not sample.labels["door"]
+    }
+    assert exported == USES
+    assert {
+        (sample.labels["site"], sample.labels["door"]): sample.labels["use"]
+        for sample in family.samples
+        if sample.value and sample.labels["door"]
+    } == {("SITE_A", "https"): "excluded"}
+    for site in ("SITE_A", "SITE_B", "SITE_C"):
+        states = use_service.load_tables(f"/sites/{site}")["states"]
+        assert {(site, row["of"]): row["use"] for row in states} == {
+            key: use
+            for key, use in {**USES, ("SITE_A", "door https"): "excluded"}.items()
+            if key[0] == site
+        }
+        plugin = run(folder, "check", "--site", site, "-v")
+        for (name, of), use in USES.items():
+            if name == site:
+                (line,) = (line for line in plugin.splitlines() if line.startswith(f"{of}: "))
+                assert f", {use}, by " in line
+    sites = {row["site"]: row["use"] for row in use_service.load_tables("/sites")["sites"]}
+    assert sites == {"SITE_A": "usable", "SITE_B": "probe only", "SITE_C": "excluded"}

@@ -1,27 +1,334 @@
-"""Limits on unauthenticated TLS connections: header size, timeouts, shutdown."""
+"""Tests of the service's process: addresses, systemd, memory, TLS and limits of connections."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import http.client
+import os
+import shutil
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from service_thread import run_service
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
+from treehammer import config
+from treehammer.errors import ConfigError
+from treehammer.program_output import SystemdNotifier
 from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.web.core.request_limits import ClientLimits
 from treehammer.web.core.responses import AsciiJSONResponse, RequestRefusedError
 from treehammer.web.service import overload_guard, service_process
 from treehammer.web.service.overload_guard import RequestGuard
+from treehammer.web.service.service_process import (
+    BUSY_OBJECTS,
+    IDLE_OBJECTS,
+    GarbageCollection,
+    ListenAddress,
+    ServerCertificate,
+)
+
+
+def parse_address(folder: Path, **flags: Any) -> ListenAddress:
+    settings = config.load_settings({"data_dir": folder}, environ={}, folder=folder)
+    return ListenAddress.from_settings(
+        config.apply_flags(settings, {f"serve_{k}": v for k, v in flags.items()})
+    )
+
+
+def test_plain_http_requires_loopback_or_proxy(tmp_path: Path) -> None:
+    assert parse_address(tmp_path).url == "http://127.0.0.1:8443"
+    assert parse_address(tmp_path, host="::1", port=80).url == "http://[::1]:80"
+    assert parse_address(tmp_path, host="0.0.0.0", behind_proxy=True).url == "http://0.0.0.0:8443"
+    certificate, key = CertificateAuthority(tmp_path).issue_server_certificate()
+    encrypted = parse_address(
+        tmp_path, host="0.0.0.0", certificate=certificate, certificate_key=key
+    )
+    assert encrypted.url == "https://0.0.0.0:8443"
+
+
+def test_invalid_settings_are_named(tmp_path: Path) -> None:
+    certificate, key = CertificateAuthority(tmp_path / "one").issue_server_certificate()
+    other = CertificateAuthority(tmp_path / "other").issue_server_certificate()[1]
+    locked, empty = tmp_path / "locked.pem", tmp_path / "empty.pem"
+    empty.touch()
+    subprocess.run(
+        ["openssl", "pkey", "-in", str(key), "-aes128", "-passout", "pass:x", "-out", str(locked)],
+        check=True,
+    )
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"host": "0.0.0.0"}, "without a certificate, tokens would travel unencrypted to 0.0.0.0"),
+        ({"certificate": certificate}, "serve_certificate_key is missing"),
+        ({"certificate_key": key}, "serve_certificate is missing"),
+        ({"certificate": certificate, "certificate_key": other}, "does not match the certificate"),
+        ({"certificate": empty, "certificate_key": key}, "OpenSSL cannot read"),
+        ({"certificate": "nowhere", "certificate_key": key}, "cannot be read (No such file"),
+        ({"certificate": certificate, "certificate_key": locked}, "has a passphrase"),
+        (
+            {"behind_proxy": True, "certificate": certificate, "certificate_key": key},
+            "mutually exclusive",
+        ),
+    ]
+    for flags, message in cases:
+        with pytest.raises(ConfigError) as caught:
+            parse_address(tmp_path, **flags)
+        assert message in str(caught.value)
+
+
+def test_unavailable_address_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1, port {port}"):
+            parse_address(tmp_path, port=port).open_socket()
+    with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1"):
+        parse_address(tmp_path, host="192.0.2.1", behind_proxy=True).open_socket()
+
+
+DEPLOYMENT = Path(__file__).parents[3] / "web" / "deployment"
+#: Shipped unit -> name of the unit or of an instance.
+UNITS = {
+    "treehammer@.service": "treehammer@8443.service",
+    "treehammer-patrol.service": "treehammer-patrol.service",
+}
+
+
+@pytest.fixture
+def listening(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "notify"))
+        receiver.settimeout(30)
+        yield receiver
+
+
+def receive(listening: socket.socket) -> list[str]:
+    return listening.recv(4096).decode().split("\n")
+
+
+def test_notifier_reports_to_watchdog_while_alive(listening: socket.socket) -> None:
+    environ = {"NOTIFY_SOCKET": listening.getsockname(), "WATCHDOG_USEC": "30000"}
+    notifier = SystemdNotifier.from_environment(environ)
+    alive, failure = True, ""
+
+    async def report() -> list[list[str]]:
+        nonlocal alive, failure
+        task = asyncio.create_task(notifier.report_forever(lambda: alive, lambda: failure))
+        first = await asyncio.to_thread(receive, listening)
+        failure = "the disk\nis full"
+        while (second := await asyncio.to_thread(receive, listening)) == first:
+            pass
+        alive = False
+        # More than one period later nothing but messages sent before has come.
+        await asyncio.sleep(0.1)
+        listening.setblocking(False)
+        with suppress(BlockingIOError):
+            while listening.recv(4096):
+                pass
+        await asyncio.sleep(0.1)
+        with pytest.raises(BlockingIOError):
+            listening.recv(4096)
+        task.cancel()
+        return [first, second]
+
+    first, second = asyncio.run(report())
+    assert first == ["WATCHDOG=1", "STATUS=accepting measurements"]
+    assert second == ["WATCHDOG=1", "STATUS=the disk is full"]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"NOTIFY_SOCKET": "/nonexistent/notify"},
+        {"NOTIFY_SOCKET": "/nonexistent/notify", "WATCHDOG_USEC": "x"},
+        {"NOTIFY_SOCKET": "@treehammer-nobody-listens"},
+    ],
+)
+def test_notifier_without_receiver_does_nothing(environ: dict[str, str]) -> None:
+    SystemdNotifier.from_environment(environ).notify("READY=1")
+
+
+def test_notifier_reports_three_times_per_watchdog_period() -> None:
+    mine, foreign = str(os.getpid()), "1"
+    for pid, usec, expected in ((mine, "9000000", 3.0), (mine, "30000000", 5.0), (foreign, "9", 5)):
+        environ = {"WATCHDOG_USEC": usec, "WATCHDOG_PID": pid}
+        notifier = SystemdNotifier.from_environment(environ)
+        assert notifier._interval_s == pytest.approx(expected)
+
+
+def test_service_reports_its_status(
+    listening: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", listening.getsockname())
+    with run_service(tmp_path):
+        assert receive(listening) == ["WATCHDOG=1", "STATUS=accepting measurements"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.parametrize("shipped, name", UNITS.items())
+def test_unit_is_accepted_and_confined(shipped: str, name: str, tmp_path: Path) -> None:
+    program = tmp_path / "treehammer"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    unit = tmp_path / name
+    text = (DEPLOYMENT / shipped).read_text()
+    unit.write_text(text.replace("/opt/treehammer/bin/treehammer", str(program)))
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False
+    )
+    complaints = [line for line in verified.stderr.splitlines() if unit.stem in line]
+    assert (verified.returncode, complaints) == (0, [])
+    # The level is in tenths of a point from 0, fully confined, to 10.
+    confined = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=15", unit],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert confined.returncode == 0, confined.stdout[-300:] + confined.stderr
+
+
+@pytest.fixture
+def restored_collector() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("restored_collector")
+@pytest.mark.parametrize("fails", [False, True])
+def test_collections_wait_for_the_last_of_several_requests(fails: bool) -> None:
+    found = []
+
+    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        await asyncio.sleep(0.01 * scope["number"])
+        found.append(gc.get_threshold()[0])
+        if fails:
+            raise ValueError
+
+    async def handle_two() -> None:
+        collecting = GarbageCollection(app)
+        found.append(gc.get_threshold()[0])
+        await asyncio.gather(
+            *(
+                collecting({"type": "http", "number": number}, _nothing, _ignore)
+                for number in range(2)
+            ),
+            return_exceptions=True,
+        )
+
+    async def _nothing() -> dict[str, object]:
+        return {}
+
+    async def _ignore(_message: object) -> None: ...
+
+    asyncio.run(handle_two())
+    assert [*found, gc.get_threshold()[0]] == [
+        IDLE_OBJECTS,
+        BUSY_OBJECTS,
+        BUSY_OBJECTS,
+        IDLE_OBJECTS,
+    ]
+
+
+def fetch_serial_number(certificate: ServerCertificate, ca: Path) -> int:
+    """Return the serial number of the certificate that a client receives."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            certificate.context.wrap_socket(connection, server_side=True).close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        context = ssl.create_default_context(cafile=str(ca))
+        with (
+            socket.create_connection(listening.getsockname()) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as speaking,
+        ):
+            shown = speaking.getpeercert() or {}
+        thread.join()
+        return int(str(shown["serialNumber"]), 16)
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+def test_old_versions_of_tls_are_refused(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path)
+    certificate = ServerCertificate(*authority.issue_server_certificate())
+    # Otherwise the security level of this OpenSSL would refuse them as well.
+    certificate.context.set_ciphers("ALL:@SECLEVEL=0")
+    for version, name in ((ssl.TLSVersion.TLSv1_2, "TLSv1.2"), (ssl.TLSVersion.TLSv1_3, "TLSv1.3")):
+        assert shake_hands(certificate, authority.ca, version) == name
+    for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1):
+        with pytest.raises(ssl.SSLError, match="UNSUPPORTED_PROTOCOL"):
+            shake_hands(certificate, authority.ca, version)
+
+
+def shake_hands(certificate: ServerCertificate, ca: Path, version: ssl.TLSVersion) -> str | None:
+    """Shake hands in memory with a client that speaks one version; return the agreed one."""
+    context = ssl.create_default_context(cafile=str(ca))
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = version
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(down, up, server_hostname="127.0.0.1")
+    server = certificate.context.wrap_bio(up, down, server_side=True)
+    for _ in range(3):
+        for side in (client, server):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    return client.version()
+
+
+def advance_modification_time(*files: Path) -> None:
+    for file in files:
+        times = file.stat()
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns + 10**9))
+
+
+def test_reload_uses_renewed_certificate_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = CertificateAuthority(tmp_path)
+    files = authority.issue_server_certificate()
+    certificate = ServerCertificate(*files)
+    first = fetch_serial_number(certificate, authority.ca)
+    assert not certificate.reload_if_changed()
+    authority.issue_server_certificate()
+    advance_modification_time(*files)
+    assert certificate.reload_if_changed()
+    second = fetch_serial_number(certificate, authority.ca)
+    assert second != first
+    kept = files[1].read_bytes()
+    files[1].write_text("half")
+    assert not certificate.reload_if_changed()
+    assert "is not used" in caplog.text
+    assert fetch_serial_number(certificate, authority.ca) == second
+    files[1].unlink()
+    assert not certificate.reload_if_changed()
+    files[1].write_bytes(kept)
+    assert certificate.reload_if_changed()
+    assert fetch_serial_number(certificate, authority.ca) == second
+
+
+def test_certificate_error_names_file(tmp_path: Path) -> None:
+    certificate, key = CertificateAuthority(tmp_path).issue_server_certificate()
+    with pytest.raises(ConfigError, match=r"serve_certificate .*none\.pem: cannot be read"):
+        ServerCertificate(tmp_path / "none.pem", key)
+    with pytest.raises(ConfigError, match="does not match the certificate"):
+        ServerCertificate(
+            certificate, CertificateAuthority(tmp_path / "other").issue_server_certificate()[1]
+        )
+
 
 #: Shortened timeouts of the service, and the patience of the tests.
 HEADER_TIMEOUT_S, KEEP_ALIVE_S, READ_TIMEOUT_S, CHECK_INTERVAL_S = 0.4, 0.4, 0.8, 0.1

@@ -1,4 +1,4 @@
-"""The heat map of a comparison, its filters, and the charts of one cell."""
+"""Tests of the pages of comparisons: matrices, filters and background computation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -17,16 +19,19 @@ import pytest
 from measurement_factory import build_verdict, make_measurement
 from page_charts import list_marks, load_charts
 from page_tables import read_tables
+from polling import wait_until
 from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.count_changes import CounterChange
 from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample
-from treehammer.analysis.statistics.verdict import ControlCheck, attach_controls
+from treehammer.analysis.statistics.verdict import ControlCheck, VerdictEvidence, attach_controls
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.hctests.definition.model import Variant
+from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
+from treehammer.web.pages import compare_query, comparison_list_page
 from treehammer.web.pages.effect_matrix import matrix_of_counters, matrix_of_verdicts
 
 RELEASES = ("6.38.00", "6.40.00")
@@ -230,3 +235,170 @@ def test_stored_comparison_needs_no_statistics_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def compare(
+    a: str, b: str, *judged: tuple[str, float | None], scope: str = "sites", test: str = "read"
+) -> list[VerdictRow]:
+    sides = [{"test_name": test, "site": site} for site in "AB"]
+    evidence = VerdictEvidence(of_a=sides[0], of_b=sides[1]).to_json()
+    return [
+        build_verdict(
+            "x",
+            a=a,
+            b=b,
+            scope=scope,
+            site="" if scope == "sites" else "A",
+            label=str(number),
+            verdict=verdict,
+            effect=effect,
+            evidence=evidence,
+        )
+        for number, (verdict, effect) in enumerate(judged)
+    ]
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[ServiceThread]:
+    compared = {
+        "old": compare("6.36", "6.38", ("slower", 0.5)),
+        "new": compare("6.36", "6.38", ("faster", -0.05), ("faster", -0.03), ("same", 0.0)),
+        "both": compare("6.38", "6.40", ("slower", 0.05), ("faster", -0.1), ("undecided", 0.01)),
+        "site": compare("6.36", "6.40", ("same", 0.001), scope="site"),
+        "other": compare("6.38", "6.40", ("slower", 0.2), test="lonely"),
+    }
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        for place, (identity, rows) in enumerate(compared.items()):
+            changed = [
+                VerdictRow(**{**vars(row), "comparison_id": identity, "created_us": place + 1})
+                for row in rows
+            ]
+            store.replace_comparison(identity, [], changed)
+    with run_service(tmp_path, reading_open=True) as running:
+        yield running
+
+
+def test_newest_comparison_of_each_pair_is_shown(service: ServiceThread) -> None:
+    page = unescape(service.load_page("/compare"))
+    assert page.count('class="matrix releases"') == 1, "one pair of a test is no matrix"
+    (matrix,) = (table for name, table in read_tables(page).items() if name != "comparisons")
+    assert [*matrix.columns.values()] == ["compared with", "6.38", "6.40"]
+    assert matrix.column("base") == ["6.36", "6.38"]
+    cells = [
+        (cell.css_class, cell.tooltip, cell.link.rpartition("/")[2], cell.text)
+        for row in matrix.cells
+        for cell in row.values()
+        if cell.link
+    ]
+    assert cells == [
+        ("better-2", "6.38 against 6.36: 2 faster, 1 same over sites", "new", "−3.9 % in 2 of 3"),
+        ("equal", "6.40 against 6.36: 1 same by site", "site", "same"),
+        (
+            "worse-2",
+            "6.40 against 6.38: 1 faster, 1 slower, 1 undecided over sites",
+            "both",
+            "−9.5 % in 1 of 3, +5.1 % in 1 of 3",
+        ),
+    ]
+
+
+def test_service_without_comparisons_has_no_matrix(filled_service: ServiceThread) -> None:
+    assert "matrix releases" not in filled_service.load_page("/compare")
+
+
+def test_too_many_measurements_are_refused(
+    filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare_query, "MAX_READ", 10)
+    monkeypatch.setattr(comparison_list_page, "MAX_BACKGROUND_READ", 20)
+    answer = filled_service.client.get("/compare?a=6.38.00&b=6.40.00&recompute=1")
+    assert answer.status_code == 400
+    assert "the limit here is 20" in answer.json()["error"]
+
+
+@pytest.fixture
+def paused_comparisons(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Every comparison runs in the background, and only once the event is set."""
+    event = threading.Event()
+    compare = compare_query.compare_now
+
+    def compare_later(*args: Any, **kwargs: Any) -> Any:
+        kwargs["on_progress"](7)
+        assert event.wait(60)
+        kwargs["on_progress"](8)
+        return compare(*args, **kwargs)
+
+    monkeypatch.setattr(compare_query, "MAX_READ", 10)
+    monkeypatch.setattr(comparison_list_page, "compare_now", compare_later)
+    yield event
+    event.set()
+    for thread in _list_comparisons():
+        thread.join(60)
+
+
+def test_large_comparisons_run_in_background(
+    filled_service: ServiceThread, paused_comparisons: threading.Event
+) -> None:
+    address = "/compare?a=6.38.00&b=6.40.00&recompute=1"
+    document = _wait_for(lambda: _read_progress(filled_service, address))
+    assert document["count"] > 10
+    page = filled_service.client.get(address, headers={"Accept": "text/html"})
+    assert page.status_code == 202
+    assert "Read 7 of up to" in page.text
+    assert '<meta http-equiv="refresh" content="2">' in page.text
+    # Two others wait for it, a fourth one fits, and a fifth one is refused.
+    others = [filled_service.client.get(f"{address}&delta=0.0{n}").status_code for n in range(3, 7)]
+    assert others == [202, 202, 202, 503]
+    paused_comparisons.set()
+    found = _wait_for(lambda: _read_result(filled_service, address))
+    expected = filled_service.client.get("/compare?a=6.38.00&b=6.40.00&format=json").json()
+    assert found["tables"].keys() == expected["tables"].keys()
+    assert found["tables"]["by_site"]
+    # Its result is kept.
+    assert filled_service.client.get(address, headers={"Accept": "text/html"}).status_code == 200
+
+
+def test_background_comparison_that_nobody_awaits_ends(
+    filled_service: ServiceThread,
+    paused_comparisons: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    address = "/compare?a=6.38.00&b=6.40.00&recompute=1&delta=0.011"
+    _wait_for(lambda: _read_progress(filled_service, address))
+    (thread,) = _list_comparisons()
+    monkeypatch.setattr(comparison_list_page, "ABANDONED_AFTER_S", -1.0)
+    paused_comparisons.set()
+    thread.join(60)
+    monkeypatch.undo()
+    # Nothing is kept of it: the same query is computed anew, at once.
+    assert filled_service.client.get(address).status_code == 200
+
+
+def _read_progress(service: ServiceThread, address: str) -> dict[str, Any] | None:
+    answer = service.client.get(f"{address}&format=json")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (202, "2")
+    document: dict[str, Any] = answer.json()
+    return document if document["read"] else None
+
+
+def _read_result(service: ServiceThread, address: str) -> dict[str, Any] | None:
+    answer = service.client.get(f"{address}&format=json")
+    document: dict[str, Any] = answer.json()
+    return document if answer.status_code == 200 else None
+
+
+def _list_comparisons() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "comparison"]
+
+
+def _wait_for(read: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+    found: list[dict[str, Any]] = []
+
+    def has_found() -> bool:
+        document = read()
+        if document is not None:
+            found.append(document)
+        return document is not None
+
+    wait_until(has_found, "no response")
+    return found[0]

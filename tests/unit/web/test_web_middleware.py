@@ -1,0 +1,418 @@
+"""Tests of middleware: audit trail, metrics of the service, hosts, forms and headers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from cli_verbs import find_command
+from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
+from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
+
+from treehammer import config
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.errors import StoreError
+from treehammer.sql.auth.access_keys import mint_job_token
+from treehammer.sql.core.rows import AuditRow
+from treehammer.sql.write import audit_trail
+from treehammer.sql.write.audit_trail import Delivery
+from treehammer.sql.write.recording import AddResult
+from treehammer.sql.write.store import Store
+from treehammer.web.core import auth, measurement_writer
+from treehammer.web.service import middleware
+from treehammer.web.service.middleware import AuditEvent, AuditJournal
+
+
+def read_trail(url: str) -> list[AuditRow]:
+    with Store.open(url) as store:
+        return store.list_changes()
+
+
+def make_refused(number: int = 0) -> AuditEvent:
+    return AuditEvent("refuse", f"10.0.0.{number}", "", "POST measurements", "a token is required")
+
+
+def test_keys_and_refusals_are_in_audit_trail(start_service: StartService) -> None:
+    with start_service() as service:
+        key = service.make_key("read")
+        body = make_body([make_sent_measurement()])
+        for _ in range(3):
+            assert service.post_document(body, key.text).status_code == 403
+        assert service.post_document(body, "wrong").status_code == 401
+        assert service.post_document(b"{", service.make_key("submit").text).status_code == 400
+        # A page opened before sign-in is no attack.
+        assert service.client.get("/sites").status_code == 401
+        ring = service.open_keyring()
+        assert ring.revoke_key(key.key_id, now_us=5)
+        assert not ring.revoke_key(key.key_id, now_us=6)
+        assert ring.revoke_tokens("campaign", "c1", now_us=7)
+        url = service.url
+    entries = read_trail(url)
+    keys = [(one.action, one.scope) for one in entries if one.action != audit_trail.REFUSE]
+    assert keys[:2] == [("revoke tokens", "campaign c1"), ("revoke key", f"key {key.key_id}")]
+    assert ("create key", f"key {key.key_id}, role read, for reader, group reader") in keys
+    assert len(keys) == 4
+    refused = {one.actor: one for one in entries if one.action == audit_trail.REFUSE}
+    forbidden = refused[f"key {key.key_id} from 127.0.0.1"]
+    assert (forbidden.scope, forbidden.measurements) == ("POST measurements", 3)
+    assert "may not upload" in forbidden.reason
+    assert refused["127.0.0.1"].measurements == 1
+    assert len(refused) == 2
+
+
+def test_sign_ins_are_in_audit_trail(start_service: StartService) -> None:
+    with start_service() as service:
+        key = service.make_key("read")
+        signed_in = service.client.post("/sign-in", data={"token": key.text, "next": "/"})
+        assert signed_in.status_code == 303
+        service.client.cookies.update(signed_in.cookies)
+        assert service.client.post("/sign-out").status_code == 303
+        assert service.client.post("/sign-in", data={"token": "guessed"}).status_code == 401
+        url = service.url
+    entries = {one.action: one for one in read_trail(url)}
+    signed = entries["sign in"]
+    assert (signed.actor, signed.scope) == (f"key {key.key_id} from 127.0.0.1", "reader")
+    assert entries["sign out"].actor == "127.0.0.1"
+    refused = entries["refuse"]
+    assert (refused.actor, refused.scope) == ("127.0.0.1", "POST sign-in")
+
+
+def test_journal_is_bounded_and_keeps_counts_while_database_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(middleware, "MAX_ENTRIES", 3)
+    written: list[AuditRow] = []
+    broken = True
+
+    def write(entries: Sequence[AuditRow]) -> None:
+        if broken:
+            raise StoreError("the disk is full")
+        written.extend(entries)
+
+    journal = AuditJournal(write)
+    for number in range(10):
+        journal.note(make_refused(number))
+    asyncio.run(journal.flush())
+    journal.note(make_refused(0))
+    broken = False
+    asyncio.run(journal.flush())
+    counts = {one.actor: one.measurements for one in written}
+    assert counts == {"10.0.0.0": 2, "10.0.0.1": 1, "10.0.0.2": 1, "other addresses": 7}
+    asyncio.run(journal.flush())
+    assert len(written) == 4
+
+
+def test_entry_holds_no_control_characters() -> None:
+    entry = audit_trail.make_entry(
+        "refuse", "a\x1b[31m", "\0", now_us=1, reason="\ud800" + "x" * 9000
+    )
+    assert entry.actor == "a\N{REPLACEMENT CHARACTER}[31m"
+    assert "\0" not in entry.scope
+    assert len(entry.reason.encode()) < 4000
+
+
+def test_audit_can_be_followed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'results.db'}"
+    first = audit_trail.make_entry("create key", "root@vm", "key 1", now_us=1_000_000)
+    with Store.open(url) as store:
+        store.add_audit_entries([first])
+        command = [sys.executable, "-m", "treehammer", "--database", url, "db", "audit"]
+        with subprocess.Popen(
+            [*command, "--follow", "--json"], stdout=subprocess.PIPE, text=True
+        ) as following:
+            try:
+                assert following.stdout is not None
+                assert json.loads(following.stdout.readline())["id"] == first.id
+                # Clocks differ: this entry is older than the one before.
+                late = audit_trail.make_entry("revoke key", "root@vm", "key 1", now_us=900_000)
+                store.add_audit_entries([late])
+                assert json.loads(following.stdout.readline())["id"] == late.id
+                following.send_signal(2)
+                assert following.wait(60) == 130
+            finally:
+                following.kill()
+    settings = config.load_settings({"database": url}, environ={}, folder=tmp_path)
+    shown = CliRunner().invoke(
+        find_command("db"), ["audit", "--json", "--action", "revoke key"], obj=settings
+    )
+    assert [row["id"] for row in json.loads(shown.stdout)] == [late.id]
+
+
+METRICS = "/metrics/service"
+
+
+class FailingStore:
+    """Destination of measurements that fails while ``broken``."""
+
+    def __init__(self) -> None:
+        self.broken = True
+
+    def add(
+        self, measurements: Iterable[Measurement], deliveries: Iterable[Delivery] = ()
+    ) -> AddResult:
+        if self.broken:
+            raise StoreError("the disk is full", where="results.db")
+        return AddResult(len(list(measurements)), 0)
+
+
+def read_samples(service: ServiceThread, key: str) -> dict[tuple[str, ...], float]:
+    """Read all samples by name and values of labels, in order of their names."""
+    answer = service.get_path(METRICS, key)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    return {
+        (sample.name, *map(str, _ordered(sample.labels))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def _ordered(labels: Mapping[str, str]) -> list[str]:
+    return [value for name, value in sorted(labels.items()) if name != "le"]
+
+
+def test_metrics_count_requests_refusals_and_commits(service: ServiceThread) -> None:
+    reader, submitter = service.make_key("read").text, service.make_key("submit").text
+    body = make_body([make_sent_measurement(position=1), make_sent_measurement(position=2)])
+    for _ in range(2):
+        assert service.post_document(body, submitter).status_code == 200
+    assert service.post_document(b"{", submitter).status_code == 400
+    assert service.post_document(body, "").status_code == 401
+    assert service.post_document(body, reader).status_code == 403
+    assert service.get_path("/nothing-here").status_code in (401, 404)
+    found = read_samples(service, reader)
+    requests = "treehammer_http_requests_total"
+    assert found[requests, "measurements", "POST", "200"] == 2
+    assert found[requests, "measurements", "POST", "400"] == 1
+    assert found["treehammer_refusals_total", "malformed"] == 1
+    assert found["treehammer_refusals_total", "forbidden"] == 1
+    assert found["treehammer_refusals_total", "unauthenticated"] >= 1
+    written = "treehammer_written_measurements_total"
+    assert (found[written, "new"], found[written, "known"]) == (2, 2)
+    assert found["treehammer_commit_seconds_count", "measurements"] == 2
+    assert found["treehammer_commit_seconds_sum", "measurements"] > 0
+    assert found["treehammer_queue_measurements",] == 0
+    assert found["treehammer_queue_limit_measurements",] == measurement_writer.MAX_WAITING
+    assert found["treehammer_database_writable",] == 1
+    file = Path(service.url.removeprefix("sqlite:///"))
+    assert found["treehammer_database_bytes", "sqlite"] >= file.stat().st_size
+    assert found["process_resident_memory_bytes",] > 1e6
+    assert not [key for key in found if key[0].startswith("treehammer_last_write_error")]
+
+
+def test_metrics_require_a_reading_key_even_where_reading_is_public(
+    start_service: StartService,
+) -> None:
+    with start_service(reading_open=True) as service:
+        assert service.client.get("/metrics").status_code == 200
+        assert service.client.get(METRICS).status_code == 401
+        assert service.get_path(METRICS, service.make_key("submit").text).status_code == 403
+        assert service.get_path(METRICS, service.make_key("read").text).status_code == 200
+
+
+def test_metrics_show_last_write_error(start_service: StartService) -> None:
+    store = FailingStore()
+    with start_service(store) as service:
+        reader, submitter = service.make_key("read").text, service.make_key("submit").text
+        body = make_body([make_sent_measurement()])
+        before = time.time()
+        assert service.post_document(body, submitter).status_code == 503
+        found = read_samples(service, reader)
+        assert found["treehammer_database_writable",] == 0
+        assert found["treehammer_write_errors_total", "measurements"] == 1
+        assert found["treehammer_refusals_total", "database"] == 1
+        failed = found["treehammer_last_write_error_timestamp_seconds", "the disk is full"]
+        assert before <= failed <= time.time()
+        store.broken = False
+        assert service.post_document(body, submitter).status_code == 200
+        found = read_samples(service, reader)
+        assert found["treehammer_database_writable",] == 1
+        assert found["treehammer_last_write_error_timestamp_seconds", "the disk is full"] == failed
+
+
+def test_metrics_are_served_while_database_is_gone(
+    service: ServiceThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = service.make_key("read").text
+    assert service.get_path(METRICS, reader).status_code == 200
+    monkeypatch.setattr(auth, "MAX_AGE_S", 0.0)
+    file = Path(service.url.removeprefix("sqlite:///"))
+    file.rename(file.with_name("moved.db"))
+    try:
+        assert service.get_path("/metrics", reader).status_code == 503
+        assert "treehammer_http_requests_total" in service.get_path(METRICS, reader).text
+        assert service.get_path(METRICS, "th1.0123456789ab." + "a" * 43).status_code == 401
+    finally:
+        file.with_name("moved.db").rename(file)
+
+
+def test_metrics_have_few_labels_whatever_clients_send(service: ServiceThread) -> None:
+    for number, method in enumerate(("PUT", "PATCH", "DELETE", "PROPFIND", "REPORT")):
+        service.client.request(method, f"/path/{number}")
+    requests = {
+        key
+        for key in read_samples(service, service.make_key("read").text)
+        if key[0] == "treehammer_http_requests_total"
+    }
+    assert {key[1:3] for key in requests} == {("pages", "other")}
+
+
+BROWSER = {"Accept": "text/html,*/*"}
+EVIL = "evil.example"
+
+
+@pytest.mark.parametrize("host", [EVIL, f"{EVIL}/x?", f"user@{EVIL}:80", "[::1", ""])
+def test_redirects_never_contain_the_host(filled_service: ServiceThread, host: str) -> None:
+    addresses = [
+        "/campaigns/",
+        "/explore/?days=7&x=%2F",
+        "/compare/",
+        "/sites/",
+        "/sites/SITE_A/",
+        "/api/v1/sites/",
+    ]
+    locations = []
+    for address in addresses:
+        answer = filled_service.client.get(address, headers=BROWSER | {"Host": host})
+        locations.append(answer.headers.get("Location", ""))
+    assert locations[:3] == ["/campaigns", "/explore?days=7&x=%2F", "/compare"]
+    assert all(EVIL not in one and not one.startswith("//") for one in locations)
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "//evil.example/campaigns/", "/\\evil/"])
+def test_redirects_stay_on_the_service(filled_service: ServiceThread, path: str) -> None:
+    with raw_connection(filled_service) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert b"location" not in answer.lower()
+
+
+def raw_connection(service: ServiceThread) -> socket.socket:
+    address = service.client.base_url
+    return socket.create_connection((address.host, address.port), timeout=30)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    received = b""
+    while part := connection.recv(65536):
+        received += part
+    return received
+
+
+def test_sign_in_page_does_not_trust_the_host(shared_service: ServiceThread) -> None:
+    """The path of a URL built from the Host header begins inside that header."""
+    headers = BROWSER | {"Host": f"x/\\{EVIL}?"}
+    page = shared_service.client.get("/campaigns?a=1", headers=headers)
+    assert page.status_code == 401
+    assert EVIL not in page.text
+    assert 'name="next" value="/campaigns?a=1"' in page.text
+
+
+@pytest.fixture(scope="module")
+def reader_key(shared_service: ServiceThread) -> str:
+    return shared_service.make_key("read").text
+
+
+FOREIGN = [
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Origin": f"https://{EVIL}"},
+    {"Origin": "null"},
+    {"Origin": "garbage"},
+    {"Sec-Fetch-Site": "cross-site", "Origin": "http://testserver"},
+]
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+def test_forms_of_other_sites_are_refused(
+    shared_service: ServiceThread, reader_key: str, headers: dict[str, str]
+) -> None:
+    """Attack: another site signs its visitor in with the attacker's key, or out."""
+    for address, form in (("/sign-in", {"token": reader_key}), ("/sign-out", {})):
+        answer = shared_service.client.post(address, data=form, headers=headers)
+        assert (answer.status_code, answer.headers.get("Set-Cookie")) == (403, None)
+        assert "another site" in answer.json()["error"]
+
+
+def test_own_forms_are_accepted(shared_service: ServiceThread, reader_key: str) -> None:
+    origin = str(shared_service.client.base_url).rstrip("/")
+    for headers in ({"Sec-Fetch-Site": "same-origin"}, {"Origin": origin}, {}):
+        answer = shared_service.client.post("/sign-in", data={"token": reader_key}, headers=headers)
+        assert answer.status_code == 303, headers
+    shared_service.client.cookies.clear()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/",
+        "/none",
+        "/campaigns/",
+        "/static/page.css",
+        "/static/none",
+        "/sites?format=csv",
+        "/sites/%00",
+        "/api/v1/health",
+        "/api/v1/live",
+        "/api/v1/openapi.json",
+        "/api/v1/none",
+        "/explore/figure.png?format=svg",
+        "/metrics",
+        "/explore?kind=none",
+    ],
+)
+def test_every_answer_forbids_guessing_types(filled_service: ServiceThread, address: str) -> None:
+    for headers in ({}, BROWSER, {"If-None-Match": "*"}):
+        answer = filled_service.client.get(address, headers=headers)
+        assert answer.headers.get_list("X-Content-Type-Options") == ["nosniff"], answer.status_code
+        assert "Strict-Transport-Security" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("path", "role", "kind"),
+    [
+        ("/sign-in", "", "application/x-www-form-urlencoded"),
+        ("/api/v1/measurements", "submit", "application/json"),
+        ("/api/v1/campaigns", "submit", "application/json"),
+        ("/api/v1/starts", "job", "application/json"),
+    ],
+)
+@pytest.mark.parametrize(
+    "body", ["Content-Length: 100\r\n\r\na", "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n"]
+)
+def test_aborted_request_is_logged_in_one_line(
+    service: ServiceThread,
+    caplog: pytest.LogCaptureFixture,
+    path: str,
+    role: str,
+    kind: str,
+    body: str,
+) -> None:
+    """Attack: the browser leaves while it signs in; each time a traceback filled the log."""
+    token = ""
+    if role:
+        key = service.make_key("submit")
+        job = mint_job_token(key, "c", "j", service.clock[0] + 60_000_000)
+        token = f"Authorization: Bearer {job if role == 'job' else key.text}\r\n"
+    caplog.set_level(logging.INFO, "treehammer.access")
+    with raw_connection(service) as connection:
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\n{token}{body}"
+        connection.sendall(head.encode())
+        time.sleep(0.1)
+    until_s = time.monotonic() + 30
+    while not (lines := [one for one in caplog.records if one.name.startswith("treehammer.")]):
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+    assert [(one.name, getattr(one, "status", 0), one.exc_info) for one in lines] == [
+        ("treehammer.access", 400, None)
+    ]
