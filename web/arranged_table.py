@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 
 #: Characters of a path that need no quoting.
 _SAFE_IN_PATHS = "/:@!$&'()*+,;=~"
+#: Shorter tables can be read without sorting.
+MIN_SORTABLE_ROWS = 3
+#: Shorter tables fit on a screen and need no filter.
+MIN_FILTERED_ROWS = 16
+_SORT, _FIND = "sort-", "find-"
+_MAX_FILTER_LENGTH = 200
+#: Parameter that asks for a chart of the page as a file.
+DRAWING = "drawing"
+#: Parameters for parts of a page; links to the page leave them out.
+PARTIAL_PARAMETERS = ("part", "version", DRAWING)
 
 
 def requested_path(request: Request) -> str:
@@ -36,14 +46,6 @@ def requested_address(request: Request) -> str:
     """Return the path and query of a request."""
     query = request.scope["query_string"].decode("latin-1")
     return requested_path(request) + (f"?{query}" if query else "")
-
-
-#: Shorter tables can be read without sorting.
-MIN_SORTABLE_ROWS = 3
-#: Shorter tables fit on a screen and need no filter.
-MIN_FILTERED_ROWS = 16
-_SORT, _FIND = "sort-", "find-"
-_MAX_FILTER_LENGTH = 200
 
 
 @dataclass(frozen=True)
@@ -153,12 +155,6 @@ def _sort_value(row: Row, column: TableColumn) -> tuple[int, Any] | None:
     if isinstance(value, int | float):
         return 0, value
     return 1, natural_sort_key(column.cell_text(row).casefold())
-
-
-#: Parameter that asks for a chart of the page as a file.
-DRAWING = "drawing"
-#: Parameters for parts of a page; links to the page leave them out.
-PARTIAL_PARAMETERS = ("part", "version", DRAWING)
 
 
 @lru_cache(maxsize=20_000)

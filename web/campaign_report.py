@@ -123,6 +123,13 @@ REPORT_COLUMNS: tuple[str, ...] = tuple(
 
 #: Individual measurements listed; the export holds all.
 MAX_LISTED = 500
+_FILTERS: Mapping[str, Callable[..., Any]] = {
+    "attributed": attribute_rows,
+    "effect_tables": report_figures.make_effect_tables,
+    "limit_table": make_limit_table,
+    # Safe: the figure's texts are escaped where its SVG is drawn.
+    "inline": lambda drawing: Markup(drawing.svg),  # noqa: S704
+}
 
 
 @dataclass(frozen=True)
@@ -331,12 +338,3 @@ def render_report(report: CampaignReport) -> str:
             measurements=report_figures.make_measurement_table(report.listed, LISTED_COLUMNS),
         )
     )
-
-
-_FILTERS: Mapping[str, Callable[..., Any]] = {
-    "attributed": attribute_rows,
-    "effect_tables": report_figures.make_effect_tables,
-    "limit_table": make_limit_table,
-    # Safe: the figure's texts are escaped where its SVG is drawn.
-    "inline": lambda drawing: Markup(drawing.svg),  # noqa: S704
-}

@@ -30,6 +30,14 @@ from treehammer.web.labels import head_axis, head_column, title_column
 day_number = day_numbers.day_to_number
 
 _ONE_DAY = timedelta(days=1)
+_UNIT_STEPS = {
+    "s": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
+    "B": (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)),
+    "Hz": (("GHz", 1e9), ("MHz", 1e6), ("kHz", 1e3), ("Hz", 1.0)),
+}
+#: Significant digits of the largest number.
+_MAX_DIGITS = 4
+TIME_TABLE = "time"
 
 
 def today() -> date:
@@ -96,15 +104,6 @@ def _iter_days_until(last: date, count: int) -> Iterator[date]:
 def format_day(day: date) -> str:
     """Format a day for readers: ``21 Nov 2026``."""
     return f"{day.day} {day:%b} {day.year}"
-
-
-_UNIT_STEPS = {
-    "s": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
-    "B": (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)),
-    "Hz": (("GHz", 1e9), ("MHz", 1e6), ("kHz", 1e3), ("Hz", 1.0)),
-}
-#: Significant digits of the largest number.
-_MAX_DIGITS = 4
 
 
 @dataclass(frozen=True)
@@ -177,9 +176,6 @@ def format_mean_and_rms(mean: float, rms: float) -> str:
         return f"{mean:.4g}" if rms == 0 else f"{mean:.4g} ± {rms:.1g}"
     decimals = verdict_text.digits_for_error(rms)
     return f"{mean:.{decimals}f} ± {rms:.{decimals}f}"
-
-
-TIME_TABLE = "time"
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,11 @@ _UNIT_WORDS: Mapping[str, str] = {
     "MHz": "mhz",
 }
 _QUANTILE = re.compile(r"p(\d+)")
+#: Name of the column that holds a variant: axes and values as JSON.
+VARIANT_COLUMN = "variant"
+
+#: Identity of the work of a variant: its axes and values, or the text of one that is not JSON.
+WorkKey = frozenset[tuple[str, str]] | str
 
 
 @cache
@@ -132,13 +137,6 @@ def head_axis(axis: str) -> str:
     """Return the title of an axis that can be compared, e.g. ``ROOT release`` or ``Site``."""
     column = f"axis_{axis}"
     return head_column(column if column in METRICS_BY_NAME or column in _TITLES else axis)
-
-
-#: Name of the column that holds a variant: axes and values as JSON.
-VARIANT_COLUMN = "variant"
-
-#: Identity of the work of a variant: its axes and values, or the text of one that is not JSON.
-WorkKey = frozenset[tuple[str, str]] | str
 
 
 @lru_cache(maxsize=4096)

@@ -48,6 +48,15 @@ from treehammer.web.figures.figure_layout import (
     style_series,
 )
 
+_IDS = re.compile(r'(\bid="|url\(#|href="#)')
+_SIZE = re.compile(r' width="(\d+)" height="\d+"')
+#: Width of a drawing on a narrow screen, where it can be scrolled, relative to its own.
+_LEAST_WIDTH_REM = 0.045
+_MS_PER_S = 1e3
+#: Ratio of means above which they are drawn on a logarithmic scale.
+_MAX_LINEAR_RATIO = 20
+_EXECUTIONS = TableColumn("executions", "executions", is_number=True)
+
 
 @dataclass(frozen=True)
 class MeanColumn:
@@ -144,12 +153,6 @@ def _build_cell(group: ExecutionGroup, axes: tuple[str, ...]) -> ExecutionCell:
     )
 
 
-_IDS = re.compile(r'(\bid="|url\(#|href="#)')
-_SIZE = re.compile(r' width="(\d+)" height="\d+"')
-#: Width of a drawing on a narrow screen, where it can be scrolled, relative to its own.
-_LEAST_WIDTH_REM = 0.045
-
-
 @dataclass(frozen=True)
 class InlineFigure:
     """An SVG element with a description of its points, and a caption."""
@@ -177,11 +180,6 @@ def draw_inline(layout: FigureLayout, name: str, alt: str) -> str:
     style = f"min-width: {_LEAST_WIDTH_REM * width:.0f}rem"
     label = f' role="img" aria-label="{escape(alt)}" style="{style}"'
     return _SIZE.sub(label, text, count=1)
-
-
-_MS_PER_S = 1e3
-#: Ratio of means above which they are drawn on a logarithmic scale.
-_MAX_LINEAR_RATIO = 20
 
 
 def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
@@ -310,9 +308,6 @@ def _count_range(cells: Sequence[ExecutionCell], metric: str) -> str:
     counts = [cell.spreads[metric].n for cell in cells]
     low, high = min(counts), max(counts)
     return f"n = {low}" if low == high else f"n = {low} to {high}"
-
-
-_EXECUTIONS = TableColumn("executions", "executions", is_number=True)
 
 
 def make_means_table(cells: Iterable[ExecutionCell]) -> DataTable:

@@ -46,6 +46,10 @@ MAX_BARRIERS, KEEP_S = 2000, 86_400.0
 IDLE_S = 600.0
 #: The shares of one key and of one job are these parts of all barriers.
 KEY_DIVISOR, JOB_DIVISOR = 4, 40
+#: Bytes of a body, and of all bodies in progress; values in a body.
+_BODY_BYTES, _WAITING_BYTES, _MARKS = 4000, 8_000_000, 50
+#: Maximum number of campaigns whose owner is kept in memory.
+MAX_KNOWN_OWNERS = 10_000
 
 
 class BarrierConflictError(Exception):
@@ -215,12 +219,6 @@ class StartRegistry:
             raise BarrierShareError(name)
         for id_ in sorted(started, key=lambda id_: barriers[id_].seen_s)[: max(excess, 0)]:
             del self._barriers[id_]
-
-
-#: Bytes of a body, and of all bodies in progress; values in a body.
-_BODY_BYTES, _WAITING_BYTES, _MARKS = 4000, 8_000_000, 50
-#: Maximum number of campaigns whose owner is kept in memory.
-MAX_KNOWN_OWNERS = 10_000
 
 
 class CommonStartEndpoint:

@@ -81,6 +81,11 @@ _UNAVAILABLE: tuple[tuple[type[Exception], str, str], ...] = (
         "database timeout",
     ),
 )
+#: End of the year 9999, in microseconds since 1970 UTC.
+_END_US = 2_932_897 * 86_400_000_000
+_STATES = tuple(state.value for state in JobState)
+#: Rows per request, and bytes of all decompressed bodies in progress.
+MAX_ROWS, MAX_WAITING_BYTES = 2000, 64_000_000
 
 
 class MeasurementIngest:
@@ -210,11 +215,6 @@ def _invalid_measurements(errors: Sequence[dict[str, Any]]) -> RequestRefusedErr
     return RequestRefusedError(
         422, f"{count} invalid; nothing of this request was stored", errors=list(errors)
     )
-
-
-#: End of the year 9999, in microseconds since 1970 UTC.
-_END_US = 2_932_897 * 86_400_000_000
-_STATES = tuple(state.value for state in JobState)
 
 
 class CampaignDocumentError(Exception):
@@ -383,10 +383,6 @@ def _describe_error(error: Any) -> str:
     location = ".".join(map(str, error["loc"]))
     message = str(error["msg"]).removeprefix("Value error, ")
     return f"{location or 'the body'}: {message[:1].lower()}{message[1:]}"
-
-
-#: Rows per request, and bytes of all decompressed bodies in progress.
-MAX_ROWS, MAX_WAITING_BYTES = 2000, 64_000_000
 
 
 class CampaignIngest:

@@ -29,6 +29,25 @@ from treehammer.web.pages.page_context import (
     tables_response,
 )
 
+#: Media type of lines of JSON.
+JSON_LINES = "application/x-ndjson"
+#: Columns of the measurement in each line.
+OWNER_COLUMNS = (
+    "measurement_id",
+    "job_id",
+    "attempt",
+    "site",
+    "door",
+    "variant",
+    "kind",
+    "failure_class",
+    "plausible",
+)
+#: Measurements per query, and queries of all streams at a time.
+CHUNK, MAX_CONCURRENT_CHUNKS = 50, 2
+
+Owner = dict[str, Any]
+
 
 def routes(context: PageContext, queries: Mapping[str, PageQuery]) -> list[BaseRoute]:
     """Return a route for each operation; ``queries`` are those of the pages, by route name."""
@@ -111,26 +130,6 @@ def _about_values(view: PageView, operation: PageOperation) -> dict[str, Any]:
     if "progress" in about:
         about["progress"] = about["progress"].as_dict()
     return about
-
-
-#: Media type of lines of JSON.
-JSON_LINES = "application/x-ndjson"
-#: Columns of the measurement in each line.
-OWNER_COLUMNS = (
-    "measurement_id",
-    "job_id",
-    "attempt",
-    "site",
-    "door",
-    "variant",
-    "kind",
-    "failure_class",
-    "plausible",
-)
-#: Measurements per query, and queries of all streams at a time.
-CHUNK, MAX_CONCURRENT_CHUNKS = 50, 2
-
-Owner = dict[str, Any]
 
 
 def operation_stream_routes(context: PageContext) -> list[BaseRoute]:

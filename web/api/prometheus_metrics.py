@@ -56,6 +56,9 @@ COMMIT_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2
 SIZE_MAX_AGE_S = 30.0
 #: Maximum characters of the last error's message.
 MAX_MESSAGE_CHARS = 200
+SERVICE_METRICS_PATH = "/metrics/service"
+#: Seconds to wait for the size of the database.
+SIZE_TIMEOUT_S = 3.0
 
 
 class ServiceMetrics:
@@ -195,11 +198,6 @@ class MeteredSink:
             added = self._sink.add(measurements, deliveries)
         self._metrics.count_written(added)
         return added
-
-
-SERVICE_METRICS_PATH = "/metrics/service"
-#: Seconds to wait for the size of the database.
-SIZE_TIMEOUT_S = 3.0
 
 
 def service_metrics_routes(

@@ -44,6 +44,16 @@ from treehammer.tables import TableColumn
 from treehammer.terminal import output_options, print_hint, print_rows
 from treehammer.text_formatting import SECOND_US, format_time, parse_duration, pluralize
 
+#: Maximum length of a holder's name.
+MAX_KEY_NAME_CHARS = 200
+#: Identities of campaigns and jobs as created on submission.
+_IDENTITY_PATTERNS = {CAMPAIGN: re.compile("[0-9a-f]{16}"), JOB: re.compile("[0-9a-f]{24}")}
+#: Format of the identities, and where to find them.
+_IDENTITY_HINTS = {
+    CAMPAIGN: "16 hexadecimal digits, shown by the submitter's 'treehammer status'",
+    JOB: "24 hexadecimal digits, part of the address of its page and job_id of an export",
+}
+
 
 @click.command("rotate-master")
 @click.option(
@@ -191,17 +201,6 @@ def _session_row(session: ReadSession) -> dict[str, Any]:
 
 def _format_minute(time_us: int) -> str:
     return format_time(time_us)[:16]
-
-
-#: Maximum length of a holder's name.
-MAX_KEY_NAME_CHARS = 200
-#: Identities of campaigns and jobs as created on submission.
-_IDENTITY_PATTERNS = {CAMPAIGN: re.compile("[0-9a-f]{16}"), JOB: re.compile("[0-9a-f]{24}")}
-#: Format of the identities, and where to find them.
-_IDENTITY_HINTS = {
-    CAMPAIGN: "16 hexadecimal digits, shown by the submitter's 'treehammer status'",
-    JOB: "24 hexadecimal digits, part of the address of its page and job_id of an export",
-}
 
 
 @click.group("token")

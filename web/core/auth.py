@@ -38,6 +38,8 @@ SECURE_SESSION_COOKIE = f"__Host-{SESSION_COOKIE}"
 UNKNOWN_KEY_RETRY_S = 0.2
 #: Maximum number of cached verified tokens.
 MAX_VERIFIED_TOKENS = 20_000
+#: Values of Sec-Fetch-Site for a form of this service, and for one that no page has sent.
+_OWN_SITES = ("same-origin", "none")
 
 
 class AccessControl:
@@ -305,10 +307,6 @@ def _unauthorized(sentence: str) -> RequestRefusedError:
     return RequestRefusedError(
         401, sentence, headers={"WWW-Authenticate": 'Bearer realm="treehammer"'}
     )
-
-
-#: Values of Sec-Fetch-Site for a form of this service, and for one that no page has sent.
-_OWN_SITES = ("same-origin", "none")
 
 
 def refuse_cross_site(request: Request) -> None:

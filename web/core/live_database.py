@@ -38,6 +38,10 @@ from treehammer.web.core.responses import RequestRefusedError, service_unavailab
 
 #: Errors caused by a request, after which the connection stays usable.
 _REQUEST_ERRORS = (UnstorableContentError, ConfigError, NothingToDoError, RequestRefusedError)
+Result = TypeVar("Result")
+
+#: Seconds between two attempts to cancel a query.
+_REPEAT_CANCEL_S = 0.2
 
 
 class LiveDatabase:
@@ -185,12 +189,6 @@ def _file_identity(file: Path | None) -> tuple[int, int] | None:
     except OSError:
         return None
     return (status.st_dev, status.st_ino) if status else None
-
-
-Result = TypeVar("Result")
-
-#: Seconds between two attempts to cancel a query.
-_REPEAT_CANCEL_S = 0.2
 
 
 async def run_queries(work: Callable[[], Result], request: Request, seconds: float) -> Result:

@@ -19,6 +19,15 @@ from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult
 
 #: Maximum seconds for which a request waits for others that the event loop is reading.
 GATHER_S = 0.02
+_LOG = logging.getLogger("treehammer.service")
+
+#: Maximum number of measurements in the queue.
+MAX_WAITING = 10 * BATCH_MEASUREMENTS
+#: Seconds between two periodic checks, which mark measurements of bad replicas and, after a failure,
+#: try whether the database can be written to again.
+CHECK_INTERVAL_S = 5.0
+#: Seconds after which the same database error is logged again.
+REPEAT_LOG_S = 60.0
 
 
 class WriterFullError(Exception):
@@ -180,17 +189,6 @@ class WriteQueue:
             self._waiting_by_key.clear()
             self._ready = False
             return requests
-
-
-_LOG = logging.getLogger("treehammer.service")
-
-#: Maximum number of measurements in the queue.
-MAX_WAITING = 10 * BATCH_MEASUREMENTS
-#: Seconds between two periodic checks, which mark measurements of bad replicas and, after a failure,
-#: try whether the database can be written to again.
-CHECK_INTERVAL_S = 5.0
-#: Seconds after which the same database error is logged again.
-REPEAT_LOG_S = 60.0
 
 
 class MeasurementSink(Protocol):

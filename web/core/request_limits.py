@@ -33,6 +33,7 @@ IPV6_CLIENT_BITS = 64
 MAX_REMEMBERED = 10_000
 #: Seconds until a refusal for the same reason is logged again.
 REPEAT_LOG_S = 60.0
+_GZIP = 16 + zlib.MAX_WBITS
 
 
 @dataclass(frozen=True)
@@ -213,9 +214,6 @@ class UploadQuota:
 def too_many_requests(sentence: str, seconds: float = 5.0) -> RequestRefusedError:
     """Build a refusal of a client that has used up its share."""
     return RequestRefusedError(429, sentence, headers={"Retry-After": str(int(seconds) + 1)})
-
-
-_GZIP = 16 + zlib.MAX_WBITS
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,11 @@ _STATUS_MESSAGES = {
     404: "there is nothing at this address",
     405: "this address does not support the method",
 }
+Count = Annotated[int, Field(ge=0)]
+#: Smaller files are sent uncompressed.
+_MIN_PACKED_BYTES = 1000
+_CACHE_FOREVER = "public, max-age=31536000, immutable"
+_MEDIA_TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".md": "text/plain"}
 
 
 class AsciiJSONResponse(Response):
@@ -128,9 +133,6 @@ def handle_disconnect(render: RefusalRenderer, request: Request, _error: Excepti
     return render(
         request, RequestRefusedError(400, "the connection closed before the body was complete")
     )
-
-
-Count = Annotated[int, Field(ge=0)]
 
 
 class ApiModel(BaseModel):
@@ -252,12 +254,6 @@ RESPONSE_MODELS: tuple[tuple[type[BaseModel], Literal["serialization"]], ...] = 
 )
 
 
-#: Smaller files are sent uncompressed.
-_MIN_PACKED_BYTES = 1000
-_CACHE_FOREVER = "public, max-age=31536000, immutable"
-_MEDIA_TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".md": "text/plain"}
-
-
 @dataclass(frozen=True)
 class StaticAsset:
     """Content and media type of a static file."""
@@ -350,8 +346,6 @@ class NonEmptyTextConvertor(TextConvertor):
 
 
 register_url_convertor("text", TextConvertor())
-
-
 register_url_convertor("some", NonEmptyTextConvertor())
 
 

@@ -88,6 +88,23 @@ THEME: Mapping[str, Any] = {
 }
 
 _VERSION = re.compile(r"\d+[./-](\d+)[./-](\d+)$")
+#: Limits that keep a figure readable; exported tables have no limits.
+MAX_PLACES, MAX_SERIES, MAX_PANELS = 120, 48, 24
+#: Maximum series of a heat map, which are its rows.
+MAX_ROWS = 120
+#: Maximum places along a time axis, where not all labels need to be drawn.
+MAX_TIMES = 400
+#: Kinds of drawings.
+POINTS, BOXES, STEPS, HEAT_MAP, DOTS = "points", "boxes", "steps", "heat map", "dots"
+#: Scales of the axis of values: fitted to the data, from zero, logarithmic.
+LINEAR, ZERO, LOG = "linear", "zero", "log"
+#: Columns whose values are releases.
+_RELEASE_COLUMNS = ("axis_root", "root_version")
+#: Label of missing values.
+UNKNOWN_NAME = "not known"
+_MAX_LABEL_CHARS, _MAX_SERIES_CHARS = 60, 90
+#: Values of columns by panel, place and series.
+GroupKeys = tuple[Sequence[Mapping[str, Scalar]], ...]
 
 
 def choose_release_colors(releases: Iterable[str]) -> dict[str, str]:
@@ -111,25 +128,6 @@ def _color_slot(release: str) -> int:
         return zlib.crc32(release.encode()) % len(PALETTE)
     minor, patch = map(int, version.groups())
     return (minor // 2 + 3 * (patch // 2)) % len(PALETTE)
-
-
-#: Limits that keep a figure readable; exported tables have no limits.
-MAX_PLACES, MAX_SERIES, MAX_PANELS = 120, 48, 24
-#: Maximum series of a heat map, which are its rows.
-MAX_ROWS = 120
-#: Maximum places along a time axis, where not all labels need to be drawn.
-MAX_TIMES = 400
-#: Kinds of drawings.
-POINTS, BOXES, STEPS, HEAT_MAP, DOTS = "points", "boxes", "steps", "heat map", "dots"
-#: Scales of the axis of values: fitted to the data, from zero, logarithmic.
-LINEAR, ZERO, LOG = "linear", "zero", "log"
-#: Columns whose values are releases.
-_RELEASE_COLUMNS = ("axis_root", "root_version")
-#: Label of missing values.
-UNKNOWN_NAME = "not known"
-_MAX_LABEL_CHARS, _MAX_SERIES_CHARS = 60, 90
-#: Values of columns by panel, place and series.
-GroupKeys = tuple[Sequence[Mapping[str, Scalar]], ...]
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,14 @@ AGGREGATED_COLUMNS = {
 _WORK_COLUMNS = ("test_name", VARIANT_COLUMN, "dataset")
 
 PointKey = tuple[Scalar, ...]
+GroupKey = tuple[Scalar, ...]
+WorkKey = tuple[str, ...]
+
+#: Column of the work -> columns of groups that compare its values; equal work may then differ in it.
+_COMPARED = {
+    "axis_root": {"axis_root", "root_version", "root_commit", "variant"},
+    "door_protocol": {"door_protocol", "door"},
+}
 
 
 @dataclass(frozen=True)
@@ -171,16 +179,6 @@ def _format_counts(counts: Mapping[str, int]) -> Iterable[str]:
 
 def _join_words(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
-
-
-GroupKey = tuple[Scalar, ...]
-WorkKey = tuple[str, ...]
-
-#: Column of the work -> columns of groups that compare its values; equal work may then differ in it.
-_COMPARED = {
-    "axis_root": {"axis_root", "root_version", "root_commit", "variant"},
-    "door_protocol": {"door_protocol", "door"},
-}
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,12 @@ from treehammer.web.pages.page_context import HTML, PageContext, PageView, link_
 
 #: Campaigns on one page.
 CAMPAIGNS_PER_PAGE = 20
+#: Known values listed for an unknown one.
+_MAX_SUGGESTED = 20
+#: Measurements of a campaign whose limits the page judges; of larger ones `treehammer check` does.
+MAX_LIMITED_MEASUREMENTS = 2_000
+#: Seconds between two refreshes of a running campaign's progress.
+REFRESH_INTERVAL_S = 5
 
 
 def list_routes(context: PageContext) -> list[BaseRoute]:
@@ -66,153 +72,6 @@ def campaign_list_view(store: Store, request: Request) -> PageView:
     )
     values = {"page": number, "pages": page_count, "count": count}
     return PageView("campaigns.html.j2", "Campaigns", values, (table,))
-
-
-def describe_provenance(store: Store, campaign: CampaignRow) -> list[tuple[str, str]]:
-    """Describe the origin of the test and the parameters of the plan."""
-    datasets = campaign_queries.list_datasets(store, campaign.id)
-    return [*_test_origin(campaign), *_plan_facts(json.loads(campaign.plan), datasets)]
-
-
-def list_related_links(campaign: CampaignRow, request: Request) -> Iterator[tuple[str, str]]:
-    """Yield links to the campaign's results, each with a title."""
-    filters = {"campaign": campaign.id}
-    yield "CPU efficiency by site", link_to(request, "s0", query=filters)
-    time_per_event = {"metric": "cpu_per_event_s", "by": VARIANT_COLUMN, "color": "axis_root"}
-    yield "CPU time per event", link_to(request, "explore", query={**time_per_event, **filters})
-    latency = {"view": "latency", "by": "site", "color": "axis_root"}
-    yield "Read latency", link_to(request, "explore", query={**latency, **filters})
-    definition = json.loads(campaign.plan).get("definition", {})
-    if definition.get("load"):
-        yield "Load", link_to(request, "campaign-load", campaign_id=campaign.id)
-    releases = definition.get("axes", {}).get("root", [])
-    if len(releases) > 1:
-        sides = {"a": releases[0], "b": releases[-1]}
-        title = f"{sides['b']} compared with {sides['a']}"
-        yield title, link_to(request, "compare", query={**sides, **filters})
-    yield "ROOT file", link_to(request, "rootfile", query=filters)
-
-
-def _test_origin(campaign: CampaignRow) -> Iterator[tuple[str, str]]:
-    yield "campaign", campaign.id
-    ref_text = f" at {campaign.ref}" if campaign.ref else ""
-    yield "repository", f"{campaign.repository}{ref_text}"
-    dirty = ", with uncommitted changes" if campaign.dirty else ""
-    yield "commit", (campaign.commit_id or "none (not from a repository)") + dirty
-    yield "test", f"{campaign.test_name} ({campaign.test_path})"
-
-
-def _plan_facts(
-    plan: Mapping[str, Any], datasets: Sequence[tuple[str, str]]
-) -> Iterator[tuple[str, str]]:
-    """List the plan's parameters; datasets with their hashes once measurements report them."""
-    definition = plan.get("definition", {})
-    named = ", ".join(f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets)
-    if dataset := named or definition.get("dataset"):
-        yield "dataset", dataset
-    yield from _site_facts(plan)
-    for axis, values in definition.get("axes", {}).items():
-        if axis != "dataset" or not datasets:
-            yield axis, ", ".join(map(str, values))
-    for name in ("bundle", "repeats", "rounds", "passes", "seed"):
-        value = definition.get(name)
-        if value not in (None, "", []):
-            yield name, ", ".join(value) if isinstance(value, list) else str(value)
-
-
-def _site_facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """List the sites and doors that the plan excludes or includes, and the templates of sites."""
-    for name in ("excluded", "included"):
-        for label, reason in plan.get(name, {}).items():
-            kind = "door" if split_door_label(label)[1] else "site"
-            yield f"{name} {kind} {label}", reason
-    for site, template in plan.get("templates", {}).items():
-        yield f"template at {site}", template
-
-
-@dataclass(frozen=True)
-class CampaignProgress:
-    """Progress of a campaign.
-
-    Attributes:
-        count: its jobs and measurements.
-        planned: planned measurements; known before the jobs are.
-        remaining_s: expected seconds to completion at the current pace, None if unknown.
-        as_of_us: latest start or end of a job known from its batch system, None before the first.
-    """
-
-    count: MeasurementCount
-    planned: int
-    remaining_s: float | None
-    as_of_us: int | None
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether no further measurements are expected."""
-        return self.count.is_finished or self.count.measured >= self.planned
-
-    @property
-    def sentence(self) -> str:
-        """Progress as a sentence."""
-        text = f"{replace(self.count, planned=self.planned).describe()}"
-        if self.count.superseded:
-            text += (
-                f"; {pluralize(self.count.superseded, 'measurement')} repeated by later attempts"
-            )
-        text += f"; jobs: {describe_states(self.count.jobs) or 'none'}"
-        if self.remaining_s is not None and not self.is_finished:
-            text += f"; about {format_duration(self.remaining_s)} remaining at the current pace"
-        return f"{text}."
-
-    @property
-    def no_failures_text(self) -> str:
-        """Sentence shown if there are no known failures."""
-        if not self.is_finished:
-            return "No failures so far."
-        missing = self.planned - self.count.measured
-        if missing <= 0:
-            return "No failures."
-        planned = pluralize(self.planned, "planned measurement")
-        text = f"No known failures, but {missing} of {planned} are missing"
-        cancelled = self.count.jobs[JobState.CANCELLED.value]
-        if cancelled:
-            text += (
-                f": {pluralize(cancelled, 'job')} {'was' if cancelled == 1 else 'were'} cancelled"
-            )
-        return f"{text}."
-
-    def as_dict(self) -> dict[str, Any]:
-        """Progress as a dictionary, for JSON."""
-        return {
-            "recorded": self.count.measured,
-            "planned": self.planned,
-            "failed": self.count.failed,
-            "missing": dict(self.count.missing),
-            "superseded": self.count.superseded,
-            "jobs": dict(self.count.jobs),
-            "remaining_s": self.remaining_s,
-            "as_of_us": self.as_of_us,
-            "over": self.is_finished,
-        }
-
-
-def make_progress(store: Store, campaign: CampaignRow, count: CampaignCount) -> CampaignProgress:
-    """Make the progress of a campaign from its count."""
-    span = campaign_queries.fetch_time_span_us(store, campaign.id)
-    remaining_s = count.remaining_s
-    if remaining_s is not None:
-        # One significant digit: the estimate is not better, and the page should not flicker.
-        remaining_s = float(f"{remaining_s:.1g}")
-    planned = campaign.planned_measurements or count.total.planned
-    return CampaignProgress(count.total, planned, remaining_s, span and span[1])
-
-
-#: Known values listed for an unknown one.
-_MAX_SUGGESTED = 20
-#: Measurements of a campaign whose limits the page judges; of larger ones `treehammer check` does.
-MAX_LIMITED_MEASUREMENTS = 2_000
-#: Seconds between two refreshes of a running campaign's progress.
-REFRESH_INTERVAL_S = 5
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
@@ -316,3 +175,142 @@ def _parse_choice(request: Request, name: str, choices: Collection[str]) -> str:
         )
         raise ConfigError(f"{name} cannot be {value[:40]!r} here", hint=hint)
     return value
+
+
+@dataclass(frozen=True)
+class CampaignProgress:
+    """Progress of a campaign.
+
+    Attributes:
+        count: its jobs and measurements.
+        planned: planned measurements; known before the jobs are.
+        remaining_s: expected seconds to completion at the current pace, None if unknown.
+        as_of_us: latest start or end of a job known from its batch system, None before the first.
+    """
+
+    count: MeasurementCount
+    planned: int
+    remaining_s: float | None
+    as_of_us: int | None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no further measurements are expected."""
+        return self.count.is_finished or self.count.measured >= self.planned
+
+    @property
+    def sentence(self) -> str:
+        """Progress as a sentence."""
+        text = f"{replace(self.count, planned=self.planned).describe()}"
+        if self.count.superseded:
+            text += (
+                f"; {pluralize(self.count.superseded, 'measurement')} repeated by later attempts"
+            )
+        text += f"; jobs: {describe_states(self.count.jobs) or 'none'}"
+        if self.remaining_s is not None and not self.is_finished:
+            text += f"; about {format_duration(self.remaining_s)} remaining at the current pace"
+        return f"{text}."
+
+    @property
+    def no_failures_text(self) -> str:
+        """Sentence shown if there are no known failures."""
+        if not self.is_finished:
+            return "No failures so far."
+        missing = self.planned - self.count.measured
+        if missing <= 0:
+            return "No failures."
+        planned = pluralize(self.planned, "planned measurement")
+        text = f"No known failures, but {missing} of {planned} are missing"
+        cancelled = self.count.jobs[JobState.CANCELLED.value]
+        if cancelled:
+            text += (
+                f": {pluralize(cancelled, 'job')} {'was' if cancelled == 1 else 'were'} cancelled"
+            )
+        return f"{text}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """Progress as a dictionary, for JSON."""
+        return {
+            "recorded": self.count.measured,
+            "planned": self.planned,
+            "failed": self.count.failed,
+            "missing": dict(self.count.missing),
+            "superseded": self.count.superseded,
+            "jobs": dict(self.count.jobs),
+            "remaining_s": self.remaining_s,
+            "as_of_us": self.as_of_us,
+            "over": self.is_finished,
+        }
+
+
+def make_progress(store: Store, campaign: CampaignRow, count: CampaignCount) -> CampaignProgress:
+    """Make the progress of a campaign from its count."""
+    span = campaign_queries.fetch_time_span_us(store, campaign.id)
+    remaining_s = count.remaining_s
+    if remaining_s is not None:
+        # One significant digit: the estimate is not better, and the page should not flicker.
+        remaining_s = float(f"{remaining_s:.1g}")
+    planned = campaign.planned_measurements or count.total.planned
+    return CampaignProgress(count.total, planned, remaining_s, span and span[1])
+
+
+def describe_provenance(store: Store, campaign: CampaignRow) -> list[tuple[str, str]]:
+    """Describe the origin of the test and the parameters of the plan."""
+    datasets = campaign_queries.list_datasets(store, campaign.id)
+    return [*_test_origin(campaign), *_plan_facts(json.loads(campaign.plan), datasets)]
+
+
+def list_related_links(campaign: CampaignRow, request: Request) -> Iterator[tuple[str, str]]:
+    """Yield links to the campaign's results, each with a title."""
+    filters = {"campaign": campaign.id}
+    yield "CPU efficiency by site", link_to(request, "s0", query=filters)
+    time_per_event = {"metric": "cpu_per_event_s", "by": VARIANT_COLUMN, "color": "axis_root"}
+    yield "CPU time per event", link_to(request, "explore", query={**time_per_event, **filters})
+    latency = {"view": "latency", "by": "site", "color": "axis_root"}
+    yield "Read latency", link_to(request, "explore", query={**latency, **filters})
+    definition = json.loads(campaign.plan).get("definition", {})
+    if definition.get("load"):
+        yield "Load", link_to(request, "campaign-load", campaign_id=campaign.id)
+    releases = definition.get("axes", {}).get("root", [])
+    if len(releases) > 1:
+        sides = {"a": releases[0], "b": releases[-1]}
+        title = f"{sides['b']} compared with {sides['a']}"
+        yield title, link_to(request, "compare", query={**sides, **filters})
+    yield "ROOT file", link_to(request, "rootfile", query=filters)
+
+
+def _test_origin(campaign: CampaignRow) -> Iterator[tuple[str, str]]:
+    yield "campaign", campaign.id
+    ref_text = f" at {campaign.ref}" if campaign.ref else ""
+    yield "repository", f"{campaign.repository}{ref_text}"
+    dirty = ", with uncommitted changes" if campaign.dirty else ""
+    yield "commit", (campaign.commit_id or "none (not from a repository)") + dirty
+    yield "test", f"{campaign.test_name} ({campaign.test_path})"
+
+
+def _plan_facts(
+    plan: Mapping[str, Any], datasets: Sequence[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """List the plan's parameters; datasets with their hashes once measurements report them."""
+    definition = plan.get("definition", {})
+    named = ", ".join(f"{name} ({hash_})" if hash_ else name for name, hash_ in datasets)
+    if dataset := named or definition.get("dataset"):
+        yield "dataset", dataset
+    yield from _site_facts(plan)
+    for axis, values in definition.get("axes", {}).items():
+        if axis != "dataset" or not datasets:
+            yield axis, ", ".join(map(str, values))
+    for name in ("bundle", "repeats", "rounds", "passes", "seed"):
+        value = definition.get(name)
+        if value not in (None, "", []):
+            yield name, ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _site_facts(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """List the sites and doors that the plan excludes or includes, and the templates of sites."""
+    for name in ("excluded", "included"):
+        for label, reason in plan.get(name, {}).items():
+            kind = "door" if split_door_label(label)[1] else "site"
+            yield f"{name} {kind} {label}", reason
+    for site, template in plan.get("templates", {}).items():
+        yield f"template at {site}", template

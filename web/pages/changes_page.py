@@ -60,241 +60,16 @@ from treehammer.web.pages.common_tables import (
 )
 from treehammer.web.pages.page_context import PageContext, PageView, link_to
 
-#: Releases in a chart: as many as there are colors.
-MAX_RELEASES = 8
-#: Series that an interval needs: that of two is thirty times as wide as their spread.
-MIN_SERIES = 4
-
-
-@dataclass(frozen=True)
-class RatioChart:
-    """Chart of one test, and the changes that its marks number."""
-
-    test: str
-    control: str
-    drawing: LineChart
-    marks: Sequence[tuple[int, str]]
-
-    @property
-    def joined(self) -> bool:
-        """Whether the points of each release are joined."""
-        return all(line.joined for line in self.drawing.lines)
-
-
-@dataclass(frozen=True)
-class RatioQuery:
-    """Series of a release to draw.
-
-    Attributes:
-        release: the release.
-        metric: metric of the ratios.
-        places: ``site`` and ``variant`` of the series; '' for all.
-    """
-
-    release: str
-    metric: str
-    places: Mapping[str, str]
-
-    def select(self, series: Iterable[DailySeries]) -> list[DailySeries]:
-        """Select the series at the chosen places."""
-        return [
-            member
-            for member in series
-            if all(
-                value in ("", getattr(member.place, name)) for name, value in self.places.items()
-            )
-        ]
-
-
-def list_ratio_choices(store: Store, release: str) -> dict[str, list[str]]:
-    """List metrics, sites and variants of a release's ratios."""
-    series = fetch_watched_series(store, kind=SeriesKind.RATIO.value, release=release)
-    names = {"metric": "metric", "site": "site", "variant": "variant_label"}
-    return {
-        name: sorted({getattr(member, column) for member in series} - {""}, key=natural_sort_key)
-        for name, column in names.items()
-    }
-
-
-def build_ratio_charts(
-    store: Store, query: RatioQuery, changes: Sequence[ChangePointRow], request: Request
-) -> list[RatioChart]:
-    """Build a chart for each test that measured a release, with the other releases beside it."""
-    release = query.release
-    last = display_formats.today()
-    first = last - timedelta(days=WINDOW_DAYS - 1)
-    selection = {"kind": SeriesKind.RATIO.value, "metric": query.metric}
-    window = display_formats.day_number(first), display_formats.day_number(last)
-    families = build_families(
-        fetch_watched_series(store, **selection), fetch_watched_days(store, *window, **selection)
-    )
-    charts = []
-    for family, members in sorted(families.items(), key=lambda item: item[0].test_name):
-        series = query.select(members)
-        if all(member.place.release != release for member in series):
-            continue
-        family_changes = sorted(
-            (
-                change
-                for change in changes
-                if (change.test_name, change.metric) == (family.test_name, query.metric)
-            ),
-            key=lambda change: change.day,
-        )
-        marks = [
-            ChartMark(
-                display_formats.day_from_number(change.day),
-                number,
-                change_text.describe_change(change),
-            )
-            for number, change in enumerate(family_changes, 1)
-            if first <= display_formats.day_from_number(change.day) <= last
-        ]
-        drawing = LineChart(
-            f"{head_column(query.metric)} of {family.test_name} relative to {family.control}, in "
-            "per cent",
-            _build_lines(
-                series,
-                release,
-                dict(enumerate(family_changes, 1)),
-                lambda day: link_to(
-                    request, "day", day=day, query={"site": query.places.get("site")}
-                ),
-            ),
-            DayAxis(first, last),
-            marks,
-        )
-        texts = [(mark.number, mark.text) for mark in marks]
-        charts.append(RatioChart(family.test_name, family.control, drawing, texts))
-    return charts
-
-
-def build_ratio_table(charts: Sequence[RatioChart]) -> DataTable:
-    """Build the table of all drawn values."""
-    rows = [
-        {
-            "test": chart.test,
-            "release": line.name.partition(", ")[0],
-            "series": line.name.partition(", ")[2],
-            "day": dot.at.isoformat(),
-            "ratio": dot.value,
-            "error": dot.error,
-        }
-        for chart in charts
-        for line in chart.drawing.lines
-        for dot in line.dots
-    ]
-    columns = (
-        TableColumn("test", "test", is_long=True),
-        TableColumn("release", "ROOT"),
-        TableColumn("series", "series", is_long=True),
-        TableColumn("day", "day (UTC)"),
-        TableColumn("ratio", "relative to the control, %", is_number=True),
-        TableColumn("error", "half of the 95 % interval", is_number=True),
-    )
-    return DataTable("ratios", "Releases relative to the control by day", columns, rows)
-
-
-def _build_lines(
-    series: Sequence[DailySeries],
-    release: str,
-    changes: Mapping[int, ChangePointRow],
-    link: Callable[[date], str],
-) -> list[ChartLine]:
-    """Build a line for each release, the chosen one first.
-
-    Series that changed are apart from those that did not, so that the step of a line is the change
-    that the page states; a mean over both would show a fraction of it.
-
-    Args:
-        series: of all releases.
-        release: the chosen one.
-        changes: the numbered changes of the test and metric.
-        link: page of a day.
-    """
-    places = {
-        number: change_text.list_places(change)
-        for number, change in changes.items()
-        if change.kind == SeriesKind.RATIO
-    }
-    members: dict[str, dict[tuple[int, ...], list[DailySeries]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for member in series:
-        numbers = [number for number, rows in places.items() if _is_among(member, rows)]
-        members[member.place.release][tuple(numbers)].append(member)
-    names = sorted(members, key=natural_sort_key)
-    names.sort(key=lambda name: name != release)
-    colors = choose_release_colors(members)
-    return [
-        ChartLine(
-            _name_line(name, numbers, alone=len(members[name]) == 1),
-            "own",
-            _build_dots(name, group, link),
-            round=bool(numbers) or len(members[name]) == 1,
-            joined=_measure_the_same(group),
-            color=colors[name],
-        )
-        for name in names[:MAX_RELEASES]
-        for numbers, group in sorted(members[name].items(), reverse=True)
-    ]
-
-
-def _is_among(series: DailySeries, places: Iterable[Mapping[str, object]]) -> bool:
-    """Return whether a series is one of those that changed."""
-    place = vars(series.place)
-    return any(
-        all(row.get(name) in (None, value) for name, value in place.items()) for row in places
-    )
-
-
-def _name_line(release: str, numbers: Sequence[int], *, alone: bool) -> str:
-    """Name a release's series by the changes that they share, unless they are all of its series."""
-    if alone:
-        return release
-    if not numbers:
-        return f"{release}, series without a change"
-    noun = "change" if len(numbers) == 1 else "changes"
-    return f"{release}, series of {noun} {' and '.join(map(str, numbers))}"
-
-
-def _measure_the_same(members: Sequence[DailySeries]) -> bool:
-    """Return whether all days measured the same variants: a mean over another mix would look like a change."""
-    variants: dict[int, set[str]] = defaultdict(set)
-    for member in members:
-        for day in member.days:
-            variants[int(day)].add(member.place.variant)
-    return len({frozenset(day_variants) for day_variants in variants.values()}) < 2
-
-
-def _build_dots(
-    release: str, members: Sequence[DailySeries], link: Callable[[date], str]
-) -> list[ChartDot]:
-    """Average the series of a release by day, with 95 % intervals over series."""
-    days, values = pool_series(members)
-    level = fmean(float(member.values.mean()) for member in members)
-    level -= float(np.mean(values))
-    residuals: dict[int, list[float]] = defaultdict(list)
-    for member in members:
-        for day, value in zip(member.days, member.values - member.values.mean(), strict=True):
-            residuals[int(day)].append(float(value))
-    dots = []
-    for day, value in zip(map(int, days), values, strict=True):
-        enough = len(residuals[day]) >= MIN_SERIES
-        estimate = estimate_mean(residuals[day]) if enough else None
-        error = (estimate.interval()[1] - estimate.mean) * 100 if estimate else None
-        size = 100 * math.expm1(level + float(value))
-        calendar_day = date.fromordinal(day)
-        text = f"{display_formats.format_day(calendar_day)}: {release} {size:+.1f} %, {len(residuals[day])} series"
-        dots.append(ChartDot(calendar_day, size, error, text, link=link(calendar_day)))
-    return dots
-
-
 #: Entries of the feed.
 MAX_ENTRIES = 50
 #: Comparisons of commits that are listed.
 MAX_COMMITS = 50
 _ATOM = "http://www.w3.org/2005/Atom"
+
+#: Releases in a chart: as many as there are colors.
+MAX_RELEASES = 8
+#: Series that an interval needs: that of two is thirty times as wide as their spread.
+MIN_SERIES = 4
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
@@ -542,3 +317,227 @@ def _drop_controls(text: str) -> str:
 
 def _format_time(time_us: int) -> str:
     return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class RatioChart:
+    """Chart of one test, and the changes that its marks number."""
+
+    test: str
+    control: str
+    drawing: LineChart
+    marks: Sequence[tuple[int, str]]
+
+    @property
+    def joined(self) -> bool:
+        """Whether the points of each release are joined."""
+        return all(line.joined for line in self.drawing.lines)
+
+
+@dataclass(frozen=True)
+class RatioQuery:
+    """Series of a release to draw.
+
+    Attributes:
+        release: the release.
+        metric: metric of the ratios.
+        places: ``site`` and ``variant`` of the series; '' for all.
+    """
+
+    release: str
+    metric: str
+    places: Mapping[str, str]
+
+    def select(self, series: Iterable[DailySeries]) -> list[DailySeries]:
+        """Select the series at the chosen places."""
+        return [
+            member
+            for member in series
+            if all(
+                value in ("", getattr(member.place, name)) for name, value in self.places.items()
+            )
+        ]
+
+
+def list_ratio_choices(store: Store, release: str) -> dict[str, list[str]]:
+    """List metrics, sites and variants of a release's ratios."""
+    series = fetch_watched_series(store, kind=SeriesKind.RATIO.value, release=release)
+    names = {"metric": "metric", "site": "site", "variant": "variant_label"}
+    return {
+        name: sorted({getattr(member, column) for member in series} - {""}, key=natural_sort_key)
+        for name, column in names.items()
+    }
+
+
+def build_ratio_charts(
+    store: Store, query: RatioQuery, changes: Sequence[ChangePointRow], request: Request
+) -> list[RatioChart]:
+    """Build a chart for each test that measured a release, with the other releases beside it."""
+    release = query.release
+    last = display_formats.today()
+    first = last - timedelta(days=WINDOW_DAYS - 1)
+    selection = {"kind": SeriesKind.RATIO.value, "metric": query.metric}
+    window = display_formats.day_number(first), display_formats.day_number(last)
+    families = build_families(
+        fetch_watched_series(store, **selection), fetch_watched_days(store, *window, **selection)
+    )
+    charts = []
+    for family, members in sorted(families.items(), key=lambda item: item[0].test_name):
+        series = query.select(members)
+        if all(member.place.release != release for member in series):
+            continue
+        family_changes = sorted(
+            (
+                change
+                for change in changes
+                if (change.test_name, change.metric) == (family.test_name, query.metric)
+            ),
+            key=lambda change: change.day,
+        )
+        marks = [
+            ChartMark(
+                display_formats.day_from_number(change.day),
+                number,
+                change_text.describe_change(change),
+            )
+            for number, change in enumerate(family_changes, 1)
+            if first <= display_formats.day_from_number(change.day) <= last
+        ]
+        drawing = LineChart(
+            f"{head_column(query.metric)} of {family.test_name} relative to {family.control}, in "
+            "per cent",
+            _build_lines(
+                series,
+                release,
+                dict(enumerate(family_changes, 1)),
+                lambda day: link_to(
+                    request, "day", day=day, query={"site": query.places.get("site")}
+                ),
+            ),
+            DayAxis(first, last),
+            marks,
+        )
+        texts = [(mark.number, mark.text) for mark in marks]
+        charts.append(RatioChart(family.test_name, family.control, drawing, texts))
+    return charts
+
+
+def build_ratio_table(charts: Sequence[RatioChart]) -> DataTable:
+    """Build the table of all drawn values."""
+    rows = [
+        {
+            "test": chart.test,
+            "release": line.name.partition(", ")[0],
+            "series": line.name.partition(", ")[2],
+            "day": dot.at.isoformat(),
+            "ratio": dot.value,
+            "error": dot.error,
+        }
+        for chart in charts
+        for line in chart.drawing.lines
+        for dot in line.dots
+    ]
+    columns = (
+        TableColumn("test", "test", is_long=True),
+        TableColumn("release", "ROOT"),
+        TableColumn("series", "series", is_long=True),
+        TableColumn("day", "day (UTC)"),
+        TableColumn("ratio", "relative to the control, %", is_number=True),
+        TableColumn("error", "half of the 95 % interval", is_number=True),
+    )
+    return DataTable("ratios", "Releases relative to the control by day", columns, rows)
+
+
+def _build_lines(
+    series: Sequence[DailySeries],
+    release: str,
+    changes: Mapping[int, ChangePointRow],
+    link: Callable[[date], str],
+) -> list[ChartLine]:
+    """Build a line for each release, the chosen one first.
+
+    Series that changed are apart from those that did not, so that the step of a line is the change
+    that the page states; a mean over both would show a fraction of it.
+
+    Args:
+        series: of all releases.
+        release: the chosen one.
+        changes: the numbered changes of the test and metric.
+        link: page of a day.
+    """
+    places = {
+        number: change_text.list_places(change)
+        for number, change in changes.items()
+        if change.kind == SeriesKind.RATIO
+    }
+    members: dict[str, dict[tuple[int, ...], list[DailySeries]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for member in series:
+        numbers = [number for number, rows in places.items() if _is_among(member, rows)]
+        members[member.place.release][tuple(numbers)].append(member)
+    names = sorted(members, key=natural_sort_key)
+    names.sort(key=lambda name: name != release)
+    colors = choose_release_colors(members)
+    return [
+        ChartLine(
+            _name_line(name, numbers, alone=len(members[name]) == 1),
+            "own",
+            _build_dots(name, group, link),
+            round=bool(numbers) or len(members[name]) == 1,
+            joined=_measure_the_same(group),
+            color=colors[name],
+        )
+        for name in names[:MAX_RELEASES]
+        for numbers, group in sorted(members[name].items(), reverse=True)
+    ]
+
+
+def _is_among(series: DailySeries, places: Iterable[Mapping[str, object]]) -> bool:
+    """Return whether a series is one of those that changed."""
+    place = vars(series.place)
+    return any(
+        all(row.get(name) in (None, value) for name, value in place.items()) for row in places
+    )
+
+
+def _name_line(release: str, numbers: Sequence[int], *, alone: bool) -> str:
+    """Name a release's series by the changes that they share, unless they are all of its series."""
+    if alone:
+        return release
+    if not numbers:
+        return f"{release}, series without a change"
+    noun = "change" if len(numbers) == 1 else "changes"
+    return f"{release}, series of {noun} {' and '.join(map(str, numbers))}"
+
+
+def _measure_the_same(members: Sequence[DailySeries]) -> bool:
+    """Return whether all days measured the same variants: a mean over another mix would look like a change."""
+    variants: dict[int, set[str]] = defaultdict(set)
+    for member in members:
+        for day in member.days:
+            variants[int(day)].add(member.place.variant)
+    return len({frozenset(day_variants) for day_variants in variants.values()}) < 2
+
+
+def _build_dots(
+    release: str, members: Sequence[DailySeries], link: Callable[[date], str]
+) -> list[ChartDot]:
+    """Average the series of a release by day, with 95 % intervals over series."""
+    days, values = pool_series(members)
+    level = fmean(float(member.values.mean()) for member in members)
+    level -= float(np.mean(values))
+    residuals: dict[int, list[float]] = defaultdict(list)
+    for member in members:
+        for day, value in zip(member.days, member.values - member.values.mean(), strict=True):
+            residuals[int(day)].append(float(value))
+    dots = []
+    for day, value in zip(map(int, days), values, strict=True):
+        enough = len(residuals[day]) >= MIN_SERIES
+        estimate = estimate_mean(residuals[day]) if enough else None
+        error = (estimate.interval()[1] - estimate.mean) * 100 if estimate else None
+        size = 100 * math.expm1(level + float(value))
+        calendar_day = date.fromordinal(day)
+        text = f"{display_formats.format_day(calendar_day)}: {release} {size:+.1f} %, {len(residuals[day])} series"
+        dots.append(ChartDot(calendar_day, size, error, text, link=link(calendar_day)))
+    return dots

@@ -35,6 +35,15 @@ from treehammer.web.display_formats import format_time
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels
 from treehammer.web.pages.page_context import link_to
 
+#: Numbers of days to choose from, and the default.
+WINDOW_CHOICES, DEFAULT_WINDOW_DAYS = (14, 30, 90, 180), 30
+#: The default metric, and the one in the list of sites.
+DEFAULT_METRIC = "eff_job"
+_SUBJECT = (TableColumn("site", "site", hidden=True), TableColumn("of", "of"))
+_DETAILS = hidden_columns("explanation", "rule_version", "decided_us", "id")
+#: Fields that distinguish comparisons of the same two values.
+SELECTION_FIELDS = ("selection", "campaigns", "where", "where_a", "where_b", "among", "delta")
+
 
 def variant_column(variants: VariantLabels) -> TableColumn:
     """Build a column of variant labels."""
@@ -74,19 +83,9 @@ def job_column(request: Request, title: str) -> TableColumn:
     )
 
 
-#: Numbers of days to choose from, and the default.
-WINDOW_CHOICES, DEFAULT_WINDOW_DAYS = (14, 30, 90, 180), 30
-#: The default metric, and the one in the list of sites.
-DEFAULT_METRIC = "eff_job"
-
-
 def status_class(row: Row) -> str:
     """Return the CSS class of a row's status."""
     return str(row["status"]).replace(" ", "-")
-
-
-_SUBJECT = (TableColumn("site", "site", hidden=True), TableColumn("of", "of"))
-_DETAILS = hidden_columns("explanation", "rule_version", "decided_us", "id")
 
 
 def index_by_site(states: Iterable[StatusChangeRow], kind: str) -> dict[str, StatusChangeRow]:
@@ -176,10 +175,6 @@ def _describe_correction(row: Row) -> str:
 
 def _make_linker(request: Request) -> Any:
     return lambda row: link_to(request, "state-change", change=row["id"])
-
-
-#: Fields that distinguish comparisons of the same two values.
-SELECTION_FIELDS = ("selection", "campaigns", "where", "where_a", "where_b", "among", "delta")
 
 
 def load_campaign_names(store: Store, rows: Iterable[VerdictRow]) -> dict[str, str]:

@@ -57,8 +57,11 @@ from treehammer.web.arranged_table import is_arrangement, link_to_same_page
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery
 
-
 Filtered = TypeVar("Filtered", VerdictRow, CounterChange)
+#: Maximum number of measurements read by a comparison computed on request.
+MAX_READ = 30_000
+#: Compared axis -> locations that a series still has; all other axes keep site and door.
+_SERIES_LOCATIONS = {"site": (), "storage_site": ("site",), "door": ("site",)}
 
 
 @dataclass(frozen=True)
@@ -165,10 +168,6 @@ def _title_metric(name: str) -> str:
     return verdict_text.title_metric(name).replace("_", " ")
 
 
-#: Maximum number of measurements read by a comparison computed on request.
-MAX_READ = 30_000
-#: Compared axis -> locations that a series still has; all other axes keep site and door.
-_SERIES_LOCATIONS = {"site": (), "storage_site": ("site",), "door": ("site",)}
 _PARAMETERS = (
     "axis",
     "a",

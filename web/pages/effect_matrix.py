@@ -53,6 +53,10 @@ MATRIX_LEGEND: Mapping[str, str] = {
     "pale better-1": "… faster so far",
     "missing": "not compared",
 }
+#: Returns the address of the page with filters; '' for those to remove.
+LinkFilter = Callable[[str, str], str]
+#: Metric whose verdicts are shown.
+METRIC = HEADLINE_METRICS[0]
 
 
 class MatrixCell(NamedTuple):
@@ -143,10 +147,6 @@ def draw_column(key: str, title: str, address: str = "") -> TableColumn:
         cell_tooltip=lambda row: row[key].description,
         draw=lambda row: row[key].draw(),
     )
-
-
-#: Returns the address of the page with filters; '' for those to remove.
-LinkFilter = Callable[[str, str], str]
 
 
 class _CellEffect(NamedTuple):
@@ -290,8 +290,6 @@ def _build_cell(
     )
 
 
-#: Metric whose verdicts are shown.
-METRIC = HEADLINE_METRICS[0]
 _NOT_COMPARED = MatrixCell("", "absent", "", "not compared")
 
 

@@ -29,6 +29,10 @@ from treehammer.tables import MAX_SHOWN_ROWS, DataTable, LazyRows, Row, TableCol
 from treehammer.web.arranged_table import encode_condition
 from treehammer.web.pages.page_context import link_to
 
+#: Maximum reach of the drawn axis to either side, in ln.
+_MAX_AXIS_REACH = 2.5
+_VARIANT = TableColumn("label", "variant", is_long=True)
+
 
 def side_conditions(row: Row, side: str) -> tuple[Condition, ...]:
     """Build the conditions on the measurements of a side, in any campaign.
@@ -50,10 +54,6 @@ def side_conditions(row: Row, side: str) -> tuple[Condition, ...]:
     return intersect_conditions(
         (*conditions, *(Condition(name, "=", value) for name, value in values.items()))
     )
-
-
-#: Maximum reach of the drawn axis to either side, in ln.
-_MAX_AXIS_REACH = 2.5
 
 
 def find_axis_reach(rows: Sequence[VerdictRow]) -> float:
@@ -153,9 +153,6 @@ def render_effect(row: Row, reach: float, delta: float) -> Markup:
         '<line class="zero" x1="50" x2="50" y1="0" y2="12"/>'
         f"{bar.render() if bar else ''}</svg>"
     )
-
-
-_VARIANT = TableColumn("label", "variant", is_long=True)
 
 
 def _metric_column(rows: Sequence[VerdictRow]) -> TableColumn:

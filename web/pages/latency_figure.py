@@ -38,6 +38,7 @@ BIN_COLUMNS = (
     TableColumn("to_s", "to", format_seconds, is_number=True),
     TableColumn("reads", "reads", is_number=True),
 )
+_QUANTILE_SHARES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 
 
 def chart_histograms(reads_by_release: Mapping[str, Sequence[int]]) -> FigureChart | None:
@@ -97,9 +98,6 @@ def format_edge(bin_: int) -> str:
 def _lower_edge_s(bin_: int) -> float:
     """Return the lower edge of a bin in seconds; the first one starts at 0."""
     return 1e-6 * 2.0**bin_ if bin_ else 0.0
-
-
-_QUANTILE_SHARES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 
 
 class _PanelNames:

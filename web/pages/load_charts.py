@@ -26,6 +26,9 @@ _QUANTILE_COLORS = {"p50_s": 2, "p95_s": 1, "p99_s": 5, "max_s": 3}
 
 Labels = Callable[[OperationGroup], str]
 FindRate = Callable[[OperationGroup], float]
+#: Quantiles that are drawn for both sides, with the color of each side.
+_COLORS = {CLIENT: {"p50_s": 2, "p99_s": 5}, SERVER: {"p50_s": 0, "p99_s": 3}}
+_FIGURES = ("scheduled", "done", "failed", *QUANTILES)
 
 
 @dataclass(frozen=True)
@@ -315,11 +318,6 @@ def _quantile_dot(point: _LoadPoint, name: str) -> ChartDot:
     value = point.group.latency.quantile(QUANTILES[name])
     text = f"{point.text}: {name.removesuffix('_s')} {format_seconds(value)}"
     return ChartDot(point.at, value, text=text)
-
-
-#: Quantiles that are drawn for both sides, with the color of each side.
-_COLORS = {CLIENT: {"p50_s": 2, "p99_s": 5}, SERVER: {"p50_s": 0, "p99_s": 3}}
-_FIGURES = ("scheduled", "done", "failed", *QUANTILES)
 
 
 def list_sides(

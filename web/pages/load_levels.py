@@ -34,6 +34,8 @@ from treehammer.web.pages.load_charts import list_sides
 LEVEL_COLUMNS = ("variant", "door", "site", "storage_site", "load_jobs")
 #: Column for the latency without the round trip.
 TRIP_COLUMN = "door_rtt_s"
+#: Rows of operations that the page reads, and points of a figure over time.
+MAX_ROWS, MAX_POINTS = 50_000, 240
 
 
 @dataclass(frozen=True)
@@ -234,10 +236,6 @@ def compute_evenness(servers: Sequence[ServerShare]) -> float | None:
     by_bytes = any(share.bytes_per_s for share in named)
     rates = [(share.bytes_per_s if by_bytes else share.observed_hz) or 0.0 for share in named]
     return min(rates) / max(rates) if len(rates) > 1 and max(rates) > 0 else None
-
-
-#: Rows of operations that the page reads, and points of a figure over time.
-MAX_ROWS, MAX_POINTS = 50_000, 240
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,24 @@ CALLBACK_PATH = "/sign-in/openid/callback"
 _PACKAGES = ("authlib", "httpx2", "itsdangerous")
 #: Roles, most permissive first; a person in several groups gets the first one.
 _PRECEDENCE = (ADMIN, READ, SUBMIT)
+_LOG = logging.getLogger("treehammer.service")
+
+#: Seconds for each wait for the provider, and for all requests of one step of a sign-in.
+TIMEOUT_S, TOTAL_TIMEOUT_S = 10.0, 30.0
+#: Sign-ins that wait for the provider at the same time.
+MAX_CONCURRENT_SIGN_INS = 16
+#: Signatures by a private key of the provider. Others are forgeable by its clients, or by everybody.
+_ALGORITHMS = frozenset(
+    f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)
+) | {"EdDSA", "Ed25519"}
+_ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint")
+_MAX_CLAIM_CHARS = 1000
+#: Hours for which a session lasts. A provider does not say when a person leaves a group.
+SESSION_HOURS = 12
+#: Seconds between the start of a sign-in and its end.
+SIGN_IN_TIMEOUT_S = 600
+_HOUR_US = 3600 * 1_000_000
+_TARGET = "next"
 
 
 @dataclass(frozen=True)
@@ -123,20 +141,6 @@ def parse_roles(text: str) -> dict[str, str]:
             )
         roles[group] = role
     return roles
-
-
-_LOG = logging.getLogger("treehammer.service")
-
-#: Seconds for each wait for the provider, and for all requests of one step of a sign-in.
-TIMEOUT_S, TOTAL_TIMEOUT_S = 10.0, 30.0
-#: Sign-ins that wait for the provider at the same time.
-MAX_CONCURRENT_SIGN_INS = 16
-#: Signatures by a private key of the provider. Others are forgeable by its clients, or by everybody.
-_ALGORITHMS = frozenset(
-    f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)
-) | {"EdDSA", "Ed25519"}
-_ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint")
-_MAX_CLAIM_CHARS = 1000
 
 
 @dataclass(frozen=True)
@@ -322,14 +326,6 @@ def _describe_error(code: str) -> str:
 def _refuse(reason: str, error: Exception | None = None) -> RequestRefusedError:
     _LOG.info("sign-in failed: %s%s", reason, f" ({error!r:.300})" if error else "")
     return RequestRefusedError(403, f"the sign-in failed: {reason}. Start again from the overview")
-
-
-#: Hours for which a session lasts. A provider does not say when a person leaves a group.
-SESSION_HOURS = 12
-#: Seconds between the start of a sign-in and its end.
-SIGN_IN_TIMEOUT_S = 600
-_HOUR_US = 3600 * 1_000_000
-_TARGET = "next"
 
 
 def routes(context: PageContext, settings: OpenIdSettings | None) -> list[BaseRoute]:

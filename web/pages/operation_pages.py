@@ -45,6 +45,8 @@ _IDENTITIES: Mapping[str, tuple[str, str, str]] = {
     "campaigns": ("campaign", "campaign", "campaign_id"),
     "sites": ("site", "site", "site"),
 }
+#: Events on the page.
+MAX_EVENTS = 100
 
 
 def state_change_routes(context: PageContext) -> list[BaseRoute]:
@@ -128,10 +130,6 @@ def _result_table(evidence: Mapping[str, Any], request: Request) -> DataTable:
         TableColumn("address", hidden=True),
     )
     return DataTable("results", "Results", columns, rows, "No results are named.")
-
-
-#: Events on the page.
-MAX_EVENTS = 100
 
 
 def alarm_routes(context: PageContext) -> list[BaseRoute]:

@@ -87,6 +87,8 @@ SITE_KINDS = {JOB_SITE: "site of the jobs", STORAGE_SITE: "site of the storage"}
 
 #: States that a day can have.
 _SHOWN_STATES = (SiteState.OK, SiteState.WARNING, SiteState.CRITICAL, SiteState.UNKNOWN)
+#: Kind -> column by which Explore shows it; the others have pages of their own.
+_EXPLORED = {HitKind.HOST: "host", HitKind.RELEASE: "axis_root", HitKind.TEST: "test_name"}
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
@@ -375,10 +377,6 @@ def _format_verdict(row: VerdictRow | None) -> str:
 def _name_sites(sites: Sequence[str]) -> str:
     remainder = f" and {len(sites) - MAX_NAMED_SITES} more" if len(sites) > MAX_NAMED_SITES else ""
     return ", ".join(sites[:MAX_NAMED_SITES]) + remainder
-
-
-#: Kind -> column by which Explore shows it; the others have pages of their own.
-_EXPLORED = {HitKind.HOST: "host", HitKind.RELEASE: "axis_root", HitKind.TEST: "test_name"}
 
 
 def search_routes(context: PageContext) -> list[BaseRoute]:

@@ -55,6 +55,21 @@ MAX_DRAWING_PROCESSES = 2
 DRAWING_TIMEOUT_S = 60
 #: Maximum total size of cached files.
 MAX_CACHED_BYTES = 32_000_000
+HTML, JSON, CSV = "html", "json", "csv"
+FORMATS = (HTML, JSON, CSV)
+
+#: Pages are 5 % larger than at level 9 and compressed in a third of the time.
+GZIP_LEVEL = 5
+#: Queries running at the same time; others wait, so that the service stays responsive.
+MAX_CONCURRENT_QUERIES = 6
+#: Seconds that a query waits for its turn.
+QUEUE_TIMEOUT_S = 60
+#: Pages load resources from this service only and contain no inline scripts.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'self'; img-src 'self' data:; style-src {styles}; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_PLAIN_STYLES, _INLINE_STYLES = "'self'", "'self' 'unsafe-inline'"
 
 
 class FigureFiles:
@@ -117,23 +132,6 @@ def make_figure_response(name: str, form: str, content: bytes) -> Response:
         "Cache-Control": "no-store",
     }
     return Response(content, headers=headers, media_type=FIGURE_FORMATS[form])
-
-
-HTML, JSON, CSV = "html", "json", "csv"
-FORMATS = (HTML, JSON, CSV)
-
-#: Pages are 5 % larger than at level 9 and compressed in a third of the time.
-GZIP_LEVEL = 5
-#: Queries running at the same time; others wait, so that the service stays responsive.
-MAX_CONCURRENT_QUERIES = 6
-#: Seconds that a query waits for its turn.
-QUEUE_TIMEOUT_S = 60
-#: Pages load resources from this service only and contain no inline scripts.
-CONTENT_SECURITY_POLICY = (
-    "default-src 'self'; img-src 'self' data:; style-src {styles}; object-src 'none'; "
-    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-)
-_PLAIN_STYLES, _INLINE_STYLES = "'self'", "'self' 'unsafe-inline'"
 
 
 class DrawableChart(Protocol):

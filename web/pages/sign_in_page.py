@@ -33,7 +33,91 @@ from treehammer.web.core.responses import (
 )
 from treehammer.web.pages.page_context import PageContext, PageView
 
+#: Larger forms are refused.
+_MAX_FORM_BYTES = 8192
+#: Days for which a session opened with a key lasts.
+KEY_SESSION_DAYS = 30
+
 _DAY_US = 86400 * SECOND_US
+
+
+def routes(context: PageContext) -> list[BaseRoute]:
+    """Return the routes for signing in and out."""
+
+    async def sign_in(request: Request) -> Response:
+        refuse_cross_site(request)
+        form = await _read_form(request)
+        target = form.get("next", "")
+        try:
+            holder, expires_us = await holder_of_key(
+                context, form.get("token", "").strip(), KEY_SESSION_DAYS
+            )
+        except RequestRefusedError as refusal:
+            if refusal.status == 503:
+                raise
+            note_refusal(request, refusal)
+            return sign_in_view(context, request, str(refusal), refusal.headers, target)
+        response = redirect_locally(target)
+        await open_session(context, request, response, holder, expires_us)
+        return response
+
+    async def sign_out(request: Request) -> Response:
+        refuse_cross_site(request)
+        response = redirect_locally("/")
+        await end_session(context, request, response)
+        return response
+
+    return [
+        Route("/sign-in", sign_in, name="sign-in", methods=["POST"]),
+        Route("/sign-out", sign_out, name="sign-out", methods=["POST"]),
+    ]
+
+
+def sign_in_view(
+    context: PageContext,
+    request: Request,
+    sentence: str,
+    headers: Mapping[str, str],
+    target: str = "",
+) -> Response:
+    """Ask for a key.
+
+    Args:
+        context: renders the page.
+        request: refused, since it lacks the permission to read.
+        sentence: the reason.
+        headers: of the response.
+        target: address to show afterwards, by default that of the request.
+    """
+    values = {
+        "sentence": sentence,
+        "target": target or requested_address(request),
+        "provider": urlsplit(context.provider_name).hostname or "",
+        "tried": request.method == "POST" or bool(session_token(request)),
+    }
+    title = "Sign in to read results" if context.provider_name else "Reading needs a key"
+    view = PageView("sign_in.html.j2", title, values, status=401)
+    response = context.render_html(view, request)
+    response.headers.update(headers)
+    return response
+
+
+async def _read_form(request: Request) -> dict[str, str]:
+    """Read a small URL-encoded form.
+
+    Raises:
+        RequestRefusedError: the form is too long or malformed.
+    """
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _MAX_FORM_BYTES:
+            raise RequestRefusedError(413, "the form is too long")
+    try:
+        fields = parse_qs(body.decode("ascii"), errors="strict", max_num_fields=10)
+    except ValueError:
+        raise RequestRefusedError(400, "the form cannot be read") from None
+    return {name: values[0] for name, values in fields.items()}
 
 
 async def holder_of_key(context: PageContext, key: str, days: int) -> tuple[SessionHolder, int]:
@@ -114,88 +198,3 @@ def _delete_cookie(request: Request, response: Response, name: str) -> None:
     response.delete_cookie(
         name, httponly=True, samesite="lax", secure=request.scope["scheme"] == "https"
     )
-
-
-#: Larger forms are refused.
-_MAX_FORM_BYTES = 8192
-#: Days for which a session opened with a key lasts.
-KEY_SESSION_DAYS = 30
-
-
-def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the routes for signing in and out."""
-
-    async def sign_in(request: Request) -> Response:
-        refuse_cross_site(request)
-        form = await _read_form(request)
-        target = form.get("next", "")
-        try:
-            holder, expires_us = await holder_of_key(
-                context, form.get("token", "").strip(), KEY_SESSION_DAYS
-            )
-        except RequestRefusedError as refusal:
-            if refusal.status == 503:
-                raise
-            note_refusal(request, refusal)
-            return sign_in_view(context, request, str(refusal), refusal.headers, target)
-        response = redirect_locally(target)
-        await open_session(context, request, response, holder, expires_us)
-        return response
-
-    async def sign_out(request: Request) -> Response:
-        refuse_cross_site(request)
-        response = redirect_locally("/")
-        await end_session(context, request, response)
-        return response
-
-    return [
-        Route("/sign-in", sign_in, name="sign-in", methods=["POST"]),
-        Route("/sign-out", sign_out, name="sign-out", methods=["POST"]),
-    ]
-
-
-def sign_in_view(
-    context: PageContext,
-    request: Request,
-    sentence: str,
-    headers: Mapping[str, str],
-    target: str = "",
-) -> Response:
-    """Ask for a key.
-
-    Args:
-        context: renders the page.
-        request: refused, since it lacks the permission to read.
-        sentence: the reason.
-        headers: of the response.
-        target: address to show afterwards, by default that of the request.
-    """
-    values = {
-        "sentence": sentence,
-        "target": target or requested_address(request),
-        "provider": urlsplit(context.provider_name).hostname or "",
-        "tried": request.method == "POST" or bool(session_token(request)),
-    }
-    title = "Sign in to read results" if context.provider_name else "Reading needs a key"
-    view = PageView("sign_in.html.j2", title, values, status=401)
-    response = context.render_html(view, request)
-    response.headers.update(headers)
-    return response
-
-
-async def _read_form(request: Request) -> dict[str, str]:
-    """Read a small URL-encoded form.
-
-    Raises:
-        RequestRefusedError: the form is too long or malformed.
-    """
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _MAX_FORM_BYTES:
-            raise RequestRefusedError(413, "the form is too long")
-    try:
-        fields = parse_qs(body.decode("ascii"), errors="strict", max_num_fields=10)
-    except ValueError:
-        raise RequestRefusedError(400, "the form cannot be read") from None
-    return {name: values[0] for name, values in fields.items()}

@@ -46,6 +46,13 @@ from treehammer.web.pages.common_tables import WINDOW_CHOICES
 from treehammer.web.pages.page_context import link_to
 from treehammer.web.pages.site_standing import SiteQuery
 
+#: Metrics of the charts, with their titles.
+DOOR_METRICS: Mapping[str, str] = {
+    "cpu_per_event_s": "CPU time per event",
+    "wall_per_event_s": "Wall time per event",
+}
+_NO_VERSIONS_NOTE = "No versions reported in this period."
+
 
 def build_site_chart(
     points: Sequence[PeerComparison], changes: Sequence[Row], query: SiteQuery, request: Request
@@ -119,13 +126,6 @@ def build_change_marks(changes: Sequence[Row]) -> list[ChartMark]:
         ChartMark(date.fromisoformat(day), number, "; ".join(descriptions))
         for (day, number), descriptions in texts.items()
     ]
-
-
-#: Metrics of the charts, with their titles.
-DOOR_METRICS: Mapping[str, str] = {
-    "cpu_per_event_s": "CPU time per event",
-    "wall_per_event_s": "Wall time per event",
-}
 
 
 class DoorDay(NamedTuple):
@@ -244,9 +244,6 @@ def build_door_table(days: Sequence[DoorDay]) -> DataTable:
     caption = "Time per event by day and door, difference from the mean of the same work"
     values = [{**dict.fromkeys(DOOR_METRICS), **row} for _, row in sorted(rows.items())]
     return DataTable("door_days", caption, columns, values)
-
-
-_NO_VERSIONS_NOTE = "No versions reported in this period."
 
 
 def build_state_table(history: ContextHistory, *, earlier: bool) -> DataTable:

@@ -93,6 +93,10 @@ from treehammer.web.pages.site_standing import (
     parse_site_query,
 )
 
+_COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
+#: Measurements of the newest days whose wall time is broken down.
+MAX_EXPLAINED = 100
+
 
 def list_routes(context: PageContext) -> list[BaseRoute]:
     """Return the route of the page."""
@@ -195,11 +199,6 @@ def _site_table(rows: Sequence[Row], request: Request) -> DataTable:
         ),
     )
     return DataTable("sites", f"Sites over the last {DEFAULT_WINDOW_DAYS} days", columns, rows)
-
-
-_COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
-#: Measurements of the newest days whose wall time is broken down.
-MAX_EXPLAINED = 100
 
 
 def routes(context: PageContext) -> list[BaseRoute]:

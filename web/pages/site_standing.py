@@ -38,6 +38,16 @@ FILTERS = {
     "root": "axis_root",
     "protocol": "door_protocol",
 }
+#: Measurements up to which a site's hosts and CPU models are read.
+MAX_READ = 30_000
+#: Parts shown of each kind; CSV and JSON hold all.
+MAX_PARTS = 5
+#: Better sites whose conditions are compared, and values shown of each condition.
+MAX_BETTER_SITES, MAX_VALUES = 10, 4
+#: Difference below which a site equals the median, and share of a main part.
+_EQUAL, _MAIN_SHARE = 5e-4, 0.5
+#: Kinds of parts that only measurements know.
+_MEASURED = ("host", "cpu_model")
 
 
 @dataclass(frozen=True)
@@ -105,18 +115,6 @@ def parse_site_query(request: Request, site: str, works: Sequence[Workload]) -> 
             )
         filters["variant"] = drop_release_axis(variant)
     return SiteQuery(site, metric, days[0], days[-1], len(days), filters)
-
-
-#: Measurements up to which a site's hosts and CPU models are read.
-MAX_READ = 30_000
-#: Parts shown of each kind; CSV and JSON hold all.
-MAX_PARTS = 5
-#: Better sites whose conditions are compared, and values shown of each condition.
-MAX_BETTER_SITES, MAX_VALUES = 10, 4
-#: Difference below which a site equals the median, and share of a main part.
-_EQUAL, _MAIN_SHARE = 5e-4, 0.5
-#: Kinds of parts that only measurements know.
-_MEASURED = ("host", "cpu_model")
 
 
 @dataclass(frozen=True)

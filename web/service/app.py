@@ -87,38 +87,10 @@ from treehammer.web.service.middleware import (
 )
 from treehammer.web.service.overload_guard import RequestGuard
 
-_STATUS_REMEDIES = {
-    400: "Correct the address, or start from the overview.",
-    404: "Check the spelling, or start from the overview.",
-    405: "Pages support GET only.",
-    500: "Report the time and the address to the operator of this service; its log has the details.",
-    503: "No data is lost. Try again in a few seconds.",
-}
-
-
-def error_response(
-    context: PageContext, request: Request, status: int, sentence: str, headers: Mapping[str, str]
-) -> Response:
-    """Answer an error with a page for browsers, with JSON otherwise."""
-    if not wants_html(request):
-        return AsciiJSONResponse({"error": sentence}, status, headers)
-    if status == 401:
-        return sign_in_view(context, request, sentence, headers)
-    title = _status_phrase(status)
-    values = {"sentence": sentence, "number": status, "remedy": _STATUS_REMEDIES.get(status, "")}
-    response = context.render_html(PageView("error.html.j2", title, values, status=status), request)
-    response.headers.update(headers)
-    return response
-
-
-def _status_phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Error"
-
-
-STATIC_DIR = Path(__file__).parents[1] / "static"
+#: Seconds for the last measurements to be written when the service stops.
+WRITER_CLOSE_TIMEOUT_S = 5.0
+#: Maximum length of a measurement's identity.
+MAX_ID = 128
 
 #: Titles of the pages in the menu by name of the route, in order.
 MENU = {
@@ -133,73 +105,13 @@ MENU = {
     "rootfile": "ROOT file",
 }
 
-
-class PageRoutes:
-    """All pages, and the response to a refused request.
-
-    Args:
-        database: only read.
-        access_control: authorizes readers.
-        settings: locates cache and job folders; by default the settings of this process.
-    """
-
-    def __init__(
-        self,
-        database: LiveDatabase,
-        access_control: AccessControl,
-        settings: Settings | None = None,
-    ) -> None:
-        settings = settings or load_settings()
-        exports = RootExports.in_cache(settings.cache_dir, settings.software_dir)
-        assets = StaticAssets(STATIC_DIR)
-        openid = OpenIdSettings.from_settings(settings)
-        self._context = PageContext(
-            database,
-            access_control,
-            build_environment(),
-            assets,
-            MENU,
-            query_seconds=settings.serve_query_seconds,
-            provider_name=openid.issuer if openid else "",
-        )
-        self.routes: list[BaseRoute] = [
-            *overview_page.routes(self._context),
-            *explore_page.routes(self._context),
-            *comparison_list_page.routes(self._context),
-            *changes_page.routes(self._context),
-            *campaign_page.list_routes(self._context),
-            *load_page.routes(self._context),
-            *campaign_page.routes(self._context),
-            *job_page.routes(self._context, find_output_folders(settings)),
-            *measurement_page.routes(self._context),
-            *site_page.list_routes(self._context),
-            *site_page.routes(self._context),
-            *operation_pages.state_change_routes(self._context),
-            *day_page.routes(self._context),
-            *operation_pages.alarm_routes(self._context),
-            *operation_pages.patrol_routes(self._context),
-            *prometheus_metrics.routes(self._context),
-            *overview_page.search_routes(self._context),
-            *root_file_page.routes(self._context, exports),
-            *sign_in_page.routes(self._context),
-            *openid_sign_in.routes(self._context, openid),
-            *page_data.operation_stream_routes(self._context),
-            *openapi.routes(self._context),
-            *page_data.routes(self._context, self._context.queries),
-            Route("/static/{name:path}", assets.serve, name="static", methods=["GET"]),
-        ]
-
-    def render_refusal(
-        self, request: Request, status: int, sentence: str, headers: Mapping[str, str]
-    ) -> Response:
-        """Respond to a refused request with a page for browsers and JSON for programs."""
-        return error_response(self._context, request, status, sentence, headers)
-
-
-#: Seconds for the last measurements to be written when the service stops.
-WRITER_CLOSE_TIMEOUT_S = 5.0
-#: Maximum length of a measurement's identity.
-MAX_ID = 128
+_STATUS_REMEDIES = {
+    400: "Correct the address, or start from the overview.",
+    404: "Check the spelling, or start from the overview.",
+    405: "Pages support GET only.",
+    500: "Report the time and the address to the operator of this service; its log has the details.",
+    503: "No data is lost. Try again in a few seconds.",
+}
 
 
 class PageProvider(Protocol):
@@ -384,3 +296,90 @@ def _describe_failure(access_control: AccessControl, writer: MeasurementWriter) 
     if writer.failure:
         return f"the database cannot be written to: {writer.failure}"
     return "" if access_control.is_fresh else "keys cannot be read"
+
+
+STATIC_DIR = Path(__file__).parents[1] / "static"
+
+
+class PageRoutes:
+    """All pages, and the response to a refused request.
+
+    Args:
+        database: only read.
+        access_control: authorizes readers.
+        settings: locates cache and job folders; by default the settings of this process.
+    """
+
+    def __init__(
+        self,
+        database: LiveDatabase,
+        access_control: AccessControl,
+        settings: Settings | None = None,
+    ) -> None:
+        settings = settings or load_settings()
+        exports = RootExports.in_cache(settings.cache_dir, settings.software_dir)
+        assets = StaticAssets(STATIC_DIR)
+        openid = OpenIdSettings.from_settings(settings)
+        self._context = PageContext(
+            database,
+            access_control,
+            build_environment(),
+            assets,
+            MENU,
+            query_seconds=settings.serve_query_seconds,
+            provider_name=openid.issuer if openid else "",
+        )
+        self.routes: list[BaseRoute] = [
+            *overview_page.routes(self._context),
+            *explore_page.routes(self._context),
+            *comparison_list_page.routes(self._context),
+            *changes_page.routes(self._context),
+            *campaign_page.list_routes(self._context),
+            *load_page.routes(self._context),
+            *campaign_page.routes(self._context),
+            *job_page.routes(self._context, find_output_folders(settings)),
+            *measurement_page.routes(self._context),
+            *site_page.list_routes(self._context),
+            *site_page.routes(self._context),
+            *operation_pages.state_change_routes(self._context),
+            *day_page.routes(self._context),
+            *operation_pages.alarm_routes(self._context),
+            *operation_pages.patrol_routes(self._context),
+            *prometheus_metrics.routes(self._context),
+            *overview_page.search_routes(self._context),
+            *root_file_page.routes(self._context, exports),
+            *sign_in_page.routes(self._context),
+            *openid_sign_in.routes(self._context, openid),
+            *page_data.operation_stream_routes(self._context),
+            *openapi.routes(self._context),
+            *page_data.routes(self._context, self._context.queries),
+            Route("/static/{name:path}", assets.serve, name="static", methods=["GET"]),
+        ]
+
+    def render_refusal(
+        self, request: Request, status: int, sentence: str, headers: Mapping[str, str]
+    ) -> Response:
+        """Respond to a refused request with a page for browsers and JSON for programs."""
+        return error_response(self._context, request, status, sentence, headers)
+
+
+def error_response(
+    context: PageContext, request: Request, status: int, sentence: str, headers: Mapping[str, str]
+) -> Response:
+    """Answer an error with a page for browsers, with JSON otherwise."""
+    if not wants_html(request):
+        return AsciiJSONResponse({"error": sentence}, status, headers)
+    if status == 401:
+        return sign_in_view(context, request, sentence, headers)
+    title = _status_phrase(status)
+    values = {"sentence": sentence, "number": status, "remedy": _STATUS_REMEDIES.get(status, "")}
+    response = context.render_html(PageView("error.html.j2", title, values, status=status), request)
+    response.headers.update(headers)
+    return response
+
+
+def _status_phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"

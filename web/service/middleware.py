@@ -46,6 +46,34 @@ from treehammer.web.core.responses import (
     is_local_address,
 )
 
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_ACCESS = logging.getLogger("treehammer.access")
+_LOG = logging.getLogger("treehammer.service")
+
+#: Maximum number of logged characters of a path.
+_MAX_PATH_CHARS = 200
+#: Seconds between two writes to the audit trail.
+FLUSH_INTERVAL_S = 60.0
+#: Maximum number of entries per write; further clients are counted together.
+MAX_ENTRIES = 50
+#: Reasons of refusals that concern permissions; others are in the metrics only.
+AUDITED_REASONS = frozenset({"unauthenticated", "forbidden", "rate limit", "cross-site"})
+#: Methods with a label of their own, so that clients cannot create any number of labels.
+_METHODS = frozenset({"GET", "HEAD", "POST"})
+#: Label of an endpoint by the beginning of its path, the first that matches.
+_ENDPOINTS = (
+    (MEASUREMENTS_PATH, "measurements"),
+    (CAMPAIGNS_PATH, "campaigns"),
+    (STARTS_PATH, "starts"),
+    (HEALTH_PATH, "health"),
+    (LIVE_PATH, "health"),
+    (TOKEN_PATH, "token"),
+    (f"{API_PREFIX}/", "api"),
+    ("/static/", "static"),
+    ("/metrics", "metrics"),
+    ("/sign-", "sign-in"),
+)
+
 
 class SlashRedirects:
     """Redirects addresses with a missing or surplus slash at the end; refuses other unknown ones.
@@ -104,9 +132,6 @@ class RejectNulMiddleware:
         await app(scope, receive, send)
 
 
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
 class TrustedProxyMiddleware:
     """Trusts forwarded headers only from configured proxies, and drops the user header otherwise.
 
@@ -147,13 +172,6 @@ class TrustedProxyMiddleware:
         except ValueError:
             return False
         return any(parsed in network for network in self._networks)
-
-
-_ACCESS = logging.getLogger("treehammer.access")
-_LOG = logging.getLogger("treehammer.service")
-
-#: Maximum number of logged characters of a path.
-_MAX_PATH_CHARS = 200
 
 
 class AccessLog:
@@ -219,14 +237,6 @@ def _log_request(scope: Scope, status: int, seconds: float) -> None:
             "milliseconds": milliseconds,
         },
     )
-
-
-#: Seconds between two writes to the audit trail.
-FLUSH_INTERVAL_S = 60.0
-#: Maximum number of entries per write; further clients are counted together.
-MAX_ENTRIES = 50
-#: Reasons of refusals that concern permissions; others are in the metrics only.
-AUDITED_REASONS = frozenset({"unauthenticated", "forbidden", "rate limit", "cross-site"})
 
 
 @dataclass(frozen=True)
@@ -297,23 +307,6 @@ def _make_entry(event: AuditEvent, count: int, now_us: int) -> AuditRow:
     return make_entry(
         event.action, actor, event.subject, now_us=now_us, reason=event.reason, count=count
     )
-
-
-#: Methods with a label of their own, so that clients cannot create any number of labels.
-_METHODS = frozenset({"GET", "HEAD", "POST"})
-#: Label of an endpoint by the beginning of its path, the first that matches.
-_ENDPOINTS = (
-    (MEASUREMENTS_PATH, "measurements"),
-    (CAMPAIGNS_PATH, "campaigns"),
-    (STARTS_PATH, "starts"),
-    (HEALTH_PATH, "health"),
-    (LIVE_PATH, "health"),
-    (TOKEN_PATH, "token"),
-    (f"{API_PREFIX}/", "api"),
-    ("/static/", "static"),
-    ("/metrics", "metrics"),
-    ("/sign-", "sign-in"),
-)
 
 
 class RequestMetrics:

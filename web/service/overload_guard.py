@@ -31,6 +31,29 @@ from treehammer.web.core.responses import RefusalRenderer, RequestRefusedError, 
 BODY_TIMEOUT_S, BODY_PAUSE_S = 60.0, 10.0
 #: Bytes of a response handed over at a time; the next piece waits until the client has read.
 PIECE_BYTES = 65_536
+#: Seconds for which a connection may be idle after a response.
+KEEP_ALIVE_S = 30
+#: Seconds for the headers of a request to arrive.
+HEADER_TIMEOUT_S = 10.0
+#: Seconds in which a client must read some of a response that waits for it.
+READ_TIMEOUT_S = 30.0
+#: Seconds between two checks of all connections.
+CHECK_INTERVAL_S = 1.0
+
+_BODY = json.dumps({"error": "too many connections from this address; try again later"}).encode()
+_REFUSAL = (
+    b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 10\r\n"
+    b"X-Content-Type-Options: nosniff\r\n"
+    b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_BODY), _BODY)
+)
+
+#: Address and port of a client.
+_Peer = tuple[str, int]
+_LOG = logging.getLogger("treehammer.service")
+#: Seconds for a TLS handshake.
+HANDSHAKE_TIMEOUT_S = 10.0
+#: Seconds until the next attempt when no connection can be accepted, for lack of open files.
+_RETRY_S = 1.0
 
 
 class RequestGuard:
@@ -146,26 +169,6 @@ class _PiecewiseSender:
             end = start + PIECE_BYTES
             more_body = message.get("more_body", False) or end <= last
             await self._send({**message, "body": bytes(body[start:end]), "more_body": more_body})
-
-
-#: Seconds for which a connection may be idle after a response.
-KEEP_ALIVE_S = 30
-#: Seconds for the headers of a request to arrive.
-HEADER_TIMEOUT_S = 10.0
-#: Seconds in which a client must read some of a response that waits for it.
-READ_TIMEOUT_S = 30.0
-#: Seconds between two checks of all connections.
-CHECK_INTERVAL_S = 1.0
-
-_BODY = json.dumps({"error": "too many connections from this address; try again later"}).encode()
-_REFUSAL = (
-    b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 10\r\n"
-    b"X-Content-Type-Options: nosniff\r\n"
-    b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_BODY), _BODY)
-)
-
-#: Address and port of a client.
-_Peer = tuple[str, int]
 
 
 class ConnectionGuard:
@@ -413,13 +416,6 @@ class _GuardedConnection(asyncio.Protocol):
         if self._transport is not None:
             with suppress(RuntimeError):  # It is closed already.
                 self._transport.abort()
-
-
-_LOG = logging.getLogger("treehammer.service")
-#: Seconds for a TLS handshake.
-HANDSHAKE_TIMEOUT_S = 10.0
-#: Seconds until the next attempt when no connection can be accepted, for lack of open files.
-_RETRY_S = 1.0
 
 
 class TlsListener:

@@ -42,145 +42,21 @@ from treehammer.web.service.app import PageRoutes, create_app
 from treehammer.web.service.middleware import TrustedProxyMiddleware
 from treehammer.web.service.overload_guard import KEEP_ALIVE_S, ConnectionGuard, TlsListener
 
-_LOG = logging.getLogger("treehammer.service")
-
-#: Seconds between two checks for changed files.
-CHECK_INTERVAL_S = 30.0
-
-
-class ServerCertificate:
-    """A certificate with its chain and its private key, in PEM files.
-
-    Raises:
-        ConfigError: a file cannot be read, or the key does not match the certificate.
-    """
-
-    def __init__(self, certificate: Path, key: Path) -> None:
-        self._certificate, self._key = certificate, key
-        self._loaded_times = self._modification_times()
-        _load_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        _load_chain(self.context, certificate, key)
-
-    def _modification_times(self) -> tuple[int, ...]:
-        try:
-            return tuple(path.stat().st_mtime_ns for path in (self._certificate, self._key))
-        except OSError:
-            return ()
-
-    def reload_if_changed(self) -> bool:
-        """Reload changed files for new connections; log an invalid pair and keep the current one.
-
-        Returns:
-            Whether a new certificate is in use.
-        """
-        times = self._modification_times()
-        if not times or times == self._loaded_times:
-            return False
-        self._loaded_times = times
-        try:
-            # Tested in a context of its own: a failed load would break the one in use.
-            _load_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._certificate, self._key)
-            _load_chain(self.context, self._certificate, self._key)
-        except ConfigError as error:
-            _LOG.error("the renewed certificate is not used: %s", error)
-            return False
-        _LOG.info("the renewed certificate is in use: %s", self._certificate)
-        return True
-
-    async def watch_files(self) -> None:
-        """Reload changed files periodically until cancelled."""
-        while True:
-            await asyncio.sleep(CHECK_INTERVAL_S)
-            self.reload_if_changed()
-
-
-def _load_chain(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    def no_passphrase() -> str:
-        raise ConfigError(
-            "the private key has a passphrase",
-            where=f"serve_certificate_key {key}",
-            hint=f"Remove it: openssl pkey -in {key} -out NEW.pem",
-        )
-
-    for name, path in (("serve_certificate", certificate), ("serve_certificate_key", key)):
-        try:
-            path.read_bytes()
-        except OSError as error:
-            raise ConfigError(
-                f"cannot be read ({error.strerror})", where=f"{name} {path}"
-            ) from error
-    try:
-        context.load_cert_chain(certificate, key, password=no_passphrase)
-    except ssl.SSLError as error:
-        mismatch = "KEY_VALUES_MISMATCH" in str(error)
-        raise ConfigError(
-            "the private key does not match the certificate"
-            if mismatch
-            else f"OpenSSL cannot read the certificate or the key ({error.reason or error})",
-            where=f"{certificate}, {key}",
-            hint="Both must be PEM files; the certificate is followed by its chain.",
-        ) from error
-
-
-#: New objects after which garbage is collected: while no request is handled, and while one is.
-IDLE_OBJECTS, BUSY_OBJECTS = 5_000, 200_000
-#: Collections of a generation before one of the next.
-_GENERATIONS = (20, 20)
-
-
-class GarbageCollection:
-    """Collects garbage while no request is handled, or after very many new objects.
-
-    Args:
-        app: handles the requests.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._active = 0
-        # Loaded modules are never garbage: exempt them from collections.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(IDLE_OBJECTS, *_GENERATIONS)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        self._active += 1
-        gc.set_threshold(BUSY_OBJECTS, *_GENERATIONS)
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._active -= 1
-            if not self._active:
-                gc.set_threshold(IDLE_OBJECTS, *_GENERATIONS)
-
-
-#: Seconds for which browsers use TLS only.
-HSTS_MAX_AGE_S = 365 * 86400
-
-
-def security_headers(*, over_tls: bool) -> list[tuple[str, str]]:
-    """List the headers for uvicorn.
-
-    Args:
-        over_tls: whether clients reach the service over TLS, its own or that of a proxy. Without TLS,
-            browsers must ignore Strict-Transport-Security, and it must not be sent (RFC 6797).
-    """
-    headers = [("X-Content-Type-Options", "nosniff")]
-    if over_tls:
-        headers.append(("Strict-Transport-Security", f"max-age={HSTS_MAX_AGE_S}"))
-    return headers
-
-
 #: Seconds for requests to finish when the service stops, and for the process to end.
 SHUTDOWN_TIMEOUT_S, EXIT_TIMEOUT_S = 20, 27
 #: Maximum bytes of a request line with headers, and of the trailers of a body.
 MAX_HEADER_BYTES = 65_536
+
+_LOG = logging.getLogger("treehammer.service")
+
+#: Seconds between two checks for changed files.
+CHECK_INTERVAL_S = 30.0
+#: New objects after which garbage is collected: while no request is handled, and while one is.
+IDLE_OBJECTS, BUSY_OBJECTS = 5_000, 200_000
+#: Collections of a generation before one of the next.
+_GENERATIONS = (20, 20)
+#: Seconds for which browsers use TLS only.
+HSTS_MAX_AGE_S = 365 * 86400
 
 
 @dataclass(frozen=True)
@@ -479,3 +355,122 @@ def log_to_stderr(level: int = logging.INFO, line_format: str = program_output.T
     program_output.log_to_stderr(level, ("treehammer", "uvicorn"), line_format)
     # uvicorn's messages on start and stop repeat those of the service.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+class ServerCertificate:
+    """A certificate with its chain and its private key, in PEM files.
+
+    Raises:
+        ConfigError: a file cannot be read, or the key does not match the certificate.
+    """
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        self._certificate, self._key = certificate, key
+        self._loaded_times = self._modification_times()
+        _load_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        _load_chain(self.context, certificate, key)
+
+    def _modification_times(self) -> tuple[int, ...]:
+        try:
+            return tuple(path.stat().st_mtime_ns for path in (self._certificate, self._key))
+        except OSError:
+            return ()
+
+    def reload_if_changed(self) -> bool:
+        """Reload changed files for new connections; log an invalid pair and keep the current one.
+
+        Returns:
+            Whether a new certificate is in use.
+        """
+        times = self._modification_times()
+        if not times or times == self._loaded_times:
+            return False
+        self._loaded_times = times
+        try:
+            # Tested in a context of its own: a failed load would break the one in use.
+            _load_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._certificate, self._key)
+            _load_chain(self.context, self._certificate, self._key)
+        except ConfigError as error:
+            _LOG.error("the renewed certificate is not used: %s", error)
+            return False
+        _LOG.info("the renewed certificate is in use: %s", self._certificate)
+        return True
+
+    async def watch_files(self) -> None:
+        """Reload changed files periodically until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            self.reload_if_changed()
+
+
+def _load_chain(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    def no_passphrase() -> str:
+        raise ConfigError(
+            "the private key has a passphrase",
+            where=f"serve_certificate_key {key}",
+            hint=f"Remove it: openssl pkey -in {key} -out NEW.pem",
+        )
+
+    for name, path in (("serve_certificate", certificate), ("serve_certificate_key", key)):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise ConfigError(
+                f"cannot be read ({error.strerror})", where=f"{name} {path}"
+            ) from error
+    try:
+        context.load_cert_chain(certificate, key, password=no_passphrase)
+    except ssl.SSLError as error:
+        mismatch = "KEY_VALUES_MISMATCH" in str(error)
+        raise ConfigError(
+            "the private key does not match the certificate"
+            if mismatch
+            else f"OpenSSL cannot read the certificate or the key ({error.reason or error})",
+            where=f"{certificate}, {key}",
+            hint="Both must be PEM files; the certificate is followed by its chain.",
+        ) from error
+
+
+class GarbageCollection:
+    """Collects garbage while no request is handled, or after very many new objects.
+
+    Args:
+        app: handles the requests.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._active = 0
+        # Loaded modules are never garbage: exempt them from collections.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(IDLE_OBJECTS, *_GENERATIONS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        self._active += 1
+        gc.set_threshold(BUSY_OBJECTS, *_GENERATIONS)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._active -= 1
+            if not self._active:
+                gc.set_threshold(IDLE_OBJECTS, *_GENERATIONS)
+
+
+def security_headers(*, over_tls: bool) -> list[tuple[str, str]]:
+    """List the headers for uvicorn.
+
+    Args:
+        over_tls: whether clients reach the service over TLS, its own or that of a proxy. Without TLS,
+            browsers must ignore Strict-Transport-Security, and it must not be sent (RFC 6797).
+    """
+    headers = [("X-Content-Type-Options", "nosniff")]
+    if over_tls:
+        headers.append(("Strict-Transport-Security", f"max-age={HSTS_MAX_AGE_S}"))
+    return headers
