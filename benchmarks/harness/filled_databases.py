@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from benchmarks.harness import synthetic_measurements
 from treehammer.collectors.record.day_numbers import DAY_US
+from treehammer.collectors.record.measurement_record import make_measurement_id
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.core.schema import measurement
@@ -140,8 +142,10 @@ def make_campaign_row(day: int) -> CampaignRow:
 
 #: Columns that differ in a copy.
 _COPIED_COLUMNS = {
-    # Not a hexadecimal digit, so that it is none of the seed's identities.
-    "measurement_id": "printf('x%03d', :copy) || substr(seed.measurement_id, 5)",
+    "measurement_id": (
+        "make_measurement_id(moved_day.job || substr(seed.job_id, 5), seed.attempt, seed.round, "
+        "seed.position)"
+    ),
     "campaign_id": "moved_day.campaign_id",
     "job_id": "moved_day.job || substr(seed.job_id, 5)",
     "started_us": "seed.started_us + :later_us",
@@ -174,6 +178,8 @@ def _copy_seed(engine: Engine, copies: int, days: int) -> None:
     ]
     with engine.connect() as plain:
         connection = plain.execution_options(**{ACCESS_OPTION: "write"})
+        driver_connection: Any = connection.connection.driver_connection
+        driver_connection.create_function("make_measurement_id", 4, make_measurement_id)
         with connection.begin():
             connection.exec_driver_sql("CREATE TEMPORARY TABLE seed AS SELECT * FROM measurement")
             connection.exec_driver_sql(

@@ -53,7 +53,6 @@ def account_command(
         command,
         cwd=REPOSITORY,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
     peak = 0

@@ -30,8 +30,9 @@ from treehammer.sql.read.measurement_queries import MeasurementQueries
 from treehammer.sql.read.query_model import Selection
 
 EXPORT_FORMATS = ("parquet", "csv", "root")
-#: Ratio between the larger and the smaller run, and the limit of their ratio of memory.
-SIZE_FACTOR, MAX_MEMORY_RATIO = 10, 1.25
+#: Ratio between the larger and the smaller run, and the limit of their ratio of memory, from so many
+#: rows on: buffers must be full in the smaller run.
+SIZE_FACTOR, MAX_MEMORY_RATIO, MIN_MEMORY_ROWS = 10, 1.25, 1_000_000
 BARE_LABEL = "bare loop"
 #: Bytes per row of the largest export, a TTree; CSV takes 9 kB.
 MAX_EXPORT_BYTES_PER_ROW = 2_300
@@ -103,7 +104,8 @@ def _pair_runs(
 def _memory_figure(title: str, few: dict[str, Any], many: dict[str, Any]) -> RatioFigure:
     ratio = many["peak_bytes"] / few["peak_bytes"]
     name = f"peak memory / that of a tenth, {title}"
-    return RatioFigure(name, ratio, upper_bound=MAX_MEMORY_RATIO)
+    limit = MAX_MEMORY_RATIO if many["rows"] >= MIN_MEMORY_ROWS else None
+    return RatioFigure(name, ratio, upper_bound=limit)
 
 
 def _cpu_per_row(few: dict[str, Any], many: dict[str, Any]) -> float:
