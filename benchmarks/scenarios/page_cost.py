@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Requests per page after uncounted ones, unless they take too long, and loads in the browser.
 REPEATS, WARM_UP, TIMEOUT_S, LOADS = 40, 2, 30.0, 10
+#: Sites whose pages are requested, the first ones: small databases have no others.
+REQUESTED_SITES = 10
 #: Pages that answer the readers' questions.
 MAIN_PAGES = ("overview", "a comparison", "figure S0", "a site, 30 days")
 #: Number of measurements -> limit of the main pages' 95th percentile in the service, in seconds;
@@ -80,7 +82,7 @@ class PageRequest:
 
     def address_in_round(self, number: int) -> str:
         """Return the address in a round."""
-        sites = synthetic_measurements.SITE_NAMES
+        sites = synthetic_measurements.SITE_NAMES[:REQUESTED_SITES]
         comparison = synthetic_jobs.comparison_id(number % synthetic_jobs.COMPARISON_COUNT)
         return self.address.format(site=sites[number % len(sites)], comparison=comparison)
 
