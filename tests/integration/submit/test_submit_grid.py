@@ -11,14 +11,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import git
 import pytest
 from credential_factory import write_proxy, write_token
 from grid_user import GridUser
 
-from treehammer.errors import BatchError, ConfigError
+from treehammer.errors import BatchError, ConfigError, ExitCode
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor import pool
+
+#: Reports a time per event that no two runs share.
+TIMED_PAYLOAD = """#!/bin/sh
+time=0.0{time_ms}000$(date +%N | cut -c1-6)
+cat > "$TREEHAMMER_RESULT" <<END
+{{"format": 1, "extras": {{"answer": 42}}, "values": {{"cpu_per_event_s": $time,
+"wall_per_event_s": $time, "loop_cpu_s": 5.0, "passes_counted": 1}}}}
+END
+"""
 
 
 def _attempts(user: GridUser, site: str = "", campaign: str = "last") -> list[AttemptRow]:
@@ -239,6 +249,35 @@ def test_credentials_reach_only_jobs(user: GridUser, tmp_path: Path) -> None:
     assert isinstance(refused.exception, ConfigError)
     assert "expired at" in str(refused.exception)
     assert user.last_campaign_id() == campaign
+
+
+def test_commits_are_compared_in_turns(user: GridUser) -> None:
+    repository = git.Repo.init(user.folder, initial_branch="main")
+    commits = []
+    for time_ms in (10, 11):
+        (user.test / "run.sh").write_text(TIMED_PAYLOAD.format(time_ms=time_ms))
+        repository.git.add("test")
+        options = ("-c", "user.name=a", "-c", "user.email=a")
+        repository.git.execute(["git", *options, "commit", "--quiet", "--message", "Change"])
+        commits.append(repository.head.commit.hexsha)
+    sites = user.grid.box.sites[:2]
+    turns = ("-P", f"commit={commits[0][:8]},main", "-S", "mode=paired", "-S", "rounds=4")
+    user.submit_campaign(
+        *turns, "-P", "style=one", "-S", "repeats=3", "--sites", ",".join(sites), "--in-flight", "2"
+    )
+    user.follow_campaign("last")
+    rows = user.read_measurements("commit_id", "site", "job_id", "kind")
+    assert not [row for row in rows if row["failure_class"]]
+    commits_by_job: dict[object, set[object]] = {}
+    for row in rows:
+        commits_by_job.setdefault((row["site"], row["job_id"]), set()).add(row["commit_id"])
+    assert {site for site, _ in commits_by_job} == {*sites}
+    assert list(commits_by_job.values()) == 6 * [{*commits}]
+    compared = user.invoke_command("compare", *commits, "--axis", "commit", "--json")
+    assert compared.return_value == ExitCode.REGRESSION, compared.output
+    verdicts = [row for row in json.loads(compared.stdout) if row["scope"] == "host"]
+    assert {row["site"] for row in verdicts} == {*sites}
+    assert {(row["verdict"], row["unpaired"]) for row in verdicts} == {("slower", False)}
 
 
 def test_condor_submit_accepts_rendered_files(user: GridUser, tmp_path: Path) -> None:
