@@ -26,13 +26,20 @@ from treehammer.text_formatting import SECOND_US, format_time
 if TYPE_CHECKING:
     from treehammer.config import Settings
 
-
 READ, SUBMIT, ADMIN = "read", "submit", "admin"
 ROLES = (READ, SUBMIT, ADMIN)
-
 _KEY_PREFIX = "th1"
 #: A key's text, with its identity and its secret as groups.
 KEY_PATTERN = re.compile(rf"{_KEY_PREFIX}\.([0-9a-f]{{12}})\.([A-Za-z0-9_-]{{43}})")
+#: Kinds of subjects whose tokens can be revoked without revoking their key.
+CAMPAIGN, JOB = "campaign", "job"
+#: Tolerated difference between the clocks of a submitter and the service, in seconds.
+CLOCK_SKEW_S = 120
+#: Days for which a job's token may outlive the key that signed it.
+OUTLIVE_DAYS = 30
+#: Maximum number of characters of a token.
+MAX_TOKEN_LENGTH = 2000
+_ALGORITHM = "HS256"
 
 
 @dataclass(frozen=True)
@@ -132,18 +139,6 @@ def derive_key(master: bytes, key_id: str) -> AccessKey:
 def fingerprint_master_key(master: bytes) -> str:
     """Compute a fingerprint that identifies a master key without revealing it."""
     return hmac.digest(master, b"treehammer fingerprint", hashlib.sha256).hex()[:16]
-
-
-#: Kinds of subjects whose tokens can be revoked without revoking their key.
-CAMPAIGN, JOB = "campaign", "job"
-#: Tolerated difference between the clocks of a submitter and the service, in seconds.
-CLOCK_SKEW_S = 120
-#: Days for which a job's token may outlive the key that signed it.
-OUTLIVE_DAYS = 30
-#: Maximum number of characters of a token.
-MAX_TOKEN_LENGTH = 2000
-
-_ALGORITHM = "HS256"
 
 
 @dataclass(frozen=True)

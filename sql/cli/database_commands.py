@@ -37,224 +37,18 @@ POLL_S = 2.0
 SHOWN_BEFORE = 10
 #: Seconds for which clocks of services and a slow transaction may delay an entry.
 _LATE_US = 120_000_000
-
-
-@click.command("audit")
-@click.option(
-    "--action", "actions", multiple=True, help="Only entries with this action; may be repeated."
-)
-@click.option("--since", metavar="TIME", help="Only entries at TIME (UTC) or later.")
-@click.option("-f", "--follow", is_flag=True, help="Print new entries as they come, until Ctrl-C.")
-@output_options
-@click.pass_obj
-def audit_command(
-    settings: Settings, actions: tuple[str, ...], since: str | None, follow: bool, form: str
-) -> None:
-    """List changes of recorded results, keys and sign-ins, and refused requests, newest first.
-
-    With --follow the newest come last, one line each, with --json one object each.
-
-    Example: treehammer db audit --action refuse --since 2026-03-01
-    """
-    if follow and form == CSV:
-        raise click.UsageError("--follow prints text or, with --json, objects, but no CSV.")
-    since_us = parse_time(since, "--since") if since else 0
-
-    def is_selected(entry: AuditRow) -> bool:
-        return not actions or entry.action in actions
-
-    with Store.open(settings.database, create=False) as store:
-        if follow:
-            for entry in filter(is_selected, _follow_entries(store, since_us)):
-                click.echo(_format_line(entry, form))
-            return
-        rows = [asdict(entry) for entry in filter(is_selected, store.list_changes(since_us))]
-    columns = [
-        TableColumn("changed_us", "time (UTC)", format_time),
-        TableColumn("action", "action"),
-        TableColumn("actor", "by"),
-        TableColumn("scope", "subject"),
-        TableColumn("reason", "reason"),
-        TableColumn("measurements", "number", is_number=True),
-    ]
-    print_rows(rows, columns, form=form)
-
-
-def _follow_entries(store: Store, since_us: int) -> Iterator[AuditRow]:
-    """Yield the last entries, oldest first, then new ones forever."""
-    entries = store.list_changes(since_us)[::-1]
-    yield from entries if since_us else entries[-SHOWN_BEFORE:]
-    time_by_id = {entry.id: entry.changed_us for entry in entries}
-    while True:
-        time.sleep(POLL_S)
-        newest_us = max(time_by_id.values(), default=since_us)
-        for entry in reversed(store.list_changes(max(newest_us - _LATE_US, since_us))):
-            if entry.id not in time_by_id:
-                yield entry
-                time_by_id[entry.id] = entry.changed_us
-
-
-def _format_line(entry: AuditRow, form: str) -> str:
-    if form == JSON:
-        return json.dumps(asdict(entry))
-    cells = (format_time(entry.changed_us), entry.action, entry.actor, entry.scope, entry.reason)
-    return "  ".join(filter(None, (*cells, str(entry.measurements or ""))))
-
-
-def parse_time(text: str, option: str) -> int:
-    """Parse a date or a date and time, by default in UTC, into microseconds since 1970.
-
-    Raises:
-        ConfigError: it is neither.
-    """
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(
-            f"must be a time such as 2026-03-01 or 2026-03-01T12:00, not {text[:40]!r}",
-            where=option,
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * SECOND_US)
-
-
 _COUNT_COLUMNS = [
     TableColumn("campaign_id", "campaign"),
     TableColumn("site", "site"),
     TableColumn("measurements", "measurements", is_number=True),
 ]
-
-
-def scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select measurements."""
-    options = (
-        click.option("--campaign", default="", help="Measurements of this campaign."),
-        click.option("--key", default="", metavar="ID", help="Measurements sent with this key."),
-        click.option(
-            "--since", metavar="TIME", help="Measurements that began at TIME (UTC) or later."
-        ),
-        click.option("--until", metavar="TIME", help="Measurements that began before TIME (UTC)."),
-        click.option("--dry-run", is_flag=True, help="Only count the measurements."),
-        output_options,
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def add_quarantine_commands(group: click.Group) -> None:
-    """Add the commands to the group ``db``."""
-    for command in (quarantine_command, restore_command, delete_command, audit_command):
-        group.add_command(command)
-
-
-@click.command("quarantine")
-@click.option("--reason", required=True, help="Shown with each measurement and in the audit trail.")
-@scope_options
-@click.pass_obj
-def quarantine_command(settings: Settings, /, reason: str, **selected: Any) -> None:
-    """Mark measurements as implausible, so that they enter no figure, until they are restored.
-
-    All given conditions must hold. TIME is a date, or a date and a time: 2026-03-01T12:00.
-
-    Example: treehammer db quarantine --key 4bc07c79b8b1 --reason "wrong clock" --dry-run
-    """
-    if not reason.strip() or not reason.isprintable():
-        raise ConfigError("must be printable text", where="--reason")
-    _change(settings, maintenance.QUARANTINE, "put into quarantine", reason.strip(), selected)
-
-
-@click.command("restore")
-@scope_options
-@click.pass_obj
-def restore_command(settings: Settings, /, **selected: Any) -> None:
-    """Take measurements out of quarantine.
-
-    Example: treehammer db restore --key 4bc07c79b8b1
-    """
-    _change(settings, maintenance.RESTORE, "restored", "", selected)
-
-
-@click.command("delete")
-@click.option(
-    "--checks",
-    is_flag=True,
-    help="Delete the checks of replicas that --key sent, and take back their marks; measurements stay.",
-)
-@scope_options
-@click.pass_obj
-def delete_command(settings: Settings, /, checks: bool, **selected: Any) -> None:
-    """Delete measurements; with --campaign alone also the campaign and its jobs.
-
-    Deleted measurements that arrive again are stored again: revoke the key or the campaign's tokens
-    first. Stored verdicts stay. Back up the database before.
-
-    Example: treehammer db delete --campaign 3f2a90c1d4e85b76 --dry-run
-    """
-    if not checks:
-        _change(settings, maintenance.DELETE, "deleted", "", selected)
-        return
-    options = [name for name in ("campaign", "since", "until") if selected[name]]
-    if not selected["key"] or options or selected["dry_run"]:
-        raise click.UsageError("--checks needs --key, and no other option.")
-    _change(settings, maintenance.DELETE_CHECKS, "no longer marked", "", selected)
-
-
-def _change(
-    settings: Settings, action: str, outcome: str, reason: str, selected: dict[str, Any]
-) -> None:
-    with Store.open(settings.database, create=False) as store:
-        scope, title = _parse_scope(store, selected)
-        counts = store.count_scope(scope)
-        if not counts and action != maintenance.DELETE_CHECKS:
-            raise NothingToDoError(f"no measurements of {title}")
-        _print_counts(counts, selected["form"])
-        if selected["dry_run"]:
-            click.echo("dry run: nothing was changed", err=True)
-            return
-        actor = local_actor()
-        now_us = time.time_ns() // 1000
-        changed = store.apply_change(DatabaseChange(action, scope, actor, now_us, reason, title))
-    click.echo(f"{pluralize(changed, 'measurement')} {outcome}", err=True)
-
-
-def _print_counts(counts: Sequence[ScopeCount], form: str) -> None:
-    print_rows([asdict(count) for count in counts], _COUNT_COLUMNS, form=form)
-
-
-def _parse_scope(store: Store, selected: dict[str, Any]) -> tuple[ChangeScope, str]:
-    """Return the scope, and its description."""
-    campaign_id = _find_campaign(store, selected["campaign"]) if selected["campaign"] else ""
-    since_us, until_us = (
-        parse_time(selected[name], f"--{name}") if selected[name] else None
-        for name in ("since", "until")
-    )
-    scope = ChangeScope(campaign_id, selected["key"], since_us, until_us)
-    words = [
-        f"campaign {campaign_id}" if campaign_id else "",
-        f"key {scope.key_id}" if scope.key_id else "",
-        f"since {format_time(since_us)}" if since_us is not None else "",
-        f"until {format_time(until_us)}" if until_us is not None else "",
-    ]
-    title = ", ".join(filter(None, words))
-    if not title:
-        raise click.UsageError("Give --campaign, --key, --since or --until.")
-    return scope, title
-
-
-def _find_campaign(store: Store, reference: str) -> str:
-    """Return a campaign's identity; measurements may be there without their campaign."""
-    try:
-        return store.campaign(reference).id
-    except (ConfigError, NothingToDoError):
-        if store.count_measurements(reference):
-            return reference
-        raise
-
-
 # Days. The upper limit catches ages in other units.
 _AGE_DAYS = click.IntRange(1, 36_500)
+
+
+@click.group("db")
+def db_group() -> None:
+    """Inspect, upgrade, prune and copy the results database."""
 
 
 def _warn_untested_oracle(*urls: str) -> None:
@@ -269,11 +63,6 @@ def _print_table_counts(counts: Mapping[str, int], form: str) -> None:
     rows = [{"table": table, "rows": number} for table, number in counts.items()]
     columns = [TableColumn("table", "table"), TableColumn("rows", "rows", is_number=True)]
     print_rows(rows, columns, form=form)
-
-
-@click.group("db")
-def db_group() -> None:
-    """Inspect, upgrade, prune and copy the results database."""
 
 
 @db_group.command("check")
@@ -414,4 +203,202 @@ def copy_command(source: str, target: str, form: str) -> None:
     click.echo("copied and compared every row" if copied else "all rows were present", err=True)
 
 
-add_quarantine_commands(db_group)
+def scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that select measurements."""
+    options = (
+        click.option("--campaign", default="", help="Measurements of this campaign."),
+        click.option("--key", default="", metavar="ID", help="Measurements sent with this key."),
+        click.option(
+            "--since", metavar="TIME", help="Measurements that began at TIME (UTC) or later."
+        ),
+        click.option("--until", metavar="TIME", help="Measurements that began before TIME (UTC)."),
+        click.option("--dry-run", is_flag=True, help="Only count the measurements."),
+        output_options,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@db_group.command("quarantine")
+@click.option("--reason", required=True, help="Shown with each measurement and in the audit trail.")
+@scope_options
+@click.pass_obj
+def quarantine_command(settings: Settings, /, reason: str, **selected: Any) -> None:
+    """Mark measurements as implausible, so that they enter no figure, until they are restored.
+
+    All given conditions must hold. TIME is a date, or a date and a time: 2026-03-01T12:00.
+
+    Example: treehammer db quarantine --key 4bc07c79b8b1 --reason "wrong clock" --dry-run
+    """
+    if not reason.strip() or not reason.isprintable():
+        raise ConfigError("must be printable text", where="--reason")
+    _change(settings, maintenance.QUARANTINE, "put into quarantine", reason.strip(), selected)
+
+
+@db_group.command("restore")
+@scope_options
+@click.pass_obj
+def restore_command(settings: Settings, /, **selected: Any) -> None:
+    """Take measurements out of quarantine.
+
+    Example: treehammer db restore --key 4bc07c79b8b1
+    """
+    _change(settings, maintenance.RESTORE, "restored", "", selected)
+
+
+@db_group.command("delete")
+@click.option(
+    "--checks",
+    is_flag=True,
+    help="Delete the checks of replicas that --key sent, and take back their marks; measurements stay.",
+)
+@scope_options
+@click.pass_obj
+def delete_command(settings: Settings, /, checks: bool, **selected: Any) -> None:
+    """Delete measurements; with --campaign alone also the campaign and its jobs.
+
+    Deleted measurements that arrive again are stored again: revoke the key or the campaign's tokens
+    first. Stored verdicts stay. Back up the database before.
+
+    Example: treehammer db delete --campaign 3f2a90c1d4e85b76 --dry-run
+    """
+    if not checks:
+        _change(settings, maintenance.DELETE, "deleted", "", selected)
+        return
+    options = [name for name in ("campaign", "since", "until") if selected[name]]
+    if not selected["key"] or options or selected["dry_run"]:
+        raise click.UsageError("--checks needs --key, and no other option.")
+    _change(settings, maintenance.DELETE_CHECKS, "no longer marked", "", selected)
+
+
+def _change(
+    settings: Settings, action: str, outcome: str, reason: str, selected: dict[str, Any]
+) -> None:
+    with Store.open(settings.database, create=False) as store:
+        scope, title = _parse_scope(store, selected)
+        counts = store.count_scope(scope)
+        if not counts and action != maintenance.DELETE_CHECKS:
+            raise NothingToDoError(f"no measurements of {title}")
+        _print_counts(counts, selected["form"])
+        if selected["dry_run"]:
+            click.echo("dry run: nothing was changed", err=True)
+            return
+        actor = local_actor()
+        now_us = time.time_ns() // 1000
+        changed = store.apply_change(DatabaseChange(action, scope, actor, now_us, reason, title))
+    click.echo(f"{pluralize(changed, 'measurement')} {outcome}", err=True)
+
+
+def _print_counts(counts: Sequence[ScopeCount], form: str) -> None:
+    print_rows([asdict(count) for count in counts], _COUNT_COLUMNS, form=form)
+
+
+def _parse_scope(store: Store, selected: dict[str, Any]) -> tuple[ChangeScope, str]:
+    """Return the scope, and its description."""
+    campaign_id = _find_campaign(store, selected["campaign"]) if selected["campaign"] else ""
+    since_us, until_us = (
+        parse_time(selected[name], f"--{name}") if selected[name] else None
+        for name in ("since", "until")
+    )
+    scope = ChangeScope(campaign_id, selected["key"], since_us, until_us)
+    words = [
+        f"campaign {campaign_id}" if campaign_id else "",
+        f"key {scope.key_id}" if scope.key_id else "",
+        f"since {format_time(since_us)}" if since_us is not None else "",
+        f"until {format_time(until_us)}" if until_us is not None else "",
+    ]
+    title = ", ".join(filter(None, words))
+    if not title:
+        raise click.UsageError("Give --campaign, --key, --since or --until.")
+    return scope, title
+
+
+def _find_campaign(store: Store, reference: str) -> str:
+    """Return a campaign's identity; measurements may be there without their campaign."""
+    try:
+        return store.campaign(reference).id
+    except (ConfigError, NothingToDoError):
+        if store.count_measurements(reference):
+            return reference
+        raise
+
+
+@db_group.command("audit")
+@click.option(
+    "--action", "actions", multiple=True, help="Only entries with this action; may be repeated."
+)
+@click.option("--since", metavar="TIME", help="Only entries at TIME (UTC) or later.")
+@click.option("-f", "--follow", is_flag=True, help="Print new entries as they come, until Ctrl-C.")
+@output_options
+@click.pass_obj
+def audit_command(
+    settings: Settings, actions: tuple[str, ...], since: str | None, follow: bool, form: str
+) -> None:
+    """List changes of recorded results, keys and sign-ins, and refused requests, newest first.
+
+    With --follow the newest come last, one line each, with --json one object each.
+
+    Example: treehammer db audit --action refuse --since 2026-03-01
+    """
+    if follow and form == CSV:
+        raise click.UsageError("--follow prints text or, with --json, objects, but no CSV.")
+    since_us = parse_time(since, "--since") if since else 0
+
+    def is_selected(entry: AuditRow) -> bool:
+        return not actions or entry.action in actions
+
+    with Store.open(settings.database, create=False) as store:
+        if follow:
+            for entry in filter(is_selected, _follow_entries(store, since_us)):
+                click.echo(_format_line(entry, form))
+            return
+        rows = [asdict(entry) for entry in filter(is_selected, store.list_changes(since_us))]
+    columns = [
+        TableColumn("changed_us", "time (UTC)", format_time),
+        TableColumn("action", "action"),
+        TableColumn("actor", "by"),
+        TableColumn("scope", "subject"),
+        TableColumn("reason", "reason"),
+        TableColumn("measurements", "number", is_number=True),
+    ]
+    print_rows(rows, columns, form=form)
+
+
+def _follow_entries(store: Store, since_us: int) -> Iterator[AuditRow]:
+    """Yield the last entries, oldest first, then new ones forever."""
+    entries = store.list_changes(since_us)[::-1]
+    yield from entries if since_us else entries[-SHOWN_BEFORE:]
+    time_by_id = {entry.id: entry.changed_us for entry in entries}
+    while True:
+        time.sleep(POLL_S)
+        newest_us = max(time_by_id.values(), default=since_us)
+        for entry in reversed(store.list_changes(max(newest_us - _LATE_US, since_us))):
+            if entry.id not in time_by_id:
+                yield entry
+                time_by_id[entry.id] = entry.changed_us
+
+
+def _format_line(entry: AuditRow, form: str) -> str:
+    if form == JSON:
+        return json.dumps(asdict(entry))
+    cells = (format_time(entry.changed_us), entry.action, entry.actor, entry.scope, entry.reason)
+    return "  ".join(filter(None, (*cells, str(entry.measurements or ""))))
+
+
+def parse_time(text: str, option: str) -> int:
+    """Parse a date or a date and time, by default in UTC, into microseconds since 1970.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"must be a time such as 2026-03-01 or 2026-03-01T12:00, not {text[:40]!r}",
+            where=option,
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * SECOND_US)

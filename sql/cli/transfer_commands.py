@@ -24,6 +24,12 @@ from treehammer.terminal import (
 )
 from treehammer.text_formatting import pluralize
 
+_COUNTS = ("new", "duplicates", "conflicts", "invalid", "campaigns")
+_COLUMNS = [
+    TableColumn("file", "file"),
+    *(TableColumn(name, name, is_number=True) for name in _COUNTS),
+]
+
 
 def _list_campaigns(settings: Settings) -> Iterator[str]:
     """List the names of campaigns: ``last``, identities, and titles without spaces."""
@@ -127,13 +133,6 @@ def export_command(
             cell_limit=cell_limit,
         )
     click.echo(f"{pluralize(rows, 'measurement')} of {pluralize(parts, 'campaign')} in {file}")
-
-
-_COUNTS = ("new", "duplicates", "conflicts", "invalid", "campaigns")
-_COLUMNS = [
-    TableColumn("file", "file"),
-    *(TableColumn(name, name, is_number=True) for name in _COUNTS),
-]
 
 
 @click.command("import")

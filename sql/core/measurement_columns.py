@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-
 #: First byte of every packed value.
 FORMAT_VERSION = b"\x01"
 #: Packed lists in order. The order is frozen: append new lists and never remove one.
@@ -65,6 +64,11 @@ _ZLIB_HEADER, _LAST_STORED_BLOCK = b"\x78\x01", 1
 #: Beginning of the message about a stored value that Treehammer cannot have written.
 DAMAGED_VALUE = "damaged value"
 _DAMAGED_PASSES = "no packed passes"
+#: Prefix of test-defined metrics where they appear beside catalogue columns.
+EXTRA_PREFIX = "extra_"
+ALL_COLUMNS = tuple(metric.name for metric in CATALOGUE)
+#: Column of the packed lists.
+PASSES_COLUMN = "passes"
 
 
 class DamagedValueError(ValueError):
@@ -342,15 +346,9 @@ DIMENSIONS = (
         ),
     ),
 )
+
 #: Catalogue column -> its dimension. All other columns belong to the measurement table.
 DIMENSION_OF = {name: dimension for dimension in DIMENSIONS for name in dimension.columns}
-
-
-#: Prefix of test-defined metrics where they appear beside catalogue columns.
-EXTRA_PREFIX = "extra_"
-ALL_COLUMNS = tuple(metric.name for metric in CATALOGUE)
-#: Column of the packed lists.
-PASSES_COLUMN = "passes"
 
 
 def stored_columns(names: Iterable[str]) -> tuple[str, ...]:

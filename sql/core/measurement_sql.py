@@ -29,6 +29,21 @@ from treehammer.sql.core.measurement_columns import (
 )
 from treehammer.sql.core.schema import dimension_tables, extra, measurement
 
+#: Kind in roll-ups of measurements without a kind.
+UNKNOWN_KIND = "unknown"
+#: Larger values are not credible; their squares might be infinite.
+MAX_CREDIBLE = 1e120
+#: Squares of smaller values count as 0; PostgreSQL refuses results that underflow.
+MIN_SQUARABLE = 1e-150
+#: More reads in one bin are not credible; their sum might overflow.
+MAX_BIN_READS = 2**36
+#: Limit for bins of roll-ups, which are sums already.
+UNLIMITED_READS = 2**63
+#: Latency histogram, of measurements and of roll-ups.
+HISTOGRAM_COLUMN = "read_latency_hist"
+_TABLE = dimension_tables[SUBJECT.name]
+_TABLES: WeakKeyDictionary[Engine, SubjectTable] = WeakKeyDictionary()
+
 
 def catalogue_column(name: str) -> sa.Column[Any]:
     """Return the column of a catalogue name; packed lists have none.
@@ -98,10 +113,6 @@ def measurements_in_dimension(
     """Select the measurements whose row in a dimension meets a condition."""
     rows = sa.select(dimension_tables[dimension.name].c.id).where(condition)
     return measurement.c[dimension.key].in_(rows)
-
-
-#: Kind in roll-ups of measurements without a kind.
-UNKNOWN_KIND = "unknown"
 
 
 def literal_text(text: str) -> sa.ColumnClause[str]:
@@ -189,19 +200,6 @@ def is_bad() -> sa.ColumnElement[bool]:
     return sa.or_(measurement.c.failure_class.is_not(None), measurement.c.plausible == sa.false())
 
 
-#: Larger values are not credible; their squares might be infinite.
-MAX_CREDIBLE = 1e120
-#: Squares of smaller values count as 0; PostgreSQL refuses results that underflow.
-MIN_SQUARABLE = 1e-150
-#: More reads in one bin are not credible; their sum might overflow.
-MAX_BIN_READS = 2**36
-#: Limit for bins of roll-ups, which are sums already.
-UNLIMITED_READS = 2**63
-
-#: Latency histogram, of measurements and of roll-ups.
-HISTOGRAM_COLUMN = "read_latency_hist"
-
-
 def credible_value(column: sa.ColumnElement[Any]) -> sa.ColumnElement[float]:
     """Cast a metric to a real number; NULL where it is too large to be true."""
     real = sa.cast(column, REAL)
@@ -238,9 +236,6 @@ def filled_bins(
             yield index, reads
 
 
-_TABLE = dimension_tables[SUBJECT.name]
-
-
 class SubjectTable:
     """All subjects of a database, by columns; unknown values are None.
 
@@ -272,9 +267,6 @@ class SubjectTable:
         if name not in self._values:
             self._values[name] = sorted({value for (value,) in self.select(name)} - {None})
         return self._values[name]
-
-
-_TABLES: WeakKeyDictionary[Engine, SubjectTable] = WeakKeyDictionary()
 
 
 def load_subjects(connection: Connection) -> SubjectTable:

@@ -43,9 +43,20 @@ _CONNECTION_OPTIONS = (
     "sslmode",
     "sslrootcert",
 )
-
-
 _DATABASE_ERRORS = (SQLAlchemyError, sqlite3.Error, socket.gaierror, DamagedValueError)
+#: Statements that are compiled; there are about twenty, and ten lengths of the lists of each query.
+_MAX_STATEMENTS = 256
+#: Types whose values the drivers of SQLite and PostgreSQL take as they are.
+_PLAIN_TYPES = (type(REAL), sa.Boolean, sa.LargeBinary)
+Row = Mapping[str, Any]
+#: Connection execution option with the purpose of its transactions.
+ACCESS_OPTION = "treehammer_access"
+#: Purpose of a transaction: reading (default), writing rows, or changing tables.
+AccessMode = Literal["read", "write", "alter"]
+#: Default connection timeout in seconds, unless the URL sets one.
+CONNECT_TIMEOUT_S = 10
+#: Memory for pages of the file, by connection.
+_CACHE_KIBIBYTES = 16_384
 
 
 @contextmanager
@@ -106,14 +117,6 @@ def display_url(url: URL) -> str:
     file = sqlite_path(url)
     where = url.set(drivername=url.get_backend_name()).difference_update_query(_CONNECTION_OPTIONS)
     return str(file) if file else mask_password(where)
-
-
-#: Statements that are compiled; there are about twenty, and ten lengths of the lists of each query.
-_MAX_STATEMENTS = 256
-#: Types whose values the drivers of SQLite and PostgreSQL take as they are.
-_PLAIN_TYPES = (type(REAL), sa.Boolean, sa.LargeBinary)
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -237,14 +240,6 @@ def compile_query(
         dialect=dialect, compile_kwargs={"render_postcompile": True}
     )
     return CompiledQuery(str(expanded), tuple(places[name] for name in expanded.positiontup))
-
-
-#: Connection execution option with the purpose of its transactions.
-ACCESS_OPTION = "treehammer_access"
-#: Purpose of a transaction: reading (default), writing rows, or changing tables.
-AccessMode = Literal["read", "write", "alter"]
-#: Default connection timeout in seconds, unless the URL sets one.
-CONNECT_TIMEOUT_S = 10
 
 
 class TableLayout(NamedTuple):
@@ -393,10 +388,6 @@ class Backend:
         Raises:
             StoreError: the database is damaged.
         """
-
-
-#: Memory for pages of the file, by connection.
-_CACHE_KIBIBYTES = 16_384
 
 
 class SQLiteBackend(Backend):

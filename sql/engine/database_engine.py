@@ -23,7 +23,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from treehammer.errors import ConfigError, StoreError, explain_missing_extra
 from treehammer.sql.core.rows import PairRow, StoredRow, VerdictRow
-from treehammer.sql.engine import backend as database_errors
+from treehammer.sql.engine import backend
 from treehammer.sql.engine.backend import ACCESS_OPTION, Backend, SQLiteBackend, translate_errors
 from treehammer.sql.engine.oracle_backend import OracleBackend
 from treehammer.sql.engine.postgresql_backend import PostgreSQLBackend
@@ -34,19 +34,21 @@ _BACKENDS: dict[str, Backend] = {
     "oracle": OracleBackend(),
 }
 _GENERIC = Backend()
+Result = TypeVar("Result")
+_KEY = "treehammer_query_group"
+#: Seconds for a server to accept a cancellation.
+_CANCEL_TIMEOUT_S = 2.0
+_CURRENT: ContextVar[QueryGroup | None] = ContextVar("query_group", default=None)
+Row = TypeVar("Row", bound=StoredRow)
+Id = TypeVar("Id")
+#: Rows per lookup and write; an IN list may hold 1000 on Oracle.
+CHUNK_ROWS = 1000
 
 
 def backend_of(database: URL | Engine) -> Backend:
     """Return the backend of a database; the generic one if its kind is unknown."""
     name = database.get_backend_name() if isinstance(database, URL) else database.dialect.name
     return _BACKENDS.get(name, _GENERIC)
-
-
-Result = TypeVar("Result")
-
-_KEY = "treehammer_query_group"
-#: Seconds for a server to accept a cancellation.
-_CANCEL_TIMEOUT_S = 2.0
 
 
 class QueryGroup:
@@ -95,9 +97,6 @@ class QueryGroup:
                 for open_connection in self._connections
                 if open_connection is not connection
             ]
-
-
-_CURRENT: ContextVar[QueryGroup | None] = ContextVar("query_group", default=None)
 
 
 def is_cancelled() -> bool:
@@ -192,7 +191,7 @@ def enable_wal(engine: Engine) -> None:
     """Enable SQLite's write-ahead log: one writer beside any number of readers. Persistent."""
     if engine.dialect.name != "sqlite":
         return
-    deadline = time.monotonic() + database_errors.BUSY_SECONDS
+    deadline = time.monotonic() + backend.BUSY_SECONDS
     with translate_errors(engine.url), closing(engine.raw_connection()) as connection:
         while True:
             try:
@@ -265,12 +264,6 @@ def require_integrity(connection: Connection) -> None:
         StoreError: the file is damaged.
     """
     backend_of(connection.engine).require_integrity(connection)
-
-
-Row = TypeVar("Row", bound=StoredRow)
-Id = TypeVar("Id")
-#: Rows per lookup and write; an IN list may hold 1000 on Oracle.
-CHUNK_ROWS = 1000
 
 
 @cache

@@ -35,76 +35,12 @@ from treehammer.sql.engine.database_engine import (
 if TYPE_CHECKING:
     from alembic.config import Config
 
-
 #: Number of missing items that a message names.
 MAX_LISTED = 10
-
-
-def require_complete_schema(connection: Connection) -> None:
-    """Refuse a database of this revision with an incomplete schema; additional items are allowed.
-
-    Raises:
-        StoreError: items are missing; the message names them and the remedy.
-    """
-    layout = backend_of(connection.engine).read_layout(connection)
-    missing_parts = list(_find_missing_parts(layout))
-    missing = [*missing_parts, *(f"index {index.name}" for index in find_missing_indexes(layout))]
-    if not missing:
-        return
-    raise StoreError(
-        f"the database lacks {', '.join(missing[:MAX_LISTED])}{', …' if len(missing) > MAX_LISTED else ''}",
-        where=display_url(connection.engine.url),
-        hint="It is not as Treehammer made it. Put it back from a backup; or begin with an empty "
-        "one and run 'treehammer collect': the records of jobs stay in the spool."
-        if missing_parts
-        else "Run: treehammer db upgrade",
-    )
-
-
-def create_missing_indexes(connection: Connection) -> None:
-    """Create missing indexes; nothing else can be recreated.
-
-    Raises:
-        StoreError: anything else is missing.
-    """
-    for index in find_missing_indexes(backend_of(connection.engine).read_layout(connection)):
-        index.create(connection)
-    require_complete_schema(connection)
-
-
-def find_missing_indexes(layout: TableLayout) -> list[sa.Index]:
-    """List indexes missing under any name, for tables that have their columns."""
-    return [
-        index
-        for table in metadata.sorted_tables
-        for index in sorted(table.indexes, key=lambda table_index: str(table_index.name))
-        if _column_names(index) not in layout.indexes.get(table.name, ())
-        and set(_column_names(index)) <= layout.columns.get(table.name, set())
-    ]
-
-
-def _find_missing_parts(layout: TableLayout) -> Iterator[str]:
-    for table in metadata.sorted_tables:
-        if table.name not in layout.columns:
-            yield f"table {table.name}"
-            continue
-        for column in table.columns:
-            if column.name not in layout.columns[table.name]:
-                yield f"column {table.name}.{column.name}"
-        if _column_names(table.primary_key) != layout.keys.get(table.name):
-            yield f"the primary key of {table.name}"
-
-
-def _column_names(of: sa.Index | sa.PrimaryKeyConstraint) -> tuple[str, ...]:
-    return tuple(column.name for column in of.columns)
-
-
 #: The revision that :mod:`treehammer.sql.core.schema` describes.
 REVISION = "0.2.0"
 MIGRATIONS_FOLDER = Path(__file__).parents[1] / "migrations"
 UPGRADE_COMMAND = "treehammer db upgrade"
-
-
 # Alembic's own table of the revision.
 _VERSION_TABLE = sa.Table(
     "alembic_version",
@@ -123,6 +59,102 @@ class SchemaState(Enum):
     NEWER = "newer"
     UNVERSIONED = "unmarked"
     FOREIGN = "foreign"
+
+
+def open_engine(url: str, *, create: bool) -> Engine:
+    """Create the engine of a database with the current schema; see :meth:`.Store.open`."""
+    engine = _make_engine(url, create=create)
+    try:
+        require_usable_server(engine)
+        state = read_schema_state(engine)
+        if state is SchemaState.EMPTY:
+            if not create:
+                raise _build_no_results_error(engine.url)
+            enable_wal(engine)
+            create_schema(engine)
+        if state is not SchemaState.CURRENT:
+            require_current_schema(engine)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+@contextmanager
+def opened_engine(url: str, *, create: bool) -> Iterator[Engine]:
+    """Open the engine of a database as :func:`open_engine`, and dispose of it at the end."""
+    engine = open_engine(url, create=create)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def upgrade_database(url: str, *, backed_up: bool = False) -> Path | None:
+    """Upgrade a database to this version's schema; return the backup of an SQLite file.
+
+    Args:
+        url: URL of the database.
+        backed_up: confirms a backup; see :func:`treehammer.sql.engine.database_setup.upgrade_schema`.
+
+    Raises:
+        ConfigError: Oracle's changes cannot be undone, and ``backed_up`` is not set.
+        NothingToDoError: no database exists.
+        StoreError: the database is newer, or the upgrade failed and was rolled back.
+    """
+    engine = _make_engine(url, create=False)
+    try:
+        require_usable_server(engine)
+        return upgrade_schema(engine, backed_up=backed_up)
+    finally:
+        engine.dispose()
+
+
+def _make_engine(url: str, *, create: bool) -> Engine:
+    parsed = parse_url(url)
+    file = sqlite_path(parsed)
+    if file and not file.exists():
+        if not create:
+            raise _build_no_results_error(parsed)
+        _create_folder(file)
+        _create_file(file)
+    return make_engine(parsed)
+
+
+def _build_no_results_error(url: URL) -> NothingToDoError:
+    return NothingToDoError(
+        "there are no results yet",
+        where=display_url(url),
+        hint="Run a test first (treehammer submit ttree-read --wait), or give another database "
+        "with --database.",
+    )
+
+
+def _create_folder(file: Path) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _build_creation_error("its folder", file, error) from error
+
+
+def _create_file(file: Path) -> None:
+    """Create an empty database that only its owner can read; SQLite's log gets the same mode."""
+    if str(file).startswith("file:"):
+        return  # a URI, which SQLite itself resolves
+    try:
+        os.close(create_private_file(file))
+    except FileExistsError:
+        pass  # Another process made it.
+    except OSError as error:
+        raise _build_creation_error("it", file, error) from error
+
+
+def _build_creation_error(subject: str, file: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"{subject} cannot be made ({error.strerror})",
+        where=str(file),
+        hint="Give another place with --database or --data-dir.",
+    )
 
 
 def read_revision(engine: Engine) -> str:
@@ -352,97 +384,60 @@ def _back_up(engine: Engine) -> Path | None:
     return backup
 
 
-def open_engine(url: str, *, create: bool) -> Engine:
-    """Create the engine of a database with the current schema; see :meth:`Store.open`."""
-    engine = _make_engine(url, create=create)
-    try:
-        require_usable_server(engine)
-        state = read_schema_state(engine)
-        if state is SchemaState.EMPTY:
-            if not create:
-                raise _build_no_results_error(engine.url)
-            enable_wal(engine)
-            create_schema(engine)
-        if state is not SchemaState.CURRENT:
-            require_current_schema(engine)
-    except BaseException:
-        engine.dispose()
-        raise
-    return engine
-
-
-@contextmanager
-def opened_engine(url: str, *, create: bool) -> Iterator[Engine]:
-    """Open the engine of a database as :func:`open_engine`, and dispose of it at the end."""
-    engine = open_engine(url, create=create)
-    try:
-        yield engine
-    finally:
-        engine.dispose()
-
-
-def upgrade_database(url: str, *, backed_up: bool = False) -> Path | None:
-    """Upgrade a database to this version's schema; return the backup of an SQLite file.
-
-    Args:
-        url: URL of the database.
-        backed_up: confirms a backup; see :func:`treehammer.sql.engine.database_setup.upgrade_schema`.
+def require_complete_schema(connection: Connection) -> None:
+    """Refuse a database of this revision with an incomplete schema; additional items are allowed.
 
     Raises:
-        ConfigError: Oracle's changes cannot be undone, and ``backed_up`` is not set.
-        NothingToDoError: no database exists.
-        StoreError: the database is newer, or the upgrade failed and was rolled back.
+        StoreError: items are missing; the message names them and the remedy.
     """
-    engine = _make_engine(url, create=False)
-    try:
-        require_usable_server(engine)
-        return upgrade_schema(engine, backed_up=backed_up)
-    finally:
-        engine.dispose()
-
-
-def _make_engine(url: str, *, create: bool) -> Engine:
-    parsed = parse_url(url)
-    file = sqlite_path(parsed)
-    if file and not file.exists():
-        if not create:
-            raise _build_no_results_error(parsed)
-        _create_folder(file)
-        _create_file(file)
-    return make_engine(parsed)
-
-
-def _build_no_results_error(url: URL) -> NothingToDoError:
-    return NothingToDoError(
-        "there are no results yet",
-        where=display_url(url),
-        hint="Run a test first (treehammer submit ttree-read --wait), or give another database "
-        "with --database.",
+    layout = backend_of(connection.engine).read_layout(connection)
+    missing_parts = list(_find_missing_parts(layout))
+    missing = [*missing_parts, *(f"index {index.name}" for index in find_missing_indexes(layout))]
+    if not missing:
+        return
+    raise StoreError(
+        f"the database lacks {', '.join(missing[:MAX_LISTED])}{', …' if len(missing) > MAX_LISTED else ''}",
+        where=display_url(connection.engine.url),
+        hint="It is not as Treehammer made it. Put it back from a backup; or begin with an empty "
+        "one and run 'treehammer collect': the records of jobs stay in the spool."
+        if missing_parts
+        else "Run: treehammer db upgrade",
     )
 
 
-def _create_folder(file: Path) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _build_creation_error("its folder", file, error) from error
+def create_missing_indexes(connection: Connection) -> None:
+    """Create missing indexes; nothing else can be recreated.
+
+    Raises:
+        StoreError: anything else is missing.
+    """
+    for index in find_missing_indexes(backend_of(connection.engine).read_layout(connection)):
+        index.create(connection)
+    require_complete_schema(connection)
 
 
-def _create_file(file: Path) -> None:
-    """Create an empty database that only its owner can read; SQLite's log gets the same mode."""
-    if str(file).startswith("file:"):
-        return  # a URI, which SQLite itself resolves
-    try:
-        os.close(create_private_file(file))
-    except FileExistsError:
-        pass  # Another process made it.
-    except OSError as error:
-        raise _build_creation_error("it", file, error) from error
+def find_missing_indexes(layout: TableLayout) -> list[sa.Index]:
+    """List indexes missing under any name, for tables that have their columns."""
+    return [
+        index
+        for table in metadata.sorted_tables
+        for index in sorted(table.indexes, key=lambda table_index: str(table_index.name))
+        if _column_names(index) not in layout.indexes.get(table.name, ())
+        and set(_column_names(index)) <= layout.columns.get(table.name, set())
+    ]
 
 
-def _build_creation_error(subject: str, file: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"{subject} cannot be made ({error.strerror})",
-        where=str(file),
-        hint="Give another place with --database or --data-dir.",
-    )
+def _find_missing_parts(layout: TableLayout) -> Iterator[str]:
+    for table in metadata.sorted_tables:
+        if table.name not in layout.columns:
+            yield f"table {table.name}"
+            continue
+        for column in table.columns:
+            if column.name not in layout.columns[table.name]:
+                yield f"column {table.name}.{column.name}"
+        if _column_names(table.primary_key) != layout.keys.get(table.name):
+            yield f"the primary key of {table.name}"
+
+
+def _column_names(of: sa.Index | sa.PrimaryKeyConstraint) -> tuple[str, ...]:
+    return tuple(column.name for column in of.columns)

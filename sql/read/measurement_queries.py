@@ -31,8 +31,17 @@ from treehammer.sql.read.query_model import FigureQuery, FigureResult, Selection
 
 #: Row of the table of operations: values by name; empty text is None.
 OperationRow = Mapping[str, Value]
-
 OPERATION_COLUMNS = tuple(metric.name for metric in OPERATION_METRICS)
+#: Rows that are fetched at a time.
+FETCH_ROWS = 2000
+MEASUREMENT_ORDER = (
+    measurement.c.campaign_id,
+    measurement.c.job_id,
+    measurement.c.attempt,
+    measurement.c.round,
+    measurement.c.position,
+    measurement.c.measurement_id,
+)
 
 
 def fetch_operations_of(
@@ -55,23 +64,10 @@ def restore_operation(row: OperationRow) -> dict[str, Value]:
     return {name: "" if value is None else value for name, value in row.items()}
 
 
-#: Rows that are fetched at a time.
-FETCH_ROWS = 2000
-
-MEASUREMENT_ORDER = (
-    measurement.c.campaign_id,
-    measurement.c.job_id,
-    measurement.c.attempt,
-    measurement.c.round,
-    measurement.c.position,
-    measurement.c.measurement_id,
-)
-
-
 def name_values(
     rows: Iterable[Sequence[Any]], columns: Sequence[str]
 ) -> Iterator[dict[str, Value]]:
-    """Convert rows of :func:`.measurement_view.select_columns` to values by catalogue name."""
+    """Convert rows of :func:`.measurement_sql.select_columns` to values by catalogue name."""
     names = stored_columns(columns)
     packed = any(name in PACKED_COLUMNS for name in columns)
     for row in rows:

@@ -37,10 +37,18 @@ from treehammer.sql.core.schema import ROLLUP_METRICS, measurement
 from treehammer.sql.engine.database_engine import split_ids
 
 Scalar = int | float | str | bool | None
-
 _CONDITION_PATTERN = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>|~)(.*)", re.DOTALL)
 _BOOL_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _ORDER_OPERATORS = ("<", "<=", ">", ">=")
+#: The column of the day, YYYYMMDD, and its derived groupings: YYYYMM, and the Monday as YYYYMMDD.
+DAY, MONTH, WEEK = "day", "month", "week"
+TIME_UNITS = (DAY, MONTH, WEEK)
+#: Prefix of axes as columns. Those that the catalogue lacks are read from the variant.
+AXIS_PREFIX, VARIANT_COLUMN = "axis_", "variant"
+_AXIS_COLUMN = re.compile(rf"{AXIS_PREFIX}[a-z][a-z0-9_]*")
+#: Columns of the roll-ups, which evaluate conditions and groups of these alone.
+ROLLUP_GROUPINGS = frozenset((*SUBJECT.columns, *TIME_UNITS, "kind", "failure_class"))
+FigureSource = Literal["roll-ups", "measurements"]
 
 
 @dataclass(frozen=True)
@@ -273,16 +281,7 @@ def _convert_text(kind: str, text: str) -> Scalar:
     return number if math.isfinite(number) else None
 
 
-#: The column of the day, YYYYMMDD, and its derived groupings: YYYYMM, and the Monday as YYYYMMDD.
-DAY, MONTH, WEEK = "day", "month", "week"
-TIME_UNITS = (DAY, MONTH, WEEK)
-#: Prefix of axes as columns. Those that the catalogue lacks are read from the variant.
-AXIS_PREFIX, VARIANT_COLUMN = "axis_", "variant"
-_AXIS_COLUMN = re.compile(rf"{AXIS_PREFIX}[a-z][a-z0-9_]*")
-#: Columns of the roll-ups, which evaluate conditions and groups of these alone.
-ROLLUP_GROUPINGS = frozenset((*SUBJECT.columns, *TIME_UNITS, "kind", "failure_class"))
 ALL_MEASUREMENTS = Selection()
-FigureSource = Literal["roll-ups", "measurements"]
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,13 @@ from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot, MeasurementQueries
 from treehammer.sql.read.query_model import FigureQuery, FigureResult, Selection
 
+#: Hits of each kind at most.
+MAX_HITS = 20
+_SUBJECT = dimension_tables["subject"].c
+_NODE = dimension_tables["node"].c
+#: Matches of one kind that are ranked.
+_MAX_READ = 1000
+
 
 class ResultsReader:
     """An open results database that is only read.
@@ -267,13 +274,6 @@ def _find_matches(reference: str, campaigns: Sequence[tuple[str, str]]) -> list[
     )
 
 
-#: Hits of each kind at most.
-MAX_HITS = 20
-
-_SUBJECT = dimension_tables["subject"].c
-_NODE = dimension_tables["node"].c
-
-
 class HitKind(StrEnum):
     """Kinds of names, in the order in which they are shown."""
 
@@ -335,8 +335,6 @@ _SOURCES: tuple[tuple[HitKind, sa.ColumnElement[str], sa.ColumnElement[str]], ..
     (HitKind.RELEASE, _SUBJECT.axis_root, _SUBJECT.axis_root),
     (HitKind.TEST, _SUBJECT.test_name, _SUBJECT.test_name),
 )
-#: Matches of one kind that are ranked.
-_MAX_READ = 1000
 
 
 def _rank(name: str, lowered: str) -> tuple[bool, bool]:

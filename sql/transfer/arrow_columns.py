@@ -29,7 +29,6 @@ from treehammer.sql.core.measurement_columns import EXTRA_PREFIX
 BATCH_ROWS = 2_000
 #: The column that extras are joined by.
 ID_COLUMN = "measurement_id"
-
 #: Kind of the catalogue -> type of its columns.
 ARROW_TYPES: dict[str, pa.DataType] = {
     "int": pa.int64(),
@@ -38,6 +37,21 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
     "ints": pa.list_(pa.int64()),
     "floats": pa.list_(pa.float64()),
+}
+#: Row of a batch -> its problems.
+Problems = defaultdict[int, list[str]]
+#: The largest whole number up to which a float has every one.
+_MAX_EXACT_INT = 2.0**53
+BoolArray = NDArray[np.bool_]
+_Converted = tuple[pa.Array, BoolArray, str]
+#: Nested column of operations.
+OPERATIONS_COLUMN = "operations"
+_OPERATION_TEXTS = tuple(metric.name for metric in OPERATION_METRICS if metric.type == "text")
+# Databases, and so exported files, keep the empty text of a required metric as null.
+_EMPTY_TEXTS = {
+    metric.name: ""
+    for metric in CATALOGUE
+    if metric.required and metric.type == "text" and not metric.is_identity
 }
 
 
@@ -80,13 +94,6 @@ def build_field(name: str, kind: str, title: str) -> pa.Field:
     return pa.field(name, ARROW_TYPES[kind], metadata={"kind": kind, "title": title})
 
 
-#: Row of a batch -> its problems.
-Problems = defaultdict[int, list[str]]
-
-#: The largest whole number up to which a float has every one.
-_MAX_EXACT_INT = 2.0**53
-
-
 class ColumnTypeError(Exception):
     """A column has a type that cannot be converted; the message is its name."""
 
@@ -120,10 +127,6 @@ def _has_few_texts(column: pa.DictionaryArray) -> bool:
     """Return whether a dictionary holds texts, and no more of them than its column has rows."""
     texts = column.dictionary
     return pa.types.is_string(texts.type) and not texts.null_count and len(texts) <= len(column)
-
-
-BoolArray = NDArray[np.bool_]
-_Converted = tuple[pa.Array, BoolArray, str]
 
 
 def _convert_int(column: pa.Array) -> _Converted:
@@ -241,18 +244,6 @@ def _set_null(column: pa.Array, rows: BoolArray) -> pa.Array:
     if not rows.any():
         return column
     return pc.if_else(pa.array(rows), pa.scalar(None, column.type), column)
-
-
-#: Nested column of operations.
-OPERATIONS_COLUMN = "operations"
-_OPERATION_TEXTS = tuple(metric.name for metric in OPERATION_METRICS if metric.type == "text")
-
-# Databases, and so exported files, keep the empty text of a required metric as null.
-_EMPTY_TEXTS = {
-    metric.name: ""
-    for metric in CATALOGUE
-    if metric.required and metric.type == "text" and not metric.is_identity
-}
 
 
 def parse_measurements(batch: pa.RecordBatch, problems: Problems) -> Iterator[Measurement]:

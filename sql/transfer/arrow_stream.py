@@ -46,77 +46,12 @@ from treehammer.sql.transfer.stream_process import (
 )
 from treehammer.sql.write.store import Store
 
-
-@contextmanager
-def open_row_stream(
-    url: URL,
-    selection: Selection,
-    about: Mapping[str, str],
-    columns: Sequence[str] | None,
-    fetched: Sequence[str],
-    *,
-    lists_as_text: bool,
-) -> Iterator[tuple[int, pa.Schema, Iterator[pa.RecordBatch]]]:
-    """Read one state of the database; see :func:`treehammer.sql.transfer.arrow_stream.open_stream`.
-
-    Args:
-        url: URL of the database.
-        selection: the measurements to read.
-        about: metadata of the schema.
-        columns: of the answer; all when None.
-        fetched: the catalogue columns that these need.
-        lists_as_text: leave lists as JSON.
-
-    Yields:
-        how many measurements there are, their columns, and the stream of their batches.
-    """
-    engine = make_engine(url)
-    try:
-        with read_transaction(engine) as connection:
-            snapshot = DatabaseSnapshot(connection)
-            names = columns or arrow_columns.list_all_columns(snapshot.extra_names(selection))
-            schema = arrow_columns.build_schema(names, about, lists_as_text=lists_as_text)
-            count = (
-                connection.scalar(MeasurementQueries(selection, engine.dialect.name).count()) or 0
-            )
-            yield count, schema, _read_row_batches(connection, selection, schema, fetched)
-    finally:
-        engine.dispose()
-
-
-def _read_row_batches(
-    connection: Connection, selection: Selection, schema: pa.Schema, fetched: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    snapshot = DatabaseSnapshot(connection)
-    names = [name for name in schema.names if name.startswith(EXTRA_PREFIX)]
-    extras = ExtraColumns(snapshot.extras(selection)) if names else None
-    rows = snapshot.measurements(selection, fetched)
-    while chunk := list(islice(rows, arrow_columns.BATCH_ROWS)):
-        columns: dict[str, Sequence[Any]] = {name: [row[name] for row in chunk] for name in fetched}
-        if extras:
-            columns |= extras.next_columns(
-                [str(row[arrow_columns.ID_COLUMN]) for row in chunk], names
-            )
-        yield pa.record_batch(
-            [_build_array(columns[f.name], f.type) for f in schema], schema=schema
-        )
-
-
-def _build_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    if pa.types.is_string(kind):
-        values = [_format_numbers(value) if isinstance(value, list) else value for value in values]
-    return pa.array(values, kind)
-
-
-def _format_numbers(numbers: list[Any]) -> str:
-    return json.dumps(numbers, separators=(",", ":"), allow_nan=False)
-
-
 # An example row, because SQLite's driver takes the type of each column from the first rows, which
 # may all be NULL.
 _EXAMPLE_LITERALS = {"int": "0", "float": "0.5", "text": "'text'", "bool": "0", "ints": "'[]'"}
 _PACKED_EXAMPLE = "x'00'"
 SelectQuery = sa.Select[Any] | sa.CompoundSelect[Any]
+OneOrMore = str | Iterable[str]
 
 
 @dataclass(frozen=True)
@@ -296,7 +231,69 @@ def _compile_for_postgresql(query: SelectQuery, dialect: sa.Dialect) -> SqlState
     return SqlStatement(str(compiled) % values)
 
 
-OneOrMore = str | Iterable[str]
+@contextmanager
+def open_row_stream(
+    url: URL,
+    selection: Selection,
+    about: Mapping[str, str],
+    columns: Sequence[str] | None,
+    fetched: Sequence[str],
+    *,
+    lists_as_text: bool,
+) -> Iterator[tuple[int, pa.Schema, Iterator[pa.RecordBatch]]]:
+    """Read one state of the database; see :func:`treehammer.sql.transfer.arrow_stream.open_stream`.
+
+    Args:
+        url: URL of the database.
+        selection: the measurements to read.
+        about: metadata of the schema.
+        columns: of the answer; all when None.
+        fetched: the catalogue columns that these need.
+        lists_as_text: leave lists as JSON.
+
+    Yields:
+        how many measurements there are, their columns, and the stream of their batches.
+    """
+    engine = make_engine(url)
+    try:
+        with read_transaction(engine) as connection:
+            snapshot = DatabaseSnapshot(connection)
+            names = columns or arrow_columns.list_all_columns(snapshot.extra_names(selection))
+            schema = arrow_columns.build_schema(names, about, lists_as_text=lists_as_text)
+            count = (
+                connection.scalar(MeasurementQueries(selection, engine.dialect.name).count()) or 0
+            )
+            yield count, schema, _read_row_batches(connection, selection, schema, fetched)
+    finally:
+        engine.dispose()
+
+
+def _read_row_batches(
+    connection: Connection, selection: Selection, schema: pa.Schema, fetched: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    snapshot = DatabaseSnapshot(connection)
+    names = [name for name in schema.names if name.startswith(EXTRA_PREFIX)]
+    extras = ExtraColumns(snapshot.extras(selection)) if names else None
+    rows = snapshot.measurements(selection, fetched)
+    while chunk := list(islice(rows, arrow_columns.BATCH_ROWS)):
+        columns: dict[str, Sequence[Any]] = {name: [row[name] for row in chunk] for name in fetched}
+        if extras:
+            columns |= extras.next_columns(
+                [str(row[arrow_columns.ID_COLUMN]) for row in chunk], names
+            )
+        yield pa.record_batch(
+            [_build_array(columns[f.name], f.type) for f in schema], schema=schema
+        )
+
+
+def _build_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_string(kind):
+        values = [_format_numbers(value) if isinstance(value, list) else value for value in values]
+    return pa.array(values, kind)
+
+
+def _format_numbers(numbers: list[Any]) -> str:
+    return json.dumps(numbers, separators=(",", ":"), allow_nan=False)
 
 
 def results(

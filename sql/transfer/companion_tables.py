@@ -56,6 +56,19 @@ COMPANION_KINDS: dict[str, type[CompanionRow]] = {
 #: Jobs whose attempts are read at once.
 CHUNK = 2000
 _TYPE_NAMES = {int: "int", str: "text", bool: "bool", int | None: "int"}
+#: Name of the flat table.
+OPERATION_TABLE = "op"
+#: Measurements whose operations are in memory at once.
+NESTED_ROWS = 100
+_BATCH_ROWS = 2000
+NESTED_FIELD = pa.field(
+    OPERATIONS_COLUMN,
+    pa.list_(pa.struct([(metric.name, ARROW_TYPES[metric.type]) for metric in OPERATION_METRICS])),
+    metadata={"kind": OPERATIONS_COLUMN, "title": "Operations of a load test by time step."},
+)
+#: Columns of the flat table that are not part of the record.
+UNSTORED_COLUMNS = (ID_COLUMN, "line", *QUANTILES)
+_TYPES = {metric.name: metric.type for metric in OPERATION_METRICS}
 
 
 @dataclass(frozen=True)
@@ -173,19 +186,6 @@ def _build_batch(schema: pa.Schema, rows: Sequence[CompanionRow]) -> pa.RecordBa
     return pa.RecordBatch.from_pylist(values, schema=schema)
 
 
-#: Name of the flat table.
-OPERATION_TABLE = "op"
-#: Measurements whose operations are in memory at once.
-NESTED_ROWS = 100
-_BATCH_ROWS = 2000
-
-NESTED_FIELD = pa.field(
-    OPERATIONS_COLUMN,
-    pa.list_(pa.struct([(metric.name, ARROW_TYPES[metric.type]) for metric in OPERATION_METRICS])),
-    metadata={"kind": OPERATIONS_COLUMN, "title": "Operations of a load test by time step."},
-)
-
-
 def operations_file(target: Path) -> Path:
     """Return the path of the operations beside a CSV file."""
     return target.with_name(f"{target.stem}.operations{target.suffix}")
@@ -233,13 +233,6 @@ def _iter_flat_batches(store: Store, selection: Selection) -> Iterator[pa.Record
             for row in islice(rows, _BATCH_ROWS)
         ]:
             yield pa.RecordBatch.from_pylist(chunk, schema=_FLAT_SCHEMA)
-
-
-# Import
-
-#: Columns of the flat table that are not part of the record.
-UNSTORED_COLUMNS = (ID_COLUMN, "line", *QUANTILES)
-_TYPES = {metric.name: metric.type for metric in OPERATION_METRICS}
 
 
 def convert_operations(batch: pa.RecordBatch) -> pa.StructArray:

@@ -47,6 +47,7 @@ CAMPAIGN_COLUMN = "campaign_id"
 MANIFEST_NAME = "_manifest.json"
 #: Suffixes of files that can be imported.
 READABLE_SUFFIXES = (".root", ".parquet")
+_AttachOperations = Callable[[ExportSink, Selection], None]
 
 
 @dataclass(frozen=True)
@@ -176,9 +177,6 @@ def require_replaceable(folder: Path) -> None:
             where=str(folder),
             hint="Give the name of a new folder or of an earlier export, which will be replaced.",
         )
-
-
-_AttachOperations = Callable[[ExportSink, Selection], None]
 
 
 def export_file(

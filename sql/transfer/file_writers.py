@@ -57,6 +57,10 @@ NULL_CONVENTIONS: Mapping[str, str] = {
     "unknown_int": str(-(2**63)),
     "unknown_bool": "255",
 }
+#: Prefix of companion tables in a Parquet file's metadata.
+COMPANION_PREFIX = "treehammer."
+#: Bytes in memory that make one row group: small ones make a large footer and slow queries.
+ROW_GROUP_BYTES = 64 * 2**20
 
 
 @contextmanager
@@ -188,12 +192,6 @@ def root_environment(software_dir: Path, bars: ProgressFactory = no_progress) ->
         )
     # Treehammer itself may be installed for this user alone.
     return {name: value for name, value in environment.items() if name != "PYTHONNOUSERSITE"}
-
-
-#: Prefix of companion tables in a Parquet file's metadata.
-COMPANION_PREFIX = "treehammer."
-#: Bytes in memory that make one row group: small ones make a large footer and slow queries.
-ROW_GROUP_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)

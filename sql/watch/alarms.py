@@ -60,9 +60,10 @@ WAITING, SENT, GIVEN_UP = "waiting", "sent", "given up"
 NO_SEVERITY = "none"
 #: Maximum characters of a text, each of which may take several bytes.
 MAX_TEXT_CHARS = MAX_TEXT // 8
-
 _TABLE = alarm_message.c
 _IS_EVENT = _TABLE.channel.is_(None)
+#: Finished campaigns that are examined at once.
+MAX_EXAMINED = 20
 
 
 @dataclass(frozen=True)
@@ -280,10 +281,6 @@ def find_last_watched_day(store: ResultsReader) -> int | None:
     with store.connection() as connection:
         last_day = connection.scalar(sa.select(sa.func.max(watched_day.c.day)))
     return None if last_day is None else int(last_day)
-
-
-#: Finished campaigns that are examined at once.
-MAX_EXAMINED = 20
 
 
 class ReleaseCheckTable:

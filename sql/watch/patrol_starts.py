@@ -43,9 +43,15 @@ from treehammer.sql.write.store import Store
 #: Seconds for which a lease is valid after its last renewal.
 LEASE_S = 60.0
 _NAME = "patrol"
-
 #: Returns the time of the database, microseconds since 1970 UTC.
 Clock = Callable[[Connection], int]
+CLAIMED, STORED, SUBMITTED = "claimed", "stored", "submitted"
+FINISHED, FAILED, NOTED = "finished", "failed", "noted"
+#: States of campaigns that count as in flight.
+OPEN_STATES = (CLAIMED, STORED, SUBMITTED)
+#: Beginning of the occasions of probes, which do not count as campaigns in flight.
+PROBE = "probe:"
+_start, _charge = schema.patrol_start, schema.patrol_charge
 
 
 class LeaseLostError(StoreError):
@@ -127,17 +133,6 @@ def fetch_lease(connection: Connection) -> PatrolLeaseRow | None:
     """Fetch the lease, valid or expired; None if there was never a patrol."""
     rows = fetch_rows(connection, PatrolLeaseRow, sa.select(patrol_lease))
     return rows[0] if rows else None
-
-
-CLAIMED, STORED, SUBMITTED = "claimed", "stored", "submitted"
-FINISHED, FAILED, NOTED = "finished", "failed", "noted"
-#: States of campaigns that count as in flight.
-OPEN_STATES = (CLAIMED, STORED, SUBMITTED)
-
-#: Beginning of the occasions of probes, which do not count as campaigns in flight.
-PROBE = "probe:"
-
-_start, _charge = schema.patrol_start, schema.patrol_charge
 
 
 @dataclass(frozen=True)

@@ -58,9 +58,12 @@ KIND_WORDS: Mapping[str, str] = {
 }
 #: State of a central event while it lasts.
 _LASTING = "critical"
-
 _TABLE = status_change.c
 _ORDER = (_TABLE.since_us, _TABLE.decided_us, _TABLE.id)
+_HASHED = attrgetter("subject_kind", "site", "rule", "state", "cause", "since_us")
+#: Severities of downtimes: the site does not work, or may not.
+OUTAGE, AT_RISK = "outage", "at-risk"
+_SUBJECT = dimension_tables["subject"].c
 
 
 def label_door(storage: str, door: str) -> str:
@@ -263,16 +266,9 @@ def _is_recorded(connection: Connection, id_: str) -> bool:
     return connection.scalar(sa.select(_TABLE.id).where(_TABLE.id == id_)) is not None
 
 
-_HASHED = attrgetter("subject_kind", "site", "rule", "state", "cause", "since_us")
-
-
 def _hash_change(change: StatusChangeRow, repeats: int) -> str:
     content = json.dumps([*_HASHED(change), repeats])
     return hashlib.sha256(content.encode()).hexdigest()[:24]
-
-
-#: Severities of downtimes: the site does not work, or may not.
-OUTAGE, AT_RISK = "outage", "at-risk"
 
 
 @dataclass(frozen=True)
@@ -358,9 +354,6 @@ def end_overrides(
     with store.writing_connection() as connection:
         upsert_rows(connection, site_override, ended)
     return ended
-
-
-_SUBJECT = dimension_tables["subject"].c
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,13 @@ LOCAL_OWNER = "(this installation)"
 MEASUREMENTS, CAMPAIGN, JOB, REPLICA = "measurements", "campaign", "job", "replica"
 #: Kinds whose subjects are jobs.
 _OF_JOBS = (MEASUREMENTS, JOB)
+_RECEIPT, _OWNER, _REVOKED, _KEY = "receipt", "owner", "revoked", "key"
+CREATE_KEY, REVOKE_KEY, REVOKE_TOKENS = "create key", "revoke key", "revoke tokens"
+ROTATE = "rotate master key"
+SIGN_IN, SIGN_OUT, END_SESSIONS = "sign in", "sign out", "end sessions"
+REFUSE = "refuse"
+#: Maximum characters of a text, each of which may take several bytes.
+MAX_TEXT_CHARS = MAX_TEXT // 8
 
 
 @dataclass(frozen=True)
@@ -258,7 +265,6 @@ def _select_stored() -> sa.CompoundSelect[Any]:
     )
 
 
-_RECEIPT, _OWNER, _REVOKED, _KEY = "receipt", "owner", "revoked", "key"
 _SELECT_STORED = _select_stored()
 
 
@@ -314,14 +320,6 @@ def _require_own_jobs(deliveries: Iterable[Delivery], campaigns: Mapping[str, st
         for job_id in delivery.subjects if delivery.kind in _OF_JOBS else ():
             if campaigns.setdefault(job_id, delivery.campaign_id) != delivery.campaign_id:
                 raise ForeignCampaignError(f"job {job_id} is one of another campaign")
-
-
-CREATE_KEY, REVOKE_KEY, REVOKE_TOKENS = "create key", "revoke key", "revoke tokens"
-ROTATE = "rotate master key"
-SIGN_IN, SIGN_OUT, END_SESSIONS = "sign in", "sign out", "end sessions"
-REFUSE = "refuse"
-#: Maximum characters of a text, each of which may take several bytes.
-MAX_TEXT_CHARS = MAX_TEXT // 8
 
 
 def make_entry(

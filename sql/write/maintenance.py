@@ -65,6 +65,16 @@ PRUNED_COLUMNS = (*PACKED_COLUMNS, measurement.c.log_excerpt.name)
 _KEY_COLUMNS = ("side", "operation", "server", "generator_limited")
 #: Measurements that are merged at once.
 _CHUNK = 100
+QUARANTINE, RESTORE, DELETE = "quarantine", "restore", "delete"
+DELETE_CHECKS = "delete checks"
+#: Number of measurements that a message names.
+MAX_LISTED = 10
+#: Column -> parser of its values. Many measurements share a histogram, none shares its passes.
+_DECODERS: dict[sa.Column[Any], Callable[[Any], object]] = {
+    measurement.c.read_latency_hist: lru_cache(maxsize=1 << 16)(decode_numbers),
+    measurement.c.passes: unpack_lists,
+    operation.c.latency: decode_latency,
+}
 
 
 @dataclass(frozen=True)
@@ -229,10 +239,6 @@ def _prune_operations(connection: Connection, day: int) -> None:
     rollups.rebuild_rollups(connection, [(day, id_) for id_ in connection.scalars(subjects)])
 
 
-QUARANTINE, RESTORE, DELETE = "quarantine", "restore", "delete"
-DELETE_CHECKS = "delete checks"
-
-
 @dataclass(frozen=True)
 class ChangeScope:
     """Measurements to change: those that meet all given conditions, of which one is required.
@@ -389,16 +395,6 @@ def _delete_checks(connection: Connection, scope: ChangeScope) -> int:
     removed = quality_flags.remove_flags(connection, marked, quality_flags.BAD_REPLICA_PREFIX)
     left = fetch_rows(connection, ReplicaRow, sa.select(replica))
     return removed - quality_flags.flag_bad_replica_reads(connection, left)
-
-
-#: Number of measurements that a message names.
-MAX_LISTED = 10
-#: Column -> parser of its values. Many measurements share a histogram, none shares its passes.
-_DECODERS: dict[sa.Column[Any], Callable[[Any], object]] = {
-    measurement.c.read_latency_hist: lru_cache(maxsize=1 << 16)(decode_numbers),
-    measurement.c.passes: unpack_lists,
-    operation.c.latency: decode_latency,
-}
 
 
 def check_database(url: str) -> dict[str, int]:

@@ -25,9 +25,16 @@ from treehammer.sql.read.measurement_queries import OperationRow
 
 #: Keys per lookup and rows per write; an IN list may hold 1000 on Oracle.
 CHUNK = 500
-
 #: Day and subject number.
 Owner = tuple[int, int]
+#: Type of a column -> conversion to the value that a database returns.
+_CONVERTERS: Mapping[str, Callable[[Any], Value]] = {
+    "text": lambda text: text or None,
+    "float": float,
+    "int": int,
+    "bool": bool,
+}
+_STEP_COLUMNS = ("side", "operation", "generator_limited", *ROLLUP_COUNTS, "latency")
 
 
 def describe_key(key: NamedTuple) -> str:
@@ -73,15 +80,6 @@ def key_parameters(key: Mapping[str, Any]) -> dict[str, Any]:
     return {f"key_{name}": value for name, value in key.items()}
 
 
-#: Type of a column -> conversion to the value that a database returns.
-_CONVERTERS: Mapping[str, Callable[[Any], Value]] = {
-    "text": lambda text: text or None,
-    "float": float,
-    "int": int,
-    "bool": bool,
-}
-
-
 def normalize_operation(row: Mapping[str, Any]) -> OperationRow:
     """Normalize a row as a database does: '' to None, whole numbers to float in float columns."""
     return {metric.name: _CONVERTERS[metric.type](row[metric.name]) for metric in OPERATION_METRICS}
@@ -100,9 +98,6 @@ def _number_rows(operations: Mapping[str, Sequence[OperationRow]]) -> Iterator[d
     for id_, rows in operations.items():
         for line, row in enumerate(rows):
             yield {**row, "measurement_id": id_, "line": line}
-
-
-_STEP_COLUMNS = ("side", "operation", "generator_limited", *ROLLUP_COUNTS, "latency")
 
 
 class OperationRollupKey(NamedTuple):
@@ -159,7 +154,9 @@ class _OperationSums:
 
 
 _Sums = defaultdict[OperationRollupKey, _OperationSums]
+
 _SELECT_OF_DAY = select_of_day(rollup_operation, *rollup_operation.c)
+
 _DELETE_ROW = sa.delete(rollup_operation).where(*has_key(_KEY_COLUMNS))
 
 

@@ -39,6 +39,30 @@ FLAG_PREFIXES = (BAD_REPLICA_PREFIX, QUARANTINE_PREFIX, OUTLIER_PREFIX)
 _FLAG_START = re.compile(f"(?:^|{SEPARATOR})(?={'|'.join(FLAG_PREFIXES)})")
 #: Later than any measurement.
 OPEN_END_US = 2**62
+#: Metric of equal work -> multiple of its series' median from which a value is an outlier. Waits
+#: vary more than work: a door that hangs for minutes is no mistake.
+OUTLIER_FACTORS: Mapping[str, float] = {
+    "cpu_per_event_s": 100,
+    "loop_cpu_s": 100,
+    "bytes_read": 100,
+    "read_calls": 100,
+    "tree_peak_rss_bytes": 100,
+    "event_rate_hz": 100,
+    "eff_job": 20,
+    "eff_payload": 20,
+    "eff_loop": 20,
+    "wall_per_event_s": 10_000,
+    "loop_wall_s": 10_000,
+}
+#: Days before the newest measurement that are compared.
+WINDOW_DAYS = 30
+#: Fewer values have no median that several senders agree on.
+MIN_VALUES = 5
+#: More are no outliers, but a change of the series.
+MAX_OUTLIER_SHARE = 0.25
+#: Ratio of mean square to squared mean from which single values are examined; without outliers it
+#: is 1 plus the square of the relative spread.
+_SUSPICIOUS_RATIO = 3.0
 
 
 def has_flag(prefix: str, dialect: str) -> sa.ColumnElement[bool]:
@@ -219,32 +243,6 @@ def _replica_key(finding: ReplicaRow) -> tuple[str, ...]:
 
 def _replica_time_key(finding: ReplicaRow) -> tuple[object, ...]:
     return *_replica_key(finding), finding.found_us
-
-
-#: Metric of equal work -> multiple of its series' median from which a value is an outlier. Waits
-#: vary more than work: a door that hangs for minutes is no mistake.
-OUTLIER_FACTORS: Mapping[str, float] = {
-    "cpu_per_event_s": 100,
-    "loop_cpu_s": 100,
-    "bytes_read": 100,
-    "read_calls": 100,
-    "tree_peak_rss_bytes": 100,
-    "event_rate_hz": 100,
-    "eff_job": 20,
-    "eff_payload": 20,
-    "eff_loop": 20,
-    "wall_per_event_s": 10_000,
-    "loop_wall_s": 10_000,
-}
-#: Days before the newest measurement that are compared.
-WINDOW_DAYS = 30
-#: Fewer values have no median that several senders agree on.
-MIN_VALUES = 5
-#: More are no outliers, but a change of the series.
-MAX_OUTLIER_SHARE = 0.25
-#: Ratio of mean square to squared mean from which single values are examined; without outliers it
-#: is 1 plus the square of the relative spread.
-_SUSPICIOUS_RATIO = 3.0
 
 
 def flag_outliers(connection: Connection, owners: Collection[Owner]) -> None:

@@ -37,9 +37,27 @@ from treehammer.sql.write import maintenance, operation_recording, quality_flags
 
 #: Maximum number of ids in a cache, about 10 MB; when it is full, it starts again.
 MAX_CACHED_IDS = 100_000
-
 #: Name of the dimension, and id of the row.
 RowKey = tuple[str, int]
+_CACHES: WeakKeyDictionary[Engine, DimensionCache] = WeakKeyDictionary()
+#: Measurements that are looked up and inserted together; an IN list may hold 1000 on Oracle.
+BATCH_MEASUREMENTS = 500
+#: Measurements per transaction. The more share one, the fewer times a row of the roll-ups changes.
+TRANSACTION_MEASUREMENTS = 4 * BATCH_MEASUREMENTS
+_UNKNOWN_VALUES: dict[str, Value] = dict.fromkeys((metric.name for metric in CATALOGUE), None)
+_TEXT_COLUMNS, _FLOAT_COLUMNS, _FLOAT_LIST_COLUMNS = (
+    tuple(metric.name for metric in CATALOGUE if metric.type == kind)
+    for kind in ("text", "float", "floats")
+)
+_pick_texts, _pick_floats, _pick_float_lists = (
+    itemgetter(*names) for names in (_TEXT_COLUMNS, _FLOAT_COLUMNS, _FLOAT_LIST_COLUMNS)
+)
+_SELECT_IDS = sa.select(measurement.c.measurement_id).where(
+    measurement.c.measurement_id.in_(sa.bindparam("ids", expanding=True))
+)
+#: Bytes per hash in a fingerprint, and the placeholder of a missing column.
+_HASH_BYTES = 8
+_PRUNED_HASH = bytes(_HASH_BYTES)
 
 
 class DimensionCache:
@@ -68,9 +86,6 @@ class DimensionCache:
     def clear(self) -> None:
         """Forget all rows."""
         self._keys = set()
-
-
-_CACHES: WeakKeyDictionary[Engine, DimensionCache] = WeakKeyDictionary()
 
 
 def cache_of(engine: Engine) -> DimensionCache:
@@ -145,29 +160,6 @@ def _select_stored() -> sa.CompoundSelect[Any]:
 
 
 _SELECT_STORED = _select_stored()
-
-
-#: Measurements that are looked up and inserted together; an IN list may hold 1000 on Oracle.
-BATCH_MEASUREMENTS = 500
-#: Measurements per transaction. The more share one, the fewer times a row of the roll-ups changes.
-TRANSACTION_MEASUREMENTS = 4 * BATCH_MEASUREMENTS
-
-_UNKNOWN_VALUES: dict[str, Value] = dict.fromkeys((metric.name for metric in CATALOGUE), None)
-_TEXT_COLUMNS, _FLOAT_COLUMNS, _FLOAT_LIST_COLUMNS = (
-    tuple(metric.name for metric in CATALOGUE if metric.type == kind)
-    for kind in ("text", "float", "floats")
-)
-_pick_texts, _pick_floats, _pick_float_lists = (
-    itemgetter(*names) for names in (_TEXT_COLUMNS, _FLOAT_COLUMNS, _FLOAT_LIST_COLUMNS)
-)
-
-_SELECT_IDS = sa.select(measurement.c.measurement_id).where(
-    measurement.c.measurement_id.in_(sa.bindparam("ids", expanding=True))
-)
-
-#: Bytes per hash in a fingerprint, and the placeholder of a missing column.
-_HASH_BYTES = 8
-_PRUNED_HASH = bytes(_HASH_BYTES)
 
 
 @dataclass(frozen=True)

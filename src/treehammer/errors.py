@@ -17,6 +17,50 @@ from dataclasses import dataclass
 from enum import IntEnum
 from importlib.util import find_spec
 
+#: Errors of the operating system on a cache -> message and remedy.
+_CACHE_ERRORS: Mapping[int, tuple[str, str]] = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT),
+        ("the disk is full", "Make room there, or choose another place with --cache-dir."),
+    ),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        (
+            "you may only read this cache, and it lacks what is needed",
+            "Choose a cache of your own with --cache-dir, or ask the owner of this one to add it.",
+        ),
+    ),
+    errno.ENOLCK: (
+        "this file system has no locks",
+        "Mount it with locks (NFS: lockd), or choose a local place with --cache-dir.",
+    ),
+}
+#: Imported module -> extra of ``pip install 'treehammer[EXTRA]'`` that brings it.
+EXTRA_OF_MODULE = {
+    "htcondor2": "grid",
+    "classad2": "grid",
+    "rucio": "grid",
+    "XRootD": "grid",
+    "jwt": "grid",
+    "icalendar": "grid",
+    "uproot": "uproot",
+    "awkward": "uproot",
+    "nagiosplugin": "service",
+    "prometheus_client": "service",
+    "ruptures": "service",
+    "starlette": "service",
+    "uvicorn": "service",
+    "httptools": "service",
+    "psycopg": "service",
+    "adbc_driver_postgresql": "service",
+    "authlib": "oidc",
+    "httpx2": "oidc",
+    "itsdangerous": "oidc",
+    "joserfc": "oidc",
+    "oracledb": "oracle",
+    "cryptography": "testbed",
+}
+
 
 class ExitCode(IntEnum):
     """Exit codes of the command line."""
@@ -78,26 +122,6 @@ def add_global_options(text: str) -> str:
     if not options or commands is None:
         return text
     return commands.sub(lambda match: f"{match[0]}{options} ", text)
-
-
-#: Errors of the operating system on a cache -> message and remedy.
-_CACHE_ERRORS: Mapping[int, tuple[str, str]] = {
-    **dict.fromkeys(
-        (errno.ENOSPC, errno.EDQUOT),
-        ("the disk is full", "Make room there, or choose another place with --cache-dir."),
-    ),
-    **dict.fromkeys(
-        (errno.EACCES, errno.EPERM, errno.EROFS),
-        (
-            "you may only read this cache, and it lacks what is needed",
-            "Choose a cache of your own with --cache-dir, or ask the owner of this one to add it.",
-        ),
-    ),
-    errno.ENOLCK: (
-        "this file system has no locks",
-        "Mount it with locks (NFS: lockd), or choose a local place with --cache-dir.",
-    ),
-}
 
 
 def explain_cache_error(error: OSError) -> tuple[str, str]:
@@ -266,33 +290,6 @@ class NothingToDoError(TreehammerError):
     """The request is valid and selects nothing."""
 
     exit_code = ExitCode.NOTHING
-
-
-#: Imported module -> extra of ``pip install 'treehammer[EXTRA]'`` that brings it.
-EXTRA_OF_MODULE = {
-    "htcondor2": "grid",
-    "classad2": "grid",
-    "rucio": "grid",
-    "XRootD": "grid",
-    "jwt": "grid",
-    "icalendar": "grid",
-    "uproot": "uproot",
-    "awkward": "uproot",
-    "nagiosplugin": "service",
-    "prometheus_client": "service",
-    "ruptures": "service",
-    "starlette": "service",
-    "uvicorn": "service",
-    "httptools": "service",
-    "psycopg": "service",
-    "adbc_driver_postgresql": "service",
-    "authlib": "oidc",
-    "httpx2": "oidc",
-    "itsdangerous": "oidc",
-    "joserfc": "oidc",
-    "oracledb": "oracle",
-    "cryptography": "testbed",
-}
 
 
 @contextmanager

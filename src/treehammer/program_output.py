@@ -23,6 +23,14 @@ from typing import BinaryIO
 from treehammer.errors import ConfigError, StoreError
 
 _MODE = 0o600
+#: Formats of a line: for people, or a JSON object for programs.
+TEXT_FORMAT, JSON_FORMAT = LOG_FORMATS = "text", "json"
+#: Attributes of every record; others were given by the caller and become fields.
+_COMMON_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+#: Seconds between two reports of the status without a watchdog.
+STATUS_INTERVAL_S = 5.0
+#: Reports per watchdog period, so that a delayed one does not end the service.
+REPORTS_PER_PERIOD = 3
 
 
 def create_private_file(path: Path) -> int:
@@ -139,13 +147,6 @@ def open_binary_stdout() -> Iterator[BinaryIO]:
         yield stream
 
 
-#: Formats of a line: for people, or a JSON object for programs.
-TEXT_FORMAT, JSON_FORMAT = LOG_FORMATS = "text", "json"
-
-#: Attributes of every record; others were given by the caller and become fields.
-_COMMON_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
-
-
 class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON, with the fields that the caller gave as ``extra``."""
 
@@ -191,12 +192,6 @@ def _make_text_formatter() -> logging.Formatter:
     form = logging.Formatter("%(asctime)sZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")
     form.converter = time.gmtime
     return form
-
-
-#: Seconds between two reports of the status without a watchdog.
-STATUS_INTERVAL_S = 5.0
-#: Reports per watchdog period, so that a delayed one does not end the service.
-REPORTS_PER_PERIOD = 3
 
 
 class SystemdNotifier:

@@ -15,6 +15,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from treehammer.errors import ConfigError
 
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_MAIL_ADDRESS = re.compile(r"[^\s@,=<>]+@[^\s@,=<>]+")
+
 
 def is_loopback(host: str) -> bool:
     """Return whether an address or name belongs to this machine only."""
@@ -40,10 +43,6 @@ def split_http_url(value: Any) -> SplitResult | None:
     except ValueError:  # a port out of range
         return None
     return parts if named else None
-
-
-_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_MAIL_ADDRESS = re.compile(r"[^\s@,=<>]+@[^\s@,=<>]+")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,16 @@ from treehammer.errors import ExitCode
 from treehammer.tables import TableColumn
 from treehammer.terminal import output_options, print_rows
 
+PROGRAM = "treehammer"
+DEMO_TEST = "ttree-read"
+DEMO_RELEASES = ("6.38.00", "6.40.00")
+#: Variants of the test that the demo reads: all branches and 2 % of them.
+DEMO_VARIANTS = ("-P", "cache_mb=30")
+#: One undisturbed execution of each variant and release, which the efficiency figure needs.
+SOLO_OPTIONS = ("-S", "repeats=1", "-S", "rounds=1", "-S", "passes=2")
+#: Two jobs of three launches for each variant, one of them the control: 12 launches of about 11 s.
+PAIRED_OPTIONS = ("-S", "mode=paired", "--until", "planned")
+
 
 @click.group("config")
 def config_group() -> None:
@@ -43,17 +53,6 @@ def config_show(settings: config.Settings, form: str) -> None:
     ]
     columns = [TableColumn(key, key) for key in ("setting", "value", "source")]
     print_rows(rows, columns, form=form)
-
-
-PROGRAM = "treehammer"
-DEMO_TEST = "ttree-read"
-DEMO_RELEASES = ("6.38.00", "6.40.00")
-#: Variants of the test that the demo reads: all branches and 2 % of them.
-DEMO_VARIANTS = ("-P", "cache_mb=30")
-#: One undisturbed execution of each variant and release, which the efficiency figure needs.
-SOLO_OPTIONS = ("-S", "repeats=1", "-S", "rounds=1", "-S", "passes=2")
-#: Two jobs of three launches for each variant, one of them the control: 12 launches of about 11 s.
-PAIRED_OPTIONS = ("-S", "mode=paired", "--until", "planned")
 
 
 def find_demo_test() -> str:

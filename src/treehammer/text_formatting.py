@@ -17,6 +17,9 @@ from treehammer.errors import ConfigError
 #: Microseconds of a second, the unit of times in the database.
 SECOND_US = 1_000_000
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+MEGABYTE = 1_000_000
+#: Receives the number of bytes transferred since its last call.
+ByteCallback = Callable[[int], None]
 
 
 def parse_duration(text: str, where: str) -> int:
@@ -57,9 +60,6 @@ class JobRamp:
                 hint="Write it like 5/10m: five more jobs every ten minutes.",
             )
         return cls(int(jobs), parse_duration(every, where))
-
-
-MEGABYTE = 1_000_000
 
 
 def pluralize(count: int, noun: str, plural: str = "") -> str:
@@ -161,9 +161,6 @@ class ProgressCallback(Protocol):
 #: Opens a progress bar from a description and a total: ``treehammer.terminal.progress_bar`` or
 #: :func:`no_progress`.
 ProgressFactory = Callable[[str, int], AbstractContextManager[ProgressCallback]]
-
-#: Receives the number of bytes transferred since its last call.
-ByteCallback = Callable[[int], None]
 
 
 @contextmanager

@@ -48,9 +48,9 @@ from treehammer.submit.sites.site_registry import select_sites
 from treehammer.text_formatting import SECOND_US, format_size
 
 _LOG = logging.getLogger(__name__)
-
 #: Campaigns in flight that a probe waits for: none, since it is not counted.
 _UNLIMITED = 2**31
+RERUN = "rerun:"
 
 
 @dataclass(frozen=True)
@@ -411,9 +411,6 @@ class CampaignStarter:
         """End a claim that could not be submitted, and return its reservation."""
         _LOG.warning("%s: %s is given up: %s", start.entry, start.occasion, reason)
         self._starts.settle(start, {}, state=FAILED, message=reason)
-
-
-RERUN = "rerun:"
 
 
 def find_reruns(store: Store, starts: PatrolStarts, entry: str, now_us: int) -> dict[str, Occasion]:

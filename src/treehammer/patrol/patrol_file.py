@@ -34,6 +34,10 @@ from treehammer.sql.watch.patrol_starts import SiteLimits
 from treehammer.text_formatting import SECOND_US, parse_duration
 
 _QUIET_PATTERN = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
+_MINUTES_PER_DAY = 1440
+#: Source of the releases on the package index.
+PACKAGE_INDEX = "pypi"
+_VERSION_FIELD = "{version}"
 
 
 def _parse_seconds(value: object) -> int:
@@ -69,10 +73,13 @@ def _parse_zone(value: object) -> str:
 
 
 _Seconds = Annotated[int, PlainValidator(_parse_seconds), WithJsonSchema({"type": "string"})]
+
 _Jitter = Annotated[int, PlainValidator(_parse_seconds_or_zero), WithJsonSchema({"type": "string"})]
+
 _Quiet = Annotated[
     tuple[int, int], PlainValidator(_parse_quiet_hours), WithJsonSchema({"type": "string"})
 ]
+
 _Zone = Annotated[str, PlainValidator(_parse_zone), WithJsonSchema({"type": "string"})]
 
 
@@ -209,9 +216,6 @@ def build_patrol_schema() -> dict[str, Any]:
     return build_document_schema(PatrolDocument, "patrol.toml")
 
 
-_MINUTES_PER_DAY = 1440
-
-
 @dataclass(frozen=True)
 class Slot:
     """One start by time: its name, unique within the entry, and the time at which it is due."""
@@ -288,14 +292,9 @@ class QuietHours:
         )
 
 
-#: Source of the releases on the package index.
-PACKAGE_INDEX = "pypi"
-_VERSION_FIELD = "{version}"
-
-
 @dataclass(frozen=True)
 class PatrolEntry:
-    """A test at a ref against sites; see :class:`.patrol_schema.EntryTable` for the keys.
+    """A test at a ref against sites; see :class:`EntryTable` for the keys.
 
     ``times`` is None for an entry that starts by commits, tags or releases only, ``compare_at`` if the
     first usable site compares commits.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from treehammer.errors import TokenError
-from treehammer.sql.auth import keyring as read_sessions
+from treehammer.sql.auth import keyring
 from treehammer.sql.auth.access_keys import MasterKeys
 from treehammer.sql.auth.keyring import (
     Keyring,
@@ -58,7 +58,7 @@ def test_revoked_key_has_no_sessions(store: Store) -> None:
 
 
 def test_oldest_sessions_of_a_holder_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_sessions, "MAX_SESSIONS_PER_HOLDER", 2)
+    monkeypatch.setattr(keyring, "MAX_SESSIONS_PER_HOLDER", 2)
     table = SessionTable(store._engine)
     key = Keyring(store._engine).create_key(MASTER, "read", "a", now_us=1)
     for holder in (SessionHolder("read", "a", key_id=key.key_id), PERSON):
