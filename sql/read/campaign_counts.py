@@ -7,7 +7,7 @@ nor as failed.  So is a failure that the next attempt of an unfinished job is ab
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import Any, TypeVar
@@ -185,22 +185,9 @@ def count_campaign(store: ResultsReader, campaign_id: str, now_us: int) -> Campa
     last = {row.job_id: row for row in store.attempts(jobs)}
     with store.connection() as connection:
         rows = list(connection.execute(_outcome_query(campaign_id)))
-    sites: dict[str, _SiteTally] = defaultdict(_SiteTally)
-    recorded: Counter[str] = Counter()
-    for job_id, site, outcome, superseded, count in rows:
-        tally = sites[jobs[job_id].site if job_id in jobs else site or ""]
-        if superseded:
-            tally.superseded += count
-        elif outcome not in INTERRUPTED_CLASSES:  # missing, unless the job continues
-            recorded[job_id] += count
-            tally.outcomes[outcome] += count
-    for row in jobs.values():
-        tally = sites[row.site]
-        tally.jobs[row.state] += 1
-        tally.planned += row.planned_measurements
-        left = row.planned_measurements - recorded[row.id]
-        if left > 0 and JobState(row.state).is_final:
-            tally.missing[_explain_missing(row, last.get(row.id))] += left
+    sites: defaultdict[str, _SiteTally] = defaultdict(_SiteTally)
+    recorded = _tally_recorded(sites, jobs, rows)
+    _tally_planned(sites, jobs, recorded, last)
     counts = {site: MeasurementCount(**vars(tally)) for site, tally in sorted(sites.items())}
     counted = CampaignCount(counts)
     if counted.is_finished or not counted.total.outstanding:
@@ -209,6 +196,37 @@ def count_campaign(store: ResultsReader, campaign_id: str, now_us: int) -> Campa
         recent = _fetch_recent_span(connection, campaign_id)
     remaining_s = _estimate_remaining_s(counted.total.outstanding, recent, now_us)
     return replace(counted, remaining_s=remaining_s)
+
+
+def _tally_recorded(
+    sites: defaultdict[str, _SiteTally], jobs: Mapping[str, JobRow], rows: Iterable[Sequence[Any]]
+) -> Counter[str]:
+    """Add the rows of :func:`_outcome_query` to their sites; return the recorded number by job."""
+    recorded: Counter[str] = Counter()
+    for job_id, site, outcome, superseded, count in rows:
+        tally = sites[jobs[job_id].site if job_id in jobs else site or ""]
+        if superseded:
+            tally.superseded += count
+        elif outcome not in INTERRUPTED_CLASSES:  # missing, unless the job continues
+            recorded[job_id] += count
+            tally.outcomes[outcome] += count
+    return recorded
+
+
+def _tally_planned(
+    sites: defaultdict[str, _SiteTally],
+    jobs: Mapping[str, JobRow],
+    recorded: Counter[str],
+    last: Mapping[str, AttemptRow],
+) -> None:
+    """Add the jobs with their planned and missing measurements to their sites."""
+    for row in jobs.values():
+        tally = sites[row.site]
+        tally.jobs[row.state] += 1
+        tally.planned += row.planned_measurements
+        left = row.planned_measurements - recorded[row.id]
+        if left > 0 and JobState(row.state).is_final:
+            tally.missing[_explain_missing(row, last.get(row.id))] += left
 
 
 def _estimate_remaining_s(

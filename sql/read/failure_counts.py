@@ -211,20 +211,33 @@ class PeriodCounts:
         with self._store.connection() as connection:
             place_of = _index_places(connection)
             counts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
-            column = _PLACE.index(by)
-            for id_, outcome, count in self._count_days(connection, period):
-                if period.is_whole or place_of[id_][column] != site:
-                    counts[place_of[id_]][outcome] += count
-            if not period.is_whole:
-                exact = (*_is_within(period, by, site), _is_supported())
-                for id_, outcome, count in _count_outcomes(connection, outcome_column(), *exact):
-                    counts[place_of[id_]][outcome] += count
+            for id_, outcome, count in self._count_subjects(connection, by, site, period, place_of):
+                counts[place_of[id_]][outcome] += count
             for run in self._list_lost_attempts(connection, period):
                 is_own = by == JOB_SITE and run.site == site
                 if not is_own or period.covers(run.started_us):
                     counts[run.place][run.failure] += 1
         cells = [_build_cell(place, outcomes) for place, outcomes in counts.items()]
         return [cell for cell in cells if cell.good or cell.failures]
+
+    def _count_subjects(
+        self,
+        connection: Connection,
+        by: str,
+        site: str,
+        period: Period,
+        place_of: Mapping[int, tuple[str, ...]],
+    ) -> Iterator[tuple[int, str, int]]:
+        """Yield subject, outcome and count: of the site within the period, of others by its days."""
+        if period.is_whole:
+            yield from self._count_days(connection, period)
+            return
+        column = _PLACE.index(by)
+        for row in self._count_days(connection, period):
+            if place_of[row[0]][column] != site:
+                yield row
+        exact = (*_is_within(period, by, site), _is_supported())
+        yield from _count_outcomes(connection, outcome_column(), *exact)
 
     def _count_days(self, connection: Connection, period: Period) -> Sequence[tuple[int, str, int]]:
         if period.days not in self._by_day:
@@ -327,14 +340,16 @@ def fetch_commit_counts(
 
 def _choose_campaigns(commit_of: Mapping[str, str], failing: Collection[str]) -> list[str]:
     """Choose failing campaigns, the newest first, and some beside; none if all have one commit."""
-    commits = {commit for id_, commit in commit_of.items() if id_ in failing}
-    other_commits = [id_ for id_, commit in commit_of.items() if commit not in commits]
-    if not (commits and other_commits):
+    failing_commits = {commit for id_, commit in commit_of.items() if id_ in failing}
+    bad, good, other = [], [], []
+    for id_, commit in commit_of.items():
+        if commit not in failing_commits:
+            other.append(id_)
+        else:
+            (bad if id_ in failing else good).append(id_)
+    if not (bad and other):
         return []
-    same_commits = [id_ for id_, commit in commit_of.items() if commit in commits]
-    good = [id_ for id_ in same_commits if id_ not in failing]
-    bad = [id_ for id_ in same_commits if id_ in failing]
-    return [*bad, *other_commits[:MAX_OTHER_CAMPAIGNS], *good[:MAX_OTHER_CAMPAIGNS]]
+    return [*bad, *other[:MAX_OTHER_CAMPAIGNS], *good[:MAX_OTHER_CAMPAIGNS]]
 
 
 def _index_places(connection: Connection) -> dict[int, tuple[str, ...]]:

@@ -328,6 +328,7 @@ def summarize_comparisons(
 
 
 _Result = TypeVar("_Result")
+_Item = TypeVar("_Item")
 #: Engine -> name of a query and first row of a comparison -> result. Clients that repeat a comparison
 #: replace all of its rows, the time of the first one included: if the first rows are equal, so
 #: are the others.
@@ -402,14 +403,11 @@ def find_largest_effects(
         store: the database.
         groups: comparison -> the verdicts among which to search.
     """
-    largest: dict[tuple[str, str], VerdictCount] = {}
+    largest: dict[tuple[str, str], tuple[float, VerdictCount]] = {}
     for id_, counts in groups.items():
         for count in counts:
-            best = largest.get((id_, count.metric))
-            if count.largest is not None and (
-                best is None or abs(count.largest) > abs(best.largest or 0)
-            ):
-                largest[id_, count.metric] = count
+            if count.largest is not None:
+                _keep_largest(largest, (id_, count.metric), count.largest, count)
     table = verdict.c
     lines = [
         sa.and_(
@@ -419,18 +417,26 @@ def find_largest_effects(
             table.scope == count.scope,
             table.verdict == count.verdict,
         )
-        for (id_, metric), count in largest.items()
+        for (id_, metric), (_, count) in largest.items()
     ]
     query = sa.select(verdict).where(sa.or_(sa.false(), *lines)).order_by(table.line)
-    rows: dict[tuple[str, str], VerdictRow] = {}
+    rows: dict[tuple[str, str], tuple[float, VerdictRow]] = {}
     with store.connection() as connection:
         for row in fetch_rows(connection, VerdictRow, query):
-            key = row.comparison_id, row.metric
-            if row.effect is not None and (
-                key not in rows or abs(row.effect) > abs(rows[key].effect or 0)
-            ):
-                rows[key] = row
-    return rows
+            if row.effect is not None:
+                _keep_largest(rows, (row.comparison_id, row.metric), row.effect, row)
+    return {key: row for key, (_, row) in rows.items()}
+
+
+def _keep_largest(
+    largest: dict[tuple[str, str], tuple[float, _Item]],
+    key: tuple[str, str],
+    effect: float,
+    item: _Item,
+) -> None:
+    """Keep an item under a key if its effect is larger than that of the present one."""
+    if key not in largest or abs(effect) > abs(largest[key][0]):
+        largest[key] = effect, item
 
 
 @dataclass(frozen=True)

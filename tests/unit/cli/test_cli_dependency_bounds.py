@@ -6,14 +6,12 @@ import configparser
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import pytest
+from demo_checkout import REPOSITORY
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
-
-REPOSITORY = Path(__file__).resolve().parents[3]
 
 #: First version without a published hole, and the advisories that it fixes; looked up in 2026-11.
 #: Packages that others bring along have a row if they handle data from the network.

@@ -10,12 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from demo_checkout import REPOSITORY
 
 from treehammer import errors
 from treehammer.datasets.doors import xrootd
 from treehammer.errors import EXTRA_OF_MODULE, MissingExtraError, explain_missing_extra
-
-REPOSITORY = Path(__file__).resolve().parents[3]
 
 #: Program that runs a command without certain modules and prints all imported ones.
 SCRIPT = """

@@ -10,7 +10,7 @@ from treehammer.sql.write.store import Store
 
 
 @pytest.fixture
-def filled(store: Store) -> Store:
+def described(store: Store) -> Store:
     store.add(
         [
             make_measurement(position=1, host="node1.example.org", eff_job=0.5, retries=0),
@@ -48,12 +48,12 @@ CONDITIONS: list[tuple[list[str], set[int]]] = [
 ]
 
 
-def test_where_conditions(filled: Store) -> None:
+def test_where_conditions(described: Store) -> None:
     for wheres, positions in CONDITIONS:
-        selected = filled.measurements(Selection.parse(wheres=wheres), ["position"])
+        selected = described.measurements(Selection.parse(wheres=wheres), ["position"])
         assert {row["position"] for row in selected} == positions, wheres
 
 
-def test_campaign_selection(filled: Store) -> None:
+def test_campaign_selection(described: Store) -> None:
     for campaigns, count in ((["campaign"], 3), (["other"], 1), (["campaign", "other"], 4)):
-        assert len(list(filled.measurements(Selection.parse(campaigns)))) == count
+        assert len(list(described.measurements(Selection.parse(campaigns)))) == count
