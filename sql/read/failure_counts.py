@@ -341,7 +341,9 @@ def fetch_commit_counts(
 def _choose_campaigns(commit_of: Mapping[str, str], failing: Collection[str]) -> list[str]:
     """Choose failing campaigns, the newest first, and some beside; none if all have one commit."""
     failing_commits = {commit for id_, commit in commit_of.items() if id_ in failing}
-    bad, good, other = [], [], []
+    bad: list[str] = []
+    good: list[str] = []
+    other: list[str] = []
     for id_, commit in commit_of.items():
         if commit not in failing_commits:
             other.append(id_)
