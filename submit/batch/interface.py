@@ -29,6 +29,19 @@ from treehammer.collectors.shared_files import (
 from treehammer.errors import BatchError, ConfigError
 from treehammer.program_output import create_private_file, is_private
 
+#: Maps a job id and its earlier inputs (name in the sandbox -> file) to its new inputs.
+InputReplacement = Callable[[str, Mapping[str, Path]], Mapping[str, Path]]
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+#: Archive of a job's inputs.
+INPUT_ARCHIVE = "inputs.tar"
+#: Archive of the output folder of a job.
+OUTPUT_ARCHIVE = "output.tar"
+#: Largest content of an output archive in bytes; a job's outputs are records and logs.
+MAX_OUTPUT_BYTES = 2_000_000_000
+#: Largest number of files in an output archive.
+MAX_OUTPUT_FILES = 100_000
+_END_BYTES = 2 * tarfile.BLOCKSIZE
+
 
 class UnknownBatchSystemError(ConfigError):
     """No configuration defines the batch system of a job."""
@@ -91,10 +104,6 @@ class JobStatus:
     attempts: tuple[AttemptStatus, ...] = ()
     failure_class: str = ""
     reason: str = ""
-
-
-#: Maps a job id and its earlier inputs (name in the sandbox -> file) to its new inputs.
-InputReplacement = Callable[[str, Mapping[str, Path]], Mapping[str, Path]]
 
 
 class BatchSystem(Protocol):
@@ -235,9 +244,6 @@ class ExternalBatch:
         )
 
 
-_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-
-
 def require_folder_name(campaign: str) -> None:
     """Check that a campaign's id can be part of a folder's name.
 
@@ -321,17 +327,6 @@ def is_disk_full(error: OSError) -> bool:
         os.strerror(no) in str(error) for no in DISK_FULL_ERRNOS
     )
     return copy_failed or error.errno in DISK_FULL_ERRNOS
-
-
-#: Archive of a job's inputs.
-INPUT_ARCHIVE = "inputs.tar"
-#: Archive of the output folder of a job.
-OUTPUT_ARCHIVE = "output.tar"
-#: Largest content of an output archive in bytes; a job's outputs are records and logs.
-MAX_OUTPUT_BYTES = 2_000_000_000
-#: Largest number of files in an output archive.
-MAX_OUTPUT_FILES = 100_000
-_END_BYTES = 2 * tarfile.BLOCKSIZE
 
 
 def pack_inputs(inputs: Mapping[str, Path], archive: Path) -> Path:

@@ -66,6 +66,12 @@ DESCRIPTION_NAME = "description.toml"
 INPUTS_NAME = "inputs"
 PREVIOUS_ATTEMPTS_NAME = "previous_attempts"
 FINISHED_NAME = "finished"
+#: Rounds of killing: processes may fork while the others are being killed.
+MAX_KILL_ROUNDS = 20
+#: Environment variable with the worker's slot.
+SLOT_VARIABLE = "TREEHAMMER_BATCH_SLOT"
+#: Placeholder in a description's arguments for the number of the attempt.
+ATTEMPT_PLACEHOLDER = "$(ATTEMPT)"
 
 
 @dataclass(frozen=True)
@@ -312,10 +318,6 @@ def stage_job(job: JobDescription, folder: Path, previous_attempts: int = 0) -> 
         (folder / PREVIOUS_ATTEMPTS_NAME).write_text(str(previous_attempts), encoding="ascii")
 
 
-#: Rounds of killing: processes may fork while the others are being killed.
-MAX_KILL_ROUNDS = 20
-
-
 def start_time(pid: int) -> int:
     """Return the process's start in clock ticks since boot; 0 for a zombie or no process.
 
@@ -391,12 +393,6 @@ def kill_orphans(workers: Collection[int]) -> int:
             with suppress(ChildProcessError):
                 os.waitpid(orphan.pid, 0)
     return len(killed)
-
-
-#: Environment variable with the worker's slot.
-SLOT_VARIABLE = "TREEHAMMER_BATCH_SLOT"
-#: Placeholder in a description's arguments for the number of the attempt.
-ATTEMPT_PLACEHOLDER = "$(ATTEMPT)"
 
 
 class NoDiskSpaceError(Exception):

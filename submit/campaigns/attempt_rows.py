@@ -22,6 +22,15 @@ from treehammer.submit.batch.interface import AttemptStatus, BatchSystem, JobSta
 REJECTED_FOLDER = "rejected-records"
 #: Size limit in bytes; the worker writes no larger record.
 MAX_RECORD_BYTES = 16_000_000
+#: Characters of the worker's error output in the message of a lost attempt.
+MESSAGE_TAIL_CHARS = 500
+_MAX_ERROR_BYTES = 10_000
+#: Start of the message of an attempt with an invalid record file.
+INVALID_RECORD = "not a record"
+#: Start of the message of a failed attempt whose measurements are all stored.
+ALL_MEASUREMENTS_STORED = "all its measurements arrived"
+#: (Job id, number of the attempt) -> number of its measurements in the store.
+RecordedCounts = Mapping[tuple[str, int], int]
 
 
 @dataclass(frozen=True)
@@ -101,19 +110,6 @@ def _reject_file(path: Path) -> Path:
     folder = path.parent.parent / REJECTED_FOLDER
     folder.mkdir(exist_ok=True)
     return path.rename(folder / path.name)
-
-
-#: Characters of the worker's error output in the message of a lost attempt.
-MESSAGE_TAIL_CHARS = 500
-_MAX_ERROR_BYTES = 10_000
-
-#: Start of the message of an attempt with an invalid record file.
-INVALID_RECORD = "not a record"
-#: Start of the message of a failed attempt whose measurements are all stored.
-ALL_MEASUREMENTS_STORED = "all its measurements arrived"
-
-#: (Job id, number of the attempt) -> number of its measurements in the store.
-RecordedCounts = Mapping[tuple[str, int], int]
 
 
 def make_lost_job(job: JobRow, failure_class: str, message: str) -> tuple[JobRow, AttemptRow]:

@@ -39,6 +39,20 @@ _FailureKey = tuple[str, str, str]
 
 _SUMMARY_COLUMNS = ("site", "failure_message", "implausible_reasons", "log_excerpt")
 _PLACE_COLUMNS = ("job_id", "attempt", "round", "position", "ended_us")
+#: Common starts described one by one; of more, only those that are not good.
+MAX_SHOWN_STARTS = 10
+#: Keys of [test] that ``-S`` can override.
+_OVERRIDABLE_KEYS = (
+    "dataset",
+    "tree",
+    "mode",
+    "repeats",
+    "rounds",
+    "passes",
+    "seed",
+    "wall_limit_s",
+    "memory_limit_mb",
+)
 
 
 @dataclass(frozen=True)
@@ -166,10 +180,6 @@ def _attempt_failures(
             yield key, ("", None), attempt.ended_us
 
 
-#: Common starts described one by one; of more, only those that are not good.
-MAX_SHOWN_STARTS = 10
-
-
 def describe_starts(store: ResultsReader, campaign: CampaignRow) -> Iterator[str]:
     """Yield a line for each common start of a campaign, and one for loads without any."""
     spreads, lonely = summarize_campaign_starts(store, campaign)
@@ -228,20 +238,6 @@ def read_load(campaign: CampaignRow) -> LoadSettings | None:
     except (ValueError, ConfigError):
         return None
     return load
-
-
-#: Keys of [test] that ``-S`` can override.
-_OVERRIDABLE_KEYS = (
-    "dataset",
-    "tree",
-    "mode",
-    "repeats",
-    "rounds",
-    "passes",
-    "seed",
-    "wall_limit_s",
-    "memory_limit_mb",
-)
 
 
 def rerun_command(campaign: CampaignRow, verb: str = "submit") -> str:

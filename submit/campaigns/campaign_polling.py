@@ -52,6 +52,9 @@ STANDSTILL_S = 60.0
 
 #: Receives a line for the user.
 Notify = Callable[[str], None]
+#: Seconds that removed jobs get to end, so that the reason can be stored with them.
+REMOVAL_WAIT_S = 5.0
+_WAITING_STATES = (JobState.QUEUED.value, JobState.HELD.value)
 
 
 def _ignore_line(line: str) -> None:
@@ -169,11 +172,6 @@ def wait_for_campaign(
                 progress.total.planned - progress.total.outstanding, progress.total.describe_jobs()
             ),
         )
-
-
-#: Seconds that removed jobs get to end, so that the reason can be stored with them.
-REMOVAL_WAIT_S = 5.0
-_WAITING_STATES = (JobState.QUEUED.value, JobState.HELD.value)
 
 
 class ExclusionGuard:

@@ -43,6 +43,11 @@ from treehammer.submit.sites.site_model import DoorAccess, Site
 from treehammer.submit.sites.site_registry import select_sites
 from treehammer.text_formatting import ProgressFactory, no_progress
 
+#: Key of a site's software for all releases of ROOT without a key of their own.
+ANY_RELEASE = "*"
+#: The same for all releases of the XRootD client.
+ANY_XROOTD = "xrootd"
+
 
 @dataclass(frozen=True)
 class CampaignRequest:
@@ -271,12 +276,6 @@ def estimate_plan_costs(plan: Plan, settings: Settings) -> list[SiteCost]:
     except NothingToDoError:
         pass
     return cost_estimate.estimate_site_costs(plan, history)
-
-
-#: Key of a site's software for all releases of ROOT without a key of their own.
-ANY_RELEASE = "*"
-#: The same for all releases of the XRootD client.
-ANY_XROOTD = "xrootd"
 
 
 def resolve_site_software(

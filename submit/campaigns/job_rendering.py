@@ -75,6 +75,21 @@ PASSED_VARIABLES = (
     "KRB5CCNAME",
 )
 PASSED_PREFIXES = ("LC_", "XRD_", "X509_", "ROOT_", "CLING_")
+#: Environment of every job; HTCondor starts jobs with an empty one.  With the XRD_ variables, XRootD
+#: clients give up on a dead door within two minutes instead of half an hour.
+JOB_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "XRD_APPNAME": "treehammer",
+    "XRD_CONNECTIONWINDOW": "30",
+    "XRD_CONNECTIONRETRY": "2",
+    "XRD_REQUESTTIMEOUT": "120",
+    "XRD_STREAMTIMEOUT": "60",
+    "XRD_TIMEOUTRESOLUTION": "5",
+}
+#: Names of authorities in a folder for OpenSSL: hash of the subject and a number.
+_HASHED_NAME = re.compile(r"[0-9a-f]{8}\.\d")
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 def job_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -220,20 +235,6 @@ def copy_payload(pinned: PinnedTest, target: Path) -> Path:
     return target
 
 
-#: Environment of every job; HTCondor starts jobs with an empty one.  With the XRD_ variables, XRootD
-#: clients give up on a dead door within two minutes instead of half an hour.
-JOB_ENVIRONMENT = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "LANG": "C.UTF-8",
-    "XRD_APPNAME": "treehammer",
-    "XRD_CONNECTIONWINDOW": "30",
-    "XRD_CONNECTIONRETRY": "2",
-    "XRD_REQUESTTIMEOUT": "120",
-    "XRD_STREAMTIMEOUT": "60",
-    "XRD_TIMEOUTRESOLUTION": "5",
-}
-
-
 @cache
 def submitter_contact() -> str:
     """Return user and host of the submission, as a contact for administrators."""
@@ -297,11 +298,6 @@ def _request_memory_mb(plan: Plan) -> int:
         most = submit_description.REQUEST_MEMORY_MB + submit_description.SECOND_PROCESS_MEMORY_MB
         return min(2 * definition.memory_limit_mb, most)
     return min(definition.memory_limit_mb, submit_description.REQUEST_MEMORY_MB)
-
-
-#: Names of authorities in a folder for OpenSSL: hash of the subject and a number.
-_HASHED_NAME = re.compile(r"[0-9a-f]{8}\.\d")
-_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 def write_bundle(source: Path, target: Path) -> Path:

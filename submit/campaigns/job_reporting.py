@@ -40,6 +40,10 @@ from treehammer.submit.planning.submission_options import Pace, SubmissionOption
 
 #: Seconds to wait for an answer of the service before jobs are submitted.
 _CHECK_TIMEOUT_S = 5.0
+#: Seconds that a token stays valid after the last moment at which the batch system runs its job.
+#: Covers a queue full of other work, a machine that was off, and jobs held by a person.
+TOKEN_GRACE_S = 7 * 86400.0
+_SERVICE_FILES = (SERVICE_FILE, CA_FILE, TOKEN_FILE)
 
 
 @dataclass(frozen=True)
@@ -161,12 +165,6 @@ def proxy_environment(environ: Mapping[str, str]) -> dict[str, str]:
         if value and "@" not in value:
             variables[worker_name] = value
     return variables
-
-
-#: Seconds that a token stays valid after the last moment at which the batch system runs its job.
-#: Covers a queue full of other work, a machine that was off, and jobs held by a person.
-TOKEN_GRACE_S = 7 * 86400.0
-_SERVICE_FILES = (SERVICE_FILE, CA_FILE, TOKEN_FILE)
 
 
 class TokenDeadlines:

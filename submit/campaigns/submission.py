@@ -61,6 +61,9 @@ from treehammer.submit.planning.site_selection import read_uses
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.text_formatting import ProgressFactory, no_progress
 
+#: Limit of attempts per job over all resumptions.
+MAX_ATTEMPTS_IN_ALL = 9
+
 
 def check_plan_limits(plan: Plan, settings: Settings) -> None:
     """Refuse a plan that exceeds a ceiling or a permitted load, or outlives its credentials.
@@ -258,10 +261,6 @@ def run_campaign(
     """
     campaign = submit_plan(plan_request(request, settings, fetch=True, bars=bars), settings)
     return campaign, wait_for_campaign(campaign, settings, bars)
-
-
-#: Limit of attempts per job over all resumptions.
-MAX_ATTEMPTS_IN_ALL = 9
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,13 @@ from treehammer.submit.campaigns.attempt_rows import (
     read_record,
 )
 
+#: Seconds that a submission by an unknown process has to queue its jobs.
+SUBMITTER_GRACE_S = 120.0
+#: Seconds for which the jobs of an interrupted submission can be queued.
+RESUMABLE_S = 30 * DAY_US / 1e6
+_DESCRIPTIONS = "jobs.json"
+_RENDERED_PREFIX = "rendered-"
+
 
 class CampaignTracker:
     """Keeps campaigns in the store up to date.
@@ -375,15 +382,6 @@ def _count_by_job(recorded: RecordedCounts) -> Counter[str]:
 def _with_state(job: JobRow, state: str) -> JobRow:
     """Return the job in a new state; the same object if unchanged, as for most of ten thousand."""
     return job if job.state == state else replace(job, state=state)
-
-
-#: Seconds that a submission by an unknown process has to queue its jobs.
-SUBMITTER_GRACE_S = 120.0
-#: Seconds for which the jobs of an interrupted submission can be queued.
-RESUMABLE_S = 30 * DAY_US / 1e6
-
-_DESCRIPTIONS = "jobs.json"
-_RENDERED_PREFIX = "rendered-"
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,17 @@ from treehammer.submit.planning.submission_options import (
 from treehammer.terminal import complete_names
 from treehammer.text_formatting import JobRamp, parse_duration, split_list
 
+_CREDENTIAL_FILE = click.Path(path_type=Path, dir_okay=False, resolve_path=True)
+#: Adds ``--no-service``; the command receives ``service``.
+service_option = click.option(
+    "--no-service",
+    "service",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Jobs do not report to the results service.",
+)
+
 
 def _list_sites(settings: Settings) -> Iterable[str]:
     # Imported here: reading the sites file takes modules that most commands do without.
@@ -57,9 +68,6 @@ def require_known_sites(names: Iterable[str], known_sites: Collection[str], wher
             raise ConfigError(f"unknown site {name!r}", where=where, hint=hint)
 
 
-_CREDENTIAL_FILE = click.Path(path_type=Path, dir_okay=False, resolve_path=True)
-
-
 def credential_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--proxy`` and ``--token-file``; the command receives ``credentials``."""
 
@@ -80,17 +88,6 @@ def credential_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, credentials=JobCredentials(proxy, token_file), **kwargs)
 
     return wrapper
-
-
-#: Adds ``--no-service``; the command receives ``service``.
-service_option = click.option(
-    "--no-service",
-    "service",
-    is_flag=True,
-    flag_value=False,
-    default=True,
-    help="Jobs do not report to the results service.",
-)
 
 
 def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -79,6 +79,20 @@ _RULE_COLUMNS = (
     TableColumn("progress", "files", is_number=True),
     TableColumn("reason", ""),
 )
+__all__ = ["datasets"]
+_LOCAL_COLUMNS = (
+    TableColumn("name", "dataset"),
+    TableColumn("state", "state"),
+    TableColumn("message", ""),
+)
+_SITE_COLUMNS = (
+    TableColumn("dataset", "dataset"),
+    TableColumn("site", "site"),
+    TableColumn("door", "door"),
+    TableColumn("state", "state"),
+    TableColumn("good", "files", is_number=True),
+    TableColumn("message", ""),
+)
 
 
 @click.command()
@@ -334,23 +348,6 @@ def _withdraw_rule(rule: ReplicationRule, withdraw: Callable[[ReplicationRule], 
 
 
 COMMANDS = (place, remove)
-
-
-__all__ = ["datasets"]
-
-_LOCAL_COLUMNS = (
-    TableColumn("name", "dataset"),
-    TableColumn("state", "state"),
-    TableColumn("message", ""),
-)
-_SITE_COLUMNS = (
-    TableColumn("dataset", "dataset"),
-    TableColumn("site", "site"),
-    TableColumn("door", "door"),
-    TableColumn("state", "state"),
-    TableColumn("good", "files", is_number=True),
-    TableColumn("message", ""),
-)
 
 
 @datasets.command("verify")

@@ -57,6 +57,26 @@ from treehammer.terminal import TABLE, output_options, print_rows
 from treehammer.text_formatting import format_duration, pluralize
 from treehammer.version import __version__
 
+#: Free bytes below which a folder is nearly full, and below which nothing fits.
+LOW_BYTES, FULL_BYTES = 5_000_000_000, 200_000_000
+_SYSCALL_NUMBERS = {"x86_64": 298, "aarch64": 241}
+_PARANOID_FILE = Path("/proc/sys/kernel/perf_event_paranoid")
+#: ``perf_event_attr`` of 64 bytes (its first version): instructions in user mode, not started.
+_INSTRUCTION_COUNTER = struct.pack("IIQQQQQ", 0, 64, 1, 0, 0, 0, 0b1100001).ljust(64, b"\0")
+PACKAGE = "treehammer"
+#: Extras for developers, and sums of others.
+_UNCHECKED_EXTRAS = ("dev", "all")
+_EXTRA_MARKER = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
+#: Program -> its purpose, and whether all users need it.
+_PROGRAMS = {
+    "git": ("tests from repositories", True),
+    "valgrind": ("treehammer count", False),
+}
+#: Difference of clocks in seconds from which on times of records are doubtful, and unusable.
+CLOCK_WARNING_S, CLOCK_FAILURE_S = 1.0, 60.0
+_HEALTH_TIMEOUT_S = 8.0
+_MAX_HEALTH_BYTES = 100_000
+
 
 @click.command("doctor")
 @output_options
@@ -213,14 +233,6 @@ def diagnose(checks: Sequence[InstallationCheck]) -> Iterator[Diagnosis]:
         yield from running.wait(begin + running.check.limit_s)
 
 
-#: Free bytes below which a folder is nearly full, and below which nothing fits.
-LOW_BYTES, FULL_BYTES = 5_000_000_000, 200_000_000
-_SYSCALL_NUMBERS = {"x86_64": 298, "aarch64": 241}
-_PARANOID_FILE = Path("/proc/sys/kernel/perf_event_paranoid")
-#: ``perf_event_attr`` of 64 bytes (its first version): instructions in user mode, not started.
-_INSTRUCTION_COUNTER = struct.pack("IIQQQQQ", 0, 64, 1, 0, 0, 0, 0b1100001).ljust(64, b"\0")
-
-
 def check_folders(settings: Settings) -> Iterator[Diagnosis]:
     """Check that the folders can be written and have space."""
     folders = {"cache_dir": settings.cache_dir, "data_dir": settings.data_dir}
@@ -272,17 +284,6 @@ def check_hardware_counters() -> Iterator[Diagnosis]:
         else "Virtual machines and containers often have none; treehammer count needs no counters."
     )
     yield Diagnosis(part, DiagnosisState.WARNING, finding, remedy)
-
-
-PACKAGE = "treehammer"
-#: Extras for developers, and sums of others.
-_UNCHECKED_EXTRAS = ("dev", "all")
-_EXTRA_MARKER = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
-#: Program -> its purpose, and whether all users need it.
-_PROGRAMS = {
-    "git": ("tests from repositories", True),
-    "valgrind": ("treehammer count", False),
-}
 
 
 def check_packages() -> Iterator[Diagnosis]:
@@ -437,12 +438,6 @@ def check_authorities(environment: Mapping[str, str]) -> Iterator[Diagnosis]:
         state, remedy = DiagnosisState.WARNING, "Update ca-certificates."
         finding += f"; {expired} expired"
     yield Diagnosis(part, state, finding, remedy)
-
-
-#: Difference of clocks in seconds from which on times of records are doubtful, and unusable.
-CLOCK_WARNING_S, CLOCK_FAILURE_S = 1.0, 60.0
-_HEALTH_TIMEOUT_S = 8.0
-_MAX_HEALTH_BYTES = 100_000
 
 
 def check_revision(settings: Settings) -> Iterator[Diagnosis]:

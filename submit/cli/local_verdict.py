@@ -53,6 +53,22 @@ _max_launches_option = click.option(
     show_default=True,
     help="Launches of each variant after which an undecided comparison ends, 3 to 96.",
 )
+#: Newest campaigns that are searched.
+MAX_SEARCHED_CAMPAIGNS = 50
+#: Providers whose software never changes under one name, unlike a build tree.
+_FIXED_PROVIDERS = ("wheel", "cvmfs")
+_CHECKSUM_COLUMNS = (
+    "campaign_id",
+    "dataset_hash",
+    "variant",
+    "site",
+    "storage_site",
+    "door",
+    "value_checksum",
+    "failure_class",
+)
+#: Dataset hash, requested ROOT, site, storage site and door.
+_ChecksumSlot = tuple[str, str, str, str, str]
 
 
 def sequential_options(command: _Command) -> _Command:
@@ -290,25 +306,6 @@ def _print_compare_hint(
     if query.delta != DEFAULT_DELTA:
         words += ["--delta", f"{query.delta:g}"]
     print_hint(f"Details: {shlex.join(words)}", err=form != TABLE)
-
-
-#: Newest campaigns that are searched.
-MAX_SEARCHED_CAMPAIGNS = 50
-#: Providers whose software never changes under one name, unlike a build tree.
-_FIXED_PROVIDERS = ("wheel", "cvmfs")
-_CHECKSUM_COLUMNS = (
-    "campaign_id",
-    "dataset_hash",
-    "variant",
-    "site",
-    "storage_site",
-    "door",
-    "value_checksum",
-    "failure_class",
-)
-
-#: Dataset hash, requested ROOT, site, storage site and door.
-_ChecksumSlot = tuple[str, str, str, str, str]
 
 
 def find_proving_campaign(store: Store, plan: Plan) -> str:

@@ -48,6 +48,9 @@ from treehammer.tables import TableColumn
 from treehammer.terminal import TABLE, output_options, print_rows, progress_bar
 from treehammer.text_formatting import format_size, format_time, pluralize, split_list
 
+#: Refused entries that are listed.
+_MAX_REFUSED_LINES = 10
+
 
 @click.group()
 def sites() -> None:
@@ -253,12 +256,6 @@ def schema() -> None:
     Example: treehammer sites schema > sites.schema.json
     """
     click.echo(json.dumps(sites_schema.build_json_schema(), indent=1, sort_keys=True))
-
-
-__all__ = ["sites"]
-
-#: Refused entries that are listed.
-_MAX_REFUSED_LINES = 10
 
 
 @sites.group("downtimes")

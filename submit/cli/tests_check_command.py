@@ -60,6 +60,9 @@ from treehammer.terminal import print_hint, progress_bar
 from treehammer.text_formatting import ProgressFactory
 
 __all__ = ["tests"]
+#: A trial that takes longer hangs.
+_TRIAL_LIMITS = ExecutionLimits(wall_s=600, memory_bytes=0)
+_KIT_IMPORT = re.compile(rb"\btreehammer_kit\b")
 
 
 @tests.command("check")
@@ -179,11 +182,6 @@ def _find_contents(name: str, settings: Settings) -> DatasetContents | None:
     if settings.rucio_config:  # it may be a dataset of Rucio, which is not queried here
         return None
     raise catalogue.unknown_dataset_error(name)
-
-
-#: A trial that takes longer hangs.
-_TRIAL_LIMITS = ExecutionLimits(wall_s=600, memory_bytes=0)
-_KIT_IMPORT = re.compile(rb"\btreehammer_kit\b")
 
 
 def can_try_payload(pinned: PinnedTest) -> bool:

@@ -63,6 +63,8 @@ from treehammer.terminal import (
 
 #: Keys of [test] that the comparison chooses itself.
 FIXED_KEYS = {"mode", "repeats", "rounds"}
+#: Events of each file that are counted by default.
+DEFAULT_EVENTS = 1000
 
 
 @dataclass(frozen=True)
@@ -248,10 +250,6 @@ def _count_instructions(compared: TreeComparison, valgrind: Valgrind, settings: 
     for problem in result.problems:
         click.echo(problem, err=True)
     click.echo(count_changes.NOT_TIME)
-
-
-#: Events of each file that are counted by default.
-DEFAULT_EVENTS = 1000
 
 
 @click.command("count")

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 #: Campaigns that are named, at most.
 MAX_NAMED = 5
+#: Receives the progress of a campaign.
+ShowProgress = Callable[[CampaignCount], None]
+#: Seconds; an earlier end is shown without its date.
+_SAME_DAY_S = 20 * 3600
+#: Seconds after which a line is repeated although nothing changed.
+QUIET_S = 60.0
 
 
 def collect_before(command: click.Command) -> click.Command:
@@ -187,15 +193,6 @@ def _list_own_campaigns(settings: Settings) -> frozenset[str]:
         path.parent.parent.name for path in settings.htcondor_dir.glob("*/*/*/submission.json")
     )
     return frozenset((*local, *pools))
-
-
-#: Receives the progress of a campaign.
-ShowProgress = Callable[[CampaignCount], None]
-
-#: Seconds; an earlier end is shown without its date.
-_SAME_DAY_S = 20 * 3600
-#: Seconds after which a line is repeated although nothing changed.
-QUIET_S = 60.0
 
 
 def summarize_progress(progress: CampaignCount, now_s: float | None = None) -> str:

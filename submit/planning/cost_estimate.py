@@ -42,6 +42,9 @@ MEASURED_BASIS, ASSUMED_BASIS, UNKNOWN_BASIS = "measured before", "assumed", "un
 LOAD_BASIS = "limits of the load"
 #: Axis with the speed of a replay.
 FACTOR_AXIS = "factor"
+SECONDS_PER_DAY = 86_400
+#: The most local jobs that start together: each is a worker and its payload.
+MAX_LOCAL_TOGETHER = 64
 
 
 @dataclass(frozen=True)
@@ -299,11 +302,6 @@ def load_measured_costs(store: Store, test_hash: str) -> Mapping[str, ExecutionC
         )
         for key in walls
     }
-
-
-SECONDS_PER_DAY = 86_400
-#: The most local jobs that start together: each is a worker and its payload.
-MAX_LOCAL_TOGETHER = 64
 
 
 def list_ceiling_violations(plan: Plan, costs: Sequence[SiteCost]) -> list[str]:

@@ -29,6 +29,10 @@ from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.submit.planning.job_planner import JobPlanner, LoadPosition, PlannedJob, hash_values
 from treehammer.submit.sites.site_model import DoorAccess, Site
 
+#: Variants at a door.
+GroupAccess = tuple[DoorAccess, VariantGroup]
+_WATCH_PREFIX = "watch."
+
 
 @dataclass(frozen=True)
 class JobSequence(Sequence[PlannedJob]):
@@ -222,10 +226,6 @@ class JobSequence(Sequence[PlannedJob]):
                 yield from self.planner.plan_checksum_job(access, groups)
 
 
-#: Variants at a door.
-GroupAccess = tuple[DoorAccess, VariantGroup]
-
-
 @dataclass(frozen=True)
 class ServerWatch:
     """A test whose jobs watch servers.
@@ -376,9 +376,6 @@ def _watch_execution(
         missing_branches=(),
         identity={**execution.identity, **values, "series": series},
     )
-
-
-_WATCH_PREFIX = "watch."
 
 
 def split_overrides(overrides: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

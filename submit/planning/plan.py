@@ -38,6 +38,9 @@ from treehammer.submit.sites.replicas import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Site
 from treehammer.submit.templates import template_engine
 
+#: Bytes of a job's sandbox without staged files: worker, payload, logs and records.
+SANDBOX_OVERHEAD_BYTES = 250_000_000
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -233,10 +236,6 @@ def _default_display_name(pinned: PinnedTest, created_us: int) -> str:
     dirty = "+dirty" if pinned.dirty else ""
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created_us // 1_000_000))
     return f"{pinned.definition.name}@{commit}{dirty} {when}"
-
-
-#: Bytes of a job's sandbox without staged files: worker, payload, logs and records.
-SANDBOX_OVERHEAD_BYTES = 250_000_000
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,9 @@ from treehammer.submit.planning.submission_options import INCLUDE_OPTION
 from treehammer.submit.sites.replicas import RucioPlacement
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 
+#: A site that runs jobs, and a site whose storage they read.
+SitePair = tuple[Site, Site]
+
 
 @dataclass(frozen=True)
 class SiteSelection:
@@ -129,10 +132,6 @@ def _check_included(include: Collection[str], site_names: Collection[str]) -> No
                 where=INCLUDE_OPTION,
                 hint=f"{suggest_word(name, site_names)}It has: {', '.join(sorted(site_names))}.",
             )
-
-
-#: A site that runs jobs, and a site whose storage they read.
-SitePair = tuple[Site, Site]
 
 
 def pair_sites(sites: Iterable[Site], from_sites: Sequence[Site] = ()) -> tuple[SitePair, ...]:

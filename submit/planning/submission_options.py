@@ -25,6 +25,21 @@ from treehammer.errors import ConfigError
 from treehammer.submit.sites.site_probes import find_site_credentials
 from treehammer.text_formatting import JobRamp
 
+#: Names of the files in a job's sandbox.
+SANDBOX_NAMES: Mapping[str, str] = {
+    PROXY_VARIABLE: "x509-proxy.pem",
+    TOKEN_FILE_VARIABLE: "storage-token",
+}
+#: Name of the authorities' bundle in a job's sandbox, and the variable that names it.
+BUNDLE_NAME, BUNDLE_VARIABLE = "authorities.pem", BUNDLE_VARIABLES[0]
+_CREDENTIAL_OPTIONS = {PROXY_VARIABLE: "--proxy", TOKEN_FILE_VARIABLE: "--token-file"}
+_RENEWAL_HINTS = {
+    PROXY_VARIABLE: "Renew it, e.g. voms-proxy-init -valid 96:00",
+    TOKEN_FILE_VARIABLE: "Fetch a new one, e.g. htgettoken or oidc-token",
+}
+#: Option that names sites to use although their state forbids it.
+INCLUDE_OPTION = "--include-excluded"
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -64,20 +79,6 @@ class Pace:
         """
         ramp = (in_flight - 1) / self.ramp.jobs * self.ramp.every_s if self.ramp else 0.0
         return self.spread_s + ramp
-
-
-#: Names of the files in a job's sandbox.
-SANDBOX_NAMES: Mapping[str, str] = {
-    PROXY_VARIABLE: "x509-proxy.pem",
-    TOKEN_FILE_VARIABLE: "storage-token",
-}
-#: Name of the authorities' bundle in a job's sandbox, and the variable that names it.
-BUNDLE_NAME, BUNDLE_VARIABLE = "authorities.pem", BUNDLE_VARIABLES[0]
-_CREDENTIAL_OPTIONS = {PROXY_VARIABLE: "--proxy", TOKEN_FILE_VARIABLE: "--token-file"}
-_RENEWAL_HINTS = {
-    PROXY_VARIABLE: "Renew it, e.g. voms-proxy-init -valid 96:00",
-    TOKEN_FILE_VARIABLE: "Fetch a new one, e.g. htgettoken or oidc-token",
-}
 
 
 @dataclass(frozen=True)
@@ -167,10 +168,6 @@ def site_credentials(commands: Mapping[str, str]) -> JobCredentials:
     """Return the credentials in a site's submit commands, which HTCondor forwards itself."""
     files = find_site_credentials(commands)
     return JobCredentials(files.get(PROXY_VARIABLE), files.get(TOKEN_FILE_VARIABLE))
-
-
-#: Option that names sites to use although their state forbids it.
-INCLUDE_OPTION = "--include-excluded"
 
 
 @dataclass(frozen=True)

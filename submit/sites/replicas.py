@@ -54,6 +54,16 @@ WORST_FIRST = (
 
 #: Sites that are checked at a time, one file of each.
 MAX_PARALLEL_SITES = 4
+#: Doors that are checked at a time.
+MAX_PARALLEL_DOORS = 8
+#: Seconds between checks while waiting for replicas.
+REPLICA_POLL_S = 20.0
+#: Rucio's names for access from the site's own nodes and from anywhere.
+LAN, WAN = "lan", "wan"
+#: States of replicas that jobs may read; ``file`` doors can only be checked on the site's nodes.
+READABLE_STATES = (GOOD_STATE, SIZE_ONLY_STATE, NOT_TRIED)
+#: (RSE, file) -> replicas, the best URL first.
+ReplicasByFile = defaultdict[tuple[str, str], list[Replica]]
 
 
 @dataclass(frozen=True)
@@ -233,20 +243,6 @@ def _describe_difference(file: ManifestFile, observed: FileObservation) -> str:
 def worst_check(checks: Iterable[ReplicaCheck]) -> ReplicaCheck:
     """Return the result with the worst state."""
     return min(checks, key=lambda check: WORST_FIRST.index(check.state))
-
-
-#: Doors that are checked at a time.
-MAX_PARALLEL_DOORS = 8
-#: Seconds between checks while waiting for replicas.
-REPLICA_POLL_S = 20.0
-
-#: Rucio's names for access from the site's own nodes and from anywhere.
-LAN, WAN = "lan", "wan"
-#: States of replicas that jobs may read; ``file`` doors can only be checked on the site's nodes.
-READABLE_STATES = (GOOD_STATE, SIZE_ONLY_STATE, NOT_TRIED)
-
-#: (RSE, file) -> replicas, the best URL first.
-ReplicasByFile = defaultdict[tuple[str, str], list[Replica]]
 
 
 @dataclass(frozen=True)

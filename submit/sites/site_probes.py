@@ -40,6 +40,12 @@ MAX_PARALLEL_PROBES = 8
 PROBE_RETRY_PAUSES_S = (1.0,)
 #: Remaining lifetime of a token in seconds below which it should be renewed.
 EXPIRY_WARNING_S = 86_400.0
+#: Stands for the site of credentials in the user's environment.
+USER = "credentials"
+#: Seconds by which attributes may end before their proxy without mention.
+_SAME_END_S = 60.0
+#: Variable of a credential -> submit command by which HTCondor forwards one.
+_SUBMIT_COMMANDS = {PROXY_VARIABLE: "x509userproxy", TOKEN_FILE_VARIABLE: "scitokens_file"}
 
 
 @dataclass(frozen=True)
@@ -289,14 +295,6 @@ def _probe_grid_resource(site: Site) -> SiteProbeResult:
         return SiteProbeResult(site.name, check, PROBE_FAILED, finding, remedy)
     finding = f"{address} accepts connections; only a job can verify that it accepts jobs"
     return SiteProbeResult(site.name, check, PROBE_OK, finding, rtt_s=reached.rtt_s)
-
-
-#: Stands for the site of credentials in the user's environment.
-USER = "credentials"
-#: Seconds by which attributes may end before their proxy without mention.
-_SAME_END_S = 60.0
-#: Variable of a credential -> submit command by which HTCondor forwards one.
-_SUBMIT_COMMANDS = {PROXY_VARIABLE: "x509userproxy", TOKEN_FILE_VARIABLE: "scitokens_file"}
 
 
 def probe_credentials(

@@ -24,7 +24,6 @@ from treehammer.submit.batch.htcondor.submit_description import (
     check_command_value,
     check_site_commands,
 )
-from treehammer.submit.sites import sites_schema as checks
 from treehammer.submit.sites.site_model import Ceilings, Door, LoadPermission, Site
 from treehammer.submit.sites.sites_schema import (
     RESERVED_NAMES,
@@ -35,6 +34,8 @@ from treehammer.submit.sites.sites_schema import (
     PoolTable,
     SitesDocument,
     SiteTable,
+    find_prefix_error,
+    normalize_prefix,
 )
 
 
@@ -162,7 +163,7 @@ def _check_address(door: DoorTable, path: document_problems.KeyPath) -> Iterator
             (*path, "token_pools"),
             "applies only to https doors with an address (expected protocol https and prefix)",
         )
-    error = checks.find_prefix_error(door.protocol, door.prefix) if door.prefix else ""
+    error = find_prefix_error(door.protocol, door.prefix) if door.prefix else ""
     if error:
         yield DocumentProblem((*path, "prefix"), f"{door.prefix!r} {error}")
 
@@ -200,7 +201,7 @@ def _build_site(name: str, table: SiteTable, base: Path) -> Site:
 
 
 def _build_door(table: DoorTable, base: Path) -> Door:
-    prefix = checks.normalize_prefix(table.protocol, table.prefix) if table.prefix else ""
+    prefix = normalize_prefix(table.protocol, table.prefix) if table.prefix else ""
     if prefix and table.protocol == "file":
         prefix = str(_resolve_path(prefix, base))
     load = LoadPermission(**table.load.model_dump()) if table.load else None

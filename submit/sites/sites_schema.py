@@ -36,6 +36,11 @@ _GRID_RESOURCE_WORDS = {"condor": (2,), "arc": (1,), "batch": (1, 2)}
 
 #: URL with a path that is not ARC's REST interface, to which HTCondor would post in vain.
 _ARC_PATH_WITHOUT_REST = re.compile(r"(https?://)?[^/]+/(?!.*\brest/\d)[^/].*")
+#: Site names that ``--sites`` interprets itself, with their meaning.
+RESERVED_NAMES: Mapping[str, str] = {
+    "local": "this machine, which is always a site",
+    "all": "every site of this file",
+}
 
 
 def validate_submit_value(value: str) -> str:
@@ -162,12 +167,6 @@ def normalize_prefix(protocol: str, prefix: str) -> str:
     path = path.strip("/")
     return f"{head}//{path}" if path else f"{head}/"
 
-
-#: Site names that ``--sites`` interprets itself, with their meaning.
-RESERVED_NAMES: Mapping[str, str] = {
-    "local": "this machine, which is always a site",
-    "all": "every site of this file",
-}
 
 _NodePath = Annotated[FilledLine, AfterValidator(validate_absolute_path)]
 _SubmitValue = Annotated[ScalarText, AfterValidator(validate_submit_value)]

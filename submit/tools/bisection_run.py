@@ -51,6 +51,7 @@ MAX_SHOWN_SERIES = 4
 
 #: Receives the state and the conclusion after each probe.
 ShowProbe = Callable[[BisectionState, Conclusion], None]
+AXIS = "root"
 
 
 @dataclass
@@ -301,9 +302,6 @@ def _list_series(plan: Plan) -> list[dict[str, object]]:
             if execution.kind == TIMED and series not in all_series:
                 all_series.append(series)
     return all_series
-
-
-AXIS = "root"
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,17 @@ from treehammer.hctests.pinned_tests import open_repository
 STATE_FORMAT = 1
 #: States of a probe: its campaign may be running; its effects are known; its build is left out.
 RUNNING, MEASURED, SKIPPED = "running", "measured", "skipped"
+_PACKAGE_PREFIX = "pypi:"
+_VERSIONS_LINE = re.compile(r"^Available versions: (.*)$", re.MULTILINE)
+#: Seconds that the index may take to answer.
+_INDEX_TIMEOUT_S = 120
+#: Seconds that a build may take.
+BUILD_TIMEOUT_S = 3600.0
+#: Characters of a failed build's output that are kept.
+_MAX_BUILD_EXCERPT = 500
+#: Placeholder of a build's folder in the value of the root axis.
+FOLDER_PLACEHOLDER = "{build}"
+DEFAULT_SOFTWARE = f"build:{FOLDER_PLACEHOLDER}"
 
 
 @dataclass(frozen=True)
@@ -213,12 +224,6 @@ def _parse_probe(document: Mapping[str, Any]) -> ProbeRecord:
     )
 
 
-_PACKAGE_PREFIX = "pypi:"
-_VERSIONS_LINE = re.compile(r"^Available versions: (.*)$", re.MULTILINE)
-#: Seconds that the index may take to answer.
-_INDEX_TIMEOUT_S = 120
-
-
 @dataclass(frozen=True)
 class ListedBuild:
     """One build of a search.
@@ -360,15 +365,6 @@ def _find_build(builds: Sequence[ListedBuild], name: str, where: str) -> int:
 def _check_count(builds: Sequence[ListedBuild], where: str) -> None:
     if not 2 <= len(builds) <= MAX_BUILDS:
         raise ConfigError(f"{len(builds)} builds; a search takes 2 to {MAX_BUILDS}", where=where)
-
-
-#: Seconds that a build may take.
-BUILD_TIMEOUT_S = 3600.0
-#: Characters of a failed build's output that are kept.
-_MAX_BUILD_EXCERPT = 500
-#: Placeholder of a build's folder in the value of the root axis.
-FOLDER_PLACEHOLDER = "{build}"
-DEFAULT_SOFTWARE = f"build:{FOLDER_PLACEHOLDER}"
 
 
 class BuildFailedError(Exception):

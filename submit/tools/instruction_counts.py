@@ -42,6 +42,21 @@ from treehammer.text_formatting import ProgressFactory
 #: Functions with a smaller share of a count's instructions get no row of their own.
 MIN_SHARE = 1e-5
 _MAX_NAME = 4000
+#: Passes of an execution: one that loads libraries and fills caches, and the counted one.
+COUNTED_PASSES = 2
+#: Seconds that valgrind may take to report its version.
+_START_TIMEOUT_S = 60
+#: Characters of the payload's output that an error repeats.
+_MAX_LOG_EXCERPT = 2000
+_VALGRIND_REMEDY = "Install valgrind, e.g. apt install valgrind."
+#: Library of code that was compiled while the process ran.
+COMPILED_AT_RUN_TIME = "(compiled at run time)"
+#: Functions without a symbol, whose addresses differ from run to run.
+UNNAMED = "(unnamed)"
+_NUMBERED_NAME = re.compile(r"\((\d+)\)(?: (.*))?")
+_COST_START = frozenset("0123456789+-*")
+#: Versions after ``.so``, and the hash by which a wheel renames the libraries that it contains.
+_LIBRARY_VERSION = re.compile(r"(?:-[0-9a-f]{8})?(\.so)[.\d]*$")
 
 
 @dataclass(frozen=True)
@@ -182,15 +197,6 @@ def _list_parts(read: CountedRead) -> Iterator[tuple[str, str, int]]:
     ):
         if count >= least:
             yield library, function[:_MAX_NAME], count
-
-
-#: Passes of an execution: one that loads libraries and fills caches, and the counted one.
-COUNTED_PASSES = 2
-#: Seconds that valgrind may take to report its version.
-_START_TIMEOUT_S = 60
-#: Characters of the payload's output that an error repeats.
-_MAX_LOG_EXCERPT = 2000
-_VALGRIND_REMEDY = "Install valgrind, e.g. apt install valgrind."
 
 
 @dataclass(frozen=True)
@@ -369,17 +375,6 @@ def _read_values(path: Path, log: str, where: str) -> Mapping[str, Any]:
         raise CountingError(name_cause(Failure(**failure), log).message, where=where)
     values: Mapping[str, Any] = document["values"]
     return values
-
-
-#: Library of code that was compiled while the process ran.
-COMPILED_AT_RUN_TIME = "(compiled at run time)"
-#: Functions without a symbol, whose addresses differ from run to run.
-UNNAMED = "(unnamed)"
-
-_NUMBERED_NAME = re.compile(r"\((\d+)\)(?: (.*))?")
-_COST_START = frozenset("0123456789+-*")
-#: Versions after ``.so``, and the hash by which a wheel renames the libraries that it contains.
-_LIBRARY_VERSION = re.compile(r"(?:-[0-9a-f]{8})?(\.so)[.\d]*$")
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,14 @@ USEFUL_EVENTS = frozenset(
     {EXECUTE, EVICTED, TERMINATED, SHADOW_EXCEPTION, ABORTED, HELD, RELEASED, DISCONNECTED}
     | {RECONNECTED, RECONNECT_FAILED, CLUSTER_REMOVED, TRANSFER}
 )
+_EVENT_END = "\n...\n"
+_CLUSTER_HEADER = re.compile(r"028 \((\d+)\.(-?\d+)\.")
+_EVENT_TYPE = re.compile(r"^TriggerEventTypeNumber = (\d+)$", re.MULTILINE)
+_AD_ATTRIBUTE = re.compile(r"^(\w+) = (.*)$", re.MULTILINE)
+#: Offsets of time zones are multiples of this many seconds.
+_ZONE_STEP_S = 900
+_SNAPSHOT_NAME = "event_log_state.json"
+_SNAPSHOT_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -276,16 +284,6 @@ def _parse_int(text: str | None) -> int | None:
         return int(text or "")
     except ValueError:
         return None
-
-
-_EVENT_END = "\n...\n"
-_CLUSTER_HEADER = re.compile(r"028 \((\d+)\.(-?\d+)\.")
-_EVENT_TYPE = re.compile(r"^TriggerEventTypeNumber = (\d+)$", re.MULTILINE)
-_AD_ATTRIBUTE = re.compile(r"^(\w+) = (.*)$", re.MULTILINE)
-#: Offsets of time zones are multiples of this many seconds.
-_ZONE_STEP_S = 900
-_SNAPSHOT_NAME = "event_log_state.json"
-_SNAPSHOT_FORMAT = 2
 
 
 @dataclass

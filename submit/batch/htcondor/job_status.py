@@ -79,6 +79,15 @@ CANCEL_REASON = "treehammer cancel"
 CANCELLED_REASON = "cancelled"
 
 ClassAdValues = Mapping[str, Any]
+#: Attributes that show a lost node; the lease is that of all jobs of a submission.
+LOST_NODE_PROJECTION = (
+    "ProcId",
+    "JobStatus",
+    "RemoteHost",
+    "JobDisconnectedDate",
+    "LastJobLeaseRenewal",
+    "JobLeaseDuration",
+)
 
 
 @dataclass(frozen=True)
@@ -298,17 +307,6 @@ def _removal_cause(
     if last is not None and last.failure_class and last.reason not in ("", EVICTED_BY_NODE):
         return last.failure_class, f"{last.reason}; {by_whom}"
     return "lost", by_whom
-
-
-#: Attributes that show a lost node; the lease is that of all jobs of a submission.
-LOST_NODE_PROJECTION = (
-    "ProcId",
-    "JobStatus",
-    "RemoteHost",
-    "JobDisconnectedDate",
-    "LastJobLeaseRenewal",
-    "JobLeaseDuration",
-)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,20 @@ from urllib.parse import urlsplit
 from treehammer.collectors.worker.probes.storage_door import measure_reachability
 from treehammer.errors import BatchError, explain_missing_extra
 
+T = TypeVar("T")
+#: Seconds between attempts to reach a daemon; a restart takes a few.
+RETRY_PAUSES_S = (0.5, 1.0, 2.0, 3.0, 4.0)
+#: Words in errors of HTCondor for which a retry cannot help.
+_REFUSAL_WORDS = ("AUTHENTICATE", "DENIED", "PERMISSION", "AUTHORIZATION", "NOT AUTHORIZED")
+#: The bindings' message for every kind of failure.
+_COLLECTOR_FAILED = "Failed communication with collector."
+#: Default port of a collector.
+COLLECTOR_PORT = 9618
+_bindings_lock = threading.RLock()
+_configured_pool: HTCondorPool | None = None
+#: HTCondor's default configuration files.
+_DEFAULT_CONFIG_PATHS = ("/etc/condor/condor_config", "/usr/local/etc/condor_config")
+
 
 @dataclass(frozen=True)
 class HTCondorPool:
@@ -45,24 +59,6 @@ class HTCondorPool:
     scitoken_file: Path | None = None
     spool: bool = False
     submit_dir: Path | None = None
-
-
-T = TypeVar("T")
-
-#: Seconds between attempts to reach a daemon; a restart takes a few.
-RETRY_PAUSES_S = (0.5, 1.0, 2.0, 3.0, 4.0)
-#: Words in errors of HTCondor for which a retry cannot help.
-_REFUSAL_WORDS = ("AUTHENTICATE", "DENIED", "PERMISSION", "AUTHORIZATION", "NOT AUTHORIZED")
-
-#: The bindings' message for every kind of failure.
-_COLLECTOR_FAILED = "Failed communication with collector."
-#: Default port of a collector.
-COLLECTOR_PORT = 9618
-
-_bindings_lock = threading.RLock()
-_configured_pool: HTCondorPool | None = None
-#: HTCondor's default configuration files.
-_DEFAULT_CONFIG_PATHS = ("/etc/condor/condor_config", "/usr/local/etc/condor_config")
 
 
 class PoolUnreachableError(BatchError):

@@ -30,6 +30,25 @@ from treehammer.submit.batch.htcondor.pool import (
 from treehammer.submit.batch.htcondor.submission_folder import QueuedCluster, Submission
 from treehammer.submit.batch.htcondor.submit_description import SUBMISSION_ATTRIBUTE
 
+#: JobUniverse of jobs that are forwarded to another batch system.
+_GRID_UNIVERSE = 9
+_DIAGNOSIS_PROJECTION = (
+    "ClusterId",
+    "ProcId",
+    "JobStatus",
+    "JobUniverse",
+    "HoldReason",
+    "HoldReasonCode",
+    "HoldReasonSubCode",
+    "GridResource",
+    "GridJobStatus",
+    "JobMaterializePaused",
+    "JobMaterializePauseReason",
+    "NumShadowStarts",
+)
+_REQUIREMENT_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|&&|[()\[\]{}|?]')
+_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
+
 
 class ScheddQueue:
     """Queue of the schedd behind a connection."""
@@ -176,28 +195,6 @@ class _SubmissionRefusedError(Exception):
 
 class _SubmissionInDoubtError(Exception):
     """The schedd did not confirm whether it accepted the jobs."""
-
-
-#: JobUniverse of jobs that are forwarded to another batch system.
-_GRID_UNIVERSE = 9
-_DIAGNOSIS_PROJECTION = (
-    "ClusterId",
-    "ProcId",
-    "JobStatus",
-    "JobUniverse",
-    "HoldReason",
-    "HoldReasonCode",
-    "HoldReasonSubCode",
-    "GridResource",
-    "GridJobStatus",
-    "JobMaterializePaused",
-    "JobMaterializePauseReason",
-    "NumShadowStarts",
-)
-
-
-_REQUIREMENT_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|&&|[()\[\]{}|?]')
-_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
 @dataclass(frozen=True)

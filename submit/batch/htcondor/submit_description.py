@@ -31,16 +31,6 @@ REQUEST_MEMORY_MB = 2000
 SECOND_PROCESS_MEMORY_MB = 1000
 #: Longest time in seconds without contact to its node before a job is given up.
 MAX_LEASE_S = 1200
-
-
-def lease_duration_s(wall_s: int) -> int:
-    """Return the seconds without contact to its node after which a job is lost.
-
-    HTCondor's default of 40 minutes would exceed the wall limit of a short job.
-    """
-    return min(wall_s, MAX_LEASE_S)
-
-
 #: Placeholder in a template: number of this start of the job.
 ATTEMPT_VARIABLE = "$(treehammer_attempt)"
 #: Placeholder in a template: the start script and its first argument, for jobs of plain files.
@@ -53,7 +43,6 @@ OUTPUT_FOLDER = "output"
 EVENT_LOG_NAME = "events.log"
 #: Prefix of the folder of one start.
 ATTEMPT_PREFIX = "attempt-"
-
 #: ClassAd attributes of Treehammer's jobs.
 CAMPAIGN_ATTRIBUTE = "TreehammerCampaign"
 SUBMISSION_ATTRIBUTE = "TreehammerSubmission"
@@ -61,12 +50,10 @@ JOB_ATTRIBUTE = "TreehammerJob"
 ATTEMPT_ATTRIBUTE = "TreehammerAttempt"
 #: Number of the last attempt of a requeued job before it was requeued.
 PREVIOUS_ATTEMPTS_ATTRIBUTE = "TreehammerPreviousAttempts"
-
 # The schedd counts shadow starts durably; NumJobStarts falls back when the schedd is killed, and a
 # later start would overwrite the output of an earlier one.  It is expanded when a shadow starts and
 # kept when it reconnects.  No spaces: HTCondor would quote them inside quoted arguments.
 _ATTEMPT_VALUE = f"$$([(NumShadowStarts?:1)+({PREVIOUS_ATTEMPTS_ATTRIBUTE}?:0)])"
-
 #: Keys that Treehammer sets, in lower case.
 RESERVED_KEYS = frozenset(
     {
@@ -95,9 +82,89 @@ RESERVED_KEYS = frozenset(
 )
 #: Keys of late materialization, which HTCondor cannot combine with spooling.
 _MATERIALIZATION_KEYS = frozenset({"max_materialize", "max_idle", "materialize_max_idle"})
-
 _PREVIOUS_ATTEMPTS = re.compile(rf"^My\.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = (\d+)$", re.MULTILINE)
 _KEY_PATTERN = re.compile(r"\s*([+\w.]+)")
+_COMMANDS_FILE = Path(__file__).with_name("known_commands.txt")
+#: Prefixes that accept any word, and the words that HTCondor itself knows after them.
+_COMMAND_FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "request_": ("cpus", "memory", "disk", "gpus"),
+    "require_": ("gpus",),
+    "transform_body_": (),
+    "ec2_tag_": ("names",),
+    "ec2_parameter_": ("names",),
+    "cloud_label_": ("names",),
+}
+_OWN_ATTRIBUTE = re.compile(r"(\+|my\.)[a-z_]\w*", re.IGNORECASE)
+#: First words of lines that are not assignments.
+_NON_COMMANDS = frozenset({"if", "elif", "else", "endif", "include", "use", "warning", "error"})
+_ASSIGNMENT = re.compile(r"\s*(?P<name>[+\w.]+)\s*(?P<sign>@?=)\s*(?P<value>.*)", re.DOTALL)
+_REFERENCE = re.compile(r"\$\w*\((\w+)")
+#: Commands that Treehammer sets -> the option of a site or of submit to use instead.
+RESERVED_COMMANDS: Mapping[str, str] = {
+    "requirements": "the site's own 'requirements'",
+    "universe": "the site's own 'grid_resource'",
+    "grid_resource": "the site's own 'grid_resource'",
+    "executable": "the site's own 'python'",
+    "max_materialize": "--in-flight, or the site's ceilings.in_flight",
+    "max_idle": "--in-flight, or the site's ceilings.in_flight",
+    **dict.fromkeys(
+        (
+            "arguments",
+            "batch_name",
+            "environment",
+            "error",
+            "initialdir",
+            "input",
+            "log",
+            "output",
+            "queue",
+            "should_transfer_files",
+            "transfer_executable",
+            "transfer_input_files",
+            "transfer_output_files",
+            "transfer_output_remaps",
+        ),
+        "a template of the site's own in its 'templates' folder",
+    ),
+}
+#: Tokens of a ClassAd expression: string, number, name with scope, operator, bracket, other.
+_EXPRESSION_TOKEN = re.compile(
+    r"""\s+|(?P<string>"(?:\\.|[^"\\])*")|(?P<number>\d[\w.]*)|(?P<name>[A-Za-z_][\w.]*|'[^']+')"""
+    r"|(?P<operator>=\?=|=!=|[<>=!]=|&&|\|\||[-+*/%<>!~&|^?:,])|(?P<bracket>[()\[\]{}])|(?P<other>.)"
+)
+_LITERALS = frozenset({"true", "false", "undefined", "error"})
+_WORD_OPERATORS = frozenset({"is", "isnt"})
+#: Attributes of jobs beside those named like a submit command.
+_JOB_ATTRIBUTES = frozenset(
+    [
+        "clusterid",
+        "procid",
+        "owner",
+        "user",
+        "qdate",
+        "jobstatus",
+        "numjobstarts",
+        "numholds",
+        "diskusage",
+        "memoryusage",
+        "imagesize",
+        "residentsetsize",
+        "cmd",
+        "iwd",
+        "jobprio",
+        "jobuniverse",
+        "enteredcurrentstatus",
+        "currenttime",
+    ]
+)
+
+
+def lease_duration_s(wall_s: int) -> int:
+    """Return the seconds without contact to its node after which a job is lost.
+
+    HTCondor's default of 40 minutes would exceed the wall limit of a short job.
+    """
+    return min(wall_s, MAX_LEASE_S)
 
 
 def build_description(
@@ -185,52 +252,6 @@ def _split_statements(text: str) -> Iterator[tuple[str, str]]:
             parts.append(next(lines, ""))
         match = _KEY_PATTERN.match(line)
         yield match.group(1).lower() if match else "", "\n".join(parts)
-
-
-_COMMANDS_FILE = Path(__file__).with_name("known_commands.txt")
-#: Prefixes that accept any word, and the words that HTCondor itself knows after them.
-_COMMAND_FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "request_": ("cpus", "memory", "disk", "gpus"),
-    "require_": ("gpus",),
-    "transform_body_": (),
-    "ec2_tag_": ("names",),
-    "ec2_parameter_": ("names",),
-    "cloud_label_": ("names",),
-}
-_OWN_ATTRIBUTE = re.compile(r"(\+|my\.)[a-z_]\w*", re.IGNORECASE)
-#: First words of lines that are not assignments.
-_NON_COMMANDS = frozenset({"if", "elif", "else", "endif", "include", "use", "warning", "error"})
-_ASSIGNMENT = re.compile(r"\s*(?P<name>[+\w.]+)\s*(?P<sign>@?=)\s*(?P<value>.*)", re.DOTALL)
-_REFERENCE = re.compile(r"\$\w*\((\w+)")
-
-#: Commands that Treehammer sets -> the option of a site or of submit to use instead.
-RESERVED_COMMANDS: Mapping[str, str] = {
-    "requirements": "the site's own 'requirements'",
-    "universe": "the site's own 'grid_resource'",
-    "grid_resource": "the site's own 'grid_resource'",
-    "executable": "the site's own 'python'",
-    "max_materialize": "--in-flight, or the site's ceilings.in_flight",
-    "max_idle": "--in-flight, or the site's ceilings.in_flight",
-    **dict.fromkeys(
-        (
-            "arguments",
-            "batch_name",
-            "environment",
-            "error",
-            "initialdir",
-            "input",
-            "log",
-            "output",
-            "queue",
-            "should_transfer_files",
-            "transfer_executable",
-            "transfer_input_files",
-            "transfer_output_files",
-            "transfer_output_remaps",
-        ),
-        "a template of the site's own in its 'templates' folder",
-    ),
-}
 
 
 @cache
@@ -326,38 +347,6 @@ def check_command_value(name: str, value: str, where: str, names: Iterable[str])
             hint=f"""Quote a string within the value: {name} = '"{quoted}"'. """
             "An attribute of the job is written MY.NAME.",
         )
-
-
-#: Tokens of a ClassAd expression: string, number, name with scope, operator, bracket, other.
-_EXPRESSION_TOKEN = re.compile(
-    r"""\s+|(?P<string>"(?:\\.|[^"\\])*")|(?P<number>\d[\w.]*)|(?P<name>[A-Za-z_][\w.]*|'[^']+')"""
-    r"|(?P<operator>=\?=|=!=|[<>=!]=|&&|\|\||[-+*/%<>!~&|^?:,])|(?P<bracket>[()\[\]{}])|(?P<other>.)"
-)
-_LITERALS = frozenset({"true", "false", "undefined", "error"})
-_WORD_OPERATORS = frozenset({"is", "isnt"})
-#: Attributes of jobs beside those named like a submit command.
-_JOB_ATTRIBUTES = frozenset(
-    [
-        "clusterid",
-        "procid",
-        "owner",
-        "user",
-        "qdate",
-        "jobstatus",
-        "numjobstarts",
-        "numholds",
-        "diskusage",
-        "memoryusage",
-        "imagesize",
-        "residentsetsize",
-        "cmd",
-        "iwd",
-        "jobprio",
-        "jobuniverse",
-        "enteredcurrentstatus",
-        "currenttime",
-    ]
-)
 
 
 def _find_expression_problem(value: str, own_attributes: frozenset[str]) -> str:
