@@ -29,6 +29,7 @@ from treehammer.errors import ConfigError, SourceError
 from treehammer.hctests.definition.model import PinnedTest
 from treehammer.submit.batch.htcondor import submit_description
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
+from treehammer.submit.batch.htcondor.submission_folder import Submission
 from treehammer.submit.batch.htcondor.submit_description import (
     check_description,
     check_site_commands,
@@ -391,8 +392,6 @@ def write_preview(
 def _write_job_folders(
     plan: Plan, descriptions: Iterable[JobDescription], settings: Settings, output: Path
 ) -> int:
-    from treehammer.submit.batch.htcondor.submission_folder import Submission
-
     batches = _batch_by_job(plan)
     clusters: dict[tuple[str, str], list[JobDescription]] = {}
     number = 0
@@ -418,8 +417,6 @@ def _write_job_folders(
 def _full_description(
     root: Path, campaign: str, text: str, jobs: list[JobDescription], pool: HTCondorPool
 ) -> str:
-    from treehammer.submit.batch.htcondor.submission_folder import Submission
-
     submission = Submission.for_jobs(root, campaign, text, [job.job_id for job in jobs])
     return submission.full_description(text, jobs, spool=pool.spool) + _queue_statement(jobs)
 

@@ -326,19 +326,32 @@ def resume_campaign(
         exhausted = [
             j for j in selected if j.id in last and last[j.id].number >= MAX_ATTEMPTS_IN_ALL
         ]
-        left = [job for job in selected if job not in exhausted]
+        resumable = [job for job in selected if job not in exhausted]
         with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
-            walls_s = _wall_limits_s(campaign, left)
+            walls_s = _wall_limits_s(campaign, resumable)
             renewal = TokenRenewal(service, Path(folder), campaign.id, walls_s)
 
             def renew_inputs(job_id: str, sent: Mapping[str, Path]) -> dict[str, Path]:
                 return {**renewal(job_id, sent), **(inputs or {})}
 
-            never_queued = [job for job in left if not job.batch_id]
-            queued = complete_submission(tracker, campaign, never_queued, settings, renew_inputs)
-            requeued = len(queued) + _requeue_jobs(tracker, left, last, renew_inputs)
+            requeued = _queue_jobs_again(tracker, campaign, resumable, last, settings, renew_inputs)
         reasons = {job.site: excluded[job.id] for job in tracked if job.id in excluded}
-        return ResumeResult(released, requeued, len(exhausted), len(left) - requeued, reasons)
+        unqueued = len(resumable) - requeued
+        return ResumeResult(released, requeued, len(exhausted), unqueued, reasons)
+
+
+def _queue_jobs_again(
+    tracker: CampaignTracker,
+    campaign: CampaignRow,
+    jobs: Collection[JobRow],
+    last: Mapping[str, AttemptRow],
+    settings: Settings,
+    inputs: InputReplacement,
+) -> int:
+    """Queue jobs that were never queued, requeue the others, and return their number."""
+    never_queued = [job for job in jobs if not job.batch_id]
+    queued = complete_submission(tracker, campaign, never_queued, settings, inputs)
+    return len(queued) + _requeue_jobs(tracker, jobs, last, inputs)
 
 
 def _wall_limits_s(campaign: CampaignRow, jobs: Collection[JobRow]) -> dict[str, float]:

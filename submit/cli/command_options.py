@@ -26,6 +26,7 @@ from treehammer.submit.planning.submission_options import (
     Pace,
     SubmissionOptions,
 )
+from treehammer.submit.sites.site_registry import load_sites
 from treehammer.terminal import complete_names
 from treehammer.text_formatting import JobRamp, parse_duration, split_list
 
@@ -42,9 +43,6 @@ service_option = click.option(
 
 
 def _list_sites(settings: Settings) -> Iterable[str]:
-    # Imported here: reading the sites file takes modules that most commands do without.
-    from treehammer.submit.sites.site_registry import load_sites
-
     return load_sites(settings)
 
 

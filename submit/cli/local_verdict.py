@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -321,15 +320,22 @@ def find_proving_campaign(store: Store, plan: Plan) -> str:
         return ""
     needed = {_slot_of_execution(execution) for execution in planned}
     newest = [campaign.id for campaign in store.campaigns()[:MAX_SEARCHED_CAMPAIGNS]]
-    if not newest:
-        return ""
-    proven: dict[str, set[_ChecksumSlot]] = defaultdict(set)
-    for row in store.measurements(Selection.parse(newest, [f"kind={CHECKSUM}"]), _CHECKSUM_COLUMNS):
+    proven = _find_proven_slots(store, newest) if newest else {}
+    return next((id_ for id_ in newest if needed <= proven[id_]), "")
+
+
+def _find_proven_slots(
+    store: Store, campaign_ids: Sequence[str]
+) -> Mapping[str, set[_ChecksumSlot]]:
+    """Return campaign id -> slots with a good checksum."""
+    proven: dict[str, set[_ChecksumSlot]] = {campaign_id: set() for campaign_id in campaign_ids}
+    selection = Selection.parse(campaign_ids, [f"kind={CHECKSUM}"])
+    for row in store.measurements(selection, _CHECKSUM_COLUMNS):
         if row["value_checksum"] and not row["failure_class"]:
             root = json.loads(str(row["variant"]))["root"]
             place = (str(row["site"]), str(row["storage_site"]), str(row["door"]))
             proven[str(row["campaign_id"])].add((str(row["dataset_hash"]), str(root), *place))
-    return next((id_ for id_ in newest if needed <= proven[id_]), "")
+    return proven
 
 
 def _slot_of_execution(execution: ExecutionSpec) -> _ChecksumSlot:

@@ -183,22 +183,38 @@ def submit(
         campaign = submission.submit_plan(plan, settings)
         if form == TABLE:
             click.echo(f"Submitted as {campaign.id} ({campaign.name})")
-        if not wait:
-            with Store.open(settings.database) as store:
-                for line in make_tracker(store, settings).upload_campaign(campaign):
-                    print_hint(line, err=True)
-            if form == TABLE:
-                print_hint(f"  treehammer status {campaign.id} --follow")
-                print_hint(f"  treehammer collect {campaign.id}")
-            return ExitCode.DONE
+        if wait:
+            verdict_delta = delta if until is None else None
+            return _wait_for_results(plan, campaign, verdict_delta, settings, form)
         with Store.open(settings.database) as store:
-            tracker = make_tracker(store, settings)
-            progress = follow_on_terminal(tracker, campaign, form)
-            if form == TABLE:
-                print_progress(tracker, campaign, progress, form)
-            if until is None:
-                print_planned_verdict(store, campaign, plan, delta, settings, form)
-            limits_code = _check_limits(store, campaign, form)
+            for line in make_tracker(store, settings).upload_campaign(campaign):
+                print_hint(line, err=True)
+    if form == TABLE:
+        print_hint(f"  treehammer status {campaign.id} --follow")
+        print_hint(f"  treehammer collect {campaign.id}")
+    return ExitCode.DONE
+
+
+def _wait_for_results(
+    plan: Plan, campaign: CampaignRow, verdict_delta: float | None, settings: Settings, form: str
+) -> ExitCode:
+    """Wait until all jobs have ended and print the results; return the exit code.
+
+    Args:
+        plan: plan of the campaign.
+        campaign: the submitted campaign.
+        verdict_delta: smallest relevant effect of a verdict; None to print no verdict.
+        settings: all settings.
+        form: form of the output.
+    """
+    with Store.open(settings.database) as store:
+        tracker = make_tracker(store, settings)
+        progress = follow_on_terminal(tracker, campaign, form)
+        if form == TABLE:
+            print_progress(tracker, campaign, progress, form)
+        if verdict_delta is not None:
+            print_planned_verdict(store, campaign, plan, verdict_delta, settings, form)
+        limits_code = _check_limits(store, campaign, form)
     return rate_progress(progress) or limits_code
 
 

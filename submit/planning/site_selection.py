@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import chain, product
 
 from treehammer.analysis.status.site_status import EVERY_SITE, SiteUses, refresh_uses
 from treehammer.analysis.status.status_rules import load_status_rules
@@ -92,23 +92,31 @@ def leave_out_excluded(
     """
     _check_included(include, {site.name for site in (*storage, *runners)})
     storage_kinds = (STORAGE_SITE,) if runners else SUBJECT_KINDS
+    storage_reasons = _find_restrictions(storage, storage_kinds, uses)
+    runner_reasons = _find_restrictions(runners, (SITE,), uses)
     excluded: dict[str, str] = {}
     included: dict[str, str] = {}
-    usable: list[tuple[Site, ...]] = []
-    for sites, kinds in ((storage, storage_kinds), (runners, (SITE,))):
-        reasons = {site.name: uses.describe_restrictions(site.name, kinds) for site in sites}
-        for name, reason in reasons.items():
-            if reason:
-                is_included = EVERY_SITE in include or name in include
-                (included if is_included else excluded)[name] = reason
-        usable.append(
-            tuple(site for site in sites if site.name in included or not reasons[site.name])
-        )
-    left = SiteSelection(usable[0], usable[1], excluded, included)
-    if runners and not left.runners:
-        left = replace(left, storage=())
-    refuse_empty_selection(left)
-    return left
+    for name, reason in chain(storage_reasons.items(), runner_reasons.items()):
+        is_included = EVERY_SITE in include or name in include
+        (included if is_included else excluded)[name] = reason
+    selection = SiteSelection(
+        tuple(s for s in storage if s.name not in storage_reasons or s.name in included),
+        tuple(s for s in runners if s.name not in runner_reasons or s.name in included),
+        excluded,
+        included,
+    )
+    if runners and not selection.runners:
+        selection = replace(selection, storage=())
+    refuse_empty_selection(selection)
+    return selection
+
+
+def _find_restrictions(
+    sites: Iterable[Site], kinds: Collection[str], uses: SiteUses
+) -> dict[str, str]:
+    """Return name -> reason, of the sites that may not be used in these ways."""
+    reasons = {site.name: uses.describe_restrictions(site.name, kinds) for site in sites}
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def refuse_empty_selection(selection: SiteSelection) -> None:

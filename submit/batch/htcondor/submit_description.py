@@ -356,21 +356,30 @@ def _find_expression_problem(value: str, own_attributes: frozenset[str]) -> str:
         for match in _EXPRESSION_TOKEN.finditer(value)
         if match.lastgroup
     ]
+    misplaced = _find_misplaced_token(tokens)
+    if misplaced:
+        return f"is not a ClassAd expression (at {misplaced!r})"
+    if any(_marks_expression(kind, text) for kind, text in tokens):
+        return ""
+    names = (text for kind, text in tokens if kind == "name")
+    unknown = next((name for name in names if not _is_known_name(name.lower(), own_attributes)), "")
+    return f"names the attribute {unknown}, which jobs do not have" if unknown else ""
+
+
+def _marks_expression(kind: str, text: str) -> bool:
+    """Return whether a token shows that a value is more than a text without its quotes."""
+    return kind == "bracket" or text[0] in '<>=!&|?"' or text.lower() in _WORD_OPERATORS
+
+
+def _find_misplaced_token(tokens: Iterable[tuple[str, str]]) -> str:
+    """Find an unknown character, or an operand that follows another one; '' if there is none."""
     operands = ("string", "number", "name")
     before = "operator"
     for kind, text in tokens:
         is_word = kind == "name" and text.lower() in _WORD_OPERATORS
         if kind == "other" or (before in operands and kind in operands and not is_word):
-            return f"is not a ClassAd expression (at {text!r})"
+            return text
         before = "operator" if is_word else kind
-    if any(
-        kind == "bracket" or text[0] in '<>=!&|?"' or text.lower() in _WORD_OPERATORS
-        for kind, text in tokens
-    ):
-        return ""  # more than a text without quotes would be
-    for kind, text in tokens:
-        if kind == "name" and not _is_known_name(text.lower(), own_attributes):
-            return f"names the attribute {text}, which jobs do not have"
     return ""
 
 
