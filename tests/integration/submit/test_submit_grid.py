@@ -268,7 +268,7 @@ def test_commits_are_compared_in_turns(user: GridUser) -> None:
     user.follow_campaign("last")
     rows = user.read_measurements("commit_id", "site", "job_id", "kind")
     assert not [row for row in rows if row["failure_class"]]
-    commits_by_job: dict[object, set[object]] = {}
+    commits_by_job: dict[tuple[object, object], set[object]] = {}
     for row in rows:
         commits_by_job.setdefault((row["site"], row["job_id"]), set()).add(row["commit_id"])
     assert {site for site, _ in commits_by_job} == {*sites}
