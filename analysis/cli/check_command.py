@@ -49,7 +49,10 @@ from treehammer.text_formatting import make_single_line
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.limit_outcomes import LimitReport
 
-
+#: Formats of the output.
+PLUGIN, MONIT, MARKDOWN, JSON = "plugin", "monit", "markdown", "json"
+#: Value of --service without an address.
+_DATABASE = "-"
 #: Seconds that the service may take for its state.
 ANSWER_WARNING_S, ANSWER_CRITICAL_S = 5.0, 20.0
 #: Bytes of a response that are read.
@@ -208,9 +211,6 @@ def _explain_status(error: urllib.error.HTTPError, url: str) -> Exception:
     return StoreError(f"the service answered with status {error.code}", where=url)
 
 
-MARKDOWN, JSON = "markdown", "json"
-
-
 def print_limits(report: LimitReport, form: str = TABLE) -> None:
     """Print the outcomes as a table with notes, as Markdown or as JSON."""
     # scipy takes a third of a second to load, which commands without limits should not pay for.
@@ -226,11 +226,6 @@ def print_limits(report: LimitReport, form: str = TABLE) -> None:
     print_rows(limit_text.flatten_outcomes(report), limit_text.limit_columns(report))
     for note in limit_text.list_limit_notes(report):
         print_hint(note)
-
-
-PLUGIN, MONIT = "plugin", "monit"
-#: Value of --service without an address.
-_DATABASE = "-"
 
 
 class _PluginCommand(click.Command):

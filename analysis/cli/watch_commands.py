@@ -50,6 +50,19 @@ _CHANGE_COLUMNS = (
     TableColumn("cause", "changed on that day"),
     TableColumn("id", "change id"),
 )
+_MESSAGE_COLUMNS = (
+    TableColumn("happened", "time, UTC"),
+    TableColumn("title", "event"),
+    TableColumn("channel", "channel"),
+    TableColumn("recipient", "recipient"),
+    TableColumn("state", "message"),
+    TableColumn("error", "error"),
+)
+#: Messages that are listed.
+MAX_LISTED = 200
+_NO_CHANNEL = (
+    "Events are recorded, but no message is sent: set alarm_webhook_url or alarm_recipients."
+)
 
 
 @click.command("changes")
@@ -164,13 +177,6 @@ def _mail_digest(settings: Settings, digest: WeeklyDigest) -> int:
     return len(addresses)
 
 
-#: Messages that are listed.
-MAX_LISTED = 200
-_NO_CHANNEL = (
-    "Events are recorded, but no message is sent: set alarm_webhook_url or alarm_recipients."
-)
-
-
 @click.command("notify")
 @click.option("--list", "listing", is_flag=True, help="Show the latest messages; send nothing.")
 @output_options
@@ -204,16 +210,6 @@ def notify_command(settings: Settings, listing: bool, form: str) -> int:
     if not (channels.webhook or channels.mail):
         click.echo(_NO_CHANNEL, err=True)
     return ExitCode.INFRASTRUCTURE if failed else ExitCode.DONE
-
-
-_MESSAGE_COLUMNS = (
-    TableColumn("happened", "time, UTC"),
-    TableColumn("title", "event"),
-    TableColumn("channel", "channel"),
-    TableColumn("recipient", "recipient"),
-    TableColumn("state", "message"),
-    TableColumn("error", "error"),
-)
 
 
 def _print_messages(messages: Sequence[AlarmMessage], form: str) -> None:

@@ -117,8 +117,9 @@ class Sample:
     ``build`` holds the facts of the ROOT build (:data:`BUILD_FACTS` with version and commit).
     ``launch_ratios`` holds ln(B/A) of a launch in paired mode by headline metric, on its side B
     alone.  ``side`` names the selection that it belongs to where two selections are compared,
-    ``setup`` is the :func:`.identity.compute_setup` of its campaign where commits are, and ``looks``
-    counts the looks at it (see :mod:`treehammer.analysis.statistics.verdict`).
+    ``setup`` is the :func:`~treehammer.hctests.definition.model.compute_setup` of its campaign where
+    commits are, and ``looks`` counts the looks at it (see
+    :class:`~treehammer.analysis.statistics.verdict.SequentialPlan`).
     """
 
     measurement_id: str
@@ -191,7 +192,7 @@ class Sample:
 
     @property
     def commit(self) -> str | None:
-        """Value on the axis ``commit``, see :func:`.identity.identify_commit`; None outside Git."""
+        """Value on the axis ``commit``, see :func:`.identify_commit`; None outside Git."""
         return identify_commit(self.commit_id, self.dirty, self.test_hash) or None
 
     @property
