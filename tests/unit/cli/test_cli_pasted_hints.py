@@ -35,7 +35,7 @@ PRINTED_ELSEWHERE = {
     "sql/engine/error_hints.py": "hints of errors",
     "sql/engine/database_setup.py": "hints of errors",
     "submit/batch/htcondor/hold_codes.py": "messages of attempts, which are stored",
-    "analysis/status/failure_causes.py": "actions on pages and in messages, which are stored",
+    "analysis/status/failure_attribution.py": "actions on pages and in messages, which are stored",
     "submit/batch/htcondor/htcondor_batch.py": "reason for HTCondor",
     "submit/batch/htcondor/job_status.py": "reason for HTCondor",
     "submit/cli/unfinished_campaigns.py": "lines, by print_hint",
@@ -78,7 +78,7 @@ def test_no_hint_bypasses_the_function_that_repeats_options() -> None:
     roots = [path for path in PACKAGE.iterdir() if path.is_dir()]
     paths = [path for root in roots for path in root.resolve().rglob("*.py")]
     base = PACKAGE.resolve().parents[1]
-    assert len(paths) > 500
+    assert len(paths) > 300
     for path in sorted(paths):
         name = path.relative_to(base).as_posix()
         if not name.startswith(ELSEWHERE) and name not in PRINTED_ELSEWHERE:
