@@ -166,15 +166,15 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
     )
     limited = _LimitedCampaign(definition, samples)
     sites = _list_sites(plan, samples)
-    questions = [
-        question
+    pending = [
+        item
         for limit, metric in limits
-        for question in _complete_sites(limit, metric, sites, list(limited.measure(limit, metric)))
+        for item in _complete_sites(limit, metric, sites, list(limited.measure(limit, metric)))
     ]
     count = count_campaign(store, campaign.id, now_us).total
     sequential = plan.get("until_decided")
     looks = len(sequential["looks"]) if sequential else 1
-    return LimitReport(campaign, count, tuple(_judge_questions(questions, looks)))
+    return LimitReport(campaign, count, tuple(_judge_outcomes(pending, looks)))
 
 
 def _find_limits(definition: Mapping[str, Any]) -> Iterator[tuple[ExpectedLimit, HeadlineMetric]]:
@@ -198,8 +198,8 @@ def _list_sites(plan: Mapping[str, Any], samples: Iterable[Sample]) -> list[str]
 
 
 @dataclass(frozen=True)
-class _Question:
-    """An outcome to come, with its estimate: of value / scale, or of ln(value) without a scale.
+class _PendingOutcome:
+    """An outcome to judge, with its estimate: of value / scale, or of ln(value) without a scale.
 
     Without an estimate the outcome is final.
     """
@@ -223,11 +223,11 @@ def _complete_sites(
     limit: ExpectedLimit,
     metric: HeadlineMetric,
     sites: Sequence[str],
-    questions: Sequence[_Question],
-) -> Iterator[_Question]:
-    """Yield the questions, and one for each site that measured nothing that the limit is about."""
-    yield from questions
-    measured = {question.outcome.site for question in questions}
+    pending: Sequence[_PendingOutcome],
+) -> Iterator[_PendingOutcome]:
+    """Yield the pending outcomes, and one for each site without a measurement for the limit."""
+    yield from pending
+    measured = {item.outcome.site for item in pending}
     for site in sites or [""]:
         for kind, bound in limit.list_bounds(site):
             if site not in measured:
@@ -241,11 +241,11 @@ def _complete_sites(
                     "",
                     why="no measurement",
                 )
-                yield _Question(outcome)
+                yield _PendingOutcome(outcome)
 
 
 class _LimitedCampaign:
-    """Measurements of one campaign, as limits ask for them."""
+    """Measurements of one campaign that limits are judged on."""
 
     def __init__(self, definition: Mapping[str, Any], samples: Sequence[Sample]) -> None:
         self._axes: Mapping[str, Sequence[Scalar]] = definition.get("axes", {})
@@ -263,7 +263,7 @@ class _LimitedCampaign:
             ),
         }
 
-    def measure(self, limit: ExpectedLimit, metric: HeadlineMetric) -> Iterator[_Question]:
+    def measure(self, limit: ExpectedLimit, metric: HeadlineMetric) -> Iterator[_PendingOutcome]:
         """Measure everything that a limit holds for."""
         axis, base = limit.resolve_base(self._axes, self._bundle)
         if axis:
@@ -284,7 +284,9 @@ class _LimitedCampaign:
         name = self._timed[0].test_name if self._timed else ""
         return {key: label.removeprefix(name).lstrip() for key, label in labels.items()}
 
-    def _measure_means(self, limit: ExpectedLimit, metric: HeadlineMetric) -> Iterator[_Question]:
+    def _measure_means(
+        self, limit: ExpectedLimit, metric: HeadlineMetric
+    ) -> Iterator[_PendingOutcome]:
         # The first of the compared commits is the base: its own means are not judged.
         earlier, *later = self._axes.get(COMMIT_AXIS, ("",))
         axis = COMMIT_AXIS if later else ""
@@ -300,7 +302,7 @@ class _LimitedCampaign:
             values = self._collect_values(group, metric.name)
             for kind, bound in limit.list_bounds(site):
                 outcome = LimitOutcome(metric.name, metric.unit, kind, bound, "", site, label)
-                yield self._ask_mean(outcome, values, group)
+                yield self._estimate_mean(outcome, values, group)
 
     def _collect_values(self, group: Iterable[Sample], metric: str) -> dict[str, list[float]]:
         """Collect one value of each job, or launch in paired mode, by host."""
@@ -319,12 +321,12 @@ class _LimitedCampaign:
             by_host[host] += values if self._is_paired else [median(values)]
         return by_host
 
-    def _ask_mean(
+    def _estimate_mean(
         self, outcome: LimitOutcome, by_host: Mapping[str, Sequence[float]], group: Sequence[Sample]
-    ) -> _Question:
+    ) -> _PendingOutcome:
         values = list(chain.from_iterable(by_host.values()))
         if not values:
-            return _Question(replace(outcome, why=_explain_unusable(group, outcome.metric)))
+            return _PendingOutcome(replace(outcome, why=_explain_unusable(group, outcome.metric)))
         outcome = replace(
             outcome,
             value=fmean(map(fmean, by_host.values())),
@@ -336,10 +338,10 @@ class _LimitedCampaign:
         is_equal = max(values) - min(values) <= MIN_SPREAD * scale
         enough = has_enough_jobs([len(of_host) for of_host in by_host.values()])
         if is_equal and (outcome.metric in self._exact or enough):
-            return _Question(_decide_exactly(outcome, values[0]))
+            return _PendingOutcome(_decide_exactly(outcome, values[0]))
         if not enough:
-            return _Question(replace(outcome, why=self._explain_amount(outcome)))
-        return _Question(outcome, estimate_over_hosts(scaled), scale)
+            return _PendingOutcome(replace(outcome, why=self._explain_amount(outcome)))
+        return _PendingOutcome(outcome, estimate_over_hosts(scaled), scale)
 
     def _explain_amount(self, outcome: LimitOutcome) -> str:
         unit, option = ("launch", "rounds") if self._is_paired else ("job", "repeats")
@@ -351,7 +353,7 @@ class _LimitedCampaign:
 
     def _compare_with_base(
         self, limit: ExpectedLimit, metric: HeadlineMetric, axis: str, base: Scalar
-    ) -> Iterator[_Question]:
+    ) -> Iterator[_PendingOutcome]:
         samples = self._select(limit.where, axis)
         measured = {value for sample in samples if (value := sample.axis_value(axis)) is not None}
         compared_values = {*self._axes.get(axis, ()), *measured} - {base}
@@ -369,9 +371,11 @@ class _LimitedCampaign:
                     outcome = LimitOutcome(
                         metric.name, metric.unit, kind, bound, named_base, series.site, label
                     )
-                    yield self._ask_ratio(outcome, effect, other)
+                    yield self._estimate_ratio(outcome, effect, other)
 
-    def _ask_ratio(self, outcome: LimitOutcome, effect: SeriesEffect, other: str) -> _Question:
+    def _estimate_ratio(
+        self, outcome: LimitOutcome, effect: SeriesEffect, other: str
+    ) -> _PendingOutcome:
         outcome = replace(
             outcome,
             value=None if effect.mean is None else math.exp(effect.mean),
@@ -380,14 +384,14 @@ class _LimitedCampaign:
         )
         if effect.refused in (Verdict.ONLY_IN_A, Verdict.ONLY_IN_B):
             absent = outcome.base if effect.refused is Verdict.ONLY_IN_B else other
-            return _Question(replace(outcome, why=f"nothing was measured with {absent}"))
+            return _PendingOutcome(replace(outcome, why=f"nothing was measured with {absent}"))
         ratio = self._find_exact_ratio(effect)
         if ratio is not None:
-            return _Question(_decide_exactly(outcome, ratio))
+            return _PendingOutcome(_decide_exactly(outcome, ratio))
         if effect.refused is not None:
             remedy = f"; {effect.remedy}" if effect.remedy else ""
-            return _Question(replace(outcome, why=f"{effect.why}{remedy}"))
-        return _Question(outcome, effect.estimate)
+            return _PendingOutcome(replace(outcome, why=f"{effect.why}{remedy}"))
+        return _PendingOutcome(outcome, effect.estimate)
 
     def _find_exact_ratio(self, effect: SeriesEffect) -> float | None:
         """Return the ratio of values that are equal in all jobs; None for others, and for clocks."""
@@ -430,34 +434,34 @@ def _decide_exactly(outcome: LimitOutcome, value: float) -> LimitOutcome:
     return replace(outcome, state=state, value=value, low=value, high=value, level=0.0)
 
 
-def _judge_questions(questions: Sequence[_Question], looks: int) -> list[LimitOutcome]:
+def _judge_outcomes(pending: Sequence[_PendingOutcome], looks: int) -> list[LimitOutcome]:
     """Judge all limits of a campaign together, as compare judges its site rows.
 
     The interval excludes the limit exactly when the adjusted test of 'equals the limit' rejects. A
     campaign that ends when it is decided shares the error rate over its looks.
     """
     shifted = [
-        replace(question.estimate, mean=question.estimate.mean - question.target)
-        for question in questions
-        if question.estimate is not None
+        replace(item.estimate, mean=item.estimate.mean - item.target)
+        for item in pending
+        if item.estimate is not None
     ]
     p_values = [distance.p for distance in shifted]
     adjusted = adjust_for_looks(p_values, adjust_benjamini_hochberg, looks)
     tests = iter(zip(shifted, adjusted, strict=True))
     outcomes = []
-    for question in questions:
-        if question.estimate is None:
-            outcomes.append(question.outcome)
+    for item in pending:
+        if item.estimate is None:
+            outcomes.append(item.outcome)
             continue
         distance, test = next(tests)
-        is_kept = (distance.mean < 0) == (question.outcome.kind == AT_MOST)
+        is_kept = (distance.mean < 0) == (item.outcome.kind == AT_MOST)
         state = LimitState.KEPT if is_kept else LimitState.MISSED
-        low, high = map(question.restore, question.estimate.interval(test.level))
+        low, high = map(item.restore, item.estimate.interval(test.level))
         outcomes.append(
             replace(
-                question.outcome,
+                item.outcome,
                 state=state if test.p <= ALPHA else LimitState.UNDECIDED,
-                value=question.restore(question.estimate.mean),
+                value=item.restore(item.estimate.mean),
                 low=low,
                 high=high,
                 level=test.level,
