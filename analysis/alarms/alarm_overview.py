@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 from urllib.parse import quote
 
 from treehammer.analysis.alarms.release_state import assess_release, assess_releases
@@ -29,7 +28,7 @@ from treehammer.errors import NothingToDoError, suggest_word
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch.alarms import AlarmOutbox, OutboxSummary, ReleaseCheckTable, hash_identity
+from treehammer.sql.watch.alarms import AlarmOutbox, OutboxSummary, ReleaseCheckTable
 from treehammer.sql.watch.state_history import (
     CENTRAL,
     KIND_WORDS,
@@ -41,8 +40,6 @@ from treehammer.sql.watch.state_history import (
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import SECOND_US, format_minute
 
-#: Name of the producer unless MONIT assigned another one.
-PRODUCER = "treehammer"
 #: Shares of the unfinished jobs that are held, in percent.
 HELD_WARNING, HELD_CRITICAL = 20.0, 80.0
 #: Fewer held jobs are not a warning.
@@ -261,38 +258,3 @@ def require_measured_release(store: Store, name: str) -> None:
         raise NothingToDoError(
             f"ROOT {name[:100]!r} was never measured", hint=suggest_word(name, releases)
         )
-
-
-def build_monit_documents(
-    subjects: Iterable[SubjectState], *, now_us: int, producer: str = PRODUCER
-) -> list[dict[str, Any]]:
-    """Build one document per subject for WLCG's monitoring, of type ``site_status`` and the like.
-
-    A producer posts JSON objects with ``producer``, ``type``, ``type_prefix`` and ``timestamp`` in
-    milliseconds; all other fields are data (https://monit-docs.web.cern.ch/metrics/http/). The
-    identity of a document is that of subject and time, so that a repetition replaces it.
-
-    Args:
-        subjects: the states.
-        now_us: time of the states, in microseconds since 1970 UTC.
-        producer: name that MONIT assigned.
-    """
-    return [
-        {
-            "producer": producer,
-            "type": f"{subject.kind}_status",
-            "type_prefix": "raw",
-            "timestamp": now_us // 1000,
-            "_id": hash_identity(producer, subject.kind, subject.name, now_us // 1000),
-            "name": subject.name,
-            "status": subject.level.value,
-            "status_code": subject.level.code,
-            "summary": subject.summary,
-            "details": "\n".join(subject.details),
-            "since": None if subject.since_us is None else subject.since_us // 1000,
-            "rule": subject.rule,
-            "evidence": subject.evidence,
-            **{f"figure_{figure.name}": figure.value for figure in subject.figures},
-        }
-        for subject in subjects
-    ]

@@ -18,6 +18,11 @@ import click
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treehammer.analysis.alarms import alarm_overview
+from treehammer.analysis.alarms.monitoring_output import (
+    PRODUCER,
+    build_monit_documents,
+    format_plugin_output,
+)
 from treehammer.analysis.status.subject_state import (
     SERVICE_NAME,
     AlarmFigure,
@@ -287,7 +292,7 @@ class _PluginCommand(click.Command):
 )
 @click.option(
     "--producer",
-    default=alarm_overview.PRODUCER,
+    default=PRODUCER,
     show_default=True,
     help="Producer's name for --format monit.",
 )
@@ -399,19 +404,14 @@ def _open_remote(settings: Settings, url: str, timeout: int) -> RemoteService:
 
 def _print_states(states: Sequence[SubjectState], form: str, producer: str, verbose: int) -> None:
     if form == PLUGIN:
-        # Imported here, as it needs a package of an extra.
-        from treehammer.analysis.alarms.plugin_output import format_plugin_output
-
         for state in states:
             print_hint(format_plugin_output(state, verbose))
         return
     if form == MONIT:
         now_us = time.time_ns() // 1000
-        document: Any = alarm_overview.build_monit_documents(
-            states, now_us=now_us, producer=producer
-        )
+        document: Any = build_monit_documents(states, now_us=now_us, producer=producer)
     else:
-        document = [state_.to_document() for state_ in states]
+        document = [state.to_document() for state in states]
     click.echo(json.dumps(document, indent=1))
 
 

@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from local_servers import serve_http
 
 from treehammer import config
-from treehammer.analysis.alarms.alarm_overview import build_monit_documents
-from treehammer.analysis.alarms.plugin_output import MAX_LINE, format_plugin_output
+from treehammer.analysis.alarms.monitoring_output import (
+    MAX_LINE,
+    build_monit_documents,
+    format_plugin_output,
+)
 from treehammer.analysis.cli import check_command
 from treehammer.analysis.cli.check_command import RemoteService
 from treehammer.analysis.cli.check_command import check_command as check

@@ -1,18 +1,20 @@
-"""Output of a plugin for Nagios and its relatives, by the guidelines of the Monitoring Plugins.
+"""Output of states for monitoring systems: plugins for Nagios and its relatives, WLCG's documents.
 
-The state is computed before; ``nagiosplugin`` formats performance data and ranges.
+Plugins follow the guidelines of the Monitoring Plugins; ``nagiosplugin``, a package of an extra,
+formats performance data and ranges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from nagiosplugin import Range
-from nagiosplugin.performance import Performance
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from treehammer.analysis.status.subject_state import AlarmFigure, SubjectState
+from treehammer.sql.watch.alarms import hash_identity
 from treehammer.text_formatting import make_single_line
 
+#: Name of the producer unless MONIT assigned another one.
+PRODUCER = "treehammer"
 #: Maximum characters of the first line, before the performance data.
 MAX_LINE = 80
 
@@ -39,6 +41,8 @@ def format_plugin_output(subject: SubjectState, verbose: int = 0) -> str:
 
 def _format_figure(figure: AlarmFigure) -> str:
     """Format a figure with its thresholds as performance data; U, without a unit, if unknown."""
+    from nagiosplugin.performance import Performance
+
     value, unit = ("U", "") if figure.value is None else (_format_number(figure.value), figure.unit)
     return str(
         Performance(
@@ -62,6 +66,8 @@ def _format_range(threshold: float | None) -> str:
     """Format a threshold as a range, which alerts above it."""
     if threshold is None:
         return ""
+    from nagiosplugin import Range
+
     number = _format_number(threshold)
     return str(Range(number if threshold >= 0 else f"~:{number}"))
 
@@ -92,3 +98,38 @@ def _list_extras(subject: SubjectState) -> Sequence[str]:
             )
             extras.append(f"{figure.name}: {value}; {', '.join(limits)}")
     return extras
+
+
+def build_monit_documents(
+    subjects: Iterable[SubjectState], *, now_us: int, producer: str = PRODUCER
+) -> list[dict[str, Any]]:
+    """Build one document per subject for WLCG's monitoring, of type ``site_status`` and the like.
+
+    A producer posts JSON objects with ``producer``, ``type``, ``type_prefix`` and ``timestamp`` in
+    milliseconds; all other fields are data (https://monit-docs.web.cern.ch/metrics/http/). The
+    identity of a document is that of subject and time, so that a repetition replaces it.
+
+    Args:
+        subjects: the states.
+        now_us: time of the states, in microseconds since 1970 UTC.
+        producer: name that MONIT assigned.
+    """
+    return [
+        {
+            "producer": producer,
+            "type": f"{subject.kind}_status",
+            "type_prefix": "raw",
+            "timestamp": now_us // 1000,
+            "_id": hash_identity(producer, subject.kind, subject.name, now_us // 1000),
+            "name": subject.name,
+            "status": subject.level.value,
+            "status_code": subject.level.code,
+            "summary": subject.summary,
+            "details": "\n".join(subject.details),
+            "since": None if subject.since_us is None else subject.since_us // 1000,
+            "rule": subject.rule,
+            "evidence": subject.evidence,
+            **{f"figure_{figure.name}": figure.value for figure in subject.figures},
+        }
+        for subject in subjects
+    ]
