@@ -174,7 +174,7 @@ def test_campaign_without_regression_is_clear(store: Store) -> None:
     assert watch_campaigns(store, NOW) == []
     assert requested_reruns(store) == []
     assert assess_release(store, NEW).level is AlarmLevel.OK
-    assert [(one.name, one.level) for one in assess_releases(store)] == [
+    assert [(state.name, state.level) for state in assess_releases(store)] == [
         (OLD, AlarmLevel.UNKNOWN),
         (NEW, AlarmLevel.OK),
     ]
@@ -312,7 +312,7 @@ def test_stored_comparisons_count_without_a_check(store: Store) -> None:
     assert requested_reruns(store) == []
     # The check of the finished campaign replaces it.
     watch_campaigns(store, NOW)
-    assert {one.campaign_id for one in list_checks(store)} != {""}
+    assert {check.campaign_id for check in list_checks(store)} != {""}
 
 
 def test_newer_comparison_counts_against_a_clear_check_only(store: Store) -> None:

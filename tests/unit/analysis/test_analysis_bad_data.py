@@ -184,40 +184,40 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_bad_data_have_defined_verdict(case: Case) -> None:
-    found = ask(case.edit(case.campaign.samples()))
-    for row in found.of_series:
+    comparison = ask(case.edit(case.campaign.samples()))
+    for row in comparison.of_series:
         assert row.verdict == case.verdict
-        said = evidence(row)
+        row_evidence = evidence(row)
         why = case.why.replace("cpu_per_event_s", row.metric)
-        assert why in said.why
-        assert case.remedy in said.remedy
-    assert not found.regressed
+        assert why in row_evidence.why
+        assert case.remedy in row_evidence.remedy
+    assert not comparison.regressed
     # Notes are printed below the table for every verdict.
-    assert any(case.verdict.lower() in note.lower() for note in found.notes)
+    assert any(case.verdict.lower() in note.lower() for note in comparison.notes)
 
 
 def test_absent_side_at_one_site_keeps_other_verdicts() -> None:
     samples = SimulatedCampaign(sites=THREE, effect=0.06).samples()
-    found = ask([s for s in samples if not (s.site == "T2_B" and is_b(s))])
-    verdicts = {row.site: row.verdict for row in found.of_series}
+    comparison = ask([s for s in samples if not (s.site == "T2_B" and is_b(s))])
+    verdicts = {row.site: row.verdict for row in comparison.of_series}
     assert verdicts == {"T2_A": "slower", "T2_B": "only in A", "T2_C": "slower"}
-    for row in found.over_sites:
+    for row in comparison.over_sites:
         assert evidence(row).sites == ("T2_A", "T2_C")
         assert evidence(row).why == "outside: 1 × only in A"
 
 
 def test_site_with_one_job_is_excluded_from_release() -> None:
     samples = SimulatedCampaign(sites=THREE, effect=0.06).samples()
-    found = ask([s for s in samples if s.site != "T2_C" or s.job_id.endswith("-1")])
-    for row in found.over_sites:
+    comparison = ask([s for s in samples if s.site != "T2_C" or s.job_id.endswith("-1")])
+    for row in comparison.over_sites:
         assert row.verdict in ("slower", "undecided")
         assert evidence(row).why == "outside: 1 × not enough data"
         assert row.jobs == 16
 
 
 def test_sites_with_one_job_each_give_no_release_verdict() -> None:
-    found = ask(SimulatedCampaign(sites=THREE, jobs=1, effect=0.5).samples())
-    assert {row.verdict for row in found.verdicts} == {Verdict.NOT_ENOUGH}
+    comparison = ask(SimulatedCampaign(sites=THREE, jobs=1, effect=0.5).samples())
+    assert {row.verdict for row in comparison.verdicts} == {Verdict.NOT_ENOUGH}
 
 
 def test_unpaired_test_has_no_release_verdict() -> None:
@@ -367,9 +367,9 @@ def well_formed(found: Comparison) -> None:
 @settings(max_examples=40, deadline=None)
 def test_comparison_accepts_arbitrary_samples(samples: list[Sample], order: Any) -> None:
     try:
-        found = ask(samples)
+        comparison = ask(samples)
     except NothingToDoError:
         return
-    well_formed(found)
+    well_formed(comparison)
     order.shuffle(samples)
-    assert ask(samples) == found
+    assert ask(samples) == comparison

@@ -109,9 +109,9 @@ def test_skipped_builds_widen_the_result() -> None:
         build = search.choose_next()
         assert build not in (7, 8)
         search = search.add_effects(build, [(0.1 if build >= 8 else 0.0) + NOISE * noise.normal()])
-    found = search.conclude()
-    assert found.outcome is SearchOutcome.STEP
-    assert (found.steps[0].first, found.steps[0].last) == (7, 9)
+    conclusion = search.conclude()
+    assert conclusion.outcome is SearchOutcome.STEP
+    assert (conclusion.steps[0].first, conclusion.steps[0].last) == (7, 9)
 
 
 def test_stated_certainty_holds() -> None:

@@ -40,15 +40,15 @@ def simulate(
     for site in SITES:
         for release in RELEASES:
             place = SeriesPlace(site, STORAGES.get(site, site), "near", release)
-            shown = [number for number in range(days) if rng.random() > 0.1]
+            measured_days = [number for number in range(days) if rng.random() > 0.1]
             values = {
                 FIRST + number: float(rng.normal(0.1, NOISE))
                 + (slowdown(place) if number >= day else 0.0)
-                for number in shown
+                for number in measured_days
             }
             contexts = {
                 FIRST + number: {"kernel": kernels[number >= day] if slowdown(place) else "5"}
-                for number in shown
+                for number in measured_days
             }
             series.append(DailySeries.from_days(f"{site} {release}", place, values, contexts))
     return series
@@ -103,9 +103,9 @@ def test_slow_days_of_one_series_are_reported_once() -> None:
     series = simulate(lambda _: 0.0)
     # The series' own step over a month is near zero, unlike the one into and out of these days.
     series[3].values[30:33] += 0.06
-    found = [(one.day, one.group.members) for one in search(series)]
-    assert found
-    assert len(found) == len(set(found)) <= 2
+    changes = [(change.day, change.group.members) for change in search(series)]
+    assert changes
+    assert len(changes) == len(set(changes)) <= 2
 
 
 def test_two_changes_of_one_site_are_both_found() -> None:
@@ -113,8 +113,8 @@ def test_two_changes_of_one_site_are_both_found() -> None:
         one.shift(FIRST + 70, 0.06) if one.place.site == "B" else one
         for one in simulate(lambda place: 0.03 * (place.site == "B"))
     ]
-    found = [(one.day - FIRST, one.group.subject, round(one.size, 2)) for one in search(series)]
-    assert found == [(40, "B", 0.03), (70, "B", -0.06)]
+    changes = [(one.day - FIRST, one.group.subject, round(one.size, 2)) for one in search(series)]
+    assert changes == [(40, "B", 0.03), (70, "B", -0.06)]
 
 
 def test_change_at_the_start_of_a_series_is_provisional() -> None:
@@ -312,4 +312,4 @@ def announce_changes(seed: int) -> Iterator[Change]:
             )
             for site, values in zip(SITES, noise, strict=True)
         ]
-        yield from (one for one in search(series) if one.state is ChangeState.CONFIRMED)
+        yield from (change for change in search(series) if change.state is ChangeState.CONFIRMED)

@@ -48,12 +48,12 @@ def test_layouts_with_equal_value_checksums_are_compared() -> None:
     assert evidence(row).same_data == "same data proven"
     assert evidence(row).unpaired
     other = read("set-by-entry", 0.1, "2" * 64)
-    found = ask([*slower[0], *other], question)
-    (row,) = rows(found)
+    comparison = ask([*slower[0], *other], question)
+    (row,) = rows(comparison)
     assert row.verdict == Verdict.OTHER_CONTENT
     assert row.effect is not None
-    assert not found.regressed
-    assert any(note.startswith("Other content") for note in found.notes)
+    assert not comparison.regressed
+    assert any(note.startswith("Other content") for note in comparison.notes)
 
 
 def test_datasets_of_one_campaign_have_labels_of_their_own() -> None:
@@ -79,9 +79,9 @@ def test_unpaired_jobs_are_less_certain_than_pairs() -> None:
 
 def test_sites_and_campaigns_are_comparable() -> None:
     samples = SimulatedCampaign(sites=("T2_A", "T2_B"), roots=(A,), jobs=10).samples()
-    found = ask(samples, ComparisonQuery("site", "T2_A", "T2_B"))
-    assert {row.site for row in found.verdicts} == {"T2_A → T2_B"}
-    assert found.over_sites == []
+    comparison = ask(samples, ComparisonQuery("site", "T2_A", "T2_B"))
+    assert {row.site for row in comparison.verdicts} == {"T2_A → T2_B"}
+    assert comparison.over_sites == []
 
     before = SimulatedCampaign(
         name="before", roots=(A,), jobs=10, job_noise=0.02, loop_s=10
@@ -103,10 +103,10 @@ def test_incompatible_samples_are_not_mixed() -> None:
         )
         for s in samples
     ]
-    found = rows(ask(samples + other))
-    assert len(found) == 2
-    assert len({row.label for row in found}) == 2
-    assert sorted(row.jobs for row in found) == [8, 8]
+    found_rows = rows(ask(samples + other))
+    assert len(found_rows) == 2
+    assert len({row.label for row in found_rows}) == 2
+    assert sorted(row.jobs for row in found_rows) == [8, 8]
 
 
 def test_different_instruments_form_separate_series() -> None:
@@ -117,25 +117,29 @@ def test_different_instruments_form_separate_series() -> None:
 
 def test_equal_queries_have_equal_identity() -> None:
     assert ComparisonQuery("root", A, B).id == ComparisonQuery("root", A, B).id
-    others = [
+    queries = [
         ComparisonQuery("root", B, A),
         ComparisonQuery("root", A, B, delta=0.05),
         ComparisonQuery("root", A, B, selection=AT_T2_A),
         ComparisonQuery("root", A, B, where_a=AT_T2_A.conditions),
         ComparisonQuery("root", A, B, where_b=AT_T2_A.conditions),
     ]
-    assert len({q.id for q in (ComparisonQuery("root", A, B), *others)}) == 6
+    assert len({q.id for q in (ComparisonQuery("root", A, B), *queries)}) == 6
 
 
 def test_verdicts_record_the_query() -> None:
     question = ComparisonQuery(
         "root", A, B, 0.05, AT_T2_A, where_b=Selection.parse((), ["dirty=no"]).conditions
     )
-    found = ask(SimulatedCampaign(sites=THREE).samples(), question)
-    for row in found.verdicts:
-        kept = evidence(row)
-        assert (kept.campaigns, kept.where, kept.delta) == (("c1",), ("site=T2_A",), 0.05)
-        assert (kept.where_a, kept.where_b) == ((), ("dirty=False",))
+    comparison = ask(SimulatedCampaign(sites=THREE).samples(), question)
+    for row in comparison.verdicts:
+        row_evidence = evidence(row)
+        assert (row_evidence.campaigns, row_evidence.where, row_evidence.delta) == (
+            ("c1",),
+            ("site=T2_A",),
+            0.05,
+        )
+        assert (row_evidence.where_a, row_evidence.where_b) == ((), ("dirty=False",))
         title = verdict_text.comparison_title(row, {"c1": "nightly"})
         assert title == (
             f"ROOT {B} against {A}, campaign nightly and site=T2_A and B: dirty=False, ±5 %"
@@ -145,10 +149,10 @@ def test_verdicts_record_the_query() -> None:
 def test_older_verdicts_have_no_recorded_query() -> None:
     (row, *_) = ask(SimulatedCampaign().samples()).verdicts
     assert verdict_text.comparison_title(row) == f"ROOT {B} against {A}, all measurements"
-    told = json.loads(row.evidence)
+    document = json.loads(row.evidence)
     for name in ("campaigns", "where", "where_a", "where_b", "of_a", "of_b"):
-        del told[name]
-    older = replace(row, evidence=json.dumps(told))
+        del document[name]
+    older = replace(row, evidence=json.dumps(document))
     assert verdict_text.comparison_title(older) == f"ROOT {B} against {A}, selection not recorded"
 
 
@@ -168,20 +172,20 @@ def test_sides_are_means_over_jobs_as_measured(bundled: bool, with_launches: boo
             else sample
             for sample in samples
         ]
-    found = ask(samples)
-    for row in found.of_series:
-        kept = evidence(row)
-        assert kept.unpaired != bundled
-        for release, value in ((A, kept.a_value), (B, kept.b_value)):
+    comparison = ask(samples)
+    for row in comparison.of_series:
+        row_evidence = evidence(row)
+        assert row_evidence.unpaired != bundled
+        for release, value in ((A, row_evidence.a_value), (B, row_evidence.b_value)):
             jobs: dict[str, list[float]] = {}
-            for one in measured:
-                if one["axis_root"] == release:
-                    jobs.setdefault(one["job_id"], []).append(one[row.metric])
+            for execution in measured:
+                if execution["axis_root"] == release:
+                    jobs.setdefault(execution["job_id"], []).append(execution[row.metric])
             assert value == pytest.approx(fmean(map(fmean, jobs.values())))
-    cpu, wall = map(evidence, found.of_series)
+    cpu, wall = map(evidence, comparison.of_series)
     for name in ("a_value", "b_value"):
         assert getattr(cpu, name) <= getattr(wall, name)  # for one thread
-    (note,) = [note for note in found.notes if note.startswith("Times of either side")]
+    (note,) = [note for note in comparison.notes if note.startswith("Times of either side")]
     assert "mean over jobs of each job's mean" in note
     assert "need not equal the ratio" in note
 
@@ -190,10 +194,10 @@ def test_side_is_described_by_common_axes() -> None:
     samples = SimulatedCampaign(sites=THREE, branches=(1.0, 0.5)).samples()
     for row in ask(samples).verdicts:
         for side, of in ((A, evidence(row).of_a), (B, evidence(row).of_b)):
-            mine = [s for s in samples if s.kind == "timed" and s.axis_value("root") == side]
+            executions = [s for s in samples if s.kind == "timed" and s.axis_value("root") == side]
             chosen = [
                 s
-                for s in mine
+                for s in executions
                 if s.variant.canonical_json == of["variant"] and s.site == of.get("site", s.site)
             ]
             assert len(chosen) == 8 * 2 * (1 if row.scope in SERIES_SCOPES else 3)
@@ -203,9 +207,9 @@ def test_missing_side_is_not_an_unknown_build() -> None:
     samples = [
         s for s in SimulatedCampaign(sites=THREE).samples() if not (s.site == "T2_A" and is_b(s))
     ]
-    found = ask(samples)
-    assert {row.verdict for row in rows(found) if row.site == "T2_A"} == {Verdict.ONLY_IN_A}
-    assert not any("Recorded for one build only" in note for note in found.notes)
+    comparison = ask(samples)
+    assert {row.verdict for row in rows(comparison) if row.site == "T2_A"} == {Verdict.ONLY_IN_A}
+    assert not any("Recorded for one build only" in note for note in comparison.notes)
 
 
 def test_invalid_queries_are_refused() -> None:
@@ -243,8 +247,8 @@ def measured_rows(commit: str, *, effect: float = 0.0, **changes: Any) -> Iterat
     )
     test_hash = hashlib.sha256(commit.encode()).hexdigest()
     for row in campaign.rows():
-        own = {"commit_id": commit, "test_hash": test_hash, "test_path": "tests/read"}
-        yield row | own | {"dirty": False} | changes
+        identity = {"commit_id": commit, "test_hash": test_hash, "test_path": "tests/read"}
+        yield row | identity | {"dirty": False} | changes
 
 
 def remember(stored: Settings, rows: Iterator[dict[str, Any]], **definition: Any) -> None:
@@ -363,11 +367,11 @@ def test_different_compiler_prevents_verdict() -> None:
         replace(s, build={**s.build, "root_compiler": "clang18"}) if is_b(s) else s
         for s in SimulatedCampaign(sites=THREE, effect=0.2).samples()
     ]
-    found = ask(samples)
-    assert {row.verdict for row in found.verdicts} == {Verdict.BUILD_DIFFERS}
-    assert evidence(found.verdicts[0]).build == ("compiler gcc1421 → clang18",)
-    assert found.over_sites[0].effect == pytest.approx(0.2, abs=0.02)
-    assert not found.regressed
+    comparison = ask(samples)
+    assert {row.verdict for row in comparison.verdicts} == {Verdict.BUILD_DIFFERS}
+    assert evidence(comparison.verdicts[0]).build == ("compiler gcc1421 → clang18",)
+    assert comparison.over_sites[0].effect == pytest.approx(0.2, abs=0.02)
+    assert not comparison.regressed
 
 
 def test_loop_compiled_differently_prevents_verdict() -> None:
@@ -386,10 +390,10 @@ def test_compiler_package_difference_is_listed_and_ignored() -> None:
         replace(s, build={**s.build, "root_compiler": packaged(11 if is_b(s) else 7)})
         for s in SimulatedCampaign(effect=0.06).samples()
     ]
-    found = ask(samples)
-    assert rows(found)[0].verdict == Verdict.SLOWER
-    assert evidence(rows(found)[0]).repackaged == (f"{packaged(7)} → {packaged(11)}",)
-    assert any("same compiler" in note for note in found.notes)
+    comparison = ask(samples)
+    assert rows(comparison)[0].verdict == Verdict.SLOWER
+    assert evidence(rows(comparison)[0]).repackaged == (f"{packaged(7)} → {packaged(11)}",)
+    assert any("same compiler" in note for note in comparison.notes)
 
 
 @pytest.mark.parametrize(
@@ -444,15 +448,15 @@ def test_different_builds_of_one_request_are_detected_on_other_axes() -> None:
         replace(s, build={**s.build, "root_commit": str(s.axis_value("cache_mb"))})
         for s in campaign.samples()
     ]
-    found = ask(samples, ComparisonQuery("cache_mb", 0.0, 30.0))
-    assert {row.verdict for row in found.of_series} == {Verdict.BUILD_DIFFERS}
+    comparison = ask(samples, ComparisonQuery("cache_mb", 0.0, 30.0))
+    assert {row.verdict for row in comparison.of_series} == {Verdict.BUILD_DIFFERS}
 
 
 def test_different_values_are_not_compared() -> None:
-    found = ask(SimulatedCampaign(effect=0.2, checksum={A: "1" * 64, B: "2" * 64}).samples())
-    assert {row.verdict for row in found.verdicts} == {Verdict.VALUES_DIFFER}
-    assert all(row.effect is None for row in found.verdicts)
-    assert found.pairs == ()
+    comparison = ask(SimulatedCampaign(effect=0.2, checksum={A: "1" * 64, B: "2" * 64}).samples())
+    assert {row.verdict for row in comparison.verdicts} == {Verdict.VALUES_DIFFER}
+    assert all(row.effect is None for row in comparison.verdicts)
+    assert comparison.pairs == ()
 
 
 @pytest.mark.parametrize(
@@ -479,11 +483,11 @@ def test_damaged_files_are_not_compared(question: ComparisonQuery) -> None:
         failure_class="data-check",
         value_checksum="",
     )
-    found = ask(samples, question)
-    assert {row.verdict for row in found.verdicts} == {Verdict.VALUES_DIFFER}
-    assert evidence(rows(found)[0]).same_data == "not the dataset's content"
-    assert "another content than the dataset's" in evidence(rows(found)[0]).why
-    assert found.pairs == ()
+    comparison = ask(samples, question)
+    assert {row.verdict for row in comparison.verdicts} == {Verdict.VALUES_DIFFER}
+    assert evidence(rows(comparison)[0]).same_data == "not the dataset's content"
+    assert "another content than the dataset's" in evidence(rows(comparison)[0]).why
+    assert comparison.pairs == ()
 
 
 def test_checksums_of_different_leaves_are_not_compared() -> None:
@@ -520,8 +524,8 @@ def test_type_names_of_skipped_leaves_may_differ_by_format() -> None:
 
 def test_shared_checksum_does_not_cover_other_axes() -> None:
     campaign = SimulatedCampaign(roots=(A,), cache_mb=(0.0, 30.0), checksum={A: "1" * 64})
-    found = ask(campaign.samples(), ComparisonQuery("cache_mb", 0.0, 30.0))
-    assert evidence(found.verdicts[0]).same_data == "not checked"
+    comparison = ask(campaign.samples(), ComparisonQuery("cache_mb", 0.0, 30.0))
+    assert evidence(comparison.verdicts[0]).same_data == "not checked"
 
 
 def test_servers_of_both_sides_are_named() -> None:
@@ -529,9 +533,9 @@ def test_servers_of_both_sides_are_named() -> None:
         replace(s, server_version="XRootD v6.2.0" if is_b(s) else "XRootD v5.5.3")
         for s in SimulatedCampaign(effect=0.2).samples()
     ]
-    found = ask(samples)
-    assert f"Storage servers: {A} XRootD v5.5.3; {B} XRootD v6.2.0." in found.notes
-    assert not any("changed within series" in note for note in found.notes)
+    comparison = ask(samples)
+    assert f"Storage servers: {A} XRootD v5.5.3; {B} XRootD v6.2.0." in comparison.notes
+    assert not any("changed within series" in note for note in comparison.notes)
     same = ask([replace(s, server_version="XRootD v5.5.3") for s in samples])
     assert "Storage servers of both sides: XRootD v5.5.3." in same.notes
 

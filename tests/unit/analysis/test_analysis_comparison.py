@@ -43,8 +43,8 @@ from treehammer.sql.read.query_model import Selection
     "effect, verdict", [(0.06, Verdict.SLOWER), (-0.06, Verdict.FASTER), (0.0, Verdict.SAME)]
 )
 def test_true_effect_is_estimated(effect: float, verdict: Verdict) -> None:
-    found = ask(SimulatedCampaign(effect=effect).samples())
-    for row in found.of_series:
+    comparison = ask(SimulatedCampaign(effect=effect).samples())
+    for row in comparison.of_series:
         assert row.verdict == verdict
         assert row.low is not None
         assert row.high is not None
@@ -52,17 +52,17 @@ def test_true_effect_is_estimated(effect: float, verdict: Verdict) -> None:
         assert row.effect == pytest.approx(effect, abs=0.01)
         assert row.low < row.effect < row.high
         assert (row.jobs, row.hosts) == (8, 4)
-    assert found.regressed == (verdict is Verdict.SLOWER)
+    assert comparison.regressed == (verdict is Verdict.SLOWER)
 
 
 def test_pairs_are_formed_within_jobs() -> None:
-    found = ask(SimulatedCampaign(effect=0.06).samples())
-    assert len(found.pairs) == 2 * 8
-    for pair in found.pairs:
+    comparison = ask(SimulatedCampaign(effect=0.06).samples())
+    assert len(comparison.pairs) == 2 * 8
+    for pair in comparison.pairs:
         assert pair.log_ratio == pytest.approx(math.log(pair.b_value / pair.a_value), abs=0.02)
         assert (pair.rounds, pair.a, pair.b) == (2, A, B)
-    cpu = [p.log_ratio for p in found.pairs if p.metric == "cpu_per_event_s"]
-    assert rows(found)[0].effect == pytest.approx(sum(cpu) / len(cpu))
+    cpu = [p.log_ratio for p in comparison.pairs if p.metric == "cpu_per_event_s"]
+    assert rows(comparison)[0].effect == pytest.approx(sum(cpu) / len(cpu))
 
 
 def test_release_is_pooled_over_sites() -> None:
@@ -78,14 +78,14 @@ def test_disagreeing_sites_leave_release_undecided() -> None:
     assert verdict_text.describe_scope(row) == "on average at these 3 sites (24 jobs)"
     assert (evidence(row).tau, evidence(row).prediction) == (None, ())
 
-    found = ask(SimulatedCampaign(sites=(*THREE, "T2_D"), effect_at=effects).samples())
-    (row,) = rows(found, SITES_SCOPE)
+    comparison = ask(SimulatedCampaign(sites=(*THREE, "T2_D"), effect_at=effects).samples())
+    (row,) = rows(comparison, SITES_SCOPE)
     assert row.verdict == Verdict.UNDECIDED
     assert evidence(row).tau == pytest.approx(0.08, abs=0.03)
     low, high = evidence(row).prediction
     assert low < (row.low or 0) < (row.high or 0) < high
     assert "one more site" in verdict_text.describe_verdict(row)
-    assert {r.site: r.verdict for r in rows(found)} == {
+    assert {r.site: r.verdict for r in rows(comparison)} == {
         "T2_D": Verdict.SAME,
         "T2_A": Verdict.SLOWER,
         "T2_B": Verdict.FASTER,
@@ -102,14 +102,14 @@ def _measure_on_shared_host(sharing: Sequence[str]) -> Comparison:
 
 
 def test_sites_that_share_their_host_speak_of_themselves() -> None:
-    found = _measure_on_shared_host(FIVE)
-    (row,) = rows(found, SITES_SCOPE)
+    comparison = _measure_on_shared_host(FIVE)
+    (row,) = rows(comparison, SITES_SCOPE)
     assert (row.verdict, row.hosts) == (Verdict.SLOWER, 1)
     assert verdict_text.describe_scope(row) == "on average at these 5 sites on one host (40 jobs)"
     assert (evidence(row).tau, evidence(row).prediction) == (None, ())
     assert evidence(row).shared_hosts == {"vm": list(FIVE)}
     assert evidence(row).test == "mean of these sites"
-    (note,) = [note for note in found.notes if note.startswith("One host, vm,")]
+    (note,) = [note for note in comparison.notes if note.startswith("One host, vm,")]
     assert "T2_A, T2_B, T2_C, T2_D and T2_E: they are not independent" in note
 
 
@@ -118,17 +118,17 @@ def test_sites_that_share_a_host_count_as_one_among_others() -> None:
     assert verdict_text.describe_scope(row) == "over 5 sites (40 jobs)"
     assert evidence(row).shared_hosts == {"vm": ["T2_A", "T2_B"]}
     # Four groups leave three degrees of freedom.
-    means = {one.site: one.effect or 0.0 for one in rows(_measure_on_shared_host(FIVE[:2]))}
+    means = {row.site: row.effect or 0.0 for row in rows(_measure_on_shared_host(FIVE[:2]))}
     groups = [(means["T2_A"] + means["T2_B"]) / 2, *(means[site] for site in FIVE[2:])]
     assert row.effect == pytest.approx(sum(groups) / 4)
     assert evidence(row).p == pytest.approx(float(scipy.stats.ttest_1samp(groups, 0.0).pvalue))
 
 
 def test_sites_on_hosts_of_their_own_share_none() -> None:
-    found = _measure_on_shared_host(())
-    (row,) = rows(found, SITES_SCOPE)
+    comparison = _measure_on_shared_host(())
+    (row,) = rows(comparison, SITES_SCOPE)
     assert evidence(row).shared_hosts == {}
-    assert not any("One host" in note for note in found.notes)
+    assert not any("One host" in note for note in comparison.notes)
     assert verdict_text.describe_scope(row) == "over 5 sites (40 jobs)"
 
 
@@ -163,14 +163,14 @@ def test_single_site_gives_no_release_verdict() -> None:
     ],
 )
 def test_scope_follows_number_of_hosts(hosts: int, scope: str, said: str) -> None:
-    found = ask(SimulatedCampaign(hosts=hosts, jobs=10, effect=0.2).samples())
-    (row,) = rows(found)
+    comparison = ask(SimulatedCampaign(hosts=hosts, jobs=10, effect=0.2).samples())
+    (row,) = rows(comparison)
     assert (row.verdict, row.scope) == (Verdict.SLOWER, scope)
     sentence = verdict_text.describe_verdict(row)
     assert sentence.startswith(f"{B} is 22.")
     assert sentence.endswith(said)
-    assert found.regressed
-    assert any("just these hosts" in note for note in found.notes) == (hosts < 3)
+    assert comparison.regressed
+    assert any("just these hosts" in note for note in comparison.notes) == (hosts < 3)
 
 
 def test_launches_are_the_units_of_a_host() -> None:
@@ -264,9 +264,11 @@ def test_identical_ratios_give_no_verdict() -> None:
 
 
 def test_short_loops_give_no_verdict() -> None:
-    found = ask(SimulatedCampaign(sites=THREE, loop_s=0.5, job_noise=0.01, effect=0.2).samples())
-    assert {row.verdict for row in found.verdicts} == {Verdict.TOO_LITTLE}
-    assert not found.regressed
+    comparison = ask(
+        SimulatedCampaign(sites=THREE, loop_s=0.5, job_noise=0.01, effect=0.2).samples()
+    )
+    assert {row.verdict for row in comparison.verdicts} == {Verdict.TOO_LITTLE}
+    assert not comparison.regressed
 
 
 def test_untimed_loops_give_no_verdict() -> None:
@@ -276,7 +278,7 @@ def test_untimed_loops_give_no_verdict() -> None:
 
 def test_one_sided_and_failed_series_have_separate_rows() -> None:
     samples = SimulatedCampaign(branches=(1.0, 0.5, 0.25, 0.12)).samples()
-    kept = []
+    executions = []
     for sample in samples:
         branches = sample.axis_value("branches")
         if branches == 0.5 and is_b(sample):
@@ -284,24 +286,24 @@ def test_one_sided_and_failed_series_have_separate_rows() -> None:
         if branches == 0.25 and not is_b(sample):
             continue
         failed = branches == 0.12 and is_b(sample)
-        kept.append(replace(sample, failure_class="open", metrics={}) if failed else sample)
-    found = {row.label: row for row in rows(ask(kept))}
-    assert {label: row.verdict for label, row in found.items()} == {
+        executions.append(replace(sample, failure_class="open", metrics={}) if failed else sample)
+    rows_by_label = {row.label: row for row in rows(ask(executions))}
+    assert {label: row.verdict for label, row in rows_by_label.items()} == {
         "branches=12%": Verdict.FAILED,
         "branches=25%": Verdict.ONLY_IN_B,
         "branches=50%": Verdict.ONLY_IN_A,
         "branches=100%": Verdict.SAME,
     }
-    assert "failed: open 16" in evidence(found["branches=12%"]).why
+    assert "failed: open 16" in evidence(rows_by_label["branches=12%"]).why
 
 
 def test_all_failed_is_reported() -> None:
     samples = changed(
         SimulatedCampaign().samples(), lambda _: True, failure_class="software-setup", metrics={}
     )
-    found = ask(samples)
-    assert {row.verdict for row in found.verdicts} == {Verdict.FAILED}
-    assert "both sides" in evidence(found.verdicts[0]).why
+    comparison = ask(samples)
+    assert {row.verdict for row in comparison.verdicts} == {Verdict.FAILED}
+    assert "both sides" in evidence(comparison.verdicts[0]).why
 
 
 def test_implausible_executions_are_never_averaged() -> None:
@@ -311,20 +313,20 @@ def test_implausible_executions_are_never_averaged() -> None:
         else s
         for s in SimulatedCampaign(effect=0.06).samples()
     ]
-    found = ask(wild)
-    assert rows(found)[0].effect == pytest.approx(0.06, abs=0.02)
-    assert evidence(rows(found)[0]).left_out["implausible"] == 8
+    comparison = ask(wild)
+    assert rows(comparison)[0].effect == pytest.approx(0.06, abs=0.02)
+    assert evidence(rows(comparison)[0]).left_out["implausible"] == 8
 
 
 def test_unpaired_jobs_are_compared_with_note() -> None:
     campaign = SimulatedCampaign(bundled=False, jobs=20, job_noise=0.02, effect=0.1)
-    found = ask(campaign.samples())
-    (row,) = rows(found)
+    comparison = ask(campaign.samples())
+    (row,) = rows(comparison)
     assert row.verdict == Verdict.SLOWER
     assert evidence(row).unpaired
     assert "weaker" in evidence(row).test
-    assert found.pairs == ()
-    assert any(note.startswith("Unpaired") for note in found.notes)
+    assert comparison.pairs == ()
+    assert any(note.startswith("Unpaired") for note in comparison.notes)
 
 
 def test_comparison_is_independent_of_order() -> None:
@@ -334,19 +336,19 @@ def test_comparison_is_independent_of_order() -> None:
 
 def test_false_verdicts_are_rare() -> None:
     wrong: Counter[str] = Counter()
-    asked: Counter[str] = Counter()
+    families: Counter[str] = Counter()
     for seed in range(12):
         campaign = SimulatedCampaign(
             seed=seed, sites=THREE, jobs=6, branches=(1.0, 0.5), execution_noise=0.05,
             site_spread=0.0,
         )  # fmt: skip
-        found = ask(campaign.samples())
-        for scope, of_scope in (("series", found.of_series), ("sites", found.over_sites)):
-            said = {row.verdict for row in of_scope}
-            asked[scope] += 1
-            wrong[scope] += bool(said & {Verdict.FASTER, Verdict.SLOWER})
+        comparison = ask(campaign.samples())
+        for scope, of_scope in (("series", comparison.of_series), ("sites", comparison.over_sites)):
+            verdicts = {row.verdict for row in of_scope}
+            families[scope] += 1
+            wrong[scope] += bool(verdicts & {Verdict.FASTER, Verdict.SLOWER})
     # A family of rows has a false verdict with 5 % probability; 46 % without adjustment.
-    assert asked["series"] == 12
+    assert families["series"] == 12
     assert wrong["series"] <= 2
     assert wrong["sites"] <= 2
 
@@ -357,8 +359,8 @@ def test_differing_sites_give_no_false_release_verdict() -> None:
         campaign = SimulatedCampaign(
             seed=seed, sites=("a", "b", "c", "d", "e"), jobs=6, site_spread=0.05
         )
-        found = ask(campaign.samples())
-        wrong += any(row.verdict in ("faster", "slower") for row in found.over_sites)
+        comparison = ask(campaign.samples())
+        wrong += any(row.verdict in ("faster", "slower") for row in comparison.over_sites)
     assert wrong <= 2
 
 
@@ -386,8 +388,8 @@ def slow_down(samples: list[Sample], **where: object) -> list[Sample]:
     """Make side B 10 % slower where fields or axes have these values."""
 
     def matches(sample: Sample) -> bool:
-        found = {**vars(sample), **dict(sample.variant.values)}
-        return all(found[name] == value for name, value in where.items())
+        values = {**vars(sample), **dict(sample.variant.values)}
+        return all(values[name] == value for name, value in where.items())
 
     return [
         replace(s, metrics={name: 1.1 * value for name, value in s.metrics.items()})
@@ -440,14 +442,16 @@ def test_release_and_site_are_separated() -> None:
 
 def test_one_slow_host_or_series_is_no_slow_site() -> None:
     for where in ({"host": "b-01"}, {"site": "B", "branches": 0.5}):
-        found = ask_for_attribution(slow_down(BOTH.samples(), **where))
-        assert not any("points at" in sentence for sentence in attribute_rows(found.verdicts))
+        comparison = ask_for_attribution(slow_down(BOTH.samples(), **where))
+        assert not any("points at" in sentence for sentence in attribute_rows(comparison.verdicts))
 
 
 def test_undecided_site_contradicts_nothing() -> None:
     noisy = replace(BOTH, sites=("Z",), effect=0.06, execution_noise=0.2, jobs=3, name="noisy")
-    found = ask_for_attribution([*replace(BOTH, effect=0.06).samples(), *noisy.samples()])
-    assert any("points at the release" in sentence for sentence in attribute_rows(found.verdicts))
+    comparison = ask_for_attribution([*replace(BOTH, effect=0.06).samples(), *noisy.samples()])
+    assert any(
+        "points at the release" in sentence for sentence in attribute_rows(comparison.verdicts)
+    )
 
 
 def test_single_site_leaves_release_or_site() -> None:

@@ -332,9 +332,9 @@ def test_nothing_to_conclude() -> None:
 
 def test_conclusion_goes_to_standard_error_beside_json(capsys: pytest.CaptureFixture[str]) -> None:
     samples = SimulatedCampaign(effect=0.1).samples()
-    found = compare_samples(samples, ComparisonQuery("root", A, B), now_us=1)
-    print_conclusions([found], {})
-    print_conclusions([found], {}, form=JSON)
+    comparison = compare_samples(samples, ComparisonQuery("root", A, B), now_us=1)
+    print_conclusions([comparison], {})
+    print_conclusions([comparison], {}, form=JSON)
     printed = capsys.readouterr()
     assert printed.out == printed.err
     assert printed.out.startswith(f"\nAt T2_A, ROOT {B} needs 10.")

@@ -76,12 +76,12 @@ def compare(rows: Iterator[dict[str, Any]]) -> dict[str, CounterChange]:
 
 
 def test_one_job_with_equal_counters_is_the_same() -> None:
-    found = compare(build_rows())
-    assert set(found) == set(COUNTERS)
-    assert {one.verdict for one in found.values()} == {SAME}
-    assert {one.jobs for one in found.values()} == {1}
-    assert not any(one.is_regression(0.02) for one in found.values())
-    assert summarize_counters([*found.values()]) == "Exact counters of 1 variant: 3 same."
+    comparison = compare(build_rows())
+    assert set(comparison) == set(COUNTERS)
+    assert {value.verdict for value in comparison.values()} == {SAME}
+    assert {value.jobs for value in comparison.values()} == {1}
+    assert not any(value.is_regression(0.02) for value in comparison.values())
+    assert summarize_counters([*comparison.values()]) == "Exact counters of 1 variant: 3 same."
 
 
 @pytest.mark.parametrize(
@@ -112,28 +112,32 @@ def test_counters_that_vary_on_one_side_decide_nothing() -> None:
 
 def test_counters_are_kept_with_the_first_verdict_of_a_series() -> None:
     changes = [*compare(build_rows(read_calls=1010)).values()]
-    found = compare_samples(SimulatedCampaign().samples(), ComparisonQuery("root", A, B), now_us=1)
-    rows = attach_counters(found.verdicts, changes)
+    comparison = compare_samples(
+        SimulatedCampaign().samples(), ComparisonQuery("root", A, B), now_us=1
+    )
+    rows = attach_counters(comparison.verdicts, changes)
     assert [row.metric for row in rows if stored_counters([row])] == ["cpu_per_event_s"]
-    kept = {one.metric: one for one in stored_counters(rows)}
+    stored = {one.metric: one for one in stored_counters(rows)}
     assert {
-        name: (one.verdict, one.a_value, one.b_value, one.effect) for name, one in kept.items()
+        name: (one.verdict, one.a_value, one.b_value, one.effect) for name, one in stored.items()
     } == {one.metric: (one.verdict, one.a_value, one.b_value, one.effect) for one in changes}
-    assert summarize_counters([*kept.values()]) == summarize_counters(changes)
-    assert attach_counters(found.verdicts, []) == found.verdicts
+    assert summarize_counters([*stored.values()]) == summarize_counters(changes)
+    assert attach_counters(comparison.verdicts, []) == comparison.verdicts
 
 
 def test_changed_counters_are_printed_below_the_verdicts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     changes = [*compare(build_rows(read_calls=1010)).values()]
-    found = compare_samples(SimulatedCampaign().samples(), ComparisonQuery("root", A, B), now_us=1)
-    print_comparisons([ComparisonResult(found, changes)], {})
+    comparison = compare_samples(
+        SimulatedCampaign().samples(), ComparisonQuery("root", A, B), now_us=1
+    )
+    print_comparisons([ComparisonResult(comparison, changes)], {})
     printed = capsys.readouterr().out
     assert "+1.0 % read calls" in printed
     assert "1,010" in printed
     assert "Exact counters of 1 variant: 2 same, 1 more (+1.0 % read calls)." in printed
-    print_comparisons([ComparisonResult(found, changes)], {}, form=JSON)
+    print_comparisons([ComparisonResult(comparison, changes)], {}, form=JSON)
     rows = json.loads(capsys.readouterr().out)
     counters = {row["metric"]: row["verdict"] for row in rows if row["scope"] == "counter"}
     assert counters == {"read_calls": MORE, "bytes_read": SAME, "kernel_read_calls": SAME}
@@ -180,22 +184,22 @@ def test_exact_counters_are_metrics_of_the_payload() -> None:
 
 
 def test_own_exact_metrics_are_compared_by_their_direction() -> None:
-    own = {"copies": "lower", "hits": "higher", "seeds": ""}
+    directions = {"copies": "lower", "hits": "higher", "seeds": ""}
     values = {"copies": 100, "hits": 50, "seeds": 7}
 
     def compare_own(**changes: int) -> dict[str, CounterChange]:
-        rows = ({**values, **row, "exact_metrics": own} for row in build_rows(**changes))
+        rows = ({**values, **row, "exact_metrics": directions} for row in build_rows(**changes))
         return compare(rows)
 
     same = compare_own()
-    assert {name: same[name].verdict for name in own} == dict.fromkeys(own, SAME)
+    assert {name: same[name].verdict for name in directions} == dict.fromkeys(directions, SAME)
     changed = compare_own(copies=103, hits=48, seeds=8)
-    assert {name: (changed[name].verdict, changed[name].better) for name in own} == {
+    assert {name: (changed[name].verdict, changed[name].better) for name in directions} == {
         "copies": (MORE, "lower"),
         "hits": (FEWER, "higher"),
         "seeds": (MORE, ""),
     }
-    assert [name for name in own if changed[name].is_regression(0.02)] == ["copies", "hits"]
+    assert [name for name in directions if changed[name].is_regression(0.02)] == ["copies", "hits"]
     assert not changed["copies"].is_regression(0.05)
     assert not compare_own(hits=60)["hits"].is_regression(0.02)
     # Stored with the verdicts, with their direction.
@@ -205,8 +209,10 @@ def test_own_exact_metrics_are_compared_by_their_direction() -> None:
         now_us=0,
     )
     rows = attach_counters(comparison.verdicts, changed.values())
-    stored = {one.metric: one for one in stored_counters(rows)}
-    assert {name: stored[name] for name in own} == {name: changed[name] for name in own}
+    stored = {change.metric: change for change in stored_counters(rows)}
+    assert {name: stored[name] for name in directions} == {
+        name: changed[name] for name in directions
+    }
 
 
 def test_notes_that_comparisons_share_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,10 +220,12 @@ def test_notes_that_comparisons_share_are_printed_once(capsys: pytest.CaptureFix
     questions = compare_with_first(
         "root", ["6.36.00", "6.38.00", "6.40.00"], delta=0.02, selection=Selection()
     )
-    found = [ComparisonResult(one) for one in compare_together(samples, questions, now_us=0)]
-    print_comparisons(found[:1], {})
+    results = [
+        ComparisonResult(sample) for sample in compare_together(samples, questions, now_us=0)
+    ]
+    print_comparisons(results[:1], {})
     alone = capsys.readouterr().out
-    print_comparisons(found, {})
+    print_comparisons(results, {})
     together = capsys.readouterr().out
     assert "All comparisons:" not in alone
     tables, _, common = together.partition("\nAll comparisons:\n")
@@ -264,8 +272,8 @@ def test_changes_are_per_event_and_relative_to_all_instructions() -> None:
     assert pair.label == "branches=100%"
     assert (pair.total.a_per_event, pair.total.b_per_event) == (4000, 4100)
     assert pair.total.relative == pytest.approx(0.025)
-    assert [one.library for one in pair.libraries()] == ["libz.so", "libRIO.so"]
-    assert [one.difference for one in pair.libraries()] == [0, 100]
+    assert [library.library for library in pair.libraries()] == ["libz.so", "libRIO.so"]
+    assert [library.difference for library in pair.libraries()] == [0, 100]
     (function,) = pair.functions()
     assert (function.function, function.difference) == (FAST, 100)
     assert function.relative == pytest.approx(0.025)
@@ -274,7 +282,7 @@ def test_changes_are_per_event_and_relative_to_all_instructions() -> None:
 def test_a_function_of_one_release_alone_counts_as_none_in_the_other() -> None:
     added = {**OLD, ("libCore.so", ""): 500, ("libCore.so", "TString::New()"): 500}
     (pair,) = pair_counts(build_count(A, OLD) + build_count(B, added), "root", A, B)
-    assert [one.difference for one in pair.functions()] == [5]
+    assert [function.difference for function in pair.functions()] == [5]
 
 
 @pytest.mark.parametrize(
@@ -296,19 +304,19 @@ def test_counts_that_make_no_sense_are_ignored(changes: dict[str, Any]) -> None:
 
 def test_comparison_finds_the_counts_of_its_work(tmp_path: Path) -> None:
     samples = SimulatedCampaign().samples()
-    found = compare_samples(samples, ComparisonQuery("root", A, B), now_us=1)
+    comparison = compare_samples(samples, ComparisonQuery("root", A, B), now_us=1)
     facts: dict[str, Any] = {
         "test_hash": samples[0].test_hash,
         "dataset_hash": samples[0].dataset_hash,
         "axes": {n: v for n, v in samples[0].variant.values if n != "root"},
     }
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        assert load_counted_work(store, found.verdicts) == []
+        assert load_counted_work(store, comparison.verdicts) == []
         for root, parts in ((A, OLD), (B, NEW)):
             store.replace_instruction_count(build_count(root, parts, **facts))
             store.replace_instruction_count(build_count(root, parts, **{**facts, "events": 7}))
             store.replace_instruction_count(build_count(root, parts, test_hash="another"))
-        counted = load_counted_work(store, found.verdicts)
+        counted = load_counted_work(store, comparison.verdicts)
     assert [pair.a.facts.events for pair in counted] == [7, 100]
     assert {pair.a.facts.test_hash for pair in counted} == {samples[0].test_hash}
 

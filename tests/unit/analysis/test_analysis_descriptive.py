@@ -46,7 +46,7 @@ def test_simultaneous_rates_add_and_consecutive_ones_average(store: Store) -> No
     assert total.latency.quantile(0.5) == pytest.approx(0.001, rel=0.01)
     assert total.latency.quantile(0.99) == pytest.approx(0.5, rel=0.01)
     steps = fetch(store, key=lambda row: row["step"])
-    assert [(one.key, one.attempted_hz, one.active_clients) for one in steps] == [
+    assert [(step.key, step.attempted_hz, step.active_clients) for step in steps] == [
         (0, 10.0, 6),
         (1, 20.0, 7),
     ]
@@ -110,15 +110,15 @@ def test_summary_of_a_load_test_shows_its_operations(campaign: Path) -> None:
 
 
 def test_operations_are_grouped_by_axes_columns_and_steps(campaign: Path) -> None:
-    found = json.loads(summarize(campaign, "--by", "rate_hz,step", "--json").stdout)
-    assert [(one["rate_hz"], one["step"], one["attempted_hz"]) for one in found] == [
+    groups = json.loads(summarize(campaign, "--by", "rate_hz,step", "--json").stdout)
+    assert [(group["rate_hz"], group["step"], group["attempted_hz"]) for group in groups] == [
         (50, 0, 20.0),
         (50, 1, 20.0),
         (100, 0, 20.0),
         (100, 1, 20.0),
     ]
-    assert found[0]["p99_s"] == pytest.approx(0.002, rel=0.01)
-    assert found[0]["failures"] == {"other": 100}
+    assert groups[0]["p99_s"] == pytest.approx(0.002, rel=0.01)
+    assert groups[0]["failures"] == {"other": 100}
     csv = summarize(campaign, "--by", "site", "--where", "site=SITE_B", "--csv").stdout
     assert csv.splitlines()[1].startswith("SITE_B,open,client,1,10.0,5.0,0.5,")
 
@@ -310,7 +310,7 @@ def test_last_attempts_and_lonely_jobs_count() -> None:
     assert summarize_starts(rows, LOAD)[0].started == 2
     assert count_lonely_starts(rows) == 1
     later = [start_row(0, 0.0, round=2, start_planned_us=6_000_000)]
-    assert [one.start_us for one in summarize_starts([*rows, *later], LOAD)] == [
+    assert [start.start_us for start in summarize_starts([*rows, *later], LOAD)] == [
         5_000_000,
         6_000_000,
     ]

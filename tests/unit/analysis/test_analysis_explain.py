@@ -179,9 +179,9 @@ def test_servers_are_named_by_door_with_their_upgrades() -> None:
         {**BUSY, "job_id": "j", "door": door, "server_version": version, "started_us": n * hour_us}
         for door, version, n in served
     ]
-    found = diagnose_efficiency(rows)
-    assert found is not None
-    assert found.evidence[-1] == (
+    diagnosis = diagnose_efficiency(rows)
+    assert diagnosis is not None
+    assert diagnosis.evidence[-1] == (
         "Storage servers: door stable: v5.5.3; "
         "door testing: v5.8.1, then v6.2.0 from 1970-01-01 03:00 UTC on."
     )

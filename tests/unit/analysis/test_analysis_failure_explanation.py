@@ -62,9 +62,9 @@ def run_everywhere(times: int = 10, **values: Any) -> Iterator[Measurement]:
 
 
 def explain(store: Store, site: str = "A", **options: Any) -> FailureExplanation:
-    found = explain_period(store, site, TODAY, **options)
-    assert found is not None
-    return found
+    explanation = explain_period(store, site, TODAY, **options)
+    assert explanation is not None
+    return explanation
 
 
 def break_site(store: Store) -> None:
@@ -216,9 +216,9 @@ def test_the_origin_of_failures_is_named(
     store: Store, plant: Callable[[Store], None], culprit: str, sentence: str, action: str
 ) -> None:
     plant(store)
-    found = explain(store)
-    assert (found.culprit, found.sentence) == (culprit, sentence)
-    assert action in found.action
+    explanation = explain(store)
+    assert (explanation.culprit, explanation.sentence) == (culprit, sentence)
+    assert action in explanation.action
 
 
 def test_a_site_is_not_blamed_for_a_commit_that_no_other_ran(store: Store) -> None:
@@ -227,9 +227,9 @@ def test_a_site_is_not_blamed_for_a_commit_that_no_other_ran(store: Store) -> No
         store.add_campaign(row, [])
     store.add(run_everywhere(10, campaign_id=OLD[:4]))
     store.add(run(True, 11 + n, "payload", campaign_id=NEW[:4]) for n in range(10))
-    found = explain(store)
-    assert found.culprit == Culprit.UNKNOWN
-    assert "no other site ran commit deadbeefde: the site or the test" in found.sentence
+    explanation = explain(store)
+    assert explanation.culprit == Culprit.UNKNOWN
+    assert "no other site ran commit deadbeefde: the site or the test" in explanation.sentence
 
 
 def test_the_only_test_failing_everywhere_is_not_told_from_a_central_cause(store: Store) -> None:
@@ -290,8 +290,8 @@ def test_an_announced_downtime_is_the_cause(store: Store) -> None:
 
 def test_a_storage_is_explained_by_those_who_read_it(store: Store) -> None:
     break_storage(store)
-    found = explain(store, by=STORAGE_SITE)
-    assert found.culprit == Culprit.STORAGE
+    explanation = explain(store, by=STORAGE_SITE)
+    assert explanation.culprit == Culprit.STORAGE
     # A reader learns the same.
     assert explain(store, "C").sentence.partition(", since")[0] == (
         "35 of 50 failed at 5 of 5 sites that read A, 0 of 70 at other storages: the storage"
@@ -320,12 +320,12 @@ def test_a_slow_site_is_told_from_its_peers_and_from_its_past(store: Store) -> N
                 run(hours=24 * day + n, site=site, wall_per_event_s=wall, cpu_per_event_s=1e-3)
                 for n in range(4)
             )
-    found = explain(store)
-    assert found.sentence == (
+    explanation = explain(store)
+    assert explanation.sentence == (
         "an event takes 1.7 times the wall time of the same work at 7 other sites: the site, "
         "since 2026-02-28"
     )
-    assert found.action.startswith("Cause: waiting for data.")
+    assert explanation.action.startswith("Cause: waiting for data.")
     assert explain_period(store, "H", TODAY) is None
 
 
@@ -390,8 +390,8 @@ def test_a_change_after_a_good_day_is_explained_by_what_has_begun(store: Store) 
         )
     update_states(store, STORY_US + 15 * HOUR_US, load_shipped_rules())
     (row, *_) = list_current_states(store, site="A")
-    found = FailureExplanation.from_change(row)
+    explanation = FailureExplanation.from_change(row)
     assert row.state == "critical"
-    assert found is not None
-    assert found.culprit == "the site"
-    assert found.sentence.startswith("6 of ")
+    assert explanation is not None
+    assert explanation.culprit == "the site"
+    assert explanation.sentence.startswith("6 of ")

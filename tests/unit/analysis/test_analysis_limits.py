@@ -81,9 +81,9 @@ def fill_with_headline(
 def compare(folder: Path, *arguments: str) -> Result:
     settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
     command = find_command("compare")
-    found = CliRunner().invoke(command, arguments, obj=settings, standalone_mode=False)
-    assert found.exception is None, found.output
-    return found
+    result = CliRunner().invoke(command, arguments, obj=settings, standalone_mode=False)
+    assert result.exception is None, result.output
+    return result
 
 
 def stored_rows(store: Store) -> dict[str, VerdictRow]:
@@ -106,7 +106,7 @@ def test_verdicts_follow_the_headline_and_its_directions(store: Store, tmp_path:
     assert depth.verdict == Verdict.SLOWER
     assert success.verdict == Verdict.SAME
     evidence = {name: VerdictEvidence.from_json(row.evidence) for name, row in rows.items()}
-    assert [(one.unit, one.better) for one in evidence.values()] == [
+    assert [(value.unit, value.better) for value in evidence.values()] == [
         ("s", "lower"),
         ("Hz", "higher"),
         ("1", "lower"),
@@ -134,8 +134,8 @@ def test_report_and_export_hold_the_headline(store: Store, tmp_path: Path) -> No
     assert "listen 128 against 5, by site" in page
     assert "<td>open_p99_s</td>" in page
     assert "ms/event</th>" not in page.partition('id="times"')[0]
-    found = compare(tmp_path, "5", "128", "--axis", "listen", "--csv")
-    lines = [*csv.DictReader(found.stdout.splitlines())]
+    comparison = compare(tmp_path, "5", "128", "--axis", "listen", "--csv")
+    lines = [*csv.DictReader(comparison.stdout.splitlines())]
     assert {(line["metric"], line["unit"], line["better"]) for line in lines if line["site"]} >= {
         ("rate_hz", "Hz", "higher")
     }
@@ -162,7 +162,10 @@ def test_newest_campaign_that_states_a_headline_decides(store: Store) -> None:
     samples = [
         Sample.from_row(row) for row in load_headline_rows(store, Selection(), SAMPLE_COLUMNS)
     ]
-    metrics = {one.job_id: ([m.name for m in one.headline], dict(one.metrics)) for one in samples}
+    metrics = {
+        sample.job_id: ([m.name for m in sample.headline], dict(sample.metrics))
+        for sample in samples
+    }
     assert metrics["later1"] == (["queue_depth"], {"queue_depth": 7.0})
     assert metrics["job0"][0] == ["queue_depth"]
     assert metrics["other"] == (["cpu_per_event_s", "wall_per_event_s"], {"cpu_per_event_s": 0.5})
@@ -311,10 +314,10 @@ def test_several_limits_share_the_correction_of_comparisons(store: Store) -> Non
     limits = [{"metric": "cpu_per_event_s", "at_most": bound} for bound in (1.9e-6, 2e-6, 3e-6)]
     fill(store, *limits, noise=0.02)
     outcomes = judge(store).outcomes
-    decided = [one for one in outcomes if one.state is not LimitState.UNDECIDED]
+    decided = [outcome for outcome in outcomes if outcome.state is not LimitState.UNDECIDED]
     assert 0 < len(decided) < len(outcomes) == 6
     expected = 0.05 * len(decided) / len(outcomes)
-    assert [one.level for one in outcomes] == pytest.approx([expected] * len(outcomes))
+    assert [outcome.level for outcome in outcomes] == pytest.approx([expected] * len(outcomes))
 
 
 def test_looks_of_a_sequential_plan_share_the_error_rate(store: Store) -> None:
@@ -367,7 +370,7 @@ def test_absent_base_site_or_measurement_is_not_judged(store: Store) -> None:
     relative = {"metric": "cpu_per_event_s", "at_most": 1.02, "base": "6.36.00"}
     fill(store, absolute, relative, site="SITE_A", extras={})
     report = judge(store)
-    reasons = {(one.metric, one.site): one.why for one in report.outcomes}
+    reasons = {(outcome.metric, outcome.site): outcome.why for outcome in report.outcomes}
     assert reasons == {
         ("max_rss_bytes", "SITE_A"): "",
         ("max_rss_bytes", "local"): "no measurement",
@@ -435,13 +438,13 @@ def test_check_prints_table_markdown_and_json(store: Store, tmp_path: Path) -> N
         {"metric": "max_rss_bytes", "at_most": 1e9, "where": {"root": "6.40.00"}},
         ratio=1.1,
     )
-    found = check(tmp_path, "--campaign", "last")
-    assert found.return_value == 1
-    assert found.output.startswith("Limits: 1 missed, 1 kept\n")
-    assert "≤ 1.02 × 6.38.00" in found.output
-    assert "≤ 1 GB" in found.output
-    assert "500.0 MB [500.0, 500.0]" in found.output
-    assert "Intervals of 95 % confidence" in found.output
+    result = check(tmp_path, "--campaign", "last")
+    assert result.return_value == 1
+    assert result.output.startswith("Limits: 1 missed, 1 kept\n")
+    assert "≤ 1.02 × 6.38.00" in result.output
+    assert "≤ 1 GB" in result.output
+    assert "500.0 MB [500.0, 500.0]" in result.output
+    assert "Intervals of 95 % confidence" in result.output
     text = check(tmp_path, "--campaign", "last", "--format", "markdown").output
     assert "### ❌ Limits of x: 1 missed, 1 kept" in text
     assert "| ❌ missed | cpu\\_per\\_event\\_s | root=6.40.00 | ≤ 1.02 × 6.38.00 | 1." in text
@@ -462,8 +465,8 @@ def test_check_refuses_what_has_no_answer(store: Store, tmp_path: Path) -> None:
         (["--site", "A", "--format", "markdown"], "--format markdown is for --campaign"),
         (["--campaign", "none"], "UNKNOWN"),
     ):
-        found = check(tmp_path, *arguments)
-        assert (found.return_value, message in found.output) == (3, True), found.output
+        result = check(tmp_path, *arguments)
+        assert (result.return_value, message in result.output) == (3, True), result.output
 
 
 def test_report_and_campaign_page_show_the_outcomes(store: Store, tmp_path: Path) -> None:

@@ -78,22 +78,24 @@ def test_comparison_key_omits_compared_axis() -> None:
     ],
 )
 def test_comparison_key_contains_other_axes(change: dict[str, object]) -> None:
-    one = SimulatedCampaign().samples()[0]
-    assert comparison_key(one, "root") != comparison_key(replace(one, **change), "root")  # type: ignore[arg-type]
+    sample = SimulatedCampaign().samples()[0]
+    assert comparison_key(sample, "root") != comparison_key(replace(sample, **change), "root")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["host", "test_name", "job_id", "campaign_id", "dirty"])
 def test_comparison_key_omits_names_and_hosts(name: str) -> None:
-    one = SimulatedCampaign().samples()[0]
-    other = replace(one, **{name: "other"})  # type: ignore[arg-type]
-    assert comparison_key(one, "root") == comparison_key(other, "root")
+    sample = SimulatedCampaign().samples()[0]
+    other = replace(sample, **{name: "other"})  # type: ignore[arg-type]
+    assert comparison_key(sample, "root") == comparison_key(other, "root")
 
 
 def test_sites_and_doors_are_pooled_protocols_are_not() -> None:
-    one = SimulatedCampaign().samples()[0]
-    other = replace(one, site="x", storage_site="x", door="y")
-    assert release_key(one, "root") == release_key(other, "root")
-    assert release_key(one, "root") != release_key(replace(one, door_protocol="https"), "root")
+    sample = SimulatedCampaign().samples()[0]
+    other = replace(sample, site="x", storage_site="x", door="y")
+    assert release_key(sample, "root") == release_key(other, "root")
+    assert release_key(sample, "root") != release_key(
+        replace(sample, door_protocol="https"), "root"
+    )
 
 
 def test_bundled_axes_vary_inside_jobs() -> None:
@@ -142,8 +144,8 @@ def test_axis_values_parse_numbers_and_versions() -> None:
 
 
 def test_axis_values_parse_booleans() -> None:
-    one = replace(SimulatedCampaign().samples()[0], variant=Variant((("prefetch", True),)))
-    assert find_axis_value([one], "prefetch", "true") is True
+    sample = replace(SimulatedCampaign().samples()[0], variant=Variant((("prefetch", True),)))
+    assert find_axis_value([sample], "prefetch", "true") is True
 
 
 def test_unknown_axis_lists_known_axes() -> None:
@@ -154,23 +156,23 @@ def test_unknown_axis_lists_known_axes() -> None:
 
 @pytest.mark.parametrize("text", ["1", "0.5", "1e3", "-2.0", "True", "6.40", "6.40.00", "Muon_*"])
 def test_axis_value_candidates_of_text(text: str) -> None:
-    known: list[Scalar] = [True, False, 1, 0.5, 1000, -2, 6.4, text, "other", 7]
-    found = [*possible_values(text)]
-    assert found[0] == text
-    assert all(matches_value(text, value) for value in found)
-    assert {repr(v) for v in known if matches_value(text, v)} <= {repr(v) for v in found}
+    values: list[Scalar] = [True, False, 1, 0.5, 1000, -2, 6.4, text, "other", 7]
+    candidates = [*possible_values(text)]
+    assert candidates[0] == text
+    assert all(matches_value(text, value) for value in candidates)
+    assert {repr(v) for v in values if matches_value(text, v)} <= {repr(v) for v in candidates}
 
 
 def test_storage_sites_are_series_of_their_own_and_an_axis() -> None:
-    own = SimulatedCampaign().samples()[0]
-    own = replace(own, storage_site=own.site)
+    near = SimulatedCampaign().samples()[0]
+    near = replace(near, storage_site=near.site)
     far, farther = (
-        replace(own, storage_site=name, door=f"{name}-door") for name in ("FAR", "FARTHER")
+        replace(near, storage_site=name, door=f"{name}-door") for name in ("FAR", "FARTHER")
     )
-    assert comparison_key(own, "root") == comparison_key(replace(own, storage_site=""), "root")
-    assert len({release_key(one, "root") for one in (own, far, farther)}) == 3
+    assert comparison_key(near, "root") == comparison_key(replace(near, storage_site=""), "root")
+    assert len({release_key(sample, "root") for sample in (near, far, farther)}) == 3
     # Local and remote reading are compared through doors of one protocol.
-    assert len({comparison_key(one, "storage_site") for one in (own, far, farther)}) == 1
+    assert len({comparison_key(sample, "storage_site") for sample in (near, far, farther)}) == 1
     assert far.axis_value("storage_site") == "FAR"
 
 
@@ -187,12 +189,12 @@ def sides(
 ) -> tuple[list[Sample], list[Sample]]:
     """Build a job whose rounds have these values on sides A and B; None omits an execution."""
     template = SimulatedCampaign(jobs=1).samples()[0]
-    found: tuple[list[Sample], list[Sample]] = ([], [])
+    job_sides: tuple[list[Sample], list[Sample]] = ([], [])
     for round_, pair in enumerate(values, 1):
-        for side, value in zip(found, pair, strict=True):
+        for side, value in zip(job_sides, pair, strict=True):
             if value is not None:
                 side.append(replace(template, round=round_, attempt=attempt, metrics={CPU: value}))
-    return found
+    return job_sides
 
 
 def test_effect_is_median_log_ratio_over_rounds() -> None:
@@ -249,7 +251,7 @@ def test_clean_executions_replace_dirty_ones() -> None:
 
 
 def test_dirty_executions_are_compared_without_clean_ones() -> None:
-    a, b = ([replace(one, dirty=True) for one in side] for side in sides((1.0, 1.0)))
+    a, b = ([replace(sample, dirty=True) for sample in side] for side in sides((1.0, 1.0)))
     assert drop_dirty(a, b) == (a, b, {})
 
 
@@ -264,10 +266,10 @@ def test_unpaired_value_is_from_last_attempt() -> None:
 @given(st.lists(st.tuples(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3)), min_size=1, max_size=5))
 def test_swapping_sides_changes_only_the_sign(values: list[tuple[float, float]]) -> None:
     a, b = sides(*values)
-    (there,), _ = pair_jobs(a, b, CPU)
-    (back,), _ = pair_jobs(b, a, CPU)
-    assert back.d == pytest.approx(-there.d)
-    assert (back.a, back.b) == (there.b, there.a)
+    (forward,), _ = pair_jobs(a, b, CPU)
+    (backward,), _ = pair_jobs(b, a, CPU)
+    assert backward.d == pytest.approx(-forward.d)
+    assert (backward.a, backward.b) == (forward.b, forward.a)
 
 
 CPU_METRIC, WALL = "cpu_per_event_s", "wall_per_event_s"
@@ -301,28 +303,28 @@ def test_effect_changes_its_sign_with_the_sides() -> None:
 def test_short_launches_are_given_a_remedy_that_works_for_them() -> None:
     """Passes and events change nothing in paired mode, whose launches read on by themselves."""
     samples = [
-        replace(one, loop_cpu_s=0.996, launch_ratios={CPU_METRIC: 0.3, WALL: 0.3})
-        for one in SimulatedCampaign(rounds=1).samples()
-        if one.kind == "timed"
+        replace(sample, loop_cpu_s=0.996, launch_ratios={CPU_METRIC: 0.3, WALL: 0.3})
+        for sample in SimulatedCampaign(rounds=1).samples()
+        if sample.kind == "timed"
     ]
-    found = ask(samples)
-    (row,) = rows(found)
-    kept = evidence(row)
-    assert kept.why.startswith("0.99 s of CPU per side in a launch, at least 1 s needed")
-    assert kept.remedy == "raise wall_limit_s, which ended the launches early"
-    (note,) = [note for note in found.notes if note.startswith("Too little read")]
-    assert note.endswith(f"enters no verdict; {kept.remedy}.")
+    comparison = ask(samples)
+    (row,) = rows(comparison)
+    row_evidence = evidence(row)
+    assert row_evidence.why.startswith("0.99 s of CPU per side in a launch, at least 1 s needed")
+    assert row_evidence.remedy == "raise wall_limit_s, which ended the launches early"
+    (note,) = [note for note in comparison.notes if note.startswith("Too little read")]
+    assert note.endswith(f"enters no verdict; {row_evidence.remedy}.")
 
 
 def make_three_values() -> list[Sample]:
     """Executions of a job that launches B and C, each in three rounds, with the base A."""
     launches = [("B", 0.05), ("C", 0.02), ("C", 0.03), ("B", 0.06), ("B", 0.04), ("C", 0.016)]
-    found = []
+    samples = []
     for round_, (value, ratio) in enumerate(launches, 1):
         halves = (make_sample(round_, 1.0, None), make_sample(round_, math.exp(ratio), ratio))
-        for name, one in zip(("A", value), halves, strict=True):
-            found.append(replace(one, variant=Variant((("root", name),))))
-    return found
+        for name, half in zip(("A", value), halves, strict=True):
+            samples.append(replace(half, variant=Variant((("root", name),))))
+    return samples
 
 
 def test_launches_of_another_value_are_complete() -> None:
@@ -341,23 +343,23 @@ def test_values_without_a_common_launch_are_compared_through_their_base() -> Non
     assert pair.through_base
     assert pair.launches == pytest.approx((0.02 - 0.05, 0.03 - 0.06, 0.016 - 0.04))
     assert pair.d == pytest.approx(-0.028)
-    found = ask(samples, ComparisonQuery("root", "B", "C"))
-    (row,) = rows(found)
+    comparison = ask(samples, ComparisonQuery("root", "B", "C"))
+    (row,) = rows(comparison)
     assert evidence(row).test == f"t over launches, {THROUGH_BASE}"
     assert THROUGH_BASE in format_verdict(row)
-    assert any("Through the base" in note for note in found.notes)
-    assert not any("Left out" in note or "Unpaired" in note for note in found.notes)
+    assert any("Through the base" in note for note in comparison.notes)
+    assert not any("Left out" in note or "Unpaired" in note for note in comparison.notes)
 
 
 def test_controls_of_compared_jobs_are_summarized() -> None:
     controls = [make_sample(1, 1.0, ratio, CONTROL) for ratio in (-0.01, 0.0, 0.02, 0.01)]
-    others = [
+    unrelated = [
         make_sample(2, 1.0, 0.5),
         make_sample(3, 1.0, None, CONTROL),
         replace(make_sample(4, 1.0, 0.9, CONTROL), job_id="another"),
         replace(make_sample(5, 1.0, 0.9, CONTROL), plausible=False),
     ]
-    (check,) = check_controls([*controls, *others], {controls[0].job_id}, "root")
+    (check,) = check_controls([*controls, *unrelated], {controls[0].job_id}, "root")
     assert (check.metric, check.base, check.launches) == (
         CPU_METRIC,
         controls[0].variant["root"],
@@ -480,7 +482,7 @@ def test_unusable_measurements_are_counted_separately() -> None:
 def test_ratio_is_unpaired_ratio_of_geometric_means() -> None:
     rows = [row(f"{side}{n}", base * f, site=side) for side, base in (("A", 8.0), ("B", 4.0))
             for n, f in enumerate((0.9, 1.0, 1.1))]  # fmt: skip
-    b, a = group_executions(rows, lambda one: (one["site"] == "A",))
+    b, a = group_executions(rows, lambda execution: (execution["site"] == "A",))
     ratio = a.ratio_over_jobs(b, "rate")
     assert ratio is not None
     assert ratio.mean == pytest.approx(2)
@@ -499,8 +501,8 @@ def test_summary_interval_has_nominal_coverage() -> None:
     missed = 0
     for seed in range(200):
         rows = list(SimulatedCampaign(seed=seed, jobs=6, job_noise=0.1, roots=("6.40.00",)).rows())
-        for one in rows:
-            one |= {"failure_class": None, "failure_kind": None, "plausible": True}
+        for row in rows:
+            row |= {"failure_class": None, "failure_kind": None, "plausible": True}
         (group,) = group_executions(rows, lambda _: ())
         figure = group.mean_over_jobs("loop_wall_s")
         assert figure is not None
@@ -515,7 +517,10 @@ def test_groups_are_sorted_and_mixtures_detected() -> None:
     variants = ['{"access":"direct","cache_mb":30}', '{"access":"direct","cache_mb":4}']
     rows = [row(str(n), 1.0, variant=text) for n, text in enumerate(variants)]
     keys = [
-        group.key for group in group_executions(rows, lambda one: (lookup_value(one, "cache_mb"),))
+        group.key
+        for group in group_executions(
+            rows, lambda execution: (lookup_value(execution, "cache_mb"),)
+        )
     ]
     assert keys == [(4,), (30,)]
     assert find_distinguishing_names(rows) == ("cache_mb",)
@@ -545,11 +550,11 @@ def test_ratios_are_shown_with_interval() -> None:
 
 
 def test_storage_site_separates_groups_only_where_it_differs() -> None:
-    beside = ("site", "storage_site")
-    own = [row("a", 1.0, storage_site="A"), row("b", 1.0, site="B", storage_site="B")]
-    assert find_distinguishing_names(own, beside) == ("site",)
+    names = ("site", "storage_site")
+    local = [row("a", 1.0, storage_site="A"), row("b", 1.0, site="B", storage_site="B")]
+    assert find_distinguishing_names(local, names) == ("site",)
     remote = row("c", 1.0, storage_site="B")
-    assert find_distinguishing_names([*own, remote], beside) == beside
+    assert find_distinguishing_names([*local, remote], names) == names
 
 
 def test_failure_that_a_later_attempt_made_up_for_is_not_counted() -> None:

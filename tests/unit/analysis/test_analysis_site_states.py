@@ -232,8 +232,8 @@ def test_late_results_supersede_a_change(store: Store) -> None:
     update = evaluate(store, 6.5)
     assert tell(update.superseded) == [(5, "critical")]
     assert history(store) == [(1, "ok"), (5, "warning")]
-    kept = state_history.list_state_changes(store, site="A", superseded=True)
-    [wrong] = [row for row in kept if row.superseded_us]
+    state_changes = state_history.list_state_changes(store, site="A", superseded=True)
+    [wrong] = [row for row in state_changes if row.superseded_us]
     assert (wrong.state, wrong.superseded_us) == ("critical", START + 6.5 * HOUR)
     assert json.loads(wrong.evidence)["failures"] == {"open": 6}
 
@@ -294,7 +294,7 @@ def test_new_rules_do_not_rewrite_history(store: Store) -> None:
     assert history(store) == [(1, "ok"), (5, "critical")]
     with store.connection() as connection:
         documents = connection.scalars(sa.select(status_rule_set.c.document)).all()
-    stored = [json.loads(one)["rules"]["exclusion"]["failed_runs"] for one in documents]
+    stored = [json.loads(document)["rules"]["exclusion"]["failed_runs"] for document in documents]
     assert sorted(stored) == [3, 9]
     share = parse_status_rules(
         '[rules.share]\nkind = "share"\nwindow = "3h"\nmin_measurements = 3\nmax_failed_per_success = 0.06\nclear_below = 0.04',

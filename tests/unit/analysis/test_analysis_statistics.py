@@ -46,23 +46,23 @@ P_VALUES = st.lists(st.floats(1e-9, 0.999), min_size=1, max_size=12)
 def test_paired_mean_equals_textbook_interval() -> None:
     # Student 1908: extra hours of sleep; mean 1.58, t = 4.0621 with 9 degrees of freedom.
     sleep = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
-    found = estimate_mean(sleep)
-    assert found is not None
-    assert found.mean == pytest.approx(1.58)
-    assert found.mean / found.se == pytest.approx(4.0621, abs=5e-5)
-    assert found.p == pytest.approx(0.002833, abs=5e-7)
-    assert found.interval() == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
+    estimate = estimate_mean(sleep)
+    assert estimate is not None
+    assert estimate.mean == pytest.approx(1.58)
+    assert estimate.mean / estimate.se == pytest.approx(4.0621, abs=5e-5)
+    assert estimate.p == pytest.approx(0.002833, abs=5e-7)
+    assert estimate.interval() == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
 
 
 def test_unpaired_interval_equals_scipy_on_logarithms() -> None:
     noise = np.random.default_rng(3)
     a, b = noise.lognormal(0, 0.1, 9).tolist(), noise.lognormal(0.1, 0.3, 14).tolist()
-    found = estimate_unpaired(a, b)
-    assert found is not None
-    theirs = scipy.stats.ttest_ind(np.log(b), np.log(a), equal_var=False)
-    assert found.p == pytest.approx(float(theirs.pvalue))
-    interval = theirs.confidence_interval(0.95)
-    assert found.interval() == pytest.approx((float(interval.low), float(interval.high)))
+    estimate = estimate_unpaired(a, b)
+    assert estimate is not None
+    reference = scipy.stats.ttest_ind(np.log(b), np.log(a), equal_var=False)
+    assert estimate.p == pytest.approx(float(reference.pvalue))
+    interval = reference.confidence_interval(0.95)
+    assert estimate.interval() == pytest.approx((float(interval.low), float(interval.high)))
 
 
 def test_identical_values_give_no_interval() -> None:
@@ -73,35 +73,35 @@ def test_identical_values_give_no_interval() -> None:
 
 def test_four_sites_are_pooled_by_t_over_their_means() -> None:
     means = [0.01, 0.05, 0.09, 0.02, 0.04]
-    found = pool_estimates([[Estimate(mean, 0.01, 5)] for mean in means])
-    assert found is not None
-    theirs = scipy.stats.ttest_1samp(means, 0.0)
-    assert found.estimate.p == pytest.approx(float(theirs.pvalue))
-    interval = theirs.confidence_interval(0.95)
-    assert found.estimate.interval() == pytest.approx((interval.low, interval.high))
+    pooled = pool_estimates([[Estimate(mean, 0.01, 5)] for mean in means])
+    assert pooled is not None
+    reference = scipy.stats.ttest_1samp(means, 0.0)
+    assert pooled.estimate.p == pytest.approx(float(reference.pvalue))
+    interval = reference.confidence_interval(0.95)
+    assert pooled.estimate.interval() == pytest.approx((interval.low, interval.high))
     tau = math.sqrt(np.var(means, ddof=1) - 0.01**2)
-    assert found.tau == pytest.approx(tau)
-    half = float(scipy.stats.t.isf(0.025, 4)) * math.hypot(tau, found.estimate.se)
-    assert found.prediction == pytest.approx((0.042 - half, 0.042 + half))
+    assert pooled.tau == pytest.approx(tau)
+    half = float(scipy.stats.t.isf(0.025, 4)) * math.hypot(tau, pooled.estimate.se)
+    assert pooled.prediction == pytest.approx((0.042 - half, 0.042 + half))
 
 
 def test_fewer_sites_speak_of_themselves() -> None:
-    found = pool_estimates([[Estimate(0.02, 0.01, 7)], [Estimate(0.02, 0.01, 7)]])
-    assert found is not None
-    assert found.estimate.se == pytest.approx(0.01 / math.sqrt(2))
-    assert found.estimate.df == pytest.approx(14)
-    assert (found.tau, found.prediction) == (None, None)
+    pooled = pool_estimates([[Estimate(0.02, 0.01, 7)], [Estimate(0.02, 0.01, 7)]])
+    assert pooled is not None
+    assert pooled.estimate.se == pytest.approx(0.01 / math.sqrt(2))
+    assert pooled.estimate.df == pytest.approx(14)
+    assert (pooled.tau, pooled.prediction) == (None, None)
 
 
 def test_average_has_satterthwaite_degrees_of_freedom() -> None:
     noise = np.random.default_rng(3)
     a, b = noise.normal(0, 1, 5).tolist(), noise.normal(0, 4, 9).tolist()
-    parts = [one for one in (estimate_mean(a), estimate_mean(b)) if one]
-    found = average_estimates(parts)
-    theirs = scipy.stats.ttest_ind(a, [-value for value in b], equal_var=False)
-    assert found.mean == pytest.approx((np.mean(a) + np.mean(b)) / 2)
-    assert found.p == pytest.approx(float(theirs.pvalue))
-    assert found.df == pytest.approx(float(theirs.df))
+    parts = [part for part in (estimate_mean(a), estimate_mean(b)) if part]
+    average = average_estimates(parts)
+    reference = scipy.stats.ttest_ind(a, [-value for value in b], equal_var=False)
+    assert average.mean == pytest.approx((np.mean(a) + np.mean(b)) / 2)
+    assert average.p == pytest.approx(float(reference.pvalue))
+    assert average.df == pytest.approx(float(reference.df))
 
 
 @pytest.mark.parametrize(
@@ -131,16 +131,16 @@ def test_one_site_is_not_pooled() -> None:
 
 
 def test_holm_adjustment_equals_manual_calculation() -> None:
-    found = adjust_holm([0.04, 0.01, 0.03])
-    assert [one.p for one in found] == pytest.approx([0.06, 0.03, 0.06])
+    adjusted = adjust_holm([0.04, 0.01, 0.03])
+    assert [test.p for test in adjusted] == pytest.approx([0.06, 0.03, 0.06])
     # The smallest p-value is rejected at alpha/3; 0.03 fails at alpha/2, as do the larger ones.
-    assert [one.level for one in found] == pytest.approx([ALPHA / 2, ALPHA / 3, ALPHA / 2])
+    assert [test.level for test in adjusted] == pytest.approx([ALPHA / 2, ALPHA / 3, ALPHA / 2])
 
 
 def test_benjamini_hochberg_equals_manual_calculation() -> None:
-    found = adjust_benjamini_hochberg([0.01, 0.02, 0.03, 0.5])
-    assert [one.p for one in found] == pytest.approx([0.04, 0.04, 0.04, 0.5])
-    assert [one.level for one in found] == pytest.approx([3 / 4 * ALPHA] * 4)
+    adjusted = adjust_benjamini_hochberg([0.01, 0.02, 0.03, 0.5])
+    assert [test.p for test in adjusted] == pytest.approx([0.04, 0.04, 0.04, 0.5])
+    assert [test.level for test in adjusted] == pytest.approx([3 / 4 * ALPHA] * 4)
 
 
 def test_no_tests_need_no_adjustment() -> None:
@@ -151,12 +151,12 @@ def test_no_tests_need_no_adjustment() -> None:
 @settings(max_examples=60, deadline=None)
 def test_adjusted_intervals_agree_with_rejections(p_values: list[float]) -> None:
     for adjust in (adjust_holm, adjust_benjamini_hochberg):
-        for p, one in zip(p_values, adjust(p_values), strict=True):
-            if abs(one.p - ALPHA) < 1e-9:
+        for p, test in zip(p_values, adjust(p_values), strict=True):
+            if abs(test.p - ALPHA) < 1e-9:
                 continue
             quantile = float(scipy.stats.t.isf(p / 2, 9))
-            low, high = Estimate(quantile, 1.0, 9).interval(one.level)
-            assert (one.p < ALPHA) == (not low <= 0 <= high)
+            low, high = Estimate(quantile, 1.0, 9).interval(test.level)
+            assert (test.p < ALPHA) == (not low <= 0 <= high)
 
 
 def judge(estimate: Estimate) -> Verdict:
@@ -191,11 +191,11 @@ ESTIMATES = st.lists(
 @settings(max_examples=60, deadline=None)
 def test_swapping_sides_swaps_verdicts(estimates: list[Estimate]) -> None:
     swapped = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
-    mirrored = [Estimate(-one.mean, one.se, one.df) for one in estimates]
+    mirrored = [Estimate(-estimate.mean, estimate.se, estimate.df) for estimate in estimates]
     for adjust in (adjust_holm, adjust_benjamini_hochberg):
-        here = judge_family(estimates, DEFAULT_DELTA, adjust)
-        there = judge_family(mirrored, DEFAULT_DELTA, adjust)
-        for one, other in zip(here, there, strict=True):
+        judgements = judge_family(estimates, DEFAULT_DELTA, adjust)
+        mirrored_judgements = judge_family(mirrored, DEFAULT_DELTA, adjust)
+        for one, other in zip(judgements, mirrored_judgements, strict=True):
             assert other.verdict is swapped.get(one.verdict, one.verdict)
             assert other.level == one.level
 
@@ -287,10 +287,10 @@ def test_verdicts_of_a_host_or_site_are_rarely_wrong(hosts: int) -> None:
         by_host = {
             str(host): noise.normal(effect, 0.01, 6).tolist() for host, effect in enumerate(effects)
         }
-        found = estimate_over_hosts(by_host)
-        assert found is not None
+        estimate = estimate_over_hosts(by_host)
+        assert estimate is not None
         true = 0.0 if hosts == 3 else effects.mean()
-        wrong += judge(found) in CERTAIN_VERDICTS and abs(true) < DEFAULT_DELTA
+        wrong += judge(estimate) in CERTAIN_VERDICTS and abs(true) < DEFAULT_DELTA
     assert wrong / 400 <= 0.05
 
 
@@ -305,9 +305,9 @@ def test_intervals_have_nominal_coverage() -> None:
             estimate_mean(noise.normal(noise.normal(0.03, 0.02), 0.05, 8).tolist())
             for _ in range(5)
         ]
-        found = pool_estimates([[site] for site in sites if site])
-        assert found is not None
-        low, high = found.estimate.interval()
+        over_sites = pool_estimates([[site] for site in sites if site])
+        assert over_sites is not None
+        low, high = over_sites.estimate.interval()
         pooled += low <= 0.03 <= high
     assert covered / trials == pytest.approx(0.95, abs=0.035)
     assert pooled / trials > 0.92

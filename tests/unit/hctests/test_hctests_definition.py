@@ -149,10 +149,10 @@ bundle = ["nothing"]
 [[exclude]]
 events = 0.5
 """
-    found = problems(write_test(text))
+    mistakes = problems(write_test(text))
     keys = ["test.name", "test.payload", "test.repeats", "matrix.root", "matrix.cache_mb"]
     keys += ["matrix.bundle", "exclude.events"]
-    assert [problem.split(": ")[1] for problem in found] == keys
+    assert [problem.split(": ")[1] for problem in mistakes] == keys
 
 
 def test_consequences_of_a_mistake_are_not_reported(write_test: WriteTest) -> None:
@@ -340,17 +340,17 @@ def test_mistakes_in_overrides_name_the_option(definition: TestDefinition) -> No
             settings__nmber="1",
             settings__number="x",
         )
-    found = {problem.split(": ")[0]: problem for problem in caught.value.problems}
-    assert "did you mean 'cache_mb'" in found["-P cachemb"]
-    assert "has no value" in found["-P root"]
-    assert "not a file of this test" in found["-P branches"]
-    assert "needs the names of the doors" in found["-P bundle"]
-    assert "expected a whole number" in found["-S repeats"]
-    assert "change test.toml" in found["-S payload"]
-    assert "did you mean 'seed'" in found["-S sed"]
-    assert "did you mean 'number'" in found["-S settings.nmber"]
-    assert "another type" in found["-S settings.number"]
-    assert "another type" in found["-P fast"]
+    mistakes = {problem.split(": ")[0]: problem for problem in caught.value.problems}
+    assert "did you mean 'cache_mb'" in mistakes["-P cachemb"]
+    assert "has no value" in mistakes["-P root"]
+    assert "not a file of this test" in mistakes["-P branches"]
+    assert "needs the names of the doors" in mistakes["-P bundle"]
+    assert "expected a whole number" in mistakes["-S repeats"]
+    assert "change test.toml" in mistakes["-S payload"]
+    assert "did you mean 'seed'" in mistakes["-S sed"]
+    assert "did you mean 'number'" in mistakes["-S settings.nmber"]
+    assert "another type" in mistakes["-S settings.number"]
+    assert "another type" in mistakes["-P fast"]
 
 
 # --- Formats --------------------------------------------------------------------------------------
@@ -367,11 +367,11 @@ rntuple = "d-rntuple"
 
 
 def test_variant_reads_the_dataset_of_its_format(write_test: WriteTest) -> None:
-    found = load_definition(write_test(FORMATS))
-    variants = expand_variants(found, "file")
-    read = {str(variant["format"]): found.dataset_for(variant) for variant in variants}
+    definition = load_definition(write_test(FORMATS))
+    variants = expand_variants(definition, "file")
+    read = {str(variant["format"]): definition.dataset_for(variant) for variant in variants}
     assert read == {"ttree": "d", "rntuple": "d-rntuple"}
-    typed = override_definition(found, {}, {"twins.rntuple": "other", "dataset": "o"})
+    typed = override_definition(definition, {}, {"twins.rntuple": "other", "dataset": "o"})
     assert [typed.dataset_for(variant) for variant in variants] == ["o", "other"]
 
 
@@ -420,14 +420,14 @@ events = 0.5
 
 
 def test_datasets_are_an_axis_outside_the_identity(write_test: WriteTest) -> None:
-    found = load_definition(write_test(DATASETS))
-    variants = expand_variants(found, "file")
-    assert [found.dataset_for(variant) for variant in variants] == ["a", "b", "c"]
-    assert found.dataset_names == ("a", "b", "c")
-    assert found.dataset == "a"
+    definition = load_definition(write_test(DATASETS))
+    variants = expand_variants(definition, "file")
+    assert [definition.dataset_for(variant) for variant in variants] == ["a", "b", "c"]
+    assert definition.dataset_names == ("a", "b", "c")
+    assert definition.dataset == "a"
     assert variants[0].canonical_json == variants[1].canonical_json
     assert "dataset" not in variants[0].canonical_json
-    groups = group_variants(found, "file")
+    groups = group_variants(definition, "file")
     assert len({group.key for group in groups}) == 3
 
 
@@ -472,11 +472,11 @@ def test_libraries_are_files_of_the_test(write_test: WriteTest) -> None:
     )
     (folder / "libMine.so").touch()
     (folder / "libMine_rdict.pcm").touch()
-    found = load_definition(folder)
-    assert found.libraries == ("libMine.so", "/cvmfs/x/libOther.so.3")
-    assert found.imports == ("prepare", "a.b")
-    assert set(found.files) == {"test.toml", "read.py", "libMine.so", "libMine_rdict.pcm"}
-    assert override_definition(found, {}, {"repeats": "2"}).libraries == found.libraries
+    definition = load_definition(folder)
+    assert definition.libraries == ("libMine.so", "/cvmfs/x/libOther.so.3")
+    assert definition.imports == ("prepare", "a.b")
+    assert set(definition.files) == {"test.toml", "read.py", "libMine.so", "libMine_rdict.pcm"}
+    assert override_definition(definition, {}, {"repeats": "2"}).libraries == definition.libraries
 
 
 @pytest.mark.parametrize(

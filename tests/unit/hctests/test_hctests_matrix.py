@@ -126,28 +126,28 @@ cache_mb = 300
 
 @given(st.integers(1, 40), st.integers(0, 2**63))
 def test_two_variants_alternate(rounds: int, seed: int) -> None:
-    found = rows(2, rounds, seed)
-    assert all(sorted(row) == [0, 1] for row in found)
-    assert all(a != b for a, b in pairwise(found))
+    found_rows = rows(2, rounds, seed)
+    assert all(sorted(row) == [0, 1] for row in found_rows)
+    assert all(a != b for a, b in pairwise(found_rows))
 
 
 @given(st.integers(1, 9), st.integers(1, 25), st.integers(0, 2**63))
 def test_rounds_are_complete_and_mirrored(count: int, rounds: int, seed: int) -> None:
-    found = rows(count, rounds, seed)
-    assert all(sorted(row) == list(range(count)) for row in found)
-    for even, odd in zip(found[::2], found[1::2], strict=False):
+    found_rows = rows(count, rounds, seed)
+    assert all(sorted(row) == list(range(count)) for row in found_rows)
+    for even, odd in zip(found_rows[::2], found_rows[1::2], strict=False):
         assert odd == even[::-1]
-    assert rows(count, rounds, seed) == found
+    assert rows(count, rounds, seed) == found_rows
 
 
 @given(st.integers(2, 9), st.integers(0, 2**63))
 def test_full_set_of_rounds_is_balanced(count: int, seed: int) -> None:
     rounds = count if count % 2 == 0 else 2 * count
-    found = rows(count, rounds, seed)
-    positions = Counter((letter, place) for row in found for place, letter in enumerate(row))
+    found_rows = rows(count, rounds, seed)
+    positions = Counter((letter, place) for row in found_rows for place, letter in enumerate(row))
     assert set(positions.values()) == {rounds // count}
     assert len(positions) == count * count
-    followers = Counter(pair for row in found for pair in pairwise(row))
+    followers = Counter(pair for row in found_rows for pair in pairwise(row))
     assert set(followers.values()) == {rounds // count}
     assert len(followers) == count * (count - 1)
 
@@ -366,10 +366,11 @@ def test_stored_rows_have_the_planned_keys(pin: Pin) -> None:
 
 
 def test_variant_identity_depends_on_values_alone() -> None:
-    one = Variant((("root", "6.40.00"), ("cache_mb", 30)))
-    assert one.canonical_json == Variant(one.values[::-1]).canonical_json
+    variant = Variant((("root", "6.40.00"), ("cache_mb", 30)))
+    assert variant.canonical_json == Variant(variant.values[::-1]).canonical_json
     assert (
-        dataclasses.replace(one, values=(("root", "6.40.00"),)).canonical_json != one.canonical_json
+        dataclasses.replace(variant, values=(("root", "6.40.00"),)).canonical_json
+        != variant.canonical_json
     )
 
 
