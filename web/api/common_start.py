@@ -222,7 +222,7 @@ class StartRegistry:
 
 
 class CommonStartEndpoint:
-    """The endpoint.
+    """Endpoint for jobs that start together.
 
     Args:
         access_control: authorizes tokens; only those of jobs are accepted.

@@ -89,7 +89,7 @@ MAX_ROWS, MAX_WAITING_BYTES = 2000, 64_000_000
 
 
 class MeasurementIngest:
-    """The endpoint.
+    """Endpoint for measurements.
 
     Args:
         access_control: authorizes tokens.
@@ -386,7 +386,7 @@ def _describe_error(error: Any) -> str:
 
 
 class CampaignIngest:
-    """The endpoint.
+    """Endpoint for campaigns.
 
     Args:
         access_control: authorizes tokens.

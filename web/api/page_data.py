@@ -51,7 +51,8 @@ Owner = dict[str, Any]
 
 def routes(context: PageContext, queries: Mapping[str, PageQuery]) -> list[BaseRoute]:
     """Return a route for each operation; ``queries`` are those of the pages, by route name."""
-    return [
+    # The stream comes before a campaign, whose identity may be any text.
+    return [_stream_route(context)] + [
         context.page_route(
             API_PREFIX + allow_any_text(operation.path),
             _page_data(queries[operation.page_route], operation),
@@ -132,8 +133,8 @@ def _about_values(view: PageView, operation: PageOperation) -> dict[str, Any]:
     return about
 
 
-def operation_stream_routes(context: PageContext) -> list[BaseRoute]:
-    """Return the route; it comes before that of a campaign, whose identity may be any text."""
+def _stream_route(context: PageContext) -> BaseRoute:
+    """Return the route of a campaign's operations."""
     limiter = anyio.CapacityLimiter(MAX_CONCURRENT_CHUNKS)
 
     def answer(store: Store, request: Request) -> Response:
@@ -144,7 +145,7 @@ def operation_stream_routes(context: PageContext) -> list[BaseRoute]:
         return StreamingResponse(lines, media_type=JSON_LINES)
 
     path = allow_any_text(CAMPAIGN_OPERATIONS_PATH)
-    return [context.page_route(path, answer, "api-getCampaignOperations")]
+    return context.page_route(path, answer, "api-getCampaignOperations")
 
 
 def _list_owners(store: Store, campaign_id: str) -> list[Owner]:

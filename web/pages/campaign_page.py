@@ -52,9 +52,15 @@ MAX_LIMITED_MEASUREMENTS = 2_000
 REFRESH_INTERVAL_S = 5
 
 
-def list_routes(context: PageContext) -> list[BaseRoute]:
-    """Return the route of the page."""
-    return [context.page_route("/campaigns", campaign_list_view, "campaigns")]
+def routes(context: PageContext) -> list[BaseRoute]:
+    """Return the routes of the list and of a campaign.
+
+    ``?part=progress`` selects the part of a campaign's page that changes during jobs.
+    """
+    return [
+        context.page_route("/campaigns", campaign_list_view, "campaigns"),
+        context.page_route(require_text("/campaigns/{campaign_id}"), campaign_view, "campaign"),
+    ]
 
 
 def campaign_list_view(store: Store, request: Request) -> PageView:
@@ -72,11 +78,6 @@ def campaign_list_view(store: Store, request: Request) -> PageView:
     )
     values = {"page": number, "pages": page_count, "count": count}
     return PageView("campaigns.html.j2", "Campaigns", values, (table,))
-
-
-def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the page's route; ``?part=progress`` selects the part that changes during jobs."""
-    return [context.page_route(require_text("/campaigns/{campaign_id}"), campaign_view, "campaign")]
 
 
 def campaign_view(store: Store, request: Request) -> PageView:

@@ -49,10 +49,14 @@ _IDENTITIES: Mapping[str, tuple[str, str, str]] = {
 MAX_EVENTS = 100
 
 
-def state_change_routes(context: PageContext) -> list[BaseRoute]:
-    """Return the route of the page."""
-    path = require_text("/state-changes/{change}")
-    return [context.page_route(path, state_change_view, "state-change")]
+def routes(context: PageContext) -> list[BaseRoute]:
+    """Return the routes of the pages."""
+    change_path = require_text("/state-changes/{change}")
+    return [
+        context.page_route("/alarms", alarms_view, "alarms"),
+        context.page_route(change_path, state_change_view, "state-change"),
+        context.page_route("/patrol", patrol_view, "patrol"),
+    ]
 
 
 def state_change_view(store: Store, request: Request) -> PageView:
@@ -132,11 +136,6 @@ def _result_table(evidence: Mapping[str, Any], request: Request) -> DataTable:
     return DataTable("results", "Results", columns, rows, "No results are named.")
 
 
-def alarm_routes(context: PageContext) -> list[BaseRoute]:
-    """Return the route of the page."""
-    return [context.page_route("/alarms", alarms_view, "alarms")]
-
-
 def alarms_view(store: Store, request: Request) -> PageView:
     """Collect the states, worst first; with ``kind`` and ``name`` only one, with its figures.
 
@@ -205,11 +204,6 @@ def _link_below(root: str) -> Any:
 
 def _state_class(row: Row) -> str:
     return str(row["state"]).lower()
-
-
-def patrol_routes(context: PageContext) -> list[BaseRoute]:
-    """Return the route of the page."""
-    return [context.page_route("/patrol", patrol_view, "patrol")]
 
 
 def patrol_view(store: Store, request: Request) -> PageView:

@@ -92,8 +92,11 @@ _EXPLORED = {HitKind.HOST: "host", HitKind.RELEASE: "axis_root", HitKind.TEST: "
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the route of the page."""
-    return [context.page_route("/", overview_view, "overview")]
+    """Return the routes of the overview and of the search."""
+    return [
+        context.page_route("/", overview_view, "overview"),
+        context.page_route("/search", search_view, "search"),
+    ]
 
 
 def overview_view(store: Store, request: Request) -> PageView:
@@ -377,11 +380,6 @@ def _format_verdict(row: VerdictRow | None) -> str:
 def _name_sites(sites: Sequence[str]) -> str:
     remainder = f" and {len(sites) - MAX_NAMED_SITES} more" if len(sites) > MAX_NAMED_SITES else ""
     return ", ".join(sites[:MAX_NAMED_SITES]) + remainder
-
-
-def search_routes(context: PageContext) -> list[BaseRoute]:
-    """Return the route of the page."""
-    return [context.page_route("/search", search_view, "search")]
 
 
 def search_view(store: Store, request: Request) -> PageView | Response:

@@ -98,9 +98,12 @@ _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
 MAX_EXPLAINED = 100
 
 
-def list_routes(context: PageContext) -> list[BaseRoute]:
-    """Return the route of the page."""
-    return [context.page_route("/sites", site_list_view, "sites")]
+def routes(context: PageContext) -> list[BaseRoute]:
+    """Return the routes of the list and of a site."""
+    return [
+        context.page_route("/sites", site_list_view, "sites"),
+        context.page_route(allow_any_text("/sites/{site}"), site_view, "site"),
+    ]
 
 
 def site_list_view(store: Store, request: Request) -> PageView:
@@ -199,11 +202,6 @@ def _site_table(rows: Sequence[Row], request: Request) -> DataTable:
         ),
     )
     return DataTable("sites", f"Sites over the last {DEFAULT_WINDOW_DAYS} days", columns, rows)
-
-
-def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the route of the page."""
-    return [context.page_route(allow_any_text("/sites/{site}"), site_view, "site")]
 
 
 def site_view(store: Store, request: Request) -> PageView | Response:
