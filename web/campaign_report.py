@@ -47,7 +47,6 @@ from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.operation_figures import fetch_operations
 from treehammer.sql.read.query_model import Selection
 from treehammer.version import __version__
-from treehammer.web import report_figures
 from treehammer.web.display_formats import (
     EfficiencyExplanation,
     build_environment,
@@ -59,7 +58,12 @@ from treehammer.web.report_figures import (
     InlineFigure,
     draw_efficiency_figure,
     draw_time_figure,
+    make_counted_table,
+    make_effect_tables,
+    make_means_table,
+    make_measurement_table,
     summarize_executions,
+    title_column,
 )
 
 NODE_COLUMNS = (
@@ -125,7 +129,7 @@ REPORT_COLUMNS: tuple[str, ...] = tuple(
 MAX_LISTED = 500
 _FILTERS: Mapping[str, Callable[..., Any]] = {
     "attributed": attribute_rows,
-    "effect_tables": report_figures.make_effect_tables,
+    "effect_tables": make_effect_tables,
     "limit_table": make_limit_table,
     # Safe: the figure's texts are escaped where its SVG is drawn.
     "inline": lambda drawing: Markup(drawing.svg),  # noqa: S704
@@ -301,15 +305,15 @@ def _count_nodes(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 def render_report(report: CampaignReport) -> str:
     """Render a report as one HTML document without external resources and scripts."""
-    titles = {name: report_figures.title_column(name) for name in (*BUILD_COLUMNS, *NODE_COLUMNS)}
-    counted = report_figures.make_counted_table
+    titles = {name: title_column(name) for name in (*BUILD_COLUMNS, *NODE_COLUMNS)}
+    counted = make_counted_table
     return (
         build_environment(**_FILTERS)
         .get_template("report.html.j2")
         .render(
             report=report,
             version=__version__,
-            means=report_figures.make_means_table(report.cells),
+            means=make_means_table(report.cells),
             builds=counted(
                 "builds",
                 "ROOT builds",
@@ -335,6 +339,6 @@ def render_report(report: CampaignReport) -> str:
                 report.implausible,
                 [*IMPLAUSIBLE_COLUMNS.items()],
             ),
-            measurements=report_figures.make_measurement_table(report.listed, LISTED_COLUMNS),
+            measurements=make_measurement_table(report.listed, LISTED_COLUMNS),
         )
     )

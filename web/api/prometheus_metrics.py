@@ -42,9 +42,9 @@ from treehammer.sql.write.audit_trail import Delivery
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.version import __version__
-from treehammer.web import display_formats
 from treehammer.web.core.auth import AccessControl, require_read_grant
 from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
+from treehammer.web.display_formats import day_from_number, midnight_us
 from treehammer.web.pages.page_context import PageContext
 
 #: Format in which metrics are sent.
@@ -289,9 +289,7 @@ def _measurement_families(store: Store) -> Iterable[Metric]:
         measurements.add_metric([row.site, row.outcome], row.measurements)
         latest[row.site] = max(latest.get(row.site, 0), row.last_day)
     for site, day in latest.items():
-        last.add_metric(
-            [site], display_formats.midnight_us(display_formats.day_from_number(day)) / 1e6
-        )
+        last.add_metric([site], midnight_us(day_from_number(day)) / 1e6)
     return measurements, last
 
 

@@ -25,8 +25,8 @@ from treehammer.sql.read.query_model import (
     parse_alternatives,
 )
 from treehammer.sql.write.store import Store
-from treehammer.web import display_formats
 from treehammer.web.arranged_table import is_arrangement
+from treehammer.web.display_formats import day_from_number, day_number, days_until, parse_day
 from treehammer.web.labels import VARIANT_COLUMN
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ class ExploreQuery:
             metrics=() if self.view == LATENCY else (self.metric,),
             by=self.group_columns,
             selection=Selection(self.campaigns, self.conditions),
-            first_day=display_formats.day_number(self.first) if self.first else None,
-            last_day=display_formats.day_number(self.last) if self.last else None,
+            first_day=day_number(self.first) if self.first else None,
+            last_day=day_number(self.last) if self.last else None,
             kind=self.kind or None,
             latencies=self.view == LATENCY,
         )
@@ -200,9 +200,9 @@ class ExploreQuery:
         for campaign in self.campaigns:
             words += ["--campaign", campaign]
         if self.first:
-            words += _where_option(f"day>={display_formats.day_number(self.first)}")
+            words += _where_option(f"day>={day_number(self.first)}")
         if self.last:
-            words += _where_option(f"day<={display_formats.day_number(self.last)}")
+            words += _where_option(f"day<={day_number(self.last)}")
         for where in self.conditions:
             texts = where.texts
             if len(texts) > 1 or len(self.campaigns) > 1:
@@ -328,7 +328,7 @@ def _parse_window(
     parameters: Mapping[str, str], store: Store, of_campaigns: bool
 ) -> tuple[date | None, date | None]:
     first, last = (
-        display_formats.parse_day(parameters[name], name) if parameters.get(name) else None
+        parse_day(parameters[name], name) if parameters.get(name) else None
         for name in ("from", "to")
     )
     if first and last and first > last:
@@ -336,10 +336,10 @@ def _parse_window(
     if of_campaigns or "from" in parameters or "to" in parameters:
         return first, last
     newest = overview_queries.find_last_day(store)
-    if newest is None or display_formats.day_from_number(newest) == date.max:
+    if newest is None or day_from_number(newest) == date.max:
         return None, None
-    last = display_formats.day_from_number(newest)
-    return display_formats.days_until(last, DEFAULT_DAYS)[0], last
+    last = day_from_number(newest)
+    return days_until(last, DEFAULT_DAYS)[0], last
 
 
 def _parse_choice(

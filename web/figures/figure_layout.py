@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.read.query_model import DAY, MONTH, WEEK, Scalar
-from treehammer.web import display_formats
+from treehammer.web.display_formats import day_from_number
 from treehammer.web.figures.figure_captions import describe_left_out
 from treehammer.web.figures.figure_points import (
     CAMPAIGN_COLUMN,
@@ -430,7 +430,7 @@ def format_value(name: str, value: Scalar) -> str:
 
 
 def _format_day(number: int) -> str:
-    day = display_formats.day_from_number(number)
+    day = day_from_number(number)
     return str(number) if day == date.max else day.isoformat()
 
 

@@ -45,9 +45,14 @@ from treehammer.sql.watch.alarms import (
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
 from treehammer.text_formatting import SECOND_US
-from treehammer.web import display_formats
 from treehammer.web.core.responses import allow_any_text
-from treehammer.web.display_formats import format_time
+from treehammer.web.display_formats import (
+    day_from_number,
+    day_number,
+    format_day,
+    format_time,
+    today,
+)
 from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.labels import head_column
@@ -249,8 +254,7 @@ def digest_view(store: Store, request: Request) -> PageView:
     """
     week = request.query_params.get("week", "")
     try:
-        today = display_formats.today()
-        first = change_text.parse_week(week) if week else change_text.last_whole_week(today)
+        first = change_text.parse_week(week) if week else change_text.last_whole_week(today())
         weeks = [_format_week(first + timedelta(days=days)) for days in (-7, 7)]
     except (ValueError, OverflowError):
         raise ConfigError(f"week must be like 2026-W46, not {week[:20]!r}") from None
@@ -374,10 +378,10 @@ def build_ratio_charts(
 ) -> list[RatioChart]:
     """Build a chart for each test that measured a release, with the other releases beside it."""
     release = query.release
-    last = display_formats.today()
+    last = today()
     first = last - timedelta(days=WINDOW_DAYS - 1)
     selection = {"kind": SeriesKind.RATIO.value, "metric": query.metric}
-    window = display_formats.day_number(first), display_formats.day_number(last)
+    window = day_number(first), day_number(last)
     families = build_families(
         fetch_watched_series(store, **selection), fetch_watched_days(store, *window, **selection)
     )
@@ -396,12 +400,12 @@ def build_ratio_charts(
         )
         marks = [
             ChartMark(
-                display_formats.day_from_number(change.day),
+                day_from_number(change.day),
                 number,
                 change_text.describe_change(change),
             )
             for number, change in enumerate(family_changes, 1)
-            if first <= display_formats.day_from_number(change.day) <= last
+            if first <= day_from_number(change.day) <= last
         ]
         drawing = LineChart(
             f"{head_column(query.metric)} of {family.test_name} relative to {family.control}, in "
@@ -538,6 +542,6 @@ def _build_dots(
         error = (estimate.interval()[1] - estimate.mean) * 100 if estimate else None
         size = 100 * math.expm1(level + float(value))
         calendar_day = date.fromordinal(day)
-        text = f"{display_formats.format_day(calendar_day)}: {release} {size:+.1f} %, {len(residuals[day])} series"
+        text = f"{format_day(calendar_day)}: {release} {size:+.1f} %, {len(residuals[day])} series"
         dots.append(ChartDot(calendar_day, size, error, text, link=link(calendar_day)))
     return dots

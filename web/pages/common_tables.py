@@ -30,8 +30,7 @@ from treehammer.sql.watch.alarms import fetch_change_points
 from treehammer.sql.watch.state_history import CENTRAL, locate_subject, name_subject
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
-from treehammer.web import display_formats
-from treehammer.web.display_formats import format_time
+from treehammer.web.display_formats import day_number, format_time, today
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels
 from treehammer.web.pages.page_context import link_to
 
@@ -260,8 +259,8 @@ def _color(row: Row) -> str:
 
 def list_recent_changes(store: Store, site: str = "", release: str = "") -> list[ChangePointRow]:
     """List the changes of the last 90 days, slower ones first, newest first."""
-    first = display_formats.today() - timedelta(days=WINDOW_DAYS)
-    changes = fetch_change_points(store, display_formats.day_number(first))
+    first = today() - timedelta(days=WINDOW_DAYS)
+    changes = fetch_change_points(store, day_number(first))
     chosen = change_text.select_changes(changes, site, release)
     return sorted(chosen, key=lambda change: (not change_text.is_regression(change), -change.day))
 

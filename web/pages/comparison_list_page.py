@@ -27,7 +27,13 @@ from treehammer.web.arranged_table import count_pages, parse_page_number
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.responses import AsciiJSONResponse, service_unavailable
 from treehammer.web.display_formats import format_time
-from treehammer.web.pages import common_tables, compare_query
+from treehammer.web.pages import compare_query
+from treehammer.web.pages.common_tables import (
+    comparison_columns,
+    describe_comparison,
+    load_campaign_names,
+    split_by_scope,
+)
 from treehammer.web.pages.compare_query import CompareQuery, TooManyMeasurementsError, compare_now
 from treehammer.web.pages.comparison_page import DisplayedComparison, comparison_view
 from treehammer.web.pages.effect_matrix import load_release_matrices
@@ -157,9 +163,9 @@ def _comparison_list_view(store: Store, request: Request, query: CompareQuery) -
     comparisons = overview_queries.list_latest_comparisons(
         store, COMPARISONS_PER_PAGE, (number - 1) * COMPARISONS_PER_PAGE
     )
-    names = common_tables.load_campaign_names(store, (row.first_verdict for row in comparisons))
+    names = load_campaign_names(store, (row.first_verdict for row in comparisons))
     columns = (
-        *common_tables.comparison_columns(request),
+        *comparison_columns(request),
         TableColumn("judged_us", "judged", format_time),
         TableColumn("headline", "variants", is_long=True),
         *(TableColumn(name, hidden=True) for name in ("over_sites", "by_site", "verdicts")),
@@ -186,11 +192,11 @@ def _comparison_list_view(store: Store, request: Request, query: CompareQuery) -
 def _comparison_row(comparison: ComparisonSummary, names: Mapping[str, str]) -> dict[str, Any]:
     counts: dict[str, Counter[str]] = {"by_site": Counter(), "over_sites": Counter()}
     for scopes in comparison.verdict_counts.values():
-        by_site, over_sites = common_tables.split_by_scope(scopes)
+        by_site, over_sites = split_by_scope(scopes)
         counts["by_site"].update(by_site)
         counts["over_sites"].update(over_sites)
     return {
-        **common_tables.describe_comparison(comparison.first_verdict, names),
+        **describe_comparison(comparison.first_verdict, names),
         **{name: dict(verdicts.most_common()) for name, verdicts in counts.items()},
         "headline": describe_headline(count_headline(comparison.counts)),
         "verdicts": comparison.verdict_counts,

@@ -35,12 +35,15 @@ from treehammer.sql.read.query_model import DAY, FigureQuery, Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
 from treehammer.text_formatting import format_significant
-from treehammer.web import display_formats
 from treehammer.web.arranged_table import link_to_same_page
+from treehammer.web.display_formats import day_from_number, day_number, format_day
 from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, DayAxis, LineChart, NumberAxis
-from treehammer.web.pages import common_tables, effect_tables
-from treehammer.web.pages.common_tables import list_recent_changes
+from treehammer.web.pages.common_tables import (
+    describe_comparison,
+    list_recent_changes,
+    load_campaign_names,
+)
 from treehammer.web.pages.compare_query import VerdictFilter, list_filter_choices
 from treehammer.web.pages.effect_matrix import (
     MATRIX_LEGEND,
@@ -48,7 +51,16 @@ from treehammer.web.pages.effect_matrix import (
     matrix_of_counters,
     matrix_of_verdicts,
 )
-from treehammer.web.pages.effect_tables import make_bar_column, side_conditions
+from treehammer.web.pages.effect_tables import (
+    counter_table,
+    instruction_table,
+    make_bar_column,
+    missing_table,
+    pair_table,
+    pooled_table,
+    side_conditions,
+    site_table,
+)
 from treehammer.web.pages.page_context import HTML, PageView, link_to, requested_format
 
 #: Steps over time that the page names.
@@ -92,7 +104,7 @@ class DisplayedComparison:
     @cached_property
     def names(self) -> dict[str, str]:
         """Names of its campaigns, by identity."""
-        return common_tables.load_campaign_names(self.store, self.rows[:1])
+        return load_campaign_names(self.store, self.rows[:1])
 
     @cached_property
     def counters(self) -> list[CounterChange]:
@@ -144,13 +156,13 @@ class _VerdictRows:
 def comparison_view(comparison: DisplayedComparison) -> PageView:
     """Collect the data of a comparison's page."""
     is_page = requested_format(comparison.request) == HTML
-    description = common_tables.describe_comparison(comparison.rows[0], comparison.names)
+    description = describe_comparison(comparison.rows[0], comparison.names)
     delta = description["delta"] or DEFAULT_DELTA
     tables = _build_effect_tables(comparison, delta)
     counts = count_changes.load_counted_work(comparison.store, comparison.rows)
-    instructions = effect_tables.instruction_table(counts, comparison.titled)
+    instructions = instruction_table(counts, comparison.titled)
     counters = _build_counter_table(comparison, is_page=is_page)
-    pairs = [] if comparison.is_live or is_page else [effect_tables.pair_table(comparison.pairs)]
+    pairs = [] if comparison.is_live or is_page else [pair_table(comparison.pairs)]
     values: dict[str, Any] = {
         "tables": tables,
         "instructions": instructions,
@@ -262,15 +274,9 @@ def _build_effect_tables(comparison: DisplayedComparison, delta: float) -> list[
     """Build the tables over sites, by site, and of series that lack a side."""
     bars = make_bar_column(comparison.rows, delta)
     return [
-        effect_tables.pooled_table(
-            comparison.request, comparison.split.pooled, comparison.titled, bars
-        ),
-        effect_tables.site_table(
-            comparison.request, comparison.split.by_site, comparison.titled, bars
-        ),
-        effect_tables.missing_table(
-            comparison.request, comparison.split.missing, comparison.titled
-        ),
+        pooled_table(comparison.request, comparison.split.pooled, comparison.titled, bars),
+        site_table(comparison.request, comparison.split.by_site, comparison.titled, bars),
+        missing_table(comparison.request, comparison.split.missing, comparison.titled),
     ]
 
 
@@ -280,7 +286,7 @@ def _build_counter_table(comparison: DisplayedComparison, *, is_page: bool) -> D
     chosen = comparison.filter.select(comparison.counters, any_metric=not is_counter)
     if is_page:
         chosen = [change for change in chosen if change.verdict != count_changes.SAME]
-    return effect_tables.counter_table(comparison.request, chosen, comparison.titled)
+    return counter_table(comparison.request, chosen, comparison.titled)
 
 
 def effect_weight(row: VerdictRow) -> float:
@@ -351,7 +357,7 @@ def chart_trend(store: Store, row: VerdictRow) -> LineChart | None:
     if not shared:
         return None
     changes = {
-        display_formats.day_from_number(number): 100 * (means[1][number] / means[0][number] - 1)
+        day_from_number(number): 100 * (means[1][number] / means[0][number] - 1)
         for number in shared
         if means[0][number]
     }
@@ -362,7 +368,7 @@ def _draw_trend(row: VerdictRow, changes: Mapping[date, float]) -> LineChart:
     first, last = min(changes), max(changes)
     title = f"{verdict_text.title_metric(row.metric)} of {row.b} against {row.a} by day, %"
     dots = [
-        ChartDot(day, change, text=f"{display_formats.format_day(day)}: {change:+.1f} %")
+        ChartDot(day, change, text=f"{format_day(day)}: {change:+.1f} %")
         for day, change in changes.items()
     ]
     equal = [ChartDot(first, 0.0), ChartDot(last, 0.0)]
@@ -379,7 +385,7 @@ def _load_day_means(store: Store, row: VerdictRow, side: str) -> dict[int, float
     if not conditions:
         return {}
     judged = datetime.fromtimestamp(row.created_us / 1e6, UTC).date()
-    first = display_formats.day_number(judged - timedelta(days=TREND_DAYS))
+    first = day_number(judged - timedelta(days=TREND_DAYS))
     selection = Selection(conditions=conditions)
     figure = FigureQuery((row.metric,), (DAY,), selection, first_day=first)
     with store.connection() as connection:

@@ -29,8 +29,13 @@ from treehammer.sql.read.query_model import (
 from treehammer.sql.read.site_history import common_label
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
-from treehammer.web import display_formats
-from treehammer.web.display_formats import format_mean_and_rms
+from treehammer.web.display_formats import (
+    day_number,
+    format_day,
+    format_mean_and_rms,
+    midnight_us,
+    parse_day,
+)
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants
 from treehammer.web.pages.common_tables import (
     count_columns,
@@ -59,11 +64,11 @@ def day_view(store: Store, request: Request) -> PageView:
         ConfigError: the day is invalid, or no site is named.
         NothingToDoError: the site has never measured anything.
     """
-    day = display_formats.parse_day(request.path_params["day"], "the day")
+    day = parse_day(request.path_params["day"], "the day")
     site = request.query_params.get("site")
     if site is None:
         raise ConfigError("site is missing", hint="Add the parameter site=NAME.")
-    number = display_formats.day_number(day)
+    number = day_number(day)
     outcomes = _load_outcomes(store, site, number)
     groups = _load_groups(store, site, number)
     labels = _load_labels(store, site, number)
@@ -79,7 +84,7 @@ def day_view(store: Store, request: Request) -> PageView:
     values = {
         "site": site,
         "judged": judged,
-        "explanation": explain_period(store, site, Period.of_day(display_formats.midnight_us(day))),
+        "explanation": explain_period(store, site, Period.of_day(midnight_us(day))),
         "status": judged.status.value,
         "counts": outcome_counts(judged),
         "classes": dict(classes.most_common()),
@@ -90,7 +95,7 @@ def day_view(store: Store, request: Request) -> PageView:
         "neighbors": list(_neighbor_links(day, site, request)),
         "rule": describe_daily_rule(),
     }
-    title = f"{site or 'No site'} on {display_formats.format_day(day)}"
+    title = f"{site or 'No site'} on {format_day(day)}"
     return PageView("day.html.j2", title, values, (measured, failing, jobs))
 
 

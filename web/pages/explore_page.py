@@ -25,7 +25,6 @@ from treehammer.sql.write.store import Store
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable
 from treehammer.web.arranged_table import link_to_same_page
 from treehammer.web.core.responses import RequestRefusedError
-from treehammer.web.figures import explore_query, figure_captions
 from treehammer.web.figures.drawing import FIGURE_FORMATS
 from treehammer.web.figures.explore_query import (
     BARS,
@@ -42,12 +41,22 @@ from treehammer.web.figures.explore_query import (
     SORTED,
     VIEWS,
     ExploreQuery,
+    parse_explore_query,
+    parse_leniently,
+)
+from treehammer.web.figures.figure_captions import (
+    describe_bars,
+    describe_groups,
+    describe_metric,
+    describe_selection,
+    explain_empty_figure,
+    figure_heading,
 )
 from treehammer.web.figures.figure_chart import chart_figure
 from treehammer.web.figures.figure_layout import FigureLayout
 from treehammer.web.figures.figure_points import FigurePoints, load_points
 from treehammer.web.labels import VARIANT_COLUMN, label_variants
-from treehammer.web.pages import latency_figure, spread_figure
+from treehammer.web.pages.latency_figure import latency_table, lay_out_latencies, quantile_table
 from treehammer.web.pages.page_context import (
     HTML,
     MAX_DRAWING_PROCESSES,
@@ -61,7 +70,7 @@ from treehammer.web.pages.page_context import (
     requested_format,
     wants_html,
 )
-from treehammer.web.pages.spread_figure import RowLinks
+from treehammer.web.pages.spread_figure import RowLinks, lay_out_spreads, spread_table
 
 Item = TypeVar("Item")
 
@@ -96,7 +105,7 @@ class _FigureKind:
         is_default = all(
             getattr(query, name) == getattr(self.default, name) for name in _TITLE_FIELDS
         )
-        return self.title if self.title and is_default else figure_captions.figure_heading(query)
+        return self.title if self.title and is_default else figure_heading(query)
 
     def list_separable(self, query: ExploreQuery, points: FigurePoints) -> tuple[str, ...]:
         """List the columns that split the groups of these points."""
@@ -134,24 +143,16 @@ class _ExploreResult:
 
     def lay_out(self) -> FigureLayout | None:
         """Lay out the figure; None if there is nothing to draw."""
-        lay_out = (
-            latency_figure.lay_out_latencies
-            if self.query.view == LATENCY
-            else spread_figure.lay_out_spreads
-        )
+        lay_out = lay_out_latencies if self.query.view == LATENCY else lay_out_spreads
         return lay_out(self.query, self.points, self.title)
 
     def explain_empty(self) -> str:
         """Explain why there is nothing to draw."""
-        return figure_captions.explain_empty_figure(self.query, self.points.points)
+        return explain_empty_figure(self.query, self.points.points)
 
     def build_table(self, links: RowLinks) -> DataTable:
         """Build the table of the figure's groups."""
-        table = (
-            latency_figure.latency_table
-            if self.query.view == LATENCY
-            else spread_figure.spread_table
-        )
+        table = latency_table if self.query.view == LATENCY else spread_table
         return table(self.query, self.points, links)
 
     @property
@@ -167,10 +168,10 @@ class _ExploreResult:
                 if query.view != LATENCY
                 else {"metric": HISTOGRAM_COLUMN, "unit": "reads"}
             ),
-            "meaning": figure_captions.describe_metric(query),
-            "bars": figure_captions.describe_bars(query),
-            "caption": figure_captions.describe_groups(query),
-            "selection": figure_captions.describe_selection(query, self.points.points),
+            "meaning": describe_metric(query),
+            "bars": describe_bars(query),
+            "caption": describe_groups(query),
+            "selection": describe_selection(query, self.points.points),
             "from": query.first.isoformat() if query.first else None,
             "to": query.last.isoformat() if query.last else None,
             "kind": query.kind or None,
@@ -204,7 +205,7 @@ def _run_query(store: Store, request: Request, kind: _FigureKind) -> _ExploreRes
     """
     query: ExploreQuery | None = None
     try:
-        query = explore_query.parse_explore_query(request, store, kind.default)
+        query = parse_explore_query(request, store, kind.default)
         points = load_points(store, query)
         if separated := kind.list_separable(query, points):
             query = replace(query, separated_columns=separated)
@@ -212,7 +213,7 @@ def _run_query(store: Store, request: Request, kind: _FigureKind) -> _ExploreRes
     except ConfigError as error:
         if not wants_html(request):
             raise
-        query = query or explore_query.parse_leniently(request, store, kind.default)
+        query = query or parse_leniently(request, store, kind.default)
         return _ExploreResult(
             query, FigurePoints((), ""), kind.figure_title(query), error_sentence(error)
         )
@@ -236,7 +237,7 @@ def _figure_view(name: str, store: Store, request: Request) -> PageView:
     query, data = result.query, result.points
     links = RowLinks(request, query)
     whole = result.build_table(links)
-    quantiles = latency_figure.quantile_table(query, data, links)
+    quantiles = quantile_table(query, data, links)
     if requested_format(request) != HTML:
         tables = (whole, quantiles)
         return PageView("explore.html.j2", result.title, {**result.about}, tables=tables)

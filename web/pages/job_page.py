@@ -34,12 +34,13 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_cell, format_size
-from treehammer.web import display_formats
 from treehammer.web.arranged_table import link_to_same_page
 from treehammer.web.core.responses import require_text
 from treehammer.web.display_formats import (
     EfficiencyExplanation,
+    day_from_number,
     explain_efficiency,
+    format_day,
     format_seconds,
     format_time,
 )
@@ -291,8 +292,8 @@ def _related_links(
     """Link to the job's site, days and comparable measurements, each with a title."""
     yield job.site, link_to(request, "site", site=job.site)
     for number in sorted({row["day"] for row in rows}):
-        day = display_formats.day_from_number(number)
-        title = f"{job.site} on {display_formats.format_day(day)}"
+        day = day_from_number(number)
+        title = f"{job.site} on {format_day(day)}"
         yield title, link_to(request, "day", day=day, query={"site": job.site})
     timed = [row for row in rows if row["kind"] == "timed"]
     if not timed:

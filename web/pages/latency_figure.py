@@ -11,8 +11,8 @@ from treehammer.sql.read.query_model import Scalar
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_share
 from treehammer.web.display_formats import format_seconds
-from treehammer.web.figures import figure_captions
 from treehammer.web.figures.explore_query import ExploreQuery
+from treehammer.web.figures.figure_captions import describe_figure, figure_heading
 from treehammer.web.figures.figure_chart import FigureChart
 from treehammer.web.figures.figure_layout import (
     LINEAR,
@@ -163,7 +163,7 @@ def lay_out_latencies(query: ExploreQuery, data: FigurePoints, title: str) -> Fi
             [{}] * len(edges),
             names.list_values(line.name for line in series),
         ),
-        **figure_captions.describe_figure(query, data, title),
+        **describe_figure(query, data, title),
     )
     # Generated lazily: there may be tens of thousands, most of which are not drawn.
     marks = (
@@ -207,9 +207,7 @@ def latency_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> D
         for point in data.points
         for bin_ in list_filled_bins(point.reads)
     ]
-    return DataTable(
-        "figure", f"{figure_captions.figure_heading(query)}, bin by bin", columns, rows
-    )
+    return DataTable("figure", f"{figure_heading(query)}, bin by bin", columns, rows)
 
 
 def quantile_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> DataTable:
@@ -239,4 +237,4 @@ def quantile_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> 
         "Quantiles are accurate to a factor of two: reads are assumed to be evenly distributed "
         "within a bin."
     )
-    return DataTable("quantiles", figure_captions.figure_heading(query), columns, rows, note=note)
+    return DataTable("quantiles", figure_heading(query), columns, rows, note=note)

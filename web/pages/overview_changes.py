@@ -29,8 +29,8 @@ from treehammer.sql.read import overview_queries
 from treehammer.sql.read.overview_queries import FirstMeasurement
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
-from treehammer.web import display_formats
-from treehammer.web.pages import common_tables
+from treehammer.web.display_formats import day_number, format_day, midnight_us
+from treehammer.web.pages.common_tables import load_campaign_names
 from treehammer.web.pages.overview_tiles import DayCell, SiteRow
 from treehammer.web.pages.page_context import link_to
 
@@ -106,7 +106,7 @@ def changes_since_yesterday(
         max_named: maximum number of sites or campaigns named per change; None for all.
     """
     yesterday = today - timedelta(days=1)
-    since_us = display_formats.midnight_us(yesterday)
+    since_us = midnight_us(yesterday)
     changes = [*_arrival_change(sites, yesterday)]
     max_quiet = None if max_named is None else MAX_QUIET_SITES
     changes += _quiet_change(sites, yesterday - timedelta(days=1), request, max_quiet)
@@ -114,7 +114,7 @@ def changes_since_yesterday(
         changes += _status_change(site, states.get(site.site), yesterday, request)
     changes += _first_measurement_changes(
         overview_queries.list_first_measurements(store),
-        display_formats.day_number(yesterday),
+        day_number(yesterday),
         request,
         max_named,
     )
@@ -156,7 +156,7 @@ def _quiet_change(
         for last in days
         if last.day == day
     ]
-    since = display_formats.format_day(day)
+    since = format_day(day)
     if len(names) == 1:
         text = f": no measurements since {since}."
         yield ChangeSentence(ChangeSeverity.QUIET, (*names, TextPart(text)))
@@ -187,10 +187,10 @@ def _status_change(
         before, now = transitions[-1]
         last = measured[-1]
         judged = last.judged
-        since = f" since {display_formats.format_day(now.day)}" if now is not last else ""
+        since = f" since {format_day(now.day)}" if now is not last else ""
         text = (
             f": {judged.status}{since} ({judged} on "
-            f"{display_formats.format_day(last.day)}); {before.judged.status} on {display_formats.format_day(before.day)}."
+            f"{format_day(last.day)}); {before.judged.status} on {format_day(before.day)}."
         )
         severity = _status_severity(before, judged.status)
         is_worse = severity in (ChangeSeverity.CRITICAL, ChangeSeverity.WORSE)
@@ -267,9 +267,7 @@ def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterat
     comparisons = overview_queries.list_latest_comparisons(
         store, overview_queries.MAX_COMPARISONS, since_us=since_us
     )
-    campaigns = common_tables.load_campaign_names(
-        store, (comparison.first_verdict for comparison in comparisons)
-    )
+    campaigns = load_campaign_names(store, (comparison.first_verdict for comparison in comparisons))
     for comparison in comparisons:
         headline = count_headline(comparison.counts)
         slower, _, _ = count_slower(headline)

@@ -41,17 +41,31 @@ from treehammer.sql.watch.state_history import CENTRAL, list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import format_counts
-from treehammer.web import display_formats
-from treehammer.web.display_formats import format_time
+from treehammer.web.display_formats import (
+    day_from_number,
+    days_until,
+    format_day,
+    format_time,
+    parse_window,
+    today,
+)
 from treehammer.web.figures.explore_query import RELATIVE
-from treehammer.web.pages import common_tables, overview_changes
 from treehammer.web.pages.common_tables import (
     DEFAULT_METRIC,
     build_states_table,
     campaign_table,
+    comparison_columns,
+    describe_comparison,
     index_by_site,
+    load_campaign_names,
     make_state_column,
     outcome_counts,
+    split_by_scope,
+)
+from treehammer.web.pages.overview_changes import (
+    LOOKBACK_DAYS,
+    MAX_CHANGES,
+    changes_since_yesterday,
 )
 from treehammer.web.pages.overview_tiles import (
     SiteRow,
@@ -101,7 +115,7 @@ def routes(context: PageContext) -> list[BaseRoute]:
 
 def overview_view(store: Store, request: Request) -> PageView:
     """Collect the data of the overview."""
-    days = display_formats.parse_window(request.query_params, CHOICES, DAYS)
+    days = parse_window(request.query_params, CHOICES, DAYS)
     by = _parse_site_kind(request)
     is_page = requested_format(request) == HTML
     lines, recent = _load_days(store, days, by)
@@ -121,15 +135,15 @@ def overview_view(store: Store, request: Request) -> PageView:
         "now": time.time_ns() // 1000,
         "tiles": build_tiles(lines, current, active, latest_tile),
         "running": running,
-        "changes": overview_changes.changes_since_yesterday(
+        "changes": changes_since_yesterday(
             store,
             request,
             recent,
             index_by_site(states, JOB_SITE),
-            display_formats.today(),
+            today(),
             MAX_NAMED_SITES if is_page else None,
         ),
-        "max_changes": overview_changes.MAX_CHANGES,
+        "max_changes": MAX_CHANGES,
         "verdicts": _fold_verdicts(verdicts, latest, request),
         **_matrix_values(store, request, days, by, lines),
         "matrix": _make_matrix(
@@ -174,8 +188,8 @@ def _matrix_values(
         "choices": CHOICES,
         "by": by,
         "site_kinds": SITE_KINDS,
-        "newest": display_formats.day_from_number(newest) if newest else None,
-        "format_day": display_formats.format_day,
+        "newest": day_from_number(newest) if newest else None,
+        "format_day": format_day,
         "quiet": _name_sites(quiet),
         "rule": describe_daily_rule(),
         "statuses": _SHOWN_STATES,
@@ -249,7 +263,7 @@ def _load_days(
     store: Store, days: Sequence[date], by: str
 ) -> tuple[list[SiteRow[DayOutcomes]], list[SiteRow[DayOutcomes]]]:
     """Load the shown days, and those of the sites of jobs in which changes are searched."""
-    recent = display_formats.days_until(display_formats.today(), overview_changes.LOOKBACK_DAYS)
+    recent = days_until(today(), LOOKBACK_DAYS)
     if by == JOB_SITE and recent[0] <= days[-1] <= recent[-1]:
         # Days of both windows are read once.
         all_days = sorted({*days, *recent})
@@ -301,9 +315,7 @@ def _verdict_table(
     store: Store, request: Request, latest: Sequence[ComparisonSummary]
 ) -> DataTable:
     """Build the table of comparisons: one row per metric, with the largest certain effect."""
-    names = common_tables.load_campaign_names(
-        store, (comparison.first_verdict for comparison in latest)
-    )
+    names = load_campaign_names(store, (comparison.first_verdict for comparison in latest))
     certain = {
         comparison.first_verdict.comparison_id: [
             count
@@ -319,7 +331,7 @@ def _verdict_table(
         for metric in comparison.verdict_counts
     ]
     columns = (
-        *common_tables.comparison_columns(request),
+        *comparison_columns(request),
         TableColumn("metric", "time", verdict_text.title_metric),
         TableColumn("headline", "variants, in the widest scope with a verdict", is_long=True),
         TableColumn("over_sites", "variants over all sites", format_counts, is_long=True),
@@ -344,7 +356,7 @@ def _fold_verdicts(
         }
         for comparison in latest
     ]
-    compared, *hidden = common_tables.comparison_columns(request)
+    compared, *hidden = comparison_columns(request)
     columns = (
         replace(compared, detail=lambda row: f"judged {format_time(row['judged_us'])}"),
         *hidden,
@@ -360,9 +372,9 @@ def _verdict_row(
     largest: Mapping[tuple[str, str], VerdictRow],
 ) -> dict[str, Any]:
     first = comparison.first_verdict
-    by_site, over_sites = common_tables.split_by_scope(comparison.verdict_counts[metric])
+    by_site, over_sites = split_by_scope(comparison.verdict_counts[metric])
     return {
-        **common_tables.describe_comparison(first, names),
+        **describe_comparison(first, names),
         "metric": metric,
         "headline": describe_headline({metric: count_headline(comparison.counts)[metric]}),
         "over_sites": over_sites,

@@ -34,7 +34,7 @@ from treehammer.sql.read.overview_queries import (
 )
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
-from treehammer.web import display_formats
+from treehammer.web.display_formats import day_number, format_day
 
 Judged = TypeVar("Judged", DayOutcomes, StorageDay)
 
@@ -74,7 +74,7 @@ def load_site_days(
 ) -> list[SiteRow[DayOutcomes]]:
     """Load the daily outcomes of all sites that measured, or were read, on these days."""
     site_days = overview_queries.list_site_days(
-        store, display_formats.day_number(days[0]), display_formats.day_number(days[-1]), by
+        store, day_number(days[0]), day_number(days[-1]), by
     )
     judged = {
         (site_day.site, site_day.day): DayOutcomes.from_outcomes(site_day.outcomes)
@@ -137,7 +137,7 @@ def make_day_table(
 
 
 def _make_day_column(day: date, address: Callable[[SiteRow[Any], date], str]) -> TableColumn:
-    key, name = day.isoformat(), display_formats.format_day(day)
+    key, name = day.isoformat(), format_day(day)
 
     def draw(row: Row) -> Markup:
         judged = row[key]
@@ -182,9 +182,7 @@ def make_good_column() -> TableColumn:
 
 def load_storage_days(store: Store, days: Sequence[date]) -> list[SiteRow[StorageDay]]:
     """Load the daily status of all storages that load tests used on these days."""
-    operation_days = list_operation_days(
-        store, display_formats.day_number(days[0]), display_formats.day_number(days[-1])
-    )
+    operation_days = list_operation_days(store, day_number(days[0]), day_number(days[-1]))
     rule = load_rule()
     judged = judge_storage_days(operation_days, rule)
     return _build_rows(judged, StorageDay.from_operations((), rule), days, STORAGE_SITE)
@@ -196,10 +194,7 @@ def _build_rows(
     return [
         SiteRow(
             site,
-            tuple(
-                DayCell(day, judged.get((site, display_formats.day_number(day)), empty))
-                for day in days
-            ),
+            tuple(DayCell(day, judged.get((site, day_number(day)), empty)) for day in days),
             by,
         )
         for site in dict.fromkeys(site for site, _ in judged)

@@ -37,8 +37,7 @@ from treehammer.sql.read.site_history import (
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_cell, pluralize
-from treehammer.web import display_formats
-from treehammer.web.display_formats import format_per_cent
+from treehammer.web.display_formats import day_from_number, format_day, format_per_cent
 from treehammer.web.figures.figure_layout import PALETTE
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.labels import VARIANT_COLUMN
@@ -81,7 +80,7 @@ def build_site_chart(
     ]
     return LineChart(
         f"{query.metric} at {query.site} by {query.time_column}, difference from the median of the same work in "
-        f"%, from {display_formats.format_day(query.first)} to {display_formats.format_day(query.last)}",
+        f"%, from {format_day(query.first)} to {format_day(query.last)}",
         lines,
         DayAxis(query.first, query.last),
         build_change_marks(changes),
@@ -89,7 +88,7 @@ def build_site_chart(
 
 
 def _describe_point(point: PeerComparison, query: SiteQuery) -> str:
-    day_text = display_formats.format_day(display_formats.day_from_number(point.time))
+    day_text = format_day(day_from_number(point.time))
     return (
         f"{'week of ' if query.time_column == WEEK else ''}{day_text}: {format_per_cent(point.difference)}, "
         f"{query.site} {format_cell(point.own_mean)}, median {format_cell(point.peer_median)} of "
@@ -99,7 +98,7 @@ def _describe_point(point: PeerComparison, query: SiteQuery) -> str:
 
 def _link_to_measurements(point: PeerComparison, query: SiteQuery, request: Request) -> str:
     """Link to the day of a point, or to the days around its week."""
-    day = display_formats.day_from_number(point.time)
+    day = day_from_number(point.time)
     if query.time_column != WEEK:
         return link_to(request, "day", day=day, query={"site": query.site})
     last = min(day + timedelta(days=6), query.last)
@@ -109,7 +108,7 @@ def _link_to_measurements(point: PeerComparison, query: SiteQuery, request: Requ
 
 def _point_day(point: PeerComparison, query: SiteQuery) -> date:
     """Return the day at which a point is drawn: for a week the middle of its shown days."""
-    day = display_formats.day_from_number(point.time)
+    day = day_from_number(point.time)
     if query.time_column != WEEK:
         return day
     first, last = max(day, query.first), min(day + timedelta(days=6), query.last)
@@ -214,8 +213,8 @@ def build_door_charts(
 
 
 def _draw_dot(door_day: DoorDay) -> ChartDot:
-    day, change = display_formats.day_from_number(door_day.day), math.expm1(door_day.log_ratio)
-    text = f"{display_formats.format_day(day)}: {door_day.door} {format_per_cent(change)}, {door_day.measurements} timed"
+    day, change = day_from_number(door_day.day), math.expm1(door_day.log_ratio)
+    text = f"{format_day(day)}: {door_day.door} {format_per_cent(change)}, {door_day.measurements} timed"
     return ChartDot(day, 100 * change, text=text)
 
 
@@ -226,7 +225,7 @@ def build_door_table(days: Sequence[DoorDay]) -> DataTable:
         row = rows.setdefault(
             (door_day.day, door_day.door),
             {
-                "day": display_formats.day_from_number(door_day.day).isoformat(),
+                "day": day_from_number(door_day.day).isoformat(),
                 "door": door_day.door,
             },
         )
@@ -277,9 +276,9 @@ def _state_row(
         "thing": aspect.component,
         "what": aspect.attribute,
         "value": sorted(by_day[last], key=natural_sort_key),
-        "since": display_formats.day_from_number(first_day).isoformat(),
+        "since": day_from_number(first_day).isoformat(),
         "since_known": not earlier or first_day != first,
-        "last": display_formats.day_from_number(last).isoformat(),
+        "last": day_from_number(last).isoformat(),
     }
 
 
@@ -291,7 +290,7 @@ def list_changes(history: ContextHistory) -> list[dict[str, Any]]:
     """Return the changes between measured days, by day; changes of the same day share a mark."""
     changes = [
         {
-            "day": display_formats.day_from_number(after).isoformat(),
+            "day": day_from_number(after).isoformat(),
             "thing": aspect.component,
             "what": aspect.attribute,
             "before": sorted(by_day[before], key=natural_sort_key),

@@ -42,14 +42,17 @@ from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import SITE, list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
-from treehammer.web import display_formats
 from treehammer.web.core.responses import allow_any_text
 from treehammer.web.display_formats import (
     DisplayUnit,
     EfficiencyExplanation,
     aligned_format,
+    day_from_number,
+    day_number,
     explain_efficiency,
     format_per_cent,
+    midnight_us,
+    today,
 )
 from treehammer.web.figures.explore_query import RELATIVE
 from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants
@@ -108,11 +111,11 @@ def routes(context: PageContext) -> list[BaseRoute]:
 
 def site_list_view(store: Store, request: Request) -> PageView:
     """Collect the data of the list of sites."""
-    today = display_formats.today()
-    first = display_formats.day_number(today - timedelta(days=DEFAULT_WINDOW_DAYS - 1))
+    last = today()
+    first = day_number(last - timedelta(days=DEFAULT_WINDOW_DAYS - 1))
     outcomes: dict[str, Counter[str]] = defaultdict(Counter)
     last_days: dict[str, int] = {}
-    for day in overview_queries.list_site_days(store, first, display_formats.day_number(today)):
+    for day in overview_queries.list_site_days(store, first, day_number(last)):
         outcomes[day.site].update(day.outcomes)
         last_days[day.site] = max(day.day, last_days.get(day.site, 0))
     comparisons = _compare_sites(store, first)
@@ -154,7 +157,7 @@ def _compare_sites(store: Store, first: int) -> Mapping[str, PeerComparison]:
 
 
 def _format_last_day(number: int | None) -> str | None:
-    return None if number is None else display_formats.day_from_number(number).isoformat()
+    return None if number is None else day_from_number(number).isoformat()
 
 
 def _comparison_values(comparison: PeerComparison | None) -> dict[str, float | None]:
@@ -290,7 +293,7 @@ def _explain_last_day(store: Store, site: str, tables: Mapping[str, DataTable]) 
         return ""
     day = date.fromisoformat(days[0]["day"])
     explain = explain_slowness if days[0]["status"] == SiteState.OK else explain_period
-    explained = explain(store, site, Period.of_day(display_formats.midnight_us(day)))
+    explained = explain(store, site, Period.of_day(midnight_us(day)))
     return f"On {day}: {explained}" if explained else ""
 
 
@@ -344,7 +347,7 @@ def _filter_options(
 def _series_table(points: Sequence[PeerComparison], query: SiteQuery) -> DataTable:
     rows = [
         {
-            query.time_column: display_formats.day_from_number(point.time).isoformat(),
+            query.time_column: day_from_number(point.time).isoformat(),
             "measurements": point.count,
             "mean": point.mean,
             "compared": point.compared_count,
@@ -381,7 +384,7 @@ def _outcome_table(store: Store, query: SiteQuery, request: Request) -> DataTabl
     classes = sorted({name for group in groups for name in group.outcomes} - {*_COMPLETED})
     rows = [
         {
-            "day": display_formats.day_from_number(int(group.by[DAY] or 0)).isoformat(),
+            "day": day_from_number(int(group.by[DAY] or 0)).isoformat(),
             "status": DayOutcomes.from_outcomes(group.outcomes).status.value,
             **{name: group.outcomes.get(name, 0) for name in (*_COMPLETED, *classes)},
         }

@@ -22,8 +22,13 @@ from treehammer.sql.read.site_history import Workload
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import pluralize
-from treehammer.web import display_formats
-from treehammer.web.display_formats import DisplayUnit, aligned_format, format_per_cent
+from treehammer.web.display_formats import (
+    DisplayUnit,
+    aligned_format,
+    day_number,
+    format_per_cent,
+    parse_window,
+)
 from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants, title_column
 from treehammer.web.pages.common_tables import DEFAULT_METRIC, DEFAULT_WINDOW_DAYS, WINDOW_CHOICES
 
@@ -64,7 +69,7 @@ class SiteQuery:
     @property
     def day_numbers(self) -> tuple[int, int]:
         """First and last day as database day numbers."""
-        return display_formats.day_number(self.first), display_formats.day_number(self.last)
+        return day_number(self.first), day_number(self.last)
 
     @property
     def recent_first(self) -> date:
@@ -74,7 +79,7 @@ class SiteQuery:
     @property
     def recent_day_numbers(self) -> tuple[int, int]:
         """First and last of the newest days."""
-        return display_formats.day_number(self.recent_first), display_formats.day_number(self.last)
+        return day_number(self.recent_first), day_number(self.last)
 
     @property
     def work_filters(self) -> dict[str, str]:
@@ -99,7 +104,7 @@ def parse_site_query(request: Request, site: str, works: Sequence[Workload]) -> 
         ConfigError: a parameter is invalid.
     """
     query = request.query_params
-    days = display_formats.parse_window(query, WINDOW_CHOICES, DEFAULT_WINDOW_DAYS)
+    days = parse_window(query, WINDOW_CHOICES, DEFAULT_WINDOW_DAYS)
     metric = query.get("metric", DEFAULT_METRIC)
     if metric not in ROLLUP_METRICS:
         raise ConfigError(

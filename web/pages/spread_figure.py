@@ -23,10 +23,14 @@ from treehammer.sql.read.query_model import (
     intersect_conditions,
 )
 from treehammer.tables import DataTable, LazyRows, Row, TableColumn
-from treehammer.web import display_formats
 from treehammer.web.arranged_table import encode_condition
-from treehammer.web.display_formats import DisplayUnit, aligned_format, fit_unit
-from treehammer.web.figures import figure_captions
+from treehammer.web.display_formats import (
+    DisplayUnit,
+    aligned_format,
+    day_from_number,
+    day_number,
+    fit_unit,
+)
 from treehammer.web.figures.explore_query import (
     DIMENSIONS,
     DISTRIBUTION,
@@ -38,6 +42,7 @@ from treehammer.web.figures.explore_query import (
     SORTED,
     ExploreQuery,
 )
+from treehammer.web.figures.figure_captions import describe_figure, figure_heading, y_axis_title
 from treehammer.web.figures.figure_layout import (
     BOXES,
     DOTS,
@@ -99,7 +104,7 @@ def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> Figu
     empty = FigureLayout(
         kind=kind,
         x_title=x_title,
-        y_title=figure_captions.y_axis_title(query, unit),
+        y_title=y_axis_title(query, unit),
         groups=(panels.title, places.title, names.title),
         counted="executions" if drawn[0].jobs is None else "jobs",
         dates=places.are_time and kind not in (HEAT_MAP, DOTS),
@@ -113,7 +118,7 @@ def lay_out_spreads(query: ExploreQuery, data: FigurePoints, title: str) -> Figu
             places.list_values(place_names),
             names.list_values(line.name for line in series),
         ),
-        **figure_captions.describe_figure(query, data, title),
+        **describe_figure(query, data, title),
     )
     labels = (axis_names.label_points(drawn) for axis_names in (panels, places, names))
     marks = [
@@ -201,9 +206,7 @@ def spread_table(query: ExploreQuery, data: FigurePoints, links: RowLinks) -> Da
     own_unit = _exported_unit(query)
     unit_text = f", in {unit.name}" if unit.name else ""
     note = f"CSV, JSON and TTree use {own_unit}." if unit.name and unit.name != own_unit else ""
-    return DataTable(
-        "figure", f"{figure_captions.figure_heading(query)}{unit_text}", columns, rows, note=note
-    )
+    return DataTable("figure", f"{figure_heading(query)}{unit_text}", columns, rows, note=note)
 
 
 def _find_statistic(point: FigurePoint, name: str) -> float | None:
@@ -340,8 +343,6 @@ def _period_bounds(name: str, value: Scalar) -> tuple[int, int]:
     number = value if isinstance(value, int) else 0
     if name == MONTH:
         return 100 * number, 100 * number + 99
-    monday = display_formats.day_from_number(number)
+    monday = day_from_number(number)
     # The last days of the calendar have no complete week.
-    return number, number if monday > _LAST_MONDAY else display_formats.day_number(
-        monday + _WEEK_LENGTH
-    )
+    return number, number if monday > _LAST_MONDAY else day_number(monday + _WEEK_LENGTH)
