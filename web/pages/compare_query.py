@@ -356,24 +356,9 @@ def compare_now(
     """
     from treehammer.analysis.comparison.comparison import compare_samples
 
-    both = query.selection
-    sides = [
-        replace(both, conditions=(*both.conditions, *side_conditions))
-        for side_conditions in query.sides
-    ]
-    if query.axis == SELECTION_AXIS and sides[0] == sides[1]:
-        raise ConfigError(
-            "both sides select the same measurements", hint="Give different conditions."
-        )
-    selections = list(dict.fromkeys(sides))
+    selections = _list_selections(query)
     _require_few_measurements(store, selections, max_read)
-    loaded: list[list[CountedSample]] = []
-    phased: dict[str, PhasedSample] = {}
-    for side in selections:
-        report = functools.partial(_report_further, on_progress, sum(map(len, loaded)))
-        counted, phased_side = _load_samples(store, side, report)
-        loaded.append(counted)
-        phased |= phased_side
+    loaded, phased = _load_sides(store, selections, on_progress)
     if query.axis == COMMIT_AXIS:
         loaded = [add_setups(store, side) for side in loaded]
     label_sides = _label_by_selection if query.axis == SELECTION_AXIS else _select_by_value
@@ -395,6 +380,34 @@ def compare_now(
         _require_other_axis(comparison_query, samples)
     rows = attach_counters(comparison.verdicts, counters)
     return replace(comparison, verdicts=attach_phases(rows, phases))
+
+
+def _list_selections(query: CompareQuery) -> list[Selection]:
+    """List the selections of both sides; a single one if the sides are values of an axis."""
+    both = query.selection
+    sides = [
+        replace(both, conditions=(*both.conditions, *side_conditions))
+        for side_conditions in query.sides
+    ]
+    if query.axis == SELECTION_AXIS and sides[0] == sides[1]:
+        raise ConfigError(
+            "both sides select the same measurements", hint="Give different conditions."
+        )
+    return list(dict.fromkeys(sides))
+
+
+def _load_sides(
+    store: Store, selections: Iterable[Selection], on_progress: Callable[[int], None]
+) -> tuple[list[list[CountedSample]], dict[str, PhasedSample]]:
+    """Load the samples of each selection, and their phases by measurement."""
+    loaded: list[list[CountedSample]] = []
+    phased: dict[str, PhasedSample] = {}
+    for side in selections:
+        report = functools.partial(_report_further, on_progress, sum(map(len, loaded)))
+        counted, phased_side = _load_samples(store, side, report)
+        loaded.append(counted)
+        phased |= phased_side
+    return loaded, phased
 
 
 def _label_by_selection(
