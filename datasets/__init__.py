@@ -1,1 +1,1 @@
-"""Datasets: specs, generators, catalogues, replica checks."""
+"""Datasets: manifests, specs, production, catalogues and storage doors."""

@@ -121,15 +121,12 @@ class CertificateAuthority:
         certificate, private = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         signed = builder.sign(self._key, hashes.SHA256())
         certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-        private.touch(mode=0o600)
-        private.chmod(0o600)  # independent of the umask and of the mode of an older file
-        private.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
+        pem = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
         )
+        write_secret(private, pem.decode("ascii"))
         return certificate, private
 
     def issue_user_certificate(self, name: x509.Name, key: rsa.RSAPublicKey) -> x509.Certificate:

@@ -1,1 +1,1 @@
-"""Command-line verbs of the datasets package."""
+"""Commands ``treehammer datasets``."""
