@@ -1,7 +1,7 @@
 """Production of dataset files: scripts under ROOT in a separate process write and measure them.
 
-Measured is the layout of a file's tree or RNTuple.  Raw files need no ROOT: their bytes depend on
-seed, file and position alone.
+The layout of each file's tree or RNTuple goes into the manifest.  Raw files need no ROOT: their bytes
+depend on seed, file and position alone.
 """
 
 from __future__ import annotations
