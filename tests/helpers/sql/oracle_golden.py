@@ -2,7 +2,7 @@
 
 Renew the file after an intended change::
 
-    RENEW_GOLDEN=1 .venv/bin/pytest tests/integration/sql/oracle/test_sql_oracle_statements.py
+    RENEW_GOLDEN=1 .venv/bin/pytest tests/integration/sql/oracle/test_sql_oracle.py
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class StatementRecorder:
         lines = [
             "-- The shortest statement of each kind that Treehammer sends to Oracle 19c and 23ai.",
             "-- Renew with: RENEW_GOLDEN=1 .venv/bin/pytest "
-            "tests/integration/sql/oracle/test_sql_oracle_statements.py",
+            "tests/integration/sql/oracle/test_sql_oracle.py",
         ]
         for _, (sent, rows) in sorted(self.statements.items()):
             cut = len(sent) > _MAX_CHARACTERS

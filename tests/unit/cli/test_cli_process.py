@@ -1,16 +1,31 @@
-"""The command line as a process: exit codes, messages without tracebacks, help with examples."""
+"""The command line as a process: exit codes, messages, extras, version and requirements."""
 
+from __future__ import annotations
+
+import configparser
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import click
 import pytest
+from demo_checkout import REPOSITORY
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
+from treehammer import errors
 from treehammer.cli import COMMANDS, SECTIONS, cli
+from treehammer.datasets.doors import xrootd
+from treehammer.errors import EXTRA_OF_MODULE, MissingExtraError, explain_missing_extra
+from treehammer.version import __version__
 
 
 def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -95,3 +110,224 @@ def test_every_package_is_used_by_a_command() -> None:
     assert rooms == {"submit", "collectors", "analysis", "sql", "web", "testbed", "patrol"}
     assert COMMANDS["datasets"].target.startswith("submit.")  # commands of sites and datasets
     assert COMMANDS["tests"].target.startswith("submit.")  # they check tests against datasets
+
+
+def test_exit_codes_match_documentation() -> None:
+    assert {code.name: int(code) for code in errors.ExitCode} == {
+        "DONE": 0,
+        "REGRESSION": 1,
+        "USAGE": 2,
+        "NOTHING": 3,
+        "INFRASTRUCTURE": 4,
+        "INTERRUPTED": 130,
+    }
+
+
+def test_all_errors_share_one_base_class() -> None:
+    classes = [
+        c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, Exception)
+    ]
+    assert len(classes) > 5
+    assert all(issubclass(c, errors.TreehammerError) for c in classes)
+
+
+def test_error_text_contains_location_message_hint_and_problems() -> None:
+    error = errors.DefinitionError(
+        "2 mistakes", where="test.toml", hint="Mend them.", problems=("a: x", "b: y")
+    )
+    assert str(error).splitlines() == ["test.toml: 2 mistakes", "  Mend them.", "  a: x", "  b: y"]
+
+
+#: Program that runs a command without certain modules and prints all imported ones.
+SCRIPT = """
+import sys
+from treehammer import cli
+hidden, sys.argv = sys.argv[1], ["treehammer", *sys.argv[2:]]
+if hidden:
+    sys.modules[hidden] = None
+try:
+    cli.main()
+finally:
+    print("loaded:", *{name.partition(".")[0] for name in sys.modules}, file=sys.stderr)
+"""
+
+
+def run_without(folder: Path, hidden: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT, hidden, *arguments],
+        cwd=folder,
+        env={**os.environ, "TREEHAMMER_DATA_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def loaded_modules(done: subprocess.CompletedProcess[str]) -> set[str]:
+    _, _, names = done.stderr.rpartition("loaded:")
+    return set(names.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "unused"),
+    [
+        (["--help"], 0, {"sqlalchemy", "rich"}),
+        (["config", "show", "--help"], 0, {"sqlalchemy"}),
+        (["status"], 3, {"alembic"}),
+    ],
+)
+def test_commands_import_only_required_modules(
+    tmp_path: Path, arguments: list[str], code: int, unused: set[str]
+) -> None:
+    heavy = {"numpy", "scipy", "pyarrow", "vl_convert", "git", "pydantic", "tree_sitter"}
+    done = run_without(tmp_path, "", *arguments)
+    assert done.returncode == code
+    loaded = loaded_modules(done)
+    assert "treehammer" in loaded
+    assert not loaded & (heavy | unused | set(EXTRA_OF_MODULE))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "arguments", "extra"),
+    [
+        ("uvicorn", ["serve"], "service"),
+        ("cryptography", ["testbed", "up"], "testbed"),
+        ("psycopg", ["--database", "postgresql://host/name", "status"], "service"),
+        ("oracledb", ["--database", "oracle://user@host/?service_name=x", "status"], "oracle"),
+    ],
+)
+def test_missing_extra_is_named(
+    tmp_path: Path, hidden: str, arguments: list[str], extra: str
+) -> None:
+    done = run_without(tmp_path, hidden, *arguments)
+    assert done.returncode == 2, done.stderr
+    message = (
+        f"treehammer: the Python package {hidden} is not installed; "
+        f"run: pip install 'treehammer[{extra}]'\n"
+    )
+    assert done.stderr.startswith(message)
+
+
+def test_other_missing_modules_keep_their_traceback() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), explain_missing_extra():
+        import no_such_module  # type: ignore[import-not-found]  # noqa: F401
+    with pytest.raises(MissingExtraError, match=r"treehammer\[grid\]"), explain_missing_extra():
+        raise ModuleNotFoundError("no rucio", name="rucio.client")
+
+
+def test_missing_xrootd_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "find_spec", lambda _: None)
+    with pytest.raises(MissingExtraError, match=r"treehammer\[grid\]"):
+        xrootd.stat_file("root://host//file")
+
+
+def test_extras_are_declared_and_base_is_small() -> None:
+    declared = configparser.ConfigParser(interpolation=None)
+    declared.read(REPOSITORY / "setup.cfg", encoding="utf-8")
+    assert set(EXTRA_OF_MODULE.values()) <= set(declared["options.extras_require"])
+    names = re.findall(r"^[A-Za-z]", declared["options"]["install_requires"], re.MULTILINE)
+    assert 0 < len(names) <= 15
+
+
+def read_first_match(file: Path, pattern: str) -> str:
+    """Return the first group of the first match of a pattern in a file."""
+    match = re.search(pattern, file.read_text(encoding="utf-8"), re.MULTILINE)
+    assert match, f"{file} has no {pattern}"
+    return match.group(1)
+
+
+def test_installed_metadata_has_the_version() -> None:
+    assert version("treehammer") == __version__
+
+
+def test_newest_release_in_changelog_is_the_version() -> None:
+    newest = r"^## \[(\d[^\]]*)\] - \d{4}-\d{2}-\d{2}$"
+    assert read_first_match(REPOSITORY / "CHANGELOG.md", newest) == __version__
+
+
+def test_citation_names_version_and_date_of_the_changelog() -> None:
+    citation, changelog = REPOSITORY / "CITATION.cff", REPOSITORY / "CHANGELOG.md"
+    assert read_first_match(citation, r"^version: (\S+)$") == __version__
+    released = read_first_match(changelog, rf"^## \[{re.escape(__version__)}\] - (\S+)$")
+    assert read_first_match(citation, r"^date-released: (\S+)$") == released
+
+
+#: First version without a published hole, and the advisories that it fixes; looked up in 2026-11.
+#: Packages that others bring along have a row if they handle data from the network.
+#: Add a row for a new advisory, then raise the bound in setup.cfg or pyproject.toml.
+FIXED = {
+    "authlib": ("1.6.12", "CVE-2026-27962, CVE-2026-28802, CVE-2026-41425, CVE-2026-44681"),
+    "certifi": ("2024.7.4", "CVE-2024-39689"),
+    "cryptography": ("50.0.0", "CVE-2026-26007, CVE-2026-39892, CVE-2026-69247, CVE-2026-69249"),
+    "gitpython": ("3.1.59", "CVE-2026-42215, CVE-2026-67324, CVE-2026-78676, PYSEC-2026-3788"),
+    "h11": ("0.16.0", "CVE-2025-43859"),
+    "idna": ("3.15", "CVE-2024-3651, CVE-2026-45409"),
+    "jinja2": ("3.1.6", "CVE-2024-56326, CVE-2025-27516"),
+    "joserfc": ("1.7.2", "CVE-2026-27932, CVE-2026-49852, GHSA-5jhw-7jv7-qcqq"),
+    "pillow": ("12.2.0", "CVE-2026-25990, CVE-2026-40192"),
+    "pyarrow": ("23.0.1", "CVE-2023-47248, CVE-2026-25087"),
+    "pydantic": ("2.4.0", "CVE-2024-3772"),
+    "pyjwt": ("2.13.0", "CVE-2026-32597, CVE-2026-48523, CVE-2026-48526"),
+    "pytest": ("9.0.3", "CVE-2025-71176"),
+    "requests": ("2.33.0", "CVE-2024-47081, CVE-2026-25645"),
+    "setuptools": ("83.0.0", "CVE-2025-47273, PYSEC-2026-3447"),
+    "starlette": ("1.3.1", "CVE-2025-62727, CVE-2026-48710, CVE-2026-54282, CVE-2026-54283"),
+    "urllib3": ("2.7.0", "CVE-2025-66418, CVE-2026-21441, CVE-2026-44431, CVE-2026-44432"),
+    "uv": ("0.9.6", "CVE-2025-54368, CVE-2025-13327"),
+    "uvicorn": ("0.11.7", "CVE-2020-7694, CVE-2020-7695"),
+    "werkzeug": ("3.1.6", "CVE-2026-21860, CVE-2026-27199"),
+}
+#: Requirements that only hold annotations for the type checker.
+UNBOUND = {"pandas-stubs", "scipy-stubs", "types-jsonschema", "types-psutil"}
+
+
+def list_requirements() -> Iterator[tuple[str, Requirement]]:
+    """Yield each requirement with its section."""
+    declared = configparser.ConfigParser(interpolation=None)
+    declared.read(REPOSITORY / "setup.cfg", encoding="utf-8")
+    build = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["build-system"]
+    sections = {
+        "build": build["requires"],
+        "install": declared["options"]["install_requires"].splitlines(),
+        **{name: text.splitlines() for name, text in declared["options.extras_require"].items()},
+    }
+    for section, lines in sections.items():
+        for line in lines:
+            if line and not line.startswith("treehammer["):
+                yield section, Requirement(line)
+
+
+def lowest(requirement: Requirement) -> Version | None:
+    bounds = [Version(part.version) for part in requirement.specifier if part.operator == ">="]
+    return max(bounds, default=None)
+
+
+def test_every_requirement_has_a_lower_bound() -> None:
+    unbound = {item.name for _, item in list_requirements() if lowest(item) is None}
+    assert unbound == UNBOUND
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_lower_bounds_exclude_known_holes(name: str) -> None:
+    fixed, advisories = FIXED[name]
+    bounds = {
+        section: lowest(item)
+        for section, item in list_requirements()
+        if canonicalize_name(item.name) == name
+    }
+    assert bounds, f"no requirement bounds {name}: add one to setup.cfg"
+    too_low = {
+        section: str(bound)
+        for section, bound in bounds.items()
+        if bound is None or bound < Version(fixed)
+    }
+    assert not too_low, f"{name} {too_low} permits {advisories}; require {fixed}"
+
+
+def test_installed_versions_meet_the_bounds() -> None:
+    for _, item in list_requirements():
+        try:
+            installed = version(item.name)
+        except PackageNotFoundError:
+            continue
+        assert item.specifier.contains(installed, prereleases=True), f"{item} but {installed}"

@@ -1,18 +1,26 @@
-"""Printed tables."""
+"""Output: tables, progress, logs, text, and completion in the shell."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 from rich.console import Console
 from rich.progress import Progress
 
+from treehammer.cli import cli
+from treehammer.program_output import JSON_FORMAT, log_to_stderr
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
-from treehammer.terminal import make_bar_columns, print_rows
-from treehammer.text_formatting import pluralize
+from treehammer.terminal import make_bar_columns, print_rows, progress_bar
+from treehammer.text_formatting import format_signed, format_size, format_time, pluralize
 
 
 @pytest.mark.parametrize("text", ["[red]", "x\\[red]y[/red]", "[/]", "ends in \\"])
@@ -70,3 +78,158 @@ def test_narrow_terminal_shortens_note_only() -> None:
 )
 def test_pluralize(count: int, noun: str, text: str) -> None:
     assert pluralize(count, noun) == text
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr("treehammer.terminal.time.monotonic", lambda: now[0])
+    return now
+
+
+def test_progress_prints_each_tenth_with_remaining_time(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress_bar("Measuring", 20) as step:
+        for done in range(21):
+            step(done, f"{done} done")
+            clock[0] += 3
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10
+    assert lines[0] == "Measuring: 2/20 2 done, about 54 s remaining"
+    assert lines[-1] == "Measuring: 20/20 20 done"
+
+
+def test_quick_work_prints_no_progress(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress_bar("Verifying", 50) as step:
+        for done in range(51):
+            step(done)
+            clock[0] += 0.01
+    assert capsys.readouterr().err == ""
+
+
+def test_single_step_prints_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar("Fetching ROOT 6.40.00", 1) as step:
+        step(0, "downloading")
+        step(0, "downloading")
+        step(0, "checking")
+        step(1)
+    assert capsys.readouterr().err.splitlines() == [
+        "Fetching ROOT 6.40.00: downloading",
+        "Fetching ROOT 6.40.00: checking",
+    ]
+
+
+NAME = "treehammer.test_log"
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    found = logging.getLogger(NAME)
+    yield found
+    found.handlers.clear()
+    found.propagate = True
+
+
+def test_json_line_has_message_and_fields(
+    logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_to_stderr(names=[NAME], line_format=JSON_FORMAT)
+    logger.info("%s starts\ncampaign %s", "daily", "c1", extra={"entry": "daily", "campaign": "c1"})
+    (line,) = capsys.readouterr().err.splitlines()
+    found = json.loads(line)
+    assert found.pop("time").endswith("Z")
+    assert found == {
+        "level": "info",
+        "logger": NAME,
+        "message": "daily starts\ncampaign c1",
+        "entry": "daily",
+        "campaign": "c1",
+    }
+
+
+def test_json_line_has_the_traceback(
+    logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_to_stderr(names=[NAME], line_format=JSON_FORMAT)
+    try:
+        raise ValueError("no such day")
+    except ValueError:
+        logger.exception("a request failed")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["exception"].endswith("ValueError: no such day")
+
+
+def test_text_line_begins_with_time_and_level(
+    logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_to_stderr(names=[NAME])
+    logger.warning("late", extra={"entry": "daily"})
+    line = capsys.readouterr().err
+    assert line[10] == "T"
+    assert line[19:].rstrip() == "Z WARNING late"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(3.14, "+3.1"), (-0.44, "−0.4"), (-0.04, "+0.0"), (0.0, "+0.0"), (1234.56, "+1234.6")],
+)
+def test_signs_are_typographic_and_zero_is_positive(number: float, text: str) -> None:
+    assert format_signed(number) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 bytes"), (950, "950 bytes"), (49_660_000, "49.7 MB"), (2_208_309_933, "2.2 GB")],
+)
+def test_sizes_have_one_decimal_in_their_unit(size: int, text: str) -> None:
+    assert format_size(size) == text
+
+
+def test_times_are_in_utc() -> None:
+    assert format_time(0) == "1970-01-01 00:00:00"
+    assert format_time(253_402_300_799_999_999) == "9999-12-31 23:59:59"
+
+
+def complete(*words: str, begun: str = "") -> list[str]:
+    completion = ShellComplete(cli, {}, "treehammer", "_TREEHAMMER_COMPLETE")
+    return [item.value for item in completion.get_completions([*words], begun)]
+
+
+@pytest.fixture
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    # Neither the results nor the datasets of the user.
+    monkeypatch.setenv("TREEHAMMER_DATA_DIR", str(tmp_path / "none"))
+    monkeypatch.setenv("TREEHAMMER_CACHE_DIR", str(tmp_path / "none"))
+
+
+@pytest.mark.usefixtures("_empty_folder")
+def test_campaigns_are_completed_by_identity_and_name(tmp_path: Path) -> None:
+    campaign = CampaignRow("c0ffee", "nightly", 1, "", "", "", False, "ttree-read", "", "{}", 1, 1)
+    with Store.open(f"sqlite:///{tmp_path / 'mine' / 'results.db'}") as store:
+        store.add_campaign(campaign, [])
+    flags = ("--data-dir", str(tmp_path / "mine"))
+    assert complete(*flags, "status") == ["last", "c0ffee", "nightly"]
+    assert complete(*flags, "compare", "1", "2", "--campaign", begun="n") == ["nightly"]
+    assert complete(*flags, "export", "x.root", "--campaign", begun="c") == ["c0ffee"]
+
+
+@pytest.mark.usefixtures("_empty_folder")
+def test_tests_datasets_and_sites_are_completed() -> None:
+    assert complete("submit", begun="open-") == ["open-rate"]
+    assert complete("datasets", "show", begun="reference-s") == ["reference-small"]
+    assert complete("submit", "ttree-read", "--sites", begun="lo") == ["local"]
+
+
+@pytest.mark.usefixtures("_empty_folder")
+def test_last_of_several_sites_is_completed() -> None:
+    assert complete("submit", "ttree-read", "--sites", begun="OTHER,lo") == ["OTHER,local"]
+
+
+@pytest.mark.usefixtures("_empty_folder")
+def test_unusable_settings_propose_nothing(tmp_path: Path) -> None:
+    assert complete("status") == []
+    assert complete("--config", str(tmp_path / "none.toml"), "status") == []

@@ -1,20 +1,31 @@
-"""Patrol files: values, defaults, mistakes."""
+"""Patrol files: values, times of starts, mistakes, and messages of ``treehammer patrol check``."""
 
 from __future__ import annotations
 
 import json
 import tomllib
+from datetime import datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import jsonschema
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
-from treehammer import patrol
-from treehammer.errors import PatrolFileError
+from treehammer import config, patrol
+from treehammer.errors import ConfigError, PatrolFileError
 from treehammer.patrol import cli
-from treehammer.patrol.patrol_file import PatrolFile, build_patrol_schema, parse_patrol_file
+from treehammer.patrol.patrol_file import (
+    PatrolFile,
+    QuietHours,
+    StartTimes,
+    build_patrol_schema,
+    parse_patrol_file,
+)
 from treehammer.sql.watch.patrol_starts import SiteLimits
+from treehammer.text_formatting import SECOND_US
 
 PATH = Path("/somewhere/patrol.toml")
 PUBLISHED = Path(patrol.__file__).parent / "patrol.schema.json"
@@ -162,3 +173,181 @@ def test_schema_rejects_mistakes(text: str) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(tomllib.loads(text), build_patrol_schema())
     list_mistakes(text)
+
+
+HOUR_US = 3600 * SECOND_US
+
+
+@given(st.integers(10**15, 2 * 10**15), st.integers(1, 100_000), st.integers(0, 100_000))
+def test_slots_follow_each_other(now_us: int, every_s: int, jitter_s: int) -> None:
+    times = StartTimes("entry", every_s, min(jitter_s, every_s))
+    latest, following = times.latest_slot(now_us), times.next_slot(now_us)
+    assert latest.due_us <= now_us < following.due_us
+    assert times.latest_slot(following.due_us) == following
+    assert following.due_us - latest.due_us <= 2 * every_s * SECOND_US
+
+
+def test_delays_are_stable_and_spread() -> None:
+    same = StartTimes("a", 3600, 600), StartTimes("a", 3600, 600)
+    first = [times.next_slot(10**15).due_us for times in same]
+    assert first[0] == first[1]
+    delays = {StartTimes(f"e{n}", 3600, 600).next_slot(10**15).due_us % HOUR_US for n in range(50)}
+    assert len(delays) == 50
+    assert 0 <= min(delays) < 120 * SECOND_US < 480 * SECOND_US < max(delays) < 600 * SECOND_US
+    assert StartTimes("a", 3600).latest_slot(10**15).name == "time:2001-09-09T01:00:00Z"
+
+
+@pytest.mark.parametrize(
+    "moment, end",
+    [
+        ("2026-03-28 21:59:30", "2026-03-28 21:59:30"),
+        ("2026-03-28 22:00:00", "2026-03-29 06:00:00"),
+        ("2026-03-29 05:59:59", "2026-03-29 06:00:00"),
+        ("2026-10-24 23:30:00", "2026-10-25 06:00:00"),
+        ("2026-03-29 12:10:00", "2026-03-29 12:15:00"),
+    ],
+)
+def test_quiet_hours_end_by_local_time(moment: str, end: str) -> None:
+    zone = ZoneInfo("Europe/Zurich")
+    now, expected = (datetime.fromisoformat(text).replace(tzinfo=zone) for text in (moment, end))
+    quiet = QuietHours(((22 * 60, 6 * 60), (12 * 60, 12 * 60 + 15)), "Europe/Zurich")
+    assert (
+        quiet.end_of_quiet(round(now.timestamp()) * SECOND_US)
+        == round(expected.timestamp()) * SECOND_US
+    )
+
+
+def test_quiet_hours_may_cover_the_whole_day() -> None:
+    assert QuietHours(((0, 720), (720, 0))).end_of_quiet(10**15) == 0
+    assert QuietHours().end_of_quiet(10**15) == 10**15
+
+
+PATROL_TOML = """
+[releases]
+source = "./releases.txt"
+[entries.moved]
+repository = "./moved"
+path = "read"
+branch = "main"
+sites = ["local"]
+[entries.release]
+test = "ttree-read"
+releases = true
+sites = ["local"]
+"""
+
+
+MISTAKEN_TOML = """
+[entries.daily]
+test = "ttree-read"
+every = "1d"
+sites = ["local"]
+axes = {cache = ["hot"]}
+set = {repeat = 3}
+"""
+
+
+ELSEWHERE_TOML = """
+[entries.daily]
+test = "ttree-read"
+every = "1d"
+sites = ["local"]
+from = ["SITE_Z"]
+"""
+
+
+COMPARED_TOML = """
+[entries.idea]
+repository = "./moved"
+branch = "main"
+sites = ["local"]
+compare_at = ["SITE_Z"]
+"""
+
+
+def check_file(text: str, folder: Path) -> list[str]:
+    """Check a file that cannot start; return the lines of the message."""
+    (folder / "patrol.toml").write_text(text)
+    settings = config.load_settings({"data_dir": folder / "data"}, environ={}, folder=folder)
+    with pytest.raises(ConfigError) as raised:
+        CliRunner().invoke(
+            cli.patrol,
+            ["check", str(folder / "patrol.toml")],
+            obj=settings,
+            catch_exceptions=False,
+            standalone_mode=False,
+        )
+    return str(raised.value).splitlines()
+
+
+def test_each_problem_is_one_readable_line(tmp_path: Path) -> None:
+    first, moved, release = check_file(PATROL_TOML, tmp_path)
+    assert first.endswith("2 entries cannot start")
+    assert f"moved: {tmp_path / 'moved'}: no such repository. Name a test" in moved
+    assert release.strip() == (
+        f"release: releases.source {tmp_path / 'releases.txt'}: "
+        "cannot be read (No such file or directory)"
+    )
+
+
+def test_mistakes_are_named_by_the_keys_of_the_patrol_file(tmp_path: Path) -> None:
+    lines = [line.strip() for line in check_file(MISTAKEN_TOML, tmp_path)]
+    assert lines[2].startswith("entries.daily.axes.cache: unknown value 'hot'")
+    assert lines[3].startswith("entries.daily.set.repeat: unknown key")
+
+
+def test_unknown_sites_are_named_by_the_keys_of_the_patrol_file(tmp_path: Path) -> None:
+    _, line, *_ = check_file(ELSEWHERE_TOML, tmp_path)
+    assert line.strip().startswith("daily: entries.daily.from: unknown site 'SITE_Z'")
+
+
+def test_budget_of_an_unknown_site_is_refused(tmp_path: Path) -> None:
+    text = ELSEWHERE_TOML.replace('from = ["SITE_Z"]', "[budget.sites.lokal]\ncpu_hours = 1")
+    first, second = check_file(text, tmp_path)
+    assert first.endswith("budget.sites: unknown site 'lokal'")
+    assert "Did you mean 'local'?" in second
+
+
+NEVER_TOML = """
+[budget]
+cpu_hours = 0.001
+[entries.awake]
+test = "./shell"
+every = "1d"
+sites = ["local"]
+quiet_hours = ["00:00-12:00", "12:00-00:00"]
+[entries.large]
+test = "./shell"
+every = "1d"
+sites = ["local"]
+[entries.paced]
+test = "./shell"
+every = "1d"
+sites = ["local"]
+jobs_in_flight = 3
+[entries.small]
+test = "./shell"
+every = "1d"
+sites = ["local"]
+set = {wall_limit_s = "1", repeats = "1"}
+"""
+
+
+def test_entries_that_never_start_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "shell").mkdir()
+    (tmp_path / "shell" / "run.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "shell" / "run.sh").chmod(0o755)
+    (tmp_path / "shell" / "test.toml").write_text(
+        '[test]\nname = "shell"\npayload = "run.sh"\nwall_limit_s = 60\n[matrix]\nroot = ["none"]\n'
+    )
+    lines = [line.strip() for line in check_file(NEVER_TOML, tmp_path)]
+    assert lines[0].endswith("3 entries cannot start")
+    assert lines[1].startswith("awake: entries.awake.quiet_hours: never starts: its quiet hours")
+    assert "large: entries.large: never starts: a campaign needs more than the budget" in lines[2]
+    assert lines[4].startswith("paced: --spread, --ramp, --in-flight: the local queue")
+
+
+def test_unknown_sites_of_comparisons_are_named(tmp_path: Path) -> None:
+    _, line, *_ = check_file(COMPARED_TOML, tmp_path)
+    assert "entries.idea.compare_at" in line
+    assert "SITE_Z" in line

@@ -1,31 +1,41 @@
-"""Cost of a campaign whose jobs read the storage of other sites."""
+"""Cost of campaigns of a patrol, and reruns of suspected regressions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import sqlalchemy as sa
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
-from simulated_campaign import SimulatedCampaign
+from release_campaigns import add_campaign
+from simulated_campaign import START_US, SimulatedCampaign
 
+from treehammer.analysis.alarms.alarm_watch import requested_reruns, watch_campaigns
+from treehammer.analysis.alarms.release_state import CheckState
 from treehammer.analysis.comparison.commit_comparison import compare_campaign_commits
 from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
-from treehammer.patrol.campaign_settlement import (
-    CampaignSettlement,
-    measure_use,
-    tally_sites,
-)
-from treehammer.patrol.campaign_starts import PatrolRequest
+from treehammer.patrol.campaign_settlement import CampaignSettlement, measure_use, tally_sites
+from treehammer.patrol.campaign_starts import PatrolRequest, find_reruns, record_reruns
 from treehammer.sql.core.rows import AttemptRow
+from treehammer.sql.core.schema import patrol_start
 from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolStartRow
+from treehammer.sql.engine.database_engine import read_clock
 from treehammer.sql.read.overview_queries import list_latest_comparisons
-from treehammer.sql.watch.patrol_starts import SiteCharge
+from treehammer.sql.watch.alarms import ReleaseCheckTable
+from treehammer.sql.watch.patrol_starts import (
+    CLAIMED,
+    FINISHED,
+    SUBMITTED,
+    PatrolLease,
+    PatrolStarts,
+    SiteCharge,
+)
 from treehammer.sql.write.store import Store
 
 
@@ -154,3 +164,49 @@ def test_commits_in_turns_are_compared_within_their_campaign(store: Store, tmp_p
     assert (summary.first_verdict.a, summary.first_verdict.b) == axes["commit"]
     assert summary.first_verdict.verdict == "slower"
     assert not VerdictEvidence.from_json(summary.first_verdict.evidence).unpaired
+
+
+AXES = {"root": ("6.38.00", "6.40.00")}
+
+
+def add_start(store: Store, occasion: str, campaign_id: str, state: str) -> None:
+    request = PatrolRequest("repository@c0ffee:ttree-read", ("T2_A",), "nightly", 1, AXES)
+    row = PatrolStartRow(
+        "nightly", occasion, campaign_id, state, 1, 1, None, 1, "host", request.format(), ""
+    )
+    with store.writing_connection() as connection:
+        same = patrol_start.c.occasion == occasion
+        connection.execute(sa.delete(patrol_start).where(same))
+        connection.execute(sa.insert(patrol_start), [asdict(row)])
+
+
+def test_rerun_is_an_occasion_of_the_entry_that_raised_it(store: Store) -> None:
+    starts = PatrolStarts(store, PatrolLease(store, "host", 60, read_clock))
+    first = add_campaign(store, "nightly", 0.08)
+    add_start(store, "time:1", first, FINISHED)
+    watch_campaigns(store, START_US)
+    assert find_reruns(store, starts, "other", 7) == {}
+    ((name, occasion),) = find_reruns(store, starts, "nightly", 7).items()
+    assert name.startswith("rerun:")
+    # The same commit and axes, whatever the entry follows now.
+    assert (occasion.spec, occasion.axes) == ("repository@c0ffee:ttree-read", AXES)
+    again = add_campaign(store, "again", 0.08, seed=2)
+    add_start(store, name, again, CLAIMED)
+    record_reruns(store, starts, 8)
+    assert requested_reruns(store)
+    add_start(store, name, again, SUBMITTED)
+    for _ in range(2):
+        record_reruns(store, starts, 8)
+    (check,) = ReleaseCheckTable(store).list_checks()
+    assert (check.state, check.rerun_id) == (CheckState.RERUNNING, again)
+    assert find_reruns(store, starts, "nightly", 9) == {}
+    (check,) = watch_campaigns(store, START_US)
+    assert check.state == CheckState.CONFIRMED
+
+
+def test_campaign_of_a_person_is_not_repeated(store: Store) -> None:
+    starts = PatrolStarts(store, PatrolLease(store, "host", 60, read_clock))
+    add_campaign(store, "by hand", 0.08)
+    watch_campaigns(store, START_US)
+    assert requested_reruns(store)
+    assert find_reruns(store, starts, "nightly", 7) == {}

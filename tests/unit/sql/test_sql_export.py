@@ -1,27 +1,40 @@
-"""Exports from SQLite to files without ROOT, and refused exports."""
+"""Exports, results for Python programs and copies from SQLite, and the child process that reads in bulk."""
 
 from __future__ import annotations
 
 import io
 import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
+import pyarrow as pa
 import pytest
 from cli_verbs import find_command
 from click.testing import CliRunner
 from measurement_factory import make_campaign_row, make_measurement
 from store_fixtures import WriteExport
+from store_helpers import check_corruption_is_refused, install_corrupting_trigger, read_in_process
 
+import treehammer
 from treehammer import config
 from treehammer.collectors.record.outcome import ExecutionError, Failure
 from treehammer.collectors.software import providers
-from treehammer.errors import ConfigError, NothingToDoError, SoftwareError, StoreError
+from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SoftwareError, StoreError
 from treehammer.sql.engine import database_setup
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.transfer import arrow_columns
+from treehammer.sql.transfer import arrow_columns, arrow_stream
+from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import no_progress
 
 
 @pytest.mark.usefixtures("in_process_reader")
@@ -129,3 +142,126 @@ def test_cell_limit_shortens_texts_of_csv(tmp_path: Path, options: tuple[str, ..
     refused = CliRunner().invoke(find_command("export"), whole, obj=settings)
     assert refused.exit_code == 2
     assert "--cell-limit is for CSV" in refused.output
+
+
+@pytest.mark.usefixtures("in_process_reader")
+def test_database_location_comes_from_settings(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add([make_measurement()])
+    assert treehammer.results(columns="site", data_dir=tmp_path).num_rows == 1
+    monkeypatch.setenv("TREEHAMMER_DATA_DIR", str(tmp_path))
+    assert treehammer.results(columns="site").num_rows == 1
+
+
+def test_importing_treehammer_does_not_load_arrow() -> None:
+    code = "import sys, treehammer; assert not {'pyarrow', 'sqlalchemy'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert treehammer.results.__doc__
+    with pytest.raises(AttributeError, match="no attribute 'result'"):
+        treehammer.result  # noqa: B018
+
+
+PATIENCE_S = 20
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    store.add(make_measurement(job=f"{n:04}") for n in range(2000))
+    return store
+
+
+def test_paused_reader_loses_no_bytes(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Writes below a page are atomic on a pipe, so every column is larger.
+    monkeypatch.setattr(arrow_columns, "BATCH_ROWS", 1000)
+    # Container images often set this; a write interrupted by a pause is then never completed.
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    with read_in_process(), arrow_stream.open_stream(filled.url, Selection(), {}) as source:
+        whole = pa.Table.from_batches(source.batches, source.schema)
+    others = set(psutil.Process().children())  # services that other tests have started
+    with arrow_stream.open_stream(filled.url, Selection(), {}) as source:
+        (child,) = set(psutil.Process().children()) - others
+        paused = pa.Table.from_batches(_pausing(child, source.batches), source.schema)
+    paused.validate(full=True)
+    assert paused.equals(whole)
+
+
+def test_unbuffered_stdout_gets_a_buffer() -> None:
+    code = (
+        "import io; from treehammer.program_output import open_binary_stdout as open_stdout\n"
+        "with open_stdout() as stream: assert isinstance(stream, io.BufferedWriter)"
+    )
+    subprocess.run([sys.executable, "-u", "-c", code], check=True)
+
+
+def test_endless_child_output_is_aborted(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talker = tmp_path / "talker"
+    talker.write_text("#!/bin/sh\nexec cat /dev/zero\n")
+    talker.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(talker))
+    with pytest.raises(StoreError), arrow_stream.open_stream(store.url, Selection(), {}):
+        pass
+
+
+def _pausing(child: psutil.Process, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    while True:
+        # The child fills the pipe, which has no reader, and blocks in a write.
+        _wait_for(child, psutil.STATUS_SLEEPING, psutil.STATUS_ZOMBIE)
+        if child.status() != psutil.STATUS_ZOMBIE:
+            child.suspend()
+            _wait_for(child, psutil.STATUS_STOPPED)
+            child.resume()
+        try:
+            yield next(batches)
+        except StopIteration:
+            return
+
+
+def _wait_for(child: psutil.Process, *statuses: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while child.status() not in statuses:
+        assert time.monotonic() < end, f"is still {child.status()}"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("spelled", ["{0}/./source.db", "{0}/link.db", "{0}/../{1}/source.db"])
+def test_copy_onto_alias_of_source_is_refused(source: str, spelled: str) -> None:
+    folder = Path(source.removeprefix("sqlite:///")).parent
+    if not (link := folder / "link.db").exists():
+        link.symlink_to(folder / "source.db")
+    with pytest.raises(ConfigError, match="the same database"):
+        copy_database(source, "sqlite:///" + spelled.format(folder, folder.name), bars=no_progress)
+
+
+@pytest.mark.parametrize("memory", ["sqlite://", "sqlite:///:memory:"])
+def test_copy_into_memory_is_refused(source: str, memory: str) -> None:
+    with pytest.raises(ConfigError, match="in memory is gone"):
+        copy_database(source, memory, bars=no_progress)
+
+
+def test_broken_reference_is_reported_once(source: str, url: str, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.db"
+    shutil.copyfile(source.removeprefix("sqlite:///"), broken)
+    with closing(sqlite3.connect(broken)) as connection, connection:
+        connection.execute("DELETE FROM subject")
+    said = subprocess.run(
+        [sys.executable, "-m", "treehammer", "db", "copy", f"sqlite:///{broken}", url],
+        capture_output=True, check=False, text=True,
+    )  # fmt: skip
+    assert said.returncode == ExitCode.INFRASTRUCTURE
+    assert "FOREIGN KEY" in said.stderr
+    assert "Traceback" not in said.stderr
+    assert "Error closing" not in said.stderr
+
+
+def test_corrupted_copy_is_refused(source: str, url: str) -> None:
+    install_corrupting_trigger(
+        url,
+        [
+            "CREATE TRIGGER spoil AFTER INSERT ON job WHEN new.id = 'b' "
+            "BEGIN UPDATE job SET label = 'x' WHERE id = 'b'; END"
+        ],
+    )
+    check_corruption_is_refused(source, url)

@@ -1,5 +1,5 @@
 -- The shortest statement of each kind that Treehammer sends to Oracle 19c and 23ai.
--- Renew with: RENEW_GOLDEN=1 .venv/bin/pytest tests/integration/sql/oracle/test_sql_oracle_statements.py
+-- Renew with: RENEW_GOLDEN=1 .venv/bin/pytest tests/integration/sql/oracle/test_sql_oracle.py
 
 CREATE INDEX ix_campaign_created ON campaign (created_us)
 ;

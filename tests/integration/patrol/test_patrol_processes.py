@@ -1,7 +1,8 @@
-"""Two whole patrols on one PostgreSQL database: one leads, the other takes over."""
+"""Patrols as processes: two at once, stopped, and killed at random moments."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -97,3 +98,55 @@ def test_one_of_two_patrols_leads_and_the_other_takes_over(
             assert second.wait(60) == 0
     starts = Counter(one.occasion for one in read_report(url).starts)
     assert set(starts.values()) == {1}
+
+
+IDLE_PATROL_TOML = """
+[entries.never]
+test = "ttree-read"
+sites = ["local"]
+every = "1h"
+quiet_hours = ["00:00-12:00", "12:00-00:00"]
+"""
+
+
+def test_sigterm_ends_a_patrol_and_its_lease(tmp_path: Path) -> None:
+    (tmp_path / "patrol.toml").write_text(IDLE_PATROL_TOML)
+    treehammer = [sys.executable, "-m", "treehammer", "--data-dir", str(tmp_path), "patrol"]
+    command = [*treehammer, "run", "patrol.toml"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as patrol:
+        assert patrol.stderr
+        for line in patrol.stderr:
+            if line.rstrip().endswith("leads"):
+                break
+        once = subprocess.run(
+            [*command, "--once"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (once.returncode, "another patrol uses" in once.stderr) == (3, True)
+        with ResultsReader.open(f"sqlite:///{tmp_path / 'results.db'}") as reader:
+            assert fetch_report(reader).has_leader
+        patrol.send_signal(signal.SIGTERM)
+        assert "patrol ends" in patrol.stderr.read()
+    assert patrol.returncode == 0
+    with ResultsReader.open(f"sqlite:///{tmp_path / 'results.db'}") as reader:
+        report = fetch_report(reader)
+    assert not report.has_leader
+    assert (report.entries[0].entry.note, report.entries[0].entry.next_us) == ("quiet hours", None)
+
+
+KILLS_PROGRAM = Path(__file__).parents[2] / "helpers" / "common" / "patrol_kills.py"
+
+
+def test_killed_patrol_starts_each_campaign_once(tmp_path: Path) -> None:
+    command = [sys.executable, str(KILLS_PROGRAM), str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--kills", "6", "--seed", "19"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["kills"], report["lost"], report["doubled"]) == (6, 0, 0)
+    assert (report["over_budget"], report["unsettled"]) == (0, 0)
+    assert report["starts"] == report["campaigns"] > 0

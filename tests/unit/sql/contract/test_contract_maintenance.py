@@ -1,20 +1,40 @@
-"""Quarantine, restoration and deletion of measurements, with the audit trail."""
+"""Quarantine, restoration, deletion and pruning of measurements in every database."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 import pytest
-from measurement_factory import STARTED_US, make_campaign_row, make_job_row, make_measurement
+from measurement_factory import (
+    STARTED_US,
+    make_campaign_row,
+    make_job_row,
+    make_measurement,
+    make_operation,
+)
 from store_helpers import find_rollup_differences
 
+from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ForeignCampaignError
+from treehammer.sql.core.measurement_columns import PACKED_COLUMNS
 from treehammer.sql.core.rows import ReplicaRow
+from treehammer.sql.read.measurement_queries import restore_operation
+from treehammer.sql.read.operation_figures import fetch_operations
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.audit_trail import Delivery, Sender, list_deliveries
-from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange, ScopeCount
+from treehammer.sql.write.maintenance import (
+    PRUNED_COLUMNS,
+    ChangeScope,
+    DatabaseChange,
+    PruneResult,
+    ScopeCount,
+    check_database,
+    first_kept_day,
+)
+from treehammer.sql.write.recording import AddResult, fingerprint_content, fingerprints_match
 from treehammer.sql.write.store import CampaignUpload, Store
 
 ALICE = Sender("a" * 12, "alice", "127.0.0.1", 5)
@@ -133,3 +153,102 @@ def test_deleted_checks_take_back_their_marks(filled: Store) -> None:
     change(filled, "restore", campaign_id="other")
     assert read(filled) == before
     assert filled.replicas() == []
+
+
+DAYS = (20260101, 20260102, 20260103)
+
+
+def build_measurement(day: int, **values: Any) -> Measurement:
+    lists: dict[str, Any] = {name: [0.5, day / 7] for name in PACKED_COLUMNS}
+    own = {"log_excerpt": "said at the end", "read_latency_hist": [1, 2]}
+    return make_measurement(job=str(day), day=day, extras={"hits": 1}, **{**lists, **own, **values})
+
+
+@pytest.fixture
+def filled_store(store: Store) -> list[Measurement]:
+    some = [build_measurement(day) for day in DAYS]
+    store.add(some)
+    return some
+
+
+def read_rows(store: Store) -> dict[Any, dict[str, Any]]:
+    return {row["day"]: dict(row) for row in store.measurements(Selection())}
+
+
+def test_dry_run_changes_nothing(store: Store, filled_store: list[Measurement]) -> None:
+    before = read_rows(store)
+    told = store.prunable("logs", date(2026, 1, 3))
+    assert told == PruneResult("logs", date(2026, 1, 3), 2, 2 * len("said at the end"))
+    passes = store.prunable("passes", date(2026, 1, 3))
+    assert passes.measurements == 2
+    numbers = 2 * len(PACKED_COLUMNS) * 2 * 8
+    assert numbers < passes.bytes < numbers + 2 * 100
+    assert read_rows(store) == before
+
+
+@pytest.mark.parametrize("what", ["passes", "logs"])
+def test_old_columns_are_pruned(
+    store: Store, url: str, filled_store: list[Measurement], what: str
+) -> None:
+    before = read_rows(store)
+    told = store.prunable(what, date(2026, 1, 3))
+    assert store.prune(what, date(2026, 1, 3)) == told
+    assert store.prunable(what, date(2026, 1, 3)).measurements == 0
+    gone = PACKED_COLUMNS if what == "passes" else ("log_excerpt",)
+    for day, row in read_rows(store).items():
+        expected = dict.fromkeys(gone, None) if day < 20260103 else {}
+        assert row == {**before[day], **expected}
+    assert check_database(url)["extra"] == 3  # which compares the roll-ups, too
+
+
+def test_pruned_measurement_is_recognized(store: Store, filled_store: list[Measurement]) -> None:
+    for what in ("passes", "logs"):
+        store.prune(what, date(2026, 1, 2))
+    assert store.add(filled_store) == AddResult(0, 3)
+    assert read_rows(store)[DAYS[0]]["log_excerpt"] is None
+    other = build_measurement(DAYS[0], eff_job=0.25)
+    assert store.add([other]) == AddResult(0, 0, (other.id,))
+    # Permanent columns still conflict.
+    other = build_measurement(DAYS[2], log_excerpt="something else")
+    assert store.add([other]) == AddResult(0, 0, (other.id,))
+
+
+def test_kept_days() -> None:
+    assert first_kept_day(1, date(2026, 3, 1)) == date(2026, 3, 1)
+    assert first_kept_day(30, date(2026, 3, 1)) == date(2026, 1, 31)
+    assert {"log_excerpt", "pass_loop_wall_s"} < set(PRUNED_COLUMNS)
+
+
+def test_old_time_steps_are_merged(store: Store, url: str) -> None:
+    steps = [
+        make_operation([0.001] * 9, step=0, clients=2),
+        make_operation([2.0], {"reset": 1}, step=1, clients=5, generator_cpu=0.5),
+        make_operation([9.0], step=2, generator_limited=True),
+        make_operation([], operation="read", server="s"),
+    ]
+    some = [make_measurement(str(day), day=day, operations=steps) for day in DAYS]
+    store.add(some)
+    foreseen = store.prunable("operations", date(2026, 1, 3))
+    assert foreseen.measurements == 2
+    assert foreseen.bytes > 0
+    assert store.prune("operations", date(2026, 1, 3)) == foreseen
+    assert store.prunable("operations", date(2026, 1, 3)).measurements == 0
+    with store.snapshot() as snapshot:
+        old, kept = (snapshot.operations_of([some[n].id])[some[n].id] for n in (0, 2))
+        [opened, _] = fetch_operations(snapshot, Selection.parse(wheres=[f"day={DAYS[0]}"]))
+    assert (len(old), len(kept)) == (3, 4)
+    merged = old[0]
+    assert [merged[n] for n in ("step", "step_s", "clients", "done", "failed")] == [0, 20, 5, 10, 1]
+    assert merged["failures"] == '{"reset": 1}'
+    assert merged["generator_cpu"] == 0.3125
+    assert (opened.limited_steps, opened.seconds, opened.latency.count) == (1, 20.0, 10)
+    assert check_database(url)["operation"] == 10  # which compares the roll-ups, too
+    assert store.add(some) == AddResult(0, 3)
+    other = make_measurement(str(DAYS[0]), day=DAYS[0], operations=[*steps[:3], *steps[2:]])
+    assert store.add([other]) == AddResult(0, 0, (other.id,))
+    assert fingerprints_match(*(fingerprint_content(one) for one in (some[0], some[0])))
+    pruned = make_measurement(
+        str(DAYS[0]), day=DAYS[0], operations=[restore_operation(row) for row in old]
+    )
+    assert fingerprints_match(*(fingerprint_content(one) for one in (some[0], pruned)))
+    assert not fingerprints_match(*(fingerprint_content(one) for one in (other, pruned)))

@@ -1,15 +1,62 @@
-"""Memory of exports is independent of the number of rows."""
+"""Cancellation of queries, and memory of exports, on real databases."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from measurement_factory import make_measurement
 
+from treehammer.errors import StoreError
+from treehammer.sql.engine.database_engine import QueryGroup, is_cancelled, read_transaction
+from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.store import Store
+
+pytestmark = pytest.mark.backends("sqlite", "postgresql")
+
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT 1 FROM c) SELECT count(*) FROM c"
+PATIENCE_S = 60.0
+
+
+def test_cancelled_query_ends_and_others_go_on(url: str) -> None:
+    engine = open_engine(url, create=True)
+    group = QueryGroup()
+    began = threading.Event()
+    failures: list[StoreError] = []
+
+    def run_endless_query() -> None:
+        with read_transaction(engine) as connection:
+            connection.scalar(sa.text("SELECT 1"))
+            began.set()
+            connection.scalar(sa.text(ENDLESS))
+
+    def run_group() -> None:
+        try:
+            group.run(run_endless_query)
+        except StoreError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run_group, daemon=True)
+    thread.start()
+    assert began.wait(PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
+    while thread.is_alive():
+        assert time.monotonic() < deadline
+        group.cancel()
+        thread.join(0.05)
+    assert failures
+    with pytest.raises(StoreError, match="cancelled"):
+        group.run(run_endless_query)
+    assert not is_cancelled()
+    with read_transaction(engine) as connection:
+        assert connection.scalar(sa.text("SELECT 2")) == 2
+    engine.dispose()
+
 
 #: Exports few rows, then many, in small batches. Prints the peak memory of this process and of its
 #: largest child after each (kB); peaks never fall.
@@ -29,9 +76,6 @@ with Store.open(sys.argv[1], create=False) as store:
         print(next(line.split()[1] for line in status if line.startswith("VmHWM")))
         print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
-
-
-pytestmark = pytest.mark.backends("sqlite", "postgresql")
 
 
 #: Growth of a process that holds some batches, but not all texts.

@@ -1,0 +1,279 @@
+"""The store in H2's Oracle mode: errors, schema, results, statements and concurrent writers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+from cli_verbs import find_command
+from click.testing import CliRunner, Result
+from h2_connection import make_oracle_error
+from h2_oracle import VERSIONS, H2Server
+from measurement_factory import full_measurement, make_measurement
+from next_revision import (
+    next_revision,  # noqa: F401 - a fixture
+    run_migrations,
+)
+from oracle_golden import GOLDEN_FILE, record_statements
+
+import treehammer
+from treehammer import config
+from treehammer.errors import ConfigError, StoreError
+from treehammer.sql.engine import backend, database_engine
+from treehammer.sql.engine.database_engine import make_engine, parse_url
+from treehammer.sql.engine.database_setup import upgrade_database
+from treehammer.sql.engine.oracle_backend import is_already_applied
+from treehammer.sql.read.query_model import Selection
+from treehammer.sql.write.maintenance import check_database
+from treehammer.sql.write.store import Store
+
+EVERYTHING = Selection()
+
+
+def db(url: str, tmp_path: Path, *arguments: str) -> Result:
+    settings = config.load_settings({"database": url}, environ={}, folder=tmp_path)
+    return CliRunner().invoke(find_command("db"), arguments, obj=settings)
+
+
+def test_upgrade_requires_a_backup(
+    url: str, store: Store, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue("next_revision")
+    refused = db(url, tmp_path, "upgrade")
+    assert isinstance(refused.exception, ConfigError)
+    assert "--backed-up" in str(refused.exception)
+    assert "never on an Oracle server" in refused.stderr
+    done = db(url, tmp_path, "upgrade", "--backed-up")
+    assert done.exception is None
+    assert "is at revision" in done.stdout
+    assert "no backup" not in done.stdout
+    again = db(url, tmp_path, "check", "--json")
+    assert again.exception is None
+    assert "never on an Oracle server" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [("18.4.0.0.0", r"Oracle 18\.4.*19c or later"), ("19.3.0.0.0", "")]
+)
+def test_old_server_is_refused(
+    h2_server: H2Server, url: str, version: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(h2_server, "version", version)
+    if not said:
+        Store.open(url).close()
+        return
+    with pytest.raises(StoreError, match=said):
+        Store.open(url)
+
+
+def test_narrow_character_set_is_refused(h2_server: H2Server, url: str, service: str) -> None:
+    Store.open(url).close()
+    with h2_server._open_databases[service].createStatement() as statement:
+        statement.execute("UPDATE DICTIONARY.nls_database_parameters SET value = 'WE8MSWIN1252'")
+    with pytest.raises(StoreError, match=r"character set is WE8MSWIN1252(.|\n)*AL32UTF8"):
+        Store.open(url)
+
+
+def test_text_with_too_many_bytes_rejects_its_batch(store: Store) -> None:
+    store.add([make_measurement(host="é" * 2000)])
+    with pytest.raises(StoreError, match=r"4000 bytes(.|\n)*two to four bytes"):
+        store.add([make_measurement(position=2), make_measurement(position=3, host="é" * 2001)])
+    assert len(list(store.measurements(EVERYTHING, ["host"]))) == 1
+
+
+def test_only_writers_wait_for_each_other(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(url) as store, Store.open(url) as other:
+        store.add([make_measurement()])
+        monkeypatch.setattr(backend, "BUSY_SECONDS", 0)
+        with database_engine.write_transaction(other._engine):
+            with pytest.raises(StoreError, match="another process"):
+                store.add([make_measurement(position=2)])
+            assert len(list(store.measurements(EVERYTHING))) == 1
+        assert store.add([make_measurement(position=2)]).new == 1
+
+
+def test_reader_cannot_write(store: Store) -> None:
+    with (
+        pytest.raises(StoreError, match="ORA-01456"),
+        database_engine.read_transaction(store._engine) as connection,
+    ):
+        connection.exec_driver_sql("DELETE FROM measurement")
+
+
+def test_missing_lock_row_is_reported(store: Store) -> None:
+    with database_engine.write_transaction(store._engine) as connection:
+        connection.exec_driver_sql("DELETE FROM writer_lock")
+    with pytest.raises(StoreError, match=r"lost its row(.|\n)*INSERT INTO writer_lock"):
+        store.add([make_measurement()])
+
+
+def test_rows_sort_by_code_points(store: Store) -> None:
+    jobs = ["b", "a", "B", "_", "é", "Z"]
+    store.add(make_measurement(job=job) for job in jobs)
+    found = [row["job_id"] for row in store.measurements(EVERYTHING, ["job_id"])]
+    assert found == sorted(jobs)
+
+
+_SCHEMA = (
+    "SELECT table_name, column_name, data_type, character_maximum_length, numeric_precision, "
+    "numeric_scale, is_nullable FROM information_schema.columns WHERE table_schema = 'HAMMER'",
+    "SELECT table_name, index_name, column_name, ordinal_position "
+    "FROM information_schema.index_columns WHERE table_schema = 'HAMMER' AND index_name LIKE 'IX%'",
+    "SELECT table_name, constraint_name, constraint_type "
+    "FROM information_schema.table_constraints WHERE table_schema = 'HAMMER'",
+    "SELECT table_name, constraint_name, column_name, ordinal_position "
+    "FROM information_schema.key_column_usage WHERE table_schema = 'HAMMER'",
+)
+
+
+def schema_of(h2: H2Server, service: str) -> list[set[tuple[object, ...]]]:
+    """Read columns, indexes and constraints of a database."""
+    return [set(h2.query_h2(service, question)) for question in _SCHEMA]
+
+
+def test_migrations_match_the_schema(h2_server: H2Server, service: str, url: str) -> None:
+    run_migrations(url)
+    assert_schema_is_current(h2_server, service)
+
+
+def assert_schema_is_current(h2: H2Server, service: str) -> None:
+    Store.open(h2.url("today")).close()
+    found, expected = schema_of(h2, service), schema_of(h2, "today")
+    h2.drop_database("today")
+    for one, other in zip(found, expected, strict=True):
+        assert one == other
+
+
+@contextmanager
+def cut_after(h2: H2Server, statements: int) -> Iterator[None]:
+    """Let a number of changing statements pass, then fail."""
+    left = statements
+
+    def watch(statement: str, _rows: object) -> None:
+        nonlocal left
+        if not statement.startswith(("SELECT", "SET", "select", "begin")):
+            left -= 1
+        if left < 0:
+            raise make_oracle_error("ORA-03113: end-of-file on communication channel")
+
+    h2.watchers.append(watch)
+    try:
+        yield
+    finally:
+        h2.watchers.remove(watch)
+
+
+def _upgrade_until_cut(h2: H2Server, url: str, statements: int) -> str:
+    """Run the upgrade and return its error message; '' if it succeeds."""
+    try:
+        with cut_after(h2, statements):
+            upgrade_database(url, backed_up=True)
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
+def test_interrupted_upgrade_continues(
+    h2_server: H2Server, url: str, store: Store, request: pytest.FixtureRequest
+) -> None:
+    store.add([full_measurement()])
+    before = list(store.measurements(Selection()))
+    request.getfixturevalue("next_revision")
+    with pytest.raises(ConfigError, match=r"cannot undo(.|\n)*expdp(.|\n)*--backed-up"):
+        upgrade_database(url)
+    # Each attempt gets one statement further and skips the changes of the previous ones.
+    statements = count()
+    errors = list(iter(lambda: _upgrade_until_cut(h2_server, url, next(statements)), ""))
+    assert len(errors) >= 4
+    assert all("was lost" in error for error in errors)
+    assert "Changes so far are kept. Then run again" in errors[-1]
+    assert check_database(url)["measurement"] == 1
+    with Store.open(url) as upgraded:
+        assert list(upgraded.measurements(Selection())) == before
+
+
+@pytest.mark.parametrize("statements", [1, 2, 3, 10, 25])
+def test_interrupted_creation_starts_again(
+    h2_server: H2Server, service: str, url: str, statements: int
+) -> None:
+    with pytest.raises(StoreError, match="lost"), cut_after(h2_server, statements):
+        Store.open(url)
+    with Store.open(url) as store:
+        assert store.add([full_measurement()]).new == 1
+    assert_schema_is_current(h2_server, service)
+
+
+def test_foreign_tables_are_left_alone(h2_server: H2Server, service: str, url: str) -> None:
+    with make_engine(parse_url(url)).connect() as connection:
+        connection.exec_driver_sql("CREATE TABLE recipes (cake VARCHAR2(10 CHAR))")
+    with pytest.raises(StoreError, match="other than Treehammer"):
+        Store.open(url)
+
+
+def test_applied_changes_are_recognized() -> None:
+    """Only errors that show the same change was made before are accepted."""
+    assert is_already_applied("\nCREATE TABLE a (b NUMBER)", "ORA-00955: name is already used")
+    assert is_already_applied("ALTER TABLE a ADD b NUMBER", "ORA-01430: column being added")
+    assert is_already_applied("ALTER TABLE a DROP COLUMN b", "ORA-00904: invalid identifier")
+    assert is_already_applied("ALTER TABLE a MODIFY b NOT NULL", "ORA-01442: already NOT NULL")
+    assert not is_already_applied("ALTER TABLE a ADD b NUMBER", "ORA-00904: invalid identifier")
+    assert not is_already_applied("ALTER TABLE a MODIFY b NUMBER", "ORA-00904: invalid identifier")
+    assert not is_already_applied("CREATE TABLE a (b NUMBER)", "ORA-01653: unable to extend")
+    assert not is_already_applied("UPDATE a SET b = 1", "ORA-00904: invalid identifier")
+
+
+def test_only_selected_columns_are_read(store: Store, url: str, h2_server: H2Server) -> None:
+    store.add([make_measurement(eff_job=0.5, extras={"hits": 1})])
+    asked: list[str] = []
+    h2_server.watchers.append(lambda statement, _rows: asked.append(statement))
+    treehammer.results(columns="eff_job", database=url)
+    h2_server.watchers.pop()
+    assert any("eff_job" in statement for statement in asked)
+    assert not any("inventory" in statement for statement in asked)
+
+
+def test_reader_failure_is_reported_on_oracle(store: Store, url: str) -> None:
+    store.add([make_measurement(eff_job=0.5, extras={"hits": 1})])
+    with store._engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE extra RENAME COLUMN value TO other")
+    with pytest.raises(StoreError, match="ORA-00904"):
+        treehammer.results(database=url)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_statements_equal_golden_file(
+    h2_server: H2Server, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(h2_server, "version", VERSIONS[version])
+    sent = record_statements(h2_server)
+    if os.environ.get("RENEW_GOLDEN"):
+        GOLDEN_FILE.write_text(sent, encoding="utf-8")
+    assert sent.splitlines() == GOLDEN_FILE.read_text(encoding="utf-8").splitlines()
+
+
+def test_concurrent_creation_and_writes(
+    url: str,
+) -> None:
+    """Threads stand in for processes, because a database in memory belongs to one process."""
+
+    def add(_who: int) -> tuple[int, int]:
+        new = known = 0
+        with Store.open(url) as store:
+            for start in range(0, 200, 5):
+                added = store.add(
+                    make_measurement(job=f"job {n}", extras={"n": n})
+                    for n in range(start, start + 5)
+                )
+                new, known = new + added.new, known + added.known
+        return new, known
+
+    with ThreadPoolExecutor(2) as both:
+        results = list(both.map(add, range(2)))
+    assert sum(new for new, _ in results) == 200
+    assert sum(known for _, known in results) == 200
+    assert check_database(url)["extra"] == 200

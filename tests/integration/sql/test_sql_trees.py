@@ -1,0 +1,373 @@
+"""Exported trees: readers, imports, failures, and recipes of the analysis page."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uproot
+from measurement_factory import make_campaign_row, make_measurement, make_operation
+from store_fixtures import ExportedStore
+from store_helpers import (
+    awkward_measurements,
+    export_csv,
+    import_counts,
+    import_file,
+    read_contents,
+    write_export,
+)
+
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.sql.read.query_model import Selection
+from treehammer.sql.transfer import arrow_columns, file_writers
+from treehammer.sql.transfer.export import export_partitions
+from treehammer.sql.transfer.file_writers import AMBIGUOUS_ROWS_KEY
+from treehammer.sql.write.store import Store
+from treehammer.version import __version__
+
+pytestmark = pytest.mark.root
+
+HERE = Path(__file__).parent
+UNKNOWN_INT = -(2**63)
+UNKNOWN = {"text": "", "int": UNKNOWN_INT, "float": math.nan, "bool": 255, "ints": [], "floats": []}
+BRANCH_TYPES = {
+    "text": "string",
+    "int": "Long64_t",
+    "float": "Double_t",
+    "bool": "UChar_t",
+    "ints": "ROOT::VecOps::RVec<Long64_t>",
+    "floats": "ROOT::VecOps::RVec<double>",
+}
+
+
+def kind(name: str) -> str:
+    if name == AMBIGUOUS_ROWS_KEY:
+        return "text"
+    return METRICS_BY_NAME[name].type if name in METRICS_BY_NAME else "float"
+
+
+def in_tree(name: str, value: Any) -> Any:
+    """Convert a database value to its representation in the tree."""
+    value = UNKNOWN[kind(name)] if value is None else value
+    return int(value) if kind(name) == "bool" else value
+
+
+def same(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, float) and math.isnan(wanted):
+        return isinstance(found, float) and math.isnan(found)
+    return bool(found == wanted)
+
+
+def differences(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> list[Any]:
+    assert len(found) == len(wanted)
+    assert all(list(row) == list(wanted[0]) for row in found)
+    return [
+        (place, name, row[name], value)
+        for place, (row, of_database) in enumerate(zip(found, wanted, strict=True))
+        for name, value in of_database.items()
+        if not same(row[name], in_tree(name, value))
+    ]
+
+
+@pytest.mark.parametrize("reader", ["6.38.00", "6.40.00"])
+def test_draw_and_rdataframe(
+    exports: Mapping[str, Any], release: Callable[[str], SoftwareRequest], reader: str
+) -> None:
+    python = Path(release(reader).location) / "bin" / "python"
+    run = [python, HERE / "read_tree.py", *(each.file for each in exports.values())]
+    printed = subprocess.run(run, check=True, capture_output=True, timeout=300).stdout
+    for exported, line in zip(exports.values(), printed.splitlines(), strict=True):
+        check_reading(exported, json.loads(line))
+
+
+def check_reading(exported: Any, read: Mapping[str, Any]) -> None:
+    """Compare the output of ``read_tree.py`` with the rows of the database."""
+    names = list(exported.rows[0])
+    assert sorted(read["frame"]) == sorted(names)
+    found = [
+        {name: read["frame"][name][place] for name in names} for place in range(len(exported.rows))
+    ]
+    assert differences(found, exported.rows) == []
+    assert read["types"] == {name: BRANCH_TYPES[kind(name)] for name in names}
+
+    for name, values in read["drawn"].items():
+        wanted = [in_tree(name, row[name]) for row in exported.rows]
+        if kind(name) in ("ints", "floats"):
+            wanted = [item for some in wanted for item in some]
+        assert len(values) == len(wanted), name
+        assert all(same(v, float(w)) for v, w in zip(values, wanted, strict=True)), name
+    assert read["drawn_where"] == [1.0, 2.0]
+    assert read["filtered"] == 2
+
+    assert read["about"]["selection"] == "all measurements"
+    assert read["about"]["treehammer_version"] == __version__
+    assert read["about"]["unknown_int"] == str(UNKNOWN_INT)
+    assert "unknown" in read["title"]
+    assert read["meaning"]["eff_job"] == f"{METRICS_BY_NAME['eff_job'].meaning} [1]"
+
+
+def test_uproot(exported: Any) -> None:
+    with uproot.open(exported.file) as file:
+        columns = file["results"].arrays(library="np")
+    found = [
+        {name: column[place] for name, column in columns.items()}
+        for place in range(len(exported.rows))
+    ]
+    plain = [
+        {n: v.tolist() if hasattr(v, "tolist") else v for n, v in row.items()} for row in found
+    ]
+    assert differences(plain, exported.rows) == []
+
+
+def test_jsroot(exported: Any, jsroot: Path) -> None:
+    run = ["node", HERE / "read_tree.mjs", jsroot, exported.file]
+    lines = subprocess.run(run, check=True, capture_output=True, timeout=120).stdout.splitlines()
+    found = [
+        {name: from_javascript(name, value) for name, value in json.loads(line).items()}
+        for line in lines
+    ]
+    wanted = [
+        {name: from_database(name, value) for name, value in row.items()} for row in exported.rows
+    ]
+    assert differences(found, wanted) == []
+
+
+def from_javascript(name: str, value: Any) -> Any:
+    if kind(name) in ("int", "ints"):
+        whole = [
+            int(str(v).removeprefix("int ")) for v in (value if kind(name) == "ints" else [value])
+        ]
+        # JSROOT reads integers far below zero 2^32 too high, so only "far below" is checked.
+        clipped = [UNKNOWN_INT if v < -(2**62) else v for v in whole]
+        return clipped if kind(name) == "ints" else clipped[0]
+    return math.nan if value == "NaN" else float(value) if kind(name) == "float" else value
+
+
+def from_database(name: str, value: Any) -> Any:
+    if kind(name) == "ints" and value:
+        return [UNKNOWN_INT if v < -(2**62) else v for v in value]
+    return value
+
+
+SNAPSHOT = """
+import sys, ROOT
+ROOT.RDataFrame("results", sys.argv[1]).Filter('job_id != "numbers"').Snapshot("results", sys.argv[2])
+"""
+MERGE = """
+import sys, ROOT
+merger = ROOT.TFileMerger(False)
+merger.OutputFile(sys.argv[1], "RECREATE")
+for name in sys.argv[2:]:
+    merger.AddFile(name)
+assert merger.Merge()
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(f"sqlite:///{tmp_path}/here.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def root(release: Callable[[str], SoftwareRequest]) -> Path:
+    return Path(release("6.40.00").location)
+
+
+@pytest.fixture(scope="module")
+def exported_tree(
+    exported_store: ExportedStore,
+    release: Callable[[str], SoftwareRequest],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """Export the other installation once, with small batches."""
+    folder = tmp_path_factory.mktemp("trees")
+    shutil.copy(exported_store.database, folder / "others.db")
+    software = Path(release("6.40.00").location).parent
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Store.open(f"sqlite:///{folder}/others.db") as opened,
+    ):
+        patch.setattr(arrow_columns, "BATCH_ROWS", 7)
+        return write_export(opened, folder / "all.root", software=software)
+
+
+def run(root: Path, code: str, *arguments: Path) -> None:
+    command = [str(root / "bin" / "python"), "-c", code, *map(str, arguments)]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+
+
+def test_tree_round_trip(
+    here: Store, other_store: Store, exported_tree: Path, tmp_path: Path
+) -> None:
+    rows = len([*awkward_measurements()])
+    (found,) = import_file(here, exported_tree)
+    assert import_counts([found]) == [(rows, 0, 0, 0)], found.problems
+    assert found.describe_remarks() == []
+    assert export_csv(here, tmp_path) == export_csv(other_store, tmp_path)
+    assert read_contents(here) == read_contents(other_store)
+    assert here.campaigns() == other_store.campaigns()
+    assert here.attempts(["done"]) == other_store.attempts(["done"])
+    assert here.replicas() == other_store.replicas()
+    assert import_counts(import_file(here, exported_tree)) == [(0, rows, 0, 0)]
+
+
+def test_tree_filtered_by_rdataframe_is_imported(
+    here: Store,
+    other_store: Store,
+    exported_tree: Path,
+    root: Path,
+    tmp_path: Path,
+) -> None:
+    run(root, SNAPSHOT, exported_tree, tmp_path / "some.root")
+    selection = Selection.parse(wheres=["job_id!=numbers"])
+    (found,) = import_file(here, tmp_path / "some.root")
+    assert found.problems == []
+    assert found.new == len([*other_store.measurements(selection)])
+    expected = write_export(other_store, tmp_path / "some.csv", selection).read_text()
+    assert export_csv(here, tmp_path) == expected
+
+
+def test_tree_merged_by_hadd_is_imported(
+    here: Store,
+    other_store: Store,
+    exported_tree: Path,
+    root: Path,
+    tmp_path: Path,
+) -> None:
+    other_store.add([make_measurement(job="later")])
+    two = write_export(other_store, tmp_path / "two.root", software=root.parent)
+    run(root, MERGE, tmp_path / "both.root", exported_tree, two)
+    rows = len([*awkward_measurements()])
+    assert import_counts(import_file(here, tmp_path / "both.root")) == [(rows + 1, rows, 0, 0)]
+    assert read_contents(here) == read_contents(other_store)
+    assert here.campaigns() == other_store.campaigns()
+
+
+DRAW = """
+import json, sys, ROOT
+file = ROOT.TFile.Open(sys.argv[1])
+tree = file.Get("op")
+drawn = tree.Draw("p99_s:max_s:step", 'operation == "open" && done > 0', "goff")
+found = [[tree.GetV1()[n], tree.GetV2()[n], tree.GetV3()[n]] for n in range(drawn)]
+open(sys.argv[2], "w").write(json.dumps(found))
+"""
+
+
+def test_operations_are_drawn_by_root(here: Store, root: Path, tmp_path: Path) -> None:
+    steps = [make_operation([0.001] * 199 + [2.0], step=3), make_operation([], {"reset": 1})]
+    here.add([make_measurement(operations=steps)])
+    file = write_export(here, tmp_path / "load.root", software=root.parent)
+    run(root, DRAW, file, tmp_path / "drawn.json")
+    [row] = json.loads((tmp_path / "drawn.json").read_text())
+    assert row == pytest.approx([0.001, 2.0, 3], rel=0.01)
+
+
+EXPORT = """
+import resource, sys
+from pathlib import Path
+from treehammer.errors import StoreError
+from treehammer.sql.transfer.export import export_file
+from treehammer.sql.read.query_model import Selection
+from treehammer.sql.write.store import Store
+url, target, software, limit = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+with Store.open(url) as store:
+    try:
+        export_file(
+            store, Selection(), Path(target), software_dir=Path(software),
+        )
+    except StoreError as error:
+        sys.exit(str(error))
+"""
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> str:
+    from measurement_factory import full_measurement
+
+    url = f"sqlite:///{tmp_path}/results.db"
+    with Store.open(url) as store:
+        store.add(full_measurement(n) for n in range(1000))
+    return url
+
+
+@pytest.mark.parametrize("limit", [50_000, 200_000])
+def test_full_disk_leaves_previous_file(
+    large: str, release: Callable[[str], SoftwareRequest], tmp_path: Path, limit: int
+) -> None:
+    target = tmp_path / "results.root"
+    target.write_text("the last one")
+    software = Path(release("6.40.00").location).parent
+    run = [sys.executable, "-c", EXPORT, large, str(target), str(software), str(limit)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1, done.stderr
+    assert f"{target}: cannot be written (ROOT said:" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert target.read_text() == "the last one"
+    assert sorted(p.name for p in tmp_path.glob("*results.root*")) == ["results.root"]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_broken_root_is_reported(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "root-6.40.00"
+    packages = folder / "lib" / f"python3.{sys.version_info[1]}" / "site-packages" / "ROOT"
+    packages.mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    (folder / ".treehammer.json").write_text('{"root": "6.40.00", "wheel": "0.1a12"}')
+    record = packages.parent / "root-0.1a12.dist-info" / "RECORD"
+    record.parent.mkdir()
+    record.write_text("ROOT/__init__.py,,\n")
+    (packages / "__init__.py").write_text("raise ImportError('libCore.so: cannot open')\n")
+    run = [
+        sys.executable, "-c", EXPORT, str(store._engine.url), str(tmp_path / "results.root"),
+        str(tmp_path), "1000000000",
+    ]  # fmt: skip
+    done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert "libCore.so: cannot open" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "analysis.md"
+
+
+def test_rdataframe(release: Callable[[str], SoftwareRequest], tmp_path: Path) -> None:
+    software = Path(release("6.40.00").location).parent
+    with Store.open(f"sqlite:///{tmp_path}/demo-results/results.db") as store:
+        for campaign in ("first", "second"):
+            store.add_campaign(make_campaign_row(campaign), [])
+            store.add(
+                make_measurement(
+                    job=f"{campaign} {n}",
+                    campaign_id=campaign,
+                    run_mode="solo",
+                    eff_job=0.5,
+                    cpu_per_event_s=n,
+                )
+                for n in (1, 2)
+            )
+        export_partitions(
+            store, Selection(), tmp_path / "trees", ".root",
+            software_dir=software,
+        )  # fmt: skip
+    from_arrow, from_trees = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    environment = file_writers.root_environment(software)
+    for recipe, printed in ((from_arrow, "1.5"), (from_trees, "4")):
+        done = subprocess.run(
+            [sys.executable, "-c", recipe],
+            cwd=tmp_path, env=environment,
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == printed
