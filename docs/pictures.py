@@ -23,7 +23,7 @@ from PIL import Image
 from playwright.sync_api import Browser
 
 from benchmarks.harness import synthetic_measurements
-from treehammer.sql.read import campaign_queries, overview_queries
+from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 
@@ -121,7 +121,7 @@ def main() -> None:
 def _find_parts(store: Store, *, is_world: bool) -> dict[str, str]:
     """Find the newest campaign and comparison, a job with its measurement and day, and a site."""
     campaign = store.campaign("last").id
-    compared = overview_queries.list_latest_comparisons(store, 1)
+    compared = stored_comparisons.list_latest_comparisons(store, 1)
     (job,), _ = campaign_queries.list_job_summaries(store, campaign, {}, 0, 1)
     site = planted_world.INEFFICIENT_SITE if is_world else overview_queries.list_sites(store)[-1]
     of_job = Selection.parse((), [f"job_id={job.job.id}"])

@@ -22,9 +22,10 @@ from treehammer.analysis.status.subject_state import (
 )
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import ReleaseCheck
-from treehammer.sql.read.overview_queries import ComparisonSummary, VerdictCount
-from treehammer.sql.read.release_comparisons import (
+from treehammer.sql.read.stored_comparisons import (
     MAX_SEARCHED,
+    ComparisonSummary,
+    VerdictCount,
     summarize_comparisons,
     summarize_release_comparisons,
 )

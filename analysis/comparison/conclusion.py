@@ -33,7 +33,7 @@ from treehammer.analysis.statistics.verdict import (
 )
 from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.sql.read.overview_queries import VerdictCount
+from treehammer.sql.read.stored_comparisons import VerdictCount
 from treehammer.text_formatting import format_counts
 
 #: Scopes, the widest first, with words for several verdicts.

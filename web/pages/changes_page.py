@@ -35,7 +35,7 @@ from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.core.watch_rows import ChangePointRow
-from treehammer.sql.read import overview_queries
+from treehammer.sql.read import stored_comparisons
 from treehammer.sql.watch.alarms import (
     fetch_change_points,
     fetch_watched_days,
@@ -104,7 +104,7 @@ def _build_commit_table(store: Store, request: Request) -> DataTable:
     first = datetime.now(UTC) - timedelta(days=WINDOW_DAYS)
     comparisons = [
         summary
-        for summary in overview_queries.list_latest_comparisons(
+        for summary in stored_comparisons.list_latest_comparisons(
             store, MAX_COMMITS, since_us=round(first.timestamp()) * SECOND_US, axis=COMMIT_AXIS
         )
         if not {"+"} & {*summary.first_verdict.a, *summary.first_verdict.b}

@@ -19,8 +19,8 @@ from starlette.routing import BaseRoute
 from treehammer.analysis.comparison.conclusion import count_headline, describe_headline
 from treehammer.analysis.statistics.sample import CONTEXT_AXES, SELECTION_AXIS, natural_sort_key
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
-from treehammer.sql.read import campaign_queries, overview_queries
-from treehammer.sql.read.overview_queries import ComparisonSummary
+from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons
+from treehammer.sql.read.stored_comparisons import ComparisonSummary
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
 from treehammer.web.arranged_table import count_pages, parse_page_number
@@ -159,8 +159,8 @@ def stored_comparison_view(store: Store, request: Request) -> PageView:
 
 
 def _comparison_list_view(store: Store, request: Request, query: CompareQuery) -> PageView:
-    number, count = parse_page_number(request), overview_queries.count_comparisons(store)
-    comparisons = overview_queries.list_latest_comparisons(
+    number, count = parse_page_number(request), stored_comparisons.count_comparisons(store)
+    comparisons = stored_comparisons.list_latest_comparisons(
         store, COMPARISONS_PER_PAGE, (number - 1) * COMPARISONS_PER_PAGE
     )
     names = load_campaign_names(store, (row.first_verdict for row in comparisons))

@@ -24,7 +24,7 @@ from treehammer.analysis.comparison.count_changes import (
 from treehammer.analysis.statistics.sample import HEADLINE_METRICS, natural_sort_key
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS, OPEN_VERDICTS, Verdict
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.sql.read.release_comparisons import (
+from treehammer.sql.read.stored_comparisons import (
     ReleaseComparison,
     ReleaseEffect,
     list_release_comparisons,

@@ -25,7 +25,7 @@ from treehammer.analysis.status.day_states import DayOutcomes
 from treehammer.analysis.status.failure_explanation import FailureExplanation
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.sql.core.watch_rows import StatusChangeRow
-from treehammer.sql.read import overview_queries
+from treehammer.sql.read import overview_queries, stored_comparisons
 from treehammer.sql.read.overview_queries import FirstMeasurement
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
@@ -264,8 +264,8 @@ def _join_parts(parts: Sequence[TextPart], max_named: int | None) -> Iterator[Te
 
 def _comparison_changes(store: Store, since_us: int, request: Request) -> Iterator[ChangeSentence]:
     """List stored comparisons with the verdicts of their headlines."""
-    comparisons = overview_queries.list_latest_comparisons(
-        store, overview_queries.MAX_COMPARISONS, since_us=since_us
+    comparisons = stored_comparisons.list_latest_comparisons(
+        store, stored_comparisons.MAX_COMPARISONS, since_us=since_us
     )
     campaigns = load_campaign_names(store, (comparison.first_verdict for comparison in comparisons))
     for comparison in comparisons:

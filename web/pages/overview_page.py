@@ -34,9 +34,10 @@ from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import StatusChangeRow
-from treehammer.sql.read import overview_queries
-from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE, ComparisonSummary
+from treehammer.sql.read import overview_queries, stored_comparisons
+from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE
 from treehammer.sql.read.reader import MAX_HITS, HitKind, SearchHit, search_names
+from treehammer.sql.read.stored_comparisons import ComparisonSummary
 from treehammer.sql.watch.state_history import CENTRAL, list_standing_states
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
@@ -124,7 +125,7 @@ def overview_view(store: Store, request: Request) -> PageView:
     current = index_by_site(states, by)
     active = overview_queries.list_active_campaigns(store, OPEN_JOB_STATES)
     running = campaign_table("running", "Campaigns with active jobs", active, request)
-    latest = overview_queries.list_latest_comparisons(store, MAX_COMPARISONS)
+    latest = stored_comparisons.list_latest_comparisons(store, MAX_COMPARISONS)
     verdicts = _verdict_table(store, request, latest)
     latest_tile = _tile_of_latest(request, verdicts, latest)
     storage_days = _storage_day_table(storages)
@@ -324,7 +325,7 @@ def _verdict_table(
         ]
         for comparison in latest
     }
-    largest = overview_queries.find_largest_effects(store, certain)
+    largest = stored_comparisons.find_largest_effects(store, certain)
     rows = [
         _verdict_row(comparison, metric, names, largest)
         for comparison in latest

@@ -26,12 +26,8 @@ from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.operation_figures import list_operation_days
-from treehammer.sql.read.overview_queries import (
-    JOB_SITE,
-    STORAGE_SITE,
-    CampaignState,
-    ComparisonSummary,
-)
+from treehammer.sql.read.overview_queries import JOB_SITE, STORAGE_SITE, CampaignState
+from treehammer.sql.read.stored_comparisons import ComparisonSummary
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.web.display_formats import day_number, format_day

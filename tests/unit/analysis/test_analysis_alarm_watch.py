@@ -25,7 +25,7 @@ from treehammer.analysis.alarms.release_state import CheckState, assess_release,
 from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SubjectState
 from treehammer.cli import cli
 from treehammer.sql.core.watch_rows import AlarmMessage, ReleaseCheck
-from treehammer.sql.read.overview_queries import list_latest_comparisons
+from treehammer.sql.read.stored_comparisons import list_latest_comparisons
 from treehammer.sql.watch.alarms import AlarmOutbox, OutboxSummary, ReleaseCheckTable
 from treehammer.sql.write.store import Store
 

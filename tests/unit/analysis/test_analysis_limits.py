@@ -31,7 +31,7 @@ from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
 from treehammer.config import load_settings
 from treehammer.errors import ExitCode
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.sql.read import overview_queries
+from treehammer.sql.read import stored_comparisons
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.web.campaign_report import REPORT_COLUMNS, build_report, render_report
@@ -87,7 +87,7 @@ def compare(folder: Path, *arguments: str) -> Result:
 
 
 def stored_rows(store: Store) -> dict[str, VerdictRow]:
-    (latest,) = overview_queries.list_latest_comparisons(store, 1)
+    (latest,) = stored_comparisons.list_latest_comparisons(store, 1)
     rows = store.verdicts(latest.first_verdict.comparison_id)
     return {row.metric: row for row in rows if row.site}
 

@@ -26,7 +26,7 @@ from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.schema import patrol_start
 from treehammer.sql.core.watch_rows import PatrolChargeRow, PatrolStartRow
 from treehammer.sql.engine.database_engine import read_clock
-from treehammer.sql.read.overview_queries import list_latest_comparisons
+from treehammer.sql.read.stored_comparisons import list_latest_comparisons
 from treehammer.sql.watch.alarms import ReleaseCheckTable
 from treehammer.sql.watch.patrol_starts import (
     CLAIMED,

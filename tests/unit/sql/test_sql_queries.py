@@ -10,7 +10,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.errors import ConfigError
-from treehammer.sql.read import campaign_counts, campaign_queries, overview_queries
+from treehammer.sql.read import (
+    campaign_counts,
+    campaign_queries,
+    overview_queries,
+    stored_comparisons,
+)
 from treehammer.sql.read.figure_sql import fetch_figure_and_work
 from treehammer.sql.read.query_model import (
     Condition,
@@ -187,9 +192,9 @@ def test_conditions_on_one_column_are_merged() -> None:
 @pytest.mark.parametrize(
     "ask, index",
     [
-        (lambda store: overview_queries.list_latest_comparisons(store, 5), "ix_verdict_latest"),
+        (lambda store: stored_comparisons.list_latest_comparisons(store, 5), "ix_verdict_latest"),
         (
-            lambda store: overview_queries.list_latest_comparisons(store, 5, since_us=1),
+            lambda store: stored_comparisons.list_latest_comparisons(store, 5, since_us=1),
             "ix_verdict_latest",
         ),
         (

@@ -14,11 +14,18 @@ from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.rows import AttemptRow, VerdictRow
 from treehammer.sql.engine import database_engine
-from treehammer.sql.read import campaign_counts, campaign_queries, overview_queries, site_history
+from treehammer.sql.read import (
+    campaign_counts,
+    campaign_queries,
+    overview_queries,
+    site_history,
+    stored_comparisons,
+)
 from treehammer.sql.read.campaign_queries import FailedAttemptCount
-from treehammer.sql.read.overview_queries import FirstMeasurement, SiteDay, SiteTotal, VerdictCount
+from treehammer.sql.read.overview_queries import FirstMeasurement, SiteDay, SiteTotal
 from treehammer.sql.read.query_model import FigureQuery, Selection
 from treehammer.sql.read.reader import SelectionFingerprint
+from treehammer.sql.read.stored_comparisons import VerdictCount
 from treehammer.sql.write.store import Store
 from treehammer.web.pages import root_file_page
 
@@ -221,7 +228,7 @@ def test_latest_comparisons(filled: Store) -> None:
             ))
         ]  # fmt: skip
         filled.replace_comparison(name, [], rows)
-    found = overview_queries.list_latest_comparisons(filled, 2)
+    found = stored_comparisons.list_latest_comparisons(filled, 2)
     assert [one.first_verdict.comparison_id for one in found] == ["second", "third"]
     assert [one.first_verdict.label for one in found] == ["x0", "x0"]
     assert found[0].verdict_counts == {
@@ -230,16 +237,16 @@ def test_latest_comparisons(filled: Store) -> None:
     }
     assert list(found[0].verdict_counts) == ["wall_per_event_s", "cpu_per_event_s"]
     assert list(found[0].verdict_counts["cpu_per_event_s"]["site"]) == ["faster", "same"]
-    last = overview_queries.list_latest_comparisons(filled, 2, 2)
+    last = stored_comparisons.list_latest_comparisons(filled, 2, 2)
     assert [one.first_verdict.comparison_id for one in last] == ["first"]
-    assert overview_queries.count_comparisons(filled) == 3
+    assert stored_comparisons.count_comparisons(filled) == 3
 
     def find_largest(*verdicts: str) -> dict[tuple[str, str], tuple[str, float | None]]:
         groups = {
             one.first_verdict.comparison_id: [c for c in one.counts if c.verdict in verdicts]
             for one in found
         }
-        most = overview_queries.find_largest_effects(filled, groups)
+        most = stored_comparisons.find_largest_effects(filled, groups)
         assert all(row.comparison_id == id_ for (id_, _), row in most.items())
         return {key: (row.label, row.effect) for key, row in most.items()}
 
@@ -254,8 +261,8 @@ def test_latest_comparisons(filled: Store) -> None:
         ("second", "cpu_per_event_s"),
         ("third", "cpu_per_event_s"),
     }
-    assert overview_queries.find_largest_effects(filled, {}) == {}
-    assert overview_queries.list_latest_comparisons(filled, 0) == []
+    assert stored_comparisons.find_largest_effects(filled, {}) == {}
+    assert stored_comparisons.list_latest_comparisons(filled, 0) == []
 
 
 def test_new_subjects_are_listed_at_once(filled: Store) -> None:
@@ -267,8 +274,8 @@ def test_new_subjects_are_listed_at_once(filled: Store) -> None:
 
 def test_replaced_comparison_is_read_again(filled: Store) -> None:
     def find() -> tuple[object, list[float | None]]:
-        (latest,) = overview_queries.list_latest_comparisons(filled, 1)
-        most = overview_queries.find_largest_effects(filled, {"one": latest.counts})
+        (latest,) = stored_comparisons.list_latest_comparisons(filled, 1)
+        most = stored_comparisons.find_largest_effects(filled, {"one": latest.counts})
         return latest.verdict_counts, [row.effect for row in most.values()]
 
     for us, verdict, effect in ((1, "slower", 0.2), (2, "faster", -0.1)):
@@ -286,7 +293,7 @@ def test_comparisons_since_a_time(filled: Store) -> None:
         filled.replace_comparison(
             f"c{number}", [], [build_verdict(f"c{number}", created_us=number)]
         )
-    found = overview_queries.list_latest_comparisons(filled, 9, since_us=2)
+    found = stored_comparisons.list_latest_comparisons(filled, 9, since_us=2)
     assert [one.first_verdict.comparison_id for one in found] == ["c3", "c2"]
 
 

@@ -1,0 +1,329 @@
+"""Stored comparisons: the latest ones, and the newest of each pair of ROOT releases and each test.
+
+A comparison is stored as many verdicts, the first of which stands for it. Counts of verdicts are kept in
+memory under the first row, which is replaced together with the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from treehammer.sql.core.column_types import text_equals
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.core.schema import verdict
+from treehammer.sql.engine.database_engine import CHUNK_ROWS, fetch_rows, split_ids
+from treehammer.sql.read.reader import ResultsReader
+
+#: Comparisons that are listed at a time.
+MAX_COMPARISONS = CHUNK_ROWS
+#: Newest comparisons that are searched.
+MAX_SEARCHED = 500
+_Result = TypeVar("_Result")
+_Item = TypeVar("_Item")
+#: Engine -> name of a query and first row of a comparison -> result. Clients that repeat a comparison
+#: replace all of its rows, the time of the first one included: if the first rows are equal, so
+#: are the others.
+_REMEMBERED: WeakKeyDictionary[Engine, dict[tuple[str, VerdictRow], Any]] = WeakKeyDictionary()
+#: Results that are kept; then the memory starts again.
+_MAX_REMEMBERED = 4000
+
+
+@dataclass(frozen=True)
+class VerdictCount:
+    """Number of equal verdicts on one metric of one variant within a scope.
+
+    ``largest`` is the effect among them that is largest without its sign; None without any.
+    """
+
+    metric: str
+    label: str
+    scope: str
+    verdict: str
+    count: int
+    largest: float | None
+
+
+@dataclass(frozen=True)
+class ComparisonSummary:
+    """A stored comparison in short.
+
+    Attributes:
+        first_verdict: its first line, with the compared values and the time.
+        counts: of all its verdicts, in order of their first lines.
+    """
+
+    first_verdict: VerdictRow
+    counts: Sequence[VerdictCount]
+
+    @property
+    def verdict_counts(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Metric -> scope -> verdict -> how many lines, the most frequent verdict first."""
+        totals: dict[str, dict[str, Counter[str]]] = {}
+        for line in self.counts:
+            scopes = totals.setdefault(line.metric, {})
+            scopes.setdefault(line.scope, Counter())[line.verdict] += line.count
+        return {
+            metric: {scope: dict(counted.most_common()) for scope, counted in scopes.items()}
+            for metric, scopes in totals.items()
+        }
+
+
+def list_latest_comparisons(
+    store: ResultsReader,
+    count: int,
+    first: int = 0,
+    *,
+    since_us: int | None = None,
+    axis: str = "",
+) -> list[ComparisonSummary]:
+    """List ``count`` comparisons from number ``first`` on, the newest first.
+
+    With ``since_us`` (microseconds since 1970 UTC) only those made since then, with ``axis`` only
+    those of its values.
+    """
+    newest = verdict.c.created_us.desc(), verdict.c.comparison_id.desc()
+    query = sa.select(verdict).where(verdict.c.line == 0).order_by(*newest)
+    if since_us is not None:
+        query = query.where(verdict.c.created_us >= since_us)
+    if axis:
+        query = query.where(verdict.c.axis == axis)
+    with store.connection() as connection:
+        rows = fetch_rows(
+            connection, VerdictRow, query.offset(first).limit(min(count, MAX_COMPARISONS))
+        )
+        return _summarize_rows(connection, rows)
+
+
+def _summarize_rows(connection: Connection, rows: Sequence[VerdictRow]) -> list[ComparisonSummary]:
+    """Summarize comparisons, of which each row is the first."""
+    counts = _remember_results(connection, rows, "counts", _count_verdicts)
+    return [ComparisonSummary(row, counts[row.comparison_id]) for row in rows]
+
+
+def _remember_results(
+    connection: Connection,
+    rows: Sequence[VerdictRow],
+    name: str,
+    query: Callable[[Connection, Sequence[str]], Mapping[str, _Result]],
+) -> dict[str, _Result]:
+    """Return the result of a query for each of some comparisons, from memory where it is known.
+
+    Args:
+        connection: of a reader.
+        rows: the first row of each comparison.
+        name: of the query.
+        query: returns results by comparison, from the many rows of these.
+    """
+    remembered = _REMEMBERED.setdefault(connection.engine, {})
+    if len(remembered) > _MAX_REMEMBERED:
+        remembered.clear()
+    results = {
+        row.comparison_id: remembered[name, row] for row in rows if (name, row) in remembered
+    }
+    missing = {row.comparison_id: row for row in rows if row.comparison_id not in results}
+    if missing:
+        fetched = query(connection, [*missing])
+        remembered.update({(name, row): fetched[id_] for id_, row in missing.items()})
+        results.update(fetched)
+    return results
+
+
+def _count_verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, list[VerdictCount]]:
+    """Count the verdicts of each comparison by metric, variant, scope and verdict, in order."""
+    table = verdict.c
+    by = (table.comparison_id, table.metric, table.label, table.scope, table.verdict)
+    counts = sa.select(
+        *by,
+        sa.func.count(),
+        sa.func.min(table.effect),
+        sa.func.max(table.effect),
+        sa.func.min(table.line).label("first_line"),
+    )
+    query = counts.where(table.comparison_id.in_(ids)).group_by(*by)
+    counts_by_id: dict[str, list[VerdictCount]] = {id_: [] for id_ in ids}
+    for row in sorted(connection.execute(query), key=lambda row: int(row.first_line)):
+        id_, metric, label, scope, judged, number, *ends, _ = row
+        largest = max((float(end) for end in ends if end is not None), key=abs, default=None)
+        counts_by_id[id_].append(
+            VerdictCount(metric, label or "", scope, judged, int(number), largest)
+        )
+    return counts_by_id
+
+
+def count_comparisons(store: ResultsReader) -> int:
+    """Count the stored comparisons."""
+    query = sa.select(sa.func.count()).select_from(verdict).where(verdict.c.line == 0)
+    with store.connection() as connection:
+        return connection.scalar(query) or 0
+
+
+def find_largest_effects(
+    store: ResultsReader, groups: Mapping[str, Collection[VerdictCount]]
+) -> dict[tuple[str, str], VerdictRow]:
+    """Find the line with the largest effect of each comparison and metric.
+
+    Args:
+        store: the database.
+        groups: comparison -> the verdicts among which to search.
+    """
+    largest: dict[tuple[str, str], tuple[float, VerdictCount]] = {}
+    for id_, counts in groups.items():
+        for count in counts:
+            if count.largest is not None:
+                _keep_largest(largest, (id_, count.metric), count.largest, count)
+    table = verdict.c
+    lines = [
+        sa.and_(
+            table.comparison_id == id_,
+            table.metric == metric,
+            text_equals(table.label, count.label),
+            table.scope == count.scope,
+            table.verdict == count.verdict,
+        )
+        for (id_, metric), (_, count) in largest.items()
+    ]
+    query = sa.select(verdict).where(sa.or_(sa.false(), *lines)).order_by(table.line)
+    rows: dict[tuple[str, str], tuple[float, VerdictRow]] = {}
+    with store.connection() as connection:
+        for row in fetch_rows(connection, VerdictRow, query):
+            if row.effect is not None:
+                _keep_largest(rows, (row.comparison_id, row.metric), row.effect, row)
+    return {key: row for key, (_, row) in rows.items()}
+
+
+def _keep_largest(
+    largest: dict[tuple[str, str], tuple[float, _Item]],
+    key: tuple[str, str],
+    effect: float,
+    item: _Item,
+) -> None:
+    """Keep an item under a key if its effect is larger than that of the present one."""
+    if key not in largest or abs(effect) > abs(largest[key][0]):
+        largest[key] = effect, item
+
+
+@dataclass(frozen=True)
+class ReleaseEffect:
+    """Verdict on one metric of one variant; ``scope`` as in :class:`.rows.VerdictRow`."""
+
+    metric: str
+    label: str
+    scope: str
+    verdict: str
+    effect: float | None
+
+
+@dataclass(frozen=True)
+class ReleaseComparison:
+    """A stored comparison of two releases.
+
+    Attributes:
+        comparison_id: its identity.
+        test: name of the compared test; '' for several.
+        a: the base.
+        b: the other release.
+        effects: of all its variants.
+    """
+
+    comparison_id: str
+    test: str
+    a: str
+    b: str
+    effects: Sequence[ReleaseEffect]
+
+
+def list_release_comparisons(store: ResultsReader, metric: str) -> list[ReleaseComparison]:
+    """List the newest comparison of each test and pair of releases.
+
+    Args:
+        store: the database.
+        metric: metric of the verdicts.
+    """
+    table = verdict.c
+    with store.connection() as connection:
+        newest = _list_newest(connection)
+        effects: dict[str, list[ReleaseEffect]] = defaultdict(list)
+        columns = (table.label, table.scope, table.verdict, table.effect)
+        query = sa.select(table.comparison_id, *columns).where(
+            table.comparison_id.in_([row.comparison_id for row in newest.values()]),
+            table.metric == metric,
+        )
+        for id_, label, *values in connection.execute(query):
+            effects[id_].append(ReleaseEffect(metric, label or "", *values))
+    return [
+        ReleaseComparison(row.comparison_id, *key, effects[row.comparison_id])
+        for key, row in newest.items()
+    ]
+
+
+def summarize_release_comparisons(
+    store: ResultsReader,
+    release: str | None = None,
+    counts: Callable[[VerdictRow], bool] = lambda _: True,
+) -> list[tuple[str, ComparisonSummary]]:
+    """Summarize the newest comparison of each test and pair of releases, with the test's name.
+
+    Args:
+        store: the database.
+        release: only comparisons with this release on either side.
+        counts: returns whether a comparison counts, by its first row.
+    """
+    with store.connection() as connection:
+        newest = _list_newest(connection, release, counts)
+        summaries = _summarize_rows(connection, [*newest.values()])
+    return [(test, summary) for (test, _, _), summary in zip(newest, summaries, strict=True)]
+
+
+def summarize_comparisons(store: ResultsReader, ids: Sequence[str]) -> dict[str, ComparisonSummary]:
+    """Summarize stored comparisons by their identities; unknown ones are left out."""
+    table = verdict.c
+    with store.connection() as connection:
+        rows = [
+            row
+            for chunk in split_ids(ids)
+            for row in fetch_rows(
+                connection,
+                VerdictRow,
+                sa.select(verdict).where(table.line == 0, table.comparison_id.in_(chunk)),
+            )
+        ]
+        summaries = _summarize_rows(connection, rows)
+    return {summary.first_verdict.comparison_id: summary for summary in summaries}
+
+
+def _list_newest(
+    connection: Connection,
+    release: str | None = None,
+    counts: Callable[[VerdictRow], bool] = lambda _: True,
+) -> dict[tuple[str, str, str], VerdictRow]:
+    """List the first row of the newest comparison of each test, A and B."""
+    table = verdict.c
+    query = (
+        sa.select(verdict)
+        .where(table.line == 0, table.axis == "root")
+        .order_by(table.created_us.desc(), table.comparison_id.desc())
+        .limit(MAX_SEARCHED)
+    )
+    if release is not None:
+        query = query.where(sa.or_(table.a == release, table.b == release))
+    newest: dict[tuple[str, str, str], VerdictRow] = {}
+    for row in filter(counts, fetch_rows(connection, VerdictRow, query)):
+        newest.setdefault((_find_test(row.evidence), row.a, row.b), row)
+    return newest
+
+
+@lru_cache(maxsize=MAX_SEARCHED)
+def _find_test(evidence: str) -> str:
+    """Return the test of the first series; '' if it was not recorded."""
+    document = json.loads(evidence)
+    sides = (document.get(name, {}) for name in ("of_both", "of_a"))
+    return str(next((side["test_name"] for side in sides if "test_name" in side), ""))
