@@ -1,12 +1,16 @@
-"""Campaigns at sites of a real pool: pacing, limits, excluded sites and resumption."""
+"""Campaigns at sites of a real pool, behind a job router, at a remote schedd, and with reports."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
+import shutil
+import stat
 import subprocess
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,11 +19,15 @@ import git
 import pytest
 from credential_factory import write_proxy, write_token
 from grid_user import GridUser
+from service_process import ServiceProcess
 
+from treehammer.collectors.job_spec import TOKEN_FILE
 from treehammer.errors import BatchError, ConfigError, ExitCode
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor import pool
+from treehammer.submit.batch.interface import INPUT_ARCHIVE
+from treehammer.submit.campaigns.campaign_polling import make_tracker
 
 #: Reports a time per event that no two runs share.
 TIMED_PAYLOAD = """#!/bin/sh
@@ -303,3 +311,227 @@ def test_htcondor_error_is_reported(user: GridUser, monkeypatch: pytest.MonkeyPa
     error = user.invoke_command("submit", str(user.test), "--sites", site).exception
     assert isinstance(error, BatchError)
     assert "HTCondor does not accept the jobs" in str(error)
+
+
+#: Ways to the router: through the grid universe of the first pool, and to its schedd directly.
+WAYS = ("FAR", "REMOTE")
+
+
+def use_way(user: GridUser, way: str, templates: Path) -> None:
+    """Write a sites file with one of the :data:`WAYS`, and with a folder of templates."""
+    if way == "FAR":
+        user.write_sites_file(FAR={"templates": templates})
+    else:
+        user.use_remote_schedd(templates=templates)
+
+
+def write_template(folder: Path, limits: str = "", block: str = "") -> Path:
+    """Write a template with other limits, or with more commands."""
+    folder.mkdir()
+    (folder / "htcondor.sub.j2").write_text(
+        '{% extends "shipped/htcondor.sub.j2" %}\n'
+        f"{{% set limits = dict(limits, {limits}) %}}\n{{% block site %}}\n{block}\n{{% endblock %}}\n"
+    )
+    return folder
+
+
+def list_jobs(user: GridUser) -> list[dict[str, Any]]:
+    """List the jobs in the router's schedd."""
+    environment = {"CONDOR_CONFIG": str(user.grid.second.client_config)}
+    text = user.grid.run_condor_command("condor_q", "-allusers", "-json", **environment)
+    found: list[dict[str, Any]] = json.loads(text or "[]")
+    return found
+
+
+def wait_for_routed_job(user: GridUser) -> Mapping[str, Any]:
+    """Wait until a routed job runs and return it."""
+    found: list[dict[str, Any]] = []
+
+    def is_running() -> bool:
+        found[:] = [j for j in list_jobs(user) if j.get("RoutedJob") and j["JobStatus"] == 2]
+        return bool(found)
+
+    user.grid.wait_until(is_running, "a routed job runs", 60)
+    return found[0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_requests_reach_the_routed_job_until_it_is_cancelled(
+    user: GridUser, tmp_path: Path, way: str
+) -> None:
+    use_way(user, way, write_template(tmp_path / "templates", "wall_s=601, lease_s=77"))
+    user.set_payload("sleep 300")
+    user.submit_campaign("--sites", way, "-S", "repeats=1")
+    routed = wait_for_routed_job(user)
+    assert routed["RequestMemory"] == 100
+    assert routed["BatchRuntime"] == 11 * 60
+    assert routed["JobLeaseDuration"] == 77
+    assert routed["RequestDisk"] > 0
+    assert "PeriodicRemove" not in routed
+    user.run_in_shell("cancel", "last")
+    user.grid.wait_until(lambda: not list_jobs(user), "all jobs are removed")
+
+
+def test_wall_limit_ends_the_routed_job(user: GridUser, tmp_path: Path) -> None:
+    use_way(user, "FAR", write_template(tmp_path / "templates", "wall_s=5"))
+    user.set_payload("sleep 300")
+    user.submit_campaign("--sites", "FAR", "-S", "repeats=1", "--wait")
+    with Store.open(user.settings.database) as store:
+        jobs = store.jobs(store.campaign("last").id)
+        (attempt,) = store.attempts(job.id for job in jobs)
+    assert attempt.failure_class == "evicted"
+    assert "wall limit of 5 s" in attempt.message
+    user.grid.wait_until(lambda: not list_jobs(user), "all jobs are removed")
+
+
+def test_hold_reason_of_the_routed_job_is_reported(user: GridUser, tmp_path: Path) -> None:
+    hold = 'periodic_hold = JobStatus == 2\nperiodic_hold_reason = "the operator says no"'
+    use_way(user, "REMOTE", write_template(tmp_path / "templates", "held_s=2", hold))
+    user.set_payload("sleep 300")
+    user.submit_campaign("--sites", "REMOTE", "-S", "repeats=1", "--wait")
+    with Store.open(user.settings.database) as store:
+        jobs = store.jobs(store.campaign("last").id)
+        attempts = store.attempts(job.id for job in jobs)
+    assert attempts[-1].failure_class == "held"
+    assert "the operator says no" in attempts[-1].message
+    user.grid.wait_until(lambda: not list_jobs(user), "all jobs are removed")
+
+
+def test_job_that_a_computing_element_does_not_start_again_is_lost(
+    user: GridUser, tmp_path: Path
+) -> None:
+    """An HTCondor-CE removes a job whose routed job would start twice, by default."""
+    block = "on_exit_remove = false\nMy.TestbedJobRetries = False"
+    use_way(user, "REMOTE", write_template(tmp_path / "templates", block=block))
+    user.set_payload("true")
+    user.submit_campaign("--sites", "REMOTE", "-S", "repeats=1", "--wait")
+    with Store.open(user.settings.database) as store:
+        jobs = store.jobs(store.campaign("last").id)
+        attempts = store.attempts(job.id for job in jobs)
+    assert "disabled job retries" in attempts[-1].message
+    assert attempts[-1].failure_class == "lost", "the removal explains the end"
+    assert "1 requeued" in user.run_in_shell("resume", "last")
+
+
+def test_campaign_runs_at_remote_schedd_with_token_and_spool(user: GridUser) -> None:
+    user.use_remote_schedd()
+    user.set_payload("true")
+    user.submit_campaign("--sites", "REMOTE", "-S", "repeats=2", "--in-flight", "2")
+    said = user.follow_campaign("last")
+    assert "4 of 4 measured" in said, said
+    assert not [row for row in user.read_measurements() if row["failure_class"]]
+
+
+def test_token_of_another_pool_is_refused(user: GridUser) -> None:
+    user.use_remote_schedd(user.grid.pool.client_folder / "tokens.d")
+    # A process keeps its authenticated sessions, whatever token it has.
+    said = user.run_in_shell("submit", str(user.test), "--sites", "REMOTE")
+    assert "HTCondor denies access" in said
+    assert "Check token_dir of this pool" in said
+
+
+#: Seconds, longer than the worker's interval between uploads.
+NAP_S = 11
+
+
+@pytest.fixture
+def service(user: GridUser, tmp_path: Path) -> Iterator[ServiceProcess]:
+    """A service that shares the user's database."""
+    made = ServiceProcess(tmp_path / "served", database=user.settings.database)
+    made.start()
+    yield made
+    made.end_process()
+
+
+def test_killed_service_and_lost_sandboxes_lose_nothing(
+    user: GridUser, service: ServiceProcess
+) -> None:
+    site = user.grid.box.sites[0]
+    user.settings = service.settings_for_user(user.settings)
+    top = "../../../.."
+    user.set_payload(
+        f"test -e {top}/job.json -a ! -e {top}/{TOKEN_FILE} || exit 9\nsleep {NAP_S}; env"
+    )
+    campaign = user.submit_campaign("--sites", f"{site},FAR", "-S", "repeats=1")
+    user.grid.wait_until(user.read_measurements, "the first result is reported")
+    sites = json.loads(user.invoke_command("status", campaign, "--json").stdout)
+    assert sum(one["running"] for one in sites) >= 1, "reported before the job ended"
+    with Store.open(user.settings.database) as store:
+        done = (
+            make_tracker(store, user.settings)
+            .compute_progress(store.campaign(campaign))
+            .total.measured
+        )
+    assert 1 <= done < 4
+    service.end_process()
+    held = list(user.grid.submit_dir.rglob(TOKEN_FILE))
+    assert len(held) == 2
+    assert {stat.S_IMODE(path.stat().st_mode) for path in held} == {0o600}
+    secrets = [path.read_text().strip().rpartition(".")[2] for path in held]
+    secrets.append(service.key.read_text().strip().rpartition(".")[2])
+    service.start()
+    user.grid.wait_until(
+        lambda: len(user.read_measurements()) == 4, "all measurements are reported"
+    )
+    user.grid.wait_until(lambda: not _queue(user, campaign), "the jobs have left the queue")
+
+    told = user.grid.run_condor_command("condor_history", "-name", user.grid.pool.schedd_name, "-l")
+    assert not [secret for secret in secrets if secret in told]
+    outputs = list(user.grid.submit_dir.glob(f"{campaign}/*/jobs/*/output/*"))
+    assert outputs
+    for folder in (user.grid.box.folder, user.settings.data_dir):
+        holders = [
+            (name, mode)
+            for parent, _, names in os.walk(folder)  # rglob fails where folders are removed
+            for name in names
+            if (mode := _mode_of_holder(Path(parent, name), secrets)) is not None
+        ]
+        assert {name for name, _ in holders} <= {TOKEN_FILE, INPUT_ARCHIVE}
+        assert {mode for _, mode in holders} <= {0o600}
+    for output in outputs:
+        shutil.rmtree(output)
+    sites = json.loads(user.invoke_command("status", campaign, "--json").stdout)
+    assert [(one["done"], one["lost"], one["failures"]) for one in sites] == [(1, 0, {})] * 2
+    assert "0 new measurements" in user.invoke_command("collect", campaign).output
+    rows = user.read_measurements()
+    assert len({row["measurement_id"] for row in rows}) == len(rows) == 4
+    assert {row["failure_class"] for row in rows} == {None}
+
+
+def test_requeued_jobs_report_with_new_tokens(user: GridUser, service: ServiceProcess) -> None:
+    site = user.grid.box.sites[0]
+    user.settings = service.settings_for_user(user.settings)
+    user.set_payload('test -e "$HOME" || exit 3')
+    campaign = user.submit_campaign("--sites", site, "-S", "repeats=1", "--wait")
+    first = {path.read_text() for path in user.grid.submit_dir.rglob(TOKEN_FILE)}
+    before = len(user.read_measurements())
+    assert user.invoke_command("resume", campaign, "--failed").exception is None
+    user.grid.wait_until(
+        lambda: len(user.read_measurements()) == 2 * before, "the second attempt has reported"
+    )
+    tokens = {path.read_text() for path in user.grid.submit_dir.rglob(TOKEN_FILE)}
+    assert len(tokens - first) == 1
+
+
+def _queue(user: GridUser, campaign: str) -> str:
+    constraint = f'TreehammerCampaign == "{campaign}"'
+    return user.grid.run_condor_command(
+        "condor_q",
+        "-name",
+        user.grid.pool.schedd_name,
+        "-constraint",
+        constraint,
+        "-af",
+        "ClusterId",
+    ).strip()
+
+
+def _mode_of_holder(path: Path, secrets: list[str]) -> int | None:
+    """Return the mode of a file with a secret; None of others and of files that HTCondor removed."""
+    if not path.is_file():
+        return None
+    try:
+        mode, content = path.stat().st_mode, path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return stat.S_IMODE(mode) if any(secret.encode() in content for secret in secrets) else None

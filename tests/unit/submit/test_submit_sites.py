@@ -1,24 +1,41 @@
-"""Selection of sites by name and label, and opening of their batch systems."""
+"""Sites by name and label, their batch systems, releases and states, and ``treehammer sites``."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
+from cli_verbs import find_command
+from click.testing import CliRunner, Result
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
-from plan_factory import make_settings
+from plan_factory import READING_TEST, make_grid_plan, make_grid_site, make_settings, make_site
+from status_story import make_recent_runs
 
-from treehammer.config import Settings
-from treehammer.errors import ConfigError, ExitCode, SitesError, TreehammerError
+from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.software.providers import parse_software_request
+from treehammer.config import Settings, load_settings
+from treehammer.errors import (
+    ConfigError,
+    DatasetError,
+    ExitCode,
+    NothingToDoError,
+    SitesError,
+    TreehammerError,
+)
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
+from treehammer.submit.campaigns.campaign_request import resolve_site_software
 from treehammer.submit.cli.campaign_commands import cancel, collect, purge, status
+from treehammer.submit.cli.sites_commands import sites
+from treehammer.submit.sites import sites_schema
 from treehammer.submit.sites.site_registry import load_sites, open_batch_system, select_sites
 
 FILE = """
@@ -206,3 +223,288 @@ def test_status_lists_campaigns_beside_one_of_unknown_pool(campaign: Settings) -
     assert done.exit_code == 0
     assert {row["id"] for row in json.loads(done.stdout)} == {"campaign", "other"}
     assert "campaign may have changed since the last status" in done.stderr
+
+
+def _at(text: str, **mapping: str) -> SoftwareRequest:
+    place = make_grid_site(software=mapping)
+    return resolve_site_software([place], {text: parse_software_request(text)})["SITE_A", text]
+
+
+def test_release_resolves_to_site_software() -> None:
+    found = _at("6.40.00", **{"*": "cvmfs:ROOT/{version}/x86_64-el9-gcc13-opt"})
+    assert (found.provider, found.version) == ("cvmfs", "6.40.00")
+    assert found.location.endswith("ROOT/6.40.00/x86_64-el9-gcc13-opt")
+
+
+def test_exact_release_precedes_wildcard() -> None:
+    mapping = {"6.40.00": "cvmfs:LCG_109/x86_64-el9-gcc13-opt", "*": "cvmfs:ROOT/{version}/P"}
+    assert "LCG_109" in _at("6.40.00", **mapping).location
+    assert _at("6.40.00", **mapping).version == "6.40.00", "the requested version is reported"
+    assert "LCG_109" in _at("wheel:6.40.00", **mapping).location
+
+
+@pytest.mark.parametrize("text", ["none", "current", "cvmfs:LCG_106/P", "path:/opt/root"])
+def test_explicit_location_is_unchanged(text: str) -> None:
+    assert _at(text, **{"*": "cvmfs:ROOT/{version}/P"}) == parse_software_request(text)
+
+
+@pytest.mark.parametrize("mapping", [{}, {"6.38.00": "cvmfs:ROOT/6.38.00/P"}, {"*": "{version}"}])
+def test_missing_site_software_is_refused(mapping: dict[str, str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _at("6.40.00", **mapping)
+    assert "site SITE_A does not define its installation of ROOT 6.40.00" in str(caught.value)
+    assert "Grid jobs never download software" in str(caught.value)
+
+
+def test_xrootd_client_is_the_site_s_own() -> None:
+    found = _at("xrootd:6.2.1", xrootd="xrootd:/cvmfs/site/client-{version}")
+    assert (found.provider, found.location) == ("xrootd", "/cvmfs/site/client-6.2.1")
+    assert _at("xrootd:6.2.1", **{"xrootd:6.2.1": "cvmfs:LCG_106/P"}).version == ""
+    with pytest.raises(ConfigError, match=r"installation of XRootD 6\.2\.1") as caught:
+        _at("xrootd:6.2.1", **{"*": "cvmfs:ROOT/{version}/P", "xrootd": "xrootd:{version}"})
+    assert '"xrootd" = "xrootd:/FOLDER"' in str(caught.value)
+
+
+@pytest.mark.parametrize("word, said", [("cvfms:x", "cvmfs"), ("cvmfs:ROOT/6.38.00/P", "6.38.00")])
+def test_invalid_site_software_is_refused(word: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"site SITE_A: software.*{said}"):
+        _at("6.40.00", **{"*": word})
+
+
+def test_identity_has_requested_release(tmp_path: Path) -> None:
+    made = make_grid_plan(tmp_path, READING_TEST, make_site(), make_grid_site())
+    for job in made.jobs:
+        for execution in job.spec.executions:
+            provider = "wheel" if job.site.name == "local" else "cvmfs"
+            assert execution.software.provider == provider
+            assert execution.identity["axis_root"] in ("6.38.00", "6.40.00")
+            assert execution.identity["axis_root"] == execution.software.version
+
+
+SITES_TOML = """
+[sites.DESK]
+labels = ["near", "mine"]
+storage = "ext4"
+ceilings = { jobs = 1000, in_flight = 50, bytes_per_day = "10 TB", mb_per_s = 100 }
+doors = [
+  { name = "file", protocol = "file", prefix = "data" },
+  { name = "gone", protocol = "file", prefix = "gone" },
+]
+"""
+
+
+@pytest.fixture
+def command_settings(tmp_path: Path) -> Settings:
+    (tmp_path / "sites.toml").write_text(SITES_TOML, encoding="utf-8")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "f.root").write_bytes(b"x" * 2000)
+    return dataclasses.replace(make_settings(tmp_path), sites_file=tmp_path / "sites.toml")
+
+
+def run_sites(command_settings: Settings, *arguments: str) -> Result:
+    return CliRunner().invoke(
+        sites, arguments, obj=command_settings, standalone_mode=False, catch_exceptions=False
+    )
+
+
+def test_list_shows_doors_labels_and_ceilings(command_settings: Settings) -> None:
+    rows = json.loads(run_sites(command_settings, "list", "--json").stdout)
+    assert [(row["site"], row["door_name"]) for row in rows] == [
+        ("local", "file"),
+        ("DESK", "file"),
+        ("DESK", "gone"),
+    ]
+    assert rows[1]["labels"] == ["near", "mine"]
+    assert rows[1]["ceilings"]["bytes_per_day"] == 10_000_000_000_000
+    assert rows == [
+        row
+        | {
+            key: json.loads(row[key]) if row[key] else None
+            for key in ("labels", "ceilings", "door_load", "door_settings", "door_token_pools")
+        }
+        for row in csv.DictReader(io.StringIO(run_sites(command_settings, "list", "--csv").stdout))
+    ]
+    words = " ".join(run_sites(command_settings, "list").stdout.split())
+    for word in ("near, mine", "1,000 jobs", "50 in", "10.0 TB", "100 MB/s"):
+        assert word in words
+
+
+def test_failed_check_exits_with_1(command_settings: Settings) -> None:
+    done = run_sites(command_settings, "check", "--json")
+    assert done.return_value == ExitCode.REGRESSION
+    good, gone = json.loads(done.stdout)
+    assert (good["result"], good["finding"]) == ("ok", "read 1024 bytes of f.root")
+    assert (gone["result"], gone["check"]) == ("failed", "door gone")
+    assert gone["finding"].startswith("there is no ")
+    assert "Correct the prefix" in gone["remedy"]
+    shown = run_sites(command_settings, "check", "label:mine")
+    assert "Correct the prefix" in " ".join(shown.stdout.split())
+    assert "1 of 2 checks failed" in shown.stderr
+
+
+def test_successful_check_exits_with_0(command_settings: Settings) -> None:
+    assert command_settings.sites_file
+    (command_settings.sites_file.parent / "gone").mkdir()
+    assert run_sites(command_settings, "check", "DESK").return_value == ExitCode.DONE
+
+
+def test_unknown_site_or_dataset_is_refused(command_settings: Settings) -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'DESK'"):
+        run_sites(command_settings, "check", "DESC")
+    with pytest.raises(NothingToDoError, match="no site given"):
+        run_sites(command_settings, "check", ",")
+    with pytest.raises(DatasetError, match="nothing"):
+        run_sites(command_settings, "check", "--dataset", "nothing")
+
+
+def test_schema_is_printed(command_settings: Settings) -> None:
+    assert (
+        json.loads(run_sites(command_settings, "schema").stdout) == sites_schema.build_json_schema()
+    )
+
+
+def test_invalid_sites_file_exits_with_2(command_settings: Settings) -> None:
+    assert command_settings.sites_file
+    command_settings.sites_file.write_text("[sites.A]\nlabel = 3\n", encoding="utf-8")
+    with pytest.raises(SitesError, match=r"sites\.toml: 2 mistakes(?s:.*)unknown key") as caught:
+        run_sites(command_settings, "list")
+    assert caught.value.exit_code == ExitCode.USAGE
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Fill a database with runs of the last hours: all good at SITE_A, all failed at SITE_B."""
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        store.add(make_recent_runs({"SITE_A": True, "SITE_B": False}))
+    return tmp_path
+
+
+def run_state_command(folder: Path, *arguments: str) -> Result:
+    settings = load_settings({"data_dir": folder}, environ={}, folder=folder)
+    return CliRunner().invoke(find_command("sites"), arguments, obj=settings)
+
+
+def list_states(folder: Path, *arguments: str) -> dict[tuple[str, str], str]:
+    rows = json.loads(run_state_command(folder, "status", "--json", *arguments).stdout)
+    return {(row["site"], row["of"]): row["state"] for row in rows}
+
+
+def test_states_are_evaluated_and_shown(folder: Path) -> None:
+    assert "sites evaluate" in str(run_state_command(folder, "status").exception)
+    evaluated = run_state_command(folder, "evaluate")
+    assert evaluated.exit_code == 0
+    assert "critical" in evaluated.stdout
+    assert list_states(folder) == {
+        ("SITE_B", "jobs"): "critical",
+        ("SITE_B", "storage"): "critical",
+        ("SITE_A", "jobs"): "ok",
+        ("SITE_A", "storage"): "ok",
+    }
+    shown = run_state_command(folder, "status", "--site", "SITE_B", "--history").output
+    assert "unknown" in shown
+    assert "by rules" in shown
+    [row, *_] = json.loads(run_state_command(folder, "status", "--site", "SITE_B", "--json").stdout)
+    assert row["evidence"]["failures"] == {"open": 12} or row["cause"] == "exclusion"
+    assert row["evidence"]["measurements"]
+
+
+def test_an_override_is_shown_at_once(folder: Path) -> None:
+    done = run_state_command(
+        folder, "override", "SITE_A", "warning", "--why", "new disks", "--until", "2d"
+    )
+    assert done.exit_code == 0, done.output
+    assert list_states(folder, "--site", "SITE_A")["SITE_A", "jobs"] == "warning"
+    ended = run_state_command(folder, "end-override", "SITE_A", "--by", "ada")
+    assert "follows the rules" in ended.output
+    assert list_states(folder, "--site", "SITE_A")["SITE_A", "jobs"] == "ok"
+    assert "no override" in str(run_state_command(folder, "end-override", "SITE_A").exception)
+    typo = run_state_command(folder, "override", "SITE_AA", "ok", "--why", "x", "--until", "2d")
+    assert "unknown site 'SITE_AA'" in str(typo.exception)
+    assert "Did you mean 'SITE_A'?" in str(typo.exception)
+    past = run_state_command(
+        folder, "override", "SITE_A", "ok", "--why", "x", "--until", "2020-01-01"
+    )
+    assert "in the past" in str(past.exception)
+
+
+def test_a_downtime_is_imported_and_withdrawn(folder: Path) -> None:
+    file = folder / "downtimes.json"
+    hour = 3600
+    now = round(time.time())
+    file.write_text(
+        json.dumps(
+            [{"site": "B", "start": now - 30 * hour, "end": now + hour, "services": "xrootd"}]
+        )
+    )
+    imported = run_state_command(folder, "downtimes", "import", str(file), "--map", "B=SITE_B")
+    assert imported.output == "1 new, 0 changed, 0 unchanged, 0 withdrawn\n"
+    [row] = json.loads(run_state_command(folder, "downtimes", "list", "--json").stdout)
+    assert (row["site"], row["of"], row["severity"]) == ("SITE_B", "storage", "outage")
+    run_state_command(folder, "evaluate")
+    assert list_states(folder, "--site", "SITE_B")["SITE_B", "storage"] == "downtime"
+    file.write_text("[]")
+    assert "1 withdrawn" in run_state_command(folder, "downtimes", "import", str(file)).output
+    assert json.loads(run_state_command(folder, "downtimes", "list", "--json").stdout) == []
+
+
+def test_a_downtime_of_a_host_is_of_the_site_of_its_door(tmp_path: Path) -> None:
+    """Before the first measurement, too."""
+    (tmp_path / "sites.toml").write_text(
+        '[[sites.SITE_A.doors]]\nname = "x"\nprotocol = "root"\nprefix = "root://se.example//d"\n'
+    )
+    file = tmp_path / "downtimes.xml"
+    start = round(time.time())
+    entries = [
+        f"<DOWNTIME ID='{number}'><HOSTNAME>{host}</HOSTNAME>{site}<SEVERITY>OUTAGE</SEVERITY>"
+        f"<START_DATE>{start}</START_DATE><END_DATE>{start + 3600}</END_DATE></DOWNTIME>"
+        for number, (host, site) in enumerate(
+            [("se.example", ""), *[("x.example", "<HOSTED_BY>T2_YY</HOSTED_BY>")] * 2]
+        )
+    ]
+    file.write_text(f"<results>{''.join(entries)}</results>")
+    settings = load_settings(
+        {"data_dir": tmp_path, "sites_file": tmp_path / "sites.toml"}, environ={}, folder=tmp_path
+    )
+    words = ["downtimes", "import", str(file)]
+    imported = CliRunner().invoke(find_command("sites"), words, obj=settings)
+    assert imported.stdout == "1 new, 0 changed, 0 unchanged, 0 withdrawn\n"
+    assert imported.stderr == "refused: entry 2: unknown site 'T2_YY'.\n"
+    file.write_text(f"<results>{entries[1]}</results>")
+    refused = CliRunner().invoke(find_command("sites"), words, obj=settings)
+    assert "--map NAME=SITE" in str(refused.exception)
+    assert "Known: SITE_A, local." in str(refused.exception)
+    listed = CliRunner().invoke(
+        find_command("sites"), ["downtimes", "list", "--json"], obj=settings
+    )
+    [row] = json.loads(listed.stdout)
+    assert (row["site"], row["of"], row["severity"]) == ("SITE_A", "storage", "outage")
+
+
+def test_sites_that_nobody_knows_are_refused(folder: Path) -> None:
+    file = folder / "downtimes.json"
+    file.write_text('[{"site": "SITE_AA", "start": "2026-03-02", "end": "2026-03-03"}]')
+    run_state_command(folder, "evaluate")
+    for arguments in (
+        ["downtimes", "import", str(file)],
+        ["downtimes", "import", str(file), "--site", "SITE_AA"],
+        ["downtimes", "import", str(file), "--map", "SITE_AA=SITE_AA"],
+        ["status", "--site", "SITE_AA"],
+        ["end-override", "SITE_AA"],
+    ):
+        refused = run_state_command(folder, *arguments)
+        assert isinstance(refused.exception, ConfigError), arguments
+        assert "Did you mean 'SITE_A'?" in str(refused.exception)
+    assert (
+        json.loads(run_state_command(folder, "downtimes", "list", "--json", "--all").stdout) == []
+    )
+
+
+def test_rules_are_listed_and_checked(folder: Path) -> None:
+    shown = run_state_command(folder, "rules")
+    assert "exclusion" in shown.stdout
+    assert "Central event" in shown.stderr
+    wrong = folder / "rules.toml"
+    wrong.write_text('[rules.mine]\nkind = "shares"\n')
+    assert "known: share, operations, tests" in str(
+        run_state_command(folder, "rules", str(wrong)).exception
+    )

@@ -1,29 +1,46 @@
-"""Queued jobs at sites whose state excludes them, and their resumption."""
+"""Polling and outcome of campaigns: excluded jobs, common starts and the command to repeat."""
 
 from __future__ import annotations
 
+import json
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from measurement_factory import make_job_row
-from plan_factory import SHELL_TEST, make_grid_plan, make_grid_site, make_settings
+from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from plan_factory import (
+    READING_TEST,
+    SHELL_TEST,
+    make_grid_plan,
+    make_grid_site,
+    make_local_plan,
+    make_pinned_test,
+    make_settings,
+)
 from tracking_harness import FakeBatch
 
 from treehammer.analysis.status.site_status import SiteUses, SubjectUse, Usability, update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.job_spec import JobState
+from treehammer.errors import ConfigError
+from treehammer.hctests.cli import parse_axis_options
+from treehammer.hctests.definition.model import PinnedTest
+from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.sql.core.rows import CampaignRow, JobRow
 from treehammer.sql.core.watch_rows import OverrideRow
 from treehammer.sql.watch import state_history
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus
-from treehammer.submit.campaigns import submission
+from treehammer.submit.campaigns import campaign_outcome, submission
 from treehammer.submit.campaigns.campaign_polling import ExclusionGuard, describe_exclusion
 from treehammer.submit.campaigns.submission import resume_campaign
 from treehammer.submit.campaigns.tracker import CampaignTracker
+from treehammer.submit.planning.plan import _canonical_request
+from treehammer.submit.planning.site_selection import SiteSelection
+from treehammer.submit.sites.site_model import Door, Site
 
 TEST = SHELL_TEST.replace("[matrix]", 'repeats = 3\n[matrix]\nroot = ["none"]')
 
@@ -213,3 +230,109 @@ def test_job_is_not_requeued_above_attempt_limit(tmp_path: Path, store: Store) -
     done = resume_campaign(scene.tracker, scene.campaign, make_settings(tmp_path))
     assert (done.requeued, done.exhausted) == (1, 1)
     assert set(scene.batch.requeued.values()) == {2}
+
+
+LOAD_TEST = f"{SHELL_TEST}[load]\ntogether = true\nduration_s = 100\n"
+
+
+def test_starts_are_described_in_order_and_lonely_jobs_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = make_local_plan(tmp_path, LOAD_TEST).make_campaign_row()
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        store.add_campaign(campaign, [])
+        for round_, offset_s in ((1, 0.1), (2, 0.5)):
+            store.add(
+                make_measurement(
+                    job=f"job {index}",
+                    round_=round_,
+                    campaign_id=campaign.id,
+                    load_index=index,
+                    load_jobs=2,
+                    start_state="together",
+                    start_planned_us=round_ * 60_000_000,
+                    start_offset_s=offset_s * index,
+                )
+                for index in (0, 1)
+            )
+        lines = list(campaign_outcome.describe_starts(store, campaign))
+        assert [line.partition(":")[2].partition(" (")[0] for line in lines] == [
+            "01:00Z good: 2 of 2 jobs started together, spread 100 ms",
+            "02:00Z bad: 2 of 2 jobs started together, spread 500 ms",
+        ]
+        monkeypatch.setattr(campaign_outcome, "MAX_SHOWN_STARTS", 1)
+        short = list(campaign_outcome.describe_starts(store, campaign))
+        assert short == ["1 of 2 common starts are good", lines[1]]
+        alone = make_measurement(job="alone", campaign_id=campaign.id, start_state="alone")
+        store.add([alone])
+        assert (
+            "1 measurement began alone"
+            in list(campaign_outcome.describe_starts(store, campaign))[-1]
+        )
+
+
+def test_only_jobs_that_start_together_refuse_a_resumption(tmp_path: Path) -> None:
+    campaign_outcome.refuse_resumption(make_local_plan(tmp_path, SHELL_TEST).make_campaign_row())
+    with pytest.raises(ConfigError, match="its jobs start together"):
+        campaign_outcome.refuse_resumption(make_local_plan(tmp_path, LOAD_TEST).make_campaign_row())
+
+
+SHIPPED = ("ttree-read", "nanoaod-read", "access-modes", "formats-read")
+
+
+def parse_rerun_command(
+    pinned: PinnedTest, tmp_path: Path, location: Path
+) -> tuple[list[str], PinnedTest]:
+    """Return the words of the command and the test that they define."""
+    site = Site("SITE_A", "local", (Door("file", "file", ""),))
+    row = make_campaign_row(
+        repository=pinned.repository,
+        commit_id=pinned.commit,
+        plan=_canonical_request(pinned, SiteSelection((site,)), ()),
+    )
+    words = shlex.split(campaign_outcome.rerun_command(row))
+    axes = parse_axis_options(words[n + 1] for n, word in enumerate(words) if word == "-P")
+    options = [words[n + 1] for n, word in enumerate(words) if word == "-S"]
+    keys = dict(text.split("=", 1) for text in options)
+    return words, load_pinned_test(str(location), axes, keys, make_settings(tmp_path))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_command_repeats_overrides_of_shipped_test(tmp_path: Path, name: str) -> None:
+    settings = make_settings(tmp_path)
+    axes = {"root": ("6.38.00", "wrap:apptainer exec a,b"), "cache_mb": ("0", "2.5")}
+    changed = load_pinned_test(name, axes, {"repeats": "7", "seed": "3"}, settings)
+    words, repeated = parse_rerun_command(changed, tmp_path, Path(name))
+    assert repeated.definition == changed.definition
+    assert words[:2] == ["treehammer", "submit"]
+    assert words[words.index("--sites") + 1] == "SITE_A"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        READING_TEST,
+        SHELL_TEST,
+        SHELL_TEST
+        + 'flag = [true, false]\nn = [1, 2.5]\nword = ["a,b", "c d"]\n[settings]\nwords = "two words"\nnumber = 3\n',
+    ],
+)
+def test_command_repeats_own_test(tmp_path: Path, text: str) -> None:
+    pinned = make_pinned_test(tmp_path / "test", text)
+    _, repeated = parse_rerun_command(pinned, tmp_path, tmp_path / "test")
+    assert repeated.definition == pinned.definition
+
+
+def test_command_names_source_of_test() -> None:
+    row = make_campaign_row(
+        plan="{}", repository="https://example.org/a b.git", commit_id="c0ffee", test_path="x"
+    )
+    assert (
+        campaign_outcome.rerun_command(row)
+        == "treehammer submit 'https://example.org/a b.git@c0ffee:x'"
+    )
+    assert campaign_outcome.rerun_command(row, "render").startswith("treehammer render ")
+    folder = replace(
+        row, commit_id="", repository="/home/me/test", plan=json.dumps({"excluded": {"B": "down"}})
+    )
+    assert campaign_outcome.rerun_command(folder) == "treehammer submit /home/me/test"

@@ -1,8 +1,14 @@
-"""Job states from HTCondor's event log, complete or not."""
+"""Jobs in HTCondor: states from the event log, archives of plain files, and submit commands."""
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +16,9 @@ from typing import Any
 import pytest
 
 from treehammer.collectors.job_spec import JobState
-from treehammer.errors import BatchError
+from treehammer.errors import BatchError, ConfigError
+from treehammer.submit.batch import interface
+from treehammer.submit.batch.htcondor import submission_folder
 from treehammer.submit.batch.htcondor.event_log import (
     EventLogState,
     JobEventState,
@@ -22,8 +30,15 @@ from treehammer.submit.batch.htcondor.job_status import derive_status
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.batch.htcondor.schedd_queue import split_conjunction
 from treehammer.submit.batch.htcondor.submission_folder import QueuedCluster, Submission
-from treehammer.submit.batch.htcondor.submit_description import build_description
-from treehammer.submit.batch.interface import JobDescription
+from treehammer.submit.batch.htcondor.submit_description import (
+    RESERVED_COMMANDS,
+    build_description,
+    check_command_value,
+    check_description,
+    check_site_commands,
+    load_known_commands,
+)
+from treehammer.submit.batch.interface import JobDescription, pack_inputs, unpack_output
 
 QUEUED_S = 1_767_225_600
 EXECUTE, EVICTED, TERMINATED, ABORTED, HELD = 1, 4, 5, 9, 12
@@ -287,3 +302,196 @@ def test_expression_is_split_into_clauses() -> None:
 def test_removed_submission_has_no_previous_attempts(tmp_path: Path) -> None:
     """History still knows jobs whose folder was removed after collection."""
     assert Submission(tmp_path, "campaign", "0a").previous_attempts == 0
+
+
+START_SCRIPT = Path(submission_folder.__file__).with_name("start.sh")
+#: Worker that writes its arguments and ends as its job says.
+WORKER = """\
+import os, pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[sys.argv.index("--output") + 1])
+(folder / "arguments").write_text(" ".join(sys.argv[1:]))
+job = open("job.json").read()
+def stop(*_): (folder / "stopped").touch(); sys.exit(7)
+signal.signal(signal.SIGTERM, stop)
+pathlib.Path("ready").touch()
+if job == "wait": time.sleep(60)
+if job == "die": os.kill(os.getpid(), 9)
+sys.exit(3)
+"""
+
+
+def _start(folder: Path, job: str, *arguments: str, **env: str) -> subprocess.Popen[bytes]:
+    """Pack the inputs of a job as a submission does, and start its script in an empty sandbox."""
+    (folder / "worker.py").write_text(WORKER)
+    (folder / "payload").mkdir(exist_ok=True)
+    (folder / "payload/run.sh").write_text("#!/bin/sh\n")
+    (folder / "payload/run.sh").chmod(0o755)
+    sandbox = folder / "sandbox"
+    sandbox.mkdir(exist_ok=True)
+    inputs = {"worker.pyz": folder / "worker.py", "payload": folder / "payload"}
+    pack_inputs(inputs, sandbox / interface.INPUT_ARCHIVE)
+    (sandbox / "job.json").write_text(job)
+    command = ["/bin/sh", str(START_SCRIPT), *arguments, sys.executable]
+    return subprocess.Popen(command, cwd=sandbox, env={"PATH": os.environ["PATH"], **env})
+
+
+def _unpacked(sandbox: Path) -> list[str]:
+    unpack_output(sandbox / interface.OUTPUT_ARCHIVE, "output")
+    return sorted(str(path.relative_to(sandbox)) for path in sandbox.glob("output/*/*"))
+
+
+def test_start_script_runs_worker_and_archives_output(tmp_path: Path) -> None:
+    assert _start(tmp_path, "x", "2").wait() == 3
+    sandbox = tmp_path / "sandbox"
+    assert os.access(sandbox / "payload/run.sh", os.X_OK)
+    found = _unpacked(sandbox)
+    assert found == [f"output/attempt-3/{n}" for n in ("arguments", "worker.err", "worker.out")]
+    said = (sandbox / "output/attempt-3/arguments").read_text()
+    assert said == "run job.json --attempt 3 --output output/attempt-3"
+    assert not (sandbox / interface.OUTPUT_ARCHIVE).exists()
+
+
+def test_job_ad_counts_starts_and_earlier_output_stays(tmp_path: Path) -> None:
+    ad = tmp_path / "ad"
+    for start in (1, 2):
+        ad.write_text(f"NumJobStarts = 0\nNumShadowStarts = {start}\n")
+        assert _start(tmp_path, "x", "0", _CONDOR_JOB_AD=str(ad)).wait() == 3
+    assert {name.split("/")[1] for name in _unpacked(tmp_path / "sandbox")} == {
+        "attempt-1",
+        "attempt-2",
+    }
+
+
+def test_signals_reach_worker_and_its_end_is_returned(tmp_path: Path) -> None:
+    assert _start(tmp_path, "die", "0").wait() == -signal.SIGKILL
+    sandbox = tmp_path / "sandbox"
+    (sandbox / "ready").unlink()
+    script = _start(tmp_path, "wait", "0")
+    while not (sandbox / "ready").exists():
+        time.sleep(0.02)
+    script.terminate()
+    assert script.wait() == 7
+    assert "output/attempt-1/stopped" in _unpacked(sandbox)
+
+
+def _write_archive(path: Path, *members: tarfile.TarInfo) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for member in members:
+            tar.addfile(member, io.BytesIO(b"x" * member.size))
+    return path
+
+
+def _member(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.size, member.linkname = kind, size, "/etc/passwd"
+    return member
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        _member("../escaped"),
+        _member("/tmp/escaped"),
+        _member("job.json"),
+        _member("output/../job.json"),
+        _member("output/link", tarfile.SYMTYPE),
+        _member("output/hard", tarfile.LNKTYPE),
+        _member("output/pipe", tarfile.FIFOTYPE),
+        _member("output/big", size=5000),
+    ],
+    ids=lambda member: str(member.name),
+)
+def test_hostile_archive_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: tarfile.TarInfo
+) -> None:
+    monkeypatch.setattr(interface, "MAX_OUTPUT_BYTES", 1000)
+    (tmp_path / "job.json").write_text("mine")
+    (tmp_path / "output").mkdir()
+    archive = _write_archive(tmp_path / "output.tar", _member("output/good"), member)
+    with pytest.raises(BatchError):
+        unpack_output(archive, "output")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.json", "output", "output.tar"]
+    assert (tmp_path / "job.json").read_text() == "mine"
+    assert not [*(tmp_path / "output").iterdir()]
+
+
+def test_archive_in_transfer_is_left_for_later(tmp_path: Path) -> None:
+    whole = _write_archive(tmp_path / "whole", _member("output/a", size=3000)).read_bytes()
+    archive = tmp_path / "output.tar"
+    for end in (0, 512, 3000, 3584):
+        archive.write_bytes(whole[:end])
+        with pytest.raises(BatchError, match=r"incomplete|damaged"):
+            unpack_output(archive, "output")
+    archive.write_bytes(whole)
+    unpack_output(archive, "output")
+    assert (tmp_path / "output/a").stat().st_size == 3000
+
+
+@pytest.mark.parametrize(
+    "name, suggestion",
+    [
+        ("acounting_group", "'accounting_group'"),
+        ("request_memry", "'request_memory'"),
+        ("Periodic_Remov", "'periodic_remove'"),
+        ("my favourite", "+my_favourite"),
+        ("+", "no submit command"),
+    ],
+)
+def test_misspelled_command_gets_suggestion(name: str, suggestion: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_site_commands([name], "site SITE_A: submit")
+    message = str(caught.value)
+    assert "site SITE_A: submit" in message
+    assert repr(name) in message
+    assert suggestion in message
+
+
+@pytest.mark.parametrize("name", ["+JobFlavour", "My.Project", "MY.x", "request_fpgas", "Rank"])
+def test_site_commands_are_accepted(name: str) -> None:
+    check_site_commands([name], "here")
+
+
+@pytest.mark.parametrize(
+    "name, remedy", [("Requirements", "'requirements'"), ("queue", "template")]
+)
+def test_reserved_command_is_refused(name: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=f"set by Treehammer\n.*{remedy}"):
+        check_site_commands([name], "here")
+
+
+def test_description_lines_are_checked() -> None:
+    check_description(
+        "# comment\n\nif version > 23\n  rank = \\\n    Memory\nendif\nmine = 4\n"
+        "request_cpus = $(mine)\nMy.Text @=END\nany thing = goes\n@END\n+Own = 1\n",
+        "here",
+    )
+    for text in ("rnak = 1\n", "queue 7\n", "no assignment\n"):
+        with pytest.raises(ConfigError, match=r"template\.j2"):
+            check_description(text, "template.j2")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["atlas", "atlas-higgs", "long lunch", "user@host", "cms/prod", "2026-01-01 x", "a.b", "'a'", '"a', "x \\", 'x = "y" z'],
+)  # fmt: skip
+def test_unquoted_string_and_continued_line_are_refused(value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_command_value("+Project", value, "here", ["+Project"])
+    assert "+Project" in str(caught.value)
+    with pytest.raises(ConfigError, match="here"):
+        check_description(f"request_cpus = 1\nMy.Project = {value}\nrank = 1\n", "here")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['"atlas"', r'"a \"b\" c"', "true", "3600", "-1.5e3", "RequestMemory", "2 * RequestDisk", "Other + 1", "MY.x", "TARGET.Cpus / 2",
+     "ifThenElse(isUndefined(Foo), 1, 2)", 'Foo =?= "x"', "Foo is undefined", '{"a", "b"}', "$(mine)", "QDate + 60", "(JobStatus == 2) && Foo > 1", "Foo ?: 3"],
+)  # fmt: skip
+def test_expressions_of_attributes_are_accepted(value: str) -> None:
+    check_command_value("+Mine", value, "here", ["+Mine", "My.Other"])
+    check_command_value("accounting_group", "group_io.user", "here", ["accounting_group"])
+
+
+def test_known_commands_include_reserved_ones() -> None:
+    assert set(RESERVED_COMMANDS) - {"queue"} <= load_known_commands()
+    assert {"accounting_group", "x509userproxy", "use_oauth_services"} <= load_known_commands()

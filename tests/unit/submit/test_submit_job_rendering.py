@@ -1,0 +1,427 @@
+"""Rendering of jobs for batch systems: inputs, submit descriptions, quoting and authorities."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shlex
+import shutil
+import ssl
+import subprocess
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from machine_requirements import skip_or_fail
+from plan_factory import (
+    READING_TEST,
+    SHELL_TEST,
+    make_grid_plan,
+    make_grid_site,
+    make_local_plan,
+    make_pinned_test,
+)
+
+from treehammer.collectors.storage_access import make_tls_context
+from treehammer.collectors.worker.probes.credential_checks import unpack_authorities
+from treehammer.errors import ConfigError, SourceError
+from treehammer.submit.campaigns import job_rendering
+from treehammer.submit.campaigns.job_rendering import copy_payload, render_jobs, write_bundle
+from treehammer.submit.planning.plan import Plan, plan_clusters
+from treehammer.submit.planning.submission_options import (
+    BUNDLE_NAME,
+    JobCredentials,
+    Pace,
+    SubmissionOptions,
+)
+from treehammer.submit.sites.site_model import Ceilings
+from treehammer.submit.templates import template_engine
+from treehammer.submit.templates.template_engine import render_template
+from treehammer.testbed.credentials import CertificateAuthority
+from treehammer.text_formatting import JobRamp
+
+HOSTILE_TEXT = 'a"b\\c\n[limits]\nwall_s = 0 #{{ 7 * 7 }} \x7f\x1b é 😀'
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_toml_string_round_trips(text: str) -> None:
+    assert tomllib.loads(f"value = {template_engine.quote_toml(text)}")["value"] == text
+
+
+def test_template_error_reports_invalid_text(tmp_path: Path) -> None:
+    (tmp_path / "t.j2").write_text("x = {{ name | toml }}")
+    with pytest.raises(ConfigError, match=r"t\.j2.*not valid text"):
+        render_template("t.j2", {"name": "\udc80"}, folder=tmp_path)
+
+
+def test_hostile_text_stays_a_value(tmp_path: Path) -> None:
+    plan = replace(make_local_plan(tmp_path / "test", SHELL_TEST), campaign_name=HOSTILE_TEXT)
+    job = replace(plan.jobs[0], label=HOSTILE_TEXT)
+    environ = {"PATH": HOSTILE_TEXT, "LC_X=Y": "1", "SECRET_TOKEN": "s3cret"}
+    (description,) = render_jobs(plan, _folder(tmp_path), [job], environ=environ)
+    document = tomllib.loads(description.text)
+    assert document["labels"]["campaign_name"] == HOSTILE_TEXT
+    assert document["environment"]["PATH"] == HOSTILE_TEXT
+    assert document["limits"] == {"wall_s": job.wall_limit_s, "cpus": 1}
+    assert "s3cret" not in description.text
+
+
+def test_description_lists_inputs(tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path / "test", SHELL_TEST)
+    descriptions = list(render_jobs(plan, _folder(tmp_path), environ={}))
+    assert [d.job_id for d in descriptions] == [job.spec.job_id for job in plan.jobs]
+    first = descriptions[0]
+    assert set(first.inputs) == set(tomllib.loads(first.text)["job"]["inputs"])
+    job = json.loads(first.inputs["job.json"].read_text())
+    assert job["job_id"] == first.job_id
+    copied = {p.name for p in first.inputs["payload"].iterdir()}
+    assert copied == {"run.sh", "test.toml"}, "only files named by the test are sent"
+    assert (first.inputs["payload"] / "run.sh").stat().st_mode & 0o100
+    again = tmp_path / "again"
+    again.mkdir()
+    assert [d.text for d in render_jobs(plan, again, environ={})] == [d.text for d in descriptions]
+
+
+def test_undefined_variable_error_names_template_and_job(tmp_path: Path) -> None:
+    (tmp_path / "bad.j2").write_text("x = {{ job.nmae | toml }}")
+    with pytest.raises(ConfigError) as caught:
+        render_template("bad.j2", {"job": {"name": "n"}}, folder=tmp_path, where="job 17")
+    message = str(caught.value)
+    assert "bad.j2" in message
+    assert "nmae" in message
+    assert "job 17" in message
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [("{% if %}", "bad.j2:1"), ("{{ x | nofilter }}", "nofilter"), ("{{ 1 / 0 }}", "zero")],
+)
+def test_invalid_template_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "bad.j2").write_text(text)
+    with pytest.raises(ConfigError, match=expected):
+        render_template("bad.j2", {"x": 1}, folder=tmp_path)
+
+
+def test_missing_template_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="template not found"):
+        render_template("none.j2", {}, folder=tmp_path)
+
+
+def test_changed_files_are_refused(tmp_path: Path) -> None:
+    pinned = make_pinned_test(tmp_path / "test", SHELL_TEST)
+    (tmp_path / "test" / "run.sh").write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(SourceError, match="changed during"):
+        copy_payload(pinned, tmp_path / "copy")
+    (tmp_path / "test" / "run.sh").unlink()
+    with pytest.raises(SourceError, match="cannot be copied"):
+        copy_payload(pinned, tmp_path / "other")
+
+
+def _folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+@pytest.fixture(autouse=True)
+def _someone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_rendering, "submitter_contact", lambda: "someone@host.example")
+
+
+def _texts(plan: Plan, folder: Path) -> list[str]:
+    folder.mkdir()
+    return list(dict.fromkeys(item.text for item in render_jobs(plan, folder, environ={})))
+
+
+#: Golden file -> grid resource.
+REMOTE = {
+    "grid": "condor schedd@far collector.far",
+    "arc": "arc https://ce.far.example/arex/rest/1.0",
+}
+
+
+@pytest.mark.parametrize("universe", ["vanilla", *REMOTE])
+def test_description_equals_golden_file(tmp_path: Path, universe: str) -> None:
+    """Changes of the template require a change of the golden file."""
+    options = SubmissionOptions(
+        Pace(4, 3600, JobRamp(2, 60)), credentials=JobCredentials(Path("/p"), Path("/t"))
+    )
+    site = make_grid_site(cvmfs="/my/cvmfs", submit={"accounting_group": "group_io"})
+    if universe in REMOTE:
+        options, site = SubmissionOptions(), replace(site, grid_resource=REMOTE[universe])
+    plan = replace(
+        make_grid_plan(tmp_path / "test", READING_TEST, site, options=options), campaign_name="C"
+    )
+    (text,) = _texts(plan, tmp_path / "out")
+    assert text == (GOLDEN / f"{universe}.sub").read_text(encoding="utf-8")
+
+
+def test_jobs_of_a_door_share_description_and_files(tmp_path: Path) -> None:
+    text = READING_TEST.replace("[matrix]", '[matrix]\ndoor = ["root", "other"]')
+    plan = make_grid_plan(
+        tmp_path / "test", text, make_grid_site("root", "other"), make_grid_site(name="SITE_B")
+    )
+    (tmp_path / "out").mkdir()
+    found = list(render_jobs(plan, tmp_path / "out", environ={"SECRET": "s3cret"}))
+    assert len({item.text for item in found}) == 3, "two doors of one site, one of the other"
+    assert len(found) == len(plan.jobs)
+    assert len({item.inputs["job.json"] for item in found}) == len(found)
+    assert len({item.inputs["worker.pyz"] for item in found}) == 1
+    assert not any("s3cret" in item.text for item in found)
+
+
+def test_hostile_campaign_name_stays_a_value(tmp_path: Path) -> None:
+    hostile = 'a"b\nqueue 7\n$(x) $$(y) \\'
+    plan = replace(
+        make_grid_plan(
+            tmp_path / "test", SHELL_TEST.replace("[matrix]", '[matrix]\nroot=["none"]')
+        ),
+        campaign_name=hostile,
+    )
+    (text,) = _texts(plan, tmp_path / "out")
+    assert not any(line.startswith("queue") for line in text.splitlines())
+    assert "$(x)" not in text.split("universe")[1]
+    assert "$$(y)" not in text.split("universe")[1]
+
+
+def test_paired_mode_requests_memory_for_two_processes(tmp_path: Path) -> None:
+    text = READING_TEST.replace("[matrix]", 'mode = "paired"\n[matrix]')
+    assert "request_memory = 3000 MB" in "".join(
+        _texts(make_grid_plan(tmp_path, text), tmp_path / "out")
+    )
+    small = text.replace("[matrix]", "memory_limit_mb = 700\n[matrix]")
+    plan = make_grid_plan(tmp_path / "small", small)
+    assert "request_memory = 1400 MB" in "".join(_texts(plan, tmp_path / "out2"))
+
+
+def test_site_template_extends_shipped_one(tmp_path: Path) -> None:
+    folder = tmp_path / "templates"
+    folder.mkdir()
+    (folder / template_engine.HTCONDOR_TEMPLATE).write_text(
+        '{% extends "shipped/htcondor.sub.j2" %}\n'
+        '{% block resources %}\n{{ super() }}\nrequest_cpus = 2\n+JobFlavour = "long"\n{% endblock %}\n'
+    )
+    plan = make_grid_plan(tmp_path / "test", READING_TEST, make_grid_site(templates=folder))
+    (text,) = _texts(plan, tmp_path / "out")
+    assert '+JobFlavour = "long"' in text
+    assert "request_memory = 2000 MB" in text
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("reqest_cpus = 1\n", "no submit command 'reqest_cpus'\n.*'request_cpus'"),
+        ("request_cpus = {{ cores }}\n", "'cores' is undefined.*SITE_A"),
+        ("{% if %}", "htcondor.sub.j2:1"),
+        ('{% extends "shipped/other.j2" %}', "shipped/other.j2: template not found"),
+        (None, r"htcondor\.sub\.j2: template not found"),
+    ],
+)
+def test_invalid_site_template_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / template_engine.HTCONDOR_TEMPLATE).write_text(text)
+    plan = make_grid_plan(tmp_path / "test", READING_TEST, make_grid_site(templates=tmp_path))
+    with pytest.raises(ConfigError, match=message):
+        _texts(plan, tmp_path / "out")
+
+
+def test_unknown_site_command_is_refused(tmp_path: Path) -> None:
+    plan = make_grid_plan(
+        tmp_path / "test", READING_TEST, make_grid_site(submit={"acounting_group": "x"})
+    )
+    with pytest.raises(ConfigError, match=r"site SITE_A: submit.*acounting_group"):
+        _texts(plan, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "requested, ceiling, expected",
+    [(1, 0, {1}), (8, 0, {8}), (8, 6, {3}), (8, 2, {1}), (8, 1, {1}), (1, 50, {1})],
+)
+def test_cluster_concurrency_respects_ceiling(
+    tmp_path: Path, requested: int, ceiling: int, expected: set[int]
+) -> None:
+    text = READING_TEST.replace("[matrix]", '[matrix]\ndoor = ["root", "other"]')
+    site = make_grid_site("root", "other", ceilings=Ceilings(in_flight=ceiling))
+    plan = make_grid_plan(tmp_path / "test", text, site, options=SubmissionOptions(Pace(requested)))
+    clusters = plan_clusters(plan)
+    assert {item.in_flight for item in clusters} == expected
+    assert sum(item.in_flight for item in clusters) <= (ceiling or 99)
+    assert sum(item.jobs for item in clusters) == len(plan.jobs)
+
+
+def test_staged_files_increase_disk_request(tmp_path: Path) -> None:
+    direct = make_grid_plan(tmp_path / "a", READING_TEST)
+    staged = make_grid_plan(
+        tmp_path / "b", READING_TEST.replace("[matrix]", '[matrix]\naccess = ["direct", "staged"]')
+    )
+    (one,), (other,) = map(plan_clusters, (direct, staged))
+    assert other.disk_bytes - one.disk_bytes == 100_000_000
+
+
+def test_mixed_plan_renders_local_and_grid_jobs(tmp_path: Path) -> None:
+    text = SHELL_TEST.replace("[matrix]", '[matrix]\nroot = ["none"]')
+    here, there = make_local_plan(tmp_path / "a", text).sites[0], make_grid_site()
+    plan = make_grid_plan(tmp_path / "b", text, here, there)
+    (tmp_path / "out").mkdir()
+    kinds = {item.text.splitlines()[2] for item in render_jobs(plan, tmp_path / "out", environ={})}
+    assert kinds == {"[job]", "universe = vanilla"}
+
+
+HOSTILE_TEXTS = [
+    'a"b\\c',
+    "x\ny = 1\nqueue 5",
+    "$(A) $$(B) $$$(C) $$([1]) $ENV(HOME) $",
+    "it's",
+    "ends in \\",
+    "# {% if %} {{ 7 * 7 }}",
+    "\u2028\x85\x01\x7f é 😀",
+    "\\101 \\n",
+]
+
+
+def load_condor() -> ModuleType:
+    """Load HTCondor's own parser of submit descriptions, without a configuration."""
+    os.environ.setdefault("CONDOR_CONFIG", "/dev/null")
+    return importlib.import_module("htcondor2")
+
+
+def _expanded(condor: ModuleType, name: str, value: str) -> str:
+    """Return a value after the expansions at submission and at matchmaking."""
+    submit = condor.Submit(f"before = 1\n{name} = {value}\nafter = 2\n")
+    assert (submit.expand("before"), submit.expand("after")) == ("1", "2")
+    assert len(submit.keys()) == 3
+    return str(submit.expand(name)).replace("$$(DOLLARDOLLAR)", "$$")
+
+
+def _with_hostile_examples(test: Callable[[str], None]) -> Callable[[str], None]:
+    for text in HOSTILE_TEXTS:
+        test = example(text)(test)
+    return test
+
+
+@_with_hostile_examples
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00")))
+def test_classad_string_round_trips(text: str) -> None:
+    condor, classad = load_condor(), importlib.import_module("classad2")
+    expanded = _expanded(condor, "My.X", template_engine.quote_classad(text))
+    assert classad.ExprTree(expanded).eval() == text
+
+
+@pytest.mark.parametrize("text", HOSTILE_TEXTS)
+def test_submit_value_is_one_line(text: str) -> None:
+    expanded = _expanded(load_condor(), "batch_name", template_engine.quote_submit_value(text))
+    shown = "".join(c if c.isprintable() else " " for c in text).strip()
+    assert expanded == (shown + "." if shown.endswith("\\") else shown)
+
+
+def test_environment_quotes_spaces_and_dollars() -> None:
+    text = template_engine.quote_environment({"B": 'it\'s "so" $(X) $$(Y)', "A": "1"})
+    assert text == "\"'A=1' 'B=it''s \"\"so\"\" $(DOLLAR)(X) $$(DOLLARDOLLAR)(Y)'\""
+
+
+@pytest.mark.parametrize("name, value", [("A B", "x"), ("A", "x\ny"), ("A", "\x00")])
+def test_invalid_environment_variable_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match="cannot be set in a job"):
+        template_engine.quote_environment({name: value})
+
+
+@pytest.mark.parametrize(
+    "quote",
+    [
+        template_engine.quote_submit_value,
+        template_engine.quote_classad,
+        template_engine.flatten_expression,
+    ],
+)
+def test_lone_surrogate_is_refused(quote: object) -> None:
+    assert callable(quote)
+    with pytest.raises(ValueError, match="not valid text"):
+        quote("\udc80")
+
+
+@pytest.mark.parametrize("path", ["/usr/bin/python3", "/opt/my python", "/it's/python"])
+def test_shell_word_round_trips(path: str) -> None:
+    word = template_engine.quote_shell_word(path)
+    assert shlex.split(word.replace("''", "'").replace('""', '"')) == [path]
+
+
+def test_expression_is_flattened() -> None:
+    assert template_engine.flatten_expression(' TARGET.A\n  == "b" ') == 'TARGET.A == "b"'
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path / "authority")
+
+
+def hash_name(certificate: Path) -> str:
+    if shutil.which("openssl") is None:
+        skip_or_fail("no program openssl")
+    command = ["openssl", "x509", "-noout", "-subject_hash", "-in", str(certificate)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_folder_arrives_as_folder(tmp_path: Path, authority: CertificateAuthority) -> None:
+    source = tmp_path / "certificates"
+    source.mkdir()
+    name = f"{hash_name(authority.ca)}.0"
+    _, key = authority.issue_server_certificate("localhost")
+    (source / name).write_bytes(authority.ca.read_bytes())
+    (source / "localhost.key").write_bytes(key.read_bytes())
+    bundle = write_bundle(source, tmp_path / BUNDLE_NAME)
+    assert "PRIVATE" not in bundle.read_text()
+
+    env = JobCredentials(authorities=source).environment()
+    unpack_authorities(env, str(tmp_path), str(tmp_path / "unpacked"))
+    assert env == {
+        "X509_CERT_FILE": str(bundle),
+        "X509_CERT_DIR": str(tmp_path / "unpacked"),
+    }
+    assert [path.name for path in (tmp_path / "unpacked").iterdir()] == [name]
+    certificates = make_tls_context(env).get_ca_certs()
+    assert any("Treehammer" in str(one["subject"]) for one in certificates)
+
+
+def test_authorities_travel_with_every_job(tmp_path: Path, authority: CertificateAuthority) -> None:
+    options = SubmissionOptions(credentials=JobCredentials(authorities=authority.ca))
+    plan = make_grid_plan(tmp_path / "test", READING_TEST, options=options)
+    (tmp_path / "out").mkdir()
+    jobs = list(render_jobs(plan, tmp_path / "out", environ={}))
+    for job in jobs:
+        assert "BEGIN CERTIFICATE" in job.inputs[BUNDLE_NAME].read_text()
+        assert f"X509_CERT_FILE={BUNDLE_NAME}" in job.text
+    assert len(jobs) == len(plan.jobs)
+
+
+def test_bundle_stays_a_bundle(tmp_path: Path, authority: CertificateAuthority) -> None:
+    bundle = write_bundle(authority.ca, tmp_path / BUNDLE_NAME)
+    env = {"X509_CERT_FILE": BUNDLE_NAME}
+    unpack_authorities(env, str(tmp_path), str(tmp_path / "unpacked"))
+    assert env == {"X509_CERT_FILE": str(bundle)}
+    assert not (tmp_path / "unpacked").exists()
+
+
+def test_authorities_of_the_node_are_kept(tmp_path: Path) -> None:
+    env = {"X509_CERT_FILE": "/etc/ca.pem", "X509_CERT_DIR": "/etc/certificates"}
+    unpack_authorities(env, str(tmp_path), str(tmp_path / "unpacked"))
+    assert env["X509_CERT_DIR"] == "/etc/certificates"
+    with pytest.raises(FileNotFoundError):
+        make_tls_context({"X509_CERT_FILE": str(tmp_path / "none")})
+    assert isinstance(make_tls_context({}), ssl.SSLContext)
+
+
+def test_source_without_certificates_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.pem").touch()
+    with pytest.raises(ConfigError, match="contains no certificates"):
+        write_bundle(tmp_path / "empty.pem", tmp_path / "out")
+    with pytest.raises(ConfigError, match="contains no certificates"):
+        write_bundle(tmp_path, tmp_path / "out")

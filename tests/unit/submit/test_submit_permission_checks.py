@@ -1,0 +1,391 @@
+"""Permissions of doors: load, server settings and common starts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plan_factory import make_grid_plan, make_grid_site, make_local_plan, make_settings, make_site
+
+from treehammer.collectors.job_spec import JobSpec
+from treehammer.collectors.worker.load_start import PATIENCE_S
+from treehammer.collectors.worker.run.job_context import load_job
+from treehammer.errors import ConfigError, NothingToDoError, SitesError
+from treehammer.sql.write.store import Store
+from treehammer.submit.campaigns import submission
+from treehammer.submit.campaigns.job_rendering import render_jobs
+from treehammer.submit.planning import cost_estimate
+from treehammer.submit.planning.cost_estimate import estimate_site_costs
+from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
+from treehammer.submit.planning.permission_checks import (
+    check_common_start,
+    list_load_violations,
+    list_setting_violations,
+)
+from treehammer.submit.planning.plan import Plan, plan_clusters
+from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, Pace, SubmissionOptions
+from treehammer.submit.sites.site_model import Ceilings, Door, LoadPermission, Site
+from treehammer.submit.sites.site_registry import load_sites
+from treehammer.submit.sites.sites_file import format_sites_file, parse_sites_file
+
+PERMITTED_LOAD_TEST = """
+[test]
+name = "opens"
+payload = "run.sh"
+[load]
+together = true
+{}
+"""
+#: A test that understates its load: 5000 opens/s at a door that permits 200.
+UNDERSTATED = """
+[test]
+name = "opens"
+payload = "run.sh"
+repeats = {repeats}
+[matrix]
+{matrix}
+[settings]
+{settings}
+[load]
+together = {together}
+ceiling = {{opens_per_s = 1}}
+"""
+CEILING = "ceiling = {opens_per_s = 200, clients = 100}"
+ENOUGH = LoadPermission(opens_per_s=200, clients=100, writable="/scratch/load")
+
+
+def load_plan(folder: Path, permitted: LoadPermission | None, load: str = CEILING) -> Plan:
+    site = make_grid_site()
+    doors = (replace(site.doors[0], load=permitted),)
+    return make_grid_plan(folder, PERMITTED_LOAD_TEST.format(load), replace(site, doors=doors))
+
+
+@pytest.mark.parametrize(
+    ("permitted", "load", "expected"),
+    [
+        (None, CEILING, "Door root of site SITE_A permits no load tests: it has no key load"),
+        (replace(ENOUGH, opens_per_s=100), CEILING, "at most 100 opens/s (load.opens_per_s)"),
+        (replace(ENOUGH, clients=0), CEILING, "at most 0 clients (load.clients)"),
+        (ENOUGH, "ceiling = {mb_per_s = 1}", "at most 0 MB/s (load.mb_per_s)"),
+        (replace(ENOUGH, writable=""), f"{CEILING}\nwrites = true", "no writing (load.writable)"),
+        (ENOUGH, "", "states no bound of its load"),
+    ],
+)
+def test_unpermitted_load_is_refused_before_storing(
+    tmp_path: Path, permitted: LoadPermission | None, load: str, expected: str
+) -> None:
+    plan = load_plan(tmp_path / "test", permitted, load)
+    (line,) = list_load_violations(plan)
+    assert expected in line
+    settings = make_settings(tmp_path)
+    with pytest.raises(ConfigError, match="load that is not permitted") as caught:
+        submission.submit_plan(plan, settings)
+    assert line in caught.value.hint
+    with pytest.raises(NothingToDoError):
+        Store.open(settings.database, create=False)
+
+
+def test_permitted_load_is_accepted(tmp_path: Path) -> None:
+    plan = load_plan(tmp_path, ENOUGH, f"{CEILING}\nwrites = true")
+    assert not list_load_violations(plan)
+    (job, *_) = plan.jobs
+    assert job.spec.load is not None
+    assert job.spec.load.writable == "root://site_a.example:1094//scratch/load"
+
+
+def test_own_machine_permits_load(tmp_path: Path) -> None:
+    (door,) = load_sites(make_settings(tmp_path))["local"].doors
+    assert door.load is not None
+    assert Path(door.writable_url).is_absolute()
+
+
+@pytest.mark.parametrize(
+    ("door", "url"),
+    [
+        (Door("r", "root", "root://h:1094//data"), "root://h:1094//scratch/load"),
+        (Door("w", "https", "https://h:8443/data"), "https://h:8443/scratch/load"),
+        (Door("f", "file", "/mnt/data"), "/scratch/load"),
+    ],
+)
+def test_writable_area_is_a_path_of_the_storage(door: Door, url: str) -> None:
+    assert replace(door, load=ENOUGH).writable_url == url
+    assert door.writable_url == ""
+
+
+def test_sites_file_keeps_permissions(tmp_path: Path) -> None:
+    site = make_grid_site(requirements="", software={})
+    doors = (replace(site.doors[0], load=ENOUGH), Door("other", "root", "root://h//d"))
+    path = tmp_path / "sites.toml"
+    text = format_sites_file([replace(site, batch="local", doors=doors)], [], path)
+    assert parse_sites_file(text, path).sites["SITE_A"].doors == doors
+
+
+@pytest.mark.parametrize(
+    ("load", "expected"),
+    [
+        ("{opens = 3}", "unknown key.*opens"),
+        ("{clients = -1}", "clients"),
+        ('{writable = "scratch"}', "not an absolute path"),
+        ('{writable = "/a/../b"}', "not an absolute path"),
+    ],
+)
+def test_wrong_permission_is_reported(tmp_path: Path, load: str, expected: str) -> None:
+    text = f"""
+[[sites.A.doors]]
+name = "root"
+protocol = "root"
+prefix = "root://h//d"
+load = {load}
+"""
+    with pytest.raises(SitesError, match=expected):
+        parse_sites_file(text, tmp_path / "sites.toml")
+
+
+def understated_plan(folder: Path, **values: Any) -> Plan:
+    given = {"repeats": 1, "matrix": "", "settings": "", "together": "true", **values}
+    options = given.pop("options", DEFAULT_OPTIONS)
+    site = make_grid_site()
+    permitted = LoadPermission(opens_per_s=200, clients=100, mb_per_s=20)
+    site = replace(site, doors=(replace(site.doors[0], load=permitted),))
+    return make_grid_plan(folder, UNDERSTATED.format(**given), site, options=options)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"matrix": "clients = [50]\nrate_hz = [100]"}, "ask for 5,000"),
+        ({"settings": "clients = 50\nrate_hz = 100"}, "ask for 5,000"),
+        ({"matrix": "clients = [1, 50]\nrate_hz = [1, 100]"}, "ask for 5,000"),
+        ({"matrix": "rate_hz = [201]"}, "ask for 201"),
+        ({"repeats": 50, "matrix": "clients = [2]\nrate_hz = [50]"}, "50 jobs at a time"),
+        ({"matrix": "clients = [101]"}, "at most 100 clients"),
+        ({"repeats": 101}, "at most 100 clients"),
+        ({"settings": "clients = 100\nperiod_s = 10\nblock_kb = 2500"}, "at most 20 MB/s"),
+    ],
+)
+def test_understated_load_is_refused(tmp_path: Path, values: Any, expected: str) -> None:
+    (line,) = list_load_violations(understated_plan(tmp_path, **values))
+    assert line.startswith("Door root of site SITE_A permits at most ")
+    assert expected in line
+
+
+@pytest.mark.parametrize(
+    ("values", "jobs"),
+    [
+        ({"repeats": 50, "matrix": "clients = [2]\nrate_hz = [2]"}, 50),
+        ({"repeats": 50, "matrix": "clients = [100]\nrate_hz = [2]", "together": "false"}, 1),
+        (
+            {
+                "repeats": 50,
+                "matrix": "clients = [10, 20]",
+                "together": "false",
+                "options": replace(DEFAULT_OPTIONS, pace=Pace(in_flight=5)),
+            },
+            5,
+        ),
+    ],
+)
+def test_jobs_share_the_ceiling(tmp_path: Path, values: Any, jobs: int) -> None:
+    """Jobs that run one after the other have all of it, each."""
+    plan = understated_plan(tmp_path / "test", **values)
+    assert list_load_violations(plan) == []
+    (tmp_path / "jobs").mkdir()
+    descriptions = [*render_jobs(plan, tmp_path / "jobs")]
+    assert len(descriptions) >= 50
+    for description in descriptions:
+        load = json.loads(description.inputs["job.json"].read_text())["load"]
+        assert load["max_opens_per_s"] == 200 / jobs
+        assert load["max_clients"] == 100 // jobs
+        assert load["max_mb_per_s"] == 20 / jobs
+
+
+def test_doors_without_limit_of_opens_permit_deletions(tmp_path: Path) -> None:
+    text = PERMITTED_LOAD_TEST.format("ceiling = {clients = 9}\nwrites = true")
+    text += "[settings]\nclients = 9\nrate_hz = 1000\n"
+    for opens, count in ((0.0, 0), (200.0, 1)):
+        site = make_grid_site()
+        permitted = LoadPermission(opens_per_s=opens, clients=9, writable="/scratch")
+        site = replace(site, doors=(replace(site.doors[0], load=permitted),))
+        plan = make_grid_plan(tmp_path / str(count), text, site)
+        assert len(list_load_violations(plan)) == count
+
+
+TEST = """
+[test]
+name = "queue"
+payload = "run.sh"
+[matrix]
+server_threads = [20, 70]
+bundle = ["server_threads"]
+[before]
+command = "run.sh"
+settings = ["server_threads"]
+timeout_s = 100
+"""
+LOAD = "[load]\ntogether = true\nceiling = {clients = 1}\n"
+
+
+def make_tunable_site(*settings: str) -> Site:
+    site = make_grid_site()
+    return replace(site, doors=(replace(site.doors[0], settings=settings),))
+
+
+def make_plan(folder: Path, site: Site, text: str = TEST, in_flight: int = 1) -> Plan:
+    options = replace(DEFAULT_OPTIONS, pace=Pace(in_flight))
+    return make_grid_plan(folder, text, site, options=options)
+
+
+def test_change_without_permission_is_refused(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path / "test", make_tunable_site("readahead_kb"))
+    (line,) = list_setting_violations(plan, 1)
+    assert line == (
+        "Door root of site SITE_A does not permit changing server_threads. With the site's consent add "
+        'settings = ["readahead_kb", "server_threads"] to this door in the sites file.'
+    )
+    with pytest.raises(ConfigError, match="server settings cannot be changed") as caught:
+        submission.submit_plan(plan, make_settings(tmp_path))
+    assert line in caught.value.hint
+
+
+def test_permitted_change_enters_the_job(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, make_tunable_site("server_threads"))
+    assert not list_setting_violations(plan, 1)
+    (job,) = plan.jobs
+    before = job.spec.payload.before
+    assert before is not None
+    assert (before.command, before.settings, before.timeout_s) == (
+        "run.sh",
+        {"server_threads": 20},
+        100,
+    )
+    assert len(job.spec.executions) == 4
+    # Four executions, and the end.
+    assert job.wall_limit_s == 4 * (600 + 120) + 5 * 100
+    assert type(job.spec).from_json(job.spec.to_json()) == job.spec
+
+
+def test_jobs_that_overlap_are_refused(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path / "a", make_tunable_site("server_threads"), in_flight=3)
+    (line,) = list_setting_violations(plan, 1)
+    assert "3 jobs of a door run at once" in line
+    local = make_plan(tmp_path / "b", replace(make_tunable_site("server_threads"), batch="local"))
+    assert not list_setting_violations(local, 1)
+    (line,) = list_setting_violations(local, 2)
+    assert line.endswith("--local-slots 1.")
+    together = make_plan(
+        tmp_path / "c", make_tunable_site("server_threads"), TEST + LOAD, in_flight=3
+    )
+    assert not list_setting_violations(together, 1)
+    readers = tuple(make_grid_site(name=name) for name in ("SITE_B", "SITE_C"))
+    remote = make_grid_plan(
+        tmp_path / "d", TEST, make_tunable_site("server_threads"), from_sites=readers
+    )
+    (line,) = list_setting_violations(remote, 1)
+    assert "Jobs use site SITE_A in 2 ways at once" in line
+
+
+def test_sites_file_keeps_settings(tmp_path: Path) -> None:
+    site = replace(
+        make_tunable_site("server_threads", "readahead_kb"), requirements="", software={}
+    )
+    text = format_sites_file([replace(site, batch="local")], [], tmp_path / "sites.toml")
+    assert "settings = [" in text
+    assert parse_sites_file(text, tmp_path / "sites.toml").sites["SITE_A"].doors == site.doors
+
+
+LOAD_TEST = """
+[test]
+name = "load"
+payload = "run.sh"
+repeats = 4
+rounds = 2
+[matrix]
+rate_hz = [1, 2]
+bundle = ["rate_hz"]
+[load]
+together = true
+ramp = "3/20s"
+wait_s = 100
+"""
+
+
+def test_jobs_know_their_place_in_the_load(tmp_path: Path) -> None:
+    sites = [make_grid_site(name=name) for name in ("SITE_A", "SITE_B")]
+    jobs = list(make_grid_plan(tmp_path, LOAD_TEST, *sites).jobs)
+    loads = [job.spec.load for job in jobs if job.spec.load]
+    assert [(load.index, load.jobs) for load in loads] == [(n, 8) for n in range(8)]
+    assert [load.level_start_s for load in loads] == [0, 0, 0, 20, 20, 20, 40, 40]
+    assert [load.first_step for load in loads[-2:]] == [4, 4]
+    assert len({load.barrier for load in loads}) == 1
+    assert {load.folder for load in loads} == {""}, "they meet at the results service"
+    # The same variant at the same time everywhere.
+    orders = {tuple(dict(e.variant)["rate_hz"] for e in job.spec.executions) for job in jobs}
+    assert len(orders) == 1
+    wait_s = 4 * (100 + PATIENCE_S + 40 + 5) + 3 * 60
+    assert jobs[-1].wall_limit_s == 4 * (600 + WALL_LIMIT_OVERHEAD_S) + wait_s
+
+
+def test_variants_in_different_jobs_start_one_after_the_other(tmp_path: Path) -> None:
+    text = LOAD_TEST.replace('bundle = ["rate_hz"]', "")
+    plan = make_local_plan(tmp_path, text)
+    loads = [job.spec.load for job in plan.jobs if job.spec.load]
+    assert [load.index for load in loads] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert len({load.barrier for load in loads[:4]}) == 1
+    assert loads[3].barrier != loads[4].barrier
+    assert [loads[n].wait_s for n in (3, 4)] == [100, 160], "a failed job frees its slot early"
+    assert len(plan.jobs) == 8
+    (cluster,) = plan_clusters(make_grid_plan(tmp_path, text))
+    assert cluster.in_flight == 4, "as many as start together"
+    assert cluster.wall_s == max(job.wall_limit_s for job in plan.jobs)
+
+
+def test_rendered_job_is_accepted_by_the_worker(tmp_path: Path) -> None:
+    plan = make_local_plan(tmp_path, LOAD_TEST)
+    folder = tmp_path / "rendered"
+    folder.mkdir()
+    description, *_ = render_jobs(plan, folder)
+    assert description.together == 4
+    job = load_job(str(description.inputs["job.json"]))
+    assert job.load is not None
+    assert (job.load.folder, job.load.lead_s) == ("../../starts", 5.0)
+    document = json.loads(job.to_json())
+    assert JobSpec.from_json(json.dumps(document)) == job
+
+
+def test_load_without_common_start_has_no_barrier(tmp_path: Path) -> None:
+    text = LOAD_TEST.replace("together = true", "").replace('ramp = "3/20s"', "")
+    job = make_local_plan(tmp_path, text).jobs[0]
+    assert job.spec.load is not None
+    assert (job.spec.load.barrier, job.spec.load.lead_s) == ("", 0.0)
+    assert job.wall_limit_s == 4 * (600 + WALL_LIMIT_OVERHEAD_S)
+
+
+def test_site_with_fewer_concurrent_jobs_is_refused(tmp_path: Path) -> None:
+    site = make_grid_site(ceilings=Ceilings(in_flight=3))
+    plan = make_grid_plan(tmp_path, LOAD_TEST, site)
+    with pytest.raises(ConfigError, match=r"at most 3 concurrent jobs .* 4 are to start together"):
+        cost_estimate.check_ceilings(plan, estimate_site_costs(plan, {}))
+    many = LOAD_TEST.replace("repeats = 4", "repeats = 65").replace("3/20s", "30/10s")
+    lines = cost_estimate.list_ceiling_violations(make_local_plan(tmp_path, many), [])
+    assert len(lines) == 1
+    assert "at most 64 concurrent jobs (the limit of the local batch system)" in lines[0]
+
+
+def test_plan_that_could_never_start_together_is_refused(tmp_path: Path) -> None:
+    plan = make_grid_plan(tmp_path, LOAD_TEST)
+    check_common_start(plan, has_service=True)
+    check_common_start(make_local_plan(tmp_path, LOAD_TEST), has_service=False)
+    with pytest.raises(ConfigError, match="common start at the results service"):
+        check_common_start(plan, has_service=False)
+    mixed = make_grid_plan(tmp_path, LOAD_TEST, make_grid_site(), make_site())
+    with pytest.raises(ConfigError, match="common start at the results service"):
+        check_common_start(mixed, has_service=False)
+    paced = replace(plan, options=SubmissionOptions(Pace(in_flight=2)))
+    with pytest.raises(ConfigError, match="cannot be delayed"):
+        check_common_start(paced, has_service=True)
+    long = make_grid_plan(tmp_path, LOAD_TEST.replace("repeats = 4", "repeats = 10"))
+    with pytest.raises(ConfigError, match="the last of 10 jobs would begin after 60 s"):
+        check_common_start(long, has_service=True)
