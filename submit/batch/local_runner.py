@@ -29,14 +29,17 @@ from treehammer.collectors.job_spec import RETRY_EXIT_CODE, JobState
 from treehammer.collectors.shared_files import is_locked, read_regular_file
 from treehammer.collectors.worker.run.payload_process import become_subreaper
 from treehammer.errors import BatchError
-from treehammer.submit.batch import local_jobs
 from treehammer.submit.batch.interface import AttemptStatus, JobStatus, describe_os_error
 from treehammer.submit.batch.local_jobs import (
     NoDiskSpaceError,
     Spool,
     SpooledJob,
     WorkerCommand,
+    kill_job_processes,
+    kill_orphans,
     prepare_attempt,
+    send_signal,
+    start_time,
 )
 
 #: Attempts of a queued job that was lost or requested a retry.
@@ -74,7 +77,7 @@ class RunningAttempt:
             pid, started = map(int, self.job.pid_file(attempt).read_text("ascii").split())
         except (FileNotFoundError, ValueError):
             return 0
-        return pid if local_jobs.start_time(pid) == started else 0
+        return pid if start_time(pid) == started else 0
 
 
 class QueueRunner:
@@ -263,7 +266,7 @@ class QueueRunner:
                 continue
             else:
                 code = None
-            leftover = local_jobs.kill_job_processes(running.job.path) + local_jobs.kill_orphans(
+            leftover = kill_job_processes(running.job.path) + kill_orphans(
                 {r.process.pid for r in self.running.values() if r.process and r is not running}
             )
             if leftover:
@@ -311,7 +314,7 @@ class QueueRunner:
             if now > running.deadline:
                 self.terminate_attempt(batch_id, "over the wall limit of the job")
             if running.kill_at and now > running.kill_at:
-                local_jobs.kill_job_processes(running.job.path)
+                kill_job_processes(running.job.path)
 
     def terminate_attempt(self, batch_id: str, reason: str) -> None:
         """Send SIGTERM to a worker; :meth:`enforce_limits` kills it if it does not end."""
@@ -323,7 +326,7 @@ class QueueRunner:
         running.reason = reason
         running.kill_at = time.monotonic() + (TERMINATE_GRACE_S if pid else 0.0)
         if pid:
-            local_jobs.send_signal(pid, signal.SIGTERM)
+            send_signal(pid, signal.SIGTERM)
 
 
 def _now_us() -> int:

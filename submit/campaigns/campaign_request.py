@@ -20,9 +20,15 @@ from treehammer.errors import ConfigError, DefinitionError, NothingToDoError
 from treehammer.hctests.definition.model import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.sql.write.store import Store
-from treehammer.submit.planning import cost_estimate
 from treehammer.submit.planning.content_checks import check_contents, list_content_notes
-from treehammer.submit.planning.cost_estimate import ExecutionCost, SiteCost
+from treehammer.submit.planning.cost_estimate import (
+    ExecutionCost,
+    SiteCost,
+    estimate_site_costs,
+    list_ceiling_violations,
+    list_concurrency_bounds,
+    load_measured_costs,
+)
 from treehammer.submit.planning.job_sequence import load_watches, split_overrides
 from treehammer.submit.planning.permission_checks import (
     check_common_start,
@@ -156,8 +162,8 @@ def plan_request(
     has_service = bool(settings.service_url) and request.options.use_service
     check_common_start(plan, has_service=has_service)
     notes += list_content_notes(definition, manifests)
-    notes += cost_estimate.list_concurrency_bounds(plan)
-    notes += cost_estimate.list_ceiling_violations(plan, estimate_plan_costs(plan, settings))
+    notes += list_concurrency_bounds(plan)
+    notes += list_ceiling_violations(plan, estimate_plan_costs(plan, settings))
     notes += list_load_violations(plan, settings.local_slots)
     notes += list_setting_violations(plan, settings.local_slots)
     return replace(plan, notes=(*plan.notes, *notes))
@@ -272,10 +278,10 @@ def estimate_plan_costs(plan: Plan, settings: Settings) -> list[SiteCost]:
     history: Mapping[str, ExecutionCost] = {}
     try:
         with Store.open(settings.database, create=False) as store:
-            history = cost_estimate.load_measured_costs(store, test_hash)
+            history = load_measured_costs(store, test_hash)
     except NothingToDoError:
         pass
-    return cost_estimate.estimate_site_costs(plan, history)
+    return estimate_site_costs(plan, history)
 
 
 def resolve_site_software(

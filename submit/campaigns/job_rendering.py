@@ -27,17 +27,27 @@ from treehammer.collectors.worker.probes.credential_checks import FILE_LINE
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, SourceError
 from treehammer.hctests.definition.model import PinnedTest
-from treehammer.submit.batch.htcondor import submit_description
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.batch.htcondor.submission_folder import Submission
 from treehammer.submit.batch.htcondor.submit_description import (
+    HOLD_LIMIT_S,
+    IDLE_LIMIT_S,
+    MAX_GRID_ATTEMPTS,
+    REQUEST_MEMORY_MB,
+    RETRY_PAUSE_S,
+    SECOND_PROCESS_MEMORY_MB,
+    VACATE_GRACE_S,
     check_description,
     check_site_commands,
+    lease_duration_s,
 )
 from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.batch.local_jobs import stage_job
-from treehammer.submit.campaigns import job_reporting
-from treehammer.submit.campaigns.job_reporting import JobReporting, TokenDeadlines
+from treehammer.submit.campaigns.job_reporting import (
+    JobReporting,
+    TokenDeadlines,
+    proxy_environment,
+)
 from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, Lane, PlannedJob, locate_payload
 from treehammer.submit.planning.permission_checks import count_loading_jobs, limit_load
 from treehammer.submit.planning.plan import JobCluster, Plan, plan_clusters
@@ -137,7 +147,7 @@ def render_jobs(
     environment = job_environment(environ)
     if service is not None:
         shared |= service.write_shared_files(folder)
-        environment |= job_reporting.proxy_environment(environ)
+        environment |= proxy_environment(environ)
     sandbox = plan.options.credentials.sandbox_inputs()
     if plan.options.credentials.authorities:
         bundle = write_bundle(plan.options.credentials.authorities, folder / BUNDLE_NAME)
@@ -275,15 +285,15 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
         "in_flight": cluster.in_flight,
         "delay": plan.options.pace.delay_expression(cluster.jobs, cluster.in_flight),
         "limits": {
-            "attempts": submit_description.MAX_GRID_ATTEMPTS,
-            "idle_s": submit_description.IDLE_LIMIT_S,
+            "attempts": MAX_GRID_ATTEMPTS,
+            "idle_s": IDLE_LIMIT_S,
             "wall_s": round(cluster.wall_s),
-            "lease_s": submit_description.lease_duration_s(round(cluster.wall_s)),
+            "lease_s": lease_duration_s(round(cluster.wall_s)),
             # Copy programs of load tests write as many files as the test requests.
             "disk": plan.pinned_test.definition.load is None,
-            "held_s": submit_description.HOLD_LIMIT_S,
-            "pause_s": submit_description.RETRY_PAUSE_S,
-            "vacate_s": submit_description.VACATE_GRACE_S,
+            "held_s": HOLD_LIMIT_S,
+            "pause_s": RETRY_PAUSE_S,
+            "vacate_s": VACATE_GRACE_S,
             "temporary": RETRY_EXIT_CODE,
         },
     }
@@ -296,9 +306,9 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
 def _request_memory_mb(plan: Plan) -> int:
     definition = plan.pinned_test.definition
     if definition.mode == PAIRED:  # two payloads live at once
-        most = submit_description.REQUEST_MEMORY_MB + submit_description.SECOND_PROCESS_MEMORY_MB
+        most = REQUEST_MEMORY_MB + SECOND_PROCESS_MEMORY_MB
         return min(2 * definition.memory_limit_mb, most)
-    return min(definition.memory_limit_mb, submit_description.REQUEST_MEMORY_MB)
+    return min(definition.memory_limit_mb, REQUEST_MEMORY_MB)
 
 
 def write_bundle(source: Path, target: Path) -> Path:

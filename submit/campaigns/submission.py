@@ -27,7 +27,6 @@ from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import BatchSystem, InputReplacement, JobDescription
-from treehammer.submit.campaigns import job_reporting
 from treehammer.submit.campaigns.attempt_rows import make_lost_job
 from treehammer.submit.campaigns.campaign_outcome import (
     is_from_last_attempt,
@@ -48,7 +47,11 @@ from treehammer.submit.campaigns.campaign_request import (
 )
 from treehammer.submit.campaigns.campaign_upload import CampaignUploader
 from treehammer.submit.campaigns.job_rendering import render_jobs
-from treehammer.submit.campaigns.job_reporting import JobReporting, TokenRenewal
+from treehammer.submit.campaigns.job_reporting import (
+    JobReporting,
+    TokenRenewal,
+    reporting_for_submission,
+)
 from treehammer.submit.campaigns.tracker import CampaignTracker, StagedSubmission, StagedSubmissions
 from treehammer.submit.planning import cost_estimate, submission_options
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
@@ -104,7 +107,7 @@ def submit_plan(
         TreehammerError: the store or a template is invalid; nothing was submitted.
     """
     check_plan_limits(plan, settings)
-    service = job_reporting.reporting_for_submission(settings, plan.options)
+    service = reporting_for_submission(settings, plan.options)
     campaign = plan.make_campaign_row()
     rows = list(plan.make_job_rows())
     with (
@@ -135,7 +138,7 @@ def extend_submission(plan: Plan, settings: Settings) -> CampaignRow:
         BatchError: a batch system failed; the jobs that it did not take are stored as lost.
         TreehammerError: the store or a template is invalid; nothing was submitted.
     """
-    service = job_reporting.reporting_for_submission(settings, plan.options)
+    service = reporting_for_submission(settings, plan.options)
     rows = list(plan.make_job_rows())
     with (
         Store.open(settings.database) as store,

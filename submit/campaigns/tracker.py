@@ -338,8 +338,8 @@ def describe_unqueued_jobs(campaign: CampaignRow, jobs: Iterable[JobRow]) -> str
     count = sum(job.state == lost and not job.batch_id and not job.is_external for job in jobs)
     if not count:
         return ""
-    are = "job was" if count == 1 else "jobs were"
-    return f"{count} {are} never queued; to queue them: treehammer resume {campaign.id}"
+    were = "job was" if count == 1 else "jobs were"
+    return f"{count} {were} never queued; to queue them: treehammer resume {campaign.id}"
 
 
 def _may_change(job: JobRow) -> bool:
@@ -407,7 +407,7 @@ class StagedSubmission:
             for job in jobs
         ]
         write_atomically(self.path / _DESCRIPTIONS, json.dumps(documents))
-        _remove_rendered(self.path, but=self.rendered)
+        _remove_rendered(self.path, spared=self.rendered)
 
     def read(self) -> list[JobDescription]:
         """Read the descriptions of all jobs; empty if the submitter stored none.
@@ -515,8 +515,8 @@ class StagedSubmissions:
                 self.remove(entry.name)
 
 
-def _remove_rendered(folder: Path, but: Path | None = None) -> None:
-    """Remove the inputs of jobs that submitters left, but those of one submitter."""
+def _remove_rendered(folder: Path, spared: Path | None = None) -> None:
+    """Remove the inputs of jobs that submitters left, except those of one submitter."""
     for path in folder.glob(f"{_RENDERED_PREFIX}*"):
-        if path != but:
+        if path != spared:
             shutil.rmtree(path, ignore_errors=True)

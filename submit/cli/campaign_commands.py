@@ -22,7 +22,6 @@ from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import CampaignCount, list_selection_notes
 from treehammer.sql.read.failure_counts import PeriodCounts
 from treehammer.sql.write.store import Store
-from treehammer.submit.campaigns import campaign_polling
 from treehammer.submit.campaigns.attempt_rows import REJECTED_FOLDER, CollectResult
 from treehammer.submit.campaigns.campaign_outcome import (
     FailedExecution,
@@ -30,7 +29,12 @@ from treehammer.submit.campaigns.campaign_outcome import (
     describe_starts,
     summarize_failures,
 )
-from treehammer.submit.campaigns.campaign_polling import make_tracker
+from treehammer.submit.campaigns.campaign_polling import (
+    describe_campaign_state,
+    follow_campaign,
+    make_tracker,
+    poll_campaign,
+)
 from treehammer.submit.campaigns.tracker import CampaignTracker, StagedSubmissions
 from treehammer.submit.cli.command_options import complete_sites, credential_options, service_option
 from treehammer.submit.cli.unfinished_campaigns import (
@@ -68,16 +72,16 @@ def status(settings: Settings, campaign: str | None, follow: bool, form: str) ->
     Example: treehammer status last --follow
     """
     with Store.open(settings.database, create=False) as store:
-        tracker = campaign_polling.make_tracker(store, settings)
+        tracker = make_tracker(store, settings)
         if campaign is None and not follow:
             _print_campaign_table(store, tracker, form)
             return ExitCode.DONE
         row = store.campaign(campaign or "last")
-        with on_interrupt(lambda: campaign_polling.describe_campaign_state(tracker, row)):
+        with on_interrupt(lambda: describe_campaign_state(tracker, row)):
             progress = (
                 follow_on_terminal(tracker, row, form)
                 if follow
-                else campaign_polling.poll_campaign(tracker, row, _print_notice)
+                else poll_campaign(tracker, row, _print_notice)
             )
         print_progress(tracker, row, progress, form)
     return rate_progress(progress)
@@ -99,7 +103,7 @@ def follow_on_terminal(
     """Show a campaign until every job has ended."""
     name, planned = f"{campaign.name} ({campaign.id})", campaign.planned_measurements
     with live_display(name, planned, to_stderr=form != TABLE) as show:
-        return campaign_polling.follow_campaign(tracker, campaign, show, _print_notice)
+        return follow_campaign(tracker, campaign, show, _print_notice)
 
 
 def _print_campaign_table(store: Store, tracker: CampaignTracker, form: str) -> None:
@@ -208,7 +212,7 @@ def collect(settings: Settings, campaign: str) -> None:
     Example: treehammer collect last
     """
     with Store.open(settings.database, create=False) as store:
-        tracker = campaign_polling.make_tracker(store, settings)
+        tracker = make_tracker(store, settings)
         row = store.campaign(campaign)
         with on_interrupt("measurements stored so far are kept; the next collect stores the rest"):
             tracker.refresh_jobs(row)
@@ -238,7 +242,7 @@ def cancel(settings: Settings, campaign: str) -> None:
     Example: treehammer cancel last
     """
     with Store.open(settings.database, create=False) as store:
-        tracker = campaign_polling.make_tracker(store, settings)
+        tracker = make_tracker(store, settings)
         row = store.campaign(campaign)
         with on_interrupt(f"jobs may still be ending; see treehammer status {row.id}"):
             count = tracker.cancel(row)
@@ -290,7 +294,7 @@ def resume(
 
     names = split_list(sites)
     with Store.open(settings.database, create=False) as store:
-        tracker = campaign_polling.make_tracker(store, settings)
+        tracker = make_tracker(store, settings)
         row = store.campaign(campaign)
         _check_sites(names, {job.site for job in store.jobs(row.id)})
         credentials.check_validity(time.time(), None)

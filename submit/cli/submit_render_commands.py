@@ -20,9 +20,9 @@ from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli import complete_tests, definition_options
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.campaigns import campaign_request, job_rendering, job_reporting, submission
+from treehammer.submit.campaigns import campaign_request, job_reporting, submission
 from treehammer.submit.campaigns.campaign_polling import make_tracker
-from treehammer.submit.campaigns.job_rendering import render_jobs
+from treehammer.submit.campaigns.job_rendering import render_jobs, render_preview, write_preview
 from treehammer.submit.cli.campaign_commands import (
     follow_on_terminal,
     print_progress,
@@ -310,8 +310,8 @@ def render(
         service = job_reporting.reporting_for_preview(settings, plan.options)
         descriptions = render_jobs(plan, Path(folder), service=service, slots=settings.local_slots)
         if output is not None:
-            number = job_rendering.write_preview(plan, descriptions, settings, output)
+            number = write_preview(plan, descriptions, settings, output)
             click.echo(f"{pluralize(number, 'job')} in {output}")
             return
-        for text in job_rendering.render_preview(plan, descriptions, settings, full=full):
+        for text in render_preview(plan, descriptions, settings, full=full):
             click.echo(text)

@@ -28,7 +28,6 @@ from treehammer.collectors.job_spec import (
 )
 from treehammer.collectors.record.outcome import Failure
 from treehammer.collectors.root_releases import check_unknown_wheels, prepare_root
-from treehammer.collectors.software import providers
 from treehammer.collectors.software.providers import parse_software_request
 from treehammer.collectors.worker.child_processes import ForkedCall, StopSignals
 from treehammer.collectors.worker.run import payload_process
@@ -264,7 +263,7 @@ def _make_spec(
     settings: Settings,
     bars: ProgressFactory,
 ) -> ExecutionSpec:
-    request: SoftwareRequest = providers.parse_software_request(str(variant["root"]))
+    request: SoftwareRequest = parse_software_request(str(variant["root"]))
     return ExecutionSpec(
         round=number,
         position=1,

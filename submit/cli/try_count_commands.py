@@ -49,8 +49,13 @@ from treehammer.submit.cli.local_verdict import (
     sequential_options,
 )
 from treehammer.submit.planning.plan import Plan
-from treehammer.submit.tools import instruction_counts
-from treehammer.submit.tools.instruction_counts import CountResult, Valgrind, find_valgrind
+from treehammer.submit.tools.instruction_counts import (
+    CountResult,
+    Valgrind,
+    build_rows,
+    count_plan,
+    find_valgrind,
+)
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
     TABLE,
@@ -237,11 +242,9 @@ def _measure_times(
 def _count_instructions(compared: TreeComparison, valgrind: Valgrind, settings: Settings) -> None:
     """Count instructions of both sides, and print those of functions that changed."""
     plan = compared.plan
-    result = instruction_counts.count_plan(
-        plan, valgrind, settings, progress_bar, events=DEFAULT_EVENTS, repeats=1
-    )
+    result = count_plan(plan, valgrind, settings, progress_bar, events=DEFAULT_EVENTS, repeats=1)
     rows = chain.from_iterable(
-        instruction_counts.build_rows(repeated.reads[0], valgrind) for repeated in result.counts
+        build_rows(repeated.reads[0], valgrind) for repeated in result.counts
     )
     hashes = map(compute_test_hash, plan.pinned_test.commits.values())
     for pair in count_changes.pair_counts(rows, COMMIT_AXIS, *hashes):
@@ -302,12 +305,8 @@ def count(
     with on_interrupt("nothing was stored"):
         request = CampaignRequest(spec, {**axes, "root": (a, b)}, overrides)
         plan = plan_request(request, settings, fetch=True, bars=progress_bar)
-        result = instruction_counts.count_plan(
-            plan, valgrind, settings, progress_bar, events=events, repeats=repeats
-        )
-        counts = [
-            instruction_counts.build_rows(repeated.reads[0], valgrind) for repeated in result.counts
-        ]
+        result = count_plan(plan, valgrind, settings, progress_bar, events=events, repeats=repeats)
+        counts = [build_rows(repeated.reads[0], valgrind) for repeated in result.counts]
         if counts and not no_store:
             _store_counts(settings, counts)
     for problem in result.problems:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX, JobState
 from treehammer.errors import BatchError
-from treehammer.submit.batch.htcondor import job_status, schedd_queue, submission_folder
 from treehammer.submit.batch.htcondor.event_log import EventLogState, GuessedAttemptStatus
 from treehammer.submit.batch.htcondor.job_status import (
     CANCEL_REASON,
@@ -19,9 +18,12 @@ from treehammer.submit.batch.htcondor.job_status import (
     HELD,
     IDLE,
     JOB_PROJECTION,
+    LOST_NODE_PROJECTION,
     RUNNING,
     ClassAdValues,
     derive_status,
+    describe_disconnections,
+    find_disconnections,
 )
 from treehammer.submit.batch.htcondor.pool import (
     HTCondorPool,
@@ -29,11 +31,18 @@ from treehammer.submit.batch.htcondor.pool import (
     PoolUnreachableError,
     known_values,
 )
-from treehammer.submit.batch.htcondor.schedd_queue import ScheddQueue
+from treehammer.submit.batch.htcondor.schedd_queue import (
+    ScheddIdentity,
+    ScheddQueue,
+    check_pool,
+    count_matching_slots,
+    explain_idle_jobs,
+)
 from treehammer.submit.batch.htcondor.submission_folder import (
     Submission,
     find_submissions,
     parse_batch_id,
+    rebuild_descriptions,
 )
 from treehammer.submit.batch.htcondor.submit_description import SUBMISSION_ATTRIBUTE
 from treehammer.submit.batch.interface import InputReplacement, JobDescription, JobStatus
@@ -374,7 +383,7 @@ class HTCondorBatch:
         for old, cluster, procs in self._group_by_cluster(earlier):
             ids = {old.job_ids[proc]: f"{cluster}.{proc}@{old.name}" for proc in procs}
             last = max(earlier[batch_id] for batch_id in ids.values())
-            jobs = submission_folder.rebuild_descriptions(old, ids, last, inputs)
+            jobs = rebuild_descriptions(old, ids, last, inputs)
             text = jobs[0].text
             new = Submission.for_jobs(self.root, old.campaign, text, [job.job_id for job in jobs])
             with new.locked():
@@ -441,20 +450,18 @@ class HTCondorBatch:
         lost = [line for group in groups for line in self._describe_lost_nodes(*group[:2])]
         return [
             *lost,
-            *schedd_queue.explain_idle_jobs(self.connection, " || ".join(constraints)),
+            *explain_idle_jobs(self.connection, " || ".join(constraints)),
         ]
 
     def _describe_lost_nodes(self, submission: Submission, cluster: int) -> Iterator[str]:
         ads = self.queue.query_ads(
             f"{submission.cluster_constraint(cluster)} && JobStatus == {RUNNING}",
-            job_status.LOST_NODE_PROJECTION,
+            LOST_NODE_PROJECTION,
         )
         lease_s = max((int(ad.get("JobLeaseDuration", 0)) for ad in ads), default=0)
         if lease_s:  # in the grid universe, the other pool watches the node
-            disconnections = job_status.find_disconnections(
-                ads, EventLogState.read(submission).jobs
-            )
-            yield from job_status.describe_disconnections(disconnections, lease_s)
+            disconnections = find_disconnections(ads, EventLogState.read(submission).jobs)
+            yield from describe_disconnections(disconnections, lease_s)
 
     def matching_slots(self, requirements: str) -> tuple[int, int]:
         """Count the slots that a requirements expression matches, and all slots of the pool.
@@ -462,15 +469,15 @@ class HTCondorBatch:
         Raises:
             BatchError: HTCondor does not answer, or the expression is invalid.
         """
-        return schedd_queue.count_matching_slots(self.connection, requirements)
+        return count_matching_slots(self.connection, requirements)
 
-    def check(self) -> schedd_queue.ScheddIdentity:
+    def check(self) -> ScheddIdentity:
         """Check that the pool's collector and schedd answer and accept submissions.
 
         Raises:
             BatchError: one does not answer or denies access.
         """
-        return schedd_queue.check_pool(self.connection)
+        return check_pool(self.connection)
 
 
 def _correct_attempt_number(status: JobStatus, submission: Submission, proc: int) -> JobStatus:
