@@ -311,8 +311,7 @@ def list_ceiling_violations(plan: Plan, costs: Sequence[SiteCost]) -> list[str]:
 
     Args:
         plan: the plan to be submitted.
-        costs: costs of that plan, from
-            :func:`treehammer.submit.planning.cost_estimate.estimate_site_costs`.
+        costs: costs of that plan, from :func:`estimate_site_costs`.
     """
     return [
         *(line for site in plan.sites for line in _start_violations(plan, site)),
