@@ -16,13 +16,13 @@ from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
 from treehammer.datasets import production
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.cli.commands import datasets
 from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.production import RAW_BLOCK_BYTES, generate_blocks
 from treehammer.datasets.specs import dataset_specs
 from treehammer.datasets.specs.dataset_specs import GeneratedSpec, RawSpec
 from treehammer.errors import DatasetError, DefinitionError
 from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
+from treehammer.submit.cli.datasets_commands import datasets
 
 SPEC = """
 [dataset]
