@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from treehammer.cli import cli
-from treehammer.collectors import cli as releases_command
 from treehammer.collectors import root_releases
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.outcome import ExecutionError
@@ -469,8 +468,8 @@ def test_command_lists_cached_releases_without_network(
     def fail() -> list[str]:
         raise SoftwareError("no route to the index")
 
-    monkeypatch.setattr(releases_command, "list_root_releases", fail)
-    monkeypatch.setattr(releases_command, "list_cached_releases", lambda _: ["6.38.00"])
+    monkeypatch.setattr("treehammer.collectors.cli.list_root_releases", fail)
+    monkeypatch.setattr("treehammer.collectors.cli.list_cached_releases", lambda _: ["6.38.00"])
     result = CliRunner().invoke(
         cli, ["--cache-dir", str(tmp_path), "--data-dir", str(tmp_path), "releases", "--json"]
     )

@@ -22,10 +22,15 @@ from measurement_factory import make_measurement
 from treehammer.collectors.job_spec import TOKEN_PLACEHOLDER, LoadSpec
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.worker import load_start, service_client
-from treehammer.collectors.worker import outbox as outbox_sender
 from treehammer.collectors.worker.child_processes import StopSignals
 from treehammer.collectors.worker.load_start import CommonStart, LoadStart
-from treehammer.collectors.worker.outbox import Outbox, SendStatus, backoff_pause_s, send_outbox
+from treehammer.collectors.worker.outbox import (
+    LONGEST_PAUSE_S,
+    Outbox,
+    SendStatus,
+    backoff_pause_s,
+    send_outbox,
+)
 from treehammer.collectors.worker.service_client import (
     ServiceConfigError,
     ServiceEndpoint,
@@ -103,7 +108,7 @@ def send_patiently(
 def test_acknowledged_records_are_not_sent_again(
     tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox_sender, "MAX_BATCH_RECORDS", 4)
+    monkeypatch.setattr("treehammer.collectors.worker.outbox.MAX_BATCH_RECORDS", 4)
     names = fill(tmp_path, 10)
     send_all(tmp_path, endpoint, ingest)
     assert (ingest.posts, sorted(ingest.records)) == ([4, 4, 2], names)
@@ -238,7 +243,7 @@ def test_dead_service_stops_at_the_deadline(
 def test_pauses_grow_with_jitter_up_to_a_bound() -> None:
     for tries in range(1, 40):
         pauses = {backoff_pause_s(tries) for _ in range(50)}
-        grown = min(2.0 ** (tries - 1), outbox_sender.LONGEST_PAUSE_S)
+        grown = min(2.0 ** (tries - 1), LONGEST_PAUSE_S)
         assert all(grown / 2 <= pause <= grown for pause in pauses)
         assert len(pauses) > 40
     assert all(100 <= backoff_pause_s(1, 100) <= 125 for _ in range(50))
