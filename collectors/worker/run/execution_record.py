@@ -47,7 +47,7 @@ class PayloadResult:
 def read_payload_result(path: str, declared: Mapping[str, Any]) -> PayloadResult:
     """Read ``result.json``; ``declared`` contains the test's own metrics by name."""
     try:
-        text = read_regular_file(path, _MAX_BYTES)
+        document = _load_document(path)
     except FileNotFoundError:
         message = (
             "The payload ended without error but wrote no result: it must write JSON to the path in "
@@ -56,14 +56,8 @@ def read_payload_result(path: str, declared: Mapping[str, Any]) -> PayloadResult
         return PayloadResult(problem=Failure("payload", "no-result", "result", message))
     except OSError as error:
         return _bad_result([f"cannot be read: {error.strerror}"])
-    except UnicodeDecodeError as error:
-        return _bad_result([f"not JSON: {error}"])
     except ValueError as error:
         return _bad_result([str(error)])
-    try:
-        document = json.loads(text, parse_constant=_reject_json_constant)
-    except (ValueError, RecursionError) as error:
-        return _bad_result([f"not JSON: {error}"])
     problems = find_result_problems(document, declared)
     if problems:
         return _bad_result(problems)
@@ -74,6 +68,23 @@ def read_payload_result(path: str, declared: Mapping[str, Any]) -> PayloadResult
         operations=document.get("operations") or (),
         failure=Failure(**failure) if failure else None,
     )
+
+
+def _load_document(path: str) -> Any:
+    """Load the document of a ``result.json``.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is too large, or not JSON.
+    """
+    try:
+        text = read_regular_file(path, _MAX_BYTES)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from error
+    try:
+        return json.loads(text, parse_constant=_reject_json_constant)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from error
 
 
 def find_result_problems(document: Any, declared: Mapping[str, Any]) -> List[str]:

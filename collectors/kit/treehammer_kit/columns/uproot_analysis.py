@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from .. import turn_server
 from ..pass_summary import FileRead, PassRead, drop_warm_up, median_or_none, summarize_extras
@@ -379,6 +379,13 @@ def run_uproot_task(
     else:
         done = _run_passes(passes, task, report)
     check_equal_passes(column_analysis.check_same_sums(passes.sums))
+    _report_passes(passes, done, task, report)
+
+
+def _report_passes(
+    passes: UprootPasses, done: Sequence[PassRead], task: PayloadTask, report: PayloadReport
+) -> None:
+    """Report the figures of all passes."""
     report.values.update(column_analysis.summarize_threads(done, task.threads))
     counted = drop_warm_up(done)
     for name in ("bytes_read", "read_calls"):

@@ -15,7 +15,7 @@ import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, AsyncIterator, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, AsyncIterator, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 from urllib.parse import urlsplit
 
 from ....http_requests import (
@@ -310,8 +310,17 @@ def count_parts(body: bytes, content_type: str, operation: Operation) -> int:
     boundary: Optional[re.Match[str]] = re.search(r'boundary="?([^";,\s]+)', content_type)
     if not content_type.startswith(_PARTS_TYPE) or boundary is None:
         raise ValueError(f"no {_PARTS_TYPE}")
-    delimiter = b"--" + boundary[1].encode()
-    parts: List[ContentRange] = []
+    parts = _iterate_parts(body, b"--" + boundary[1].encode())
+    # A server may send parts in another order, and join those that nearly touch.
+    sent = join_ranges((part.first, part.last) for part in parts)
+    for offset, size in operation.chunks:
+        if not any(first <= offset and offset + size - 1 <= last for first, last in sent):
+            raise RangeAnswerError("it sends other parts than the requested ones")
+    return operation.bytes
+
+
+def _iterate_parts(body: bytes, delimiter: bytes) -> Iterator[ContentRange]:
+    """Iterate over the parts of a body, up to its closing delimiter."""
     position = body.find(delimiter)
     while position >= 0 and not body.startswith(b"--", position + len(delimiter)):
         end = body.index(b"\r\n\r\n", position) + 4
@@ -323,14 +332,8 @@ def count_parts(body: bytes, content_type: str, operation: Operation) -> int:
         # Skip the part by its length: its bytes may contain the delimiter.
         if not body.startswith(b"\r\n" + delimiter, end + size):
             raise ValueError("a part of another length than it states")
-        parts.append(part)
+        yield part
         position = end + size + 2
-    # A server may send parts in another order, and join those that nearly touch.
-    sent = join_ranges((part.first, part.last) for part in parts)
-    for offset, size in operation.chunks:
-        if not any(first <= offset and offset + size - 1 <= last for first, last in sent):
-            raise RangeAnswerError("it sends other parts than the requested ones")
-    return operation.bytes
 
 
 def join_ranges(ranges: Iterable[Tuple[int, int]]) -> List[Tuple[int, int]]:
