@@ -57,11 +57,16 @@ void read(treehammer::Pass &pass)
 
 
 def run_launch(
-    folder: Path, file: Path, releases: tuple[str, str], extra: int = 0, arguments: str = ""
+    folder: Path,
+    file: Path,
+    releases: tuple[str, str],
+    extra: int = 0,
+    arguments: str = "",
+    payload: str = TURNS_LOOP,
 ) -> list[dict[str, Any]]:
     """Run one launch of both releases, B before A; return the records of A and B."""
     (folder / "payload").mkdir()
-    (folder / "payload/read.py").write_text(TURNS_LOOP % arguments)
+    (folder / "payload/read.py").write_text(payload % arguments)
     placeholders: dict[str, Any] = {"text": "x", "int": 1, "bool": False}
     identity = {
         metric.name: placeholders[metric.type]
@@ -99,9 +104,9 @@ def run_launch(
         identity={**identity, "position": 2},
     )
     settings = {"extra": extra, "slowed": releases[1]}
-    payload = PayloadSpec("python", "read.py", "payload", settings)
+    files = PayloadSpec("python", "read.py", "payload", settings)
     limits = ExecutionLimits(300.0, 0)
-    job = JobSpec("campaign", "job", "local", folder.name, payload, limits, (spec, other))
+    job = JobSpec("campaign", "job", "local", folder.name, files, limits, (spec, other))
     (folder / "job.json").write_text(job.to_json())
     worker = [sys.executable, "-m", "treehammer.collectors.worker", "run", "job.json"]
     done = subprocess.run(worker, cwd=folder, capture_output=True, text=True, check=False)
@@ -140,9 +145,7 @@ def test_loop_that_ignores_its_entries_is_refused(tree_file: Path, tmp_path: Pat
     (tmp_path / "job").mkdir()
     greedy = TURNS_LOOP.replace("pass.entries", "treehammer::Entries(pass.tree->GetEntries())")
     assert greedy != TURNS_LOOP
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(globals(), "LOOP", greedy)
-        found = run_launch(tmp_path / "job", tree_file, ("6.40.00", "6.40.00"))
+    found = run_launch(tmp_path / "job", tree_file, ("6.40.00", "6.40.00"), payload=greedy)
     kinds = sorted(values["failure_kind"] for values in found)
     assert kinds == ["other-half", "turns"]
     assert "turns=False" in " ".join(values["failure_message"] for values in found)
