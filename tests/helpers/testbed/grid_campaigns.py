@@ -1,24 +1,110 @@
-"""Campaigns of real ROOT reads at a testbed's sites, with a results service."""
+"""Users of a testbed's sites: cheap campaigns without storage, and real ROOT reads with a results service."""
 
 from __future__ import annotations
 
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import command_forker
+from condor_jobs import pool_from_sites_file
 from demo_checkout import REPOSITORY
 from grid_fixtures import Grid
 from local_service import serve_folder
+from local_user import TEST_TOML, LocalUser
 
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.sql.core.measurement_columns import DIMENSIONS
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
+from treehammer.submit.sites import sites_file
+from treehammer.submit.sites.site_model import Door, Site
 from treehammer.testbed.components import site_list
+
+GRID_TEST_TOML = TEST_TOML.replace("[matrix]", 'memory_limit_mb = 100\n[matrix]\nroot = ["none"]')
+
+
+class GridUser(LocalUser):
+    """User with a shell test, a database and a sites file."""
+
+    def __init__(self, folder: Path, grid: Grid) -> None:
+        super().__init__(folder)
+        self.grid = grid
+        (self.test / "test.toml").write_text(GRID_TEST_TOML)
+        self.sites: dict[str, Site] = {
+            name: self._site_table(name, requirements=f'TARGET.GLIDEIN_Site == "{name}"')
+            for name in grid.box.sites
+        }
+        self.sites["FAR"] = self._site_table("FAR", grid_resource=grid.grid_resource)
+        self.write_sites_file()
+
+    def _site_table(self, name: str, *, requirements: str = "", grid_resource: str = "") -> Site:
+        return Site(
+            name,
+            f"htcondor@{pool_from_sites_file(self.grid).name}",
+            (Door("root", "root", f"root://{name.lower().replace('_', '-')}.invalid:1094//data"),),
+            requirements=requirements,
+            grid_resource=grid_resource,
+        )
+
+    def write_sites_file(self, **changes: Mapping[str, object]) -> None:
+        """Write the sites file; ``changes`` are changed fields of sites, by name."""
+        for name, values in changes.items():
+            self.sites[name] = replace(self.sites[name], **values)  # type: ignore[arg-type]
+        path = self.folder / "sites.toml"
+        sites_file.write_sites_file(self.sites.values(), [pool_from_sites_file(self.grid)], path)
+        self.settings = replace(self.settings, sites_file=path)
+
+    def use_remote_schedd(self, token_dir: Path | None = None, **changes: object) -> None:
+        """Write a sites file with one site, REMOTE: the second pool's schedd, with spooled files."""
+        second = self.grid.second
+        pool = HTCondorPool(
+            name="remote",
+            collector=f"127.0.0.1:{second.collector_port}",
+            schedd=second.schedd_name,
+            token_dir=token_dir or second.client_folder / "tokens.d",
+            spool=True,
+        )
+        site = replace(self.sites["FAR"], name="REMOTE", batch="htcondor@remote", grid_resource="")
+        site = replace(site, **changes)  # type: ignore[arg-type]
+        path = self.folder / "remote.toml"
+        sites_file.write_sites_file([site], [pool], path)
+        self.settings = replace(self.settings, sites_file=path)
+
+    def set_payload(self, script: str) -> None:
+        """Make jobs run a script and then report an answer."""
+        result = '{"format": 1, "values": {}, "extras": {"answer": 42}, "failure": null}'
+        (self.test / "run.sh").write_text(
+            f"#!/bin/sh\n{script}\necho '{result}' > \"$TREEHAMMER_RESULT\"\n"
+        )
+
+    def submit_campaign(self, *arguments: str) -> str:
+        """Submit and return the campaign's id."""
+        done = self.invoke_command("submit", str(self.test), *arguments)
+        assert done.exception is None, (done.output, done.exception)
+        return self.last_campaign_id()
+
+    def follow_campaign(self, campaign: str) -> str:
+        """Wait until all jobs of a campaign have ended and return the command's output."""
+        followed = self.invoke_command("status", campaign, "--follow")
+        assert followed.exception is None, (followed.output, followed.exception)
+        return followed.output
+
+    def run_in_shell(self, *arguments: str) -> str:
+        """Run a command in another process and return its output, including errors."""
+        done = command_forker.run_command(
+            [
+                *("--data-dir", str(self.settings.data_dir)),
+                *("--sites-file", str(self.settings.sites_file)),
+                *arguments,
+            ]
+        )
+        return done.stdout + done.stderr
+
 
 DATASET = "tiny"
 #: Two sites read a few branches with both releases; one of them has a corrupt replica, which the

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from spec_files import load_generated_spec
-from tiny_dataset import TINY_SPEC
+from tiny_dataset import TINY_SPEC, load_generated_spec
 from warm_root import WarmDatasetRoots
 
 from treehammer import config

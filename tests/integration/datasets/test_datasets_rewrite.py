@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import uproot
 from click.testing import CliRunner
-from spec_files import load_merged_spec
+from tiny_dataset import load_merged_spec
 from value_checksum import compute_value_checksum
 from warm_root import WarmDatasetRoots
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 import rucio_users
-from byte_datasets import write_dataset
 from grid_fixtures import Grid
 from rucio_users import RucioUser
+from tiny_dataset import write_dataset
 
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from byte_datasets import write_dataset
 from grid_fixtures import Grid
 from rucio_users import RucioUser
+from tiny_dataset import write_dataset
 
 from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.errors import ConfigError

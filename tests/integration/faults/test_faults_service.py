@@ -18,7 +18,7 @@ from service_load import (
     check_acknowledged_rows,
     set_clock_offset,
 )
-from small_disk import SmallDisk, mounted_small_disk
+from storage_alone import SmallDisk, mounted_small_disk
 
 from treehammer.sql.auth.access_keys import mint_job_token
 from treehammer.testbed.credentials import CertificateAuthority

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from grid_campaigns import GridUser
 from grid_fixtures import Grid
-from grid_user import GridUser
 from local_user import LocalUser
 from service_process import ServiceProcess
 from spool_harness import SpoolHarness

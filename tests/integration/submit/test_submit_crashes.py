@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from helper_paths import helper_environment
 from local_user import LocalUser
-from small_disk import SmallDisk, mounted_small_disk
 from spool_harness import SpoolHarness
+from storage_alone import SmallDisk, mounted_small_disk
 
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE
 from treehammer.errors import BatchError, ConfigError, ExitCode, NothingToDoError, StoreError

@@ -18,7 +18,7 @@ from typing import Any
 import git
 import pytest
 from credential_factory import write_proxy, write_token
-from grid_user import GridUser
+from grid_campaigns import GridUser
 from service_process import ServiceProcess
 
 from treehammer.collectors.job_spec import TOKEN_FILE

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from condor_jobs import CondorJobs, pool_from_sites_file, submit_text
+from grid_campaigns import GridUser
 from grid_fixtures import Grid
-from grid_user import GridUser
 from scitoken_issuer import ScitokenIssuer, write_client_config
 
 from treehammer.collectors.job_spec import JobState

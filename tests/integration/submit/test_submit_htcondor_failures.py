@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from condor_jobs import CondorJobs, pool_from_sites_file
+from grid_campaigns import GridUser
 from grid_fixtures import Grid
-from grid_user import GridUser
 from helper_paths import helper_environment
 from polling import wait_until
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from cli_verbs import find_command
 from click.testing import CliRunner
+from grid_campaigns import GridUser
 from grid_fixtures import Grid, run_testbed
-from grid_user import GridUser
 from local_servers import serve_http
 from local_user import LocalUser
 from polling import wait_until

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import rucio_users
-from byte_datasets import write_dataset
 from grid_fixtures import Grid
 from rucio_users import RucioUser
+from tiny_dataset import write_dataset
 
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from byte_datasets import write_dataset
+from grid_campaigns import GridUser
 from grid_fixtures import Grid, run_testbed
-from grid_user import GridUser
 from scitoken_issuer import ScitokenIssuer, write_client_config
+from tiny_dataset import write_dataset
 
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.sql.read.query_model import Selection

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import pytest
 from cli_verbs import find_command
 from click.testing import CliRunner, Result
+from grid_campaigns import GridUser
 from grid_fixtures import Grid
-from grid_user import GridUser
 from plan_factory import make_settings
 from polling import wait_until
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 import unprivileged_testbed
+from grid_campaigns import GRID_TEST_TOML
 from grid_fixtures import Grid
-from grid_user import GRID_TEST_TOML
 from machine_requirements import skip_or_fail
 
 import treehammer

@@ -23,9 +23,8 @@ from pathlib import Path
 import psutil
 import pytest
 from grid_fixtures import Grid
-from spec_files import load_generated_spec
 from storage_alone import run_storage
-from tiny_dataset import TINY_SPEC
+from tiny_dataset import TINY_SPEC, load_generated_spec
 
 from treehammer import config
 from treehammer.collectors.worker.run.input_files import ClientLog

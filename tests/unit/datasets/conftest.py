@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spec_files import load_generated_spec
+from tiny_dataset import load_generated_spec
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.datasets import production

@@ -9,7 +9,7 @@ from math import log2
 from pathlib import Path
 
 import pytest
-from spec_files import load_generated_spec
+from tiny_dataset import load_generated_spec
 
 from treehammer.datasets.specs import dataset_specs
 from treehammer.datasets.specs.dataset_specs import RawSpec

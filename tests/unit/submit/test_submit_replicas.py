@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from byte_datasets import write_dataset
 from click.testing import CliRunner, Result
 from local_servers import serve_http
 from plan_factory import make_manifest, make_pinned_test, make_software_requests
+from tiny_dataset import write_dataset
 
 from treehammer import config
 from treehammer.cli import cli

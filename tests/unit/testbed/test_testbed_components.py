@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from byte_datasets import write_dataset
+from tiny_dataset import write_dataset
 
 from treehammer import hctests
 from treehammer.collectors.software import wheels

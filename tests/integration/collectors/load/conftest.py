@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from load_generator import CLOSED, KIT, PAYLOAD, SIZE, Generator
-from storage_alone import run_storage
+from storage_alone import CLOSED, KIT, PAYLOAD, SIZE, Generator, run_storage
 
 from treehammer import config
 from treehammer.collectors.software import providers

@@ -17,10 +17,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from load_generator import KIT, Generator, Row, failures, find_area, find_url, latencies, total
 from local_servers import serve_http
 from short_queue import LOG_FORMAT, serve_slowly
-from storage_alone import run_storage
+from storage_alone import (
+    KIT,
+    Generator,
+    Row,
+    failures,
+    find_area,
+    find_url,
+    latencies,
+    run_storage,
+    total,
+)
 
 from treehammer import config
 from treehammer.collectors.kit.treehammer_load.server.log_formats import select_format

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from load_generator import SIZE, Row, failures, find_area, find_url, latencies, list_area, total
 from local_servers import serve_http
 from polling import wait_until
+from storage_alone import SIZE, Row, failures, find_area, find_url, latencies, list_area, total
 
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.credentials import CertificateAuthority
