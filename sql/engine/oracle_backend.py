@@ -1,4 +1,7 @@
-"""Oracle backend, through python-oracledb's thin mode."""
+"""Oracle backend, through python-oracledb's thin mode.
+
+Tests run on a substitute instead of an Oracle server; see docs/databases.md.
+"""
 
 from __future__ import annotations
 

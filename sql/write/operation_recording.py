@@ -2,6 +2,8 @@
 
 Roll-ups by day, subject and outcome are updated with every measurement. The owner of a roll-up row, a
 day and subject, is the unit of a lookup and a rebuild.
+
+Steps in which the load generator was the limit are counted, but enter no figure.
 """
 
 from __future__ import annotations

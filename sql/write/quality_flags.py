@@ -1,6 +1,12 @@
 """Flags that mark measurements as implausible after they were recorded, and can be taken back.
 
-Outliers of a series are flagged, so that no single sender can move its means.
+A flag is text after the recorded reasons. It says that the measurement read a bad replica, is an
+outlier of its series, or is in quarantine. A replica counts as bad from its last good check, or from
+the beginning, until its next good check: the actual time of the damage is unknown.
+
+Outliers of a series are flagged, so that no single sender can move its means. A range for each metric
+refuses impossible values; a false value within it would still dominate every mean. Equal work needs about equal CPU time, bytes and calls, so that a value of many
+times the median of its series is kept, marked and not averaged.
 """
 
 from __future__ import annotations

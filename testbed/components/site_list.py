@@ -1,4 +1,8 @@
-"""Sites of a testbed: their components, their sites.toml, and the datasets placed at them."""
+"""Sites of a testbed: their components, their sites.toml, and the datasets placed at them.
+
+Datasets are copied from the folder catalogue to the storages' disks in place of Rucio, and
+replicas are damaged for tests.
+"""
 
 from __future__ import annotations
 
