@@ -28,15 +28,13 @@ from treehammer.web.api.page_operations import (
     HEALTH_PATH,
     LIVE_PATH,
     MEASUREMENT_PATH,
-    NO_NUL,
     OPERATIONS,
     TOKEN_PATH,
-    PageOperation,
-    Parameter,
 )
 from treehammer.web.core import responses as models
 from treehammer.web.core.request_limits import RequestLimits
 from treehammer.web.pages.page_context import PageContext, PageView
+from treehammer.web.pages.page_operation import NO_NUL, PageOperation, Parameter
 
 #: Raised with every change of the interface: the first number when clients must change.
 API_VERSION = "1.1.0"

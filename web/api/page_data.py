@@ -17,7 +17,7 @@ from treehammer.sql.core.measurement_columns import decode_latency
 from treehammer.sql.read.measurement_queries import restore_operation
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.api.page_operations import CAMPAIGN_OPERATIONS_PATH, OPERATIONS, PageOperation
+from treehammer.web.api.page_operations import CAMPAIGN_OPERATIONS_PATH, OPERATIONS
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.responses import allow_any_text
 from treehammer.web.pages.page_context import (
@@ -28,6 +28,7 @@ from treehammer.web.pages.page_context import (
     PageView,
     tables_response,
 )
+from treehammer.web.pages.page_operation import PageOperation
 
 #: Media type of lines of JSON.
 JSON_LINES = "application/x-ndjson"
@@ -51,7 +52,6 @@ Owner = dict[str, Any]
 
 def routes(context: PageContext, queries: Mapping[str, PageQuery]) -> list[BaseRoute]:
     """Return a route for each operation; ``queries`` are those of the pages, by route name."""
-    # The stream comes before a campaign, whose identity may be any text.
     return [_stream_route(context)] + [
         context.page_route(
             API_PREFIX + allow_any_text(operation.path),

@@ -40,7 +40,15 @@ from treehammer.web.pages.campaign_tables import (
     build_unsupported_table,
 )
 from treehammer.web.pages.common_tables import campaign_table, describe_states
-from treehammer.web.pages.page_context import HTML, PageContext, PageView, link_to, requested_format
+from treehammer.web.pages.page_context import (
+    HTML,
+    PageContext,
+    PageModule,
+    PageView,
+    link_to,
+    requested_format,
+)
+from treehammer.web.pages.page_operation import PAGE_NUMBER, TEXT, PageOperation, Parameter
 
 #: Campaigns on one page.
 CAMPAIGNS_PER_PAGE = 20
@@ -50,6 +58,45 @@ _MAX_SUGGESTED = 20
 MAX_LIMITED_MEASUREMENTS = 2_000
 #: Seconds between two refreshes of a running campaign's progress.
 REFRESH_INTERVAL_S = 5
+
+#: Content of the pages for programs.
+OPERATIONS = (
+    PageOperation(
+        "/campaigns",
+        "listCampaigns",
+        "campaigns",
+        "Campaigns, newest first, 20 per page",
+        {"campaigns": "campaigns"},
+        (Parameter("page", "Page number.", PAGE_NUMBER),),
+        ("page", "pages", "count"),
+    ),
+    PageOperation(
+        "/campaigns/{campaign_id}",
+        "getCampaign",
+        "campaign",
+        "A campaign: progress, failures, jobs, submitted command",
+        {
+            "jobs": "selected jobs",
+            "sites": "jobs by site and state",
+            "failures": "failures by class and site",
+            "unsupported": "tests that a release or setup does not support, by site",
+            "messages": "error messages",
+            "limits": "limits that the test states, with their outcomes",
+        },
+        (
+            Parameter("campaign_id", "Identity.", TEXT, in_path=True),
+            Parameter("site", "Only jobs of this site.", TEXT),
+            Parameter(
+                "state", "Only jobs in this state.", {"enum": [state.value for state in JobState]}
+            ),
+            Parameter(
+                "failure", "Only jobs with this failure.", {"enum": list(BAD_OUTCOME_LABELS)}
+            ),
+            Parameter("page", "Page number of the jobs.", PAGE_NUMBER),
+        ),
+        ("progress", "facts", "command_line", "render", "page", "pages", "job_count"),
+    ),
+)
 
 
 def routes(context: PageContext) -> list[BaseRoute]:
@@ -61,6 +108,9 @@ def routes(context: PageContext) -> list[BaseRoute]:
         context.page_route("/campaigns", campaign_list_view, "campaigns"),
         context.page_route(require_text("/campaigns/{campaign_id}"), campaign_view, "campaign"),
     ]
+
+
+PAGES = PageModule(routes, position=50, menu={"campaigns": "Campaigns"}, operations=OPERATIONS)
 
 
 def campaign_list_view(store: Store, request: Request) -> PageView:

@@ -63,7 +63,8 @@ from treehammer.web.pages.common_tables import (
     list_recent_changes,
     load_campaign_names,
 )
-from treehammer.web.pages.page_context import PageContext, PageView, link_to
+from treehammer.web.pages.page_context import PageContext, PageModule, PageView, link_to
+from treehammer.web.pages.page_operation import TEXT, PageOperation, Parameter
 
 #: Entries of the feed.
 MAX_ENTRIES = 50
@@ -76,6 +77,24 @@ MAX_RELEASES = 8
 #: Series that an interval needs: that of two is thirty times as wide as their spread.
 MIN_SERIES = 4
 
+#: Content of the pages for programs.
+OPERATIONS = (
+    PageOperation(
+        "/changes",
+        "listChanges",
+        "changes",
+        "Steps in daily series of the last 90 days",
+        {
+            "changepoints": "changes, slower ones first, then newest first",
+            "commits": "comparisons of a test's commits, newest first",
+        },
+        (
+            Parameter("site", "Changes of a site, as site of the jobs or storage.", TEXT),
+            Parameter("release", "Changes of a ROOT release.", TEXT),
+        ),
+    ),
+)
+
 
 def routes(context: PageContext) -> list[BaseRoute]:
     """Return the routes of the pages."""
@@ -86,6 +105,9 @@ def routes(context: PageContext) -> list[BaseRoute]:
         context.page_route(allow_any_text("/changes/{change}"), change_view, "change"),
         context.page_route(allow_any_text("/releases/{release}"), release_view, "release"),
     ]
+
+
+PAGES = PageModule(routes, position=40, menu={"changes": "Changes"}, operations=OPERATIONS)
 
 
 def changes_view(store: Store, request: Request) -> PageView:

@@ -40,10 +40,19 @@ from treehammer.web.pages.effect_matrix import load_release_matrices
 from treehammer.web.pages.page_context import (
     HTML,
     PageContext,
+    PageModule,
     PageView,
     error_sentence,
     requested_format,
     wants_html,
+)
+from treehammer.web.pages.page_operation import (
+    CAMPAIGN,
+    PAGE_NUMBER,
+    TEXT,
+    PageOperation,
+    Parameter,
+    make_condition,
 )
 
 if TYPE_CHECKING:
@@ -74,6 +83,71 @@ MAX_TASKS = 4
 #: Seconds without a request after which a comparison is stopped, or its result is dropped.
 ABANDONED_AFTER_S, FORGOTTEN_AFTER_S = 60.0, 900.0
 
+_COMPARISON_TABLES = {
+    "pooled": "variants over all sites",
+    "by_site": "variants by site",
+    "missing": "variants measured on one side only",
+    "counters": "exact counters of the same variants with their changes",
+    "instructions": "instructions per event of the same variants, where they were counted",
+}
+_COMPARISON_ABOUT = ("conclusion", "selection", "attribution", "notes")
+_COMPARISON_FILTERS = (
+    Parameter("verdict", "Only rows with this verdict.", TEXT),
+    Parameter("metric", "Only this headline metric or exact counter.", TEXT),
+    Parameter("site", "Only this site.", TEXT),
+    Parameter("variant", "Only the variant with this label.", TEXT),
+)
+
+#: Content of the pages for programs.
+OPERATIONS = (
+    PageOperation(
+        "/comparisons",
+        "listComparisons",
+        "compare",
+        "Stored comparisons, newest first, 20 per page",
+        {"comparisons": "comparisons"},
+        (Parameter("page", "Page number.", PAGE_NUMBER),),
+        ("page", "pages", "count"),
+    ),
+    PageOperation(
+        "/comparisons/{comparison}",
+        "getComparison",
+        "comparison",
+        "A stored comparison with its pairs of jobs",
+        {**_COMPARISON_TABLES, "pairs": "pairs of jobs"},
+        (Parameter("comparison", "Identity.", TEXT, in_path=True), *_COMPARISON_FILTERS),
+        _COMPARISON_ABOUT,
+    ),
+    PageOperation(
+        "/compare",
+        "compareSelections",
+        "compare",
+        "Comparison of two releases or selections, stored or computed",
+        _COMPARISON_TABLES,
+        (
+            Parameter("a", "Value of the axis on side A, the reference.", TEXT),
+            Parameter("b", "Value of the axis on side B.", TEXT),
+            Parameter("axis", "Axis, by default root; or selection.", TEXT),
+            CAMPAIGN,
+            make_condition("where", "A condition on both sides, as COLUMN=VALUE"),
+            make_condition("where_a", "A condition on A alone"),
+            make_condition("where_b", "A condition on B alone"),
+            Parameter(
+                "delta",
+                "Relevance limit in ln, by default 0.02: smaller effects count as none.",
+                {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+            ),
+            Parameter(
+                "recompute", "Compute the comparison again even if it is stored.", {"enum": ["1"]}
+            ),
+            *_COMPARISON_FILTERS,
+        ),
+        _COMPARISON_ABOUT,
+        # Without parameters the page lists the stored comparisons.
+        always_about=False,
+    ),
+)
+
 
 def routes(context: PageContext) -> list[BaseRoute]:
     """Return the routes of the form with the list of comparisons, and of a stored comparison."""
@@ -86,6 +160,9 @@ def routes(context: PageContext) -> list[BaseRoute]:
         context.page_route("/compare", query_page, "compare"),
         context.page_route("/compare/{comparison}", stored_comparison_view, "comparison"),
     ]
+
+
+PAGES = PageModule(routes, position=30, menu={"compare": "Compare"}, operations=OPERATIONS)
 
 
 def compare_view(

@@ -44,17 +44,43 @@ from treehammer.web.pages.common_tables import (
     outcome_counts,
     variant_column,
 )
-from treehammer.web.pages.page_context import PageContext, PageView, link_to
+from treehammer.web.pages.page_context import PageContext, PageModule, PageView, link_to
+from treehammer.web.pages.page_operation import DAY, TEXT_OR_NONE, PageOperation, Parameter
 
 _GROUP_COLUMNS = ("test_name", VARIANT_COLUMN, "axis_root", "door", "kind")
 #: Outcomes counted by name; all others are failure classes.
 _OUTCOMES = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value, *UNSUPPORTED_LABELS.values())
 _METRICS = ("eff_job", "cpu_per_event_s", "wall_per_event_s")
 
+#: Content of the pages for programs.
+OPERATIONS = (
+    PageOperation(
+        "/days/{day}",
+        "getDay",
+        "day",
+        "Measurements and failures of a site on a day",
+        {
+            "measured": "measurements by test, variant and door",
+            "failing": "failures",
+            "jobs": "jobs with measurements, and their campaigns",
+        },
+        (
+            Parameter("day", "Day (UTC).", DAY, in_path=True),
+            Parameter(
+                "site", "Site; empty for measurements without a site.", TEXT_OR_NONE, required=True
+            ),
+        ),
+        ("status", "counts", "classes"),
+    ),
+)
+
 
 def routes(context: PageContext) -> list[BaseRoute]:
     """Return the route of the page; the site is a query parameter, as it may be any text."""
     return [context.page_route("/days/{day}", day_view, "day")]
+
+
+PAGES = PageModule(routes, position=15, operations=OPERATIONS)
 
 
 def day_view(store: Store, request: Request) -> PageView:

@@ -15,7 +15,12 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.job_spec import EXECUTION_KINDS
-from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.collectors.record.metric_catalogue import (
+    CATALOGUE,
+    MAX_TEXT,
+    METRICS_BY_NAME,
+    Metric,
+)
 from treehammer.errors import ConfigError
 from treehammer.sql.core.measurement_sql import HISTOGRAM_COLUMN
 from treehammer.sql.core.schema import ROLLUP_METRICS
@@ -62,6 +67,7 @@ from treehammer.web.pages.page_context import (
     MAX_DRAWING_PROCESSES,
     FigureFiles,
     PageContext,
+    PageModule,
     PageView,
     QueryPool,
     error_sentence,
@@ -69,6 +75,15 @@ from treehammer.web.pages.page_context import (
     make_figure_response,
     requested_format,
     wants_html,
+)
+from treehammer.web.pages.page_operation import (
+    CAMPAIGN,
+    DAY_OR_NONE,
+    TEXT,
+    TEXT_OR_NONE,
+    PageOperation,
+    Parameter,
+    make_condition,
 )
 from treehammer.web.pages.spread_figure import RowLinks, lay_out_spreads, spread_table
 
@@ -84,6 +99,86 @@ S0 = ExploreQuery(metric="eff_job", by="site", color=VARIANT_COLUMN)
 S0_TITLE = "CPU efficiency by site (study S0)"
 #: Sites and series up to which S0's figure shows points by default.
 MAX_POINT_SITES, MAX_POINT_SERIES = 12, 6
+
+_EXPLORE_TABLES = {
+    "figure": "groups of measurements with their statistics, or the bins of read latencies",
+    "quantiles": "quantiles of the read latency; empty in other views",
+}
+_EXPLORE_PARAMETERS = (
+    Parameter("metric", "A numeric metric of the catalogue, or extra_NAME.", TEXT),
+    Parameter("by", "Column on the horizontal axis.", TEXT),
+    Parameter("color", "Second grouping column; empty for none.", TEXT_OR_NONE),
+    Parameter("panels", "Third grouping column; empty for none.", TEXT_OR_NONE),
+    Parameter(
+        "view",
+        "Means, distributions, or histograms of read latency.",
+        {"enum": ["means", "distribution", "latency"]},
+    ),
+    Parameter("bars", "Kind of error bars.", {"enum": ["rms", "interval", "none"]}),
+    Parameter("scale", "Scale of the vertical axis of images.", {"enum": ["linear", "log"]}),
+    Parameter("kind", "Kind of execution; empty for all.", {"enum": ["", *EXECUTION_KINDS]}),
+    CAMPAIGN,
+    make_condition("where", "A condition, as COLUMN=VALUE"),
+    Parameter("from", "First day (UTC); empty for no bound, by default 30 days ago.", DAY_OR_NONE),
+    Parameter("to", "Last day (UTC); empty for no bound.", DAY_OR_NONE),
+)
+
+_EXPLORE_ABOUT = (
+    "metric",
+    "unit",
+    "meaning",
+    "bars",
+    "caption",
+    "selection",
+    "from",
+    "to",
+    "kind",
+    "groups",
+    "aggregated",
+    "aggregated_max",
+    "source",
+)
+
+
+def _filter_parameter(metric: Metric) -> Parameter:
+    """Create the parameter of a column; its values are no longer than the column or an address."""
+    schema = TEXT
+    if metric.type == "text":
+        schema = {**TEXT, "maxLength": min(metric.max_length, MAX_TEXT)}
+    meaning = f"Only of this {metric.name}; of several any one."
+    return Parameter(metric.name, meaning, schema, repeatable=True)
+
+
+#: Every column that a condition can compare.
+_FILTER_PARAMETERS = tuple(
+    _filter_parameter(metric)
+    for metric in CATALOGUE
+    if metric.type not in ("ints", "floats") and metric.name != "kind"
+)
+
+#: Content of the pages for programs.
+OPERATIONS = (
+    PageOperation(
+        "/explore",
+        "exploreMeasurements",
+        "explore",
+        "A metric grouped by columns",
+        _EXPLORE_TABLES,
+        _EXPLORE_PARAMETERS,
+        _EXPLORE_ABOUT,
+        filters=_FILTER_PARAMETERS,
+    ),
+    PageOperation(
+        "/figures/s0",
+        "getFigureS0",
+        "s0",
+        "CPU efficiency by site and variant, as in study S0",
+        _EXPLORE_TABLES,
+        _EXPLORE_PARAMETERS,
+        _EXPLORE_ABOUT,
+        filters=_FILTER_PARAMETERS,
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -195,6 +290,9 @@ def routes(context: PageContext) -> list[BaseRoute]:
             context.page_route(f"{path}/figure.{{form}}", drawn, f"{name}-file", pool=pool)
         )
     return routes_
+
+
+PAGES = PageModule(routes, position=20, menu={"explore": "Explore"}, operations=OPERATIONS)
 
 
 def _run_query(store: Store, request: Request, kind: _FigureKind) -> _ExploreResult:

@@ -47,8 +47,15 @@ from treehammer.web.display_formats import (
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants, title_column
 from treehammer.web.pages.common_tables import variant_column
 from treehammer.web.pages.latency_figure import BIN_COLUMNS, chart_histograms, list_filled_bins
-from treehammer.web.pages.measurement_page import OTHER, FindFolders, list_logs, send_log
-from treehammer.web.pages.page_context import PageContext, PageView, link_to
+from treehammer.web.pages.measurement_page import (
+    OTHER,
+    FindFolders,
+    find_output_folders,
+    list_logs,
+    send_log,
+)
+from treehammer.web.pages.page_context import PageContext, PageModule, PageView, link_to
+from treehammer.web.pages.page_operation import TEXT, TIME_TABLE, PageOperation, Parameter
 
 #: Parameter with the attempt and name of a whole log.
 LOG = "log"
@@ -143,6 +150,24 @@ _COLUMNS = (
     "log_excerpt",
 )
 
+#: Content of the pages for programs.
+OPERATIONS = (
+    PageOperation(
+        "/jobs/{job_id}",
+        "getJob",
+        "job",
+        "A job: its attempts and measurements",
+        {
+            "measurements": "measurements",
+            "attempts": "attempts",
+            "time": TIME_TABLE,
+            "latencies": "reads by latency and release",
+        },
+        (Parameter("job_id", "Identity.", TEXT, in_path=True),),
+        ("facts", "command_line", "explanation"),
+    ),
+)
+
 
 @dataclass(frozen=True)
 class ExecutionLog:
@@ -182,10 +207,13 @@ class JobAttempt:
     logs: tuple[ExecutionLog, ...]
 
 
-def routes(context: PageContext, find_folders: FindFolders) -> list[BaseRoute]:
+def routes(context: PageContext) -> list[BaseRoute]:
     """Return the route of the page, and of the whole logs on this machine."""
-    query = partial(_query_job, find_folders)
+    query = partial(_query_job, find_output_folders(context.settings))
     return [context.page_route(require_text("/jobs/{job_id}"), query, "job")]
+
+
+PAGES = PageModule(routes, position=52, operations=OPERATIONS)
 
 
 def _query_job(find_folders: FindFolders, store: Store, request: Request) -> PageView | Response:

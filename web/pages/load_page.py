@@ -43,21 +43,51 @@ from treehammer.web.pages.load_levels import (
 from treehammer.web.pages.page_context import (
     HTML,
     PageContext,
+    PageModule,
     PageView,
     QueryPool,
     link_to,
     requested_format,
 )
+from treehammer.web.pages.page_operation import TEXT, PageOperation, Parameter
 
 #: Pages read at a time.
 MAX_CONCURRENT = 2
 
+#: Content of the pages for programs.
+OPERATIONS = (
+    PageOperation(
+        "/campaigns/{campaign_id}/load",
+        "getCampaignLoad",
+        "campaign-load",
+        "Operations of a load test: rates, failures and latencies",
+        {
+            "levels": "every load: storage, door and variant, by operation and side",
+            "steps": "time steps of the chosen load",
+            "sides": "time steps as clients and servers saw them, if both timed the operation",
+            "servers": "servers of the chosen load",
+            "sites": "sites of the jobs of the chosen load",
+            "starts": "common starts, and the spread of the real ones",
+        },
+        (
+            Parameter("campaign_id", "Identity.", TEXT, in_path=True),
+            Parameter("operation", "Name of an operation; by default the most frequent.", TEXT),
+            Parameter("side", "Side that measured it.", {"enum": [CLIENT, SERVER]}),
+            Parameter("load", "Value of the column load; by default the highest load.", TEXT),
+        ),
+        ("operation", "side", "load", "evenness"),
+    ),
+)
+
 
 def routes(context: PageContext) -> list[BaseRoute]:
-    """Return the page's route, which precedes a campaign's, whose identity may be any text."""
+    """Return the route of the page."""
     pool = QueryPool(anyio.CapacityLimiter(MAX_CONCURRENT))
     path = require_text("/campaigns/{campaign_id}/load")
     return [context.page_route(path, load_view, "campaign-load", pool=pool)]
+
+
+PAGES = PageModule(routes, position=51, operations=OPERATIONS)
 
 
 def load_view(store: Store, request: Request) -> PageView:

@@ -52,7 +52,7 @@ from treehammer.web.figures.figure_chart import FigureChart
 from treehammer.web.figures.figure_layout import PALETTE, FigureSeries
 from treehammer.web.labels import head_column
 from treehammer.web.pages.latency_figure import chart_histograms
-from treehammer.web.pages.page_context import PageContext, PageView, link_to
+from treehammer.web.pages.page_context import PageContext, PageModule, PageView, link_to
 
 #: Parameter with the identity of the measurement to compare with.
 OTHER = "with"
@@ -94,6 +94,9 @@ def routes(context: PageContext) -> list[BaseRoute]:
     """Return the route of the page."""
     path = require_text("/measurements/{measurement_id}")
     return [context.page_route(path, measurement_view, "measurement-page")]
+
+
+PAGES = PageModule(routes, position=53)
 
 
 def measurement_view(store: Store, request: Request) -> PageView:

@@ -27,7 +27,7 @@ from treehammer.sql.auth.access_keys import ADMIN, READ, ROLES, SUBMIT
 from treehammer.sql.auth.keyring import SessionHolder
 from treehammer.web.core.responses import RequestRefusedError, redirect_locally, service_unavailable
 from treehammer.web.pages import sign_in_page
-from treehammer.web.pages.page_context import PageContext
+from treehammer.web.pages.page_context import PageContext, PageModule
 
 #: Group of all people who sign in.
 EVERYBODY = "*"
@@ -328,8 +328,9 @@ def _refuse(reason: str, error: Exception | None = None) -> RequestRefusedError:
     return RequestRefusedError(403, f"the sign-in failed: {reason}. Start again from the overview")
 
 
-def routes(context: PageContext, settings: OpenIdSettings | None) -> list[BaseRoute]:
+def routes(context: PageContext) -> list[BaseRoute]:
     """Return the routes for signing in at the provider; none without one."""
+    settings = OpenIdSettings.from_settings(context.settings)
     if settings is None:
         return []
     # Imported here, as it needs a package of the extra.
@@ -364,6 +365,9 @@ def routes(context: PageContext, settings: OpenIdSettings | None) -> list[BaseRo
         Route("/sign-in/openid", start, name="openid", methods=["GET"], middleware=[cookie]),
         Route(CALLBACK_PATH, finish, name="openid-callback", methods=["GET"], middleware=[cookie]),
     ]
+
+
+PAGES = PageModule(routes, position=91)
 
 
 def _require_reading_role(settings: OpenIdSettings, person: Person) -> str:

@@ -36,7 +36,8 @@ from treehammer.text_formatting import format_duration, format_size
 from treehammer.web.core.responses import require_text
 from treehammer.web.display_formats import format_time
 from treehammer.web.pages.common_tables import describe_state
-from treehammer.web.pages.page_context import PageContext, PageView, link_to
+from treehammer.web.pages.page_context import PageContext, PageModule, PageView, link_to
+from treehammer.web.pages.page_operation import TEXT, PageOperation, Parameter
 
 #: Keys of the evidence with identities -> words, and route and parameter of their page.
 _IDENTITIES: Mapping[str, tuple[str, str, str]] = {
@@ -49,14 +50,64 @@ _IDENTITIES: Mapping[str, tuple[str, str, str]] = {
 MAX_EVENTS = 100
 
 
+#: Content of the pages for programs.
+OPERATIONS = (
+    PageOperation(
+        "/alarms",
+        "listAlarms",
+        "alarms",
+        "States of the service, sites and releases for monitoring, and events",
+        {
+            "states": "states, worst first; figures only with kind and name",
+            "events": "changed states and confirmed regressions, newest first",
+        },
+        (
+            Parameter(
+                "kind",
+                "Only the subject of this kind and name.",
+                {"enum": ["site", "release", "service"]},
+            ),
+            Parameter("name", "Name of the site or release.", TEXT),
+        ),
+    ),
+    PageOperation(
+        "/state-changes/{change}",
+        "getStateChange",
+        "state-change",
+        "A change of a site's state with its evidence",
+        {"results": "results behind it", "tests": "runs by test"},
+        (Parameter("change", "Identity.", TEXT, in_path=True),),
+        ("change", "facts"),
+    ),
+    PageOperation(
+        "/patrol",
+        "getPatrol",
+        "patrol",
+        "The patrol: entries, budgets of today, latest starts",
+        {
+            "entries": "entries of the patrol file with their last and next start",
+            "budgets": "use and limits of sites today (UTC), and their back-off",
+            "starts": "latest starts, newest first",
+        },
+        (),
+        ("leader",),
+    ),
+)
+
+
 def routes(context: PageContext) -> list[BaseRoute]:
     """Return the routes of the pages."""
-    change_path = require_text("/state-changes/{change}")
+    path = require_text("/state-changes/{change}")
     return [
         context.page_route("/alarms", alarms_view, "alarms"),
-        context.page_route(change_path, state_change_view, "state-change"),
+        context.page_route(path, state_change_view, "state-change"),
         context.page_route("/patrol", patrol_view, "patrol"),
     ]
+
+
+PAGES = PageModule(
+    routes, position=70, menu={"alarms": "Alarms", "patrol": "Patrol"}, operations=OPERATIONS
+)
 
 
 def state_change_view(store: Store, request: Request) -> PageView:

@@ -84,10 +84,17 @@ from treehammer.web.pages.overview_tiles import (
 from treehammer.web.pages.page_context import (
     HTML,
     PageContext,
+    PageModule,
     PageView,
     link_to,
     requested_format,
     wants_html,
+)
+from treehammer.web.pages.page_operation import (
+    TEXT,
+    PageOperation,
+    Parameter,
+    make_window_parameters,
 )
 
 #: Default number of days in the matrix, and those to choose from.
@@ -105,6 +112,40 @@ _SHOWN_STATES = (SiteState.OK, SiteState.WARNING, SiteState.CRITICAL, SiteState.
 #: Kind -> column by which Explore shows it; the others have pages of their own.
 _EXPLORED = {HitKind.HOST: "host", HitKind.RELEASE: "axis_root", HitKind.TEST: "test_name"}
 
+#: Content of the pages for programs.
+OPERATIONS = (
+    PageOperation(
+        "/overview",
+        "getOverview",
+        "overview",
+        "Running campaigns, latest verdicts, sites by day",
+        {
+            "site_days": "sites and days",
+            "running": "campaigns with unfinished jobs",
+            "verdicts": "the latest comparisons",
+            "storage_days": "storages and days with load tests, with their status",
+            "states": "current states of sites and storages",
+        },
+        (
+            *make_window_parameters((7, 14, 30, 60)),
+            Parameter(
+                "by",
+                "Sites of the table site_days: those of the jobs, or those of the storage.",
+                {"enum": ["site", "storage_site"]},
+            ),
+        ),
+        ("changes",),
+    ),
+    PageOperation(
+        "/search",
+        "searchNames",
+        "search",
+        "Sites, campaigns, jobs, hosts, ROOT releases and tests by name",
+        {"hits": "names that were found, at most 20 of each kind"},
+        (Parameter("q", "Part of a name, or beginning of an identity.", TEXT),),
+    ),
+)
+
 
 def routes(context: PageContext) -> list[BaseRoute]:
     """Return the routes of the overview and of the search."""
@@ -112,6 +153,9 @@ def routes(context: PageContext) -> list[BaseRoute]:
         context.page_route("/", overview_view, "overview"),
         context.page_route("/search", search_view, "search"),
     ]
+
+
+PAGES = PageModule(routes, position=10, menu={"overview": "Overview"}, operations=OPERATIONS)
 
 
 def overview_view(store: Store, request: Request) -> PageView:

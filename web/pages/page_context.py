@@ -22,8 +22,9 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
+from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, StoreError, TreehammerError
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable
@@ -46,6 +47,7 @@ from treehammer.web.core.responses import (
     service_unavailable,
 )
 from treehammer.web.figures.drawing import DRAWN_FORMATS, FIGURE_FORMATS
+from treehammer.web.pages.page_operation import PageOperation
 
 _LOG = logging.getLogger("treehammer.service")
 
@@ -192,9 +194,8 @@ class PageContext:
         templates: see :func:`treehammer.web.display_formats.build_environment`.
         assets: styles and scripts.
         menu: route name -> title of the pages in the menu.
-        query_seconds: seconds for the queries of a page.
+        settings: of the service.
         queries: the query of each page by route name, filled by :meth:`page_route`.
-        provider_name: OpenID provider that people can sign in with; '' for none.
     """
 
     database: LiveDatabase
@@ -202,9 +203,8 @@ class PageContext:
     templates: Environment
     assets: StaticAssets
     menu: Mapping[str, str]
+    settings: Settings
     queries: dict[str, PageQuery] = field(default_factory=dict)
-    query_seconds: float = 60.0
-    provider_name: str = ""
     _limiter: anyio.CapacityLimiter = field(
         default_factory=lambda: anyio.CapacityLimiter(MAX_CONCURRENT_QUERIES)
     )
@@ -241,7 +241,7 @@ class PageContext:
             slots = self._drawing if DRAWING in request.query_params else slots
             async with _acquire_slot(slots):
                 work = functools.partial(self._respond, query_page, request)
-                return await run_queries(work, request, self.query_seconds)
+                return await run_queries(work, request, self.settings.serve_query_seconds)
 
         middleware = [Middleware(GZipMiddleware, compresslevel=GZIP_LEVEL)] if compress else []
         return Route(path, endpoint, name=name, methods=["GET"], middleware=middleware)
@@ -313,6 +313,23 @@ class PageContext:
             "signed_in": bool(session_token(request)),
             "version": __version__,
         }
+
+
+@dataclass(frozen=True)
+class PageModule:
+    """Pages of a module of :mod:`treehammer.web.pages`, declared there as ``PAGES``.
+
+    Attributes:
+        make_routes: returns the routes of the pages.
+        position: place of the module's pages in the menu and in the description of the API.
+        menu: title by route name of the pages in the menu.
+        operations: the content of the pages for programs.
+    """
+
+    make_routes: Callable[[PageContext], list[BaseRoute]]
+    position: int
+    menu: Mapping[str, str] = field(default_factory=dict)
+    operations: tuple[PageOperation, ...] = ()
 
 
 @asynccontextmanager

@@ -32,6 +32,7 @@ from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.display_formats import format_time
 from treehammer.web.pages.page_context import (
     PageContext,
+    PageModule,
     PageView,
     QueryPool,
     error_sentence,
@@ -50,8 +51,9 @@ EXPORT_TIMEOUT_S = 50
 MAX_KEPT_FILES, KEEP_FILES_S = 20, 86_400
 
 
-def routes(context: PageContext, exports: RootExports) -> list[BaseRoute]:
+def routes(context: PageContext) -> list[BaseRoute]:
     """Return the routes of the page and of its files."""
+    exports = RootExports.in_cache(context.settings.cache_dir, context.settings.software_dir)
 
     def page(store: Store, request: Request) -> PageView:
         return root_file_view(store, request, exports)
@@ -75,6 +77,9 @@ def routes(context: PageContext, exports: RootExports) -> list[BaseRoute]:
             "/root-file/{key}.root", file, "rootfile-data", compress=False, pool=pool
         ),
     ]
+
+
+PAGES = PageModule(routes, position=80, menu={"rootfile": "ROOT file"})
 
 
 def _parse_key(request: Request) -> str:

@@ -31,7 +31,7 @@ from treehammer.web.core.responses import (
     redirect_locally,
     service_unavailable,
 )
-from treehammer.web.pages.page_context import PageContext, PageView
+from treehammer.web.pages.page_context import PageContext, PageModule, PageView
 
 #: Larger forms are refused.
 _MAX_FORM_BYTES = 8192
@@ -73,6 +73,9 @@ def routes(context: PageContext) -> list[BaseRoute]:
     ]
 
 
+PAGES = PageModule(routes, position=90)
+
+
 def sign_in_view(
     context: PageContext,
     request: Request,
@@ -92,10 +95,12 @@ def sign_in_view(
     values = {
         "sentence": sentence,
         "target": target or requested_address(request),
-        "provider": urlsplit(context.provider_name).hostname or "",
+        "provider": urlsplit(context.settings.serve_oidc_issuer).hostname or "",
         "tried": request.method == "POST" or bool(session_token(request)),
     }
-    title = "Sign in to read results" if context.provider_name else "Reading needs a key"
+    title = (
+        "Sign in to read results" if context.settings.serve_oidc_issuer else "Reading needs a key"
+    )
     view = PageView("sign_in.html.j2", title, values, status=401)
     response = context.render_html(view, request)
     response.headers.update(headers)

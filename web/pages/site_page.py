@@ -74,10 +74,18 @@ from treehammer.web.pages.common_tables import (
 from treehammer.web.pages.page_context import (
     HTML,
     PageContext,
+    PageModule,
     PageView,
     link_to,
     requested_format,
     wants_html,
+)
+from treehammer.web.pages.page_operation import (
+    TEXT,
+    TIME_TABLE,
+    PageOperation,
+    Parameter,
+    make_window_parameters,
 )
 from treehammer.web.pages.site_charts import (
     build_change_table,
@@ -100,6 +108,43 @@ _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
 #: Measurements of the newest days whose wall time is broken down.
 MAX_EXPLAINED = 100
 
+#: Content of the pages for programs.
+OPERATIONS = (
+    PageOperation(
+        "/sites", "listSites", "sites", "All sites and their last 30 days", {"sites": "sites"}
+    ),
+    PageOperation(
+        "/sites/{site}",
+        "getSite",
+        "site",
+        "A site compared with the median of similar sites, and its changes",
+        {
+            "series": "the site and the median of similar sites, by day or week",
+            "parts": "parts of the site's difference by variant, door, host and CPU model",
+            "contrasts": "conditions in which most of the better sites differ",
+            "time": TIME_TABLE,
+            "state": "doors, releases and nodes",
+            "changes": "changes of doors, releases and nodes, by day",
+            "door_days": "CPU and wall time of each door relative to the mean of the same work, by day",
+            "outcomes": "outcomes by day",
+            "work": "tests and variants ever measured",
+            "states": "current states of its jobs and its storage",
+            "state_changes": "changes of these states, also superseded ones",
+            "changepoints": "steps of the last 90 days in daily series of the site",
+        },
+        (
+            Parameter("site", "Name of the site.", TEXT, in_path=True),
+            Parameter("metric", "A metric with daily roll-ups.", {"enum": list(ROLLUP_METRICS)}),
+            Parameter("test", "Only this test.", TEXT),
+            Parameter("variant", "Only this variant, for any release: its axes as JSON.", TEXT),
+            Parameter("root", "Only this release.", TEXT),
+            Parameter("protocol", "Only doors of this protocol.", TEXT),
+            *make_window_parameters((14, 30, 90, 180)),
+        ),
+        ("standing", "explanation"),
+    ),
+)
+
 
 def routes(context: PageContext) -> list[BaseRoute]:
     """Return the routes of the list and of a site."""
@@ -107,6 +152,9 @@ def routes(context: PageContext) -> list[BaseRoute]:
         context.page_route("/sites", site_list_view, "sites"),
         context.page_route(allow_any_text("/sites/{site}"), site_view, "site"),
     ]
+
+
+PAGES = PageModule(routes, position=60, menu={"sites": "Sites"}, operations=OPERATIONS)
 
 
 def site_list_view(store: Store, request: Request) -> PageView:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -57,26 +58,8 @@ from treehammer.web.core.responses import (
     service_unavailable,
 )
 from treehammer.web.display_formats import build_environment
-from treehammer.web.pages import (
-    campaign_page,
-    changes_page,
-    comparison_list_page,
-    day_page,
-    explore_page,
-    job_page,
-    load_page,
-    measurement_page,
-    openid_sign_in,
-    operation_pages,
-    overview_page,
-    root_file_page,
-    sign_in_page,
-    site_page,
-)
-from treehammer.web.pages.measurement_page import find_output_folders
-from treehammer.web.pages.openid_sign_in import OpenIdSettings
+from treehammer.web.pages import load_pages
 from treehammer.web.pages.page_context import PageContext, PageView, wants_html
-from treehammer.web.pages.root_file_page import RootExports
 from treehammer.web.pages.sign_in_page import sign_in_view
 from treehammer.web.service.middleware import (
     AccessLog,
@@ -91,19 +74,6 @@ from treehammer.web.service.overload_guard import RequestGuard
 WRITER_CLOSE_TIMEOUT_S = 5.0
 #: Maximum length of a measurement's identity.
 MAX_ID = 128
-
-#: Titles of the pages in the menu by name of the route, in order.
-MENU = {
-    "overview": "Overview",
-    "explore": "Explore",
-    "compare": "Compare",
-    "changes": "Changes",
-    "campaigns": "Campaigns",
-    "sites": "Sites",
-    "alarms": "Alarms",
-    "patrol": "Patrol",
-    "rootfile": "ROOT file",
-}
 
 _STATUS_REMEDIES = {
     400: "Correct the address, or start from the overview.",
@@ -316,45 +286,35 @@ class PageRoutes:
         access_control: AccessControl,
         settings: Settings | None = None,
     ) -> None:
-        settings = settings or load_settings()
-        exports = RootExports.in_cache(settings.cache_dir, settings.software_dir)
+        pages = load_pages()
         assets = StaticAssets(STATIC_DIR)
-        openid = OpenIdSettings.from_settings(settings)
         self._context = PageContext(
             database,
             access_control,
             build_environment(),
             assets,
-            MENU,
-            query_seconds=settings.serve_query_seconds,
-            provider_name=openid.issuer if openid else "",
+            {name: title for page in pages for name, title in page.menu.items()},
+            settings or load_settings(),
         )
-        self.routes: list[BaseRoute] = [
-            *overview_page.routes(self._context),
-            *explore_page.routes(self._context),
-            *comparison_list_page.routes(self._context),
-            *changes_page.routes(self._context),
-            *load_page.routes(self._context),
-            *campaign_page.routes(self._context),
-            *job_page.routes(self._context, find_output_folders(settings)),
-            *measurement_page.routes(self._context),
-            *site_page.routes(self._context),
-            *day_page.routes(self._context),
-            *operation_pages.routes(self._context),
+        routes = [route for page in pages for route in page.make_routes(self._context)]
+        routes += [
             *prometheus_metrics.routes(self._context),
-            *root_file_page.routes(self._context, exports),
-            *sign_in_page.routes(self._context),
-            *openid_sign_in.routes(self._context, openid),
             *openapi.routes(self._context),
             *page_data.routes(self._context, self._context.queries),
             Route("/static/{name:path}", assets.serve, name="static", methods=["GET"]),
         ]
+        self.routes: list[BaseRoute] = sorted(routes, key=_count_fixed_characters, reverse=True)
 
     def render_refusal(
         self, request: Request, status: int, sentence: str, headers: Mapping[str, str]
     ) -> Response:
         """Respond to a refused request with a page for browsers and JSON for programs."""
         return error_response(self._context, request, status, sentence, headers)
+
+
+def _count_fixed_characters(route: BaseRoute) -> int:
+    """Count those of a path outside parameters: of two paths that match, the longer one is meant."""
+    return len(re.sub(r"{.*?}", "", route.path if isinstance(route, Route) else ""))
 
 
 def error_response(

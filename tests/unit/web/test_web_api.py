@@ -31,9 +31,10 @@ from treehammer.web.api.common_start import (
     TooManyBarriersError,
 )
 from treehammer.web.api.openapi import build_description
-from treehammer.web.api.page_operations import OPERATIONS, PageOperation
+from treehammer.web.api.page_operations import OPERATIONS
 from treehammer.web.core.request_limits import RequestLimits
 from treehammer.web.display_formats import today
+from treehammer.web.pages.page_operation import PageOperation
 
 PARTS = {
     "day": today().isoformat(),

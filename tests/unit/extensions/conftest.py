@@ -1,0 +1,5 @@
+"""Fixtures that run the service."""
+
+from service_thread import start_service
+
+__all__ = ["start_service"]
