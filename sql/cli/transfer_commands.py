@@ -101,11 +101,11 @@ def export_command(
     """
     # Arrow takes a tenth of a second to load.
     from treehammer.sql.transfer.export import export_file, export_partitions
-    from treehammer.sql.transfer.file_writers import FORMATS
+    from treehammer.sql.transfer.file_writers import find_format
 
     if form and not partition:
         raise click.UsageError("--format requires --partition; a file's suffix decides its format.")
-    default = file.suffix.lower() if file.suffix.lower() in FORMATS else ".parquet"
+    default = file.suffix.lower() if find_format(file.suffix) else ".parquet"
     suffix = f".{form}" if form else default
     if cell_limit and (suffix if partition else file.suffix.lower()) != ".csv":
         raise click.UsageError("--cell-limit is for CSV; other formats hold whole texts.")

@@ -36,7 +36,7 @@ from treehammer.sql.transfer.companion_tables import (
     iter_companion_tables,
     operations_file,
 )
-from treehammer.sql.transfer.file_writers import FORMATS, ExportFormat, shorten_cells
+from treehammer.sql.transfer.file_writers import FORMATS, ExportFormat, find_format, shorten_cells
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import ProgressFactory, no_progress
 from treehammer.version import __version__
@@ -252,7 +252,7 @@ def export_partitions(
         store: the store to read.
         selection: the measurements to export.
         folder: the folder to create.
-        suffix: ``.root``, ``.csv`` or ``.parquet``.
+        suffix: ``.root``, ``.csv``, ``.parquet`` or that of another package's format.
         software_dir: folder of cached ROOT environments (for ``.root``).
         bars: opens progress bars.
         cell_limit: longest text of a cell; None for no limit.
@@ -266,7 +266,7 @@ def export_partitions(
         SoftwareError: ROOT is not available for ``.root``.
         StoreError: the database cannot be read, or a file cannot be written.
     """
-    form = FORMATS[suffix]
+    form = _require_format(folder, suffix)
     require_replaceable(folder)
     with (
         _open_selection(store, selection, form) as (source, attach_operations),
@@ -391,15 +391,20 @@ def _export_metadata(selection: Selection) -> dict[str, str]:
 
 
 def _find_format(target: Path) -> ExportFormat:
-    form = FORMATS.get(target.suffix.lower())
+    form = _require_format(target, target.suffix)
+    if target.is_dir() or not target.absolute().parent.is_dir():
+        problem = "is a folder" if target.is_dir() else "its folder does not exist"
+        raise ConfigError(problem, where=str(target), hint="Give the name of a file to write.")
+    return form
+
+
+def _require_format(target: Path, suffix: str) -> ExportFormat:
+    form = find_format(suffix)
     if form is None:
         raise ConfigError(
-            f"unknown format {target.suffix!r}" if target.suffix else "the name has no suffix",
+            f"unknown format {suffix!r}" if suffix else "the name has no suffix",
             where=str(target),
             hint=f"Give a name that ends in {', '.join(FORMATS)}; for a folder with one file per "
             "campaign add --partition campaign.",
         )
-    if target.is_dir() or not target.absolute().parent.is_dir():
-        problem = "is a folder" if target.is_dir() else "its folder does not exist"
-        raise ConfigError(problem, where=str(target), hint="Give the name of a file to write.")
     return form

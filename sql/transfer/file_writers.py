@@ -33,6 +33,7 @@ from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.root_releases import prepare_root
 from treehammer.collectors.software import providers
 from treehammer.errors import SoftwareError
+from treehammer.extensions import ExtensionGroup, load_extension
 from treehammer.sql.transfer.companion_tables import (
     OPERATION_TABLE,
     CompanionTable,
@@ -302,8 +303,20 @@ def _open_parquet(file: Path, schema: pa.Schema) -> Iterator[ExportSink]:
         sink.flush()
 
 
+#: Formats by the suffix of a file's name.
 FORMATS = {
     ".root": ExportFormat(open_root_writer),
     ".csv": ExportFormat(lambda *_: nullcontext(_open_csv), lists_as_text=True),
     ".parquet": ExportFormat(lambda *_: nullcontext(_open_parquet), nests_operations=True),
 }
+
+
+def find_format(suffix: str) -> ExportFormat | None:
+    """Return the format of files with a suffix, shipped or of another package; None without one."""
+    suffix = suffix.lower()
+    if form := FORMATS.get(suffix):
+        return form
+    extension: ExportFormat | None = load_extension(
+        ExtensionGroup.EXPORTERS, suffix.removeprefix(".")
+    )
+    return extension

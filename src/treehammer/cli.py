@@ -25,6 +25,7 @@ from treehammer.errors import (
     remember_invocation,
     suggest_word,
 )
+from treehammer.extensions import ExtensionGroup, load_extension
 from treehammer.version import __version__
 
 
@@ -202,16 +203,19 @@ class LazyCommandGroup(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command of that name; None when there is none."""
-        command = COMMANDS.get(cmd_name)
-        return command.load() if command else None
+        """Import the command of that name, shipped or of another package; None without one."""
+        if command := COMMANDS.get(cmd_name):
+            return command.load()
+        extension: click.Command | None = load_extension(ExtensionGroup.COMMANDS, cmd_name)
+        return extension
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; suggest the nearest name for a mistyped one."""
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+        is_new = name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing
+        if is_new and self.get_command(ctx, name) is None:
             ctx.fail(f"No such command {name!r}. {suggest_word(name, COMMANDS)}".rstrip())
         return super().resolve_command(ctx, args)
 

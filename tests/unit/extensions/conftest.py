@@ -1,5 +1,32 @@
-"""Fixtures that run the service."""
+"""The service, and packages outside Treehammer that extend it."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 from service_thread import start_service
+from store_fixtures import export_rows, in_process_reader, write
 
-__all__ = ["start_service"]
+__all__ = ["export_rows", "in_process_reader", "install_package", "start_service", "write"]
+
+#: Adds a module with entry points: name of the module, its text, and lines by group.
+InstallPackage = Callable[[str, str, dict[str, str]], Path]
+
+
+@pytest.fixture
+def install_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InstallPackage:
+    """Install a module with entry points into a folder on Python's path."""
+
+    def install(name: str, text: str, entry_points: dict[str, str]) -> Path:
+        (tmp_path / f"{name}.py").write_text(text)
+        metadata = tmp_path / f"{name}-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        groups = (f"[{group}]\n{line}\n" for group, line in entry_points.items())
+        (metadata / "entry_points.txt").write_text("\n".join(groups))
+        monkeypatch.syspath_prepend(tmp_path)
+        return tmp_path
+
+    return install
