@@ -57,11 +57,13 @@ SCHEMES: Mapping[str, StorageScheme] = {
     "xroot": _ROOT,
     "roots": _ROOTS,
     "xroots": _ROOTS,
-    "http": _HTTP,
-    "dav": _HTTP,
     "https": _HTTPS,
     "davs": _HTTPS,
+    "http": _HTTP,
+    "dav": _HTTP,
 }
+#: Protocols of doors.
+PROTOCOLS = tuple(dict.fromkeys(scheme.protocol for scheme in SCHEMES.values()))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ Problems are reported in the results within seconds.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Protocol
 
 from treehammer.collectors.storage_access import (
     FILE_CLIENT,
@@ -17,7 +19,7 @@ from treehammer.collectors.storage_access import (
     normalize_url,
 )
 from treehammer.collectors.worker.probes.storage_door import measure_reachability
-from treehammer.datasets.doors import http, observations, xrootd
+from treehammer.datasets.doors import folder, http, xrootd
 from treehammer.datasets.doors.observations import (
     FAILED,
     NO_RESPONSE,
@@ -26,6 +28,7 @@ from treehammer.datasets.doors.observations import (
     ProbeResult,
     ProbeTarget,
 )
+from treehammer.extensions import ExtensionGroup, load_extension
 from treehammer.text_formatting import ByteCallback
 
 __all__ = [
@@ -42,19 +45,58 @@ __all__ = [
 
 #: Bytes of the file that is written to probe an area.
 PROBE_BYTES = 1024
+_UNTRIED = "a folder of the site's nodes cannot be tried from here"
 
 
-def probe_door(protocol: str, prefix: str, target: ProbeTarget, *, is_local: bool) -> ProbeResult:
+class DoorClient(Protocol):
+    """Functions by which a module accesses doors; URLs have no aliases of schemes."""
+
+    def probe_server(self, prefix: str, target: ProbeTarget, /) -> ProbeResult:
+        """Read a file below a prefix; problems are reported within seconds."""
+        ...
+
+    def stat_file(self, url: str, /) -> FileObservation:
+        """Get size and adler32 of a file."""
+        ...
+
+    def read_file(
+        self, url: str, size: int, advance: ByteCallback | None, copy_to: Path | None, /
+    ) -> FileObservation:
+        """Read a file and its checksums, and copy it to a new file if one is given."""
+        ...
+
+    def write_file(
+        self, source: Path, url: str, advance: ByteCallback | None, /
+    ) -> FileObservation:
+        """Copy a local file to a URL."""
+        ...
+
+    def remove_file(self, url: str, /) -> FileObservation:
+        """Remove a file."""
+        ...
+
+
+#: Client of a scheme -> its module.
+_CLIENTS: Mapping[str, DoorClient] = {
+    FILE_CLIENT: folder,
+    XROOTD_CLIENT: xrootd,
+    HTTP_CLIENT: http,
+}
+
+
+def probe_door(prefix: str, target: ProbeTarget, *, is_local: bool) -> ProbeResult:
     """Probe a door; problems are reported within seconds.
 
     Args:
-        protocol: ``file``, ``root``, ``https`` or ``http``.
         prefix: URL prefix or folder of the door.
         target: File to read.
         is_local: Whether the site's jobs run on this machine and see the same paths.
     """
-    if protocol == "file":
-        return observations.probe_folder(prefix, target, is_local=is_local)
+    client = _require_client(prefix)
+    if client is folder:
+        if is_local or Path(prefix).is_dir():
+            return folder.probe_server(prefix, target)
+        return ProbeResult(details=_UNTRIED, tried=False)
     reachability = measure_reachability(prefix)
     if reachability.rtt_s is None:
         return ProbeResult(
@@ -62,8 +104,7 @@ def probe_door(protocol: str, prefix: str, target: ProbeTarget, *, is_local: boo
             remedy="Check host and port of its prefix, and that the server and any firewall let "
             "this machine in.",
         )
-    probe_server = xrootd.probe_server if protocol == "root" else http.probe_server
-    return probe_server(normalize_url(prefix), target).with_rtt(reachability.rtt_s)
+    return client.probe_server(normalize_url(prefix), target).with_rtt(reachability.rtt_s)
 
 
 def stat_file(url: str, *, is_local: bool = True) -> FileObservation:
@@ -75,10 +116,7 @@ def stat_file(url: str, *, is_local: bool = True) -> FileObservation:
     """
     if failed := _precheck_url(url, is_local=is_local):
         return failed
-    url, client = normalize_url(url), _find_client(url)
-    if client == XROOTD_CLIENT:
-        return xrootd.stat_file(url)
-    return http.stat_file(url) if client == HTTP_CLIENT else observations.stat_local_file(Path(url))
+    return _require_client(url).stat_file(normalize_url(url))
 
 
 def read_file(
@@ -100,12 +138,7 @@ def read_file(
     """
     if failed := _precheck_url(url, is_local=is_local):
         return failed
-    url, client = normalize_url(url), _find_client(url)
-    if client == XROOTD_CLIENT:
-        return xrootd.read_file(url, size, advance, copy_to)
-    if client == HTTP_CLIENT:
-        return http.read_file(url, size, advance, copy_to)
-    return observations.read_local_file(Path(url), advance, copy_to)
+    return _require_client(url).read_file(normalize_url(url), size, advance, copy_to)
 
 
 def probe_writing(url: str) -> FileObservation:
@@ -121,41 +154,37 @@ def probe_writing(url: str) -> FileObservation:
 
 def write_file(source: Path, url: str, advance: ByteCallback | None = None) -> FileObservation:
     """Copy a local file to a URL or path, replacing any file there."""
-    url, client = normalize_url(url), _find_client(url)
-    if client == XROOTD_CLIENT:
-        return xrootd.write_file(source, url, advance)
-    if client == HTTP_CLIENT:
-        return http.write_file(source, url, advance)
-    return observations.write_local_file(source, Path(url))
+    return _require_client(url).write_file(source, normalize_url(url), advance)
 
 
 def remove_file(url: str) -> FileObservation:
     """Remove a file."""
-    url, client = normalize_url(url), _find_client(url)
-    if client == XROOTD_CLIENT:
-        return xrootd.remove_file(url)
-    return (
-        http.remove_file(url)
-        if client == HTTP_CLIENT
-        else observations.remove_local_file(Path(url))
-    )
+    return _require_client(url).remove_file(normalize_url(url))
 
 
-def _find_client(url: str) -> str:
-    """Return the client that opens a URL or path; '' without one."""
-    scheme = find_scheme(url)
-    return scheme.client if scheme else ""
+def _find_client(url: str) -> DoorClient | None:
+    """Return the module that opens a URL or path, shipped or of another package."""
+    if scheme := find_scheme(url):
+        return _CLIENTS[scheme.client]
+    name = url.partition("://")[0]
+    extension: DoorClient | None = load_extension(ExtensionGroup.DOOR_PROTOCOLS, name)
+    return extension
+
+
+def _require_client(url: str) -> DoorClient:
+    client = _find_client(url)
+    assert client is not None, "URLs of other protocols are refused before"
+    return client
 
 
 def _precheck_url(url: str, *, is_local: bool) -> FileObservation | None:
     """Find a reason not to contact the door; return None without any."""
     client = _find_client(url)
-    if client == FILE_CLIENT:
+    if client is folder:
         if is_local or Path(url).parent.is_dir():
             return None
-        reason = "a folder of the site's nodes cannot be tried from here"
-        return FileObservation(failure=NOT_TRIED, message=reason)
-    if not client:
+        return FileObservation(failure=NOT_TRIED, message=_UNTRIED)
+    if client is None:
         message = f"protocol {url.partition('://')[0]} is not supported"
         return FileObservation(failure=FAILED, message=message)
     reachability = measure_reachability(url)

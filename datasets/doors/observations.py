@@ -1,20 +1,11 @@
-"""Observations through a door: single files, and the result of probing the door itself.
-
-Doors that are folders are observed here, too.
-"""
+"""Observations through a door: single files, and the result of probing the door itself."""
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from treehammer.collectors.shared_files import open_regular_file
-from treehammer.datasets.manifest import FileDigest, digest_file
-from treehammer.text_formatting import ByteCallback
+from treehammer.datasets.manifest import FileDigest
 
 #: Failures of a door: no such file, access denied, no answer in time, another error, or not
 #: reachable from this machine.
@@ -162,81 +153,3 @@ def find_first_file(
         if inner_path:
             return inner_path
     return ""
-
-
-# --- folders as doors
-
-
-def probe_folder(prefix: str, target: ProbeTarget, *, is_local: bool) -> ProbeResult:
-    """Check a folder of this machine and read a file in it."""
-    root = Path(prefix)
-    if not is_local and not root.is_dir():
-        return ProbeResult(
-            details="a folder of the site's nodes cannot be tried from here", tried=False
-        )
-    try:
-        return _read_sample_file(root, target)
-    except FileNotFoundError as error:
-        return ProbeResult(f"there is no {error.filename}", target.missing_file_hint)
-    except OSError as error:
-        return ProbeResult(
-            f"{error.filename or prefix}: {error.strerror}",
-            "Let the user who runs the jobs read it.",
-        )
-
-
-def _read_sample_file(root: Path, target: ProbeTarget) -> ProbeResult:
-    def entries(path: str) -> list[tuple[str, bool]]:
-        return [(item.name, item.is_dir()) for item in (root / path).iterdir()]
-
-    path = target.path or find_first_file(entries)
-    if not path:
-        return ProbeResult(details=NOTHING_TO_READ)
-    with open_regular_file(root / path, follows_links=True) as stream:
-        content = stream.read(SAMPLE_BYTES)
-        size = os.fstat(stream.fileno()).st_size
-    return check_sample(target, path, content, size)
-
-
-def stat_local_file(path: Path) -> FileObservation:
-    """Get the size of a file; folders provide no checksums."""
-    try:
-        return FileObservation(path.stat().st_size)
-    except OSError as error:
-        return _describe_failure(error)
-
-
-def read_local_file(
-    path: Path, advance: ByteCallback | None = None, copy_to: Path | None = None
-) -> FileObservation:
-    """Read a file and its checksums, and copy it to a new file if one is given."""
-    try:
-        digest = digest_file(path, advance, copy_to=copy_to)
-    except OSError as error:
-        return _describe_failure(error)
-    return FileObservation.from_digest(digest)
-
-
-def write_local_file(source: Path, path: Path) -> FileObservation:
-    """Copy a file to a path, whose folder is made if it is missing."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, path)
-    except OSError as error:
-        return _describe_failure(error)
-    return stat_local_file(path)
-
-
-def remove_local_file(path: Path) -> FileObservation:
-    """Remove a file."""
-    try:
-        path.unlink()
-    except OSError as error:
-        return _describe_failure(error)
-    return FileObservation()
-
-
-def _describe_failure(error: OSError) -> FileObservation:
-    kinds = {errno.ENOENT: MISSING, errno.ENOTDIR: MISSING, errno.EACCES: REFUSED}
-    kind = kinds.get(error.errno or 0, FAILED)
-    return FileObservation(failure=kind, message=str(error.strerror))

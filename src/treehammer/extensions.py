@@ -13,6 +13,7 @@ class ExtensionGroup(StrEnum):
 
     COMMANDS = "treehammer.commands"
     EXPORTERS = "treehammer.exporters"
+    DOOR_PROTOCOLS = "treehammer.door_protocols"
 
 
 def load_extension(group: ExtensionGroup, name: str) -> Any:

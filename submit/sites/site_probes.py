@@ -154,7 +154,7 @@ def _probe_door(site: Site, door: Door, target: ProbeTarget) -> SiteProbeResult:
     if not door.prefix:
         finding = f"Rucio locates files at {door.rse}; use treehammer datasets verify"
         return SiteProbeResult(site.name, check, PROBE_SKIPPED, finding)
-    probe = doors.probe_door(door.protocol, door.prefix, target, is_local=site.is_local)
+    probe = doors.probe_door(door.prefix, target, is_local=site.is_local)
     result = PROBE_FAILED if probe.problem else PROBE_OK if probe.tried else PROBE_SKIPPED
     server = probe.server
     if server and door.version and door.version not in server:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints
 
 from treehammer.collectors import storage_access
+from treehammer.extensions import ExtensionGroup, load_extension
 from treehammer.hctests.definition import document_problems
 from treehammer.hctests.definition.document_problems import (
     Bytes,
@@ -128,6 +129,16 @@ def validate_token_pool(pool: str) -> str:
     raise invalid_value(f"{pool!r} is no HOST or HOST:PORT, such as pool*.example.org")
 
 
+def validate_protocol(protocol: str) -> str:
+    """Accept the protocols of doors, shipped or of another package."""
+    if protocol in storage_access.PROTOCOLS or load_extension(
+        ExtensionGroup.DOOR_PROTOCOLS, protocol
+    ):
+        return protocol
+    *most, last = map(repr, storage_access.PROTOCOLS)
+    raise invalid_value(f"{protocol!r} is wrong (expected {', '.join(most)} or {last})")
+
+
 def find_prefix_error(protocol: str, prefix: str) -> str:
     """Describe why ROOT could not read through a door with this prefix; '' if it can."""
     if any(character in prefix for character in "?#"):
@@ -139,7 +150,7 @@ def find_prefix_error(protocol: str, prefix: str) -> str:
         host, _port = parts.hostname, parts.port
     except ValueError as error:
         return f"is not a URL: {error}"
-    schemes = storage_access.list_aliases(protocol)
+    schemes = storage_access.list_aliases(protocol) or (protocol,)
     rules = (
         (
             f"is invalid (expected {schemes[0]}://HOST:PORT/…)",
@@ -225,8 +236,9 @@ class DoorTable(StrictModel):
     """A storage endpoint; tests that name no door use the first."""
 
     name: Name = Field(description='Value of the door axis, e.g. "root".')
-    protocol: Literal["file", "root", "https", "http"] = Field(
-        description="Protocol by which ROOT reads."
+    protocol: Annotated[str, AfterValidator(validate_protocol)] = Field(
+        description="Protocol by which ROOT reads.",
+        json_schema_extra={"enum": list(storage_access.PROTOCOLS)},
     )
     prefix: FilledLine = Field(
         "",

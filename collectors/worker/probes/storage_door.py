@@ -15,12 +15,12 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Iterable, Mapping, Optional, Tuple
+from typing import Callable, Iterable, Mapping, Optional, Tuple
 from urllib.parse import SplitResult, urlsplit
 
 from ...http_requests import Deadline, TimedConnection, TimedTlsConnection
 from ...shared_files import local_path, make_lock_folder
-from ...storage_access import SCHEMES
+from ...storage_access import HTTP_CLIENT, SCHEMES, XROOTD_CLIENT
 
 #: Total time of a query.
 _QUERY_TIMEOUT_S = 3.0
@@ -47,9 +47,8 @@ def query_server(scheme: str, host: str, port: int) -> ServerIdentity:
     Each execution repeats the request: a server may be upgraded while a job runs.
     """
     try:
-        if scheme in ("http", "https"):
-            return _query_http_server(scheme, host, port)
-        return _query_xrootd_server(host, port)
+        query = _QUERIES.get(SCHEMES[scheme].client) if scheme in SCHEMES else None
+        return query(scheme, host, port) if query else ServerIdentity()
     except (OSError, ValueError, struct.error, http.client.HTTPException):
         return ServerIdentity()
 
@@ -64,7 +63,7 @@ def _query_http_server(scheme: str, host: str, port: int) -> ServerIdentity:
         connection.close()
 
 
-def _query_xrootd_server(host: str, port: int) -> ServerIdentity:
+def _query_xrootd_server(_scheme: str, host: str, port: int) -> ServerIdentity:
     deadline = Deadline(_QUERY_TIMEOUT_S)
     with socket.create_connection((host, port), timeout=_QUERY_TIMEOUT_S) as connection:
         connection.sendall(_HANDSHAKE)
@@ -85,6 +84,13 @@ def _query_xrootd_server(host: str, port: int) -> ServerIdentity:
             return server
         text = answer.decode("ascii", "replace").strip("\0\n ") if status == _STATUS_OK else ""
         return ServerIdentity(f"XRootD {text}" if text else None, server.is_data_server)
+
+
+#: Client of a scheme -> query of its servers.
+_QUERIES: Mapping[str, Callable[[str, str, int], ServerIdentity]] = {
+    HTTP_CLIENT: _query_http_server,
+    XROOTD_CLIENT: _query_xrootd_server,
+}
 
 
 def _read_response(connection: socket.socket, deadline: Deadline) -> Tuple[int, bytes]:

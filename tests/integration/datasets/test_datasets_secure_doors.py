@@ -80,9 +80,7 @@ def test_refused_token_is_reported_with_a_remedy(
     url = secure.doors[door].file_url("set", "data.bin")
     assert doors.stat_file(url).failure == "refused"
     chosen = secure.doors[door]
-    probe = doors.probe_door(
-        chosen.protocol, chosen.prefix, ProbeTarget("set/data.bin", 1), is_local=True
-    )
+    probe = doors.probe_door(chosen.prefix, ProbeTarget("set/data.bin", 1), is_local=True)
     assert "BEARER_TOKEN_FILE" in probe.remedy
 
 

@@ -131,7 +131,7 @@ def test_returned_archive_must_be_a_file(irregular: Place) -> None:
 
 def test_folder_door_does_not_wait_for_a_fifo(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "f")
-    result = doors.probe_door("file", str(tmp_path), ProbeTarget("f", 10), is_local=True)
+    result = doors.probe_door(str(tmp_path), ProbeTarget("f", 10), is_local=True)
     assert "a FIFO, no regular file" in result.problem
     assert "a FIFO, no regular file" in doors.read_file(str(tmp_path / "f"), 10).message
 

@@ -107,12 +107,12 @@ def short_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(xrootd.CLIENT_TIMEOUTS, "XRD_CONNECTIONWINDOW", "1")
 
 
-def probe(protocol: str, prefix: str, path: str = "", size: int = 0) -> ProbeResult:
-    return doors.probe_door(protocol, prefix, ProbeTarget(path, size), is_local=True)
+def probe(prefix: str, path: str = "", size: int = 0) -> ProbeResult:
+    return doors.probe_door(prefix, ProbeTarget(path, size), is_local=True)
 
 
 def test_web_door_is_listed_and_read(storage: str) -> None:
-    result = probe("http", f"{storage}/store")
+    result = probe(f"{storage}/store")
     assert result.problem == ""
     assert result.details == f"read 1024 bytes of my file at {storage.removeprefix('http://')}"
     assert result.server == "TestStore 1.2"
@@ -121,7 +121,7 @@ def test_web_door_is_listed_and_read(storage: str) -> None:
 
 
 def test_web_door_follows_redirections(storage: str) -> None:
-    assert probe("http", f"{storage}/redirect", "a/b.root", len(STORED_CONTENT)).problem == ""
+    assert probe(f"{storage}/redirect", "a/b.root", len(STORED_CONTENT)).problem == ""
 
 
 @pytest.mark.parametrize(
@@ -147,14 +147,14 @@ def test_web_door_errors_have_remedies(
     if kind == "slow":
         Storage.is_released.clear()
         monkeypatch.setattr(http, "RESPONSE_TIMEOUT_S", 0.1)
-    result = probe("http", f"{storage}/{kind}", "f.root", len(STORED_CONTENT))
+    result = probe(f"{storage}/{kind}", "f.root", len(STORED_CONTENT))
     Storage.is_released.set()
     assert problem in result.problem
     assert remedy in result.remedy
 
 
 def test_web_door_without_listing_requires_dataset(storage: str) -> None:
-    result = probe("http", f"{storage}/plain")
+    result = probe(f"{storage}/plain")
     assert not result.problem
     assert not result.tried
     assert "--dataset" in result.details
@@ -165,7 +165,7 @@ def test_token_is_not_sent_without_tls(
 ) -> None:
     monkeypatch.setenv("BEARER_TOKEN", "secret")
     Storage.asked.clear()
-    assert probe("http", f"{storage}/store", "f", len(STORED_CONTENT)).problem == ""
+    assert probe(f"{storage}/store", "f", len(STORED_CONTENT)).problem == ""
     assert Storage.asked == [("/store/f", None)] * 2
 
 
@@ -173,7 +173,7 @@ def test_untrusted_certificate_is_reported(
     secure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("X509_CERT_DIR", str(tmp_path))
-    result = probe("https", f"{secure}/store", "f", len(STORED_CONTENT))
+    result = probe(f"{secure}/store", "f", len(STORED_CONTENT))
     assert "certificate is not trusted" in result.problem
     assert "X509_CERT_DIR" in result.remedy
 
@@ -186,7 +186,7 @@ def test_secure_door_is_read_with_token_and_proxy(
     monkeypatch.setenv("X509_USER_PROXY", str(authority))
     monkeypatch.setenv("BEARER_TOKEN_FILE", str(tmp_path / "token"))
     Storage.asked.clear()
-    assert probe("https", f"{secure}/store", "f", len(STORED_CONTENT)).problem == ""
+    assert probe(f"{secure}/store", "f", len(STORED_CONTENT)).problem == ""
     assert Storage.asked == [("/store/f", "Bearer secret")] * 2
 
 
@@ -195,13 +195,13 @@ def test_missing_credential_file_is_reported(
     storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv(variable, str(tmp_path / "none"))
-    result = probe("https", f"{storage.replace('http:', 'https:')}/store")
+    result = probe(f"{storage.replace('http:', 'https:')}/store")
     assert result.problem == "the credential cannot be used: No such file or directory"
     assert variable in result.remedy
 
 
 def test_plain_port_behind_https_is_reported(storage: str) -> None:
-    result = probe("https", storage.replace("http://", "https://") + "/store", "f", 1)
+    result = probe(storage.replace("http://", "https://") + "/store", "f", 1)
     assert "TLS" in result.problem or "web server" in result.problem
 
 
@@ -209,18 +209,18 @@ def test_plain_port_behind_https_is_reported(storage: str) -> None:
 def test_closed_port_is_reported(protocol: str) -> None:
     with serve_tcp() as port:
         pass
-    result = probe(protocol, f"{protocol}://127.0.0.1:{port}//store")
+    result = probe(f"{protocol}://127.0.0.1:{port}//store")
     assert result.problem == "does not answer: Connection refused"
     assert "firewall" in result.remedy
 
 
 def test_unknown_host_is_reported() -> None:
-    assert "does not answer: " in probe("root", "root://no.such.host.invalid//store").problem
+    assert "does not answer: " in probe("root://no.such.host.invalid//store").problem
 
 
 @pytest.mark.usefixtures("short_window")
 def test_wrong_protocol_is_reported(storage: str) -> None:
-    result = probe("root", storage.replace("http://", "root://") + "//store")
+    result = probe(storage.replace("http://", "root://") + "//store")
     assert result.problem
     assert "another protocol" in result.remedy
 
@@ -228,25 +228,25 @@ def test_wrong_protocol_is_reported(storage: str) -> None:
 def test_hanging_client_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xrootd, "SILENCE_TIMEOUT_S", 0.01)
     with serve_tcp() as port:
-        assert "does not answer within" in probe("root", f"root://127.0.0.1:{port}//s").problem
+        assert "does not answer within" in probe(f"root://127.0.0.1:{port}//s").problem
 
 
 def test_folder_is_read(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
-    assert probe("file", str(tmp_path)).details == "the folder is there and holds no file to read"
+    assert probe(str(tmp_path)).details == "the folder is there and holds no file to read"
     (tmp_path / "set" / "f.root").write_bytes(STORED_CONTENT)
-    assert probe("file", str(tmp_path)) == ProbeResult(details="read 1024 bytes of set/f.root")
-    assert probe("file", str(tmp_path), "set/f.root", len(STORED_CONTENT)).problem == ""
-    assert "in the dataset" in probe("file", str(tmp_path), "set/f.root", 3).problem
-    assert "there is no" in probe("file", str(tmp_path), "set/g.root", 3).problem
+    assert probe(str(tmp_path)) == ProbeResult(details="read 1024 bytes of set/f.root")
+    assert probe(str(tmp_path), "set/f.root", len(STORED_CONTENT)).problem == ""
+    assert "in the dataset" in probe(str(tmp_path), "set/f.root", 3).problem
+    assert "there is no" in probe(str(tmp_path), "set/g.root", 3).problem
 
 
 def test_remote_folder_is_not_probed(tmp_path: Path) -> None:
     folder = str(tmp_path / "nodes")
-    result = doors.probe_door("file", folder, ProbeTarget(), is_local=False)
+    result = doors.probe_door(folder, ProbeTarget(), is_local=False)
     assert not result.tried
     assert not result.problem
-    assert "there is no" in doors.probe_door("file", folder, ProbeTarget(), is_local=True).problem
+    assert "there is no" in doors.probe_door(folder, ProbeTarget(), is_local=True).problem
 
 
 def test_file_search_is_limited() -> None:
@@ -368,13 +368,13 @@ def door() -> Iterator[str]:
     ],
 )
 def test_probe_names_broken_rule(door: str, kind: str, problem: str) -> None:
-    result = doors.probe_door("http", f"{door}/{kind}", ProbeTarget("f", SIZE), is_local=True)
+    result = doors.probe_door(f"{door}/{kind}", ProbeTarget("f", SIZE), is_local=True)
     assert problem in result.problem
     assert result.remedy
 
 
 def test_door_may_omit_size_of_file(door: str) -> None:
-    result = doors.probe_door("http", f"{door}/star", ProbeTarget("f", SIZE), is_local=True)
+    result = doors.probe_door(f"{door}/star", ProbeTarget("f", SIZE), is_local=True)
     assert result.problem == ""
     assert "(the door does not state its size)" in result.details
 
@@ -387,7 +387,7 @@ def test_dripping_answer_ends_at_deadline(
     monkeypatch.setattr(http_requests, "TRANSFER_START_S", 0.5)
     start = time.monotonic()
     if kind == "slow-headers":
-        problem = doors.probe_door("http", f"{door}/{kind}", ProbeTarget("f", SIZE), is_local=True)
+        problem = doors.probe_door(f"{door}/{kind}", ProbeTarget("f", SIZE), is_local=True)
         assert "the answer was not complete after" in problem.problem
     observed = doors.read_file(f"{door}/{kind}/f", SIZE)
     assert observed.failure == NO_RESPONSE
@@ -463,7 +463,7 @@ def test_token_stays_at_door(
         assert doors.read_file(f"{door}/f", SIZE).size == SIZE
         assert doors.write_file(tmp_path / "source", f"{door}/f").failure == ""
         assert doors.remove_file(f"{door}/f").failure == ""
-        assert doors.probe_door("https", door, ProbeTarget("f", SIZE), is_local=True).problem == ""
+        assert doors.probe_door(door, ProbeTarget("f", SIZE), is_local=True).problem == ""
     assert {token for _, token in Redirector.requests} == {"Bearer secret"}
     expected = "Bearer secret" if allowed and scheme == "https" else None
     methods = ["HEAD", "GET", "PUT", "DELETE", "GET", "GET"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from click.testing import CliRunner
 from store_fixtures import WriteExport
 
 from treehammer.cli import cli
+from treehammer.datasets import doors
 from treehammer.errors import ConfigError
 from treehammer.sql.transfer.file_writers import find_format
 from treehammer.sql.write.store import Store
+from treehammer.submit.sites.sites_file import read_sites_file
 
 InstallPackage = Callable[[str, str, dict[str, str]], Path]
 
@@ -73,3 +76,58 @@ def test_format_of_another_package_is_written(
     assert write(folder / "x.count") == 8
     assert (folder / "x.count").read_text() == "8"
     assert find_format(".tide") is None
+
+
+_DOOR_PROTOCOL = """
+import shutil
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from treehammer.datasets.doors.observations import FileObservation, ProbeResult
+
+FILES = {"/tides/high": b"noon"}
+
+
+def probe_server(prefix, target):
+    return ProbeResult(details=f"read {prefix}")
+
+
+def stat_file(url):
+    return FileObservation(size=len(FILES[urlsplit(url).path]))
+
+
+def read_file(url, size, advance, copy_to):
+    return stat_file(url)
+
+
+def write_file(source, url, advance):
+    FILES[urlsplit(url).path] = Path(source).read_bytes()
+    return stat_file(url)
+
+
+def remove_file(url):
+    del FILES[urlsplit(url).path]
+    return FileObservation()
+"""
+_SITES = """
+[sites.HARBOR]
+[[sites.HARBOR.doors]]
+name = "tide"
+protocol = "tide"
+prefix = "{prefix}"
+"""
+
+
+def test_door_protocol_of_another_package_is_used(install_package: InstallPackage) -> None:
+    folder = install_package(
+        "tide_protocol", _DOOR_PROTOCOL, {"treehammer.door_protocols": "tide = tide_protocol"}
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        prefix = f"tide://127.0.0.1:{server.getsockname()[1]}/tides"
+        (folder / "sites.toml").write_text(_SITES.format(prefix=prefix))
+        (door,) = read_sites_file(folder / "sites.toml").sites["HARBOR"].doors
+        probe = doors.probe_door(door.prefix, doors.ProbeTarget(), is_local=False)
+        assert (probe.problem, probe.details) == ("", f"read {prefix}")
+        assert doors.stat_file(f"{prefix}/high").size == 4
+        assert doors.read_file(f"{prefix}/high", 4).size == 4
+        assert doors.probe_writing(f"{prefix}/low").failure == ""

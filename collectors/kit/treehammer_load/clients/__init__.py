@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from ....shared_files import local_path
+from importlib import import_module
+from typing import Callable, Dict, Tuple
+
+from ....storage_access import FILE_CLIENT, HTTP_CLIENT, XROOTD_CLIENT, find_scheme
 from ...treehammer_kit.payload_task import PayloadError
 from ..operation import StorageClient
+
+_MakeClient = Callable[[int, float, str], StorageClient]
+#: Client of a scheme -> its module and class; one is imported, as they need different software.
+_REMOTE_CLIENTS: Dict[str, Tuple[str, str]] = {
+    XROOTD_CLIENT: ("xrootd_client", "XrootdClient"),
+    HTTP_CLIENT: ("http_client", "HttpClient"),
+}
 
 
 def make_client(url: str, clients: int, timeout_s: float, *, direct: bool = False) -> StorageClient:
@@ -19,21 +29,18 @@ def make_client(url: str, clients: int, timeout_s: float, *, direct: bool = Fals
     Raises:
         PayloadError: an unknown protocol, or its software is missing.
     """
-    if local_path(url) is not None:
+    scheme = find_scheme(url)
+    if scheme is None:
+        name = url.partition("://")[0]
+        raise PayloadError("open", "not-supported", "setup", f"no client for {name}:// ({url})")
+    if scheme.client == FILE_CLIENT:
         from .file_client import FileClient
 
         return FileClient(clients, timeout_s, direct=direct)
-    scheme = url.partition("://")[0]
+    module, client = _REMOTE_CLIENTS[scheme.client]
     try:
-        if scheme in ("root", "roots", "xroot", "xroots"):
-            from .xrootd_client import XrootdClient
-
-            return XrootdClient(clients, timeout_s, url)
-        if scheme in ("http", "https"):
-            from .http_client import HttpClient
-
-            return HttpClient(clients, timeout_s, url)
+        make: _MakeClient = getattr(import_module(f".{module}", __name__), client)
+        return make(clients, timeout_s, url)
     except ImportError as error:
-        message = f"{scheme}:// needs software that is missing here ({error}): set root = 'xrootd:VERSION'"
+        message = f"{scheme.name}:// needs software that is missing here ({error}): set root = 'xrootd:VERSION'"
         raise PayloadError("software-setup", "missing", "setup", message) from error
-    raise PayloadError("open", "not-supported", "setup", f"no client for {scheme}:// ({url})")
