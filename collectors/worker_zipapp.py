@@ -11,6 +11,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
 
+from treehammer.collectors.software import providers
 from treehammer.errors import TreehammerError
 
 #: Package inside the archive; the name differs from an installed Treehammer's.
@@ -67,6 +68,8 @@ def build_worker(target: Path, *, bytecode: bool = False) -> Path:
                     # The kit's modules run unpacked.
                     if bytecode and path.suffix == ".py" and relative.parts[0] != _KIT_FOLDER:
                         _add_entry(archive, f"{name}c", _load_bytecode(path, name))
+                for name, module in sorted(providers.list_extensions().items()):
+                    _add_extension(archive, name, module)
         temporary.chmod(0o755)
         temporary.replace(target)
     except OSError as error:
@@ -76,6 +79,19 @@ def build_worker(target: Path, *, bytecode: bool = False) -> Path:
             hint="Name a file in an existing folder with free space.",
         ) from error
     return target
+
+
+def _add_extension(archive: zipfile.ZipFile, name: str, module: str) -> None:
+    """Add the module of another package's software provider with its entry point."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise TreehammerError(
+            f"the module {module} of the software provider {name!r} is missing",
+            hint="Repair or remove the package that declares it.",
+        )
+    _add_entry(archive, f"{module.replace('.', '/')}.py", Path(spec.origin).read_bytes())
+    text = f"[{providers.EXTENSION_GROUP}]\n{name} = {module}\n"
+    _add_entry(archive, f"{name}-0.dist-info/entry_points.txt", text.encode())
 
 
 def _package_folder() -> Path:

@@ -33,7 +33,8 @@ import re
 import shutil
 import sys
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+from importlib import import_module
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..job_spec import SoftwareRequest
 from ..record.outcome import ExecutionError
@@ -44,24 +45,44 @@ from .wheels import PYPI, XROOTD, Release, find_release, make_package_release, m
 
 #: ROOT release -> version of the package ``ROOT`` on PyPI that contains it.
 WHEELS = wheels.WHEELS
-#: Providers without ROOT.
 BUILD = "build"
-WITHOUT_ROOT = ("none", XROOTD, BUILD, PYPI)
-#: Providers whose releases are installed on the submitting side.
-_INSTALLED = ("wheel", XROOTD, PYPI)
 #: Variable with the folder of the software.
 SOFTWARE_VARIABLE = "TREEHAMMER_SOFTWARE"
 
 RUNNABLE_PAYLOAD_KINDS = ("python", "macro", "executable")
 
 _RELEASE_PATTERN = re.compile(r"\d+\.\d+[./]\d+")
-_PROVIDER_PREFIXES = ("wheel", "path", "cvmfs", "wrap", XROOTD, BUILD, PYPI)
 _XROOTD_VERSION = re.compile(r"\d+\.\d+\.\d+")
 #: Version as PyPI writes it, which has no leading zeros: 0.1a12, 6.42.0rc1.
 _WHEEL_VERSION = re.compile(r"\d+(\.\d+)+((a|b|rc)\d+)?(\.post\d+)?")
 _VERSIONED_REQUEST = re.compile(r"(?P<rest>.+?)(?:@(?P<version>\d+\.\d+[./]\d+))?")
 
+#: Entry points of other packages' providers: modules with ``locate`` and ``set_up``, which
+#: :mod:`treehammer.collectors.worker_zipapp` packs for the node.
+EXTENSION_GROUP = "treehammer.root_providers"
+
 Progress = Callable[[str], None]
+_PythonSetup = Tuple[str, Dict[str, str]]
+
+
+@dataclass(frozen=True)
+class SoftwareProvider:
+    """How a request for software is parsed, checked and set up.
+
+    Attributes:
+        set_up: returns interpreter and environment on the node; None for a command prefix.
+        parse: makes the request of a text, its part after the colon and the base of relative
+            folders; None if the part after the colon is a release.
+        check: raises ExecutionError if this machine has no such software.
+        has_root: whether it provides ROOT.
+        installs_releases: whether its releases are installed on the submitting side.
+    """
+
+    set_up: Optional[Callable[[SoftwareRequest, Mapping[str, str]], _PythonSetup]]
+    parse: Optional[Callable[[str, str, PathLike], SoftwareRequest]] = None
+    check: Callable[[SoftwareRequest], object] = lambda _: None
+    has_root: bool = True
+    installs_releases: bool = False
 
 
 def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareRequest:
@@ -82,9 +103,9 @@ def parse_software_request(text: str, *, base: PathLike = ".") -> SoftwareReques
     provider, _, argument = text.partition(":")
     if text in ("current", "none"):
         return SoftwareRequest(text, text, "", "")
-    parse = _PARSERS.get(provider)
-    if parse is not None and argument:
-        return parse(text, argument, base)
+    declared = _find_provider(provider) if argument else None
+    if declared is not None and declared.parse is not None:
+        return declared.parse(text, argument, base)
     release = argument if provider == "wheel" else text
     if release in WHEELS or (provider == "wheel" and _is_wheel_version(argument)):
         return SoftwareRequest(text, "wheel", release, "")
@@ -133,17 +154,6 @@ def _parse_package(text: str, argument: str, base: PathLike) -> SoftwareRequest:
     return SoftwareRequest(text, PYPI, make_package_release(argument).version, "")
 
 
-#: Provider -> parser of a request, its part after the colon and the base of relative folders.
-_PARSERS = {
-    XROOTD: _parse_xrootd,
-    BUILD: _parse_build,
-    PYPI: _parse_package,
-    "path": _parse_versioned,
-    "cvmfs": _parse_versioned,
-    "wrap": _parse_versioned,
-}
-
-
 def _describe_unknown_request(text: str, release: str) -> str:
     provider, colon, _ = text.partition(":")
     if _RELEASE_PATTERN.fullmatch(release):
@@ -154,8 +164,9 @@ def _describe_unknown_request(text: str, release: str) -> str:
             f"'cvmfs:ROOT/{release.replace('/', '.')}/PLATFORM' for one on CVMFS"
         )
     releases = ", ".join(WHEELS)
-    if colon and provider not in _PROVIDER_PREFIXES:
-        near = difflib.get_close_matches(provider, _PROVIDER_PREFIXES, n=1)
+    prefixes = [name for name in PROVIDERS if name not in ("current", "none")]
+    if colon and provider not in prefixes:
+        near = difflib.get_close_matches(provider, prefixes, n=1)
     else:
         near = difflib.get_close_matches(release, [*WHEELS, "current", "none"], n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
@@ -209,15 +220,9 @@ def prepare_software(
         ExecutionError: class ``software-setup``; the message names the remedy.
     """
     notify = progress or (lambda _note: None)
-    if request.provider == "path":
-        setup_commands.find_path_script(request.location)
-    elif request.provider == "cvmfs":
-        setup_commands.find_cvmfs_script(request.location)
-    elif request.provider == "wrap":
-        setup_commands.check_wrap(request)
-    elif request.provider == BUILD:
-        _check_build(request)
-    elif is_installed_release(request):
+    if provider := _find_provider(request.provider):
+        provider.check(request)
+    if is_installed_release(request):
         release = find_release(request)
         return replace(request, location=_prepare_release(release, software_dir, notify))
     return request
@@ -272,7 +277,8 @@ def list_prepared_wheels(software_dir: PathLike) -> List[str]:
 
 def is_installed_release(request: SoftwareRequest) -> bool:
     """Return whether :func:`prepare_software` can install the release that a request names."""
-    return request.provider in _INSTALLED and bool(request.version)
+    provider = PROVIDERS.get(request.provider)
+    return bool(provider and provider.installs_releases and request.version)
 
 
 def find_missing_release(request: SoftwareRequest, software_dir: PathLike) -> str:
@@ -372,17 +378,16 @@ def setup_software(
     if request.provider == "wrap":
         wrapper, outside = setup_commands.setup_wrap(request, base_env, kit, folders or {})
         return SoftwareSetup("wrap", setup_commands.WRAPPED_PYTHON, outside, wrapper)
-    if request.provider not in _PROVIDERS:
+    provider = _find_provider(request.provider)
+    if provider is None or provider.set_up is None:
         raise_setup_error("missing", f"unknown software provider {request.provider!r}")
-    python, env = _PROVIDERS[request.provider](request, base_env)
+    python, env = provider.set_up(request, base_env)
     env["PYTHONPATH"] = os.pathsep.join(path for path in (kit, env.get("PYTHONPATH", "")) if path)
     env["PYTHONNOUSERSITE"] = "1"
     return SoftwareSetup(request.provider, python, env)
 
 
-def _setup_current(
-    request: SoftwareRequest, base_env: Mapping[str, str]
-) -> Tuple[str, Dict[str, str]]:
+def _setup_current(request: SoftwareRequest, base_env: Mapping[str, str]) -> _PythonSetup:
     env = dict(base_env)
     candidates = [sys.executable, shutil.which("python3", path=env.get("PATH"))]
     reasons = []
@@ -396,15 +401,11 @@ def _setup_current(
     return raise_setup_error("missing", f"root = 'current' is unusable: {'; '.join(reasons)}")
 
 
-def _setup_none(
-    request: SoftwareRequest, base_env: Mapping[str, str]
-) -> Tuple[str, Dict[str, str]]:
+def _setup_none(request: SoftwareRequest, base_env: Mapping[str, str]) -> _PythonSetup:
     return sys.executable, dict(base_env)
 
 
-def _setup_xrootd(
-    request: SoftwareRequest, base_env: Mapping[str, str]
-) -> Tuple[str, Dict[str, str]]:
+def _setup_xrootd(request: SoftwareRequest, base_env: Mapping[str, str]) -> _PythonSetup:
     if request.version:
         return wheels.setup_wheel(request, base_env)
     python, env = wheels.environment_python(request.location), dict(base_env)
@@ -424,9 +425,7 @@ def _check_build(request: SoftwareRequest) -> None:
         raise_setup_error("missing", f"there is no folder {request.location}")
 
 
-def _setup_build(
-    request: SoftwareRequest, base_env: Mapping[str, str]
-) -> Tuple[str, Dict[str, str]]:
+def _setup_build(request: SoftwareRequest, base_env: Mapping[str, str]) -> _PythonSetup:
     """Use the folder's own Python if it has one, and its programs and libraries first."""
     _check_build(request)
     env, folder = drop_foreign_python(base_env), request.location
@@ -438,13 +437,62 @@ def _setup_build(
     return (python if os.access(python, os.X_OK) else sys.executable), env
 
 
-_PROVIDERS = {
-    "wheel": wheels.setup_wheel,
-    "path": setup_commands.setup_path,
-    "cvmfs": setup_commands.setup_cvmfs,
-    "current": _setup_current,
-    "none": _setup_none,
-    XROOTD: _setup_xrootd,
-    BUILD: _setup_build,
-    PYPI: wheels.setup_wheel,
+PROVIDERS: Mapping[str, SoftwareProvider] = {
+    "wheel": SoftwareProvider(wheels.setup_wheel, installs_releases=True),
+    "path": SoftwareProvider(
+        setup_commands.setup_path,
+        _parse_versioned,
+        lambda request: setup_commands.find_path_script(request.location),
+    ),
+    "cvmfs": SoftwareProvider(
+        setup_commands.setup_cvmfs,
+        _parse_versioned,
+        lambda request: setup_commands.find_cvmfs_script(request.location),
+    ),
+    "wrap": SoftwareProvider(None, _parse_versioned, setup_commands.check_wrap),
+    "current": SoftwareProvider(_setup_current),
+    "none": SoftwareProvider(_setup_none, has_root=False),
+    XROOTD: SoftwareProvider(_setup_xrootd, _parse_xrootd, has_root=False, installs_releases=True),
+    BUILD: SoftwareProvider(_setup_build, _parse_build, _check_build, has_root=False),
+    PYPI: SoftwareProvider(
+        wheels.setup_wheel, _parse_package, has_root=False, installs_releases=True
+    ),
 }
+#: Providers without ROOT.
+WITHOUT_ROOT = tuple(name for name, provider in PROVIDERS.items() if not provider.has_root)
+
+
+def _find_provider(name: str) -> Optional[SoftwareProvider]:
+    """Return the provider of a name, shipped or of another package."""
+    if name in PROVIDERS:
+        return PROVIDERS[name]
+    modules = list_extensions()
+    return _wrap_extension(import_module(modules[name])) if name in modules else None
+
+
+def list_extensions() -> Mapping[str, str]:
+    """List the providers of other packages: name -> module."""
+    from importlib import metadata  # only an unknown name needs it, and it loads slowly
+
+    # A lookup by group differs between Python 3.9 and 3.12.
+    return {
+        entry_point.name: entry_point.value
+        for distribution in metadata.distributions()
+        for entry_point in distribution.entry_points
+        if entry_point.group == EXTENSION_GROUP
+    }
+
+
+def _wrap_extension(module: Any) -> SoftwareProvider:
+    def parse(text: str, argument: str, _base: PathLike) -> SoftwareRequest:
+        location, version = module.locate(argument)
+        return SoftwareRequest(text, text.partition(":")[0], version, location)
+
+    def set_up(request: SoftwareRequest, base_env: Mapping[str, str]) -> _PythonSetup:
+        try:
+            python, env = module.set_up(request.location, dict(base_env))
+        except (OSError, ValueError) as error:
+            return raise_setup_error("broken", f"{request.request}: {error}")
+        return python, env
+
+    return SoftwareProvider(set_up, parse)

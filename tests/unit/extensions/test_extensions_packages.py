@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,9 @@ from click.testing import CliRunner
 from store_fixtures import WriteExport
 
 from treehammer.cli import cli
+from treehammer.collectors.record.outcome import ExecutionError
+from treehammer.collectors.software import providers
+from treehammer.collectors.worker_zipapp import build_worker
 from treehammer.datasets import doors
 from treehammer.errors import ConfigError
 from treehammer.sql.transfer.file_writers import find_format
@@ -131,3 +136,42 @@ def test_door_protocol_of_another_package_is_used(install_package: InstallPackag
         assert doors.stat_file(f"{prefix}/high").size == 4
         assert doors.read_file(f"{prefix}/high", 4).size == 4
         assert doors.probe_writing(f"{prefix}/low").failure == ""
+
+
+_ROOT_PROVIDER = """
+def locate(argument):
+    return f"/tide/{argument}", ""
+
+
+def set_up(location, environment):
+    if location.endswith("low"):
+        raise ValueError("no water")
+    return "/usr/bin/python3", {**environment, "TIDE": location}
+"""
+_ON_NODE = """
+import sys
+
+sys.path[:0] = [sys.argv[1]]
+from treehammer_node.job_spec import SoftwareRequest
+from treehammer_node.software.providers import setup_software
+
+setup = setup_software(SoftwareRequest("tide:high", "tide", "", "/tide/high"), {}, "kit")
+print(setup.python, setup.env["TIDE"])
+"""
+
+
+def test_root_provider_of_another_package_travels_to_the_node(
+    install_package: InstallPackage, tmp_path: Path
+) -> None:
+    install_package(
+        "tide_provider", _ROOT_PROVIDER, {"treehammer.root_providers": "tide = tide_provider"}
+    )
+    request = providers.parse_software_request("tide:high")
+    assert (request.provider, request.location) == ("tide", "/tide/high")
+    assert providers.prepare_software(request, tmp_path) == request
+    with pytest.raises(ExecutionError, match="tide:low: no water"):
+        providers.setup_software(providers.parse_software_request("tide:low"), {}, tmp_path)
+    worker = build_worker(tmp_path / "worker.pyz")
+    command = [sys.executable, "-I", "-S", "-c", _ON_NODE, str(worker)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
+    assert done.stdout == "/usr/bin/python3 /tide/high\n"
