@@ -94,7 +94,7 @@ class FolderMeeting:
         self._folder = folder
 
     def poll(self, waited_s: float, appointment: Optional[Appointment]) -> Optional[Appointment]:
-        """Announce this job; see :class:`~.appointment.Meeting`."""
+        """Announce this job; see :class:`Meeting`."""
         self._leave_file(str(self._load.index))
         start = self._read_start()
         if start is None and self._is_due():
@@ -103,7 +103,7 @@ class FolderMeeting:
         return start
 
     def withdraw(self) -> None:
-        """Announce that this job will not come; see :class:`~.appointment.Meeting`."""
+        """Announce that this job will not come; see :class:`Meeting`."""
         self._leave_file(f"{_ABSENT_PREFIX}{self._load.index}")
 
     def _leave_file(self, name: str) -> None:
@@ -185,7 +185,7 @@ class ServiceMeeting:
         self._round_trips = FIRST_ROUND_TRIPS
 
     def poll(self, waited_s: float, appointment: Optional[Appointment]) -> Optional[Appointment]:
-        """Announce this job; see :class:`~.appointment.Meeting`."""
+        """Announce this job; see :class:`Meeting`."""
         body = self._describe(
             waited_s=waited_s,
             start_us=appointment.start_us if appointment else None,
@@ -209,7 +209,7 @@ class ServiceMeeting:
         )
 
     def withdraw(self) -> None:
-        """Announce that this job will not come; see :class:`~.appointment.Meeting`."""
+        """Announce that this job will not come; see :class:`Meeting`."""
         body = self._describe(waited_s=0.0, absent=True)
         with self._endpoint.open_session(TIMEOUT_S) as session:
             _require_answer(session.exchange(STARTS_PATH, body, START_ANSWER_KEYS))

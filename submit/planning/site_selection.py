@@ -84,7 +84,7 @@ def leave_out_excluded(
         storage: sites whose storage is read.
         runners: sites that run the jobs; empty: each site reads its own storage.
         uses: uses of sites by their states.
-        include: names of sites to use nevertheless, or :data:`.usability.EVERY_SITE`.
+        include: names of sites to use nevertheless, or :data:`.site_status.EVERY_SITE`.
 
     Raises:
         ConfigError: ``include`` names a site that the request does not.
@@ -222,7 +222,7 @@ def leave_out_doors(
         definition: the test.
         selection: the sites; doors that it excludes already stay excluded.
         uses: uses of doors by their states.
-        include: names of sites to use nevertheless, or :data:`.usability.EVERY_SITE`.
+        include: names of sites to use nevertheless, or :data:`.site_status.EVERY_SITE`.
 
     Raises:
         NothingToDoError: no site is left.

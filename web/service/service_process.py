@@ -354,7 +354,7 @@ def _raise_open_file_limit() -> int:
 
 
 def log_to_stderr(level: int = logging.INFO, line_format: str = program_output.TEXT_FORMAT) -> None:
-    """Log to standard error; see :func:`.log_format.log_to_stderr`."""
+    """Log to standard error; see :func:`.program_output.log_to_stderr`."""
     program_output.log_to_stderr(level, ("treehammer", "uvicorn"), line_format)
     # uvicorn's messages on start and stop repeat those of the service.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
