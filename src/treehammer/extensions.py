@@ -11,6 +11,7 @@ from treehammer.errors import ConfigError
 class ExtensionGroup(StrEnum):
     """Groups of entry points."""
 
+    BATCH_SYSTEMS = "treehammer.batch_systems"
     COMMANDS = "treehammer.commands"
     EXPORTERS = "treehammer.exporters"
     DOOR_PROTOCOLS = "treehammer.door_protocols"

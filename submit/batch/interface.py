@@ -26,7 +26,9 @@ from treehammer.collectors.shared_files import (
     IrregularFileError,
     open_regular_file,
 )
+from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError
+from treehammer.extensions import ExtensionGroup, load_extension
 from treehammer.program_output import create_private_file, is_private
 
 #: Maps a job id and its earlier inputs (name in the sandbox -> file) to its new inputs.
@@ -179,6 +181,35 @@ class BatchSystem(Protocol):
             treehammer.errors.BatchError: a folder cannot be removed.
         """
         ...
+
+
+@dataclass(frozen=True)
+class BatchExtension:
+    """A batch system of another package, declared as an entry point.
+
+    Attributes:
+        open: opens it by the part of its name after '@'.
+        template: renders the description of a job, with the variables of ``local.job.j2``.
+    """
+
+    open: Callable[[str, Settings], BatchSystem]
+    template: Path
+
+
+def find_batch_extension(name: str) -> BatchExtension:
+    """Return the declaration of ``NAME@ARGUMENT``.
+
+    Raises:
+        UnknownBatchSystemError: no installed package declares it.
+    """
+    kind = name.partition("@")[0]
+    extension: BatchExtension | None = load_extension(ExtensionGroup.BATCH_SYSTEMS, kind)
+    if extension is None:
+        raise UnknownBatchSystemError(
+            f"unknown batch system {name!r}",
+            hint="Known: local, htcondor@POOL, and those of installed packages.",
+        )
+    return extension
 
 
 class ExternalBatch:

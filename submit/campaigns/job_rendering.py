@@ -20,7 +20,7 @@ from pathlib import Path
 
 from treehammer.collectors import worker_zipapp
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
-from treehammer.collectors.job_spec import LOCAL_BATCH, PAIRED, RETRY_EXIT_CODE, TOKEN_FILE
+from treehammer.collectors.job_spec import HTCONDOR_PREFIX, PAIRED, RETRY_EXIT_CODE, TOKEN_FILE
 from treehammer.collectors.software.setup_commands import CVMFS_VARIABLE
 from treehammer.collectors.storage_access import CERT_DIR_VARIABLE
 from treehammer.collectors.worker.probes.credential_checks import FILE_LINE
@@ -52,12 +52,12 @@ from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, Lane, Planned
 from treehammer.submit.planning.permission_checks import count_loading_jobs, limit_load
 from treehammer.submit.planning.plan import JobCluster, Plan, plan_clusters
 from treehammer.submit.planning.submission_options import BUNDLE_NAME
-from treehammer.submit.sites.site_model import token_pool_environment
+from treehammer.submit.sites.site_model import Site, token_pool_environment
 from treehammer.submit.sites.site_registry import load_pools
 from treehammer.submit.templates.template_engine import (
     HTCONDOR_TEMPLATE,
-    LOCAL_TEMPLATE,
     SHIPPED_TEMPLATES,
+    find_template,
     render_template,
 )
 
@@ -186,16 +186,17 @@ def _render_job(
     job_file = folder / f"{job.spec.job_id}.json"
     job_file.write_text(job.spec.to_json() + "\n", encoding="utf-8")
     inputs = {JOB_NAME: job_file, **shared}
+    if not job.site.is_local:
+        inputs |= sandbox
+        environment = _node_environment(plan, job.site)
     text = texts.get((job.site.name, job.lane))
     if text is None:
-        text = _render_local_description(plan, job, sorted(inputs), environment)
-    else:
-        inputs |= sandbox
+        text = _render_description(plan, job, sorted(inputs), environment)
     together = job.spec.load.participants if job.spec.load and job.spec.load.barrier else 0
     return JobDescription(job.spec.job_id, text, inputs, together)
 
 
-def _render_local_description(
+def _render_description(
     plan: Plan, job: PlannedJob, inputs: Sequence[str], environment: Mapping[str, str]
 ) -> str:
     values = {
@@ -211,11 +212,13 @@ def _render_local_description(
             "wall_limit_s": job.wall_limit_s,
             "cpus": job.cpus,
         },
-        "executable": sys.executable,
+        "executable": sys.executable if job.site.is_local else job.site.python,
         "environment": environment,
         "inputs": inputs,
     }
-    return render_template(LOCAL_TEMPLATE, values, where=f"job {job.spec.job_id}")
+    template = find_template(job.site)
+    where = f"job {job.spec.job_id}"
+    return render_template(template.name, values, folder=template.parent, where=where)
 
 
 def copy_payload(pinned: PinnedTest, target: Path) -> Path:
@@ -264,21 +267,13 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
     """
     site = cluster.site
     check_site_commands(site.submit, f"site {site.name}: submit")
-    environment = JOB_ENVIRONMENT | plan.options.credentials.environment()
-    environment |= token_pool_environment(
-        access.door for access in plan.jobs.accesses if access.site.name == site.name
-    )
-    if site.cert_dir:
-        environment[CERT_DIR_VARIABLE] = site.cert_dir
-    if site.cvmfs:
-        environment[CVMFS_VARIABLE] = site.cvmfs
     values = {
         "campaign": {"id": plan.campaign_id, "name": plan.campaign_name},
         "site": site,
         "doors": cluster.doors,
         "jobs": cluster.jobs,
         "contact": submitter_contact(),
-        "environment": environment,
+        "environment": _node_environment(plan, site),
         "cpus": cluster.cpus,
         "memory_mb": _request_memory_mb(plan),
         "disk_kb": math.ceil(cluster.disk_bytes / 1024),
@@ -301,6 +296,19 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
     text = render_template(HTCONDOR_TEMPLATE, values, folder=folder, where=f"site {site.name}")
     check_description(text, f"site {site.name}: {folder / HTCONDOR_TEMPLATE}")
     return text
+
+
+def _node_environment(plan: Plan, site: Site) -> dict[str, str]:
+    """Return the environment of the jobs of a site other than this machine."""
+    environment = JOB_ENVIRONMENT | plan.options.credentials.environment()
+    environment |= token_pool_environment(
+        access.door for access in plan.jobs.accesses if access.site.name == site.name
+    )
+    if site.cert_dir:
+        environment[CERT_DIR_VARIABLE] = site.cert_dir
+    if site.cvmfs:
+        environment[CVMFS_VARIABLE] = site.cvmfs
+    return environment
 
 
 def _request_memory_mb(plan: Plan) -> int:
@@ -355,13 +363,13 @@ def render_preview(
     batches = _batch_by_job(plan)
     for description in descriptions:
         batch = batches[description.job_id]
-        if batch == LOCAL_BATCH:
+        if not batch.startswith(HTCONDOR_PREFIX):
             yield description.text
         else:
             clusters.setdefault((batch, description.text), []).append(description)
         if full:
             yield description.inputs[JOB_NAME].read_text(encoding="utf-8")
-        if batch == LOCAL_BATCH:
+        if not batch.startswith(HTCONDOR_PREFIX):
             description.inputs[JOB_NAME].unlink()
     for (batch, text), jobs in clusters.items():
         yield _full_description(
@@ -407,7 +415,7 @@ def _write_job_folders(
     number = 0
     for number, description in enumerate(descriptions, start=1):
         batch = batches[description.job_id]
-        if batch == LOCAL_BATCH:
+        if not batch.startswith(HTCONDOR_PREFIX):
             stage_job(description, output / str(number))
             description.inputs[JOB_NAME].unlink()
         else:

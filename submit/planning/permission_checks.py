@@ -95,7 +95,7 @@ def count_loading_jobs(plan: Plan, slots: int) -> Mapping[DoorKey, int]:
             in_flight[cluster.site.name, door] += cluster.in_flight
     running: Counter[DoorKey] = Counter()
     for (key, site, label), count in jobs.items():
-        at_once = slots if plan.site(site).is_local else in_flight[site, label]
+        at_once = slots if plan.site(site).is_local else in_flight.get((site, label), count)
         running[key] += min(count, max(at_once, 1))
     return running
 

@@ -273,7 +273,7 @@ def plan_clusters(plan: Plan) -> list[JobCluster]:
     """Group a plan's jobs at sites with HTCondor into clusters."""
     jobs_by_lane: dict[str, dict[Lane, list[tuple[PlannedJob, int]]]] = {}
     for job, count in plan.jobs.iterate_kinds():
-        if not job.site.is_local:
+        if job.site.pool:
             site_jobs = jobs_by_lane.setdefault(job.site.name, {})
             site_jobs.setdefault(job.lane, []).append((job, count))
     return [

@@ -94,7 +94,7 @@ class Site:
 
     Attributes:
         name: display name and identity.
-        batch: ``local``, or ``htcondor@POOL``.
+        batch: ``local``, ``htcondor@POOL``, or that of another package.
         doors: storage endpoints.
         ceilings: limits for one campaign.
         storage: kind of storage, e.g. ``EOS`` or ``dCache``; informative.
@@ -134,8 +134,9 @@ class Site:
 
     @property
     def pool(self) -> str:
-        """Name of its HTCondor pool; '' for a local site."""
-        return "" if self.is_local else self.batch.removeprefix(HTCONDOR_PREFIX)
+        """Name of its HTCondor pool; '' for another batch system."""
+        is_htcondor = self.batch.startswith(HTCONDOR_PREFIX)
+        return self.batch.removeprefix(HTCONDOR_PREFIX) if is_htcondor else ""
 
     def find_door(self, name: str) -> Door | None:
         """Return the door with this name, or None."""

@@ -254,7 +254,7 @@ def _probe_selector(site: Site, pools: Mapping[str, _PoolProbe]) -> Iterator[Sit
     """Check whether jobs for the site would find a machine."""
     if site.grid_resource:
         yield _probe_grid_resource(site)
-    elif not site.is_local:
+    elif site.pool:
         yield _probe_requirements(site, pools[site.pool].batch)
 
 

@@ -13,7 +13,12 @@ from treehammer.collectors.job_spec import EXTERNAL_PREFIX, HTCONDOR_PREFIX, LOC
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.batch.interface import BatchSystem, ExternalBatch, UnknownBatchSystemError
+from treehammer.submit.batch.interface import (
+    BatchSystem,
+    ExternalBatch,
+    UnknownBatchSystemError,
+    find_batch_extension,
+)
 from treehammer.submit.sites.site_model import (
     Ceilings,
     Door,
@@ -131,7 +136,7 @@ def _unknown_site_error(
 
 
 def open_batch_system(name: str, settings: Settings) -> BatchSystem:
-    """Open a batch system: ``local``, ``htcondor@POOL``, or one of another installation.
+    """Open a batch system: ``local``, ``htcondor@POOL``, or one of another installation or package.
 
     Raises:
         UnknownBatchSystemError: a site or an old campaign names an unknown batch system.
@@ -143,11 +148,9 @@ def open_batch_system(name: str, settings: Settings) -> BatchSystem:
         return LocalBatch(settings.spool_dir, settings.local_slots)
     if name.startswith(EXTERNAL_PREFIX):
         return ExternalBatch(name)
-    if not name.startswith(HTCONDOR_PREFIX):
-        raise UnknownBatchSystemError(
-            f"unknown batch system {name!r}", hint="Known: local, htcondor@POOL."
-        )
-    return open_htcondor_pool(name.removeprefix(HTCONDOR_PREFIX), settings)
+    if name.startswith(HTCONDOR_PREFIX):
+        return open_htcondor_pool(name.removeprefix(HTCONDOR_PREFIX), settings)
+    return find_batch_extension(name).open(name.partition("@")[2], settings)
 
 
 def open_htcondor_pool(name: str, settings: Settings) -> HTCondorBatch:

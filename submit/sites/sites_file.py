@@ -24,6 +24,7 @@ from treehammer.submit.batch.htcondor.submit_description import (
     check_command_value,
     check_site_commands,
 )
+from treehammer.submit.batch.interface import find_batch_extension
 from treehammer.submit.sites.site_model import Ceilings, Door, LoadPermission, Site
 from treehammer.submit.sites.sites_schema import (
     RESERVED_NAMES,
@@ -124,6 +125,8 @@ def _check_site(site: SiteTable, path: document_problems.KeyPath) -> Iterator[Do
         for key in ("requirements", "grid_resource", "submit"):
             if getattr(site, key):
                 yield DocumentProblem((*path, key), "applies only to sites with a pool (add pool)")
+    if site.batch is not None:
+        yield from _check_batch(site, site.batch, (*path, "batch"))
     if site.requirements.endswith("\\"):
         yield DocumentProblem(
             (*path, "requirements"), "ends with a backslash, which would continue its line"
@@ -168,6 +171,17 @@ def _check_address(door: DoorTable, path: document_problems.KeyPath) -> Iterator
         yield DocumentProblem((*path, "prefix"), f"{door.prefix!r} {error}")
 
 
+def _check_batch(
+    site: SiteTable, name: str, path: document_problems.KeyPath
+) -> Iterator[DocumentProblem]:
+    if site.pool is not None:
+        yield DocumentProblem(path, "cannot be combined with pool (expected one of them)")
+    try:
+        find_batch_extension(name)
+    except ConfigError as error:
+        yield DocumentProblem(path, error.message)
+
+
 def _build_pool(name: str, table: PoolTable, base: Path) -> HTCondorPool:
     return HTCondorPool(
         name=name,
@@ -184,7 +198,7 @@ def _build_pool(name: str, table: PoolTable, base: Path) -> HTCondorPool:
 def _build_site(name: str, table: SiteTable, base: Path) -> Site:
     return Site(
         name=name,
-        batch=f"{HTCONDOR_PREFIX}{table.pool}" if table.pool else LOCAL_BATCH,
+        batch=f"{HTCONDOR_PREFIX}{table.pool}" if table.pool else table.batch or LOCAL_BATCH,
         doors=tuple(_build_door(door, base) for door in table.doors),
         ceilings=Ceilings(**dict(table.ceilings)),
         storage=table.storage,
@@ -251,7 +265,11 @@ def format_sites_file(sites: Iterable[Site], pools: Iterable[HTCondorPool], path
 
 
 def _site_table(site: Site) -> dict[str, Any]:
-    values = asdict(site) | {"pool": site.pool or None, "labels": list(site.labels)}
+    values = asdict(site) | {
+        "pool": site.pool or None,
+        "batch": None if site.is_local or site.pool else site.batch,
+        "labels": list(site.labels),
+    }
     values["ceilings"] = _nondefault_values(values["ceilings"], CeilingsTable)
     for door in values["doors"]:
         door["settings"] = list(door["settings"])

@@ -273,6 +273,10 @@ class SiteTable(StrictModel):
         None,
         description="Name of the pool in [pools] that runs its jobs; without one, jobs run on this machine.",
     )
+    batch: FilledLine | None = Field(
+        None,
+        description="Batch system of another installed package that runs its jobs, as NAME or NAME@ARGUMENT.",
+    )
     requirements: Line = Field(
         "", description="ClassAd expression that selects its machines in the pool."
     )

@@ -13,6 +13,7 @@ from typing import Any
 import jinja2
 
 from treehammer.errors import ConfigError
+from treehammer.submit.batch.interface import find_batch_extension
 from treehammer.submit.sites.site_model import Site
 
 SHIPPED_TEMPLATES = Path(__file__).parent
@@ -83,13 +84,25 @@ def render_template(
 
 def fingerprint_template(site: Site) -> str:
     """Identify the template of a site's jobs by name, origin and the start of its SHA-256."""
-    name = LOCAL_TEMPLATE if site.is_local else HTCONDOR_TEMPLATE
-    folder = SHIPPED_TEMPLATES if name == LOCAL_TEMPLATE else site.templates or SHIPPED_TEMPLATES
+    path = find_template(site)
     try:
-        digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()[:12]
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     except OSError:
         digest = "missing"
-    return f"{name} {digest}{'' if folder == SHIPPED_TEMPLATES else ' (of the site)'}"
+    return f"{path.name} {digest}{' (of the site)' if path.parent == site.templates else ''}"
+
+
+def find_template(site: Site) -> Path:
+    """Locate the template of a site's jobs.
+
+    Raises:
+        UnknownBatchSystemError: no installed package declares its batch system.
+    """
+    if site.is_local:
+        return SHIPPED_TEMPLATES / LOCAL_TEMPLATE
+    if site.pool:
+        return (site.templates or SHIPPED_TEMPLATES) / HTCONDOR_TEMPLATE
+    return find_batch_extension(site.batch).template
 
 
 def quote_toml(value: object) -> str:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse
 from starlette.routing import BaseRoute
 
-from treehammer.collectors.job_spec import LOCAL_BATCH
+from treehammer.collectors.job_spec import HTCONDOR_PREFIX, LOCAL_BATCH
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, Metric
 from treehammer.collectors.record.outcome import classify_outcome
 from treehammer.config import Settings
@@ -357,8 +357,10 @@ def find_output_folders(settings: Settings) -> FindFolders:
     """Return a function that finds the output folders of jobs that this installation submitted."""
 
     def find(job: JobRow) -> Mapping[int, Path]:
-        folder = settings.spool_dir if job.batch_system == LOCAL_BATCH else settings.htcondor_dir
-        if not folder.is_dir():
+        folders = {LOCAL_BATCH: settings.spool_dir, HTCONDOR_PREFIX: settings.htcondor_dir}
+        kind, at, _ = job.batch_system.partition("@")
+        folder = folders.get(kind + at)
+        if folder is not None and not folder.is_dir():
             return {}  # nothing was submitted here, and reading must not make the folder
         try:
             return open_batch_system(job.batch_system, settings).sandboxes(job.batch_id)

@@ -10,17 +10,22 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from plan_factory import SHELL_TEST, make_grid_plan
 from store_fixtures import WriteExport
 
 from treehammer.cli import cli
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.software import providers
 from treehammer.collectors.worker_zipapp import build_worker
+from treehammer.config import load_settings
 from treehammer.datasets import doors
-from treehammer.errors import ConfigError
+from treehammer.errors import ConfigError, SitesError
 from treehammer.sql.transfer.file_writers import find_format
 from treehammer.sql.write.store import Store
-from treehammer.submit.sites.sites_file import read_sites_file
+from treehammer.submit.campaigns.job_rendering import render_jobs
+from treehammer.submit.sites.site_registry import open_batch_system
+from treehammer.submit.sites.sites_file import format_sites_file, read_sites_file
+from treehammer.submit.templates.template_engine import fingerprint_template
 
 InstallPackage = Callable[[str, str, dict[str, str]], Path]
 
@@ -175,3 +180,55 @@ def test_root_provider_of_another_package_travels_to_the_node(
     command = [sys.executable, "-I", "-S", "-c", _ON_NODE, str(worker)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
     assert done.stdout == "/usr/bin/python3 /tide/high\n"
+
+
+_BATCH_SYSTEM = """
+from pathlib import Path
+
+from treehammer.submit.batch.interface import BatchExtension, ExternalBatch
+
+
+class TideBatch(ExternalBatch):
+    def submit(self, campaign_id, jobs):
+        return {job.job_id: f"{self.name} {job.text}" for job in jobs}
+
+
+def open_batch(argument, settings):
+    return TideBatch(argument)
+
+
+BATCH = BatchExtension(open_batch, Path(__file__).with_name("tide.job.j2"))
+"""
+_BATCH_SITES = """
+[sites.HARBOR]
+batch = "tide@north"
+python = "/opt/python3"
+[[sites.HARBOR.doors]]
+name = "root"
+protocol = "root"
+prefix = "root://harbor.example//store"
+"""
+
+
+def test_batch_system_of_another_package_runs_jobs(
+    install_package: InstallPackage, tmp_path: Path
+) -> None:
+    file = tmp_path / "sites.toml"
+    file.write_text(_BATCH_SITES)
+    with pytest.raises(SitesError, match="unknown batch system 'tide@north'"):
+        read_sites_file(file)
+    install_package(
+        "tide_batch", _BATCH_SYSTEM, {"treehammer.batch_systems": "tide = tide_batch:BATCH"}
+    )
+    (tmp_path / "tide.job.j2").write_text("{{ executable }} {{ environment.XRD_APPNAME }}")
+    site = read_sites_file(file).sites["HARBOR"]
+    assert (site.batch, site.pool, site.is_local) == ("tide@north", "", False)
+    assert 'batch = "tide@north"' in format_sites_file([site], [], file)
+    plan = make_grid_plan(tmp_path / "test", SHELL_TEST, site)
+    (tmp_path / "out").mkdir()
+    jobs = list(render_jobs(plan, tmp_path / "out", environ={}))
+    batch = open_batch_system(site.batch, load_settings({}, environ={}, folder=tmp_path))
+    batch_ids = batch.submit(plan.campaign_id, jobs)
+    assert set(batch_ids.values()) == {"north /opt/python3 treehammer"}
+    assert len(batch_ids) == len(plan.jobs) > 0
+    assert fingerprint_template(site).startswith("tide.job.j2 ")
