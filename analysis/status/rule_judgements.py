@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, singledispatch
 from typing import Any
 
 from treehammer.analysis.status.status_rules import (
@@ -21,8 +21,8 @@ from treehammer.analysis.status.status_rules import (
     OperationsRule,
     ShareRule,
     SpeedRule,
-    StatusRule,
     StatusRules,
+    WindowRule,
     duration_us,
 )
 from treehammer.analysis.status.subject_state import SiteState
@@ -99,8 +99,33 @@ def charge_run(run: RunOutcome, kind: str, rules: StatusRules) -> ChargedRun | N
     return ChargedRun(run, good, bad) if good or bad else None
 
 
-def judge_share(rule: ShareRule, runs: Sequence[ChargedRun], before: RuleMemory) -> StateJudgement:
+@dataclass(frozen=True)
+class RunWindow:
+    """Runs that a rule judges at a time, by their end.
+
+    Attributes:
+        now_us: the time.
+        runs: the runs of the rule's window.
+        reference: the runs before the window that the rule remembers.
+        remembered: all runs that the rule remembers.
+    """
+
+    now_us: int
+    runs: Sequence[ChargedRun]
+    reference: Sequence[ChargedRun]
+    remembered: Sequence[ChargedRun]
+
+
+@singledispatch
+def judge_runs(rule: WindowRule, _window: RunWindow, _before: RuleMemory) -> StateJudgement:
+    """Judge runs by a rule; each kind of rule registers its function."""
+    raise NotImplementedError(f"no judgement for {type(rule).__name__}")
+
+
+@judge_runs.register
+def _judge_share(rule: ShareRule, window: RunWindow, before: RuleMemory) -> StateJudgement:
     """Judge the measurements of a window by the ratio of bad to good ones."""
+    runs = window.runs
     good, bad = sum(run.good for run in runs), sum(run.bad for run in runs)
 
     def collect_evidence() -> Mapping[str, Any]:
@@ -130,18 +155,15 @@ def classify_share(rule: ShareRule, good: int, bad: int, *, was_bad: bool = Fals
     return SiteState.WARNING if bad > rule.max_failed_per_success * good else SiteState.OK
 
 
-def judge_speed(
-    rule: SpeedRule,
-    runs: Sequence[ChargedRun],
-    before: RuleMemory,
-    reference: Sequence[ChargedRun],
-) -> StateJudgement:
+@judge_runs.register
+def _judge_speed(rule: SpeedRule, window: RunWindow, before: RuleMemory) -> StateJudgement:
     """Judge the wall time per event of a window by that of the reference before it.
 
     Only the same series are compared: neither another mix of work nor a changed test looks like a
     slower site.
     """
-    now, earlier = _group_event_times(runs), _group_event_times(reference)
+    runs = window.runs
+    now, earlier = _group_event_times(runs), _group_event_times(window.reference)
     ratios = [
         statistics.median(times) / statistics.median(earlier[series])
         for series, times in now.items()
@@ -172,28 +194,16 @@ def _group_event_times(runs: Iterable[ChargedRun]) -> dict[str, list[float]]:
     return {series: times for series, times in times_by_series.items() if min(times) > 0}
 
 
-def judge_tests(
-    rule: ExclusionRule,
-    runs: Sequence[ChargedRun],
-    before: RuleMemory,
-    now_us: int,
-    recent: Sequence[ChargedRun],
-) -> StateJudgement:
-    """Judge the last runs of each test in a window.
-
-    Args:
-        rule: the rule.
-        runs: the window's runs, by their end.
-        before: the previous judgement.
-        now_us: the time.
-        recent: the runs of the time after which the rule forgets a test.
-    """
+@judge_runs.register
+def _judge_tests(rule: ExclusionRule, window: RunWindow, before: RuleMemory) -> StateJudgement:
+    """Judge the last runs of each test in a window."""
+    runs, now_us = window.runs, window.now_us
     by_test = _group_by_test(runs)
     failing = {
         test: bad for test, test_runs in by_test.items() if (bad := _list_failures(rule, test_runs))
     }
     if before.state is SiteState.CRITICAL:
-        return _judge_recovery(rule, by_test, before, now_us, recent)
+        return _judge_recovery(rule, by_test, before, now_us, window.remembered)
     if failing and len(failing) >= min(rule.failing_tests, len(by_test)):
         return _judge_exclusion(rule, failing, by_test, before, now_us)
     collect_evidence = partial(_collect_test_evidence, by_test, runs)
@@ -365,7 +375,7 @@ class ReplayWindow:
 
 
 def replay_rule(
-    rule: StatusRule,
+    rule: OperationsRule | WindowRule,
     runs: Sequence[ChargedRun],
     start: RuleMemory,
     window: ReplayWindow,
@@ -397,7 +407,7 @@ def _replay_days(start: RuleMemory, window: ReplayWindow, judge_day: JudgeDay) -
 
 
 def _replay_runs(
-    rule: ShareRule | ExclusionRule | SpeedRule,
+    rule: WindowRule,
     runs: Sequence[ChargedRun],
     start: RuleMemory,
     window: ReplayWindow,
@@ -414,17 +424,13 @@ def _replay_runs(
         seen = time_us
         last = bisect_right(ends, time_us)
         first = bisect_right(ends, time_us - length)
-        inside, earliest = runs[first:last], bisect_right(ends, time_us - rule.memory_us)
-        if isinstance(rule, ShareRule):
-            judgement = judge_share(rule, inside, memory)
-        elif isinstance(rule, SpeedRule):
-            judgement = judge_speed(rule, inside, memory, runs[earliest:first])
-        else:
-            judgement = judge_tests(rule, inside, memory, time_us, runs[earliest:last])
-            if judgement.memory.recovered_us is not None:
-                end = window.ceil_step(judgement.memory.recovered_us + duration_us(rule.hold))
-                if time_us < end <= window.to_us:
-                    heapq.heappush(pending, end)
+        earliest = bisect_right(ends, time_us - rule.memory_us)
+        run_window = RunWindow(time_us, runs[first:last], runs[earliest:first], runs[earliest:last])
+        judgement = judge_runs(rule, run_window, memory)
+        if judgement.memory.recovered_us is not None:
+            end = window.ceil_step(judgement.memory.recovered_us + rule.hold_us)
+            if time_us < end <= window.to_us:
+                heapq.heappush(pending, end)
         memory = _note_change(changes, memory, judgement, time_us)
     return changes
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, Field
 
@@ -74,7 +74,9 @@ class _RuleTable(StrictModel):
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-class _WindowRule(_RuleTable):
+class WindowRule(_RuleTable):
+    """A rule on the runs of a time window."""
+
     window: Duration = Field(description="Time window, such as 24h.")
 
     @property
@@ -82,8 +84,13 @@ class _WindowRule(_RuleTable):
         """Time for which a run influences a state."""
         return duration_us(self.window)
 
+    @property
+    def hold_us(self) -> int:
+        """Time after a recovery at whose end a site is judged again."""
+        return 0
 
-class _RunRule(_WindowRule):
+
+class _RunRule(WindowRule):
     sites: list[_ChargedKind] = Field(
         ["site", "storage_site", "door"],
         min_length=1,
@@ -182,6 +189,11 @@ class ExclusionRule(_RunRule):
         """Time for which a run influences a state."""
         return duration_us(self.forget)
 
+    @property
+    def hold_us(self) -> int:
+        """Time after a recovery at whose end a site is judged again."""
+        return duration_us(self.hold)
+
     def describe(self) -> str:
         """Describe the rule in words."""
         return (
@@ -193,7 +205,7 @@ class ExclusionRule(_RunRule):
         )
 
 
-class SpeedRule(_WindowRule):
+class SpeedRule(WindowRule):
     """Warning where the same work takes longer than it took before."""
 
     kind: Literal["speed"]
@@ -305,7 +317,7 @@ class StatusRules(_RulesBase):
     @property
     def longest_memory_us(self) -> int:
         """Longest time for which a run influences a state."""
-        rules = self.list_rules(_WindowRule)
+        rules = self.list_rules(WindowRule)
         return max((max(duration_us(rule.window), rule.memory_us) for rule in rules), default=0)
 
     @property
@@ -319,10 +331,7 @@ class StatusRules(_RulesBase):
 
 
 _MODELS: Mapping[str, type[StatusRule]] = {
-    "share": ShareRule,
-    "operations": OperationsRule,
-    "tests": ExclusionRule,
-    "speed": SpeedRule,
+    get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(StatusRule)
 }
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _LOCATED = "rule"
