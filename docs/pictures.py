@@ -18,9 +18,9 @@ from pathlib import Path
 
 import browser as browsers
 import planted_world
-from local_service import serve_folder
 from PIL import Image
 from playwright.sync_api import Browser
+from service_process import serve_folder
 
 from benchmarks.harness import synthetic_measurements
 from treehammer.sql.read import campaign_queries, overview_queries, stored_comparisons

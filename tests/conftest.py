@@ -108,7 +108,7 @@ class GroupEnds:
 ENDS = pytest.StashKey[GroupEnds]()
 
 pytest.register_assert_rewrite("store_helpers", "postgres_fixture", "h2_oracle")
-pytest_plugins = ["grid_fixtures", "secure_fixtures", "tiny_dataset"]
+pytest_plugins = ["grid_fixtures", "tiny_dataset"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,8 +9,8 @@ import browser as browsers
 import page_database
 import pytest
 from browser import WatchedTab
-from local_service import serve_folder
 from playwright.sync_api import Browser
+from service_process import serve_folder
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from browser import WatchedTab
-from local_service import serve_folder
 from page_database import HOSTILE_TEXTS
 from playwright.sync_api import Browser
+from service_process import serve_folder
 
 Visit = Callable[..., WatchedTab]
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from datetime import date
 from urllib.parse import quote, urlencode, urlsplit
 
-import hostile_rows
+import extreme_databases
 import httpx
 import pytest
 from browser import WatchedTab
-from hostile_rows import ATTACK_TEXTS, attack_text
-from local_service import serve_folder
+from extreme_databases import ATTACK_TEXTS, attack_text
+from service_process import serve_folder
 
 from treehammer.sql.core.schema import metadata
 
@@ -45,7 +45,7 @@ LISTS = (
     "/explore?by=site&color=",
     "/explore?by=host&panels=variant",
     "/changes",
-    f"/digest?week={date.fromisoformat(hostile_rows.TODAY):%G-W%V}",
+    f"/digest?week={date.fromisoformat(extreme_databases.TODAY):%G-W%V}",
     "/alarms",
     "/patrol",
 )
@@ -120,7 +120,7 @@ SHOWN = {
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("hostile")
-    hostile_rows.fill_database(f"sqlite:///{folder / 'results.db'}")
+    extreme_databases.fill_hostile_database(f"sqlite:///{folder / 'results.db'}")
     with serve_folder(folder, "--read-access", "public") as address:
         yield address
 
@@ -133,7 +133,7 @@ def pages_of(number: int) -> list[str]:
         f"/sites/{quote(subject, safe='')}",
         f"/campaigns/{quote(attack_text(number, 'campaign', 'id'), safe='')}",
         f"/jobs/{quote(attack_text(number, 'job', 'id'), safe='')}",
-        f"/days/{hostile_rows.TODAY}?{urlencode({'site': subject})}",
+        f"/days/{extreme_databases.TODAY}?{urlencode({'site': subject})}",
         f"/explore?{urlencode(ours)}",
         f"/compare/comparison%20{number}",
         *(
@@ -159,7 +159,7 @@ def shown_in(text: str, number: int) -> set[str]:
         f"{table.name}.{column.key}"
         for table in metadata.sorted_tables
         for column in table.columns
-        if table.name not in hostile_rows.DERIVED_TABLES | hostile_rows.UNDISPLAYED_TABLES
+        if table.name not in extreme_databases.DERIVED_TABLES | extreme_databases.UNDISPLAYED_TABLES
         and flat(attack_text(number, table.name, column.key)) in page
     }
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from browser import LOOKS, WatchedTab
-from load_campaign import CAMPAIGN, RATES, STEPS, add_load_campaign
-from local_service import serve_folder
 from measurement_factory import STARTED_DAY
+from page_database import CAMPAIGN, RATES, STEPS, add_load_campaign
+from service_process import serve_folder
 
 from treehammer.sql.write.store import Store
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from urllib.parse import quote, urlencode
 
-import large_database
+import extreme_databases
 import pytest
 from browser import WatchedTab
-from large_database import CAMPAIGN, JOB, SITES
-from local_service import serve_folder
+from extreme_databases import CAMPAIGN, JOB, SITES
+from service_process import serve_folder
 
 from treehammer import config
 from treehammer.collectors.software import providers
@@ -36,7 +36,7 @@ PAGES = (
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("large")
-    large_database.fill_database(f"sqlite:///{folder / 'results.db'}")
+    extreme_databases.fill_large_database(f"sqlite:///{folder / 'results.db'}")
     with serve_folder(folder, "--read-access", "public") as address:
         yield address
 

@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from benchmark_modules import import_short_benchmarks
-from local_service import serve_folder
 from playwright.sync_api import Browser, Page
+from repository_code import import_short_benchmarks
+from service_process import serve_folder
 
 #: Width and height of the screens.
 SCREENS = ((1400, 900), (390, 844))

@@ -1,4 +1,4 @@
-"""A simulated grid: campaigns whose true effects are known, as rows of measurements.
+"""A simulated grid: campaigns whose true effects are known, as rows of measurements, and questions.
 
 Noise has three independent parts, all in ln: of the job (node and hour; common to both sides of a
 pair), of the round and of the single execution.
@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from measurement_factory import make_campaign_row, make_job_row
 
+from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
 from treehammer.analysis.statistics.sample import Sample
-from treehammer.collectors.record.measurement_record import make_measurement_id
+from treehammer.analysis.statistics.verdict import SITES_SCOPE, VerdictEvidence
+from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.sql.read.query_model import Selection
+from treehammer.sql.write.store import Store
 
 BUILD_VALUES = {
     "root_platform": "linuxx8664gcc",
@@ -185,3 +191,53 @@ def build_record(
         "root_commit": f"{variant['root'].replace('.', '-')}",
         **BUILD_VALUES,
     }
+
+
+def add_campaign(
+    store: Store,
+    name: str,
+    effect: float,
+    *,
+    seed: int = 1,
+    state: str = "done",
+    hosts: int = 4,
+    jobs: int = 8,
+) -> str:
+    """Add a campaign of two releases, the second slower by ``effect`` in ln; return its identity."""
+    plan = SimulatedCampaign(
+        seed=seed, name=name, effect=effect, sites=("T2_A",), hosts=hosts, jobs=jobs
+    )
+    identity = hashlib.sha256(name.encode()).hexdigest()[:12]
+    job = make_job_row(f"{name}-job", campaign_id=identity, state=state)
+    store.add_campaign(make_campaign_row(identity, name=name, created_us=START_US), [job])
+    store.add([Measurement(row) for row in plan.rows()])
+    return identity
+
+
+A, B = "6.38.00", "6.40.00"
+
+THREE = ("T2_A", "T2_B", "T2_C")
+AT_T2_A = Selection.parse(["c1"], ["site=T2_A"])
+
+
+def ask(samples: Sequence[Sample], question: ComparisonQuery | None = None) -> Comparison:
+    return compare_samples(samples, question or ComparisonQuery("root", A, B), now_us=1)
+
+
+def changed(
+    samples: Sequence[Sample], which: Callable[[Sample], bool], **changes: object
+) -> list[Sample]:
+    return [replace(s, **changes) if which(s) else s for s in samples]  # type: ignore[arg-type]
+
+
+def is_b(sample: Sample) -> bool:
+    return sample.axis_value("root") == B
+
+
+def rows(found: Comparison, scope: str = "", metric: str = "cpu_per_event_s") -> list[VerdictRow]:
+    of_scope = found.over_sites if scope == SITES_SCOPE else found.of_series
+    return [row for row in of_scope if row.metric == metric]
+
+
+def evidence(row: VerdictRow) -> VerdictEvidence:
+    return VerdictEvidence.from_json(row.evidence)

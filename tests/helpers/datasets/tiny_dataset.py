@@ -1,7 +1,7 @@
-"""Small datasets of tests: specs of one kind, files without trees, and ``tiny``.
+"""Small datasets of tests: specs of one kind, files without trees, ``tiny``, and odd ROOT files.
 
 Of files without trees it matters that every byte arrives.  ``tiny`` is made once in each process that
-runs tests.
+runs tests.  Odd files have friends, chains of unequal files, names, cycles and short branches.
 """
 
 from __future__ import annotations
@@ -71,3 +71,171 @@ def tiny_catalogue(tmp_path_factory: pytest.TempPathFactory) -> FolderCatalogue:
     catalogue = FolderCatalogue(tmp_path_factory.mktemp("datasets"))
     catalogue.make(load_generated_spec(TINY_SPEC), software)
     return catalogue
+
+
+#: Writes all files into the folder of its argument. Trees hold ``x`` = entry and ``y`` = 2 x entry.
+WRITE_ODD_FILES = """
+import os, sys, ROOT
+os.chdir(sys.argv[1])
+ROOT.gInterpreter.Declare('''
+#include <TFile.h>
+#include <TTree.h>
+#include <ROOT/RNTupleModel.hxx>
+#include <ROOT/RNTupleWriter.hxx>
+
+TTree *fill(const char *name, Long64_t entries)
+{
+   auto *tree = new TTree(name, "");
+   static float x, y;
+   tree->Branch("x", &x);
+   tree->Branch("y", &y);
+   for (Long64_t entry = 0; entry < entries; ++entry) {
+      x = entry;
+      y = 2 * entry;
+      tree->Fill();
+   }
+   tree->Write();
+   return tree;
+}
+
+template <typename T>
+void chain(const char *path, const char *leaf, int entries = 100)
+{
+   TFile file(path, "RECREATE");
+   auto *tree = new TTree("T", "");
+   T values[4] = {1, 2, 3, 4};
+   float x = 0;
+   tree->Branch("x", &x);
+   tree->Branch("v", values, leaf);
+   for (int entry = 0; entry < entries; ++entry)
+      tree->Fill();
+   tree->Write();
+}
+
+template <typename T>
+void vectors(const char *path)
+{
+   TFile file(path, "RECREATE");
+   auto *tree = new TTree("T", "");
+   float x = 0;
+   std::vector<T> v{1, 2};
+   tree->Branch("x", &x);
+   tree->Branch("v", &v);
+   tree->Fill();
+   tree->Write();
+}
+
+void lengths(const char *path)
+{
+   TFile file(path, "RECREATE");
+   auto *tree = new TTree("T", "");
+   float x = 0;
+   for (const char *name : {"x", "short", "none", "long"})
+      tree->Branch(name, &x);
+   for (int entry = 0; entry < 120; ++entry) {
+      x = entry;
+      if (entry < 100)
+         tree->GetBranch("x")->Fill();
+      if (entry < 40)
+         tree->GetBranch("short")->Fill();
+      tree->GetBranch("long")->Fill();
+   }
+   tree->SetEntries(100);
+   tree->Write();
+}
+
+void ntuple(TDirectory &folder, const char *name)
+{
+   auto model = ROOT::RNTupleModel::Create();
+   auto x = model->MakeField<float>("x");
+   auto y = model->MakeField<float>("y");
+   auto writer = ROOT::RNTupleWriter::Append(std::move(model), name, folder);
+   for (int entry = 0; entry < 100; ++entry) {
+      *x = entry;
+      *y = 2 * entry;
+      writer->Fill();
+   }
+}
+
+void write()
+{
+   {
+      TFile file("elsewhere.root", "RECREATE");
+      fill("fr", 100);
+   }
+   {
+      TFile file("friends.root", "RECREATE");
+      auto *folder = file.mkdir("sub");
+      folder->cd();
+      fill("inner", 100);
+      file.cd();
+      auto *tree = fill("T", 200);
+      tree->AddFriend("sub/inner");
+      tree->AddFriend("alias = fr", "elsewhere.root");
+      tree->Write("", TObject::kOverwrite);
+   }
+   {
+      TFile file("inside.root", "RECREATE");
+      file.mkdir("sub")->cd();
+      fill("inner", 400);
+      file.cd();
+      auto *tree = fill("T", 200);
+      tree->AddFriend("sub/inner");
+      tree->Write("", TObject::kOverwrite);
+   }
+   chain<int>("int.root", "v/I");
+   chain<unsigned>("unsigned.root", "v/i");
+   chain<Long64_t>("long.root", "v/L");
+   chain<float>("three.root", "v[3]/F");
+   chain<float>("four.root", "v[4]/F");
+   chain<int>("empty.root", "v/I", 0);
+   vectors<float>("floats.root");
+   vectors<double>("doubles.root");
+   {
+      TFile file("fewer.root", "RECREATE");
+      auto *tree = new TTree("T", "");
+      float x = 0;
+      tree->Branch("x", &x);
+      for (int entry = 0; entry < 100; ++entry)
+         tree->Fill();
+      tree->Write();
+   }
+   lengths("lengths.root");
+   {
+      TFile file("names.root", "RECREATE");
+      file.mkdir("ped")->cd();
+      fill("inner", 10);
+      file.cd();
+      file.WriteTObject(fill("aside", 50), "ped");
+      file.Delete("aside;*");
+      fill("a/b", 30);
+      file.mkdir("c")->cd();
+      fill("d/e", 20);
+   }
+   {
+      TFile file("cycles.root", "RECREATE");
+      fill("T", 10);
+      fill("T", 20);
+   }
+   {
+      TFile file("twice.root", "RECREATE");
+      fill("a/b", 10);
+      file.mkdir("a")->cd();
+      fill("b", 20);
+   }
+   {
+      TFile file("ntuples.root", "RECREATE");
+      auto *folder = file.mkdir("one")->mkdir("two");
+      ntuple(*folder, "deep");
+   }
+   for (const char *path : {"a[1].root", "x*.root", "x1.root", "c:d.root", "h#i?.root"}) {
+      TFile file("plain.root", "RECREATE");
+      fill("T", path == std::string("x1.root") ? 70 : 100);
+      file.Close();
+      rename("plain.root", path);
+   }
+}
+''')
+ROOT.write()
+sys.stdout.flush(); os._exit(0)
+"""

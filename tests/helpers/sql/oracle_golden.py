@@ -17,7 +17,9 @@ from typing import Any
 
 from h2_oracle import H2Server
 from measurement_factory import (
+    HOUR_US,
     STARTED_DAY,
+    STORY_US,
     build_change_point,
     build_instruction_rows,
     build_pair,
@@ -26,10 +28,11 @@ from measurement_factory import (
     build_watched_series,
     full_measurement,
     make_campaign_row,
+    make_downtime,
     make_job_row,
     make_measurement,
+    make_override,
 )
-from status_story import HOUR_US, STORY_US, make_downtime, make_override
 from store_helpers import fill_database
 
 import treehammer

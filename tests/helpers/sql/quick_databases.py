@@ -1,8 +1,9 @@
-"""Databases of unit tests: created quickly, and without compiling statements again."""
+"""Databases of tests: created quickly, without compiling statements again, or of the next version."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +18,7 @@ from sqlalchemy.util import LRUCache
 from treehammer.program_output import create_private_file
 from treehammer.sql.engine import database_setup
 from treehammer.sql.engine.backend import SQLiteBackend
+from treehammer.sql.engine.database_engine import alter_transaction, make_engine, parse_url
 
 _MAX_STATEMENTS = 2000
 
@@ -70,3 +72,46 @@ def _copy_template(create_file: Any, template: bytes) -> Any:
         create_file(file)  # finds the copy, or reports why there is none
 
     return create_copy
+
+
+NEXT_REVISION = f"""
+import sqlalchemy as sa
+from alembic import op
+
+from treehammer.sql.core.column_types import StoredText
+
+revision = "9999"
+down_revision = "{database_setup.REVISION}"
+branch_labels = None
+depends_on = None
+
+
+def upgrade():
+    with op.batch_alter_table("measurement") as batch:
+        batch.alter_column("kind", existing_type=StoredText(64), type_=StoredText(128))
+        batch.add_column(sa.Column("later", sa.BigInteger()))
+    op.create_index("ix_measurement_later", "measurement", ["later"])
+    op.execute("UPDATE measurement SET later = 1")
+"""
+
+
+@pytest.fixture
+def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make this process require one more revision; return that revision's file."""
+    folder = tmp_path / "mi%grations"
+    shutil.copytree(
+        database_setup.MIGRATIONS_FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    file = folder / "versions" / "9999_next.py"
+    file.write_text(NEXT_REVISION)
+    monkeypatch.setattr(database_setup, "MIGRATIONS_FOLDER", folder)
+    monkeypatch.setattr(database_setup, "REVISION", "9999")
+    return file
+
+
+def run_migrations(url: str) -> None:
+    """Migrate an empty database to the current revision through all migrations."""
+    engine = make_engine(parse_url(url))
+    with alter_transaction(engine) as connection:
+        database_setup.migrate_to(connection, database_setup.REVISION)
+    engine.dispose()

@@ -1,13 +1,14 @@
-"""Contents of stores and exported files, for the tests of the sql package."""
+"""Filled stores as fixtures, and contents of stores and exported files, for tests of the sql package."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -41,7 +42,7 @@ from treehammer.sql.core.schema import metadata
 from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
 from treehammer.sql.engine.database_engine import read_transaction
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.transfer import arrow_stream
+from treehammer.sql.transfer import arrow_columns, arrow_stream, file_readers
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.transfer.export import export_file, export_partitions
 from treehammer.sql.transfer.importer import ImportResult, collect_files, import_files
@@ -52,7 +53,7 @@ from treehammer.sql.write import rollups
 from treehammer.sql.write.audit_trail import Delivery, Sender
 from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import no_progress
+from treehammer.text_formatting import ProgressCallback, no_progress
 
 EVERYTHING = Selection()
 _HELPERS_FOLDER = str(Path(__file__).parent)
@@ -275,3 +276,101 @@ def build_finding(id_: str, **changes: Any) -> ReplicaRow:
         id_, 5, "d", "hash", "far", "door", "file", "root://x//y", False, "it is short"
     )
     return replace(row, **changes)
+
+
+WriteExport = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    url = f"sqlite:///{tmp_path_factory.mktemp('copy')}/source.db"
+    fill_database(url)
+    return url
+
+
+@pytest.fixture
+def in_process_reader() -> Iterator[None]:
+    with read_in_process():
+        yield
+
+
+@pytest.fixture
+def write(store: Store, tmp_path: Path) -> WriteExport:
+    def run(
+        target: Path,
+        selection: Selection = Selection(),  # noqa: B008
+        step: ProgressCallback = lambda _done, _note="": None,
+    ) -> int:
+        return export_file(
+            store,
+            selection,
+            target,
+            software_dir=tmp_path / "software",
+            bars=lambda _description, _total: nullcontext(step),
+        )
+
+    return run
+
+
+@pytest.fixture
+def export_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(arrow_columns, "BATCH_ROWS", 3)
+    store.add(
+        [
+            *(full_measurement(n) for n in range(5)),
+            make_measurement(job="a", extras={"hits": 2.5, "e": 1}),
+            make_measurement(job="b", host='"a", b\nc', extras={"hits": -0.125}),
+            make_measurement(job="c", retries=-(2**63), bytes_read=2**63 - 1, read_latency_hist=[]),
+        ]
+    )
+    return store
+
+
+@dataclass(frozen=True)
+class ExportedStore:
+    """Database of another installation and its exports: a Parquet file and a folder."""
+
+    database: Path
+    file: Path
+    folder: Path
+
+
+@pytest.fixture(scope="session")
+def exported_store(tmp_path_factory: pytest.TempPathFactory) -> ExportedStore:
+    """Create another installation with rows of every kind; copy its files before changing them."""
+    base = tmp_path_factory.mktemp("others")
+    exported = ExportedStore(base / "others.db", base / "theirs.parquet", base / "parts")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Store.open(f"sqlite:///{exported.database}") as store,
+    ):
+        patch.setattr(arrow_columns, "BATCH_ROWS", 7)
+        store.add(awkward_measurements())
+        jobs = [make_job_row("done", state="done"), make_job_row("runs", state="running")]
+        store.add_campaign(make_campaign_row(), jobs)
+        store.add_campaign(make_campaign_row("unmeasured", plan="{}" * 5000), [])
+        store.set_attempts(
+            [
+                AttemptRow("done", 1, "lost", 5, 9, None, "lost", "the node went away"),
+                AttemptRow("done", 2, "done", 10, 20, 0, "", ""),
+                AttemptRow("runs", 1, "running", 5, 0, None, "", ""),
+            ]
+        )
+        store.add_replicas(
+            [build_finding("bad", good=False), build_finding("good", good=True, found_us=9)]
+        )
+        export_file(store, EVERYTHING, exported.file, software_dir=Path())
+        export_partitions(store, EVERYTHING, exported.folder, ".parquet", software_dir=Path())
+    return exported
+
+
+@pytest.fixture
+def other_store(
+    exported_store: ExportedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Store]:
+    """Open a copy of the other installation's database, with small batches."""
+    monkeypatch.setattr(arrow_columns, "BATCH_ROWS", 7)
+    monkeypatch.setattr(file_readers, "READ_ROWS", 140)  # 7 with operations
+    shutil.copy(exported_store.database, tmp_path / "others.db")
+    with Store.open(f"sqlite:///{tmp_path}/others.db") as opened:
+        yield opened

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cli_verbs import find_command
 from click.testing import CliRunner, Result
 from command_forker import run_command
+from repository_code import find_command
 
 from treehammer import config
 from treehammer.config import Settings

@@ -1,18 +1,34 @@
-"""Pinned tests, manifests, sites and plans for tests."""
+"""Pinned tests, manifests, sites and plans, and a campaign with a fake batch system and a tracker."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from treehammer import config
-from treehammer.collectors.job_spec import SoftwareRequest
+from treehammer.collectors.job_spec import JobState, SoftwareRequest
+from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.collectors.record.measurement_record import make_measurement_id
+from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
 from treehammer.datasets.manifest import Distribution, Manifest, ManifestFile, TreeLayout
 from treehammer.hctests.definition.model import PinnedTest
 from treehammer.hctests.pinned_tests import load_pinned_test
+from treehammer.sql.core.rows import AttemptRow, CampaignRow
+from treehammer.sql.write.store import Store
+from treehammer.submit.batch.interface import (
+    AttemptStatus,
+    InputReplacement,
+    JobDescription,
+    JobStatus,
+)
+from treehammer.submit.campaigns.attempt_rows import CollectResult
 from treehammer.submit.campaigns.campaign_request import resolve_site_software
+from treehammer.submit.campaigns.tracker import CampaignTracker
 from treehammer.submit.planning.plan import Plan, make_plan
 from treehammer.submit.planning.site_selection import SiteSelection
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
@@ -141,3 +157,154 @@ def _make_plan(
         site_software=resolve_site_software(sites, releases),
         options=options,
     )
+
+
+TWO_ROUNDS = SHELL_TEST.replace("[matrix]", "rounds = 2\n[matrix]")
+NOW_US = CREATED_US + 10_000_000
+
+
+class FakeBatch:
+    """Batch system whose jobs are ended by the test; ``jobs`` maps their ids to batch ids."""
+
+    def __init__(self, folder: Path, jobs: Mapping[str, str], name: str = "local") -> None:
+        self.name = name
+        self.folder = folder
+        self.jobs = dict(jobs)
+        self.statuses = {b: JobStatus(b, JobState.QUEUED) for b in jobs.values()}
+        self.requeued: dict[str, int] = {}
+
+    def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
+        raise NotImplementedError
+
+    def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
+        return {job_id: self.jobs[job_id] for job_id in job_ids if job_id in self.jobs}
+
+    def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
+        return {b: self.statuses[b] for b in batch_ids if b in self.statuses}
+
+    def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
+        attempts = self.statuses[batch_id].attempts if batch_id in self.statuses else ()
+        found = {a.number: self.folder / f"{batch_id}-{a.number}" for a in attempts}
+        return {number: path for number, path in found.items() if path.exists()}
+
+    def cancel(self, batch_ids: Iterable[str]) -> int:
+        chosen = list(batch_ids)
+        for batch_id in chosen:
+            self.statuses[batch_id] = replace(self.statuses[batch_id], state=JobState.CANCELLED)
+        return len(chosen)
+
+    def hold(self, batch_ids: Iterable[str], reason: str) -> None:
+        for batch_id in batch_ids:
+            held = replace(self.statuses[batch_id], state=JobState.HELD, reason=reason)
+            self.statuses[batch_id] = held
+
+    def release(self, batch_ids: Iterable[str]) -> int:
+        chosen = list(batch_ids)
+        for batch_id in chosen:
+            self.statuses[batch_id] = JobStatus(batch_id, JobState.QUEUED)
+        return len(chosen)
+
+    def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
+        held = [
+            batch_id
+            for batch_id in batch_ids
+            if self.statuses[batch_id].state is JobState.HELD
+            and reason in self.statuses[batch_id].reason
+        ]
+        return bool(self.release(held))
+
+    def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
+        self.requeued |= earlier
+        new = {batch_id: f"again.{batch_id}" for batch_id in earlier}
+        self.statuses |= {b: JobStatus(b, JobState.QUEUED) for b in new.values()}
+        return new
+
+    def explain_waiting(self, batch_ids: Iterable[str]) -> Sequence[str]:
+        return ()
+
+    def purge(self, batch_ids: Iterable[str]) -> int:
+        raise NotImplementedError
+
+    def set_status(self, batch_id: str, state: JobState, *attempts: AttemptStatus) -> None:
+        self.statuses[batch_id] = JobStatus(batch_id, state, attempts)
+
+
+class TrackingHarness:
+    """Campaign of two jobs with two measurements each, its fake batch system and its tracker."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        self.plan: Plan = make_local_plan(folder / "test", TWO_ROUNDS)
+        self.store = store
+        self.now_us = NOW_US
+        self.campaign: CampaignRow = self.plan.make_campaign_row()
+        store.add_campaign(self.campaign, self.plan.make_job_rows())
+        self.ids = [job.spec.job_id for job in self.plan.jobs]
+        jobs = {job_id: f"b.{n}" for n, job_id in enumerate(self.ids, start=1)}
+        self.batch = FakeBatch(folder / "batch", jobs)
+
+    @property
+    def tracker(self) -> CampaignTracker:
+        return CampaignTracker(self.store, lambda _name: self.batch, lambda: self.now_us)
+
+    def make_sandbox(self, job: int = 0, attempt: int = 1) -> Path:
+        folder = self.batch.folder / f"b.{job + 1}-{attempt}"
+        (folder / "records").mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def start_job(self, job: int = 0) -> None:
+        """Run a job and copy its state."""
+        attempt = make_attempt_status(JobState.RUNNING, code=None)
+        self.batch.set_status(f"b.{job + 1}", JobState.RUNNING, attempt)
+        self.refresh()
+
+    def end_job(self, state: JobState, *attempts: AttemptStatus, job: int = 0) -> None:
+        """End a job, by default with one attempt of that state, and copy its state."""
+        self.batch.set_status(f"b.{job + 1}", state, *(attempts or (make_attempt_status(state),)))
+        self.refresh()
+
+    def refresh(self) -> list[str]:
+        """Copy the states of the jobs and return them."""
+        jobs = {job.id: job.state for job in self.tracker.refresh_jobs(self.campaign)}
+        return [jobs[id_] for id_ in self.ids]
+
+    def collect(self) -> CollectResult:
+        """Collect the records of the jobs."""
+        return self.tracker.collect_records(self.campaign)
+
+    def write_record(self, job: int, position: int, attempt: int = 1, **changes: Any) -> Path:
+        started_us = changes.get("started_us", CREATED_US)
+        required = {m.name: {"int": 1, "float": 1.0, "text": "x", "bool": True}.get(m.type)
+                    for m in CATALOGUE if m.required}  # fmt: skip
+        id_ = make_measurement_id(changes.get("job_id", self.ids[job]), attempt, 1, position)
+        values: dict[str, Any] = {
+            **required,
+            "variant": "{}",
+            "measurement_id": id_,
+            "campaign_id": self.campaign.id,
+            "job_id": self.ids[job],
+            "attempt": attempt,
+            "position": position,
+            "site": "local",
+            "kind": "timed",
+            "started_us": started_us,
+            "ended_us": started_us + 1_000_000,
+            "day": epoch_day_to_number(started_us // DAY_US),
+            **changes,
+        }
+        path = self.make_sandbox(job, attempt) / "records" / f"{id_}.json"
+        path.write_text(json.dumps({"values": values, "extras": {}}))
+        return path
+
+    def read_attempts(self, job: int = 0) -> list[AttemptRow]:
+        return self.store.attempts([self.ids[job]])
+
+    def read_failures(self, job: int = 0) -> list[str]:
+        """Return the failure class of each attempt of a job."""
+        return [row.failure_class for row in self.read_attempts(job)]
+
+
+def make_attempt_status(
+    state: JobState, number: int = 1, code: int | None = 0, reason: str = ""
+) -> AttemptStatus:
+    ended = NOW_US if state.is_final else 0
+    return AttemptStatus(number, state, CREATED_US + 1, ended, code, reason)

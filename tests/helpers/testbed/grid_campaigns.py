@@ -13,10 +13,10 @@ from typing import Any
 
 import command_forker
 from condor_jobs import pool_from_sites_file
-from demo_checkout import REPOSITORY
 from grid_fixtures import Grid
-from local_service import serve_folder
 from local_user import TEST_TOML, LocalUser
+from repository_code import REPOSITORY
+from service_process import serve_folder
 
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.sql.core.measurement_columns import DIMENSIONS

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from machine_requirements import skip_or_fail
-from npm_packages import fetch_npm_package
+from machine_requirements import fetch_npm_package, skip_or_fail
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from treehammer import config

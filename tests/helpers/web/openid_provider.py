@@ -22,8 +22,8 @@ import httpx
 import uvicorn
 from joserfc import jwt
 from joserfc.jwk import RSAKey
-from local_service import serve_folder
-from npm_packages import fetch_npm_package
+from machine_requirements import fetch_npm_package
+from service_process import serve_folder
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse

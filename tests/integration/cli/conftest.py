@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from demo_checkout import REPOSITORY, Checkout, DemoRun, checkout_environment
+from repository_code import REPOSITORY, Checkout, DemoRun, checkout_environment
 
 
 @pytest.fixture(scope="session")

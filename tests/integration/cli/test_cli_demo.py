@@ -15,7 +15,7 @@ import httpx
 import pytest
 import uproot
 from console import agrees, commands, normalize, run
-from demo_checkout import REPOSITORY, DemoRun
+from repository_code import REPOSITORY, DemoRun
 
 from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
 from treehammer.collectors.job_spec import MIN_LAUNCH_CPU_S, total_cpu_s

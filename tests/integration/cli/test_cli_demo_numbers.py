@@ -20,9 +20,15 @@ from typing import Any
 
 import pytest
 import uproot
-from demo_checkout import DemoRun
-from page_tables import PageTable, read_tables
-from printed_numbers import UNIT_SIZES, agrees_with, find_heading_unit, parse_numbers
+from page_contents import (
+    UNIT_SIZES,
+    PageTable,
+    agrees_with,
+    find_heading_unit,
+    parse_numbers,
+    read_tables,
+)
+from repository_code import DemoRun
 from service_thread import ServiceThread, run_service
 
 from treehammer.sql.core.rows import VerdictRow

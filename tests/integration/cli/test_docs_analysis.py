@@ -10,8 +10,8 @@ import command_forker
 import duckdb
 import pytest
 from console import commands
-from demo_checkout import REPOSITORY
 from measurement_factory import make_campaign_row, make_measurement
+from repository_code import REPOSITORY
 
 from treehammer.sql.write.store import Store
 

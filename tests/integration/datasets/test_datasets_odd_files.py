@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from odd_files import WRITE_ODD_FILES
+from tiny_dataset import WRITE_ODD_FILES
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.datasets.catalogues import dataset_rewriting

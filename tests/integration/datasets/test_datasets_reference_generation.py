@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from value_checksum import compute_value_checksum
-from warm_root import WarmDatasetRoots
+from warm_root import WarmDatasetRoots, compute_value_checksum
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue

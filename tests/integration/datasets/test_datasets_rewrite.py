@@ -17,8 +17,7 @@ import pytest
 import uproot
 from click.testing import CliRunner
 from tiny_dataset import load_merged_spec
-from value_checksum import compute_value_checksum
-from warm_root import WarmDatasetRoots
+from warm_root import WarmDatasetRoots, compute_value_checksum
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software import providers as softwares

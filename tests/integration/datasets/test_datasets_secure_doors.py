@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from secure_fixtures import SITE, SecureDoors
+from grid_fixtures import SITE, SecureDoors
 
 from treehammer import config
 from treehammer.datasets import doors

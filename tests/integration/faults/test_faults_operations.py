@@ -12,10 +12,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from cli_verbs import find_command
 from click.testing import CliRunner
 from polling import wait_until
 from postgres_fixture import SharedPostgresServer, require_programs
+from repository_code import find_command
 from service_load import (
     ClientCrowd,
     RunningService,

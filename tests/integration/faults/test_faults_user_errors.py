@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from definition_mistakes import BROKEN_DEFINITIONS, DEFINITION_MISTAKES, TEST_HEADER
+from file_mistakes import BROKEN_DEFINITIONS, DEFINITION_MISTAKES, TEST_HEADER
 
 TOO_MANY = (
     TEST_HEADER + "[matrix]\n" + "".join(f"axis_{n} = {list(range(20))}\n" for n in range(10))

@@ -9,16 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machine_requirements import fetch_npm_package
 from measurement_factory import full_measurement, make_measurement
-from npm_packages import fetch_npm_package
-from store_fixtures import (  # noqa: F401 - fixtures
-    export_rows,
-    exported_store,
-    in_process_reader,
-    other_store,
-    source,
-    write,
-)
+from store_helpers import export_rows, exported_store, in_process_reader, other_store, source, write  # noqa: F401 - fixtures
 
 from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest

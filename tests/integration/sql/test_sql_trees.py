@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import uproot
 from measurement_factory import make_campaign_row, make_measurement, make_operation
-from store_fixtures import ExportedStore
 from store_helpers import (
+    ExportedStore,
     awkward_measurements,
     export_csv,
     import_counts,

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from library_repository import make_library, make_test
 from local_user import LocalUser
 from machine_requirements import skip_or_fail
+from measured_tests import make_library, make_test
 
 from treehammer import config
 from treehammer.errors import CountingError

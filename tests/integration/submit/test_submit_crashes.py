@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helper_paths import helper_environment
 from local_user import LocalUser
+from machine_requirements import helper_environment
 from spool_harness import SpoolHarness
 from storage_alone import SmallDisk, mounted_small_disk
 

@@ -11,10 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from condor_jobs import CondorJobs, pool_from_sites_file, submit_text
+from condor_jobs import (
+    CondorJobs,
+    ScitokenIssuer,
+    pool_from_sites_file,
+    submit_text,
+    write_client_config,
+)
 from grid_campaigns import GridUser
 from grid_fixtures import Grid
-from scitoken_issuer import ScitokenIssuer, write_client_config
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.errors import BatchError

@@ -18,7 +18,7 @@ import pytest
 from condor_jobs import CondorJobs, pool_from_sites_file
 from grid_campaigns import GridUser
 from grid_fixtures import Grid
-from helper_paths import helper_environment
+from machine_requirements import helper_environment
 from polling import wait_until
 
 from treehammer.collectors.job_spec import JobState

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_verbs import find_command
 from click.testing import CliRunner
 from grid_campaigns import GridUser
 from grid_fixtures import Grid, run_testbed
 from local_servers import serve_http
 from local_user import LocalUser
+from measured_tests import WorkerProcesses, write_load_test
 from polling import wait_until
+from repository_code import find_command
 from service_process import ServiceProcess
 from spool_harness import SpoolHarness
-from starting_jobs import WorkerProcesses, write_load_test
 from storage_alone import TracedStorage, run_storage
 
 from treehammer import config

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from demo_checkout import REPOSITORY
+from repository_code import REPOSITORY
 from spool_harness import SpoolHarness
 
 PAGE = REPOSITORY / "docs" / "limits.md"

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from condor_jobs import ScitokenIssuer, write_client_config
 from grid_campaigns import GridUser
 from grid_fixtures import Grid, run_testbed
-from scitoken_issuer import ScitokenIssuer, write_client_config
 from tiny_dataset import write_dataset
 
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue

@@ -17,12 +17,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from cli_verbs import find_command
 from click.testing import CliRunner, Result
 from grid_campaigns import GridUser
 from grid_fixtures import Grid
 from plan_factory import make_settings
 from polling import wait_until
+from repository_code import find_command
 
 from treehammer import config
 from treehammer.config import Settings

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from secure_fixtures import OTHER_SITE, SecureDoors
+from grid_fixtures import OTHER_SITE, SecureDoors
 
 from treehammer.datasets import doors
 from treehammer.testbed.components.secure_storage import READ_SCOPE, WRITE_SCOPE

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_verbs import find_command
 from click.testing import CliRunner
 from polling import wait_until
+from repository_code import find_command
 from spool_harness import SpoolHarness
 from storage_alone import run_storage
 

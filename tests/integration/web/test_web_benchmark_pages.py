@@ -8,8 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from benchmark_modules import SHORT_ROWS, import_short_benchmarks
 from quick_databases import quick_databases  # noqa: F401 - a fixture
+from repository_code import SHORT_ROWS, import_short_benchmarks
 from service_thread import ServiceThread, StartService, start_service  # noqa: F401 - a fixture
 
 from treehammer.errors import NothingToDoError

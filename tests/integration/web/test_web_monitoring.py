@@ -18,7 +18,7 @@ from shutil import copy
 import pytest
 from command_forker import run_command
 from local_servers import MailSink, parse_mails, serve_http, serve_mail
-from local_service import serve_folder
+from measurement_factory import make_recent_outcomes
 from monitoring_servers import (
     DEPLOYMENT,
     fetch_json,
@@ -30,9 +30,8 @@ from monitoring_servers import (
     run_prometheus,
     wait_for,
 )
-from release_campaigns import add_campaign
-from simulated_campaign import START_US
-from status_story import make_recent_outcomes
+from service_process import serve_folder
+from simulated_campaign import START_US, add_campaign
 
 from treehammer.analysis.alarms.alarm_watch import record_rerun, requested_reruns, watch_campaigns
 from treehammer.analysis.status.site_status import update_states

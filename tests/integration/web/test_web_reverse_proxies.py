@@ -11,8 +11,8 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
-from attacked_service import ATTACKER, PATIENCE_S, VICTIM, AttackedService, run_attacked_service
-from reverse_proxies import CADDY, NGINX, run_proxy
+from monitoring_servers import CADDY, NGINX, run_proxy
+from service_process import ATTACKER, PATIENCE_S, VICTIM, AttackedService, run_attacked_service
 from service_thread import make_body, make_sent_measurement
 
 from treehammer.testbed.credentials import CertificateAuthority

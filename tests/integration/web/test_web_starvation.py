@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from attacked_service import PATIENCE_S, VICTIM, AttackedService, run_attacked_service
+from service_process import PATIENCE_S, VICTIM, AttackedService, run_attacked_service
 from service_thread import make_body, make_sent_measurement
 
 from treehammer.sql.auth.access_keys import mint_job_token

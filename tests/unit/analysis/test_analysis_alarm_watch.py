@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 from measurement_factory import build_change_point
-from release_campaigns import add_campaign
-from simulated_campaign import START_US
+from simulated_campaign import START_US, add_campaign
 
 from treehammer.analysis.alarms.alarm_overview import judge_service
 from treehammer.analysis.alarms.alarm_watch import (

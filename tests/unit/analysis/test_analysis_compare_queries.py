@@ -14,8 +14,19 @@ from typing import Any
 import git
 import pytest
 from click.testing import CliRunner, Result
-from comparison_questions import AT_T2_A, THREE, A, B, ask, changed, evidence, is_b, rows
-from simulated_campaign import START_US, SimulatedCampaign
+from simulated_campaign import (
+    AT_T2_A,
+    START_US,
+    THREE,
+    A,
+    B,
+    SimulatedCampaign,
+    ask,
+    changed,
+    evidence,
+    is_b,
+    rows,
+)
 
 from treehammer import config
 from treehammer.analysis.cli.compare_command import compare_command

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 import scipy
-from comparison_questions import THREE, A, B, ask, changed, evidence, is_b, rows
-from simulated_campaign import SimulatedCampaign
+from simulated_campaign import THREE, A, B, SimulatedCampaign, ask, changed, evidence, is_b, rows
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import (

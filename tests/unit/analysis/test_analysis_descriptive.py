@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_verbs import find_command
 from click.testing import CliRunner, Result
 from measurement_factory import make_campaign_row, make_measurement, make_operation
+from repository_code import find_command
 
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison, compare_over_time
 from treehammer.analysis.descriptive.start_spread import count_lonely_starts, summarize_starts

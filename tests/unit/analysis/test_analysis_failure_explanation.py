@@ -7,8 +7,15 @@ from itertools import count
 from typing import Any
 
 import pytest
-from measurement_factory import make_campaign_row, make_job_row, make_measurement
-from status_story import HOUR_US, STORY_US, make_downtime, make_run
+from measurement_factory import (
+    HOUR_US,
+    STORY_US,
+    make_campaign_row,
+    make_downtime,
+    make_job_row,
+    make_measurement,
+    make_run,
+)
 
 from treehammer.analysis.status.failure_attribution import (
     Culprit,

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_verbs import find_command
 from click.testing import CliRunner, Result
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, make_operation
+from repository_code import find_command
 from scipy import stats
 from service_thread import run_service
 

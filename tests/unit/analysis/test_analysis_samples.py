@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 import scipy
-from comparison_questions import ask, evidence, rows
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated_campaign import SimulatedCampaign
+from simulated_campaign import SimulatedCampaign, ask, evidence, rows
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import ComparisonQuery

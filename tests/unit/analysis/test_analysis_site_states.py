@@ -12,10 +12,19 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from cli_verbs import find_command
 from click.testing import CliRunner, Result
-from measurement_factory import make_campaign_row, make_job_row, make_measurement, make_operation
-from status_story import HOUR_US, STORY_US, make_downtime, make_override, make_run
+from measurement_factory import (
+    HOUR_US,
+    STORY_US,
+    make_campaign_row,
+    make_downtime,
+    make_job_row,
+    make_measurement,
+    make_operation,
+    make_override,
+    make_run,
+)
+from repository_code import find_command
 
 from treehammer.analysis.status.day_states import (
     DayOutcomes,

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy
-from comparison_questions import ask, evidence, rows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from simulated_campaign import SimulatedCampaign
+from simulated_campaign import SimulatedCampaign, ask, evidence, rows
 
 from treehammer.analysis.statistics.estimates import (
     Estimate,

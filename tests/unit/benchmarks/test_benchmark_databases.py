@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 import sqlalchemy as sa
-from benchmark_modules import SHORT_ROWS, import_short_benchmarks
+from repository_code import SHORT_ROWS, import_short_benchmarks
 
 from treehammer.sql.core.schema import dimension_tables, measurement
 from treehammer.sql.engine.database_setup import open_engine

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from benchmark_modules import import_benchmarks
+from repository_code import import_benchmarks
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmark_modules import import_benchmarks
+from repository_code import import_benchmarks
 
 from treehammer.analysis.statistics.verdict import Verdict
 

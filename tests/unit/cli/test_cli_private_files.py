@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_verbs import find_command
 from click.testing import CliRunner
 from measurement_factory import make_measurement
-from next_revision import next_revision  # noqa: F401 - a fixture
+from quick_databases import next_revision  # noqa: F401 - a fixture
+from repository_code import find_command
 
 from treehammer import config
 from treehammer.sql.auth.keyring import load_master_keys

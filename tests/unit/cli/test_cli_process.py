@@ -16,10 +16,10 @@ from pathlib import Path
 
 import click
 import pytest
-from demo_checkout import REPOSITORY
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from repository_code import REPOSITORY
 
 from treehammer import errors
 from treehammer.cli import COMMANDS, SECTIONS, cli

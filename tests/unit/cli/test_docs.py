@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from console import agrees, commands
-from demo_checkout import REPOSITORY
+from repository_code import REPOSITORY
 
 PAGE = """
 ```console

@@ -15,8 +15,7 @@ from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from local_servers import make_authority, serve_http, serve_tcp
-from lying_doors import CONTENT, SIZE, Pool, Redirector
+from local_servers import CONTENT, SIZE, Pool, Redirector, make_authority, serve_http, serve_tcp
 from machine_requirements import skip_or_fail
 
 from treehammer.collectors.http_requests import (

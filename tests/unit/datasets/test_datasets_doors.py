@@ -12,8 +12,16 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from local_servers import make_authority, serve_http, serve_tcp
-from lying_doors import CONTENT, SIZE, LyingDoor, Pool, Redirector
+from local_servers import (
+    CONTENT,
+    SIZE,
+    LyingDoor,
+    Pool,
+    Redirector,
+    make_authority,
+    serve_http,
+    serve_tcp,
+)
 
 from treehammer.collectors import http_requests
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE

@@ -16,8 +16,7 @@ from typing import Any, cast
 import pytest
 import requests
 from credential_factory import write_proxy, write_token
-from local_servers import serve_http
-from lying_doors import CONTENT, SIZE, LyingDoor
+from local_servers import CONTENT, SIZE, LyingDoor, serve_http
 from rucio.common import exception as rucios
 
 from treehammer import config

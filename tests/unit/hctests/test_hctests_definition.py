@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from definition_mistakes import BROKEN_DEFINITIONS, DEFINITION_MISTAKES, TEST_HEADER
+from file_mistakes import BROKEN_DEFINITIONS, DEFINITION_MISTAKES, TEST_HEADER
 
 from treehammer import hctests
 from treehammer.errors import DefinitionError

@@ -11,8 +11,7 @@ from typing import Any, cast
 import pytest
 import sqlalchemy as sa
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
-from release_campaigns import add_campaign
-from simulated_campaign import START_US, SimulatedCampaign
+from simulated_campaign import START_US, SimulatedCampaign, add_campaign
 
 from treehammer.analysis.alarms.alarm_watch import requested_reruns, watch_campaigns
 from treehammer.analysis.alarms.release_state import CheckState

@@ -18,11 +18,15 @@ import pandas as pd
 import psutil
 import pyarrow as pa
 import pytest
-from cli_verbs import find_command
 from click.testing import CliRunner
 from measurement_factory import make_campaign_row, make_measurement
-from store_fixtures import WriteExport
-from store_helpers import check_corruption_is_refused, install_corrupting_trigger, read_in_process
+from repository_code import find_command
+from store_helpers import (
+    WriteExport,
+    check_corruption_is_refused,
+    install_corrupting_trigger,
+    read_in_process,
+)
 
 import treehammer
 from treehammer import config

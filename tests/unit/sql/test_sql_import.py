@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import uproot
-from cli_verbs import find_command
 from click.testing import CliRunner
 from measurement_factory import full_measurement, make_measurement
-from store_fixtures import ExportedStore
+from repository_code import find_command
 from store_helpers import (
+    ExportedStore,
     awkward_measurements,
     import_counts,
     import_file,

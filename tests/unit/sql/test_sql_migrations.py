@@ -14,7 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from measurement_factory import make_measurement
-from next_revision import NEXT_REVISION, next_revision, run_migrations  # noqa: F401 - a fixture
+from quick_databases import NEXT_REVISION, next_revision, run_migrations  # noqa: F401 - a fixture
 from sqlalchemy.dialects import oracle, postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from oracle_key_widths import MAX_KEY_BYTES, key_widths
-from oracle_lint import LINT_RULES, MAX_NAME_CHARS, find_problems
+from oracle_lint import LINT_RULES, MAX_KEY_BYTES, MAX_NAME_CHARS, find_problems, key_widths
 from sqlalchemy.dialects import oracle
 from sqlalchemy.schema import CreateIndex, CreateTable
 

@@ -13,11 +13,11 @@ from typing import Any
 import click
 import pytest
 import sqlalchemy as sa
-from cli_verbs import find_command
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from measurement_factory import STARTED_US, full_measurement, make_campaign_row, make_measurement
+from repository_code import find_command
 from store_helpers import read_rows, run_script
 
 from treehammer import config

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from library_repository import make_library, run_git
+from measured_tests import make_library, run_git
 
 from treehammer import config
 from treehammer.collectors.record.outcome import ExecutionError

@@ -13,13 +13,13 @@ from measurement_factory import make_campaign_row, make_job_row, make_measuremen
 from plan_factory import (
     READING_TEST,
     SHELL_TEST,
+    FakeBatch,
     make_grid_plan,
     make_grid_site,
     make_local_plan,
     make_pinned_test,
     make_settings,
 )
-from tracking_harness import FakeBatch
 
 from treehammer.analysis.status.site_status import SiteUses, SubjectUse, Usability, update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules

@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from cli_verbs import find_command
 from click.testing import CliRunner, Result
 from measurement_factory import make_campaign_row
 from plan_factory import READING_TEST, SHELL_TEST, make_grid_plan, make_grid_site
+from repository_code import find_command
 
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError, NothingToDoError

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import click
 import pytest
-from cli_verbs import find_command
 from click.testing import CliRunner, Result
-from measurement_factory import make_campaign_row, make_job_row, make_measurement
+from measurement_factory import make_campaign_row, make_job_row, make_measurement, make_recent_runs
 from plan_factory import READING_TEST, make_grid_plan, make_grid_site, make_settings, make_site
-from status_story import make_recent_runs
+from repository_code import find_command
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.software.providers import parse_software_request

@@ -9,9 +9,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 from click.testing import CliRunner
+from file_mistakes import BROKEN_SITES, SITES_MISTAKES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sites_file_mistakes import BROKEN_SITES, SITES_MISTAKES
 
 from treehammer import submit
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plan_factory import CREATED_US
-from tracking_harness import NOW_US, TrackingHarness, make_attempt_status
+from plan_factory import CREATED_US, NOW_US, TrackingHarness, make_attempt_status
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.measurement_record import Measurement

@@ -12,12 +12,16 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from measurement_factory import make_campaign_row, make_job_row
-from page_tables import read_tables
-from release_campaigns import add_campaign
+from measurement_factory import (
+    HOUR_US,
+    make_campaign_row,
+    make_job_row,
+    make_recent_outcomes,
+    make_recent_runs,
+)
+from page_contents import read_tables
 from service_thread import ServiceThread, run_service
-from simulated_campaign import START_US
-from status_story import HOUR_US, make_recent_outcomes, make_recent_runs
+from simulated_campaign import START_US, add_campaign
 
 from treehammer import config
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from cli_verbs import find_command
 from click.testing import CliRunner, Result
 from measurement_factory import make_campaign_row, make_measurement
+from repository_code import find_command
 from service_thread import ServiceThread, StartService
 
 from treehammer import config

@@ -24,9 +24,9 @@ from measurement_factory import (
     make_job_row,
     make_measurement,
 )
-from page_tables import read_tables
-from release_campaigns import add_campaign
+from page_contents import read_tables
 from service_thread import ServiceThread, StartService, run_service
+from simulated_campaign import add_campaign
 
 from treehammer.analysis.changes.change_text import build_digest, parse_week
 from treehammer.cli import cli

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx
 import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
-from page_charts import list_marks, list_names, load_charts
+from page_contents import list_marks, list_names, load_charts
 from page_database import HOSTILE_TEXTS
 from prometheus_client.parser import text_string_to_metric_families
 from service_thread import ServiceThread, StartService, run_service

@@ -17,8 +17,7 @@ from urllib.parse import urlencode
 
 import pytest
 from measurement_factory import build_verdict, make_measurement
-from page_charts import list_marks, load_charts
-from page_tables import read_tables
+from page_contents import list_marks, load_charts, read_tables
 from polling import wait_until
 from service_thread import ServiceThread, run_service
 

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import uproot
 from measurement_factory import make_campaign_row, make_measurement
-from page_charts import list_marks, list_names, load_charts
+from page_contents import list_marks, list_names, load_charts
 from page_database import HOSTILE_TEXTS, SITES
 from service_thread import ServiceThread, run_service
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from measurement_factory import build_verdict, make_campaign_row, make_job_row, make_measurement
-from page_charts import list_marks, load_charts
+from page_contents import list_marks, load_charts
 from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA

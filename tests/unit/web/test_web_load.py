@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from html import unescape
 
 import pytest
-from load_campaign import CAMPAIGN, LIMITED_STEP, RATES, SERVERS, STEPS, add_load_campaign
 from measurement_factory import make_campaign_row, make_measurement, make_operation
-from page_charts import load_charts
+from page_contents import load_charts
+from page_database import CAMPAIGN, LIMITED_STEP, RATES, SERVERS, STEPS, add_load_campaign
 from service_thread import ServiceThread, StartService
 
 from treehammer.sql.read.operation_figures import fetch_operations

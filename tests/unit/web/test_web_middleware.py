@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from cli_verbs import find_command
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
+from repository_code import find_command
 from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
 
 from treehammer import config

@@ -18,12 +18,11 @@ from urllib.parse import parse_qsl, quote
 
 import pytest
 from click.testing import CliRunner
-from measurement_factory import STARTED_DAY, make_measurement, make_operation
-from page_charts import list_marks, load_charts
+from measurement_factory import STARTED_DAY, make_measurement, make_operation, make_recent_runs
+from page_contents import list_marks, load_charts
 from page_database import HOSTILE_TEXTS, SITES
 from prometheus_client.parser import text_string_to_metric_families
 from service_thread import ServiceThread, StartService, run_service
-from status_story import make_recent_runs
 
 from treehammer.analysis.status.site_status import list_uses, update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules

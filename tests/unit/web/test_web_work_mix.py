@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import uproot
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, variant_values
-from page_charts import list_marks, list_names, load_charts
+from page_contents import list_marks, list_names, load_charts
 from service_thread import ServiceThread, StartService, run_service
 
 from treehammer.collectors.record.measurement_record import Measurement

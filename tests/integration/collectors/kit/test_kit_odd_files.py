@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from odd_files import WRITE_ODD_FILES
+from tiny_dataset import WRITE_ODD_FILES
 
 from treehammer.collectors.software import providers
 from treehammer.hctests import __file__ as hctests_file

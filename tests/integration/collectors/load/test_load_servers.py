@@ -17,8 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from local_servers import serve_http
-from short_queue import LOG_FORMAT, serve_slowly
+from local_servers import LOG_FORMAT, serve_http, serve_slowly
 from storage_alone import (
     KIT,
     Generator,

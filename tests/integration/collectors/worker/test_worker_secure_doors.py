@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grid_fixtures import SecureDoors
 from polling import wait_until
-from secure_fixtures import SecureDoors
 
 from treehammer import config
 from treehammer.collectors.job_spec import InputFile, SoftwareRequest

@@ -10,16 +10,12 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from cli_verbs import find_command
 from click.testing import CliRunner, Result
-from h2_connection import make_oracle_error
-from h2_oracle import VERSIONS, H2Server
+from h2_oracle import VERSIONS, H2Server, make_oracle_error
 from measurement_factory import full_measurement, make_measurement
-from next_revision import (
-    next_revision,  # noqa: F401 - a fixture
-    run_migrations,
-)
 from oracle_golden import GOLDEN_FILE, record_statements
+from quick_databases import next_revision, run_migrations  # noqa: F401 - a fixture
+from repository_code import find_command
 
 import treehammer
 from treehammer import config

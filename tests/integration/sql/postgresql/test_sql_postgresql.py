@@ -15,12 +15,16 @@ import uproot
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from measurement_factory import HOSTILE_TEXTS, full_measurement, make_measurement
-from next_revision import NEXT_REVISION, next_revision, run_migrations  # noqa: F401 - a fixture
 from postgres_fixture import GUEST_PASSWORD, GUEST_ROLE, SharedPostgresServer
 from pyarrow import parquet
+from quick_databases import NEXT_REVISION, next_revision, run_migrations  # noqa: F401 - a fixture
 from sqlalchemy.engine import make_url
-from store_fixtures import WriteExport
-from store_helpers import check_corruption_is_refused, install_corrupting_trigger, read_all_tables
+from store_helpers import (
+    WriteExport,
+    check_corruption_is_refused,
+    install_corrupting_trigger,
+    read_all_tables,
+)
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.measurement_record import Measurement

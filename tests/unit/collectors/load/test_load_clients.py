@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_servers import serve_http
-from lying_doors import SIZE, LyingDoor
+from local_servers import SIZE, LyingDoor, serve_http
 from simulated_load import SimulatedStorage, SimulatedTimer, run_load
 
 from treehammer.collectors.http_requests import RangeAnswerError

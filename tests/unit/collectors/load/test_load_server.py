@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from server_logs import make_requests, write_dpm_log
+from simulated_load import make_requests, write_dpm_log
 
 from treehammer.collectors.kit.treehammer_load.load_task import LoadTask
 from treehammer.collectors.kit.treehammer_load.recorder import StepClock

@@ -21,8 +21,8 @@ from measurement_factory import (
     make_measurement,
 )
 from pyarrow import parquet
-from store_fixtures import ExportedStore
 from store_helpers import (
+    ExportedStore,
     awkward_measurements,
     build_finding,
     find_rollup_differences,

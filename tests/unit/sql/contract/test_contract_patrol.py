@@ -8,8 +8,15 @@ import time
 from dataclasses import replace
 
 import pytest
-from measurement_factory import make_campaign_row
-from status_story import HOUR_US, STORY_US, fill_story, make_downtime, make_override, make_run
+from measurement_factory import (
+    HOUR_US,
+    STORY_US,
+    fill_story,
+    make_campaign_row,
+    make_downtime,
+    make_override,
+    make_run,
+)
 
 from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.analysis.status.site_status import update_states

@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from cli_verbs import find_command
 from click.testing import CliRunner
 from measurement_factory import (
     full_measurement,
@@ -21,9 +20,10 @@ from measurement_factory import (
     make_operation,
 )
 from pyarrow import parquet
-from store_fixtures import WriteExport
+from repository_code import find_command
 from store_helpers import (
     EVERYTHING,
+    WriteExport,
     find_rollup_differences,
     import_counts,
     import_file,

@@ -1,4 +1,4 @@
-"""Test whose jobs start together, with a payload that begins at the instant and reports it."""
+"""Folders of tests: jobs that start together and report the instant, and a library over commits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ duration_s = 60
 ceiling = {clients = 8}
 """
 
-PAYLOAD = """#!/usr/bin/env python3
+STARTING_PAYLOAD = """#!/usr/bin/env python3
 import json, os, time
 
 with open(os.environ["TREEHAMMER_JOB"], encoding="utf-8") as stream:
@@ -54,7 +54,7 @@ def write_load_test(folder: Path, **changes: str) -> Path:
     for key, value in changes.items():
         lines = [f"{key} = {value}" if line.startswith(f"{key} = ") else line for line in lines]
     (folder / "test.toml").write_text("\n".join(lines) + "\n")
-    (folder / "begin").write_text(PAYLOAD)
+    (folder / "begin").write_text(STARTING_PAYLOAD)
     (folder / "begin").chmod(0o755)
     return folder
 
@@ -125,3 +125,68 @@ class WorkerProcesses:
         for process in self._processes.values():
             process.terminate()
             process.wait()
+
+
+TEST_TOML = """
+[test]
+name = "library"
+payload = "measure.py"
+repeats = 1
+rounds = 1
+wall_limit_s = 60
+[matrix]
+root = ["none"]
+[metrics.steps_done]
+unit = "1"
+better = "lower"
+exact = true
+"""
+
+# The time is made of steps, so that it depends on the library and not on the machine's load.
+LIBRARY_PAYLOAD = """
+import json, os, random, sys
+sys.path.insert(0, os.environ["TREEHAMMER_SOFTWARE"])
+import library
+steps = library.count_steps(1000)
+seconds = 1e-6 * steps * random.gauss(1, 0.004)
+values = {"cpu_per_event_s": seconds, "wall_per_event_s": seconds, "loop_cpu_s": 3.0}
+with open(os.environ["TREEHAMMER_RESULT"], "w") as stream:
+    json.dump({"format": 1, "values": values, "extras": {"steps_done": steps}}, stream)
+"""
+
+
+def run_git(folder: Path, *arguments: str) -> str:
+    """Run Git with a fixed author."""
+    author = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    command = ["git", "-C", str(folder), *author, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def make_library(folder: Path, commits: int, changed: int, broken: int = -1) -> list[str]:
+    """Make a repository; from the commit ``changed`` on (from 0) the library does 30 % more steps.
+
+    ``broken`` is the number of a commit that cannot be built.  Returns the commits, oldest first.
+    """
+    folder.mkdir()
+    run_git(folder, "init", "--quiet", "--initial-branch", "main")
+    for number in range(commits):
+        factor = 1.3 if number >= changed else 1.0
+        (folder / "library.py.in").write_text(
+            f"# revision {number}\ndef count_steps(n):\n    return int({factor} * n)\n"
+        )
+        (folder / "build.sh").write_text(
+            f"exit {int(number == broken)}\n"
+            if number == broken
+            else "cp library.py.in library.py\n"
+        )
+        run_git(folder, "add", ".")
+        run_git(folder, "commit", "--quiet", "--message", f"Revise library, part {number}")
+    return run_git(folder, "log", "--reverse", "--format=%H").splitlines()
+
+
+def make_test(folder: Path) -> Path:
+    """Write the test that measures a build of the library."""
+    folder.mkdir()
+    (folder / "test.toml").write_text(TEST_TOML)
+    (folder / "measure.py").write_text(LIBRARY_PAYLOAD)
+    return folder

@@ -1,15 +1,60 @@
-"""Modules of ``benchmarks/``, without the repository's root on the path."""
+"""Code of this repository for tests: a fresh clone, modules of ``benchmarks/``, and all verbs."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import click
+
+from treehammer.cli import cli
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A clone of the committed state, and the environment in which its code and verbs are used."""
+
+    folder: Path
+    environment: dict[str, str]
+
+
+@dataclass(frozen=True)
+class DemoRun(Checkout):
+    """A checkout in which ``make demo`` was run, and what it printed."""
+
+    output: str
+
+
+def checkout_environment(folder: Path) -> dict[str, str]:
+    """The user's environment with ``.venv`` active and the clone's code first."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        # Make below another make announces the folders that it enters.
+        if not name.startswith(("TREEHAMMER_", "GIT_", "MAKE", "MFLAGS"))
+    }
+    return {
+        **kept,
+        "PATH": f"{REPOSITORY / '.venv' / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(folder / "src"),
+        "TREEHAMMER_DATA_DIR": str(folder / "data"),
+        # Printed output must not depend on who runs it.
+        "GIT_AUTHOR_NAME": "Reader",
+        "GIT_AUTHOR_EMAIL": "reader@example.org",
+        "GIT_COMMITTER_NAME": "Reader",
+        "GIT_COMMITTER_EMAIL": "reader@example.org",
+    }
+
 
 BENCHMARKS_FOLDER = Path(__file__).resolve().parents[3] / "benchmarks"
 
@@ -44,3 +89,10 @@ def import_short_benchmarks() -> Iterator[Callable[[str], ModuleType]]:
         world.FIRST_DAY += timedelta(world.DAYS - SHORT_DAYS)
         world.DAYS = SHORT_DAYS
         yield import_benchmark
+
+
+def find_command(name: str) -> click.Command:
+    """The verb of that name."""
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    return found
