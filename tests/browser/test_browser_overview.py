@@ -1,16 +1,18 @@
-"""Pages at both widths and color schemes, errors and signing in, in a real browser."""
+"""Overview, sites, comparisons, forms, errors and signing in, in a real browser."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from browser import LOOKS, WatchedTab
+from browser import LOOKS, WatchedTab, check_form_after_back
 from command_forker import run_command
-from page_database import CHANGE, HOSTILE_TEXTS, STATE_CHANGE
+from openid_provider import serve_with_provider
+from page_database import CHANGE, HOSTILE_TEXTS, SITES, STATE_CHANGE
+from playwright.sync_api import Browser, Page, expect
 
 Visit = Callable[..., WatchedTab]
 
@@ -195,4 +197,232 @@ def test_arrow_keys_move_inside_the_matrix(full_service: str, open_tab: Visit) -
     # Tab leaves the matrix: it is one stop.
     tab.page.keyboard.press("Tab")
     assert not tab.page.evaluate("document.activeElement.closest('table.matrix tbody') !== null")
+    tab.check_page()
+
+
+@pytest.mark.parametrize("size, scheme", LOOKS)
+def test_site_page_is_reachable_and_drawn(
+    full_service: str, open_tab: Visit, size: str, scheme: str
+) -> None:
+    tab = open_tab(full_service, size=size, scheme=scheme)
+    tab.open("/")
+    tab.page.get_by_role("link", name="Sites", exact=True).click()
+    tab.page.get_by_role("heading", name="Sites", level=1).wait_for()
+    tab.check_page()
+    tab.page.get_by_role("link", name="SITE_B").click()
+    tab.page.get_by_role("heading", name="SITE_B", level=1).wait_for()
+    tab.page.get_by_text("Table of values").first.click()
+    tab.page.locator(".plot.ready").wait_for()
+    assert tab.page.locator(".canvas .mark-symbol.role-mark path").count() > 10
+    assert tab.page.locator(".canvas .mark-text.role-mark text").count() == 1
+    tab.check_page()
+
+
+def test_metric_and_window_are_selectable(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
+    tab.open("/sites/SITE_A")
+    tab.page.get_by_label("Metric").select_option("cpu_per_event_s")
+    tab.page.get_by_label("Days").select_option("90")
+    tab.page.get_by_role("button", name="Show").click()
+    tab.page.wait_for_url("**metric=cpu_per_event_s*")
+    assert tab.page.get_by_text("Lower is better").is_visible()
+    tab.check_page()
+
+
+def test_hostile_site_names_are_escaped(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
+    tab.open("/sites")
+    for text in HOSTILE_TEXTS:
+        tab.page.get_by_role("link", name=text).click()
+        tab.page.get_by_role("heading", name=text, level=1).wait_for()
+        tab.check_page()
+        tab.page.go_back()
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_tables_are_sorted_and_filtered(full_service: str, open_tab: Visit, script: bool) -> None:
+    tab = open_tab(full_service, script=script)
+    tab.open("/sites/SITE_A?days=30")
+    if script:
+        # A chart that is still being drawn moves the table under a click.
+        tab.page.locator(".plot.ready").first.wait_for()
+    table = tab.page.locator("#table-outcomes")
+    count = table.locator("tbody tr").count()
+    table.locator("#sort-outcomes-good").click()
+    tab.page.wait_for_url("**sort-outcomes=-good*")
+    assert "days=30" in tab.page.url
+    table.locator("th[aria-sort=descending]").wait_for()
+    good = [int(text) for text in table.locator("tbody tr td:nth-child(3)").all_inner_texts()]
+    assert good == sorted(good, reverse=True)
+    assert len(good) == count
+    day = table.locator("tbody th").first.inner_text()
+    words = table.get_by_label("Filter")
+    words.fill(day)
+    if not script:
+        words.press("Enter")
+    table.get_by_text(f"1 of {count} rows").wait_for()
+    assert table.locator("tbody th").all_inner_texts() == [day]
+    assert "sort-outcomes=-good" in tab.page.url
+    if script:
+        # Typing goes on in the same field.
+        assert tab.page.evaluate("document.activeElement.id") == "find-outcomes"
+        tab.check_page()
+    words.fill("nothing like this")
+    words.press("Enter")
+    table.get_by_text("No row contains").wait_for()
+
+
+def test_chart_is_read_and_followed_by_keys(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service)
+    tab.open("/sites/SITE_A")
+    tab.page.locator(".plot.ready").first.wait_for()
+    tab.page.locator(".canvas").first.focus()
+    reading = tab.page.locator(".reading").first
+    texts = []
+    for key in ("ArrowRight", "ArrowRight", "Home", "End"):
+        tab.page.keyboard.press(key)
+        texts.append(reading.text_content() or "")
+    assert texts[0] == texts[2]
+    assert len({*texts}) == 3
+    assert all("timed measurements" in text for text in texts)
+    tab.check_page()
+    tab.page.keyboard.press("Enter")
+    tab.page.wait_for_url("**/days/**site=SITE_A")
+
+
+@pytest.mark.parametrize("size, scheme", LOOKS)
+def test_comparison_page(full_service: str, open_tab: Visit, size: str, scheme: str) -> None:
+    tab = open_tab(full_service, size=size, scheme=scheme)
+    assert tab.open("/compare/comparison") == 200
+    assert tab.page.locator("tbody th", has_text=HOSTILE_TEXTS[2]).count() == 9
+    for table in tab.page.locator("table.effects").all():
+        heads, cells = (
+            [round(one.bounding_box()["x"]) for one in table.locator(cell).all()]  # type: ignore[index]
+            for cell in ("thead th", "tbody tr:first-child > *")
+        )
+        assert heads == cells
+    tab.check_page()
+
+
+def test_overview_links_to_comparison_and_csv(full_service: str, open_tab: Visit) -> None:
+    tab = open_tab(full_service, script=False)
+    tab.open("/")
+    tab.page.get_by_role("link", name="ROOT 6.40.00 against 6.38.00").first.click()
+    tab.page.wait_for_url("**/compare/comparison")
+    assert tab.page.get_by_text("not enough data").count() == 0
+    with tab.page.expect_download() as download:
+        tab.page.get_by_role("link", name="By site as CSV").click()
+    assert "SITE_A" in download.value.path().read_text("utf-8")
+    tab.page.get_by_role("link", name="Compare", exact=True).first.click()
+    assert tab.page.get_by_role("heading", name="Stored comparisons").is_visible()
+
+
+@pytest.mark.parametrize("size, scheme", LOOKS)
+def test_heat_map_leads_to_trend(
+    full_service: str, open_tab: Visit, size: str, scheme: str
+) -> None:
+    tab = open_tab(full_service, size=size, scheme=scheme)
+    tab.open("/compare?a=6.38.00&b=6.40.00")
+    conclusion = tab.page.locator("p.headline").bounding_box()
+    assert conclusion is not None
+    assert conclusion["y"] < tab.page.viewport_size["height"], "on the first screen"  # type: ignore[index]
+    tab.page.locator("table.matrix td a").first.click()
+    tab.page.wait_for_url("**site=**variant=**")
+    assert tab.page.get_by_role("heading", name="Jobs and trend").is_visible()
+    tab.check_page()
+
+
+#: Address, name of a choice, what the page shows, and what is chosen then.  That of ROOT files needs ROOT.
+CHOICES = [
+    ("/?days=14", "days", "14", "30"),
+    ("/explore?metric=eff_job", "metric", "eff_job", "cpu_per_event_s"),
+    (f"/sites/{SITES[0]}?days=30", "days", "30", "90"),
+    ("/campaigns/running?state=running", "state", "running", "done"),
+    ("/compare?axis=door", "axis", "door", "site"),
+]
+
+
+@pytest.mark.parametrize("address, name, shown, chosen", CHOICES)
+def test_form_agrees_with_page_after_going_back(
+    full_service: str, open_tab: Visit, address: str, name: str, shown: str, chosen: str
+) -> None:
+    check_form_after_back(open_tab(full_service), address, name, shown, chosen)
+
+
+def test_form_agrees_with_page_restored_from_cache(full_service: str, open_tab: Visit) -> None:
+    """Automated browsers have no back-forward cache, so its event is dispatched."""
+    tab = open_tab(full_service)
+    tab.open("/explore?metric=eff_job")
+    box = tab.page.locator("select[name=metric]")
+    box.select_option("cpu_per_event_s")
+    for kept, value in (("false", "cpu_per_event_s"), ("true", "eff_job")):
+        tab.page.evaluate(
+            f"dispatchEvent(new PageTransitionEvent('pageshow', {{persisted: {kept}}}))"
+        )
+        expect(box).to_have_value(value)
+
+
+@pytest.fixture(scope="module")
+def provided_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve_with_provider(tmp_path_factory.mktemp("provided")) as address:
+        yield address
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    """A page without access to other machines: the provider's forms load a font."""
+    context = chromium.new_context()
+    context.route(lambda url: not url.startswith("http://127.0.0.1:"), lambda one: one.abort())
+    yield context.new_page()
+    context.close()
+
+
+def sign_in(page: Page, address: str, person: str) -> None:
+    page.goto(f"{address}/campaigns?page=1")
+    page.get_by_role("link", name="Sign in with").click()
+    page.locator("input[name=login]").fill(person)
+    page.locator("input[name=password]").fill("any")
+    page.locator("button[type=submit]").click()
+    page.get_by_role("button", name="Continue").click()
+
+
+def test_member_of_group_signs_in_and_out(provided_service: str, page: Page) -> None:
+    sign_in(page, provided_service, "alice")
+    page.wait_for_url(f"{provided_service}/campaigns?page=1")
+    (session,) = (one for one in page.context.cookies() if one["name"] == "treehammer_session")
+    assert (session["httpOnly"], session["sameSite"]) == (True, "Lax")
+    # The cookie is not visible to scripts of the page, and a reload keeps the session.
+    assert "treehammer" not in page.evaluate("document.cookie")
+    assert page.reload().status == 200  # type: ignore[union-attr]
+    page.get_by_role("button", name="Sign out").click()
+    page.get_by_role("link", name="Sign in with").wait_for()
+
+
+def test_others_are_told_why(provided_service: str, page: Page) -> None:
+    sign_in(page, provided_service, "eve")
+    page.get_by_text("none of their groups has a role").wait_for()
+
+
+@pytest.mark.parametrize("action", ["/sign-in", "/sign-out"])
+def test_form_of_another_site_is_refused(
+    provided_service: str, page: Page, tmp_path: Path, action: str
+) -> None:
+    """Attack with a real browser: a page of another origin sends the form by itself."""
+    target = provided_service + action
+    html = f"<form method=post action={target}><input name=token value=x></form>"
+    page.context.route(
+        "http://127.0.0.1:1/", lambda one: one.fulfill(body=html, content_type="text/html")
+    )
+    page.goto("http://127.0.0.1:1/")
+    with page.expect_navigation(url=target) as found:
+        page.evaluate("document.forms[0].submit()")
+    assert found.value.status == 403
+
+
+@pytest.mark.parametrize("size, scheme", LOOKS)
+def test_sign_in_page_is_accessible(
+    provided_service: str, open_tab: Visit, size: str, scheme: str
+) -> None:
+    tab = open_tab(provided_service, size=size, scheme=scheme)
+    assert tab.open("/") == 401
     tab.check_page()

@@ -1,21 +1,33 @@
-"""Local batch system with its real runner and processes."""
+"""Local batch system with its real runner, and failures of its campaigns: SIGKILL and full disks."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from local_user import LocalUser
+from machine_requirements import helper_environment
 from spool_harness import SpoolHarness
+from storage_alone import SmallDisk, mounted_small_disk
 
-from treehammer.collectors.job_spec import JobState
-from treehammer.errors import BatchError
+from treehammer.collectors.job_spec import RETRY_EXIT_CODE, JobState
+from treehammer.errors import BatchError, ConfigError, ExitCode, NothingToDoError, StoreError
+from treehammer.sql.read.query_model import Selection
+from treehammer.sql.write.maintenance import check_database
+from treehammer.sql.write.store import Store
+from treehammer.submit.batch import local_jobs
 from treehammer.submit.batch.interface import JobDescription
+from treehammer.submit.batch.local_jobs import ATTEMPT_PLACEHOLDER, SpooledJob
+from treehammer.submit.batch.local_runner import RunningAttempt
+from treehammer.submit.campaigns.tracker import StagedSubmissions
 
 
 def test_jobs_run_in_order_and_one_at_a_time(spool: SpoolHarness) -> None:
@@ -267,3 +279,327 @@ def test_unknown_jobs_are_absent(spool: SpoolHarness) -> None:
     assert batch.query(["000001-c.1", "../../etc.1", "nonsense", ""]) == {}
     assert batch.sandboxes("000001-c.1") == {}
     assert batch.cancel(["000001-c.1"]) == 0
+
+
+def submit_and_die(user: LocalUser, function: str, call: int = 1) -> None:
+    """Submit in a process that kills itself at the nth call of a function."""
+    user.run_and_kill(function, "submit", str(user.test), "--wait", call=call)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "submit.campaigns.campaign_request:make_plan",
+        "submit.campaigns.submission:render_jobs",
+        "sql.write.store:Store.add_campaign",
+    ],
+)
+def test_submitter_killed_before_storing(local_user: LocalUser, function: str) -> None:
+    submit_and_die(local_user, function)
+    assert isinstance(local_user.invoke_command("status").exception, NothingToDoError)
+    assert not any(local_user.settings.spool_dir.glob("*/*"))
+
+
+def test_submitter_killed_while_writing_the_spool(local_user: LocalUser) -> None:
+    submit_and_die(local_user, "submit.batch.local_jobs:stage_job", call=2)
+    assert any(local_user.settings.spool_dir.glob("incoming/*/1"))
+    printed = local_user.invoke_command("status", "last").output
+    assert "2 × submission at local: the submission ended before this job was queued" in printed
+    (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
+    assert (site["lost"], site["missing"]) == (2, {"submission": 4})
+    campaign = local_user.last_campaign_id()
+    assert f"2 jobs were never queued; to queue them: treehammer resume {campaign}" in printed
+    assert "0 jobs released, 2 requeued" in local_user.invoke_command("resume", campaign).output
+    assert not any(local_user.settings.spool_dir.glob("incoming/*"))
+    assert "4 of 4" in local_user.invoke_command("status", "last", "--follow").output
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "submit.campaigns.submission:open_batch_system",
+        "submit.batch.local_batch:LocalBatch.submit",
+        "submit.batch.local_jobs:Spool.add",
+        "submit.batch.local_batch:LocalBatch._ensure_runner",
+        "sql.write.store:Store.set_jobs",
+        "submit.campaigns.tracker:StagedSubmission.remove",
+    ],
+)
+def test_resume_completes_what_a_killed_submitter_left(
+    local_user: LocalUser, function: str
+) -> None:
+    submit_and_die(local_user, function)
+    resumed = local_user.invoke_command("resume", "last")
+    assert resumed.exception is None or isinstance(resumed.exception, NothingToDoError)
+    assert "4 of 4" in local_user.invoke_command("status", "last", "--follow").output
+    (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
+    assert (site["done"], site["failures"]) == (2, {})
+    assert len(local_user.read_measurements()) == 4
+    local_user.invoke_command("purge", "last")
+    assert not any(local_user.settings.submissions_dir.iterdir())
+
+
+def test_resume_without_the_staged_jobs_asks_for_another_submission(local_user: LocalUser) -> None:
+    submit_and_die(local_user, "submit.batch.local_batch:LocalBatch.submit")
+    (descriptions,) = local_user.settings.submissions_dir.glob("*/jobs.json")
+    descriptions.unlink()
+    local_user.invoke_command("status", "last")
+    resumed = local_user.invoke_command("resume", "last")
+    assert "2 jobs cannot be queued, because their inputs are not on this machine" in resumed.output
+    assert "no job can be queued" in str(resumed.exception)
+
+
+def test_submitter_killed_after_queueing(local_user: LocalUser) -> None:
+    submit_and_die(local_user, "submit.batch.local_batch:LocalBatch._ensure_runner")
+    assert "4 of 4" in local_user.invoke_command("status", "last", "--follow").output
+    (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
+    assert (site["done"], site["failures"]) == (2, {})
+
+
+def test_live_submission_is_distinguished_from_dead_one(tmp_path: Path) -> None:
+    submissions = StagedSubmissions(tmp_path / "submissions")
+    assert submissions.is_under_way("here") is None
+    with submissions.hold("here") as staged:
+        assert staged.rendered.is_dir()
+        assert StagedSubmissions(tmp_path / "submissions").is_under_way("here") is True
+        staged.remove()
+    assert submissions.is_under_way("here") is None
+    with pytest.raises(KeyboardInterrupt), submissions.hold("here") as staged:
+        raise KeyboardInterrupt
+    assert submissions.is_under_way("here") is False
+    assert not staged.rendered.exists()
+
+
+def test_unmarked_process_dies_with_its_worker(local_user: LocalUser) -> None:
+    escaped = local_user.folder / "escaped"
+    (local_user.test / "run.sh").write_text(
+        "#!/bin/sh\nenv -i setsid sh -c 'sleep 600 & echo $! > $0.new; mv $0.new $0; wait' "
+        f"{escaped} &\nwait\n"
+    )
+    local_user.invoke_command("submit", str(local_user.test), "-S", "repeats=1")
+    bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
+    bench.wait_for_status(escaped.exists, 60)
+    payload = int(escaped.read_text())
+    (worker,) = local_user.settings.spool_dir.glob("jobs/*/*/attempt-1.pid")
+    os.kill(int(worker.read_text().split()[0]), signal.SIGKILL)
+    bench.wait_for_status(lambda: not local_jobs.start_time(payload), 60)
+    local_user.invoke_command("cancel", "last")
+
+
+def test_reused_pid_is_not_the_worker(tmp_path: Path) -> None:
+    job = SpooledJob("000001-c.1", tmp_path)
+    running = RunningAttempt(job, slot=1, deadline=0.0)
+    me, started = os.getpid(), local_jobs.start_time(os.getpid())
+    assert running.pid(1) == 0
+    job.pid_file(1).write_text(f"{me} {started}")
+    assert running.pid(1) == me
+    job.pid_file(1).write_text(f"{me} {started - 1}")
+    assert running.pid(1) == 0
+
+
+def test_worker_that_requests_a_retry_is_restarted(spool: SpoolHarness) -> None:
+    temporary = spool.describe_job("a")
+    script = spool.folder / "asks.py"
+    script.write_text("import sys; sys.exit(75 if sys.argv[1] == '1' else 0)")
+    text = temporary.text.replace("stand_in.py", "asks.py")
+    assert ATTEMPT_PLACEHOLDER in text
+    job = type(temporary)("a", text, {"asks.py": script})
+    ids = spool.make_batch().submit("c1", [job])
+    spool.wait_until_final([ids["a"]], 60)
+    first, second = spool.make_batch().query([ids["a"]])[ids["a"]].attempts
+    assert (first.exit_code, first.state.value) == (75, "lost")
+    assert "requests another attempt" in first.reason
+    assert (second.exit_code, second.state.value) == (0, "done")
+
+
+def test_purge_removes_folders_and_keeps_measurements(local_user: LocalUser) -> None:
+    local_user.write_payload(0.5)
+    local_user.invoke_command("submit", str(local_user.test), "-S", "repeats=1")
+    first = local_user.last_campaign_id()
+    busy = local_user.invoke_command("purge", first).exception
+    assert isinstance(busy, ConfigError)
+    assert "jobs have not ended yet" in str(busy)
+    local_user.invoke_command("status", "last", "--follow")
+    assert isinstance(
+        local_user.invoke_command("purge", "--older-than", "1").exception, NothingToDoError
+    )
+    assert any(local_user.settings.spool_dir.glob("jobs/*"))
+    assert "measurements are in the database" in local_user.invoke_command("purge", first).output
+    assert not any(local_user.settings.spool_dir.glob("jobs/*"))
+    assert len(local_user.read_measurements()) == 2
+    assert "0 new measurements" in local_user.invoke_command("collect", first).output
+    (site,) = json.loads(local_user.invoke_command("status", first, "--json").stdout)
+    assert (site["done"], site["failures"]) == (1, {})
+    assert isinstance(local_user.invoke_command("purge").exception, ConfigError)
+    assert isinstance(
+        local_user.invoke_command("purge", "--older-than", "0").exception, NothingToDoError
+    )
+
+
+def test_damaged_record_fails_attempt_and_is_kept(local_user: LocalUser) -> None:
+    local_user.invoke_command("submit", str(local_user.test), "-S", "repeats=1")
+    bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
+    bench.wait_until_final(bench.batch_ids(), 60)
+    record = next(iter(local_user.settings.spool_dir.glob("jobs/*/*/*/records/*.json")))
+    record.write_text("{")
+    printed = local_user.invoke_command("status", "last")
+    assert "1 × upload at local: not a record" in printed.output
+    refused = local_user.invoke_command("purge", "last").exception
+    assert isinstance(refused, ConfigError)
+    assert "rejected-records" in str(refused)
+    with Store.open(local_user.settings.database) as store:
+        assert (
+            sum(row.measurements for row in store.count_measurements(local_user.last_campaign_id()))
+            == 1
+        )
+
+
+def test_runner_leaves_removed_spool(spool: SpoolHarness) -> None:
+    ids = spool.make_batch().submit("c1", [spool.describe_job("a", 1.0)])
+    spool.wait_for_status(lambda: bool(spool.job_times(ids["a"])), 60)
+    spool.spool.rename(spool.folder / "removed")
+    spool.wait_for_status(lambda: not spool.runner_pids(), 60)
+    spool.wait_for_status(lambda: len(spool.job_times(ids["a"])) == 2, 60)
+
+
+SIZE_MB = 48
+
+GOOD = (
+    """echo '{"format": 1, "values": {}, "extras": {}, "failure": null}' > "$TREEHAMMER_RESULT"\n"""
+)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with mounted_small_disk(tmp_path / "disk", SIZE_MB) as made:
+        yield made
+
+
+@pytest.fixture
+def tight(tmp_path: Path, disk: SmallDisk) -> Iterator[LocalUser]:
+    """A desk whose queue lies on the small disk, and its database elsewhere."""
+    desk = LocalUser(tmp_path, disk.folder / "data", f"sqlite:///{tmp_path / 'results.db'}")
+    yield desk
+    bench = SpoolHarness(tmp_path / "bench", spool=desk.settings.spool_dir)
+    bench.kill_runner()
+    assert not any(bench.end_processes().values()), "processes stayed behind"
+
+
+def run_test(desk: LocalUser, payload: str) -> None:
+    (desk.test / "run.sh").write_text(f"#!/bin/sh\n{payload}")
+
+
+@pytest.mark.parametrize("room", [20_000, 600_000], ids=["to render", "to queue"])
+def test_submission_onto_a_full_disk_is_refused_whole(
+    tight: LocalUser, disk: SmallDisk, room: int
+) -> None:
+    disk.fill_disk(leave=room)
+    error = tight.invoke_command("submit", str(tight.test), "-S", "repeats=8").exception
+    assert isinstance(error, BatchError)
+    assert error.exit_code is ExitCode.INFRASTRUCTURE
+    assert error.where.startswith(str(tight.settings.data_dir))
+    assert "No space left on device" in str(error)
+    assert "Free disk space" in str(error)
+    spool = tight.settings.spool_dir
+    assert not any(spool.glob("jobs/*"))
+    assert not any(spool.glob("incoming/*"))
+    disk.free_space()
+    assert tight.invoke_command("submit", str(tight.test)).return_value == 0
+    assert len(list(spool.glob("jobs/*/*/description.toml"))) == 2
+    tight.invoke_command("cancel", "last")
+
+
+def test_jobs_wait_for_room_and_status_says_so(tight: LocalUser, disk: SmallDisk) -> None:
+    tight.write_payload(0.5)
+    tight.invoke_command("submit", str(tight.test))
+    bench = SpoolHarness(tight.folder / "bench", spool=tight.settings.spool_dir)
+    bench.wait_for_status(lambda: any(bench.job_pids(b) for b in bench.batch_ids()), 60)
+    disk.fill_disk(leave=2_000_000)
+    first, second = sorted(bench.batch_ids())
+    bench.wait_until_final([first], seconds=120)
+    printed = tight.invoke_command("status", "last").output
+    assert f"less than 16 MB are free in {tight.settings.spool_dir}" in printed
+    assert not bench.make_batch().query([second])[second].attempts
+    disk.free_space()
+    assert "4 of 4" in tight.invoke_command("status", "last", "--follow").output
+    assert {row["failure_class"] for row in tight.read_measurements()} == {None}
+
+
+def test_records_that_find_no_room_are_measured_again(tight: LocalUser, disk: SmallDisk) -> None:
+    once = tight.folder / "once"
+    run_test(tight, f"{GOOD}if mkdir {once}; then cat /dev/zero > {disk.filler}; fi\nexit 0\n")
+    tight.invoke_command("submit", str(tight.test), "-S", "repeats=2")
+    bench = SpoolHarness(tight.folder / "bench", spool=tight.settings.spool_dir)
+    first = sorted(tight.settings.spool_dir.glob("jobs/*/1"))[0]
+    bench.wait_for_status(
+        lambda: (first / "attempt-1.pid").exists() and not bench.job_pids(_id(first)), 120
+    )
+    disk.free_space()
+    campaign = tight.last_campaign_id()
+    tight.invoke_command("status", campaign, "--follow")
+    with Store.open(tight.settings.database) as store:
+        jobs = store.jobs(campaign)
+        attempts = sorted((store.attempts([job.id]) for job in jobs), key=len)
+        came = store.count_by_attempt(campaign)
+    assert [[a.exit_code for a in of_job] for of_job in attempts] == [[0], [RETRY_EXIT_CODE, 0]]
+    full = attempts[1][0]
+    # With room for both records, if not for the account of the attempt, nothing is lost.
+    whole = came.get((full.job_id, 1)) == 2
+    assert full.failure_class == ("" if whole else "upload")
+    (site,) = json.loads(tight.invoke_command("status", "last", "--json").stdout)
+    assert (site["done"], site["failures"]) == (2, {}), "made good by the second attempt"
+
+
+def _id(job: Path) -> str:
+    return f"{job.parent.name}.{job.name}"
+
+
+def test_payload_that_fills_its_folder_fails_clearly(tight: LocalUser, disk: SmallDisk) -> None:
+    run_test(tight, f"cat /dev/zero > big || exit 7\n{GOOD}")
+    done = tight.invoke_command("submit", str(tight.test), "--wait", "-S", "repeats=1")
+    assert done.return_value == 1
+    assert "2 × payload at local: " in done.output
+    columns = ("failure_class", "failure_kind", "failure_message", "failure_transient")
+    with Store.open(tight.settings.database) as store:
+        rows = list(store.measurements(Selection(), columns))
+    assert len(rows) == 2, "the record of the first found room, and the second ran"
+    for row in rows:
+        assert (row["failure_class"], row["failure_kind"]) == ("payload", "disk-full")
+        assert f"The disk of its work folder is full, {disk.folder}: " in str(
+            row["failure_message"]
+        )
+        assert row["failure_transient"]
+
+
+def test_collecting_into_a_full_database_keeps_the_records(tmp_path: Path, disk: SmallDisk) -> None:
+    desk = LocalUser(tmp_path, database=f"sqlite:///{disk.folder / 'results.db'}")
+    desk.invoke_command("submit", str(desk.test), "-S", "repeats=2")
+    bench = SpoolHarness(desk.folder / "bench", spool=desk.settings.spool_dir)
+    bench.wait_until_final(bench.batch_ids(), seconds=120)
+    disk.fill_disk()
+    error = desk.invoke_command("collect").exception
+    assert isinstance(error, StoreError)
+    assert error.exit_code is ExitCode.INFRASTRUCTURE
+    assert str(disk.folder / "results.db") in str(error)
+    # SQLite tells of it in one way or another, as it finds the log or its index without room.
+    assert "Free space" in error.hint or "Check space" in error.hint
+    disk.free_space()
+    assert "4 new measurements, 0 known" in desk.invoke_command("collect").output
+    assert "0 new measurements, 4 known" in desk.invoke_command("collect").output
+    assert check_database(desk.settings.database)["measurement"] == 4
+    (site,) = json.loads(desk.invoke_command("status", "last", "--json").stdout)
+    assert (site["done"], site["failures"]) == (2, {})
+
+
+@pytest.mark.parametrize("failure, seed", [("kill", 10), ("interrupt", 1)])
+def test_every_job_is_accounted_for(failure: str, seed: int, tmp_path: Path) -> None:
+    # In another process, because it forks the user's commands.
+    done = subprocess.run(
+        [sys.executable, "-m", "chaos_rounds", failure, str(tmp_path), str(seed)],
+        env=helper_environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

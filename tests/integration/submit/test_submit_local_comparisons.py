@@ -1,19 +1,33 @@
-"""Comparisons and reads on this machine: ``try``, ``--until decided`` and ``read``."""
+"""Comparisons and searches on this machine with real builds, and the documented pipelines."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import git
 import numpy as np
 import pytest
 import uproot
+import yaml
 from local_user import LocalUser
+from machine_requirements import skip_or_fail
+from measured_tests import make_library, make_test
+from repository_code import REPOSITORY
+from spool_harness import SpoolHarness
 
 from treehammer import config
-from treehammer.errors import ConfigError, ExitCode, NothingToDoError
+from treehammer.errors import ConfigError, CountingError, ExitCode, NothingToDoError
 from treehammer.sql.write.store import Store
+from treehammer.submit.tools import bisection_run
+from treehammer.submit.tools.bisection_state import load_state
 
 TRIED_TEST = """
 [test]
@@ -194,3 +208,235 @@ def test_figures_of_selected_branches_are_those_of_uproot(
     with Store.open(local_user.settings.database, create=False) as store:
         assert [campaign.name for campaign in store.campaigns()] == ["mine"]
     assert not local_user.settings.datasets_dir.exists()
+
+
+def search(user: LocalUser, *arguments: str) -> tuple[int, dict[str, Any]]:
+    result = user.invoke_command("bisect", *arguments, "--json")
+    assert result.exception is None, result.output
+    return result.return_value, json.loads(result.stdout)
+
+
+def test_slower_commit_is_found(local_user: LocalUser, tmp_path: Path) -> None:
+    commits = make_library(tmp_path / "library", 16, changed=10, broken=9)
+    test = make_test(tmp_path / "measured")
+    where = ("--repository", str(tmp_path / "library"), "--build", "sh build.sh")
+    code, found = search(local_user, commits[0][:12], "main", str(test), *where)
+    assert (code, found["outcome"]) == (0, "step")
+    (step,) = found["steps"]
+    assert step["builds"][-1] == commits[10]
+    assert set(step["builds"]) <= {commits[9], commits[10]}, "the broken one may stand beside it"
+    assert step["low"] < 0.262 < step["high"]
+    assert step["certainty"] >= 0.95
+    assert found["jobs"] <= 10
+    with Store.open(local_user.settings.database) as store:
+        known = {row.id for row in store.campaigns()}
+    assert {probe["campaign"] for probe in found["probes"] if probe["campaign"]} == known
+
+
+def test_killed_search_of_an_exact_counter_is_resumed(
+    local_user: LocalUser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = make_library(tmp_path / "library", 8, changed=3)
+    test = make_test(tmp_path / "measured")
+    where = ("--repository", str(tmp_path / "library"), "--build", "sh build.sh")
+    metric = ("--metric", "steps_done")  # exact in its test.toml
+    with monkeypatch.context() as killed:
+
+        def end_process(*_arguments: object) -> None:
+            raise SystemExit(9)
+
+        killed.setattr(bisection_run, "wait_for_campaign", end_process)
+        local_user.invoke_command("bisect", commits[0], "main", str(test), *where, *metric)
+    pending = load_state(local_user.settings, "last").pending
+    assert pending is not None
+    code, found = search(local_user, "--resume")
+    assert (code, found["outcome"], found["certainty"]) == (0, "step", 1.0)
+    assert found["steps"][0]["builds"] == [commits[3]]
+    assert found["steps"][0]["before"] == commits[2]
+    assert found["probes"][0]["campaign"] == pending.campaign, "its campaign was not repeated"
+    assert found["jobs"] <= 4
+
+
+A, B = "6.38.00", "6.40.00"
+VARIANT = ("-P", "branches=1", "-P", "cache_mb=30")
+#: Events of the real count: few, since starting ROOT under valgrind takes most of the time.
+COUNTED_EVENTS = 50
+
+
+@pytest.fixture
+def counting_user(local_user: LocalUser) -> LocalUser:
+    """A user with the machine's cached releases and datasets."""
+    if shutil.which("valgrind") is None:
+        skip_or_fail("there is no valgrind here (Debian: valgrind)")
+    cache_dir = config.load_settings({}).cache_dir
+    local_user.settings = replace(local_user.settings, cache_dir=cache_dir, local_slots=2)
+    return local_user
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_two_releases_are_counted_and_stored(counting_user: LocalUser) -> None:
+    result = counting_user.invoke_command(
+        "count", A, B, "ttree-read", *VARIANT, "--events", str(COUNTED_EVENTS), "--json"
+    )
+    assert result.exception is None, result.output
+    assert result.return_value == 0
+    changes = json.loads(result.stdout)
+    total, *parts = changes
+    assert (total["library"], total["function"]) == ("", "")
+    assert total["a_per_event"] > 100_000
+    assert abs(total["relative"]) < 0.05, "neighboring releases do nearly the same"
+    libraries = [one for one in parts if not one["function"]]
+    assert {"libz.so", "libRIO.so", "libTree.so"} <= {one["library"] for one in libraries}
+    for side in ("a_per_event", "b_per_event"):
+        assert sum(one[side] for one in libraries) == pytest.approx(total[side], rel=1e-3)
+    functions = {one["function"]: one["difference"] for one in parts if one["function"]}
+    assert 700 < functions["TBufferFile::ReadFastArray(float*, int)"] < 900
+    with Store.open(counting_user.settings.database, create=False) as store:
+        rows = store.instruction_counts()
+    assert {row.root_version for row in rows} == {A, B}
+    assert {row.events for row in rows} == {COUNTED_EVENTS}
+    assert len({row.count_id for row in rows}) == 2
+
+
+@pytest.mark.root
+def test_payload_without_root_cannot_be_counted(counting_user: LocalUser) -> None:
+    result = counting_user.invoke_command(
+        "count", A, B, str(counting_user.test), "-P", "style=one", "--no-store"
+    )
+    assert result.return_value == CountingError.exit_code
+    assert "an executable cannot be counted" in result.output
+
+
+def test_count_without_valgrind_says_how_to_install_it(
+    local_user: LocalUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    result = local_user.invoke_command("count", A, B, "ttree-read")
+    assert isinstance(result.exception, CountingError)
+    assert "apt install valgrind" in str(result.exception)
+
+
+PAGE = REPOSITORY / "docs" / "limits.md"
+
+PIPELINE_TEST = """
+[test]
+name = "muons"
+payload = "read.sh"
+rounds = 1
+wall_limit_s = 60
+[matrix]
+root = ["none"]
+[metrics.calls]
+unit = "1"
+exact = true
+[[expect]]
+metric = "calls"
+at_most = 1.5
+base = "first"
+"""
+
+PIPELINE_PAYLOAD = """#!/bin/sh
+echo '{{"format": 1, "values": {{}}, "extras": {{"calls": {calls}}}}}' > "$TREEHAMMER_RESULT"
+"""
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A runner's folder with a clean clone, and the environment that its service sets."""
+
+    folder: Path
+    environment: Mapping[str, str]
+
+    def run(self, commands: Sequence[str], variables: Mapping[str, Any]) -> int:
+        """Run commands as both services do: in one shell that stops at the first failure."""
+        texts = {name: os.path.expandvars(str(value)) for name, value in variables.items()}
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", "\n".join(commands)],
+            cwd=self.folder / "clone",
+            env={**self.environment, **texts},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        print(done.stdout)
+        return done.returncode
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "pip").write_text("#!/bin/sh\n")  # this environment has Treehammer
+    (programs / "pip").chmod(0o755)
+    monkeypatch.setenv("CI_PROJECT_DIR", str(tmp_path / "clone"))
+    monkeypatch.setenv("CI_MERGE_REQUEST_DIFF_BASE_SHA", "main")
+    monkeypatch.setenv("CI_COMMIT_SHA", "changed")
+    data = tmp_path / "data"
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}:{REPOSITORY / '.venv' / 'bin'}:{os.environ['PATH']}",
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+        "TREEHAMMER_DATA_DIR": str(data),
+        "TREEHAMMER_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    yield Runner(tmp_path, environment)
+    queue = SpoolHarness(tmp_path / "harness", spool=data / "spool")
+    queue.kill_runner()
+    queue.end_processes()
+
+
+def make_clone(runner: Runner, calls: int) -> None:
+    """Clone a repository, and merge a branch whose payload makes so many calls instead of ten."""
+    test = runner.folder / "clone" / "io-tests" / "muons"
+    test.mkdir(parents=True)
+    (test / "test.toml").write_text(PIPELINE_TEST)
+    (test / "read.sh").touch(mode=0o755)
+    git = ["git", "-c", "user.name=Reader", "-c", "user.email=reader@example.org"]
+
+    def run_git(*words: str) -> None:
+        subprocess.run([*git, *words], cwd=runner.folder / "clone", check=True)
+
+    run_git("init", "--quiet", "--initial-branch", "main")
+    for name, count in (("main", 10), ("changed", calls)):
+        run_git("checkout", "--quiet", "-B", name)
+        (test / "read.sh").write_text(PIPELINE_PAYLOAD.format(calls=count))
+        run_git("add", ".")
+        run_git("commit", "--quiet", "--message", f"Make {count} calls")
+    run_git("checkout", "--quiet", "--detach", "main")
+    run_git("merge", "--quiet", "--no-ff", "--message", "Merge the change", "changed")
+
+
+def load_examples() -> list[Any]:
+    """Load the documented pipelines: that of GitHub, that of GitLab."""
+    texts = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    return [yaml.safe_load(text) for text in texts]
+
+
+def test_github_workflow_fails_and_summarizes_by_the_limits(runner: Runner) -> None:
+    make_clone(runner, calls=20)
+    github, _ = load_examples()
+    (job,) = github["jobs"].values()
+    codes: list[int] = []
+    for step in job["steps"]:
+        if "run" in step and (not any(codes) or step.get("if") == "always()"):
+            codes.append(runner.run([step["run"]], job["env"]))
+    assert codes == [0, 0, 1, 1, 0]
+    summary = (runner.folder / "summary.md").read_text(encoding="utf-8")
+    assert "Limits of muons: 1 missed" in summary
+    assert "≤ 1.5 × commit=" in summary
+    assert "uncommitted" not in summary
+    assert (runner.folder / "clone" / "report.html").exists()
+
+
+def test_gitlab_pipeline_passes_and_keeps_the_summary(runner: Runner) -> None:
+    make_clone(runner, calls=12)
+    job = load_examples()[1]["limits"]
+    assert runner.run([*job["before_script"], *job["script"]], job["variables"]) == 0
+    assert runner.run(job["after_script"], job["variables"]) == 0
+    summary = (runner.folder / "clone" / "limits.md").read_text(encoding="utf-8")
+    assert "Limits of muons: 1 kept" in summary
+    assert "uncommitted" not in summary
+    artifacts = [runner.folder / "clone" / path for path in job["artifacts"]["paths"]]
+    assert all(path.exists() for path in artifacts)

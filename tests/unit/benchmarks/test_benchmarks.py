@@ -1,10 +1,12 @@
-"""Simulated and drawn campaigns of the benchmarks, and figures of launches."""
+"""Benchmarks: their databases, simulated and drawn campaigns, figures, and comparison of other tools."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,9 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from repository_code import import_benchmarks
+import sqlalchemy as sa
+from repository_code import SHORT_ROWS, import_benchmarks, import_short_benchmarks
 
 from treehammer.analysis.statistics.verdict import Verdict
+from treehammer.sql.core.schema import dimension_tables, measurement
+from treehammer.sql.engine.database_setup import open_engine
 
 
 @pytest.fixture(scope="module")
@@ -164,3 +169,151 @@ def test_changes_of_ten_percent_are_attributed(scenarios: Callable[[str], Module
     for make_jobs in (simulation.simulate_jobs, replay.replay_jobs):
         tally = simulation._run_trial(make_jobs, planted)
         assert (tally.right, tally.wrong, tally.missed) == (1, 0, 0)
+
+
+@pytest.fixture(scope="module")
+def import_benchmark() -> Iterator[Callable[[str], ModuleType]]:
+    """Import modules of the benchmarks."""
+    with import_short_benchmarks() as import_function:
+        yield import_function
+
+
+def test_copied_rows_equal_measured_rows(
+    import_benchmark: Callable[[str], ModuleType], tmp_path: Path
+) -> None:
+    world, subject = import_benchmark("harness.synthetic_measurements"), dimension_tables["subject"]
+    databases = import_benchmark("harness.filled_databases")
+    assert databases.seed_campaigns(SHORT_ROWS).total_measurements == SHORT_ROWS // 10
+    with databases.filled_database(SHORT_ROWS, tmp_path) as file:
+        engine = open_engine(f"sqlite:///{file}", create=False)
+        with engine.connect() as connection:
+            rows = connection.execute(
+                sa.select(measurement.c.day, subject.c.series).join(
+                    subject, subject.c.id == measurement.c.subject_id
+                )
+            )
+            stored = Counter(tuple(row) for row in rows)
+        engine.dispose()
+    measured = world.SyntheticCampaigns(world.DAYS, SHORT_ROWS)
+    assert stored == Counter((row.values["day"], row.values["series"]) for row in measured)
+
+
+def test_day_covers_all_variants_sites_and_releases(
+    import_benchmark: Callable[[str], ModuleType],
+) -> None:
+    world = import_benchmark("harness.synthetic_measurements")
+    jobs = range(len(world.SITE_NAMES) * world.VARIANTS_PER_DAY)
+    assert len(
+        {(job % len(world.SITE_NAMES), world.variant_of_job(0, job)) for job in jobs}
+    ) == len(jobs)
+    assert {world.repeat_of_job(job) for job in jobs} == {1}
+    pairs = [world.releases_of_variant(variant) for variant in range(world.VARIANT_COUNT)]
+    assert {release for pair in pairs for release in pair} == set(range(len(world.RELEASES)))
+
+
+def test_last_day_is_yesterday(import_benchmark: Callable[[str], ModuleType]) -> None:
+    world = import_benchmark("harness.synthetic_measurements")
+    days = {
+        datetime.now(UTC).date() - timedelta(days=back) for back in (1, 2)
+    }  # it may be midnight
+    assert world.day_number(world.DAYS - 1) in {int(f"{day:%Y%m%d}") for day in days}
+
+
+def test_outdated_database_is_recreated(
+    import_benchmark: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    databases, world = (
+        import_benchmark("harness.filled_databases"),
+        import_benchmark("harness.synthetic_measurements"),
+    )
+    filled: list[str] = []
+
+    def fill(url: str, _: int) -> None:
+        filled.append(url)
+        Path(url.removeprefix("sqlite:///")).touch()
+
+    monkeypatch.setattr(databases, "_fill_database", fill)
+    for times, days in (1, 0), (1, 0), (2, 1):
+        monkeypatch.setattr(world, "FIRST_DAY", world.FIRST_DAY + timedelta(days))
+        with databases.filled_database(SHORT_ROWS, tmp_path) as file:
+            assert [*tmp_path.iterdir()] == [file]
+        assert len(filled) == times
+
+
+@pytest.fixture(scope="module")
+def modules() -> Iterator[dict[str, ModuleType]]:
+    with import_benchmarks() as import_benchmark:
+        yield {
+            "comparison": import_benchmark("scenarios.tool_comparison"),
+            "tools": import_benchmark("scenarios.peer_tools"),
+        }
+
+
+def _row(modules: dict[str, ModuleType], **values: Any) -> Any:
+    defaults = {
+        "label": "quiet", "started": "2026-01-01T00:00:00+00:00", "load1": 0.1, "tool": "asv",
+        "rule": "factor 1.1", "scenario": "A/A", "planted": 0.0, "effect": 0.01,
+        "verdict": "no change", "seconds": 30.0, "read_bytes": math.nan,
+    }  # fmt: skip
+    return modules["comparison"].PeerVerdict(**{**defaults, **values})
+
+
+@pytest.mark.parametrize(
+    ("mark", "verdict"), [("+", "slower"), ("-", "faster"), (" ", "no change")]
+)
+def test_marks_of_asv(modules: dict[str, ModuleType], mark: str, verdict: str) -> None:
+    printed = f"""
+| Change | Before [aaaa] | After [bbbb] | Ratio | Benchmark (Parameter) |
+|--------|---------------|--------------|-------|-----------------------|
+| {mark:6} | 1.00±0.01s    | 1.20±0.01s   | 1.2   | reading.Reading.time_read |
+"""
+    assert modules["tools"].parse_asv(printed) == verdict
+
+
+def test_output_of_rootreadspeed(modules: dict[str, ModuleType]) -> None:
+    printed = (
+        "Thread pool size:\t\t0\nReal time:\t\t\t4.33385 s\nCPU time:\t\t\t1.19 s\n"
+        "Uncompressed data read:\t\t191279728 bytes\nCompressed data read:\t\t49575164 bytes\n"
+    )
+    values = modules["tools"].parse_readspeed(printed)
+    assert values == {"wall": 4.33385, "cpu": 1.19, "bytes": 49575164}
+
+
+def test_a_side_is_slower_by_eye_if_each_run_is(modules: dict[str, ModuleType]) -> None:
+    judge = modules["tools"].judge_by_eye
+    assert judge([1.0, 1.1], [1.2, 1.3]) == "slower"
+    assert judge([1.2, 1.3], [1.0, 1.1]) == "faster"
+    assert judge([1.0, 1.2], [1.1, 1.3]) == "no change"
+
+
+def test_tools_get_equal_time_and_end_in_time(modules: dict[str, ModuleType]) -> None:
+    choose = modules["comparison"].choose_tool
+    assert choose({"asv": [30.0], "ReFrame": [10.0, 10.0]}, 100.0) == "ReFrame"
+    assert choose({"asv": [30.0], "ReFrame": [10.0]}, 20.0) == "ReFrame"
+    assert choose({"asv": [], "ReFrame": [10.0]}, 20.0) == "asv"
+    assert choose({"asv": [30.0]}, 20.0) == ""
+    assert choose({"asv": []}, 0.0) == ""
+
+
+def test_the_rarest_scenario_of_a_tool_is_next(modules: dict[str, ModuleType]) -> None:
+    choose = modules["comparison"].choose_scenario
+    rows = [_row(modules), _row(modules, tool="ReFrame"), _row(modules, label="busy")]
+    assert choose([], "asv", "quiet").name == "A/A"
+    assert choose(rows, "asv", "quiet").name == "planted 2 %"
+
+
+def test_figures_count_alarms_and_findings(modules: dict[str, ModuleType]) -> None:
+    rows = [
+        _row(modules),
+        _row(modules, verdict="faster", effect=-0.01, started="2026-01-01T00:01:00+00:00"),
+        _row(modules, scenario="planted 5 %", planted=0.05, verdict="slower"),
+        _row(modules, scenario="planted 5 %", planted=0.05, verdict="faster", effect=-0.1),
+        _row(modules, scenario="releases", planted=math.nan, verdict="faster"),
+    ]
+    figures = {figure.title: figure for figure in modules["comparison"].build_figures(rows)}
+    prefix = "quiet: asv, factor 1.1: "
+    assert figures[f"{prefix}false alarms"].value == 0.5
+    assert figures[f"{prefix}planted 5 % found"].value == 0.5
+    assert f"{prefix}planted 2 % found" not in figures
+    assert figures[f"{prefix}rms of measured − planted"].pairs == 4
+    assert figures["quiet: asv: seconds per verdict"].value == 30.0
