@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from service_thread import start_service
-from store_fixtures import export_rows, in_process_reader, write
+from store_helpers import export_rows, in_process_reader, write
 
 __all__ = ["export_rows", "in_process_reader", "install_package", "start_service", "write"]
 

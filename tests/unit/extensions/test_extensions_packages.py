@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from plan_factory import SHELL_TEST, make_grid_plan
-from store_fixtures import WriteExport
+from store_helpers import WriteExport
 
 from treehammer.cli import cli
 from treehammer.collectors.record.outcome import ExecutionError
