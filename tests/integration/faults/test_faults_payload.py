@@ -220,11 +220,12 @@ def test_invalid_request_is_a_usage_error(user: Any, words: tuple[str, ...], exp
     folder = user.folder / "request"
     if not folder.exists():
         write_test(folder, TEST_HEADER)
+    before = set(user.settings.data_dir.rglob("*"))
     done = user.run_command("submit", str(folder), *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
-    assert not user.settings.data_dir.exists()
+    assert set(user.settings.data_dir.rglob("*")) == before
 
 
 @pytest.fixture(scope="module")
