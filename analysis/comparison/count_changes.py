@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from treehammer.analysis.statistics.sample import Sample, comparison_key, find_varying_axes
-from treehammer.analysis.statistics.verdict import SERIES_SCOPES, VerdictEvidence
+from treehammer.analysis.statistics.verdict import VerdictEvidence, attach_to_series
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.metric_catalogue import (
     COUNTER_NAMES,
@@ -172,15 +172,7 @@ def attach_counters(
             # The direction of other counters is in the catalogue.
             *((change.better,) if change.metric not in METRICS_BY_NAME else ()),
         )
-    attached = []
-    for row in rows:
-        counters = by_series.pop(row.comparison_key, {}) if row.scope in SERIES_SCOPES else {}
-        if counters:
-            evidence = replace(VerdictEvidence.from_json(row.evidence), counters=counters)
-            attached.append(replace(row, evidence=evidence.to_json()))
-        else:
-            attached.append(row)
-    return tuple(attached)
+    return attach_to_series(rows, "counters", by_series)
 
 
 def stored_counters(rows: Iterable[VerdictRow]) -> list[CounterChange]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
 from treehammer.analysis.statistics.sample import Sample, comparison_key, find_varying_axes
-from treehammer.analysis.statistics.verdict import SERIES_SCOPES, VerdictEvidence
+from treehammer.analysis.statistics.verdict import VerdictEvidence, attach_to_series
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.metric_catalogue import find_access_mode
 from treehammer.hctests.definition.model import Scalar
@@ -200,15 +200,7 @@ def attach_phases(
             change.high,
             change.pairs,
         )
-    attached = []
-    for row in rows:
-        phases = by_series.pop(row.comparison_key, {}) if row.scope in SERIES_SCOPES else {}
-        if phases:
-            evidence = replace(VerdictEvidence.from_json(row.evidence), phases=phases)
-            attached.append(replace(row, evidence=evidence.to_json()))
-        else:
-            attached.append(row)
-    return tuple(attached)
+    return attach_to_series(rows, "phases", by_series)
 
 
 def stored_phases(rows: Iterable[VerdictRow]) -> list[PhaseChange]:

@@ -317,6 +317,23 @@ def attach_controls(
     return (replace(first, evidence=evidence.to_json()), *following)
 
 
+def attach_to_series(
+    rows: Iterable[VerdictRow], evidence_name: str, by_series: Mapping[str, Mapping[str, Any]]
+) -> tuple[VerdictRow, ...]:
+    """Add what each series has, by its comparison key, to the evidence of its first row."""
+    missing = dict(by_series)
+    attached = []
+    for row in rows:
+        values = missing.pop(row.comparison_key, None) if row.scope in SERIES_SCOPES else None
+        if values:
+            addition: dict[str, Any] = {evidence_name: values}
+            evidence = replace(VerdictEvidence.from_json(row.evidence), **addition)
+            attached.append(replace(row, evidence=evidence.to_json()))
+        else:
+            attached.append(row)
+    return tuple(attached)
+
+
 def stored_controls(rows: Sequence[VerdictRow]) -> list[ControlCheck]:
     """Return the controls that :func:`attach_controls` added to a comparison's first row."""
     documents = VerdictEvidence.from_json(rows[0].evidence).controls if rows else ()
