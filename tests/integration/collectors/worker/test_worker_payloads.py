@@ -326,7 +326,7 @@ def test_operations_enter_the_record(
     )
     assert done > 50
     assert done + failed == scheduled
-    # What is on its way at the signal may not end any more.
+    # Operations under way at the signal may not end.
     assert {name for row in rows for name in json.loads(row["failures"])} <= {"unfinished"}
     assert record.values["load_started_us"] > record.values["started_us"]
     assert sum(row["bytes"] for row in rows) % 100_000 == 0
