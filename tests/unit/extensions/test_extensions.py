@@ -1,4 +1,4 @@
-"""Commands and export formats of a package outside Treehammer."""
+"""Commands, formats, protocols, providers, batch systems, pages and status rules from outside the package."""
 
 from __future__ import annotations
 
@@ -7,12 +7,24 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from click.testing import CliRunner
 from plan_factory import SHELL_TEST, make_grid_plan
+from service_thread import StartService
 from store_helpers import WriteExport
 
+from treehammer.analysis.status.rule_judgements import (
+    ReplayWindow,
+    RuleMemory,
+    RunWindow,
+    StateJudgement,
+    judge_runs,
+    replay_rule,
+)
+from treehammer.analysis.status.status_rules import WindowRule
+from treehammer.analysis.status.subject_state import SiteState
 from treehammer.cli import cli
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.software import providers
@@ -26,6 +38,8 @@ from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.submit.sites.sites_file import format_sites_file, read_sites_file
 from treehammer.submit.templates.template_engine import fingerprint_template
+from treehammer.web import pages
+from treehammer.web.pages import load_pages
 
 InstallPackage = Callable[[str, str, dict[str, str]], Path]
 
@@ -232,3 +246,68 @@ def test_batch_system_of_another_package_runs_jobs(
     assert set(batch_ids.values()) == {"north /opt/python3 treehammer"}
     assert len(batch_ids) == len(plan.jobs) > 0
     assert fingerprint_template(site).startswith("tide.job.j2 ")
+
+
+_MODULE = '''
+"""A page with one table."""
+
+from treehammer.tables import DataTable, TableColumn
+from treehammer.web.pages.page_context import PageModule, PageView
+from treehammer.web.pages.page_operation import PageOperation
+
+OPERATIONS = (
+    PageOperation("/tides", "listTides", "tides", "Tides", {"tides": "high waters"}),
+)
+
+
+def routes(context):
+    return [context.page_route("/tides", tides_view, "tides")]
+
+
+def tides_view(store, request):
+    table = DataTable("tides", "Tides", (TableColumn("height", "Height"),), [{"height": 3}], "")
+    return PageView("error.html.j2", "Tides", {"sentence": "High water", "number": 200, "remedy": ""}, (table,))
+
+
+PAGES = PageModule(routes, position=1, menu={"tides": "Tides"}, operations=OPERATIONS)
+'''
+
+
+def test_page_is_found_by_its_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_service: StartService
+) -> None:
+    (tmp_path / "tides_page.py").write_text(_MODULE)
+    monkeypatch.setattr(pages, "__path__", [*pages.__path__, str(tmp_path)])
+    try:
+        first = load_pages()[0]
+        assert [operation.path for operation in first.operations] == ["/tides"]
+        with start_service(reading_open=True) as service:
+            assert "Tides" in service.load_page("/tides")
+            assert "/tides" in service.load_page("/")
+            tables = service.client.get("/tides?format=json").json()["tables"]
+    finally:
+        sys.modules.pop(f"{pages.__name__}.tides_page", None)
+    assert tables == {"tides": [{"height": 3}]}
+
+
+class TideRule(WindowRule):
+    """Warning when nothing ran at high water."""
+
+    kind: Literal["tide"]
+
+
+@judge_runs.register
+def _judge_tide(rule: TideRule, window: RunWindow, _before: RuleMemory) -> StateJudgement:
+    return StateJudgement(SiteState.WARNING, f"{len(window.runs)} runs in {rule.window}")
+
+
+def test_registered_rule_is_replayed() -> None:
+    rule = TideRule(kind="tide", window="24h")
+    start = RuleMemory(SiteState.OK)
+    unused = StateJudgement(SiteState.OK, "")
+    (change,) = replay_rule(rule, [], start, ReplayWindow(0, 100, 10), lambda _: unused)
+    assert (change.time_us, change.state, change.reason) == (
+        10,
+        SiteState.WARNING,
+        "0 runs in 24h",
+    )
