@@ -16,7 +16,6 @@ import sys
 import traceback
 import zlib
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from . import loop_libraries, root_engine
@@ -25,6 +24,7 @@ from .read_passes import get_tree, is_ntuple, open_file
 
 _RECORDED_VARIABLES = re.compile(r"^(ROOT|XRD|Xrd|LD_|CLING|X509|MALLOC_|OMP_)")
 _SECRET_VARIABLES = re.compile(r"TOKEN|PASS|SECRET|KEY", re.IGNORECASE)
+_NUMPY_METADATA = re.compile(r"numpy-([^-]+)(-py[\d.]+)?\.(dist|egg)-info$")
 _SHARED_LIBRARY = re.compile(r"\.so(\.|$)")
 
 #: Functions that return the versions of the compression libraries.
@@ -107,17 +107,20 @@ def collect_inventory() -> str:
         for name, value in sorted(os.environ.items())
         if _RECORDED_VARIABLES.match(name)
     }
-    try:
-        numpy: Optional[str] = metadata.version("numpy")
-    except metadata.PackageNotFoundError:
-        numpy = None
     document = {
         "libraries": list_loaded_libraries(),
         "environment": environment,
         "python": platform.python_version(),
-        "numpy": numpy,
+        "numpy": _find_numpy_version(),
     }
     return json.dumps(document, sort_keys=True)
+
+
+def _find_numpy_version() -> Optional[str]:
+    """Find the version of NumPy by the folder of its metadata; importlib.metadata takes 40 ms to load."""
+    folders = filter(os.path.isdir, sys.path)
+    matches = (_NUMPY_METADATA.match(name) for folder in folders for name in os.listdir(folder))
+    return next((match[1] for match in matches if match), None)
 
 
 # --- Checksum of all values
