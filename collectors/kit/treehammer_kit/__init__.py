@@ -85,7 +85,9 @@ class _PayloadExecution:
         start = time.monotonic()
         format_ = root_engine.select_reader(root, task)
         values.update(root_engine.open_hardware_counters(root))
-        root_engine.warm_up(root, task, format_)
+        pipes = turn_server.open_pipes() if self._turns else None
+        if not pipes:  # turns begin with entries that do not count
+            root_engine.warm_up(root, task, format_)
         root_engine.compile_loop(root, code, function, format_)
         if task.counting:
             root_engine.compile_requests(root, task.counting)
@@ -94,7 +96,6 @@ class _PayloadExecution:
             return
         self._report.phase = "passes"
         passes = format_.passes(root, task)
-        pipes = turn_server.open_pipes() if self._turns else None
         if pipes:
             done = turn_server.TurnServer(passes, len(task.urls)).serve(*pipes)
         else:
