@@ -241,7 +241,7 @@ def _worker_metrics() -> List[Metric]:
         m("pinned_core", "int", "1", "", "Core on which both processes of a launch ran; absent where the node refused to pin them.", "sched_setaffinity"),
         m("segments", "int", "1", "", "Turns of this process in the launch that were counted.", "worker"),
         m("segment_entries", "int", "1", "", "Entries of one turn, so that a turn of the base takes about 5 ms of CPU.", "worker"),
-        m("segment_cpu_log_ratio", "float", "1", "", "ln(B/A) of the CPU time of all segments, each the 20 % trimmed mean over its passes, of two passes the mean or the undisturbed one; with a single pass the trimmed mean of the turns' ratios. On side B alone.", "segment_cpu_ns"),
+        m("segment_cpu_log_ratio", "float", "1", "", "ln(B/A) of the CPU time of all segments, each the mean over its passes, 20 % trimmed from three passes on. On side B alone.", "segment_cpu_ns"),
         m("segment_cpu_log_ratio_sd", "float", "1", "lower", "Standard deviation of these ratios, with the same weights.", "segment_cpu_ns"),
         m("segment_wall_log_ratio", "float", "1", "", "ln(B/A) of the wall time of all segments, each the 20 % trimmed mean over its passes, of two passes the mean or the undisturbed one; with a single pass the trimmed mean of the turns' ratios. On side B alone.", "segment_wall_ns"),
         m("segment_wall_log_ratio_sd", "float", "1", "lower", "Standard deviation of these ratios, with the same weights.", "segment_wall_ns"),

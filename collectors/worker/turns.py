@@ -116,8 +116,7 @@ class TurnConductor:
         expected_share = self.elapsed_share() * (record.passes + 1) / record.passes
         if expected_share > MAX_WALL_SHARE:
             return True
-        collected = min(record.collected_cpu_s(side) for side in self.sides)
-        return record.passes % 2 == 0 and collected >= MIN_LAUNCH_CPU_S
+        return all(record.collected_cpu_s(side) >= MIN_LAUNCH_CPU_S for side in self.sides)
 
     def _calibrate(self) -> int:
         """Read the first entries uncounted; return the number of entries of one turn."""
@@ -273,12 +272,10 @@ class TurnPipes:
 
 # --- Ratio of times
 
-#: Share that is cut from either end: of a segment's repetitions, or of the weight of all ratios.
+#: Share of a segment's times over the passes that is cut from either end, one at least.
 TRIMMED_SHARE = 0.2
-#: Passes from which a segment has repetitions, so that disturbed ones can be left out.
-MIN_PASSES = 2
-#: The longer of two times of a segment was disturbed if it exceeds the shorter one by this factor.
-DISTURBED_RATIO = 1.25
+#: Passes from which the shortest and the longest time of a segment are left out.
+MIN_TRIMMED_PASSES = 3
 
 
 @dataclass(frozen=True)
@@ -290,12 +287,11 @@ class RatioEstimate:
 
 
 def estimate_ratio(base: Sequence[int], other: Sequence[int], passes: int) -> RatioEstimate:
-    """Estimate ln(B/A) from the times of both sides' turns, robust against disturbed turns.
+    """Estimate ln(B/A) from the times of both sides' turns.
 
-    Every pass has the same segments.  The time of a segment is the trimmed mean over its passes (of
-    two passes the mean, or the shorter time if the other was disturbed), and the times of all
-    segments add up, so that work which differs in a few segments counts in full.  With a single
-    pass, the segments' ratios are trimmed instead, which finds too little of such a difference.
+    Every pass has the same segments.  The time of a segment is its mean over the passes, trimmed from
+    three passes on against disturbed turns.  The times of all segments add up, so that work which
+    differs in a few segments counts in full.
 
     Args:
         base: times of the base's turns in nanoseconds, pass after pass.
@@ -305,17 +301,13 @@ def estimate_ratio(base: Sequence[int], other: Sequence[int], passes: int) -> Ra
     Raises:
         ValueError: no segment has positive times.
     """
+    base_sum, other_sum = _sum_segments(base, passes), _sum_segments(other, passes)
     # A disturbance only makes a turn longer, so a segment weighs by the faster side.
     pairs = [(base[index], other[index]) for index in range(len(base))]
     ratios = [(math.log(b / a), float(min(a, b))) for a, b in pairs if a > 0 and b > 0]
-    if not ratios:
+    if not ratios or base_sum <= 0 or other_sum <= 0:
         raise ValueError("no segment has positive times")
-    sd = _compute_deviation(ratios)
-    if passes >= MIN_PASSES:
-        base_sum, other_sum = _sum_segments(base, passes), _sum_segments(other, passes)
-        if base_sum > 0 and other_sum > 0:
-            return RatioEstimate(math.log(other_sum / base_sum), sd)
-    return RatioEstimate(compute_trimmed_mean(ratios), sd)
+    return RatioEstimate(math.log(other_sum / base_sum), _compute_deviation(ratios))
 
 
 def _compute_deviation(weighted: Sequence[Tuple[float, float]]) -> float:
@@ -326,29 +318,8 @@ def _compute_deviation(weighted: Sequence[Tuple[float, float]]) -> float:
 
 
 def _sum_segments(times: Sequence[int], passes: int) -> float:
-    """Sum the segments' times, each a robust mean over its repetitions."""
+    """Sum the segments' times, each the trimmed mean over the passes."""
     count = len(times) // passes
-    repetitions = (sorted(times[segment::count]) for segment in range(count))
-    return math.fsum(fmean(_leave_out_disturbed(segment_times)) for segment_times in repetitions)
-
-
-def _leave_out_disturbed(times: Sequence[int]) -> Sequence[int]:
-    """Leave out the shortest and longest times, or the longer of two if it was disturbed."""
-    cut = max(1, int(TRIMMED_SHARE * len(times)))
-    if len(times) > 2 * cut:
-        return times[cut:-cut]
-    # Always the shorter time would favor the side with more noise.
-    return times if times[1] <= DISTURBED_RATIO * times[0] else times[:1]
-
-
-def compute_trimmed_mean(weighted: Sequence[Tuple[float, float]]) -> float:
-    """Compute the mean of (value, weight) without :data:`TRIMMED_SHARE` of the weight at each end."""
-    total = math.fsum(weight for _, weight in weighted)
-    low, high = TRIMMED_SHARE * total, (1 - TRIMMED_SHARE) * total
-    below, terms, weights = 0.0, [], []
-    for value, weight in sorted(weighted):
-        inside = max(0.0, min(below + weight, high) - max(below, low))
-        terms.append(value * inside)
-        weights.append(inside)
-        below += weight
-    return math.fsum(terms) / math.fsum(weights)
+    cut = max(1, int(TRIMMED_SHARE * passes)) if passes >= MIN_TRIMMED_PASSES else 0
+    by_segment = (sorted(times[segment::count]) for segment in range(count))
+    return math.fsum(fmean(values[cut : passes - cut]) for values in by_segment)

@@ -93,7 +93,7 @@ def _expect_passes(manifest: Manifest, execution: ExecutionSpec) -> float:
         return execution.passes
     unzipped = sum(file.layout.unzipped_bytes for file in manifest.files)
     pass_s = max(1e-3, unzipped * _read_fraction(manifest, execution.variant) / UNZIP_BYTES_PER_S)
-    counted = 2 * math.ceil(MIN_LAUNCH_CPU_S / pass_s / 2)
+    counted = math.ceil(MIN_LAUNCH_CPU_S / pass_s)
     return counted + min(1.0, CALIBRATION_CPU_S / pass_s)
 
 

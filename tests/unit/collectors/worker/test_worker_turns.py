@@ -34,7 +34,6 @@ from treehammer.collectors.worker.turns import (
     TurnPipes,
     TurnRecord,
     choose_segment_entries,
-    compute_trimmed_mean,
     estimate_ratio,
     parse_answer,
     split_entries,
@@ -105,18 +104,16 @@ def test_order_is_abba_and_reversed_from_pass_to_pass(first: str) -> None:
     record, log, _ = conduct(first=first)
     passes = runs_by_pass(log)
     other = "B" if first == "A" else "A"
-    assert record.passes == len(passes) == 4
+    assert record.passes == len(passes) == 2
     assert passes[0][:8] == [first, other, other, first] * 2
     assert passes[1][:8] == [other, first, first, other] * 2
-    assert passes[::2] == [passes[0]] * 2
-    assert passes[1::2] == [passes[1]] * 2
 
 
 def test_each_side_is_equally_often_first_at_every_entry() -> None:
     _, log, _ = conduct()
     starts = [one[::2] for one in runs_by_pass(log)]
     for position in range(len(starts[0])):
-        assert Counter(one[position] for one in starts) == {"A": 2, "B": 2}
+        assert Counter(one[position] for one in starts) == {"A": 1, "B": 1}
 
 
 @pytest.mark.parametrize("files", [1, 3])
@@ -132,24 +129,23 @@ def test_both_sides_read_every_entry_once_in_each_pass(files: int) -> None:
 
 def test_passes_repeat_until_each_side_has_enough_cpu_time() -> None:
     record, _, _ = conduct()
-    assert record.passes % 2 == 0
     collected = record.collected_cpu_s("A")
-    assert collected >= MIN_LAUNCH_CPU_S > collected * (record.passes - 2) / record.passes
+    assert collected >= MIN_LAUNCH_CPU_S > collected * (record.passes - 1) / record.passes
 
 
 def test_launch_stops_at_the_cpu_time_that_a_verdict_demands() -> None:
     """The sum of all passes may reach it before the median pass times their number does."""
-    sides = {name: SlowStart(name, [], 1000, 200_000) for name in "AB"}
+    sides = {name: SlowStart(name, [], 1000, 150_000) for name in "AB"}
     record = TurnConductor(sides, "A", 1, lambda: None, lambda: 0.0).conduct()
-    assert record.passes == 6  # passes of 0.4, 0.2, 0.2 and 0.2 s take 1.0 s in all
-    recorded = total_cpu_s(0.2, record.passes)  # as the record states it: median pass and number
+    assert record.passes == 4  # three passes of 0.3, 0.15 and 0.15 s take 0.6 s in all
+    recorded = total_cpu_s(0.15, record.passes)  # as the record states it: median pass and number
     assert record.collected_cpu_s("A") == pytest.approx(recorded)
     assert recorded >= MIN_LAUNCH_CPU_S
 
 
 def test_no_pass_begins_that_would_exceed_the_wall_limit() -> None:
     assert conduct(limit=0.5)[0].passes == 1
-    assert conduct(limit=0.3)[0].passes == 4
+    assert conduct(limit=0.3)[0].passes == 2
 
 
 def test_cache_is_evicted_before_every_turn() -> None:
@@ -203,16 +199,7 @@ def test_invalid_answers_are_refused(command: str, text: str) -> None:
         parse_answer(command, text)
 
 
-def test_trimmed_mean_ignores_a_fifth_of_the_weight_at_each_end() -> None:
-    even = [(value, 1.0) for value in (-50.0, 1.0, 2.0, 3.0, 90.0)]
-    assert compute_trimmed_mean(even) == pytest.approx(2.0)
-    assert compute_trimmed_mean([(1.0, 1.0), (2.0, 3.0)]) == pytest.approx(
-        1 * 0.2 / 2.4 + 2 * 2.2 / 2.4
-    )
-    assert compute_trimmed_mean([(5.0, 0.1)]) == pytest.approx(5.0)
-
-
-@pytest.mark.parametrize("passes", [1, 2, 4, 10])
+@pytest.mark.parametrize("passes", [4, 10])
 def test_ratio_is_antisymmetric_and_robust(passes: int) -> None:
     rng = random.Random(1)
     segments = [rng.choice([1_500_000, 24_000_000]) for _ in range(500 // passes)]
@@ -230,10 +217,10 @@ def test_ratio_is_antisymmetric_and_robust(passes: int) -> None:
 def test_ratio_weighs_segments_by_their_time() -> None:
     base = [1_000_000] * 90 + [100_000_000] * 10
     other = [1_000_000] * 90 + [110_000_000] * 10
-    assert estimate_ratio(base, other, 1).mean == pytest.approx(math.log(1.1), rel=0.05)
+    assert estimate_ratio(base, other, 1).mean == pytest.approx(math.log(1190 / 1090))
 
 
-@pytest.mark.parametrize("passes", [2, 3, 4, 8])
+@pytest.mark.parametrize("passes", [1, 2, 3, 4, 8])
 def test_work_added_to_few_segments_counts_in_full(passes: int) -> None:
     """As when decompression is slower, which happens in the turns that begin a basket."""
     segment_times = [1_500_000] * 90 + [24_000_000] * 10
