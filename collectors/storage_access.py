@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import ssl
 
 #: Clients of storage: the file system, XRootD's client (in ROOT, in Python, ``xrdcp``), and Python.
+#: Modules with code of a client are named for it.
 FILE_CLIENT, XROOTD_CLIENT, HTTP_CLIENT = "file", "xrootd", "http"
 
 #: Operations on a door: ROOT reads it directly, a job copies from it, this machine compares files

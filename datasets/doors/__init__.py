@@ -6,20 +6,14 @@ Problems are reported in the results within seconds.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Protocol
 
-from treehammer.collectors.storage_access import (
-    FILE_CLIENT,
-    HTTP_CLIENT,
-    XROOTD_CLIENT,
-    find_scheme,
-    normalize_url,
-)
+from treehammer.collectors.storage_access import find_scheme, normalize_url
 from treehammer.collectors.worker.probes.storage_door import measure_reachability
-from treehammer.datasets.doors import folder, http, xrootd
+from treehammer.datasets.doors import file_door
 from treehammer.datasets.doors.observations import (
     FAILED,
     NO_RESPONSE,
@@ -76,14 +70,6 @@ class DoorClient(Protocol):
         ...
 
 
-#: Client of a scheme -> its module.
-_CLIENTS: Mapping[str, DoorClient] = {
-    FILE_CLIENT: folder,
-    XROOTD_CLIENT: xrootd,
-    HTTP_CLIENT: http,
-}
-
-
 def probe_door(prefix: str, target: ProbeTarget, *, is_local: bool) -> ProbeResult:
     """Probe a door; problems are reported within seconds.
 
@@ -93,9 +79,9 @@ def probe_door(prefix: str, target: ProbeTarget, *, is_local: bool) -> ProbeResu
         is_local: Whether the site's jobs run on this machine and see the same paths.
     """
     client = _require_client(prefix)
-    if client is folder:
+    if client is file_door:
         if is_local or Path(prefix).is_dir():
-            return folder.probe_server(prefix, target)
+            return file_door.probe_server(prefix, target)
         return ProbeResult(details=_UNTRIED, tried=False)
     reachability = measure_reachability(prefix)
     if reachability.rtt_s is None:
@@ -165,7 +151,8 @@ def remove_file(url: str) -> FileObservation:
 def _find_client(url: str) -> DoorClient | None:
     """Return the module that opens a URL or path, shipped or of another package."""
     if scheme := find_scheme(url):
-        return _CLIENTS[scheme.client]
+        client: DoorClient = import_module(f"{__name__}.{scheme.client}_door")  # type: ignore[assignment]
+        return client
     name = url.partition("://")[0]
     extension: DoorClient | None = load_extension(ExtensionGroup.DOOR_PROTOCOLS, name)
     return extension
@@ -180,7 +167,7 @@ def _require_client(url: str) -> DoorClient:
 def _precheck_url(url: str, *, is_local: bool) -> FileObservation | None:
     """Find a reason not to contact the door; return None without any."""
     client = _find_client(url)
-    if client is folder:
+    if client is file_door:
         if is_local or Path(url).parent.is_dir():
             return None
         return FileObservation(failure=NOT_TRIED, message=_UNTRIED)

@@ -25,7 +25,7 @@ from treehammer.errors import (
     remember_invocation,
     suggest_word,
 )
-from treehammer.extensions import ExtensionGroup, load_extension
+from treehammer.extensions import ExtensionGroup, list_extensions, load_extension
 from treehammer.version import __version__
 
 
@@ -200,7 +200,7 @@ class LazyCommandGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the names of all commands, sorted."""
-        return sorted(COMMANDS)
+        return sorted({**list_extensions(ExtensionGroup.COMMANDS), **COMMANDS})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command of that name, shipped or of another package; None without one."""
@@ -216,17 +216,29 @@ class LazyCommandGroup(click.Group):
         name = args[0]
         is_new = name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing
         if is_new and self.get_command(ctx, name) is None:
-            ctx.fail(f"No such command {name!r}. {suggest_word(name, COMMANDS)}".rstrip())
+            suggestion = suggest_word(name, self.list_commands(ctx))
+            ctx.fail(f"No such command {name!r}. {suggestion}".rstrip())
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section, without importing them."""
-        width = max(map(len, COMMANDS))
-        for title, commands in SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl(
-                    [(name.ljust(width), command.summary) for name, command in commands.items()]
-                )
+        sections = {
+            title: {name: command.summary for name, command in commands.items()}
+            for title, commands in SECTIONS.items()
+        }
+        packages = list_extensions(ExtensionGroup.COMMANDS)
+        sections["Other packages"] = {
+            name: f"Command of the package {package}."
+            for name, package in sorted(packages.items())
+            if name not in COMMANDS
+        }
+        width = max(len(name) for summaries in sections.values() for name in summaries)
+        for title, summaries in sections.items():
+            if summaries:
+                with formatter.section(title):
+                    formatter.write_dl(
+                        [(name.ljust(width), summary) for name, summary in summaries.items()]
+                    )
 
 
 @click.group(

@@ -1,8 +1,12 @@
-"""Extensions that other installed packages declare as entry points."""
+"""Extensions: shipped modules found by their name, and entry points of other installed packages."""
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from treehammer.errors import ConfigError
@@ -15,6 +19,24 @@ class ExtensionGroup(StrEnum):
     COMMANDS = "treehammer.commands"
     EXPORTERS = "treehammer.exporters"
     DOOR_PROTOCOLS = "treehammer.door_protocols"
+
+
+def list_extensions(group: ExtensionGroup) -> dict[str, str]:
+    """List the extensions of a group: name -> package that declares it.
+
+    Nothing is imported, neither the packages nor :mod:`importlib.metadata`, which takes as long as
+    the rest of ``treehammer --help``.
+    """
+    packages = {}
+    for folder in map(Path, sys.path):
+        for file in folder.glob("*.*-info/entry_points.txt"):
+            text = file.read_text(encoding="utf-8")
+            _, header, section = text.partition(f"[{group}]\n")
+            for line in section.partition("\n[")[0].splitlines() if header else ():
+                name, separator, _ = line.partition("=")
+                if separator:
+                    packages[name.strip()] = file.parent.name.partition("-")[0]
+    return packages
 
 
 def load_extension(group: ExtensionGroup, name: str) -> Any:
@@ -36,3 +58,16 @@ def load_extension(group: ExtensionGroup, name: str) -> Any:
                 hint="Repair or remove the package that declares it.",
             ) from error
     return None
+
+
+def load_declaration(
+    group: ExtensionGroup, name: str, module: str, attribute: str
+) -> Any:
+    """Import what a shipped module declares, or the extension with this name; None without either.
+
+    Raises:
+        ConfigError: the extension cannot be imported.
+    """
+    if name.isidentifier() and find_spec(module):
+        return getattr(import_module(module), attribute)
+    return load_extension(group, name)

@@ -16,9 +16,9 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Any, Protocol
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.shared_files import (
@@ -28,7 +28,7 @@ from treehammer.collectors.shared_files import (
 )
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError
-from treehammer.extensions import ExtensionGroup, load_extension
+from treehammer.extensions import ExtensionGroup, load_declaration
 from treehammer.program_output import create_private_file, is_private
 
 #: Maps a job id and its earlier inputs (name in the sandbox -> file) to its new inputs.
@@ -184,32 +184,36 @@ class BatchSystem(Protocol):
 
 
 @dataclass(frozen=True)
-class BatchExtension:
-    """A batch system of another package, declared as an entry point.
+class BatchDeclaration:
+    """A batch system: ``BATCH`` of a module ``NAME_batch`` in this folder, or an entry point.
 
     Attributes:
         open: opens it by the part of its name after '@'.
         template: renders the description of a job, with the variables of ``local.job.j2``.
+        filters: quoting filters of the template.
     """
 
     open: Callable[[str, Settings], BatchSystem]
     template: Path
+    filters: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
 
 
-def find_batch_extension(name: str) -> BatchExtension:
+def find_batch(name: str) -> BatchDeclaration:
     """Return the declaration of ``NAME@ARGUMENT``.
 
     Raises:
-        UnknownBatchSystemError: no installed package declares it.
+        UnknownBatchSystemError: neither a shipped module nor an installed package declares it.
     """
     kind = name.partition("@")[0]
-    extension: BatchExtension | None = load_extension(ExtensionGroup.BATCH_SYSTEMS, kind)
-    if extension is None:
+    declaration: BatchDeclaration | None = load_declaration(
+        ExtensionGroup.BATCH_SYSTEMS, kind, f"{__package__}.{kind}_batch", "BATCH"
+    )
+    if declaration is None:
         raise UnknownBatchSystemError(
             f"unknown batch system {name!r}",
             hint="Known: local, htcondor@POOL, and those of installed packages.",
         )
-    return extension
+    return declaration
 
 
 class ExternalBatch:

@@ -14,6 +14,7 @@ from treehammer.collectors.job_spec import LOCAL_BATCH
 from treehammer.errors import BatchError
 from treehammer.submit.batch import local_runner
 from treehammer.submit.batch.interface import (
+    BatchDeclaration,
     InputReplacement,
     JobDescription,
     JobStatus,
@@ -265,3 +266,9 @@ def _rebuild_description(
         raise BatchError(
             f"cannot queue a job again ({describe_os_error(error)})", where=str(job.path)
         ) from error
+
+
+BATCH = BatchDeclaration(
+    lambda _argument, settings: LocalBatch(settings.spool_dir, settings.local_slots),
+    Path(__file__).with_name("local.job.j2"),
+)

@@ -41,7 +41,7 @@ from treehammer.submit.batch.htcondor.submit_description import (
     check_site_commands,
     lease_duration_s,
 )
-from treehammer.submit.batch.interface import JobDescription
+from treehammer.submit.batch.interface import JobDescription, find_batch
 from treehammer.submit.batch.local_jobs import stage_job
 from treehammer.submit.campaigns.job_reporting import (
     JobReporting,
@@ -54,10 +54,9 @@ from treehammer.submit.planning.plan import JobCluster, Plan, plan_clusters
 from treehammer.submit.planning.submission_options import BUNDLE_NAME
 from treehammer.submit.sites.site_model import Site, token_pool_environment
 from treehammer.submit.sites.site_registry import load_pools
-from treehammer.submit.templates.template_engine import (
+from treehammer.submit.planning.job_templates import (
     HTCONDOR_TEMPLATE,
     SHIPPED_TEMPLATES,
-    find_template,
     render_template,
 )
 
@@ -216,9 +215,14 @@ def _render_description(
         "environment": environment,
         "inputs": inputs,
     }
-    template = find_template(job.site)
-    where = f"job {job.spec.job_id}"
-    return render_template(template.name, values, folder=template.parent, where=where)
+    batch = find_batch(job.site.batch)
+    return render_template(
+        batch.template.name,
+        values,
+        folder=batch.template.parent,
+        filters=batch.filters,
+        where=f"job {job.spec.job_id}",
+    )
 
 
 def copy_payload(pinned: PinnedTest, target: Path) -> Path:

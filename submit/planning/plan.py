@@ -36,7 +36,7 @@ from treehammer.submit.planning.site_selection import (
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
 from treehammer.submit.sites.replicas import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Site
-from treehammer.submit.templates import template_engine
+from treehammer.submit.planning import job_templates
 
 #: Bytes of a job's sandbox without staged files: worker, payload, logs and records.
 SANDBOX_OVERHEAD_BYTES = 250_000_000
@@ -224,7 +224,7 @@ def _canonical_request(
         **sites.describe(),
         **({"watch": [watch.describe() for watch in watches]} if watches else {}),
         "templates": {
-            site.name: template_engine.fingerprint_template(site)
+            site.name: job_templates.fingerprint_template(site)
             for site in sites.runners or sites.storage
         },
     }

@@ -17,7 +17,7 @@ from treehammer.submit.batch.interface import (
     BatchSystem,
     ExternalBatch,
     UnknownBatchSystemError,
-    find_batch_extension,
+    find_batch,
 )
 from treehammer.submit.sites.site_model import (
     Ceilings,
@@ -142,15 +142,11 @@ def open_batch_system(name: str, settings: Settings) -> BatchSystem:
         UnknownBatchSystemError: a site or an old campaign names an unknown batch system.
         SitesError: the sites file cannot be read or has mistakes.
     """
-    if name == LOCAL_BATCH:
-        from treehammer.submit.batch.local_batch import LocalBatch
-
-        return LocalBatch(settings.spool_dir, settings.local_slots)
     if name.startswith(EXTERNAL_PREFIX):
         return ExternalBatch(name)
     if name.startswith(HTCONDOR_PREFIX):
         return open_htcondor_pool(name.removeprefix(HTCONDOR_PREFIX), settings)
-    return find_batch_extension(name).open(name.partition("@")[2], settings)
+    return find_batch(name).open(name.partition("@")[2], settings)
 
 
 def open_htcondor_pool(name: str, settings: Settings) -> HTCondorBatch:

@@ -24,7 +24,7 @@ from treehammer.submit.batch.htcondor.submit_description import (
     check_command_value,
     check_site_commands,
 )
-from treehammer.submit.batch.interface import find_batch_extension
+from treehammer.submit.batch.interface import find_batch
 from treehammer.submit.sites.site_model import Ceilings, Door, LoadPermission, Site
 from treehammer.submit.sites.sites_schema import (
     RESERVED_NAMES,
@@ -176,8 +176,11 @@ def _check_batch(
 ) -> Iterator[DocumentProblem]:
     if site.pool is not None:
         yield DocumentProblem(path, "cannot be combined with pool (expected one of them)")
+    if name.partition("@")[0] == LOCAL_BATCH:  # the default, which has no name here
+        yield DocumentProblem(path, f"unknown batch system {name!r}")
+        return
     try:
-        find_batch_extension(name)
+        find_batch(name)
     except ConfigError as error:
         yield DocumentProblem(path, error.message)
 

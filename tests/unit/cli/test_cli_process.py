@@ -23,7 +23,7 @@ from repository_code import REPOSITORY
 
 from treehammer import errors
 from treehammer.cli import COMMANDS, SECTIONS, cli
-from treehammer.datasets.doors import xrootd
+from treehammer.datasets.doors import xrootd_door
 from treehammer.errors import EXTRA_OF_MODULE, MissingExtraError, explain_missing_extra
 from treehammer.version import __version__
 
@@ -218,7 +218,7 @@ def test_other_missing_modules_keep_their_traceback() -> None:
 def test_missing_xrootd_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"treehammer\[grid\]"):
-        xrootd.stat_file("root://host//file")
+        xrootd_door.stat_file("root://host//file")
 
 
 def test_extras_are_declared_and_base_is_small() -> None:

@@ -26,7 +26,7 @@ from local_servers import (
 from treehammer.collectors import http_requests
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
 from treehammer.datasets import doors
-from treehammer.datasets.doors import ProbeResult, ProbeTarget, http, xrootd
+from treehammer.datasets.doors import ProbeResult, ProbeTarget, http_door, xrootd_door
 from treehammer.datasets.doors.observations import (
     FAILED,
     MISSING,
@@ -112,7 +112,7 @@ def secure(authority: Path) -> Iterator[str]:
 @pytest.fixture
 def short_window(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the XRootD client's timeout from three seconds to one."""
-    monkeypatch.setitem(xrootd.CLIENT_TIMEOUTS, "XRD_CONNECTIONWINDOW", "1")
+    monkeypatch.setitem(xrootd_door.CLIENT_TIMEOUTS, "XRD_CONNECTIONWINDOW", "1")
 
 
 def probe(prefix: str, path: str = "", size: int = 0) -> ProbeResult:
@@ -154,7 +154,7 @@ def test_web_door_errors_have_remedies(
 ) -> None:
     if kind == "slow":
         Storage.is_released.clear()
-        monkeypatch.setattr(http, "RESPONSE_TIMEOUT_S", 0.1)
+        monkeypatch.setattr(http_door, "RESPONSE_TIMEOUT_S", 0.1)
     result = probe(f"{storage}/{kind}", "f.root", len(STORED_CONTENT))
     Storage.is_released.set()
     assert problem in result.problem
@@ -234,7 +234,7 @@ def test_wrong_protocol_is_reported(storage: str) -> None:
 
 
 def test_hanging_client_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xrootd, "SILENCE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(xrootd_door, "SILENCE_TIMEOUT_S", 0.01)
     with serve_tcp() as port:
         assert "does not answer within" in probe(f"root://127.0.0.1:{port}//s").problem
 
@@ -324,7 +324,7 @@ def test_silent_xrootd_door_gives_no_observation() -> None:
 
 
 def test_silent_client_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xrootd, "SILENCE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(xrootd_door, "SILENCE_TIMEOUT_S", 0.01)
     with serve_tcp() as port:
         seen = doors.read_file(f"root://127.0.0.1:{port}//f", 1)
     assert seen.failure == NO_RESPONSE
@@ -391,7 +391,7 @@ def test_door_may_omit_size_of_file(door: str) -> None:
 def test_dripping_answer_ends_at_deadline(
     door: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "RESPONSE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(http_door, "RESPONSE_TIMEOUT_S", 0.5)
     monkeypatch.setattr(http_requests, "TRANSFER_START_S", 0.5)
     start = time.monotonic()
     if kind == "slow-headers":
@@ -422,7 +422,7 @@ def test_read_names_broken_rule(door: str, kind: str, failure: str, message: str
 def test_endless_answer_is_another_file(door: str) -> None:
     observed = doors.read_file(f"{door}/infinite/f", SIZE)
     assert observed.failure == ""
-    assert SIZE < (observed.size or 0) <= SIZE + http.READ_BLOCK_BYTES
+    assert SIZE < (observed.size or 0) <= SIZE + http_door.READ_BLOCK_BYTES
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.submit.sites.sites_file import format_sites_file, read_sites_file
-from treehammer.submit.templates.template_engine import fingerprint_template
+from treehammer.submit.planning.job_templates import fingerprint_template
 from treehammer.web import pages
 from treehammer.web.pages import load_pages
 
@@ -199,7 +199,7 @@ def test_root_provider_of_another_package_travels_to_the_node(
 _BATCH_SYSTEM = """
 from pathlib import Path
 
-from treehammer.submit.batch.interface import BatchExtension, ExternalBatch
+from treehammer.submit.batch.interface import BatchDeclaration, ExternalBatch
 
 
 class TideBatch(ExternalBatch):
@@ -211,7 +211,7 @@ def open_batch(argument, settings):
     return TideBatch(argument)
 
 
-BATCH = BatchExtension(open_batch, Path(__file__).with_name("tide.job.j2"))
+BATCH = BatchDeclaration(open_batch, Path(__file__).with_name("tide.job.j2"))
 """
 _BATCH_SITES = """
 [sites.HARBOR]

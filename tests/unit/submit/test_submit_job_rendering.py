@@ -41,8 +41,8 @@ from treehammer.submit.planning.submission_options import (
     SubmissionOptions,
 )
 from treehammer.submit.sites.site_model import Ceilings
-from treehammer.submit.templates import template_engine
-from treehammer.submit.templates.template_engine import render_template
+from treehammer.submit.planning import job_templates
+from treehammer.submit.planning.job_templates import render_template
 from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.text_formatting import JobRamp
 
@@ -51,7 +51,7 @@ HOSTILE_TEXT = 'a"b\\c\n[limits]\nwall_s = 0 #{{ 7 * 7 }} \x7f\x1b é 😀'
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_toml_string_round_trips(text: str) -> None:
-    assert tomllib.loads(f"value = {template_engine.quote_toml(text)}")["value"] == text
+    assert tomllib.loads(f"value = {job_templates.quote_toml(text)}")["value"] == text
 
 
 def test_template_error_reports_invalid_text(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_paired_mode_requests_memory_for_two_processes(tmp_path: Path) -> None:
 def test_site_template_extends_shipped_one(tmp_path: Path) -> None:
     folder = tmp_path / "templates"
     folder.mkdir()
-    (folder / template_engine.HTCONDOR_TEMPLATE).write_text(
+    (folder / job_templates.HTCONDOR_TEMPLATE).write_text(
         '{% extends "shipped/htcondor.sub.j2" %}\n'
         '{% block resources %}\n{{ super() }}\nrequest_cpus = 2\n+JobFlavour = "long"\n{% endblock %}\n'
     )
@@ -228,7 +228,7 @@ def test_site_template_extends_shipped_one(tmp_path: Path) -> None:
 )
 def test_invalid_site_template_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
-        (tmp_path / template_engine.HTCONDOR_TEMPLATE).write_text(text)
+        (tmp_path / job_templates.HTCONDOR_TEMPLATE).write_text(text)
     plan = make_grid_plan(tmp_path / "test", READING_TEST, make_grid_site(templates=tmp_path))
     with pytest.raises(ConfigError, match=message):
         _texts(plan, tmp_path / "out")
@@ -312,34 +312,34 @@ def _with_hostile_examples(test: Callable[[str], None]) -> Callable[[str], None]
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00")))
 def test_classad_string_round_trips(text: str) -> None:
     condor, classad = load_condor(), importlib.import_module("classad2")
-    expanded = _expanded(condor, "My.X", template_engine.quote_classad(text))
+    expanded = _expanded(condor, "My.X", job_templates.quote_classad(text))
     assert classad.ExprTree(expanded).eval() == text
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)
 def test_submit_value_is_one_line(text: str) -> None:
-    expanded = _expanded(load_condor(), "batch_name", template_engine.quote_submit_value(text))
+    expanded = _expanded(load_condor(), "batch_name", job_templates.quote_submit_value(text))
     shown = "".join(c if c.isprintable() else " " for c in text).strip()
     assert expanded == (shown + "." if shown.endswith("\\") else shown)
 
 
 def test_environment_quotes_spaces_and_dollars() -> None:
-    text = template_engine.quote_environment({"B": 'it\'s "so" $(X) $$(Y)', "A": "1"})
+    text = job_templates.quote_environment({"B": 'it\'s "so" $(X) $$(Y)', "A": "1"})
     assert text == "\"'A=1' 'B=it''s \"\"so\"\" $(DOLLAR)(X) $$(DOLLARDOLLAR)(Y)'\""
 
 
 @pytest.mark.parametrize("name, value", [("A B", "x"), ("A", "x\ny"), ("A", "\x00")])
 def test_invalid_environment_variable_is_refused(name: str, value: str) -> None:
     with pytest.raises(ValueError, match="cannot be set in a job"):
-        template_engine.quote_environment({name: value})
+        job_templates.quote_environment({name: value})
 
 
 @pytest.mark.parametrize(
     "quote",
     [
-        template_engine.quote_submit_value,
-        template_engine.quote_classad,
-        template_engine.flatten_expression,
+        job_templates.quote_submit_value,
+        job_templates.quote_classad,
+        job_templates.flatten_expression,
     ],
 )
 def test_lone_surrogate_is_refused(quote: object) -> None:
@@ -350,12 +350,12 @@ def test_lone_surrogate_is_refused(quote: object) -> None:
 
 @pytest.mark.parametrize("path", ["/usr/bin/python3", "/opt/my python", "/it's/python"])
 def test_shell_word_round_trips(path: str) -> None:
-    word = template_engine.quote_shell_word(path)
+    word = job_templates.quote_shell_word(path)
     assert shlex.split(word.replace("''", "'").replace('""', '"')) == [path]
 
 
 def test_expression_is_flattened() -> None:
-    assert template_engine.flatten_expression(' TARGET.A\n  == "b" ') == 'TARGET.A == "b"'
+    assert job_templates.flatten_expression(' TARGET.A\n  == "b" ') == 'TARGET.A == "b"'
 
 
 @pytest.fixture

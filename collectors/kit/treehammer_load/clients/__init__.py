@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Callable, Dict, Tuple
+from typing import Callable
 
-from ....storage_access import FILE_CLIENT, HTTP_CLIENT, XROOTD_CLIENT, find_scheme
+from ....storage_access import FILE_CLIENT, find_scheme
 from ...treehammer_kit.payload_task import PayloadError
 from ..operation import StorageClient
 
 _MakeClient = Callable[[int, float, str], StorageClient]
-#: Client of a scheme -> its module and class; one is imported, as they need different software.
-_REMOTE_CLIENTS: Dict[str, Tuple[str, str]] = {
-    XROOTD_CLIENT: ("xrootd_client", "XrootdClient"),
-    HTTP_CLIENT: ("http_client", "HttpClient"),
-}
 
 
 def make_client(url: str, clients: int, timeout_s: float, *, direct: bool = False) -> StorageClient:
@@ -37,9 +32,10 @@ def make_client(url: str, clients: int, timeout_s: float, *, direct: bool = Fals
         from .file_client import FileClient
 
         return FileClient(clients, timeout_s, direct=direct)
-    module, client = _REMOTE_CLIENTS[scheme.client]
     try:
-        make: _MakeClient = getattr(import_module(f".{module}", __name__), client)
+        # One module is imported, as they need different software.
+        module = import_module(f".{scheme.client}_client", __name__)
+        make: _MakeClient = getattr(module, f"{scheme.client.title()}Client")
         return make(clients, timeout_s, url)
     except ImportError as error:
         message = f"{scheme.name}:// needs software that is missing here ({error}): set root = 'xrootd:VERSION'"

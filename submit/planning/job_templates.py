@@ -5,20 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
 
 from treehammer.errors import ConfigError
-from treehammer.submit.batch.interface import find_batch_extension
+from treehammer.submit import batch
+from treehammer.submit.batch.interface import find_batch
 from treehammer.submit.sites.site_model import Site
 
-SHIPPED_TEMPLATES = Path(__file__).parent
-#: Templates of local jobs and of jobs in HTCondor pools.
-LOCAL_TEMPLATE, HTCONDOR_TEMPLATE = "local.job.j2", "htcondor.sub.j2"
+#: Folder of the shipped templates, which lie beside their batch systems.
+SHIPPED_TEMPLATES = Path(batch.__file__).parent
+#: Template of jobs in HTCondor pools.
+HTCONDOR_TEMPLATE = "htcondor.sub.j2"
 #: Prefix by which a site's own template extends a shipped one.
 SHIPPED_ORIGIN = "shipped"
 
@@ -49,7 +52,12 @@ def _make_environment(folder: Path) -> jinja2.Environment:
 
 
 def render_template(
-    template: str, values: Mapping[str, Any], *, folder: Path = SHIPPED_TEMPLATES, where: str = ""
+    template: str,
+    values: Mapping[str, Any],
+    *,
+    folder: Path = SHIPPED_TEMPLATES,
+    filters: Mapping[str, Callable[[Any], str]] = MappingProxyType({}),
+    where: str = "",
 ) -> str:
     """Render a template.
 
@@ -57,6 +65,7 @@ def render_template(
         template: file name.
         values: variables that it may use.
         folder: folder of templates.
+        filters: quoting filters beside the shared ones.
         where: subject of the rendering, for error messages.
 
     Raises:
@@ -65,7 +74,9 @@ def render_template(
     """
     path = folder / template
     try:
-        return _make_environment(folder).get_template(template).render(values)
+        environment = _make_environment(folder)
+        environment.filters |= filters
+        return environment.get_template(template).render(values)
     except jinja2.TemplateNotFound as error:
         missing = path if str(error) == template else str(error)
         raise ConfigError("template not found", where=f"{missing}") from error
@@ -83,26 +94,20 @@ def render_template(
 
 
 def fingerprint_template(site: Site) -> str:
-    """Identify the template of a site's jobs by name, origin and the start of its SHA-256."""
-    path = find_template(site)
+    """Identify the template of a site's jobs by name, origin and the start of its SHA-256.
+
+    Raises:
+        UnknownBatchSystemError: nothing declares its batch system.
+    """
+    if site.pool:
+        path = (site.templates or SHIPPED_TEMPLATES) / HTCONDOR_TEMPLATE
+    else:
+        path = find_batch(site.batch).template
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     except OSError:
         digest = "missing"
     return f"{path.name} {digest}{' (of the site)' if path.parent == site.templates else ''}"
-
-
-def find_template(site: Site) -> Path:
-    """Locate the template of a site's jobs.
-
-    Raises:
-        UnknownBatchSystemError: no installed package declares its batch system.
-    """
-    if site.is_local:
-        return SHIPPED_TEMPLATES / LOCAL_TEMPLATE
-    if site.pool:
-        return (site.templates or SHIPPED_TEMPLATES) / HTCONDOR_TEMPLATE
-    return find_batch_extension(site.batch).template
 
 
 def quote_toml(value: object) -> str:

@@ -1,1 +1,0 @@
-"""Submit templates, the engine that renders them, and quoting."""
