@@ -18,9 +18,9 @@ from typing import Any
 
 from treehammer.analysis.status.status_rules import (
     ExclusionRule,
-    OperationsRule,
     ShareRule,
     SpeedRule,
+    StatusRule,
     StatusRules,
     WindowRule,
     duration_us,
@@ -375,7 +375,7 @@ class ReplayWindow:
 
 
 def replay_rule(
-    rule: OperationsRule | WindowRule,
+    rule: StatusRule,
     runs: Sequence[ChargedRun],
     start: RuleMemory,
     window: ReplayWindow,
@@ -390,9 +390,9 @@ def replay_rule(
         window: the time to replay.
         judge_day: for the rule on operations.
     """
-    if isinstance(rule, OperationsRule):
-        return _replay_days(start, window, judge_day)
-    return _replay_runs(rule, runs, start, window)
+    if isinstance(rule, WindowRule):
+        return _replay_runs(rule, runs, start, window)
+    return _replay_days(start, window, judge_day)
 
 
 def _replay_days(start: RuleMemory, window: ReplayWindow, judge_day: JudgeDay) -> list[RuleChange]:

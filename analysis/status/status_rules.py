@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny
 
 from treehammer.collectors.record.outcome import FAILURE_CLASSES
 from treehammer.errors import ConfigError, InvalidDocumentError
@@ -66,7 +66,30 @@ def duration_us(text: str) -> int:
     return parse_duration(text, "") * SECOND_US
 
 
-class _RuleTable(StrictModel):
+class StatusRule(StrictModel):
+    """A rule with a kind; the function that judges by it is registered for its class.
+
+    Models with a literal ``kind`` are listed in ``MODELS`` once they are defined.
+    """
+
+    MODELS: ClassVar[dict[str, type[StatusRule]]] = {}
+
+    if TYPE_CHECKING:  # each kind declares them
+        kind: str
+
+        @property
+        def sites(self) -> Sequence[str]:
+            """Kinds of sites that are judged."""
+
+        def describe(self) -> str:
+            """Describe the rule in words."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_options: Any) -> None:
+        """List the model of a kind."""
+        if kind := cls.model_fields.get("kind"):
+            cls.MODELS[get_args(kind.annotation)[0]] = cls
+
     @cached_property
     def version(self) -> str:
         """Hash of the rule's values."""
@@ -74,7 +97,7 @@ class _RuleTable(StrictModel):
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-class WindowRule(_RuleTable):
+class WindowRule(StatusRule):
     """A rule on the runs of a time window."""
 
     window: Duration = Field(description="Time window, such as 24h.")
@@ -119,7 +142,7 @@ class ShareRule(_RunRule):
         )
 
 
-class OperationsRule(_RuleTable):
+class OperationsRule(StatusRule):
     """State of a storage by the operations of load tests on a day."""
 
     kind: Literal["operations"]
@@ -231,8 +254,11 @@ class SpeedRule(WindowRule):
         )
 
 
-StatusRule = ShareRule | OperationsRule | ExclusionRule | SpeedRule
-Rule = TypeVar("Rule", bound=_RuleTable)
+def _parse_rule(values: dict[str, Any]) -> StatusRule:
+    return StatusRule.MODELS[values["kind"]].model_validate(values)
+
+
+Rule = TypeVar("Rule", bound=StatusRule)
 
 
 class CentralTable(StrictModel):
@@ -292,7 +318,7 @@ class RulesDocument(_RulesBase):
 class StatusRules(_RulesBase):
     """A set of rules for the states of sites."""
 
-    rules: dict[str, Annotated[StatusRule, Field(discriminator="kind")]]
+    rules: dict[str, Annotated[SerializeAsAny[StatusRule], BeforeValidator(_parse_rule)]]
 
     @property
     def step_us(self) -> int:
@@ -330,9 +356,6 @@ class StatusRules(_RulesBase):
         return [rule for rule in self.rules.values() if isinstance(rule, kind)]
 
 
-_MODELS: Mapping[str, type[StatusRule]] = {
-    get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(StatusRule)
-}
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _LOCATED = "rule"
 
@@ -377,13 +400,13 @@ def _list_rule_problems(document: RulesDocument) -> Iterator[DocumentProblem]:
     """List the problems of all rules, whose keys depend on their kind."""
     for name, table in document.rules.items():
         path: KeyPath = ("rules", name)
-        model = _MODELS.get(str(table.get("kind", "")))
+        model = StatusRule.MODELS.get(str(table.get("kind", "")))
         if name in RESERVED_RULE_NAMES or not _NAME.fullmatch(name):
             reserved = ", ".join(RESERVED_RULE_NAMES)
             expected = f"a word of lower-case letters, digits and '-' but {reserved}"
             yield DocumentProblem(path, f"is not a valid name of a rule (expected {expected})")
         elif model is None:
-            kinds = ", ".join(_MODELS)
+            kinds = ", ".join(StatusRule.MODELS)
             yield DocumentProblem((*path, "kind"), f"is missing or unknown (known: {kinds})")
         else:
             tables = DocumentTables({_LOCATED: model}, lambda _path: _LOCATED)

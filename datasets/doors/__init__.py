@@ -151,7 +151,7 @@ def remove_file(url: str) -> FileObservation:
 def _find_client(url: str) -> DoorClient | None:
     """Return the module that opens a URL or path, shipped or of another package."""
     if scheme := find_scheme(url):
-        client: DoorClient = import_module(f"{__name__}.{scheme.client}_door")  # type: ignore[assignment]
+        client: DoorClient = import_module(f"{__name__}.{scheme.client}_door")
         return client
     name = url.partition("://")[0]
     extension: DoorClient | None = load_extension(ExtensionGroup.DOOR_PROTOCOLS, name)

@@ -60,9 +60,7 @@ def load_extension(group: ExtensionGroup, name: str) -> Any:
     return None
 
 
-def load_declaration(
-    group: ExtensionGroup, name: str, module: str, attribute: str
-) -> Any:
+def load_declaration(group: ExtensionGroup, name: str, module: str, attribute: str) -> Any:
     """Import what a shipped module declares, or the extension with this name; None without either.
 
     Raises:

@@ -49,16 +49,16 @@ from treehammer.submit.campaigns.job_reporting import (
     proxy_environment,
 )
 from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER, Lane, PlannedJob, locate_payload
-from treehammer.submit.planning.permission_checks import count_loading_jobs, limit_load
-from treehammer.submit.planning.plan import JobCluster, Plan, plan_clusters
-from treehammer.submit.planning.submission_options import BUNDLE_NAME
-from treehammer.submit.sites.site_model import Site, token_pool_environment
-from treehammer.submit.sites.site_registry import load_pools
 from treehammer.submit.planning.job_templates import (
     HTCONDOR_TEMPLATE,
     SHIPPED_TEMPLATES,
     render_template,
 )
+from treehammer.submit.planning.permission_checks import count_loading_jobs, limit_load
+from treehammer.submit.planning.plan import JobCluster, Plan, plan_clusters
+from treehammer.submit.planning.submission_options import BUNDLE_NAME
+from treehammer.submit.sites.site_model import Site, token_pool_environment
+from treehammer.submit.sites.site_registry import load_pools
 
 WORKER_NAME = "worker.pyz"
 JOB_NAME = "job.json"

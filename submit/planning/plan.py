@@ -18,6 +18,7 @@ from treehammer.collectors.job_spec import JobState, SoftwareRequest
 from treehammer.datasets.manifest import Manifest
 from treehammer.hctests.definition.model import PinnedTest
 from treehammer.sql.core.rows import CampaignRow, JobRow
+from treehammer.submit.planning import job_templates
 from treehammer.submit.planning.job_planner import (
     SEQUENTIAL_JOBS,
     SEQUENTIAL_LAUNCHES,
@@ -36,7 +37,6 @@ from treehammer.submit.planning.site_selection import (
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
 from treehammer.submit.sites.replicas import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Site
-from treehammer.submit.planning import job_templates
 
 #: Bytes of a job's sandbox without staged files: worker, payload, logs and records.
 SANDBOX_OVERHEAD_BYTES = 250_000_000

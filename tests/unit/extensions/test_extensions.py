@@ -1,7 +1,9 @@
-"""Commands, formats, protocols, providers, batch systems, pages and status rules from outside the package."""
+"""A thing of each kind that can be added, from a folder outside the package."""
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 import subprocess
 import sys
@@ -23,7 +25,7 @@ from treehammer.analysis.status.rule_judgements import (
     judge_runs,
     replay_rule,
 )
-from treehammer.analysis.status.status_rules import WindowRule
+from treehammer.analysis.status.status_rules import RULES_FILE, WindowRule, parse_status_rules
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.cli import cli
 from treehammer.collectors.record.outcome import ExecutionError
@@ -32,12 +34,13 @@ from treehammer.collectors.worker_zipapp import build_worker
 from treehammer.config import load_settings
 from treehammer.datasets import doors
 from treehammer.errors import ConfigError, SitesError
+from treehammer.hctests import pinned_tests
 from treehammer.sql.transfer.file_writers import find_format
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.job_rendering import render_jobs
+from treehammer.submit.planning.job_templates import fingerprint_template
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.submit.sites.sites_file import format_sites_file, read_sites_file
-from treehammer.submit.planning.job_templates import fingerprint_template
 from treehammer.web import pages
 from treehammer.web.pages import load_pages
 
@@ -82,12 +85,19 @@ def test_command_of_another_package_runs(install_package: InstallPackage) -> Non
     install_package("tide_command", _COMMAND, {"treehammer.commands": "tides = tide_command:tides"})
     result = CliRunner().invoke(cli, ["tides"])
     assert (result.exit_code, result.output) == (0, "High water at noon.\n")
+    assert re.search("tides +Command of the package tide_command", list_commands())
+    assert "Did you mean 'tides'?" in CliRunner().invoke(cli, ["tidse"]).output
 
 
 def test_broken_package_is_named(install_package: InstallPackage) -> None:
     install_package("broken_command", "", {"treehammer.commands": "ebb = broken_command:ebb"})
+    assert re.search("ebb +Command of the package broken_command", list_commands())
     with pytest.raises(ConfigError, match="cannot be imported"):
         CliRunner().invoke(cli, ["ebb"], catch_exceptions=False)
+
+
+def list_commands() -> str:
+    return CliRunner().invoke(cli, ["--help"]).output
 
 
 @pytest.mark.usefixtures("in_process_reader")
@@ -211,7 +221,9 @@ def open_batch(argument, settings):
     return TideBatch(argument)
 
 
-BATCH = BatchDeclaration(open_batch, Path(__file__).with_name("tide.job.j2"))
+BATCH = BatchDeclaration(
+    open_batch, Path(__file__).with_name("tide.job.j2"), {"loud": lambda value: value.upper()}
+)
 """
 _BATCH_SITES = """
 [sites.HARBOR]
@@ -234,7 +246,7 @@ def test_batch_system_of_another_package_runs_jobs(
     install_package(
         "tide_batch", _BATCH_SYSTEM, {"treehammer.batch_systems": "tide = tide_batch:BATCH"}
     )
-    (tmp_path / "tide.job.j2").write_text("{{ executable }} {{ environment.XRD_APPNAME }}")
+    (tmp_path / "tide.job.j2").write_text("{{ executable }} {{ environment.XRD_APPNAME | loud }}")
     site = read_sites_file(file).sites["HARBOR"]
     assert (site.batch, site.pool, site.is_local) == ("tide@north", "", False)
     assert 'batch = "tide@north"' in format_sites_file([site], [], file)
@@ -243,7 +255,7 @@ def test_batch_system_of_another_package_runs_jobs(
     jobs = list(render_jobs(plan, tmp_path / "out", environ={}))
     batch = open_batch_system(site.batch, load_settings({}, environ={}, folder=tmp_path))
     batch_ids = batch.submit(plan.campaign_id, jobs)
-    assert set(batch_ids.values()) == {"north /opt/python3 treehammer"}
+    assert set(batch_ids.values()) == {"north /opt/python3 TREEHAMMER"}
     assert len(batch_ids) == len(plan.jobs) > 0
     assert fingerprint_template(site).startswith("tide.job.j2 ")
 
@@ -302,7 +314,11 @@ def _judge_tide(rule: TideRule, window: RunWindow, _before: RuleMemory) -> State
 
 
 def test_registered_rule_is_replayed() -> None:
-    rule = TideRule(kind="tide", window="24h")
+    text = RULES_FILE.read_text() + '[rules.water]\nkind = "tide"\nwindow = "24h"\n'
+    rules = parse_status_rules(text, "status_rules.toml")
+    rule = rules.rules["water"]
+    assert isinstance(rule, TideRule)
+    assert json.loads(rules.document)["rules"]["water"] == {"kind": "tide", "window": "24h"}
     start = RuleMemory(SiteState.OK)
     unused = StateJudgement(SiteState.OK, "")
     (change,) = replay_rule(rule, [], start, ReplayWindow(0, 100, 10), lambda _: unused)
@@ -311,3 +327,54 @@ def test_registered_rule_is_replayed() -> None:
         SiteState.WARNING,
         "0 runs in 24h",
     )
+
+
+_SPEC = """
+[dataset]
+name = "tides"
+description = "Heights of the water"
+seed = 7
+[raw]
+files = 2
+size = 1000
+"""
+_TEST = """
+[test]
+name = "waves"
+payload = "read.sh"
+dataset = "tides"
+rounds = 1
+[matrix]
+root = ["none"]
+[metrics.tide_m]
+unit = "m"
+"""
+_PAYLOAD = """#!/bin/sh
+set -eu
+test -s "$TREEHAMMER_URL"
+echo '{"format": 1, "values": {}, "extras": {"tide_m": 3.5}}' > "$TREEHAMMER_RESULT"
+"""
+
+
+def test_test_with_own_dataset_and_metric_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, folder = tmp_path / "tides.toml", tmp_path / "tests" / "waves"
+    folder.mkdir(parents=True)
+    spec.write_text(_SPEC)
+    (folder / "test.toml").write_text(_TEST)
+    (folder / "read.sh").write_text(_PAYLOAD)
+    (folder / "read.sh").chmod(0o755)
+    monkeypatch.setattr(pinned_tests, "SHIPPED_TESTS_FOLDER", folder.parent)
+
+    def run(*words: str) -> str:
+        options = [f"--{name}-dir={tmp_path / name}" for name in ("data", "cache")]
+        result = CliRunner().invoke(cli, [*options, *words], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert [row["test"] for row in json.loads(run("tests", "list", "--json"))] == ["waves"]
+    run("datasets", "make", str(spec))
+    run("submit", "waves", "--wait")
+    (row,) = json.loads(run("summary", "--metrics", "tide_m", "--json"))
+    assert (row["good"], row["tide_m"]) == (1, 3.5)

@@ -33,6 +33,8 @@ from treehammer.collectors.worker.probes.credential_checks import unpack_authori
 from treehammer.errors import ConfigError, SourceError
 from treehammer.submit.campaigns import job_rendering
 from treehammer.submit.campaigns.job_rendering import copy_payload, render_jobs, write_bundle
+from treehammer.submit.planning import job_templates
+from treehammer.submit.planning.job_templates import render_template
 from treehammer.submit.planning.plan import Plan, plan_clusters
 from treehammer.submit.planning.submission_options import (
     BUNDLE_NAME,
@@ -41,8 +43,6 @@ from treehammer.submit.planning.submission_options import (
     SubmissionOptions,
 )
 from treehammer.submit.sites.site_model import Ceilings
-from treehammer.submit.planning import job_templates
-from treehammer.submit.planning.job_templates import render_template
 from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.text_formatting import JobRamp
 
