@@ -12,8 +12,8 @@ import hashlib
 import json
 import re
 import time
-from dataclasses import InitVar, dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Sequence
 
 from .day_numbers import DAY_US, epoch_day_to_number
 from .metric_catalogue import CATALOGUE, Metric, Value
@@ -43,25 +43,20 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True)
 class Measurement:
-    """Validated record of one execution.
+    """Record of one execution.
+
+    The worker builds it of values that are valid already. Whatever comes from elsewhere enters
+    through :meth:`from_document`, and is not validated again.
 
     Attributes:
         values: catalogue name -> value; absent and ``None`` mean the same.
         extras: metrics that the test defines.
         operations: rows of a load test, see :data:`OPERATION_METRICS`.
-        unchecked: names of the values to check, where the others are known to be valid, and present
-            if required; None for all.
     """
 
     values: Mapping[str, Value]
     extras: Mapping[str, float] = field(default_factory=dict)
     operations: Sequence[Mapping[str, Value]] = ()
-    unchecked: InitVar[Optional[Sequence[str]]] = None
-
-    def __post_init__(self, unchecked: Optional[Sequence[str]]) -> None:
-        _raise_problems(_find_field_problems(self.values, self.extras, unchecked))
-        if self.operations:
-            _raise_problems(find_operation_problems(self.operations))
 
     @property
     def id(self) -> str:
@@ -89,12 +84,8 @@ class Measurement:
         return cls.from_document(document)
 
     @classmethod
-    def from_document(cls, document: Any, unchecked: Optional[Sequence[str]] = None) -> Measurement:
-        """Build a measurement from an external document, such as parsed JSON.
-
-        Args:
-            document: the record.
-            unchecked: names of the values to check, see :class:`Measurement`.
+    def from_document(cls, document: Any) -> Measurement:
+        """Validate an external document, such as parsed JSON, and build the measurement.
 
         Raises:
             RecordError: not a valid record, or its fields contradict each other.
@@ -108,9 +99,16 @@ class Measurement:
         operations = document.get("operations", [])
         if not isinstance(operations, list):
             raise RecordError("'operations' must be a list")
-        measurement = cls(document["values"], document["extras"], operations, unchecked)
-        _raise_problems(_find_contradictions(measurement.values))
-        return measurement
+        values, extras = document["values"], document["extras"]
+        # Contradictions are only searched among values of the right type.
+        problems = (
+            _find_field_problems(values, extras)
+            or find_operation_problems(operations)
+            or _find_contradictions(values)
+        )
+        if problems:
+            raise RecordError("; ".join(problems), problems)
+        return cls(values, extras, operations)
 
 
 def make_measurement_id(job_id: str, attempt: int, round_: int, position: int) -> str:
@@ -122,23 +120,9 @@ def make_measurement_id(job_id: str, attempt: int, round_: int, position: int) -
 # Validation, driven by the catalogue
 
 
-def find_record_problems(values: Mapping[str, Any], extras: Mapping[str, Any]) -> List[str]:
-    """List every reason for rejecting a record; empty if it is valid."""
-    # Contradictions are only searched among values of the right type.
-    return _find_field_problems(values, extras) or _find_contradictions(values)
-
-
-def _raise_problems(problems: Sequence[str]) -> None:
-    if problems:
-        raise RecordError("; ".join(problems), problems)
-
-
-def _find_field_problems(
-    values: Mapping[str, Any], extras: Mapping[str, Any], unchecked: Optional[Sequence[str]] = None
-) -> List[str]:
+def _find_field_problems(values: Mapping[str, Any], extras: Mapping[str, Any]) -> List[str]:
     problems = []
-    for name in values if unchecked is None else unchecked:
-        value = values.get(name)
+    for name, value in values.items():
         check = _CHECKS.get(name)
         if check is None:
             problems.append(f"unknown field {name!r}")
@@ -146,14 +130,12 @@ def _find_field_problems(
             reason = check(value)
             if reason:
                 problems.append(f"{name} {reason}")
-    required = (
-        _REQUIRED if unchecked is None else [field for field in unchecked if field in _REQUIRED]
-    )
-    problems += [f"{name} is missing" for name in required if values.get(name) is None]
-    return problems + _find_extra_problems(extras)
+    problems += [f"{name} is missing" for name in _REQUIRED if values.get(name) is None]
+    return problems + find_extra_problems(extras)
 
 
-def _find_extra_problems(extras: Mapping[str, Any]) -> List[str]:
+def find_extra_problems(extras: Mapping[str, Any]) -> List[str]:
+    """List every reason for rejecting metrics that a test defines; empty if they are valid."""
     if len(extras) > MAX_EXTRAS:
         return [f"{len(extras)} extras; at most {MAX_EXTRAS} are possible"]
     problems = []

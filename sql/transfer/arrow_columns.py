@@ -5,7 +5,6 @@ Rows with values that do not fit the catalogue's types are listed as :class:`Pro
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
@@ -16,12 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import compute as pc
 
-from treehammer.collectors.record.measurement_record import (
-    Measurement,
-    RecordError,
-    describe_value_error,
-)
-from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME, Metric
+from treehammer.collectors.record.measurement_record import Measurement, RecordError
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.sql.core.measurement_columns import EXTRA_PREFIX
 
@@ -255,59 +250,14 @@ def parse_measurements(batch: pa.RecordBatch, problems: Problems) -> Iterator[Me
         problems: rows that are invalid already; receives the others that are, with the reasons.
     """
     operations = _list_operations(batch)
-    valid, names = find_valid_columns(batch), {*batch.schema.names}
-    unchecked = [
-        metric.name
-        for metric in CATALOGUE
-        if metric.name not in valid and (metric.required or metric.name in names)
-    ]
     for row, (values, extras) in enumerate(list_rows(batch)):
         if row in problems:
             continue
         try:
             document = {"values": values, "extras": extras, "operations": operations[row]}
-            yield Measurement.from_document(document, unchecked)
+            yield Measurement.from_document(document)
         except RecordError as error:
             problems[row].append(str(error))
-
-
-def find_valid_columns(batch: pa.RecordBatch) -> frozenset[str]:
-    """Find the columns in which every value is valid, so that no row needs to check its own.
-
-    The validator of a metric sees the distinct texts of a column, or its smallest and largest number.
-    """
-    return frozenset(
-        name
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        if (metric := METRICS_BY_NAME.get(name)) and _is_valid_column(column, metric)
-    )
-
-
-def _is_valid_column(column: pa.Array, metric: Metric) -> bool:
-    unknown = _EMPTY_TEXTS.get(metric.name)
-    if column.null_count and metric.required and unknown is None:
-        return False
-    values = [
-        unknown if value is None else value for value in _list_deciding_values(column, metric)
-    ]
-    return not any(describe_value_error(metric, value) for value in values if value is not None)
-
-
-def _list_deciding_values(column: pa.Array, metric: Metric) -> list[Any]:
-    """List values that are all valid only if the whole column is."""
-    if metric.type in ("ints", "floats"):
-        return [_find_extremes(column.flatten())]
-    if metric.type in ("int", "float") and not metric.choices:
-        return _find_extremes(column)
-    return cast("list[Any]", column.unique().to_pylist())
-
-
-def _find_extremes(numbers: pa.Array) -> list[Any]:
-    """Return the smallest and the largest number, and NaN if there is one."""
-    extremes = [number for number in pc.min_max(numbers).as_py().values() if number is not None]
-    if pa.types.is_floating(numbers.type) and pc.any(pc.is_nan(numbers)).as_py():
-        extremes.append(math.nan)
-    return extremes
 
 
 def _list_operations(batch: pa.RecordBatch) -> Sequence[Any]:

@@ -19,7 +19,7 @@ from ...job_spec import (
     JobSpec,
     PayloadSpec,
 )
-from ...record.measurement_record import describe_value_error, find_record_problems
+from ...record.measurement_record import describe_value_error, find_extra_problems
 from ...record.metric_catalogue import (
     INSTRUMENT_VERSION,
     METRICS_BY_NAME,
@@ -150,9 +150,7 @@ def _find_payload_errors(payload: PayloadSpec, key: str) -> List[str]:
             f"expected one of {', '.join(RUNNABLE_PAYLOAD_KINDS)}"
         )
     names = dict.fromkeys(payload.metrics, 0.0)
-    return problems + [
-        f"{key}.metrics: {text}" for text in find_record_problems({}, names) if "extra" in text
-    ]
+    return problems + [f"{key}.metrics: {text}" for text in find_extra_problems(names)]
 
 
 def _find_launch_errors(specs: Sequence[ExecutionSpec]) -> List[str]:

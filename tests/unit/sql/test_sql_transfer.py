@@ -41,12 +41,7 @@ from store_helpers import (
 
 import treehammer
 from treehammer import config
-from treehammer.collectors.record.measurement_record import (
-    Measurement,
-    RecordError,
-    describe_value_error,
-)
-from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME, Metric
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import ExecutionError, Failure
 from treehammer.collectors.software import providers
 from treehammer.errors import (
@@ -64,7 +59,6 @@ from treehammer.sql.transfer.arrow_columns import (
     ARROW_TYPES,
     Problems,
     convert_column,
-    find_valid_columns,
     list_rows,
     list_values,
 )
@@ -479,41 +473,6 @@ CANDIDATES: dict[str, list[Any]] = {
     "ints": [[], [0, 1], [-1], [3, -(2**63)]],
     "floats": [[], [0.0, 1.0], [float("nan"), 1.0], [float("inf")], [-1.0, 2.0]],
 }
-
-
-def is_valid_column(metric: Metric, values: list[Any]) -> bool:
-    column = pa.array(values, ARROW_TYPES[metric.type])
-    return metric.name in find_valid_columns(pa.record_batch({metric.name: column}))
-
-
-def test_column_is_valid_only_if_all_values_are() -> None:
-    usual_values = full_measurement(1).values
-    for metric in CATALOGUE:
-        usual = usual_values[metric.name]
-        assert is_valid_column(metric, [usual, usual]), metric.name
-        for value in CANDIDATES[metric.type]:
-            is_valid = not describe_value_error(metric, value)
-            assert is_valid_column(metric, [usual, value, usual]) == is_valid, (metric.name, value)
-            assert is_valid_column(metric, [value]) <= is_valid, (metric.name, value)
-
-
-def test_unknown_values_count_as_empty_texts_where_required() -> None:
-    usual_values = full_measurement(1).values
-    for metric in CATALOGUE:
-        is_empty_text = metric.type == "text" and not describe_value_error(metric, "")
-        found = is_valid_column(metric, [usual_values[metric.name], None])
-        assert found == (is_empty_text or not metric.required), metric.name
-
-
-def test_checked_values_are_not_checked_again() -> None:
-    values = {**full_measurement(1).values, "events": -1, "cpu_per_event_s": "fast"}
-    with pytest.raises(RecordError, match="events"):
-        Measurement(values)
-    with pytest.raises(RecordError, match=r"^cpu_per_event_s must be a finite number$"):
-        Measurement(values, unchecked=["cpu_per_event_s", "job_id"])
-    del values["job_id"]
-    with pytest.raises(RecordError, match=r"^job_id is missing$"):
-        Measurement(values, unchecked=["host", "job_id"])
 
 
 @pytest.mark.parametrize("kind", ARROW_TYPES)

@@ -23,7 +23,6 @@ from treehammer.collectors.record.measurement_record import (
     RecordError,
     build_record_schema,
     describe_value_error,
-    find_record_problems,
     make_measurement_id,
 )
 from treehammer.collectors.record.metric_catalogue import (
@@ -70,6 +69,15 @@ JSON_VALUES: list[Any] = [
 ]  # fmt: skip
 
 
+def find_problems(values: dict[str, Any], extras: dict[Any, Any] | None = None) -> list[str]:
+    """List the reasons for which a document is refused."""
+    try:
+        Measurement.from_document({"values": values, "extras": extras or {}})
+    except RecordError as error:
+        return [*error.problems]
+    return []
+
+
 @given(
     st.dictionaries(st.sampled_from([*NAMES, "nonsense"]), st.sampled_from(ODD), max_size=4),
     st.dictionaries(
@@ -83,7 +91,7 @@ def test_validation_of_any_value_never_raises(
     changes: dict[str, Any], extras: dict[Any, Any]
 ) -> None:
     for values in ({**full_measurement(1).values, **changes}, changes):
-        assert isinstance(find_record_problems(values, extras), list)
+        find_problems(values, extras)
 
 
 @pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric.name)
@@ -141,7 +149,7 @@ def test_values_that_cannot_have_been_measured_are_refused(
         values = {**make_measurement().values, name: value}
         if name in identity[1:]:
             values["measurement_id"] = make_measurement_id(*(values[part] for part in identity))
-        return find_record_problems(values, {})
+        return find_problems(values)
 
     assert [problems(value) for value in valid] == [[]] * len(valid)
     assert [value for value in invalid if len(problems(value)) != 1] == []
@@ -153,7 +161,8 @@ def test_values_that_cannot_have_been_measured_are_refused(
 )
 def test_day_must_be_that_of_the_start(day: int, midnight_us: int) -> None:
     for started_us in (midnight_us, midnight_us + DAY_US - 1):
-        assert not find_record_problems(make_measurement(day=day, started_us=started_us).values, {})
+        started = make_measurement(day=day, started_us=started_us)
+        assert not find_problems({**started.values})
     for started_us in (midnight_us - 1, midnight_us + DAY_US):
         values = {**make_measurement(day=day).values, "started_us": started_us}
         with pytest.raises(RecordError, match="started_us"):
@@ -178,13 +187,13 @@ def test_starts_outside_of_the_years_of_measuring_are_refused(day: int) -> None:
 @pytest.mark.parametrize("name", IDENTITY_METRICS)
 def test_identity_must_not_be_empty(name: str) -> None:
     values = {**make_measurement().values, name: ""}
-    assert find_record_problems(values, {}) == [f"{name} must not be empty"]
+    assert find_problems(values) == [f"{name} must not be empty"]
 
 
 def test_every_problem_is_reported() -> None:
     values = {**make_measurement().values, "day": "x", "host": 3, "more": 1}
     with pytest.raises(RecordError, match="day must be") as caught:
-        Measurement(values, {"-": 1})
+        Measurement.from_document({"values": values, "extras": {"-": 1}})
     assert len(caught.value.problems) == 4
     with pytest.raises(RecordError) as other:
         Measurement.from_json("[")

@@ -294,15 +294,20 @@ def test_invalid_authority_file_is_rejected(tmp_path: Path) -> None:
         ServiceEndpoint("https://127.0.0.1:9", TOKEN, str(tmp_path / "none.pem"))
 
 
-def test_invalid_record_does_not_block_others(
+def test_text_that_is_not_json_does_not_block_others(
     tmp_path: Path, ingest: IngestStub, endpoint: ServiceEndpoint
 ) -> None:
     names = fill(tmp_path, 2)
-    (tmp_path / "records" / "bad.json").write_text('{"values": {}, "extras": {}}')
-    (tmp_path / "records" / f"{names[0]}.json").rename(tmp_path / "records" / "copy.json")
+    for name, text in (
+        ("torn", '{"values": {"job'),
+        ("nan", '{"values": NaN}'),
+        ("deep", "[" * 9**6),
+    ):
+        (tmp_path / "records" / f"{name}.json").write_text(text)
     outbox = send_all(tmp_path, endpoint, ingest)
-    assert set(ingest.records) == {names[1]}
-    assert set(outbox.refused) == {"bad", "copy"}
+    assert set(ingest.records) == set(names)
+    assert set(outbox.refused) == {"torn", "nan", "deep"}
+    assert outbox.refused["torn"].startswith("not a record: ")
 
 
 def test_find_refused_ignores_invalid_indexes() -> None:
