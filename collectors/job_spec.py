@@ -15,14 +15,18 @@ Standard library only, Python 3.9 and later: this module is packed into the work
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, Mapping, Optional, Tuple, Union
+
+from .json_documents import format_json, parse_document
 
 # --- Description of a job
 
 #: Version of the layout of ``job.json``; the worker refuses others.
 JOB_FORMAT = 1
+#: Version of the layout of the payload's own ``job.json``, which the worker writes.
+PAYLOAD_JOB_FORMAT = 1
 
 #: Kinds of executions: a measured one, an untimed one that hashes the values read, and either half
 #: of an A/A launch, which measures the method alone.
@@ -155,7 +159,7 @@ class PayloadSpec:
     entry: str
     folder: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     record: bool = False
     before: Optional[ServerCommand] = None
@@ -291,64 +295,33 @@ class JobSpec:
 
     def to_json(self) -> str:
         """Serialize to the text of ``job.json``."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False)
+        return format_json(self, indent=1, sort_keys=True, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
         """Read ``job.json``.
 
         Raises:
-            ValueError: not JSON, another format, or a key is missing or unknown.
+            ValueError: not JSON, or another format.
+            DocumentError: a value has another type, or a key is missing or unknown.
         """
         document = json.loads(text)
         if not isinstance(document, dict) or document.get("format") != JOB_FORMAT:
             raise ValueError(f"job.json: format {JOB_FORMAT} expected")
-        try:
-            executions = tuple(_parse_execution(item) for item in document.pop("executions"))
-            payload = _parse_payload(document.pop("payload"))
-            limits = ExecutionLimits(**document.pop("limits"))
-            load = document.pop("load", None)
-            return cls(
-                payload=payload,
-                limits=limits,
-                executions=executions,
-                load=None if load is None else LoadSpec(**load),
-                **document,
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"job.json: {error}") from error
+        return parse_document(cls, document)
 
-
-def _parse_payload(document: Dict[str, Any]) -> PayloadSpec:
-    before, build = document.pop("before", None), document.pop("build", None)
-    return PayloadSpec(
-        before=None if before is None else ServerCommand(**before),
-        build=None if build is None else _parse_build(build),
-        libraries=tuple(document.pop("libraries", ())),
-        imports=tuple(document.pop("imports", ())),
-        **document,
-    )
-
-
-def _parse_build(document: Dict[str, Any]) -> BuildCommand:
-    outputs, preload = (tuple(document.pop(name)) for name in ("outputs", "preload"))
-    return BuildCommand(outputs=outputs, preload=preload, **document)
-
-
-def _parse_execution(document: Dict[str, Any]) -> ExecutionSpec:
-    files: List[Dict[str, Any]] = document.pop("files")
-    software = SoftwareRequest(**document.pop("software"))
-    unreadable = tuple(document.pop("unreadable_branches", ()))
-    missing = tuple(document.pop("missing_branches", ()))
-    payload = document.pop("payload", None)
-    return ExecutionSpec(
-        payload=None if payload is None else _parse_payload(payload),
-        unreadable_branches=unreadable,
-        missing_branches=missing,
-        files=tuple(InputFile(**item) for item in files),
-        software=software,
-        **document,
-    )
+    def view_for_payload(self, execution: ExecutionSpec) -> Dict[str, Any]:
+        """Return the document of the payload's own ``job.json``, as far as the job determines it."""
+        payload = self.payload_of(execution)
+        return {
+            "format": PAYLOAD_JOB_FORMAT,
+            "execution": asdict(replace(execution, payload=None)),
+            "settings": dict(payload.settings),
+            "metrics": list(payload.metrics),
+            "libraries": list(payload.libraries),
+            "imports": list(payload.imports),
+            "door_url": self.door_url_of(execution),
+        }
 
 
 # --- Results service of a job
@@ -398,7 +371,7 @@ class ServiceSpec:
 
     def to_json(self) -> str:
         """Serialize to the text of ``service.json``."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+        return format_json(self, indent=1, sort_keys=True) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> ServiceSpec:
@@ -410,12 +383,12 @@ class ServiceSpec:
         document = json.loads(text)
         if not isinstance(document, dict) or document.get("format") != SERVICE_FORMAT:
             raise ValueError(f"unknown format; expected {SERVICE_FORMAT}")
-        url, wait_s = document.get("url"), document.get("wait_s")
-        if not isinstance(url, str) or not url.startswith(("https://", "http://")):
+        spec = parse_document(cls, document)
+        if not spec.url.startswith(("https://", "http://")):
             raise ValueError("url: must begin with https://")
-        if isinstance(wait_s, bool) or not isinstance(wait_s, (int, float)) or not wait_s >= 1:
+        if not spec.wait_s >= 1:
             raise ValueError("wait_s: must be a number of seconds, at least 1")
-        return cls(url, float(wait_s))
+        return spec
 
 
 # --- States, and names of batch systems

@@ -21,6 +21,7 @@ _PACKED_MODULES = (
     "__init__",
     "http_requests",
     "job_spec",
+    "json_documents",
     "shared_files",
     "storage_access",
 )

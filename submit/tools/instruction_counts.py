@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from treehammer.collectors.software import providers
 from treehammer.collectors.worker.run.input_files import find_common_folder
 from treehammer.collectors.worker.run.job_runner import locate_kit
 from treehammer.collectors.worker.run.payload_failures import describe_crash, name_cause
-from treehammer.collectors.worker.run.payload_preparation import PAYLOAD_JOB_FORMAT
 from treehammer.config import Settings
 from treehammer.errors import CountingError
 from treehammer.hctests.definition.model import COMMIT_AXIS, Variant
@@ -332,13 +331,8 @@ def _find_limit(job: JobSpec, spec: ExecutionSpec) -> str:
 def _write_payload_job(
     job: JobSpec, spec: ExecutionSpec, folder: Path, valgrind: Valgrind, events: int
 ) -> None:
-    payload_spec = job.payload_of(spec)
     document = {
-        "format": PAYLOAD_JOB_FORMAT,
-        "execution": {**asdict(spec), "passes": COUNTED_PASSES},
-        "settings": dict(payload_spec.settings),
-        "libraries": list(payload_spec.libraries),
-        "imports": list(payload_spec.imports),
+        **job.view_for_payload(replace(spec, passes=COUNTED_PASSES)),
         "counting": {"header": valgrind.header, "events": events},
     }
     (folder / "job.json").write_text(json.dumps(document), encoding="utf-8")

@@ -6,7 +6,6 @@ All errors of ``job.json`` are found before anything runs.
 from __future__ import annotations
 
 import os
-from dataclasses import fields, is_dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ...job_spec import (
@@ -19,6 +18,7 @@ from ...job_spec import (
     JobSpec,
     PayloadSpec,
 )
+from ...json_documents import DocumentError
 from ...record.measurement_record import describe_value_error, find_extra_problems
 from ...record.metric_catalogue import (
     INSTRUMENT_VERSION,
@@ -41,21 +41,6 @@ _REQUIRED_IDENTITY = tuple(
     for metric in metrics_owned_by("plan")
     if metric.required and metric.name not in _WORKER_FIELDS
 )
-#: Types of fields in job_spec.py -> Python types of the JSON values.
-_JSON_TYPES: Dict[str, Any] = {
-    "str": str,
-    "int": int,
-    "float": (int, float),
-    "bool": bool,
-    "Mapping": dict,
-}
-_TYPE_DESCRIPTIONS = {
-    "str": "text",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "Mapping": "an object",
-}
 
 
 class JobFileError(Exception):
@@ -71,51 +56,21 @@ def load_job(path: str) -> JobSpec:
     try:
         with open(path, encoding="utf-8") as stream:
             job = JobSpec.from_json(stream.read())
+        problems: Sequence[str] = _find_value_errors(job)
     except OSError as error:
         raise JobFileError(f"{path}: cannot be read ({error.strerror})") from error
+    except DocumentError as error:
+        problems = error.problems
     except ValueError as error:
         raise JobFileError(
             f"{path}: {error}\n  Plan the job again with this Treehammer."
         ) from error
-    problems = _find_problems(job)
     if problems:
         lines = "\n".join(f"  {problem}" for problem in problems)
         raise JobFileError(
             f"{path}: cannot be run; plan the job again with this Treehammer\n{lines}"
         )
     return job
-
-
-def _find_problems(job: JobSpec) -> List[str]:
-    # Checks of values rely on correct types.
-    return _find_type_errors(job, "") or _find_value_errors(job)
-
-
-def _find_type_errors(item: Any, prefix: str) -> List[str]:
-    """Find values of the wrong type in a dataclass of :mod:`...job_spec`, recursively."""
-    problems: List[str] = []
-    for field in fields(item):
-        value, key = getattr(item, field.name), f"{prefix}{field.name}"
-        if value is None and str(field.type).startswith("Optional["):
-            continue
-        name = str(field.type).partition("[")[0]
-        if isinstance(value, tuple):
-            for index, member in enumerate(value):
-                problems += _find_value_type_errors(member, "str", f"{key}[{index}]")
-        else:
-            problems += _find_value_type_errors(value, name, key)
-    return problems
-
-
-def _find_value_type_errors(value: Any, name: str, key: str) -> List[str]:
-    """Find errors in a dataclass, or in a value whose type has this name."""
-    if is_dataclass(value):
-        return _find_type_errors(value, f"{key}.")
-    # To Python, true is a number.
-    wrong_bool = isinstance(value, bool) != (name == "bool")
-    if wrong_bool or not isinstance(value, _JSON_TYPES[name]):
-        return [f"{key}: expected {_TYPE_DESCRIPTIONS[name]}, not {value!r}"]
-    return []
 
 
 def _find_value_errors(job: JobSpec) -> List[str]:

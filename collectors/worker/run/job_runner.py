@@ -36,6 +36,7 @@ _SHARED_WITH_KIT = (
     "record",
     "http_requests.py",
     "job_spec.py",
+    "json_documents.py",
     "shared_files.py",
     "storage_access.py",
 )

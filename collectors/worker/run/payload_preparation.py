@@ -8,7 +8,7 @@ import re
 import shutil
 import time
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, ExecutionSpec, InputFile, Scalar
@@ -21,8 +21,6 @@ from .execution_record import ExecutionRecord
 from .input_files import ClientLog, RecorderPlugin, write_root_settings
 from .job_context import JobContext
 
-#: Version of the layout of the payload's own ``job.json``.
-PAYLOAD_JOB_FORMAT = 1
 #: File in the payload's folder to which the payload writes its result.
 RESULT_FILE = "result.json"
 #: File that appears when the load that a payload watches has ended.
@@ -321,14 +319,9 @@ class PayloadPreparation:
 
     def _write_payload_job(self, spec: ExecutionSpec) -> None:
         document = {
-            "format": PAYLOAD_JOB_FORMAT,
-            "execution": asdict(replace(spec, payload=None)),
-            "settings": dict(self._payload.settings),
-            "metrics": list(self._payload.metrics),
+            **self._context.job.view_for_payload(spec),
             "libraries": self._locate_libraries(),
-            "imports": list(self._payload.imports),
             "kit": self._context.kit,
-            "door_url": self._context.job.door_url_of(spec),
         }
         if self._load_start is not None:
             document["load"] = {
