@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import PurePath
@@ -36,13 +36,13 @@ class DocumentError(ValueError):
 
 
 def format_json(item: Any, **options: Any) -> str:
-    """Format a dataclass as JSON; enums become their values, and paths text.
+    """Format dataclasses as JSON; enums become their values, and paths text.
 
     Args:
-        item: an instance of a dataclass.
+        item: a dataclass, or a list or dict with some.
         options: of :func:`json.dumps`.
     """
-    return json.dumps(asdict(item), default=_encode, **options)
+    return json.dumps(item, default=_encode, **options)
 
 
 def parse_json(kind: Type[T], text: Union[str, bytes]) -> T:
@@ -68,10 +68,14 @@ def parse_document(kind: Type[T], document: Any) -> T:
 
 
 def _encode(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, PurePath):
         return str(value)
+    if isinstance(value, Mapping):
+        return dict(value)
     raise TypeError(f"{value!r} has no form in JSON")
 
 

@@ -10,11 +10,12 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from treehammer.collectors.json_documents import format_json, parse_json
 from treehammer.collectors.shared_files import open_regular_file
 from treehammer.errors import DatasetError
 from treehammer.text_formatting import pluralize
@@ -135,15 +136,6 @@ class TreeLayout:
     mean_jump_bytes: float = 0.0
     embedded_baskets: int = 0
 
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> TreeLayout:
-        """Parse the layout in a manifest."""
-        parts: dict[str, Any] = {
-            name: Distribution(**value) if isinstance(value, dict) else value
-            for name, value in document.items()
-        }
-        return cls(**parts | {"format": parts["format"].lower()})  # it was TTree once
-
     @property
     def ratio(self) -> float:
         """Compression ratio of the whole tree; 1 where it holds nothing."""
@@ -245,7 +237,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return the text of ``manifest.json``."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True)
+        return format_json(self, indent=1, sort_keys=True)
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
@@ -256,19 +248,14 @@ class Manifest:
         """
         path = folder / MANIFEST_NAME
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-            return cls(
-                name=document["name"],
-                files=tuple(_parse_file(item) for item in document["files"]),
-                origin=document["origin"],
-            )
+            return parse_json(cls, path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise DatasetError(
                 f"is not a dataset: it has no {MANIFEST_NAME}",
                 where=str(folder),
                 hint="Remove the folder if it is not needed.",
             ) from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise DatasetError(
                 f"damaged manifest ({error})",
                 where=str(path),
@@ -282,11 +269,6 @@ def list_some(items: Sequence[str]) -> str:
     return ", ".join(items[:MAX_NAMED_ITEMS]) + (
         f", and {more_count} more" if more_count > 0 else ""
     )
-
-
-def _parse_file(document: dict[str, Any]) -> ManifestFile:
-    layout = TreeLayout.from_document(document.pop("layout"))
-    return ManifestFile(**document, layout=layout)
 
 
 @dataclass(frozen=True)

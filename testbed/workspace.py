@@ -7,7 +7,6 @@ the daemons that the lifecycle starts and stops.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import pwd
 import re
@@ -17,7 +16,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from typing import Any
 import jinja2
 
 import treehammer
+from treehammer.collectors.json_documents import format_json, parse_json
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
@@ -425,15 +425,11 @@ def _state_path(folder: Path) -> Path:
 def read_state(folder: Path) -> WorkspaceState | None:
     """Read the saved state of a testbed; None if there is none."""
     try:
-        document = json.loads(_state_path(folder).read_text(encoding="utf-8"))
-        daemons = tuple(RunningDaemon(**daemon) for daemon in document["daemons"])
-        names = {key: tuple(document[key]) for key in ("sites", "releases")}
-        names["channels"] = tuple((door, suite) for door, suite in document.get("channels", ()))
-        return WorkspaceState(**{**document, **names, "daemons": daemons})
-    except (OSError, ValueError, KeyError, TypeError):
+        return parse_json(WorkspaceState, _state_path(folder).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
 
 
 def write_state(folder: Path, state: WorkspaceState) -> None:
     """Save the state of a testbed."""
-    write_atomically(_state_path(folder), json.dumps(asdict(state), indent=1) + "\n")
+    write_atomically(_state_path(folder), format_json(state, indent=1) + "\n")

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from treehammer.collectors.json_documents import parse_document
 from treehammer.config import Settings
 from treehammer.datasets import production
 from treehammer.datasets.catalogues import dataset_rewriting, dataset_verification, recordings
@@ -253,7 +254,7 @@ def _layouts_to_compare(
             hint="Leave out --compare.",
         )
     source = manifest.origin.get("source")
-    layouts = {str(source["file"]): TreeLayout.from_document(source["layout"])} if source else {}
+    layouts = {str(source["file"]): parse_document(TreeLayout, source["layout"])} if source else {}
     if compared:
         software = production.prepare_dataset_root(
             production.DEFAULT_ROOT, settings.software_dir, progress_bar

@@ -40,18 +40,18 @@ import subprocess
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import IO
 
 import psutil
 
 from treehammer.collectors.job_spec import JOB_MARK_VARIABLE, JobState
+from treehammer.collectors.json_documents import format_json, parse_document
 from treehammer.collectors.shared_files import hold_lock, write_atomically
 from treehammer.errors import BatchError
 from treehammer.submit.batch.interface import (
-    AttemptStatus,
     JobDescription,
     JobStatus,
     copy_input,
@@ -124,8 +124,7 @@ class SpooledJob:
         path = self.path / "state.json"
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-            attempts = tuple(_parse_attempt(item) for item in document["attempts"])
-            return JobStatus(self.batch_id, JobState(document["state"]), attempts)
+            return parse_document(JobStatus, document | {"batch_id": self.batch_id})
         except FileNotFoundError:
             return JobStatus(self.batch_id, JobState.QUEUED)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -144,13 +143,8 @@ class SpooledJob:
 
     def write_status(self, status: JobStatus) -> None:
         """Write the job's status. Only the runner may call this."""
-        attempts = [asdict(a) | {"state": a.state.value} for a in status.attempts]
-        document = {"state": status.state.value, "attempts": attempts}
-        write_atomically(self.path / "state.json", json.dumps(document, indent=1))
-
-
-def _parse_attempt(document: dict[str, Any]) -> AttemptStatus:
-    return AttemptStatus(**document | {"state": JobState(document["state"])})
+        document = {"state": status.state, "attempts": status.attempts}
+        write_atomically(self.path / "state.json", format_json(document, indent=1))
 
 
 @dataclass(frozen=True)

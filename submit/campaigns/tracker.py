@@ -16,17 +16,17 @@ With ``jobs.json`` any later process can queue the jobs that a killed submitter 
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.json_documents import format_json, parse_json
 from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.shared_files import hold_lock, is_locked, write_atomically
@@ -402,11 +402,11 @@ class StagedSubmission:
         Raises:
             OSError: the file cannot be written; the earlier ones remain.
         """
-        documents = [
-            asdict(job) | {"inputs": {name: str(p.absolute()) for name, p in job.inputs.items()}}
+        resolved = [
+            replace(job, inputs={name: path.absolute() for name, path in job.inputs.items()})
             for job in jobs
         ]
-        write_atomically(self.path / _DESCRIPTIONS, json.dumps(documents))
+        write_atomically(self.path / _DESCRIPTIONS, format_json(resolved))
         _remove_rendered(self.path, spared=self.rendered)
 
     def read(self) -> list[JobDescription]:
@@ -417,16 +417,7 @@ class StagedSubmission:
         """
         path = self.path / _DESCRIPTIONS
         try:
-            documents = json.loads(path.read_text(encoding="utf-8"))
-            return [
-                JobDescription(
-                    item["job_id"],
-                    item["text"],
-                    {name: Path(source) for name, source in item["inputs"].items()},
-                    item["together"],
-                )
-                for item in documents
-            ]
+            return parse_json(list[JobDescription], path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -15,12 +15,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from treehammer.analysis.bisection import MAX_BUILDS, CounterSearch, StepSearch
 from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.collectors.json_documents import format_json, parse_document
 from treehammer.collectors.root_releases import check_unknown_wheels
 from treehammer.collectors.shared_files import hold_lock, write_atomically
 from treehammer.collectors.software.providers import parse_software_request
@@ -83,21 +83,6 @@ class BisectionQuestion:
     certainty: float
     job_limit: int
 
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> BisectionQuestion:
-        """Build a question from its JSON document."""
-        source = document["source"]
-        return cls(
-            **{
-                **document,
-                "builds": tuple(ListedBuild(**build) for build in document["builds"]),
-                "source": CommitSource(**source) if source else None,
-                "axes": {axis: tuple(values) for axis, values in document["axes"].items()},
-                "sites": tuple(document["sites"]),
-                "from_sites": tuple(document["from_sites"]),
-            }
-        )
-
 
 @dataclass(frozen=True)
 class ProbeRecord:
@@ -134,7 +119,7 @@ class BisectionState:
     def start(cls, question: BisectionQuestion) -> BisectionState:
         """Start a search."""
         now_us = time.time_ns() // 1000
-        text = json.dumps([now_us, asdict(question)], sort_keys=True)
+        text = format_json([now_us, question], sort_keys=True)
         return cls(hashlib.sha256(text.encode()).hexdigest()[:12], now_us, question)
 
     @property
@@ -174,9 +159,9 @@ class BisectionState:
     def save(self, settings: Settings) -> None:
         """Write the state; readers see the old one or the new one."""
         settings.bisections_dir.mkdir(parents=True, exist_ok=True)
-        document = {"format": STATE_FORMAT, **asdict(self)}
+        document = {"format": STATE_FORMAT, **vars(self)}
         write_atomically(
-            settings.bisections_dir / f"{self.id}.json", json.dumps(document, indent=1)
+            settings.bisections_dir / f"{self.id}.json", format_json(document, indent=1)
         )
 
 
@@ -208,20 +193,7 @@ def _iterate_states(folder: Path) -> Iterator[BisectionState]:
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
         if document.pop("format") == STATE_FORMAT:
-            probes = tuple(_parse_probe(probe) for probe in document.pop("probes"))
-            question = BisectionQuestion.from_document(document.pop("question"))
-            yield BisectionState(question=question, probes=probes, **document)
-
-
-def _parse_probe(document: Mapping[str, Any]) -> ProbeRecord:
-    counter = document["counter"]
-    return ProbeRecord(
-        **{
-            **document,
-            "effects": tuple(document["effects"]),
-            "counter": (counter[0], counter[1]) if counter else None,
-        }
-    )
+            yield parse_document(BisectionState, document)
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ Each site's files have their own folder. A site may also serve HTTP (XrdHttp), h
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from treehammer.collectors.json_documents import format_json, parse_json
 from treehammer.errors import TestbedError
 from treehammer.submit.sites.site_model import Door, LoadPermission
 from treehammer.testbed import debian_packages, network
@@ -400,7 +400,7 @@ def select_suite(link: Path, programs: Path) -> None:
 def save_daemon_spec(spec: DaemonSpec) -> None:
     """Save how a server is started, so that other processes can restart it."""
     path = spec.folder / f"{spec.name}.json"
-    path.write_text(json.dumps(asdict(spec), default=str), encoding="utf-8")
+    path.write_text(format_json(spec), encoding="utf-8")
 
 
 def load_daemon_spec(folder: Path, name: str) -> DaemonSpec:
@@ -409,8 +409,7 @@ def load_daemon_spec(folder: Path, name: str) -> DaemonSpec:
     Raises:
         OSError: it was not saved.
     """
-    document = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-    return DaemonSpec(**{**document, "folder": Path(document["folder"])})
+    return parse_json(DaemonSpec, (folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def storage_folder(box: Workspace, site: str) -> Path:

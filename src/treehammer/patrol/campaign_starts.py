@@ -6,17 +6,17 @@ preview checks a patrol file with its tests, repositories and sites, and lists t
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from treehammer.analysis.alarms.alarm_watch import RerunRequest, record_rerun, requested_reruns
 from treehammer.analysis.status.site_status import EVERY_SITE, SiteUses, SubjectUse, Usability
+from treehammer.collectors.json_documents import format_json, parse_json
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.dataset_specs import list_shipped_specs
@@ -167,14 +167,11 @@ class PatrolRequest:
     @classmethod
     def parse(cls, text: str) -> PatrolRequest:
         """Parse a stored request."""
-        values: dict[str, Any] = json.loads(text)
-        axes = {axis: tuple(variants) for axis, variants in values.pop("axes").items()}
-        sites, runners = values.pop("sites"), values.pop("from_sites", ())
-        return cls(axes=axes, sites=tuple(sites), from_sites=tuple(runners), **values)
+        return parse_json(cls, text)
 
     def format(self) -> str:
         """Format the request as JSON."""
-        return json.dumps(asdict(self), sort_keys=True)
+        return format_json(self, sort_keys=True)
 
     def make_campaign_request(self, campaign_id: str = "") -> CampaignRequest:
         """Return the request for the planner; ``campaign_id`` of an earlier plan, if there is one."""

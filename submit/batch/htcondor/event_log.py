@@ -17,12 +17,12 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.json_documents import format_json, parse_document
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.submit.batch.htcondor.hold_codes import (
     HELD_CLASS,
@@ -314,7 +314,10 @@ class EventLogState:
                 )
         if changed:
             with suppress(OSError):  # the log can be read again
-                write_atomically(submission.path / _SNAPSHOT_NAME, state._dump_snapshot())
+                write_atomically(
+                    submission.path / _SNAPSHOT_NAME,
+                    format_json({"format": _SNAPSHOT_FORMAT, **vars(state)}),
+                )
         return state
 
     def job_state(self, proc: int) -> JobEventState | None:
@@ -325,30 +328,11 @@ class EventLogState:
     def _load_snapshot(cls, submission: Submission) -> EventLogState:
         try:
             document = json.loads((submission.path / _SNAPSHOT_NAME).read_text(encoding="utf-8"))
-            if document["format"] != _SNAPSHOT_FORMAT:
-                return cls()
-            jobs = {int(proc): _parse_job_state(job) for proc, job in document["jobs"].items()}
-            clock = LogClock(**document["clock"]) if document["clock"] else None
-            removed = document["cluster_removed"]
-            return cls(document["inode"], document["offset"], jobs, removed, clock)
-        except (OSError, ValueError, KeyError, TypeError):
-            return cls()
-
-    def _dump_snapshot(self) -> str:
-        jobs = {
-            proc: vars(job) | {"starts": {n: asdict(s) for n, s in job.starts.items()}}
-            for proc, job in self.jobs.items()
-        }
-        return json.dumps(
-            {
-                "format": _SNAPSHOT_FORMAT,
-                "inode": self.inode,
-                "offset": self.offset,
-                "cluster_removed": self.cluster_removed,
-                "clock": asdict(self.clock) if self.clock else None,
-                "jobs": jobs,
-            }
-        )
+            if document.pop("format") == _SNAPSHOT_FORMAT:
+                return parse_document(cls, document)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass
+        return cls()
 
     def _read_appended(self, submission: Submission) -> bool:
         """Apply the events added to the log. Returns whether there were any."""
@@ -391,13 +375,6 @@ class EventLogState:
             elif event.proc >= 0:
                 self.jobs.setdefault(event.proc, JobEventState()).apply(event)
         return True
-
-
-def _parse_job_state(document: dict[str, Any]) -> JobEventState:
-    starts = {
-        int(number): ExecutionStart(**start) for number, start in document.pop("starts").items()
-    }
-    return JobEventState(starts=starts, **document)
 
 
 def parse_events(text: str, cluster: int, clock: LogClock) -> Iterator[JobEvent]:
