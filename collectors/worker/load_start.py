@@ -15,7 +15,7 @@ import select
 import signal
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, Iterator, NoReturn, Optional
 
 from ..job_spec import ALONE, LATE, MAX_START_SPREAD_S, TOGETHER, LoadSpec
@@ -389,7 +389,7 @@ def _attend(meeting: Meeting, report: Any) -> None:
                 report({"problem": problem})
         if answer is not None and appointment is None:
             appointment = answer
-            report(answer.to_document())
+            report(asdict(answer))
             if not meeting.repeat:
                 return
         time.sleep(pause_s)

@@ -6,10 +6,11 @@ import json
 import os
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Dict, Optional, Protocol
 
 from ..job_spec import START_ANSWER_KEYS, STARTS_PATH, LoadSpec
+from ..json_documents import format_json, parse_json
 from ..shared_files import write_atomically
 from .service_client import ServiceEndpoint, ServiceResponse
 
@@ -29,10 +30,6 @@ class Appointment:
     present: int
     clock_offset_s: Optional[float] = None
     clock_error_s: Optional[float] = None
-
-    def to_document(self) -> Dict[str, Any]:
-        """Return the values by name."""
-        return asdict(self)
 
 
 class RefusedError(Exception):
@@ -115,7 +112,7 @@ class FolderMeeting:
     def _read_start(self) -> Optional[Appointment]:
         try:
             with open(os.path.join(self._folder, _START_FILE), encoding="ascii") as stream:
-                return Appointment(**json.load(stream))
+                return parse_json(Appointment, stream.read())
         except FileNotFoundError:
             return None
 
@@ -134,7 +131,7 @@ class FolderMeeting:
         present = sum(name.isdigit() for name in os.listdir(self._folder))
         start_us = round((time.time() + NOTICE_S + self._load.lead_s) * 1e6)
         draft = os.path.join(self._folder, f"draft-{self._load.index}")
-        write_atomically(draft, json.dumps(Appointment(start_us, present).to_document()))
+        write_atomically(draft, format_json(Appointment(start_us, present)))
         with suppress(FileExistsError):
             os.link(draft, os.path.join(self._folder, _START_FILE))
         os.unlink(draft)
