@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ import click
 from treehammer.collectors import worker_zipapp
 from treehammer.collectors.record.measurement_record import build_record_schema
 from treehammer.collectors.root_releases import (
+    ListedRelease,
     describe_releases,
     list_cached_releases,
     list_root_releases,
@@ -18,7 +18,7 @@ from treehammer.collectors.root_releases import (
 from treehammer.config import Settings
 from treehammer.errors import SoftwareError
 from treehammer.tables import TableColumn
-from treehammer.terminal import output_options, print_rows
+from treehammer.terminal import prints_rows
 
 SCHEMA_FILE = Path(__file__).resolve().with_name("record.schema.json")
 
@@ -32,9 +32,9 @@ _COLUMNS = (
 
 
 @click.command("releases")
-@output_options
+@prints_rows(*_COLUMNS)
 @click.pass_obj
-def releases_command(settings: Settings, form: str) -> None:
+def releases_command(settings: Settings) -> list[ListedRelease]:
     """List the ROOT releases of the package index, and those that are cached.
 
     A wheel whose release is not known yet is named by the version of its package. Without network
@@ -48,8 +48,7 @@ def releases_command(settings: Settings, form: str) -> None:
         offered = list_root_releases()
     except SoftwareError as error:
         click.echo(f"Only cached releases are listed: {error.message}", err=True)
-    releases = describe_releases(offered, cached)
-    print_rows([asdict(release) for release in releases], _COLUMNS, form=form)
+    return describe_releases(offered, cached)
 
 
 def render_record_schema() -> str:

@@ -245,6 +245,11 @@ def list_shipped_tests() -> tuple[str, ...]:
     )
 
 
+def list_test_names(_settings: Settings) -> tuple[str, ...]:
+    """List the names that the shell proposes for a test."""
+    return list_shipped_tests()
+
+
 def list_refs(url: str, settings: Settings) -> dict[str, str]:
     """List branches and tags of a repository, remote or local: full name -> commit.
 

@@ -57,6 +57,12 @@ FILE_MODE = 0o444
 FOLDER_MODE = 0o755
 
 
+def list_dataset_names(settings: Settings) -> list[str]:
+    """List the datasets on this machine, and shipped ones that can be made."""
+    present = FolderCatalogue(settings.datasets_dir).names()
+    return sorted({*present, *dataset_specs.list_shipped_specs()})
+
+
 def ensure_dataset(name: str, settings: Settings, bars: ProgressFactory = no_progress) -> Manifest:
     """Verify a dataset, or make it if it is shipped and absent.
 

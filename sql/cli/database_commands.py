@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -22,13 +22,20 @@ from treehammer.sql.write.audit_trail import local_actor
 from treehammer.sql.write.maintenance import (
     ChangeScope,
     DatabaseChange,
-    ScopeCount,
     check_database,
     first_kept_day,
 )
 from treehammer.sql.write.store import Store
-from treehammer.tables import TableColumn
-from treehammer.terminal import CSV, JSON, on_interrupt, output_options, print_rows, progress_bar
+from treehammer.tables import TableColumn, hidden_columns
+from treehammer.terminal import (
+    CSV,
+    JSON,
+    CommandOutput,
+    on_interrupt,
+    output_form,
+    prints_rows,
+    progress_bar,
+)
 from treehammer.text_formatting import SECOND_US, format_time, pluralize
 
 #: Seconds between two looks for new entries.
@@ -37,11 +44,27 @@ POLL_S = 2.0
 SHOWN_BEFORE = 10
 #: Seconds for which clocks of services and a slow transaction may delay an entry.
 _LATE_US = 120_000_000
-_COUNT_COLUMNS = [
+_TABLE_COLUMNS = (TableColumn("table", "table"), TableColumn("rows", "rows", is_number=True))
+_PRUNE_COLUMNS = (
+    TableColumn("category", "category"),
+    TableColumn("before_day", "before"),
+    TableColumn("measurements", "measurements", is_number=True),
+    TableColumn("bytes", "bytes", is_number=True),
+)
+_SCOPE_COLUMNS = (
     TableColumn("campaign_id", "campaign"),
     TableColumn("site", "site"),
     TableColumn("measurements", "measurements", is_number=True),
-]
+)
+_AUDIT_COLUMNS = (
+    TableColumn("changed_us", "time (UTC)", format_time),
+    TableColumn("action", "action"),
+    TableColumn("actor", "by"),
+    TableColumn("scope", "subject"),
+    TableColumn("reason", "reason"),
+    TableColumn("measurements", "number", is_number=True),
+    *hidden_columns("id"),
+)
 # Days. The upper limit catches ages in other units.
 _AGE_DAYS = click.IntRange(1, 36_500)
 
@@ -59,16 +82,14 @@ def _warn_untested_oracle(*urls: str) -> None:
         )
 
 
-def _print_table_counts(counts: Mapping[str, int], form: str) -> None:
-    rows = [{"table": table, "rows": number} for table, number in counts.items()]
-    columns = [TableColumn("table", "table"), TableColumn("rows", "rows", is_number=True)]
-    print_rows(rows, columns, form=form)
+def _list_tables(counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    return [{"table": table, "rows": number} for table, number in counts.items()]
 
 
 @db_group.command("check")
-@output_options
+@prints_rows(*_TABLE_COLUMNS)
 @click.pass_obj
-def check_command(settings: Settings, form: str) -> None:
+def check_command(settings: Settings) -> list[dict[str, Any]]:
     """Check that the database is intact and of this version; count its rows.
 
     On SQLite every page, index and reference is checked; servers do this themselves. On all backends
@@ -78,7 +99,7 @@ def check_command(settings: Settings, form: str) -> None:
     Example: treehammer db check
     """
     _warn_untested_oracle(settings.database)
-    _print_table_counts(check_database(settings.database), form)
+    return _list_tables(check_database(settings.database))
 
 
 @db_group.command("upgrade")
@@ -144,7 +165,7 @@ def rebuild_command(settings: Settings) -> None:
     help="Time steps of load tests, in measurements older than this; their totals and latencies stay.",
 )
 @click.option("--dry-run", is_flag=True, help="Only report the data to delete.")
-@output_options
+@prints_rows(*_PRUNE_COLUMNS)
 @click.pass_obj
 @on_interrupt("deleted data stays deleted; the rest is unchanged")
 def prune_command(
@@ -153,8 +174,7 @@ def prune_command(
     logs: int | None,
     operations: int | None,
     dry_run: bool,
-    form: str,
-) -> None:
+) -> CommandOutput:
     """Delete bulky columns of old measurements.
 
     Figures, histograms, failures, inventories, verdicts and roll-ups are kept. A pruned measurement
@@ -171,23 +191,17 @@ def prune_command(
     with Store.open(settings.database, create=False) as store:
         prune = store.prunable if dry_run else store.prune
         results = [prune(name, first_kept_day(days)) for name, days in ages.items()]
-    rows = [{**asdict(result), "before_day": f"{result.before_day}"} for result in results]
-    columns = [
-        TableColumn("category", "category"),
-        TableColumn("before_day", "before"),
-        TableColumn("measurements", "measurements", is_number=True),
-        TableColumn("bytes", "bytes", is_number=True),
-    ]
-    print_rows(rows, columns, form=form)
-    click.echo("dry run: nothing was changed" if dry_run else "deleted", err=True)
+    return CommandOutput(
+        results, remarks=["dry run: nothing was changed" if dry_run else "deleted"]
+    )
 
 
 @db_group.command("copy")
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-@output_options
+@prints_rows(*_TABLE_COLUMNS)
 @on_interrupt("the target database is unchanged")
-def copy_command(source: str, target: str, form: str) -> None:
+def copy_command(source: str, target: str) -> CommandOutput:
     """Copy all results of the database FROM into TO, and compare every row of both.
 
     Both are URLs, as in the setting 'database'. TO is created if missing and must be empty; if it
@@ -199,8 +213,8 @@ def copy_command(source: str, target: str, form: str) -> None:
 
     _warn_untested_oracle(source, target)
     counts, copied = copy_database(source, target, bars=progress_bar)
-    _print_table_counts(counts, form)
-    click.echo("copied and compared every row" if copied else "all rows were present", err=True)
+    done = "copied and compared every row" if copied else "all rows were present"
+    return CommandOutput(_list_tables(counts), remarks=[done])
 
 
 def scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,7 +227,7 @@ def scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--until", metavar="TIME", help="Measurements that began before TIME (UTC)."),
         click.option("--dry-run", is_flag=True, help="Only count the measurements."),
-        output_options,
+        prints_rows(*_SCOPE_COLUMNS),
     )
     for option in reversed(options):
         command = option(command)
@@ -224,7 +238,7 @@ def scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--reason", required=True, help="Shown with each measurement and in the audit trail.")
 @scope_options
 @click.pass_obj
-def quarantine_command(settings: Settings, /, reason: str, **selected: Any) -> None:
+def quarantine_command(settings: Settings, /, reason: str, **selected: Any) -> CommandOutput:
     """Mark measurements as implausible, so that they enter no figure, until they are restored.
 
     All given conditions must hold. TIME is a date, or a date and a time: 2026-03-01T12:00.
@@ -233,18 +247,20 @@ def quarantine_command(settings: Settings, /, reason: str, **selected: Any) -> N
     """
     if not reason.strip() or not reason.isprintable():
         raise ConfigError("must be printable text", where="--reason")
-    _change(settings, maintenance.QUARANTINE, "put into quarantine", reason.strip(), selected)
+    return _change(
+        settings, maintenance.QUARANTINE, "put into quarantine", reason.strip(), selected
+    )
 
 
 @db_group.command("restore")
 @scope_options
 @click.pass_obj
-def restore_command(settings: Settings, /, **selected: Any) -> None:
+def restore_command(settings: Settings, /, **selected: Any) -> CommandOutput:
     """Take measurements out of quarantine.
 
     Example: treehammer db restore --key 4bc07c79b8b1
     """
-    _change(settings, maintenance.RESTORE, "restored", "", selected)
+    return _change(settings, maintenance.RESTORE, "restored", "", selected)
 
 
 @db_group.command("delete")
@@ -255,7 +271,7 @@ def restore_command(settings: Settings, /, **selected: Any) -> None:
 )
 @scope_options
 @click.pass_obj
-def delete_command(settings: Settings, /, checks: bool, **selected: Any) -> None:
+def delete_command(settings: Settings, /, checks: bool, **selected: Any) -> CommandOutput:
     """Delete measurements; with --campaign alone also the campaign and its jobs.
 
     Deleted measurements that arrive again are stored again: revoke the key or the campaign's tokens
@@ -264,34 +280,27 @@ def delete_command(settings: Settings, /, checks: bool, **selected: Any) -> None
     Example: treehammer db delete --campaign 3f2a90c1d4e85b76 --dry-run
     """
     if not checks:
-        _change(settings, maintenance.DELETE, "deleted", "", selected)
-        return
+        return _change(settings, maintenance.DELETE, "deleted", "", selected)
     options = [name for name in ("campaign", "since", "until") if selected[name]]
     if not selected["key"] or options or selected["dry_run"]:
         raise click.UsageError("--checks needs --key, and no other option.")
-    _change(settings, maintenance.DELETE_CHECKS, "no longer marked", "", selected)
+    return _change(settings, maintenance.DELETE_CHECKS, "no longer marked", "", selected)
 
 
 def _change(
     settings: Settings, action: str, outcome: str, reason: str, selected: dict[str, Any]
-) -> None:
+) -> CommandOutput:
     with Store.open(settings.database, create=False) as store:
         scope, title = _parse_scope(store, selected)
         counts = store.count_scope(scope)
         if not counts and action != maintenance.DELETE_CHECKS:
             raise NothingToDoError(f"no measurements of {title}")
-        _print_counts(counts, selected["form"])
         if selected["dry_run"]:
-            click.echo("dry run: nothing was changed", err=True)
-            return
-        actor = local_actor()
+            return CommandOutput(counts, remarks=["dry run: nothing was changed"])
         now_us = time.time_ns() // 1000
-        changed = store.apply_change(DatabaseChange(action, scope, actor, now_us, reason, title))
-    click.echo(f"{pluralize(changed, 'measurement')} {outcome}", err=True)
-
-
-def _print_counts(counts: Sequence[ScopeCount], form: str) -> None:
-    print_rows([asdict(count) for count in counts], _COUNT_COLUMNS, form=form)
+        change = DatabaseChange(action, scope, local_actor(), now_us, reason, title)
+        changed = store.apply_change(change)
+    return CommandOutput(counts, remarks=[f"{pluralize(changed, 'measurement')} {outcome}"])
 
 
 def _parse_scope(store: Store, selected: dict[str, Any]) -> tuple[ChangeScope, str]:
@@ -330,18 +339,18 @@ def _find_campaign(store: Store, reference: str) -> str:
 )
 @click.option("--since", metavar="TIME", help="Only entries at TIME (UTC) or later.")
 @click.option("-f", "--follow", is_flag=True, help="Print new entries as they come, until Ctrl-C.")
-@output_options
+@prints_rows(*_AUDIT_COLUMNS)
 @click.pass_obj
 def audit_command(
-    settings: Settings, actions: tuple[str, ...], since: str | None, follow: bool, form: str
-) -> None:
+    settings: Settings, actions: tuple[str, ...], since: str | None, follow: bool
+) -> list[AuditRow]:
     """List changes of recorded results, keys and sign-ins, and refused requests, newest first.
 
     With --follow the newest come last, one line each, with --json one object each.
 
     Example: treehammer db audit --action refuse --since 2026-03-01
     """
-    if follow and form == CSV:
+    if follow and output_form() == CSV:
         raise click.UsageError("--follow prints text or, with --json, objects, but no CSV.")
     since_us = parse_time(since, "--since") if since else 0
 
@@ -351,18 +360,8 @@ def audit_command(
     with Store.open(settings.database, create=False) as store:
         if follow:
             for entry in filter(is_selected, _follow_entries(store, since_us)):
-                click.echo(_format_line(entry, form))
-            return
-        rows = [asdict(entry) for entry in filter(is_selected, store.list_changes(since_us))]
-    columns = [
-        TableColumn("changed_us", "time (UTC)", format_time),
-        TableColumn("action", "action"),
-        TableColumn("actor", "by"),
-        TableColumn("scope", "subject"),
-        TableColumn("reason", "reason"),
-        TableColumn("measurements", "number", is_number=True),
-    ]
-    print_rows(rows, columns, form=form)
+                click.echo(_format_line(entry, output_form()))
+        return list(filter(is_selected, store.list_changes(since_us)))
 
 
 def _follow_entries(store: Store, since_us: int) -> Iterator[AuditRow]:

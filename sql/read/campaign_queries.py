@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.collectors.record.value_checks import is_storable
+from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.measurement_sql import has_outcome, is_superseded, outcome_column
@@ -32,6 +33,16 @@ MAX_FAILURE_MESSAGES = 2000
 MAX_ORDERED_LABELS = 500
 #: Measurements of one job that are read.
 MAX_JOB_MEASUREMENTS = 500
+
+
+def list_campaign_names(settings: Settings) -> Iterator[str]:
+    """List the names that the shell proposes for a campaign; no titles with spaces."""
+    yield "last"
+    with ResultsReader.open(settings.database) as store:
+        for row in store.campaigns():
+            yield row.id
+            if " " not in row.name:
+                yield row.name
 
 
 @dataclass(frozen=True)

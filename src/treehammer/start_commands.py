@@ -15,8 +15,8 @@ import click
 from treehammer import config, hctests
 from treehammer.config import Settings, sqlite_url
 from treehammer.errors import ExitCode
-from treehammer.tables import TableColumn
-from treehammer.terminal import output_options, print_rows
+from treehammer.tables import TableColumn, hidden_columns
+from treehammer.terminal import prints_rows
 
 PROGRAM = "treehammer"
 DEMO_TEST = "ttree-read"
@@ -35,14 +35,16 @@ def config_group() -> None:
 
 
 @config_group.command("show")
-@output_options
+@prints_rows(
+    *(TableColumn(key, key) for key in ("setting", "value", "source")), *hidden_columns("meaning")
+)
 @click.pass_obj
-def config_show(settings: config.Settings, form: str) -> None:
+def config_show(settings: config.Settings) -> list[dict[str, str]]:
     """Print every setting, its value and its source.
 
     Example: treehammer config show
     """
-    rows = [
+    return [
         {
             "setting": name,
             "value": config.format_setting(settings, name),
@@ -51,8 +53,6 @@ def config_show(settings: config.Settings, form: str) -> None:
         }
         for name, meaning in config.SETTING_HELP.items()
     ]
-    columns = [TableColumn(key, key) for key in ("setting", "value", "source")]
-    print_rows(rows, columns, form=form)
 
 
 def find_demo_test() -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from importlib import import_module
 from typing import Any, ParamSpec, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -28,9 +32,17 @@ from rich.text import Text
 
 from treehammer import config
 from treehammer.config import Settings
-from treehammer.errors import Interruption, TreehammerError, add_global_options
+from treehammer.errors import (
+    ConfigError,
+    ExitCode,
+    Interruption,
+    NothingToDoError,
+    TreehammerError,
+    add_global_options,
+    suggest_word,
+)
 from treehammer.tables import TableColumn, format_csv
-from treehammer.text_formatting import ProgressCallback
+from treehammer.text_formatting import ProgressCallback, split_list
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,6 +55,160 @@ MIN_LINE_INTERVAL_S = 2.0
 UNFOLDED_WIDTH, FOLDED_WIDTH = 26, 12
 
 TABLE, JSON, CSV = "table", "json", "csv"
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table that people see beside that of the rows."""
+
+    rows: Sequence[Any]
+    columns: Sequence[TableColumn]
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class CommandOutput:
+    """Output of a command: rows, and sentences about them.
+
+    Attributes:
+        rows: mappings or dataclasses. JSON and CSV hold the raw values of every key.
+        columns: of the table; None for those of the command, () for no table of the rows.
+        title: printed above the table.
+        above: lines and tables above it, for people only.
+        below: lines and tables below it, for people only.
+        notes: lines after all of these; with JSON and CSV on standard error.
+        remarks: lines on standard error in every form.
+        document: printed by ``--json`` in place of the rows.
+        exit_code: of the command.
+    """
+
+    rows: Sequence[Any] = ()
+    columns: Sequence[TableColumn] | None = None
+    title: str = ""
+    above: Sequence[str | TextTable] = ()
+    below: Sequence[str | TextTable] = ()
+    notes: Sequence[str] = ()
+    remarks: Sequence[str] = ()
+    document: Any = None
+    exit_code: int = ExitCode.DONE
+
+
+@dataclass(frozen=True)
+class _OutputChoice:
+    """Form and columns that a user chose for the running command."""
+
+    form: str = TABLE
+    names: tuple[str, ...] = ()
+
+
+def prints_rows(
+    *columns: TableColumn, empty: str | NothingToDoError = "", keys: str = ""
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a command of a function that returns rows or a :class:`CommandOutput`.
+
+    Adds ``--json``, ``--csv`` and ``--columns``, whose help documents the keys of the rows.
+
+    Args:
+        columns: the key of every row, hidden ones included; those of the output without any.
+        empty: sentence on standard error, or the error to raise, if there are no rows.
+        keys: description of keys that ``columns`` does not hold, because they depend on the data.
+    """
+    documented = ", ".join(filter(None, [", ".join(column.key for column in columns), keys]))
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+        @click.option("--csv", "as_csv", is_flag=True, help="Print CSV for programs.")
+        @click.option(
+            "--columns",
+            "names",
+            default="",
+            metavar="NAMES",
+            help=f"Print only these columns, in any form, of: {documented or 'the keys of --json'}.",
+        )
+        @functools.wraps(function)
+        def wrapper(*args: Any, as_json: bool, as_csv: bool, names: str, **kwargs: Any) -> int:
+            if as_json and as_csv:
+                raise click.UsageError("--json and --csv are mutually exclusive.")
+            choice = _OutputChoice(JSON if as_json else CSV if as_csv else TABLE, split_list(names))
+            if columns and not keys:
+                _require_columns(choice.names, [column.key for column in columns])
+            click.get_current_context().meta[_OutputChoice.__name__] = choice
+            result = function(*args, **kwargs)
+            output = result if isinstance(result, CommandOutput) else CommandOutput(result)
+            if not output.rows and isinstance(empty, NothingToDoError):
+                raise empty
+            print_output(output, columns)
+            if not output.rows and isinstance(empty, str) and empty:
+                print_hint(empty, err=True)
+            return output.exit_code
+
+        return wrapper
+
+    return decorate
+
+
+def output_form() -> str:
+    """Return the form of the running command's output."""
+    return _find_choice().form
+
+
+def _find_choice() -> _OutputChoice:
+    context = click.get_current_context(silent=True)
+    choice: _OutputChoice | None = context.meta.get(_OutputChoice.__name__) if context else None
+    return choice or _OutputChoice()
+
+
+def print_output(output: CommandOutput, columns: Sequence[TableColumn] = ()) -> None:
+    """Print the output of the running command in the form that its user chose.
+
+    Commands that print more than one output call it; that of the others is printed by
+    :func:`prints_rows`.
+    """
+    choice = _find_choice()
+    rows = [row if isinstance(row, Mapping) else asdict(row) for row in output.rows]
+    columns = columns if output.columns is None else output.columns
+    if choice.names:
+        _print_selected(rows, columns, choice)
+    elif choice.form == TABLE:
+        table = [TextTable(rows, columns, output.title)] if columns else []
+        for block in (*output.above, *table, *output.below):
+            _print_block(block)
+    elif choice.form == JSON and output.document is not None:
+        click.echo(json.dumps(output.document, indent=1, default=str))
+    else:
+        print_rows(rows, columns, form=choice.form)
+    for note in output.notes:
+        print_hint(note, err=choice.form != TABLE)
+    for remark in output.remarks:
+        print_hint(remark, err=True)
+
+
+def _print_block(block: str | TextTable) -> None:
+    if isinstance(block, str):
+        print_hint(block)
+        return
+    print_rows(block.rows, block.columns, title=block.title)
+
+
+def _print_selected(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[TableColumn], choice: _OutputChoice
+) -> None:
+    """Print the chosen columns of the rows, which may be keys without a column."""
+    by_key = {key: TableColumn(key, key) for row in rows for key in row}
+    by_key |= {column.key: column for column in columns if not column.hidden}
+    if rows:
+        _require_columns(choice.names, by_key)
+    if choice.form != TABLE:
+        rows = [{name: row.get(name) for name in choice.names} for row in rows]
+    selected = [by_key.get(name, TableColumn(name, name)) for name in choice.names]
+    print_rows(rows, selected, form=choice.form)
+
+
+def _require_columns(names: Iterable[str], keys: Collection[str]) -> None:
+    for name in names:
+        if name not in keys:
+            hint = f"{suggest_word(name, keys)}Columns: {', '.join(keys)}."
+            raise ConfigError(f"no column {name!r}", where="--columns", hint=hint)
 
 
 def output_options(function: Callable[P, R]) -> Callable[P, R]:
@@ -81,6 +247,51 @@ def complete_names(
     return complete
 
 
+class NameType(click.types.StringParamType):
+    """Name of something that exists, or several separated by commas; the shell completes the last.
+
+    Args:
+        kind: the noun, for errors.
+        target: ``module:function`` below ``treehammer``, which lists the names for some settings. A
+            text, since the packages lie above this module, and completion alone loads them.
+    """
+
+    def __init__(self, kind: str, target: str) -> None:
+        self.kind = kind
+        self._target = target
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Propose names; none where they cannot be listed."""
+        return [
+            CompletionItem(name)
+            for name in complete_names(self._list_names)(ctx, param, incomplete)
+        ]
+
+    def require(self, names: Iterable[str], existing: Collection[str], where: str) -> None:
+        """Check that names exist.
+
+        Raises:
+            ConfigError: a name does not; it suggests the nearest one.
+        """
+        for name in names:
+            if name not in existing:
+                hint = f"{suggest_word(name, existing)}Known: {', '.join(sorted(existing))}."
+                raise ConfigError(f"unknown {self.kind} {name!r}", where=where, hint=hint)
+
+    def _list_names(self, settings: Settings) -> Iterable[str]:
+        module, _, function = self._target.partition(":")
+        names: Iterable[str] = getattr(import_module(f"treehammer.{module}"), function)(settings)
+        return names
+
+
+SITE = NameType("site", "submit.sites.site_registry:load_sites")
+CAMPAIGN = NameType("campaign", "sql.read.campaign_queries:list_campaign_names")
+DATASET = NameType("dataset", "datasets.catalogues.folder_catalogue:list_dataset_names")
+TEST = NameType("test", "hctests.pinned_tests:list_test_names")
+
+
 def print_hint(text: str, *, err: bool = False) -> None:
     """Print a line that may name commands, with the global options of this one."""
     click.echo(add_global_options(text), err=err)
@@ -106,7 +317,17 @@ def print_rows(
         click.echo(format_csv(rows, keys or [column.key for column in columns]), nl=False)
     else:
         screen = make_console()
-        screen.print(build_grid(rows, columns, width=screen.width, title=title))
+        grid = build_grid(rows, columns, width=screen.width, title=title)
+        with _page(screen) if len(rows) >= screen.height else nullcontext():
+            screen.print(grid)
+
+
+def _page(screen: Console) -> AbstractContextManager[Any]:
+    """Show a long table by a pager on a terminal, which leaves it on the screen at the end."""
+    if not (screen.is_terminal and sys.stdin.isatty()):
+        return nullcontext()
+    os.environ.setdefault("LESS", "-FRX")
+    return screen.pager(styles=True)
 
 
 def build_grid(
@@ -124,6 +345,7 @@ def build_grid(
         width: of the terminal, to fold long columns and leave short ones whole; 0 folds any.
         title: printed above the table.
     """
+    columns = [column for column in columns if not column.hidden]
     lines = [[add_global_options(column.cell_text(row)) for column in columns] for row in rows]
     whole = _find_unfolded_columns(columns, lines, width)
     # Text is data, never markup: a host may be called [red].

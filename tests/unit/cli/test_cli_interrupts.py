@@ -76,7 +76,7 @@ def test_interrupted_collection_describes_remaining_state(
 def test_interruption_without_description(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("treehammer.start_commands.print_rows", press_ctrl_c)
+    monkeypatch.setattr("treehammer.terminal.print_rows", press_ctrl_c)
     assert typed(["config", "show"], tmp_path, monkeypatch) == 130
     assert capsys.readouterr().err.strip() == "treehammer: interrupted"
 

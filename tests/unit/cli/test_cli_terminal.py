@@ -8,18 +8,30 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 from click.shell_completion import ShellComplete
+from click.testing import CliRunner, Result
 from rich.console import Console
 from rich.progress import Progress
 
 from treehammer.cli import cli
+from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.program_output import JSON_FORMAT, log_to_stderr
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
-from treehammer.tables import TableColumn
-from treehammer.terminal import make_bar_columns, print_rows, progress_bar
+from treehammer.tables import TableColumn, hidden_columns
+from treehammer.terminal import (
+    SITE,
+    CommandOutput,
+    TextTable,
+    make_bar_columns,
+    print_rows,
+    prints_rows,
+    progress_bar,
+)
 from treehammer.text_formatting import format_signed, format_size, format_time, pluralize
 
 
@@ -42,6 +54,71 @@ def test_csv_contains_nested_values_as_json(capsys: pytest.CaptureFixture[str]) 
     (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (json.loads(row["counts"]), json.loads(row["names"])) == ({"a": 1}, ["x", "y"])
     assert row["plain"] == "z"
+
+
+def run_command(
+    output: CommandOutput | list[Any], *words: str, empty: str | NothingToDoError = ""
+) -> Result:
+    columns = (TableColumn("site", "name of the site"), *hidden_columns("jobs"))
+    command = click.command("sites")(prints_rows(*columns, empty=empty)(lambda: output))
+    return CliRunner().invoke(command, words)
+
+
+SITE_ROWS = [{"site": "A", "jobs": 2}, {"site": "B", "jobs": None}]
+
+
+def test_command_prints_its_rows_in_each_form() -> None:
+    assert run_command(SITE_ROWS).output.split() == ["name", "of", "the", "site", "A", "B"]
+    assert json.loads(run_command(SITE_ROWS, "--json").output) == SITE_ROWS
+    assert run_command(SITE_ROWS, "--csv").output == "site,jobs\nA,2\nB,\n"
+    assert "mutually exclusive" in run_command(SITE_ROWS, "--csv", "--json").output
+
+
+def test_chosen_columns_are_printed_in_order() -> None:
+    table = run_command(SITE_ROWS, "--columns", "jobs,site").output.split()
+    assert table == ["jobs", "name", "of", "the", "site", "2", "A", "–", "B"]
+    assert run_command(SITE_ROWS, "--columns", "jobs", "--csv").output == 'jobs\n2\n""\n'
+    assert json.loads(run_command(SITE_ROWS, "--columns", "jobs", "--json").output) == [
+        {"jobs": 2},
+        {"jobs": None},
+    ]
+    assert "site, jobs" in run_command([], "--help").output
+    error = run_command([], "--columns", "sit").exception
+    assert str(error) == ("--columns: no column 'sit'\n  Did you mean 'site'? Columns: site, jobs.")
+
+
+def test_lines_go_where_programs_do_not_read_them() -> None:
+    output = CommandOutput(
+        SITE_ROWS,
+        above=["above"],
+        below=["below", TextTable([{"a": 1}], [TableColumn("a", "a")])],
+        notes=["note"],
+        remarks=["remark"],
+        document={"sites": 2},
+        exit_code=1,
+    )
+    table = run_command(output)
+    assert table.stdout.split() == [
+        *("above", "name", "of", "the", "site", "A", "B", "below", "a", "1", "note")
+    ]
+    assert (table.stderr, table.return_value) == ("remark\n", None)
+    for_programs = run_command(output, "--json")
+    assert json.loads(for_programs.stdout) == {"sites": 2}
+    assert for_programs.stderr == "note\nremark\n"
+    assert run_command(output, "--csv").stdout == "site,jobs\nA,2\nB,\n"
+
+
+def test_no_rows_are_a_sentence_or_an_error() -> None:
+    assert run_command([], "--json", empty="No sites.").stdout == "[]\n"
+    assert run_command([], empty="No sites.").stderr == "No sites.\n"
+    error = run_command([], empty=NothingToDoError("no sites")).exception
+    assert isinstance(error, NothingToDoError)
+
+
+def test_unknown_name_suggests_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="unknown site 'SITE_X'") as error:
+        SITE.require(["SITE_A", "SITE_X"], {"SITE_A", "SITE_B"}, "--site")
+    assert error.value.hint == "Did you mean 'SITE_B'? Known: SITE_A, SITE_B."
 
 
 def test_short_values_are_not_wrapped(
