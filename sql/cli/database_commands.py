@@ -93,8 +93,7 @@ def check_command(settings: Settings) -> list[dict[str, Any]]:
     """Check that the database is intact and of this version; count its rows.
 
     On SQLite every page, index and reference is checked; servers do this themselves. On all backends
-    tables, columns and indexes are compared with those of this version, and the roll-ups with the
-    measurements.
+    tables, columns and indexes are compared with those of this version, and packed values are read.
 
     Example: treehammer db check
     """
@@ -133,7 +132,7 @@ def upgrade_command(settings: Settings, backed_up: bool) -> None:
 def rebuild_command(settings: Settings) -> None:
     """Recompute the roll-ups from the measurements.
 
-    Normally every new measurement updates them; 'db check' compares both.
+    Every write of measurements does so for their days and series; this is for manual changes of tables.
 
     Example: treehammer db rebuild
     """

@@ -41,6 +41,8 @@ MAX_BIN_READS = 2**36
 UNLIMITED_READS = 2**63
 #: Latency histogram, of measurements and of roll-ups.
 HISTOGRAM_COLUMN = "read_latency_hist"
+#: Measurements of later attempts; made once, as copying the many columns takes long.
+LATER = measurement.alias("later")
 _TABLE = dimension_tables[SUBJECT.name]
 _TABLES: WeakKeyDictionary[Engine, SubjectTable] = WeakKeyDictionary()
 
@@ -176,17 +178,16 @@ def has_outcome(label: str) -> sa.ColumnElement[bool]:
 
 def is_superseded() -> sa.ColumnElement[bool]:
     """Return the condition that a later attempt of the job recorded the same execution."""
-    later = measurement.alias("later")
-    return sa.exists().where(*is_repeated_by(later)).correlate(measurement)
+    return sa.exists().where(is_repeated_later()).correlate(measurement)
 
 
-def is_repeated_by(later: sa.FromClause) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the conditions that a row of ``later`` repeats a measurement in a later attempt."""
+def is_repeated_later() -> sa.ColumnElement[bool]:
+    """Return the condition that a row of :data:`LATER` repeats a measurement in a later attempt."""
     columns = measurement.c
     key_columns = ("campaign_id", "job_id", "round", "position")
-    return (
-        *(later.c[name] == columns[name] for name in key_columns),
-        later.c.attempt > columns.attempt,
+    return sa.and_(
+        *(LATER.c[name] == columns[name] for name in key_columns),
+        LATER.c.attempt > columns.attempt,
     )
 
 

@@ -1,8 +1,4 @@
-"""Base class of all database backends, SQLite's backend, compiled statements, translation of errors.
-
-SQLAlchemy builds and checks the parameters of every row by name, which takes longer than SQLite needs
-to insert it; and it expands every list of a query anew. Statements for many rows are therefore compiled
-once to the driver's own form.
+"""Base class of all database backends, SQLite's backend, translation of errors.
 
 Errors of databases become messages with remedies, see :mod:`treehammer.sql.engine.error_hints`.
 """
@@ -12,22 +8,17 @@ from __future__ import annotations
 import socket
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import lru_cache
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Connection, Dialect, Engine
+from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
-from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from treehammer.config import mask_password
 from treehammer.errors import StoreError, UnstorableContentError
-from treehammer.sql.core.column_types import REAL, StoredText
 from treehammer.sql.core.measurement_columns import DamagedValueError
 from treehammer.sql.engine import error_hints
 
@@ -44,11 +35,6 @@ _CONNECTION_OPTIONS = (
     "sslrootcert",
 )
 _DATABASE_ERRORS = (SQLAlchemyError, sqlite3.Error, socket.gaierror, DamagedValueError)
-#: Statements that are compiled; there are about twenty, and ten lengths of the lists of each query.
-_MAX_STATEMENTS = 256
-#: Types whose values the drivers of SQLite and PostgreSQL take as they are.
-_PLAIN_TYPES = (type(REAL), sa.Boolean, sa.LargeBinary)
-Row = Mapping[str, Any]
 #: Connection execution option with the purpose of its transactions.
 ACCESS_OPTION = "treehammer_access"
 #: Purpose of a transaction: reading (default), writing rows, or changing tables.
@@ -119,129 +105,6 @@ def display_url(url: URL) -> str:
     return str(file) if file else mask_password(where)
 
 
-@dataclass(frozen=True)
-class CompiledStatement:
-    """SQL with positional parameters.
-
-    Attributes:
-        text: SQL of the dialect.
-        names: names of its parameters, in order.
-        text_places: positions of texts, which are NULL if they are empty.
-        converters: position and function of each other parameter that the driver cannot take as it is.
-    """
-
-    text: str
-    names: tuple[str, ...]
-    text_places: tuple[int, ...]
-    converters: tuple[tuple[int, Callable[[Any], Any]], ...]
-
-    def bind(self, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
-        """Yield the parameters of each row."""
-        pick = itemgetter(*self.names)
-        for row in rows:
-            values = list(pick(row))
-            for place in self.text_places:
-                if not values[place]:
-                    values[place] = None
-            for place, convert in self.converters:
-                values[place] = convert(values[place])
-            yield tuple(values)
-
-
-@dataclass(frozen=True)
-class CompiledQuery:
-    """Query with positional parameters, among them lists of one length.
-
-    Attributes:
-        text: SQL of the dialect.
-        places: name and index in its list of each parameter; the index of a single value is None.
-    """
-
-    text: str
-    places: tuple[tuple[str, int | None], ...]
-
-    def bind(self, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the parameters; lists are filled up with NULL, which equals nothing."""
-        values = []
-        for name, index in self.places:
-            value = parameters[name]
-            if index is not None:
-                value = value[index] if index < len(value) else None
-            values.append(value)
-        return tuple(values)
-
-
-@lru_cache(maxsize=_MAX_STATEMENTS)
-def insert_into(table: sa.Table) -> sa.Insert:
-    """Return the statement that inserts whole rows; the same object for each call."""
-    return sa.insert(table)
-
-
-@lru_cache(maxsize=_MAX_STATEMENTS)
-def compile_statement(
-    statement: sa.Insert | sa.Update, dialect_type: Callable[..., Dialect], paramstyle: str
-) -> CompiledStatement:
-    """Compile a statement with at least two parameters.
-
-    Args:
-        statement: an INSERT of whole rows, or an UPDATE with named parameters; a constant, since it
-            is kept.
-        dialect_type: of the database.
-        paramstyle: positional style of the driver, see PEP 249.
-    """
-    dialect = dialect_type(paramstyle=paramstyle)
-    columns = [*statement.table.c.keys()] if statement.is_insert else None
-    compiled: Any = statement.compile(dialect=dialect, column_keys=columns)
-    names = tuple(compiled.positiontup)
-    types = [compiled.binds[name].type for name in names]
-    texts = tuple(place for place, type_ in enumerate(types) if isinstance(type_, StoredText))
-    converters = (
-        (place, _find_converter(type_, dialect))
-        for place, type_ in enumerate(types)
-        if place not in texts
-    )
-    conversions = tuple((place, convert) for place, convert in converters if convert is not None)
-    return CompiledStatement(str(compiled), names, texts, conversions)
-
-
-def _find_converter(type_: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
-    if isinstance(type_, _PLAIN_TYPES):
-        return None
-    if isinstance(type_, TypeDecorator):  # without the checks of its general processor
-        return lambda value: type_.process_bind_param(value, dialect)
-    return type_.dialect_impl(dialect).bind_processor(dialect)
-
-
-def round_length(length: int) -> int:
-    """Round the length of a list up to a power of two, so that few lengths are compiled."""
-    return 1 << max(length - 1, 0).bit_length()
-
-
-@lru_cache(maxsize=_MAX_STATEMENTS)
-def compile_query(
-    query: sa.Executable, length: int, dialect_type: Callable[..., Dialect], paramstyle: str
-) -> CompiledQuery:
-    """Compile a query whose parameters are lists of a length or single values.
-
-    Args:
-        query: with parameters of numbers and texts only; a constant, since it is kept.
-        length: of its lists.
-        dialect_type: of the database.
-        paramstyle: positional style of the driver, see PEP 249.
-    """
-    dialect = dialect_type(paramstyle=paramstyle)
-    binds: dict[str, Any] = query.compile(dialect=dialect).binds  # type: ignore[attr-defined]
-    values: dict[str, Any] = dict.fromkeys(binds)
-    places: dict[str, tuple[str, int | None]] = {name: (name, None) for name in binds}
-    for name in (name for name, bind in binds.items() if bind.expanding):
-        values[name] = [None] * length
-        places |= {f"{name}_{index + 1}": (name, index) for index in range(length)}
-    expanded: Any = query.params(values).compile(  # type: ignore[attr-defined]
-        dialect=dialect, compile_kwargs={"render_postcompile": True}
-    )
-    return CompiledQuery(str(expanded), tuple(places[name] for name in expanded.positiontup))
-
-
 class TableLayout(NamedTuple):
     """Tables as found in a database; names are in lower case.
 
@@ -266,9 +129,6 @@ class Backend:
     auxiliary_tables: ClassVar[frozenset[str]] = frozenset()
     #: True if a rollback also undoes changes of tables.
     transactional_ddl: ClassVar[bool] = True
-    #: Driver and its positional parameter style, for which statements are compiled once; None if
-    #: SQLAlchemy has to pass each value.
-    positional_driver: ClassVar[tuple[str, str] | None] = None
     #: Query of the seconds since 1970 UTC by the server's clock, not as of the transaction's begin.
     clock_query: ClassVar[str] = "SELECT EXTRACT(EPOCH FROM CURRENT_TIMESTAMP)"
 
@@ -307,49 +167,6 @@ class Backend:
     def altering(self, plain: Connection) -> Iterator[Connection]:
         """Prepare a connection, outside of a transaction, for changes of tables."""
         yield plain.execution_options(**{ACCESS_OPTION: "alter", **self.writing_options})
-
-    def insert_rows(self, connection: Connection, table: sa.Table, rows: Iterable[Row]) -> None:
-        """Insert rows that hold a value, or None, for every column; other entries are ignored.
-
-        A server may insert some of them while others are iterated.
-        """
-        self.execute_rows(connection, insert_into(table), rows)
-
-    def execute_rows(
-        self, connection: Connection, statement: sa.Insert | sa.Update, rows: Iterable[Row]
-    ) -> None:
-        """Execute a constant statement for each row; at least one."""
-        if style := self._positional_style(connection):
-            dialect: Any = type(connection.dialect)
-            compiled = compile_statement(statement, dialect, style)
-            connection.exec_driver_sql(compiled.text, [*compiled.bind(rows)])
-        elif statement.is_insert:
-            names = statement.table.c.keys()
-            connection.execute(statement, [{name: row[name] for name in names} for row in rows])
-        else:
-            connection.execute(statement, [*rows])
-
-    def fetch_rows(
-        self, connection: Connection, query: sa.Executable, parameters: Mapping[str, Any]
-    ) -> Sequence[Sequence[Any]]:
-        """Return the rows of a constant query of numbers and texts.
-
-        Args:
-            connection: connection of any transaction.
-            query: with expanding parameters or single values.
-            parameters: by name; a list for each expanding one.
-        """
-        if not (style := self._positional_style(connection)):
-            return connection.execute(query, parameters).all()
-        lists = (value for value in parameters.values() if isinstance(value, list))
-        length = round_length(max(map(len, lists), default=0))
-        dialect: Any = type(connection.dialect)
-        compiled = compile_query(query, length, dialect, style)
-        return connection.exec_driver_sql(compiled.text, compiled.bind(parameters)).all()
-
-    def _positional_style(self, connection: Connection) -> str:
-        driver, style = self.positional_driver or ("", "")
-        return style if connection.dialect.driver == driver else ""
 
     def identity(self, connection: Connection) -> tuple[Any, ...]:
         """Return a unique identity of this database under any address; () if it has none."""
@@ -393,7 +210,6 @@ class Backend:
 class SQLiteBackend(Backend):
     """Backend for an SQLite file, or for a database in memory."""
 
-    positional_driver = ("pysqlite", "qmark")
     clock_query = "SELECT (julianday('now') - 2440587.5) * 86400"
 
     def create_engine(self, url: URL) -> Engine:

@@ -274,25 +274,16 @@ def _list_fields(kind: Callable[..., StoredRow]) -> list[tuple[str, bool]]:
 
 def fetch_rows(connection: Connection, kind: type[Row], query: sa.Select[Any]) -> list[Row]:
     """Fetch the rows of a query as dataclasses; unknown text becomes ''."""
-    rows = connection.execute(query).all()
-    if not rows:
-        return []
-    columns = dict(zip(query.selected_columns.keys(), zip(*rows, strict=True), strict=True))
+    names = query.selected_columns.keys()
     build: Callable[..., Row] = kind
     fields = _list_fields(build)
-    values = [
-        [text or "" for text in columns[name]] if is_text else columns[name]
-        for name, is_text in fields
-    ]
-    names = [name for name, _ in fields]
-    return [_build_row(kind, names, cells) for cells in zip(*values, strict=True)]
-
-
-def _build_row(kind: type[Row], names: Sequence[str], cells: Iterable[Any]) -> Row:
-    # The constructor of a frozen dataclass sets each field by a call, for as long as fetching takes.
-    row = kind.__new__(kind)
-    vars(row).update(zip(names, cells))  # noqa: B905 - it takes longer with strict
-    return row
+    rows = []
+    for cells in connection.execute(query):
+        values = dict(zip(names, cells, strict=True))
+        rows.append(
+            build(*(values[name] or "" if is_text else values[name] for name, is_text in fields))
+        )
+    return rows
 
 
 def split_ids(ids: Iterable[Id]) -> Iterator[list[Id]]:
@@ -314,11 +305,19 @@ def select_latest(
     return sa.select(table).where(table.c.id.in_(sa.select(ranked.c.id).where(ranked.c.place == 1)))
 
 
+def insert_values(
+    connection: Connection, table: sa.Table, rows: Iterable[Mapping[str, Any]]
+) -> None:
+    """Insert rows that hold a value, or None, for every column; other entries are ignored."""
+    names = table.c.keys()
+    remaining = iter(rows)
+    while chunk := [{name: row[name] for name in names} for row in islice(remaining, CHUNK_ROWS)]:
+        connection.execute(sa.insert(table), chunk)
+
+
 def insert_new_rows(connection: Connection, table: sa.Table, rows: Iterable[StoredRow]) -> None:
     """Insert rows whose keys are known to be missing."""
-    remaining = iter(rows)
-    while chunk := [vars(row) for row in islice(remaining, CHUNK_ROWS)]:
-        backend_of(connection.engine).insert_rows(connection, table, chunk)
+    insert_values(connection, table, map(vars, rows))
 
 
 def insert_missing_rows(connection: Connection, table: sa.Table, rows: Iterable[StoredRow]) -> None:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
-from itertools import chain, islice
 from typing import Any
 
-import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
-from sqlalchemy.exc import DBAPIError
 
 from treehammer.errors import ConfigError, StoreError
-from treehammer.sql.core.column_types import REAL, NumberList, StoredText
 from treehammer.sql.engine import backend
 from treehammer.sql.engine.backend import (
     CONNECT_TIMEOUT_S,
     AccessMode,
     Backend,
-    Row,
-    compile_statement,
     display_url,
-    insert_into,
 )
 
 #: Oldest supported server; docs/databases.md lists the tested versions.
@@ -37,18 +28,6 @@ _REQUIRE_DURABLE_COMMIT = (
     "WHERE current_setting('synchronous_commit') = 'off'"
 )
 
-#: Rows from which binary values save more than it takes to declare their types.
-_MIN_BINARY_ROWS = 10
-#: Type of a column -> that of the server.
-_COPY_TYPES: tuple[tuple[type[Any], str], ...] = (
-    (sa.BigInteger, "int8"),
-    (type(REAL), "float8"),
-    (sa.Boolean, "bool"),
-    (sa.LargeBinary, "bytea"),
-    (StoredText, "text"),
-    (NumberList, "text"),
-)
-
 _IDENTITY_QUERY = (
     "SELECT pg_postmaster_start_time(), current_database(), to_regclass('measurement')::oid"
 )
@@ -60,7 +39,6 @@ class PostgreSQLBackend(Backend):
     reading_options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
     # Under a stricter level a writer would see the state from before it waited for the lock.
     writing_options = {"isolation_level": "READ COMMITTED"}
-    positional_driver = ("psycopg", "format")
     clock_query = "SELECT EXTRACT(EPOCH FROM clock_timestamp())"
 
     def with_driver(self, url: URL) -> URL:
@@ -89,34 +67,6 @@ class PostgreSQLBackend(Backend):
                 f"SELECT pg_advisory_xact_lock({_WRITER_LOCK_ID})"
             )
 
-    def insert_rows(self, connection: Connection, table: sa.Table, rows: Iterable[Row]) -> None:
-        """Insert rows by COPY, which costs the server half as much as an INSERT of each row."""
-        if connection.dialect.driver != "psycopg":
-            super().insert_rows(connection, table, rows)
-            return
-        dialect: Any = type(connection.dialect)
-        compiled = compile_statement(insert_into(table), dialect, "format")
-        preparer = connection.dialect.identifier_preparer
-        columns = ", ".join(preparer.format_column(column) for column in table.c)
-        statement = f"COPY {preparer.format_table(table)} ({columns}) FROM STDIN"
-        remaining = iter(rows)
-        first = list(islice(remaining, _MIN_BINARY_ROWS))
-        # As text, numbers would be written here digit by digit, and read again by the server.
-        is_binary = len(first) == _MIN_BINARY_ROWS
-        if is_binary:
-            statement += " (FORMAT BINARY)"
-        driver: Any = connection.connection.driver_connection
-        errors: Any = connection.dialect.loaded_dbapi
-        try:
-            with driver.cursor() as cursor, cursor.copy(statement) as copy:
-                if is_binary:
-                    copy.set_types(_list_copy_types(table))
-                for row in compiled.bind(chain(first, remaining)):
-                    copy.write_row(row)
-        except errors.Error as error:
-            # As SQLAlchemy raises the errors of its own statements.
-            raise DBAPIError.instance(statement, None, error, errors.Error) from error
-
     def identity(self, connection: Connection) -> tuple[Any, ...]:
         """Return the server's start time (µs), the database and its measurement table."""
         return ("postgresql", *connection.exec_driver_sql(_IDENTITY_QUERY).one())
@@ -143,15 +93,6 @@ class PostgreSQLBackend(Backend):
                 where=display_url(connection.engine.url),
                 hint="Make another: CREATE DATABASE NAME ENCODING 'UTF8' TEMPLATE template0.",
             )
-
-
-@lru_cache
-def _list_copy_types(table: sa.Table) -> list[str]:
-    """List the server's types of a table's columns, which binary values must have exactly."""
-    return [
-        next(name for kind, name in _COPY_TYPES if isinstance(column.type, kind))
-        for column in table.c
-    ]
 
 
 def libpq_options(url: URL) -> dict[str, Any]:

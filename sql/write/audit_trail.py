@@ -36,7 +36,6 @@ from treehammer.sql.core.schema import (
     receipt,
 )
 from treehammer.sql.engine.database_engine import (
-    backend_of,
     fetch_rows,
     insert_missing_rows,
     insert_new_rows,
@@ -275,11 +274,10 @@ def _fetch_stored(connection: Connection, deliveries: Sequence[Delivery]) -> _St
         split_ids(delivery.sender.key_id for delivery in deliveries),
         fillvalue=list[str](),
     )
-    backend = backend_of(connection.engine)
     stored = _StoredDeliveries()
     for campaigns, subjects, keys in chunks:
         ids = {"campaigns": campaigns, "subjects": subjects, "keys": keys}
-        for row in backend.fetch_rows(connection, _SELECT_STORED, ids):
+        for row in connection.execute(_SELECT_STORED, ids):
             stored.add(*row)
     return stored
 

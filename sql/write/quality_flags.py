@@ -36,7 +36,7 @@ from treehammer.sql.core.schema import campaign_owner, measurement, rollup_colum
 from treehammer.sql.engine.database_engine import split_ids
 from treehammer.sql.read.query_model import match_pattern
 from treehammer.sql.write import rollups
-from treehammer.sql.write.operation_recording import Owner
+from treehammer.sql.write.rollups import Owner
 
 #: Prefixes of flags; no recorded text in ``implausible_reasons`` has them.
 BAD_REPLICA_PREFIX, QUARANTINE_PREFIX = "bad replica: ", "quarantined: "
@@ -116,7 +116,7 @@ def add_flag(connection: Connection, selected: sa.ColumnElement[bool], flag: str
         change = sa.update(measurement).where(unflagged, condition)
         result = connection.execute(change.values(plausible=False, implausible_reasons=new_reasons))
         marked += result.rowcount
-    rollups.rebuild_rollups(connection, sorted(owners))
+    rollups.rebuild_rollups(connection, owners)
     return marked
 
 
@@ -143,7 +143,7 @@ def remove_flags(connection: Connection, selected: sa.ColumnElement[bool], prefi
             change.values(plausible=sa.bindparam("good"), implausible_reasons=sa.bindparam("why")),
             changes,
         )
-    rollups.rebuild_rollups(connection, sorted(owners))
+    rollups.rebuild_rollups(connection, owners)
     return len(changes)
 
 
@@ -186,7 +186,7 @@ def copy_flags(connection: Connection, reasons: Mapping[str, str]) -> None:
         connection.execute(
             sa.update(measurement).where(selected).values(plausible=False, implausible_reasons=why)
         )
-    rollups.rebuild_rollups(connection, sorted(owners))
+    rollups.rebuild_rollups(connection, owners)
 
 
 def find_rollup_keys(

@@ -19,7 +19,6 @@ from sqlalchemy.engine import Connection, Engine, RowMapping
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, Value
-from treehammer.collectors.record.outcome import Outcome, classify_outcome
 from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.measurement_columns import (
     ALL_COLUMNS,
@@ -31,7 +30,7 @@ from treehammer.sql.core.measurement_columns import (
 )
 from treehammer.sql.core.measurement_sql import literal_text
 from treehammer.sql.core.schema import dimension_tables, extra, measurement
-from treehammer.sql.engine.database_engine import backend_of
+from treehammer.sql.engine.database_engine import insert_values
 from treehammer.sql.read.measurement_queries import OperationRow, fetch_operations_of
 from treehammer.sql.write import maintenance, operation_recording, quality_flags, rollups
 
@@ -138,14 +137,14 @@ class DimensionWriter:
             ]
             if missing:
                 table = dimension_tables[dimension.name]
-                backend_of(connection.engine).insert_rows(connection, table, missing)
+                insert_values(connection, table, missing)
 
 
 def _fetch_stored(connection: Connection, keys: Sequence[RowKey]) -> set[RowKey]:
     ids: dict[str, list[int]] = {dimension.name: [] for dimension in DIMENSIONS}
     for name, id_ in keys:
         ids[name].append(id_)
-    rows = backend_of(connection.engine).fetch_rows(connection, _SELECT_STORED, ids)
+    rows = connection.execute(_SELECT_STORED, ids)
     return {(name, id_) for name, id_ in rows}
 
 
@@ -223,7 +222,7 @@ def split_batches(measurements: Iterable[Measurement], size: int) -> Iterator[li
 
 
 class _TransactionWriter:
-    """Writes batches of measurements, and at the end all that their roll-ups add up to.
+    """Writes batches of measurements, and at the end the roll-ups of their days and subjects.
 
     Args:
         connection: connection of the transaction.
@@ -232,36 +231,30 @@ class _TransactionWriter:
 
     def __init__(self, connection: Connection, dimensions: DimensionWriter | None) -> None:
         self._connection, self._dimensions = connection, dimensions
-        self._sums = rollups.RollupSums()
+        self._owners: set[rollups.Owner] = set()
         # Identity -> reasons with a flag, of known measurements copied from another store.
         self._marked: dict[str, str] = {}
-        # New measurements of later attempts, and failed ones.
+        # New measurements of later attempts.
         self._later_ids: list[str] = []
-        self._bad_ids: list[str] = []
 
     def add_batch(self, batch: Sequence[Measurement]) -> AddResult:
         """Write one batch, except for its roll-ups."""
         new: dict[str, _MeasurementContent] = {}
         added = self._sort_batch(batch, new)
         if self._dimensions is not None and new:
-            _insert_measurements(self._connection, new, self._dimensions, self._sums)
+            _insert_measurements(self._connection, new, self._dimensions)
             values = [content.values for content in new.values()]
+            self._owners.update((v["day"], v[SUBJECT.key]) for v in values)
             self._later_ids += [v["measurement_id"] for v in values if (v["attempt"] or 0) > 1]
-            self._bad_ids += [
-                v["measurement_id"] for v in values if classify_outcome(v) is not Outcome.GOOD
-            ]
         return added
 
     def finish(self) -> None:
-        """Write the roll-ups, then apply later attempts and flags, which change them."""
+        """Rebuild the roll-ups, then apply flags, which change them."""
         if self._dimensions is not None:
-            self._sums.write(self._connection)
-            owners = rollups.find_superseded_owners(
-                self._connection, self._later_ids, self._bad_ids
-            )
-            rollups.rebuild_rollups(self._connection, sorted(owners))
+            superseded = rollups.find_superseded_owners(self._connection, self._later_ids)
+            rollups.rebuild_rollups(self._connection, self._owners | superseded)
             quality_flags.copy_flags(self._connection, self._marked)
-            quality_flags.flag_outliers(self._connection, self._sums.owners)
+            quality_flags.flag_outliers(self._connection, self._owners)
 
     def _sort_batch(
         self, batch: Sequence[Measurement], new: dict[str, _MeasurementContent]
@@ -362,10 +355,7 @@ def _normalize_values(values: dict[str, Any]) -> None:
 def _fetch_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _MeasurementContent]:
     id_ = measurement.c.measurement_id
     # Most are new, which the key's index alone shows.
-    identity_rows = backend_of(connection.engine).fetch_rows(
-        connection, _SELECT_IDS, {"ids": list(set(ids))}
-    )
-    known_ids = [row[0] for row in identity_rows]
+    known_ids = connection.scalars(_SELECT_IDS, {"ids": list(set(ids))}).all()
     if not known_ids:
         return {}
     extras: dict[str, dict[str, float]] = {}
@@ -414,35 +404,16 @@ def _insert_measurements(
     connection: Connection,
     new: Mapping[str, _MeasurementContent],
     dimensions: DimensionWriter,
-    sums: rollups.RollupSums,
 ) -> None:
     # The values themselves become the rows: to copy them takes longer than anything else here.
     rows = [content.values for content in new.values()]
     dimensions.set_keys(connection, rows)
-    insert_rows = backend_of(connection.engine).insert_rows
-    insert_rows(connection, measurement, _iter_complete_rows(rows, sums))
-    _insert_extras(connection, new)
-    operations = {id_: content.operations for id_, content in new.items() if content.operations}
-    if operations:
-        operation_recording.insert_operations(connection, operations)
-        operation_recording.add_to_rollups(
-            connection,
-            (
-                (measured.values[SUBJECT.key], measured.values, measured.operations)
-                for measured in new.values()
-                if measured.operations
-            ),
-        )
-
-
-def _iter_complete_rows(
-    rows: Iterable[dict[str, Any]], sums: rollups.RollupSums
-) -> Iterator[dict[str, Any]]:
-    """Pack the lists of each row, yield it, and add it to the sums of the roll-ups."""
     for row in rows:
         row[PASSES_COLUMN] = pack_lists(row)
-        yield row
-        sums.add(row)
+    insert_values(connection, measurement, rows)
+    _insert_extras(connection, new)
+    operations = {id_: content.operations for id_, content in new.items() if content.operations}
+    operation_recording.insert_operations(connection, operations)
 
 
 def _insert_extras(connection: Connection, new: Mapping[str, _MeasurementContent]) -> None:
@@ -451,5 +422,4 @@ def _insert_extras(connection: Connection, new: Mapping[str, _MeasurementContent
         for id_, content in new.items()
         for name, value in content.extras.items()
     ]
-    if extras:
-        backend_of(connection.engine).insert_rows(connection, extra, extras)
+    insert_values(connection, extra, extras)

@@ -39,7 +39,7 @@ import treehammer
 from treehammer.sql.auth.keyring import Keyring, SessionHolder, SessionTable
 from treehammer.sql.core.rows import AttemptRow, ReplicaRow
 from treehammer.sql.core.watch_rows import RuleSetRow, StatusChangeRow
-from treehammer.sql.engine.database_engine import read_transaction, write_transaction
+from treehammer.sql.engine.database_engine import write_transaction
 from treehammer.sql.read.query_model import Condition, FigureQuery, Selection
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.watch import alarms, state_history
@@ -142,8 +142,6 @@ def record_statements(server: H2Server) -> str:
         store.rebuild_rollups()
         with write_transaction(store._engine) as connection:
             rollups.rebuild_rollups(connection, [(20260301, 1)])
-        with read_transaction(store._engine) as connection:
-            assert rollups.find_difference(connection) == ""
         for what in PRUNABLE:
             store.prunable(what, date(2030, 1, 1))
             store.prune(what, date(2030, 1, 1))

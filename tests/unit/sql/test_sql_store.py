@@ -403,7 +403,7 @@ INSERTIONS = {
     "sql/auth/keyring.py",
     "sql/transfer/database_copy.py",
 }
-_INSERT = {"insert_rows", "insert_new_rows", "insert_missing_rows", "upsert_rows"}
+_INSERT = {"insert_values", "insert_new_rows", "insert_missing_rows", "upsert_rows"}
 
 
 def iterate_calls() -> Iterator[tuple[str, str]]:

@@ -72,7 +72,7 @@ def test_export_import_round_trip(
         "others follow what runs there"
     )
     assert store.attempts(["done", "runs"]) == other_store.attempts(["done"])
-    assert find_rollup_differences(store) == ""
+    assert find_rollup_differences(store) == []
 
     assert all(each[0] == each[2] == 0 for each in import_counts(import_file(store, file)))
     assert read_contents(store) == read_contents(other_store)
@@ -173,7 +173,7 @@ def test_bad_replica_flags_merge(store: Store, tmp_path: Path) -> None:
                 rows
                 == [{"plausible": False, "implausible_reasons": "bad replica: it is short"}] * 2
             )
-        assert find_rollup_differences(store) == ""
+        assert find_rollup_differences(store) == []
         unmarked = tmp_path / "unmarked.db"
         with Store.open(f"sqlite:///{unmarked}") as third:
             third.add([plain, both])
@@ -208,7 +208,7 @@ def test_later_bad_replica_flags_earlier_measurements(store: Store, tmp_path: Pa
     assert all(row["plausible"] for row in store.measurements(EVERYTHING))
     assert import_counts(import_file(store, late)) == [(0, 1, 0, 0)]
     assert [row["plausible"] for row in store.measurements(EVERYTHING)] == [False, False]
-    assert find_rollup_differences(store) == ""
+    assert find_rollup_differences(store) == []
 
 
 def test_pruned_columns_are_no_conflict(store: Store, tmp_path: Path) -> None:

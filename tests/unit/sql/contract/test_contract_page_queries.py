@@ -429,7 +429,7 @@ def test_every_planned_measurement_is_counted_once(store: Store) -> None:
     for raw in (False, True):
         (group,) = store.fetch_figure(FigureQuery(("eff_job",), from_measurements=raw)).groups
         assert group.outcomes == {"good": 6, "open": 2, "evicted": 1}, raw
-    assert find_rollup_differences(store) == ""
+    assert find_rollup_differences(store) == []
 
 
 def test_remaining_time_counts_down_and_ends(store: Store) -> None:

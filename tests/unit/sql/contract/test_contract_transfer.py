@@ -159,7 +159,7 @@ def test_imported_operations_equal_exported_ones(
         new = [found.new for found in import_file(store, target)]
         assert sum(new) == 5
         assert read_contents(store) == read_contents(other)
-    assert find_rollup_differences(store) == ""
+    assert find_rollup_differences(store) == []
     again = import_counts(import_file(store, target))
     assert [counts[1] for counts in again] == new
     assert not any(counts[2] for counts in again)
