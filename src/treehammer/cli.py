@@ -49,7 +49,7 @@ class LazyCommand:
         command: click.Command = getattr(import_module(f"treehammer.{module}"), name)
         if not self.reads_results:
             return command
-        from treehammer.submit.cli.unfinished_campaigns import collect_before
+        from treehammer.submit.cli.command_options import collect_before
 
         return collect_before(command)
 
@@ -58,7 +58,7 @@ class LazyCommand:
 SECTIONS: dict[str, dict[str, LazyCommand]] = {
     "Get started": {
         "demo": LazyCommand("start_commands:demo", "Compare two ROOT releases on this machine."),
-        "tests": LazyCommand("submit.cli.tests_check_command:tests", "List, show and check tests."),
+        "tests": LazyCommand("submit.cli.check_commands:tests", "List, show and check tests."),
         "datasets": LazyCommand(
             "submit.cli.datasets_commands:datasets", "Make, place and verify datasets."
         ),
@@ -71,13 +71,13 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             "List ROOT releases that can be installed, and cached ones.",
         ),
         "doctor": LazyCommand(
-            "submit.cli.doctor_command:doctor", "Check this installation; name remedies."
+            "submit.cli.check_commands:doctor", "Check this installation; name remedies."
         ),
         "config": LazyCommand("start_commands:config_group", "Show settings and their sources."),
     },
     "Measure": {
         "try": LazyCommand(
-            "submit.cli.try_count_commands:try_command",
+            "submit.cli.comparison_commands:try_command",
             "Compare a changed test with its last commit, in turns.",
         ),
         "read": LazyCommand(
@@ -85,11 +85,11 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             "Measure how fast ROOT reads one file, and what limits it.",
         ),
         "submit": LazyCommand(
-            "submit.cli.submit_render_commands:submit",
+            "submit.cli.submit_commands:submit",
             "Plan a test, prepare its jobs and submit them.",
         ),
         "render": LazyCommand(
-            "submit.cli.submit_render_commands:render",
+            "submit.cli.submit_commands:render",
             "Show the jobs of a test without submitting.",
         ),
         "status": LazyCommand(
@@ -110,7 +110,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             "Remove working folders and logs of finished campaigns.",
         ),
         "count": LazyCommand(
-            "submit.cli.try_count_commands:count",
+            "submit.cli.comparison_commands:count",
             "Count the instructions of a test's read with two ROOT releases.",
         ),
         "bisect": LazyCommand(

@@ -10,15 +10,20 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
+from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.config import HOLD_JOBS, KEEP_JOBS, Settings
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
-from treehammer.sql.read.campaign_counts import EXCLUDED_MESSAGE, CampaignCount
+from treehammer.sql.read.campaign_counts import (
+    EXCLUDED_MESSAGE,
+    CampaignCount,
+)
 from treehammer.sql.watch.state_history import (
     SITE,
     STORAGE_SITE,
@@ -28,7 +33,10 @@ from treehammer.sql.watch.state_history import (
 )
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.local_batch import LocalBatch
-from treehammer.submit.campaigns.campaign_outcome import load_last_attempts
+from treehammer.submit.campaigns.attempt_rows import REJECTED_FOLDER
+from treehammer.submit.campaigns.campaign_outcome import (
+    load_last_attempts,
+)
 from treehammer.submit.campaigns.campaign_upload import CampaignUploader
 from treehammer.submit.campaigns.tracker import (
     CampaignTracker,
@@ -36,7 +44,11 @@ from treehammer.submit.campaigns.tracker import (
     describe_unqueued_jobs,
 )
 from treehammer.submit.sites.site_registry import open_batch_system
-from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
+from treehammer.text_formatting import (
+    ProgressFactory,
+    no_progress,
+    pluralize,
+)
 
 if TYPE_CHECKING:
     from treehammer.analysis.status.site_status import SiteUses
@@ -52,9 +64,19 @@ STANDSTILL_S = 60.0
 
 #: Receives a line for the user.
 Notify = Callable[[str], None]
+#: Receives the progress of a campaign.
+ShowProgress = Callable[[CampaignCount], None]
 #: Seconds that removed jobs get to end, so that the reason can be stored with them.
 REMOVAL_WAIT_S = 5.0
 _WAITING_STATES = (JobState.QUEUED.value, JobState.HELD.value)
+
+
+@dataclass(frozen=True)
+class CampaignDisplay:
+    """Output of a command that follows a campaign: its progress while a block runs, and notices."""
+
+    open: Callable[[CampaignRow], AbstractContextManager[ShowProgress]]
+    notify: Notify
 
 
 def _ignore_line(line: str) -> None:
@@ -112,7 +134,7 @@ def poll_campaign(
 def follow_campaign(
     tracker: CampaignTracker,
     campaign: CampaignRow,
-    show: Callable[[CampaignCount], None],
+    show: ShowProgress,
     notify: Notify = _ignore_line,
 ) -> CampaignCount:
     """Poll until every job has ended; each message is passed to ``notify`` once."""
@@ -358,3 +380,42 @@ def _describe_removed(
         f"again: treehammer resume {campaign.id} --sites {site}"
         for site, site_messages in sorted(messages.items())
     ]
+
+
+def campaigns_older_than(tracker: CampaignTracker, days: float) -> Iterator[CampaignRow]:
+    """Yield campaigns of that age whose folders are no longer needed."""
+    limit = time.time_ns() // 1000 - days * DAY_US
+    for row in tracker.store.campaigns():
+        if row.created_us <= limit and not retention_reason(tracker, row):
+            yield row
+
+
+def retention_reason(tracker: CampaignTracker, campaign: CampaignRow) -> str:
+    """Collect the campaign, then explain why its folders are still needed; '' if they are not."""
+    jobs = tracker.refresh_jobs(campaign)
+    collected = tracker.collect_records(campaign)
+    if not all(JobState(job.state).is_final for job in jobs):
+        return f"jobs have not ended yet; see treehammer status {campaign.id}"
+    if collected.conflicting:
+        return collected.describe_rejections()[-1]
+    for job in jobs:
+        for sandbox in tracker.sandboxes(job).values():
+            if (sandbox / REJECTED_FOLDER).is_dir():
+                return f"rejected records wait for inspection in {sandbox / REJECTED_FOLDER}"
+    return ""
+
+
+def purge_campaign(tracker: CampaignTracker, campaign: CampaignRow, settings: Settings) -> int:
+    """Remove an ended campaign from the batch systems and return the freed bytes.
+
+    Jobs that an interrupted submission left cannot be queued afterwards.
+    """
+    StagedSubmissions(settings.submissions_dir).remove(campaign.id)
+    jobs = tracker.store.jobs(campaign.id)
+    freed = 0
+    for name in sorted({job.batch_system for job in jobs}):
+        if batch := tracker.find_batch_system(name, jobs):
+            freed += batch.purge(
+                [job.batch_id for job in jobs if job.batch_system == name and job.batch_id]
+            )
+    return freed

@@ -2,60 +2,44 @@
 
 from __future__ import annotations
 
-import json
-import textwrap
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Collection
 
 import click
 
-from treehammer.analysis.status.failure_explanation import explain_results
 from treehammer.collectors.job_spec import JobState
-from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, ExitCode, NothingToDoError, suggest_word
 from treehammer.sql.cli.transfer_commands import complete_campaigns
 from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.read import campaign_queries
-from treehammer.sql.read.campaign_counts import CampaignCount, list_selection_notes
-from treehammer.sql.read.failure_counts import PeriodCounts
 from treehammer.sql.write.store import Store
-from treehammer.submit.campaigns.attempt_rows import REJECTED_FOLDER, CollectResult
-from treehammer.submit.campaigns.campaign_outcome import (
-    FailedExecution,
-    FailureGroup,
-    describe_starts,
-    summarize_failures,
-)
+from treehammer.submit.campaigns.attempt_rows import CollectResult
 from treehammer.submit.campaigns.campaign_polling import (
+    campaigns_older_than,
     describe_campaign_state,
-    follow_campaign,
     make_tracker,
     poll_campaign,
+    purge_campaign,
+    retention_reason,
 )
-from treehammer.submit.campaigns.tracker import CampaignTracker, StagedSubmissions
+from treehammer.submit.campaigns.tracker import CampaignTracker
+from treehammer.submit.cli.campaign_output import (
+    follow_on_terminal,
+    make_display,
+    print_notices,
+    print_progress,
+    rate_progress,
+)
 from treehammer.submit.cli.command_options import complete_sites, credential_options, service_option
-from treehammer.submit.cli.unfinished_campaigns import (
-    list_progress_rows,
-    live_display,
-    make_progress_columns,
-    summarize_progress,
-)
 from treehammer.submit.planning.submission_options import (
     INCLUDE_OPTION,
     JobCredentials,
     SubmissionOptions,
 )
 from treehammer.tables import TableColumn
-from treehammer.terminal import TABLE, on_interrupt, output_options, print_hint, print_rows
-from treehammer.text_formatting import format_counts, format_size, join_names, pluralize, split_list
-
-#: Failure groups printed on a terminal.
-MAX_SHOWN_FAILURES = 5
-#: Sites whose failures are explained on a terminal.
-MAX_EXPLAINED_SITES = 20
+from treehammer.terminal import on_interrupt, output_options, print_hint, print_rows
+from treehammer.text_formatting import format_counts, format_size, pluralize, split_list
 
 
 @click.command()
@@ -81,29 +65,10 @@ def status(settings: Settings, campaign: str | None, follow: bool, form: str) ->
             progress = (
                 follow_on_terminal(tracker, row, form)
                 if follow
-                else poll_campaign(tracker, row, _print_notice)
+                else poll_campaign(tracker, row, make_display(form).notify)
             )
         print_progress(tracker, row, progress, form)
     return rate_progress(progress)
-
-
-def rate_progress(progress: CampaignCount) -> ExitCode:
-    """Return the exit code of a campaign: whether a measurement failed or was lost."""
-    total = progress.total
-    return ExitCode.REGRESSION if total.failed or total.lost else ExitCode.DONE
-
-
-def _print_notice(line: str) -> None:
-    print_hint(line, err=True)
-
-
-def follow_on_terminal(
-    tracker: CampaignTracker, campaign: CampaignRow, form: str = TABLE
-) -> CampaignCount:
-    """Show a campaign until every job has ended."""
-    name, planned = f"{campaign.name} ({campaign.id})", campaign.planned_measurements
-    with live_display(name, planned, to_stderr=form != TABLE) as show:
-        return follow_campaign(tracker, campaign, show, _print_notice)
 
 
 def _print_campaign_table(store: Store, tracker: CampaignTracker, form: str) -> None:
@@ -112,10 +77,9 @@ def _print_campaign_table(store: Store, tracker: CampaignTracker, form: str) -> 
         try:
             jobs = tracker.refresh_jobs(campaign)
         except (BatchError, ConfigError) as error:  # show the other campaigns
-            _print_notice(f"{campaign.id} may have changed since the last status: {error}")
+            print_notices([f"{campaign.id} may have changed since the last status: {error}"])
             jobs = store.jobs(campaign.id)
-        for line in tracker.upload_campaign(campaign):
-            _print_notice(line)
+        print_notices(tracker.upload_campaign(campaign))
         states = Counter(job.state for job in jobs)
         total = tracker.compute_progress(campaign).total
         rows.append(
@@ -140,69 +104,6 @@ def _print_campaign_table(store: Store, tracker: CampaignTracker, form: str) -> 
     print_rows(rows, columns, form=form)
 
 
-def print_progress(
-    tracker: CampaignTracker, campaign: CampaignRow, progress: CampaignCount, form: str
-) -> None:
-    """Print a campaign's progress, its obstacles and its failures."""
-    if form == TABLE:
-        click.echo(f"{campaign.name} ({campaign.id})")
-    print_rows(list_progress_rows(progress), make_progress_columns(progress), form=form)
-    if form == TABLE:
-        click.echo(summarize_progress(progress))
-    for note in tracker.describe_obstacles(campaign):
-        _print_notice(note)
-    if form == TABLE:
-        for line in list_selection_notes(json.loads(campaign.plan)):
-            click.echo(line)
-        for line in describe_starts(tracker.store, campaign):
-            click.echo(line)
-        groups = summarize_failures(tracker.store, campaign)
-        _print_failures(tracker, groups)
-        _print_explanations(tracker.store, campaign, groups)
-
-
-def _print_failures(tracker: CampaignTracker, groups: list[FailureGroup]) -> None:
-    """Print the most frequent failures, each with a part of one log and its path."""
-    for group in groups[:MAX_SHOWN_FAILURES]:
-        print_hint(f"\n{group.count} × {group.failure} at {group.site}: {group.message}")
-        if group.log:
-            click.echo(textwrap.indent(group.log.rstrip(), "  | "))
-        if (path := _find_log(tracker, group.execution)) is not None:
-            click.echo(f"  log: {path}")
-    if len(groups) > MAX_SHOWN_FAILURES:
-        click.echo(f"\nand {len(groups) - MAX_SHOWN_FAILURES} more failures: see failure_message,")
-        print_hint("implausible_reasons and log_excerpt in the output of 'treehammer export'")
-
-
-def _print_explanations(
-    store: Store, campaign: CampaignRow, groups: Sequence[FailureGroup]
-) -> None:
-    """Print the attribution and the cause of each site's failures."""
-    counts = PeriodCounts(store)
-    ends_us: dict[str, int] = {}
-    for group in groups:
-        ends_us[group.site] = max(ends_us.get(group.site, 0), group.last_us)
-    sites_of: dict[str, list[str]] = {}
-    for site, end_us in [*ends_us.items()][:MAX_EXPLAINED_SITES]:
-        if explanation := explain_results(store, site, end_us, campaign.test_name, counts):
-            sites_of.setdefault(str(explanation), []).append(site)
-    for text, sites in sites_of.items():
-        print_hint(f"\n{join_names(sites)}: {text}")
-    if len(ends_us) > MAX_EXPLAINED_SITES:
-        click.echo(f"\nand {len(ends_us) - MAX_EXPLAINED_SITES} more sites: see their pages")
-
-
-def _find_log(tracker: CampaignTracker, execution: FailedExecution | None) -> Path | None:
-    """Find the log of an execution on this machine; None without one."""
-    if execution is None:
-        return None
-    try:
-        job = campaign_queries.fetch_job(tracker.store, execution.job_id)
-        return execution.find_log(tracker.sandboxes(job))
-    except (BatchError, ConfigError):  # another installation's job, or a silent batch system
-        return None
-
-
 @click.command()
 @click.argument("campaign", default="last", shell_complete=complete_campaigns)
 @click.pass_obj
@@ -221,8 +122,7 @@ def collect(settings: Settings, campaign: str) -> None:
                 *tracker.describe_unknown_batch_systems(),
                 *tracker.act_on_excluded_sites(row),
             ]
-            for line in (*lines, *tracker.upload_campaign(row, everything=True)):
-                _print_notice(line)
+            print_notices([*lines, *tracker.upload_campaign(row, everything=True)])
 
 
 def _print_collected(campaign: CampaignRow, collected: CollectResult) -> None:
@@ -250,8 +150,7 @@ def cancel(settings: Settings, campaign: str) -> None:
             raise NothingToDoError("all jobs have ended already", where=row.name)
         click.echo(f"{row.name}: {pluralize(count, 'job')} cancelled")
         _print_collected(row, tracker.collect_records(row))
-        for line in tracker.upload_campaign(row):
-            _print_notice(line)
+        print_notices(tracker.upload_campaign(row))
 
 
 @click.command()
@@ -314,8 +213,7 @@ def resume(
                 service=reporting,
                 include_excluded=split_list(include),
             )
-            for line in tracker.upload_campaign(row):
-                _print_notice(line)
+            print_notices(tracker.upload_campaign(row))
     for site, reason in result.excluded.items():
         click.echo(f"Site {site} is left out: {reason}.", err=True)
     if result.exhausted:
@@ -354,45 +252,6 @@ def _check_sites(names: Collection[str], job_sites: Collection[str]) -> None:
             )
 
 
-def campaigns_older_than(tracker: CampaignTracker, days: float) -> Iterator[CampaignRow]:
-    """Yield campaigns of that age whose folders are no longer needed."""
-    limit = time.time_ns() // 1000 - days * DAY_US
-    for row in tracker.store.campaigns():
-        if row.created_us <= limit and not retention_reason(tracker, row):
-            yield row
-
-
-def retention_reason(tracker: CampaignTracker, campaign: CampaignRow) -> str:
-    """Collect the campaign, then explain why its folders are still needed; '' if they are not."""
-    jobs = tracker.refresh_jobs(campaign)
-    collected = tracker.collect_records(campaign)
-    if not all(JobState(job.state).is_final for job in jobs):
-        return f"jobs have not ended yet; see treehammer status {campaign.id}"
-    if collected.conflicting:
-        return collected.describe_rejections()[-1]
-    for job in jobs:
-        for sandbox in tracker.sandboxes(job).values():
-            if (sandbox / REJECTED_FOLDER).is_dir():
-                return f"rejected records wait for inspection in {sandbox / REJECTED_FOLDER}"
-    return ""
-
-
-def purge_campaign(tracker: CampaignTracker, campaign: CampaignRow, settings: Settings) -> int:
-    """Remove an ended campaign from the batch systems and return the freed bytes.
-
-    Jobs that an interrupted submission left cannot be queued afterwards.
-    """
-    StagedSubmissions(settings.submissions_dir).remove(campaign.id)
-    jobs = tracker.store.jobs(campaign.id)
-    freed = 0
-    for name in sorted({job.batch_system for job in jobs}):
-        if batch := tracker.find_batch_system(name, jobs):
-            freed += batch.purge(
-                [job.batch_id for job in jobs if job.batch_system == name and job.batch_id]
-            )
-    return freed
-
-
 @click.command()
 @click.argument("campaigns", nargs=-1)
 @click.option(
@@ -427,8 +286,7 @@ def purge(settings: Settings, campaigns: tuple[str, ...], days: float | None) ->
         freed = 0
         for row in chosen:
             freed += purge_campaign(tracker, row, settings)
-    for line in tracker.describe_unknown_batch_systems():
-        print_hint(line, err=True)
+    print_notices(tracker.describe_unknown_batch_systems())
     if not freed:
         raise NothingToDoError("nothing to remove")
     click.echo(f"{format_size(freed)} removed; the measurements are in the database")

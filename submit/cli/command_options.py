@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from treehammer.errors import ConfigError, suggest_word
 from treehammer.sql.read.overview_queries import list_sites
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.state_history import STORAGE_SITE
+from treehammer.submit.campaigns.waiting_campaigns import report_waiting
 from treehammer.submit.planning.submission_options import (
     INCLUDE_OPTION,
     JobCredentials,
@@ -27,8 +29,12 @@ from treehammer.submit.planning.submission_options import (
     SubmissionOptions,
 )
 from treehammer.submit.sites.site_registry import load_sites
-from treehammer.terminal import complete_names
-from treehammer.text_formatting import JobRamp, parse_duration, split_list
+from treehammer.terminal import complete_names, on_interrupt, print_hint
+from treehammer.text_formatting import (
+    JobRamp,
+    parse_duration,
+    split_list,
+)
 
 _CREDENTIAL_FILE = click.Path(path_type=Path, dir_okay=False, resolve_path=True)
 #: Adds ``--no-service``; the command receives ``service``.
@@ -166,3 +172,46 @@ def _parse_pace(in_flight: int | None, spread: str | None, ramp: str | None) -> 
         parse_duration(spread, "--spread") if spread is not None else 0,
         JobRamp.parse(ramp, "--ramp") if ramp is not None else None,
     )
+
+
+def collect_before(command: click.Command) -> click.Command:
+    """Return a copy of a command that collects first, and has ``--no-collect``.
+
+    Campaigns with missing measurements are named on standard error, which programs do not read, and
+    after the answer: some monitoring systems take the first line of both streams for the state.
+    """
+    answer: Callable[..., Any] = command.callback  # type: ignore[assignment]  # it has one
+
+    def collect_and_answer(*arguments: Any, no_collect: bool, **values: Any) -> Any:
+        settings = click.get_current_context().find_object(Settings)
+        lines: list[str] = []
+        if settings is not None and _reads_database(values):
+            with on_interrupt("measurements stored so far are kept"):
+                lines = report_waiting(settings, _find_references(values), collect=not no_collect)
+        try:
+            return answer(*arguments, **values)
+        finally:
+            for line in lines:
+                print_hint(line, err=True)
+
+    option = click.Option(
+        ["--no-collect"], is_flag=True, help="Only say what waits; collect nothing first."
+    )
+    collecting = copy.copy(command)
+    collecting.params = [*command.params, option]
+    collecting.callback = collect_and_answer
+    return collecting
+
+
+def _reads_database(values: Mapping[str, Any]) -> bool:
+    """Return whether a command answers from the database, not from a results service."""
+    return not any("://" in str(values.get(name)) for name in ("url", "service"))
+
+
+def _find_references(values: Mapping[str, Any]) -> Collection[str]:
+    """Find the campaigns that a command's values name; none means all."""
+    if values.get("campaign") not in (None, "all"):
+        return (str(values["campaign"]),)
+    if "site" in values and values.get("site") is None and values.get("job", "") is None:
+        return ("last",)  # explain without a subject
+    return tuple(values.get("campaigns") or ())

@@ -7,9 +7,7 @@ that read bad ones are flagged.
 from __future__ import annotations
 
 import math
-import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import groupby
@@ -25,7 +23,6 @@ from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ens
 from treehammer.datasets.cli.commands import complete_datasets, datasets
 from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.rucio import rucio_datasets
-from treehammer.datasets.rucio.rucio_client import RucioClient
 from treehammer.datasets.rucio.rucio_conversions import (
     AccountQuota,
     ReplicationRule,
@@ -40,10 +37,8 @@ from treehammer.datasets.rucio.rucio_datasets import (
     RucioCatalogue,
     RuleOptions,
 )
-from treehammer.errors import CatalogueError, DatasetError, ExitCode, NothingToDoError
-from treehammer.sql.core.rows import ReplicaRow
+from treehammer.errors import DatasetError, ExitCode, NothingToDoError
 from treehammer.sql.watch.state_history import STORAGE_SITE
-from treehammer.sql.write.store import Store
 from treehammer.submit.cli.command_options import complete_sites
 from treehammer.submit.planning.site_selection import load_uses
 from treehammer.submit.planning.submission_options import INCLUDE_OPTION
@@ -54,7 +49,13 @@ from treehammer.submit.sites.replica_selection import (
     select_rses,
     select_storage,
 )
-from treehammer.submit.sites.replicas import ReplicaCheck, check_replicas, worst_check
+from treehammer.submit.sites.replicas import (
+    ReplicaCheck,
+    _declare_bad_replicas,
+    check_replicas,
+    record_findings,
+    worst_check,
+)
 from treehammer.submit.sites.site_registry import load_sites
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
@@ -489,67 +490,5 @@ def _file_row(
     }
 
 
-def _declare_bad_replicas(
-    manifest: Manifest, checks: Sequence[ReplicaCheck], catalogue: RucioCatalogue | None
-) -> dict[ReplicaCheck, str]:
-    """Declare replicas that failed twice bad in Rucio; return the result of each declaration."""
-    declared: dict[ReplicaCheck, str] = {}
-    if catalogue is None:
-        return declared
-    for check in checks:
-        if check.expected.rse and check.is_proof and not check.is_good:
-            did = catalogue.rucio.names.file(manifest.name, check.expected.file.name)
-            declared[check] = _declare_bad_replica(check, did, catalogue.rucio)
-    return declared
-
-
-def _declare_bad_replica(check: ReplicaCheck, did: str, rucio: RucioClient) -> str:
-    reason = f"read in full twice by treehammer: {check.message}"
-    try:
-        try:
-            rucio.declare_bad_replica(check.expected.rse, did, reason)
-            return "declared bad: Rucio replaces it"
-        except RucioDeniedError:
-            rucio.declare_suspicious_replica(check.expected.rse, did, reason)
-            return "declared suspicious: only an administrator can have it replaced"
-    except (CatalogueError, DatasetError) as error:
-        return f"not declared: {error.message}"
-
-
 for _command in COMMANDS:
     datasets.add_command(_command)
-
-
-def record_findings(manifest: Manifest, checks: Iterable[ReplicaCheck], settings: Settings) -> int:
-    """Store the results of full reads, good and bad, and flag affected measurements.
-
-    Args:
-        manifest: manifest of the dataset.
-        checks: results of the verification.
-        settings: settings with the results database.
-
-    Returns:
-        Number of newly flagged measurements.
-    """
-    now_us = int(time.time() * 1e6)
-    rows = [
-        ReplicaRow(
-            id=str(uuid.uuid4()),
-            found_us=now_us,
-            dataset=manifest.name,
-            dataset_hash=manifest.hash,
-            site=check.expected.site,
-            door=check.expected.door,
-            file=check.expected.file.name,
-            url=check.expected.url,
-            good=check.is_good,
-            message=check.message,
-        )
-        for check in checks
-        if check.is_proof
-    ]
-    if not rows:
-        return 0
-    with Store.open(settings.database) as store:
-        store.add_replicas(rows)
-        return store.mark_bad_replicas()

@@ -30,12 +30,12 @@ from treehammer.sql.watch.state_history import (
 from treehammer.sql.write.audit_trail import local_actor
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli.command_options import (
+    collect_before,
     complete_sites,
     list_known_sites,
     require_known_sites,
 )
 from treehammer.submit.cli.sites_commands import sites
-from treehammer.submit.cli.unfinished_campaigns import collect_before
 from treehammer.submit.sites.site_registry import load_sites
 from treehammer.tables import TableColumn
 from treehammer.terminal import JSON, TABLE, output_options, print_rows

@@ -8,6 +8,7 @@ every byte.
 from __future__ import annotations
 
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -28,10 +29,23 @@ from treehammer.datasets.doors.observations import (
     FileObservation,
 )
 from treehammer.datasets.manifest import Manifest, ManifestFile, Replica
-from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
-from treehammer.errors import DatasetError
+from treehammer.datasets.rucio.rucio_client import RucioClient
+from treehammer.datasets.rucio.rucio_conversions import (
+    RucioDeniedError,
+)
+from treehammer.datasets.rucio.rucio_datasets import (
+    RucioCatalogue,
+)
+from treehammer.errors import CatalogueError, DatasetError
+from treehammer.sql.core.rows import ReplicaRow
+from treehammer.sql.write.store import Store
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
-from treehammer.text_formatting import ByteCallback, ProgressFactory, byte_progress, no_progress
+from treehammer.text_formatting import (
+    ByteCallback,
+    ProgressFactory,
+    byte_progress,
+    no_progress,
+)
 
 GOOD_STATE, CORRUPT_STATE, SIZE_ONLY_STATE, ABSENT_STATE = (
     "good",
@@ -402,3 +416,65 @@ def _find_once(
         {key: files for placement in placements for key, files in placement.files.items()},
         {key: reason for placement in placements for key, reason in placement.lacking.items()},
     )
+
+
+def _declare_bad_replicas(
+    manifest: Manifest, checks: Sequence[ReplicaCheck], catalogue: RucioCatalogue | None
+) -> dict[ReplicaCheck, str]:
+    """Declare replicas that failed twice bad in Rucio; return the result of each declaration."""
+    declared: dict[ReplicaCheck, str] = {}
+    if catalogue is None:
+        return declared
+    for check in checks:
+        if check.expected.rse and check.is_proof and not check.is_good:
+            did = catalogue.rucio.names.file(manifest.name, check.expected.file.name)
+            declared[check] = _declare_bad_replica(check, did, catalogue.rucio)
+    return declared
+
+
+def _declare_bad_replica(check: ReplicaCheck, did: str, rucio: RucioClient) -> str:
+    reason = f"read in full twice by treehammer: {check.message}"
+    try:
+        try:
+            rucio.declare_bad_replica(check.expected.rse, did, reason)
+            return "declared bad: Rucio replaces it"
+        except RucioDeniedError:
+            rucio.declare_suspicious_replica(check.expected.rse, did, reason)
+            return "declared suspicious: only an administrator can have it replaced"
+    except (CatalogueError, DatasetError) as error:
+        return f"not declared: {error.message}"
+
+
+def record_findings(manifest: Manifest, checks: Iterable[ReplicaCheck], settings: Settings) -> int:
+    """Store the results of full reads, good and bad, and flag affected measurements.
+
+    Args:
+        manifest: manifest of the dataset.
+        checks: results of the verification.
+        settings: settings with the results database.
+
+    Returns:
+        Number of newly flagged measurements.
+    """
+    now_us = int(time.time() * 1e6)
+    rows = [
+        ReplicaRow(
+            id=str(uuid.uuid4()),
+            found_us=now_us,
+            dataset=manifest.name,
+            dataset_hash=manifest.hash,
+            site=check.expected.site,
+            door=check.expected.door,
+            file=check.expected.file.name,
+            url=check.expected.url,
+            good=check.is_good,
+            message=check.message,
+        )
+        for check in checks
+        if check.is_proof
+    ]
+    if not rows:
+        return 0
+    with Store.open(settings.database) as store:
+        store.add_replicas(rows)
+        return store.mark_bad_replicas()

@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from treehammer.collectors.job_spec import LOCAL_BATCH, PAIRED, SOLO, InputFile, SoftwareRequest
+from treehammer.collectors.job_spec import (
+    LOCAL_BATCH,
+    PAIRED,
+    SOLO,
+    InputFile,
+    SoftwareRequest,
+)
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, select_branches
 from treehammer.collectors.software import providers
 from treehammer.collectors.storage_access import READ, find_limit, find_scheme, normalize_url
@@ -26,7 +32,11 @@ from treehammer.datasets.manifest import (
     Manifest,
     list_some,
 )
-from treehammer.errors import ConfigError, DatasetError, DefinitionError
+from treehammer.errors import (
+    ConfigError,
+    DatasetError,
+    DefinitionError,
+)
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.submit.planning.content_checks import check_contents
 from treehammer.submit.planning.plan import Plan, make_plan
@@ -34,7 +44,10 @@ from treehammer.submit.planning.site_selection import SiteSelection
 from treehammer.submit.planning.submission_options import SubmissionOptions
 from treehammer.submit.sites.replicas import RucioPlacement
 from treehammer.submit.sites.site_model import Door, Site
-from treehammer.text_formatting import ProgressFactory, byte_progress
+from treehammer.text_formatting import (
+    ProgressFactory,
+    byte_progress,
+)
 
 #: Test of reads with several threads.
 _THREADS_TEST = "rdf-read"
@@ -66,7 +79,8 @@ class ReadRequest:
         cache_mb: MB (10^6 bytes) of TTreeCache; 0 turns the cache off.
         is_cold: evict local files from the page cache before each execution.
         threads: threads that read; more than one fill histograms of columns with RDataFrame.
-        name: display name of the campaign.
+        name: display name of the campaign; '' if nothing is kept.
+        tree: the TTree or RNTuple; '' for the largest.
     """
 
     releases: tuple[str, ...]
@@ -75,6 +89,7 @@ class ReadRequest:
     is_cold: bool = False
     threads: int = 1
     name: str = ""
+    tree: str = ""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from treehammer.datasets.cli.dataset_output import print_findings
 from treehammer.datasets.manifest import Manifest
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.submit.cli.submit_render_commands import submit
+from treehammer.submit.cli.submit_commands import submit
 
 HIT = """
 #include <TObject.h>

@@ -58,9 +58,7 @@ def test_interrupted_commands_describe_remaining_state(
         "datasets.cli.commands.production.prepare_dataset_root",
     ):
         monkeypatch.setattr(f"treehammer.{name}", press_ctrl_c)
-    monkeypatch.setattr(
-        "treehammer.submit.cli.unfinished_campaigns.report_waiting", lambda *_, **__: []
-    )
+    monkeypatch.setattr("treehammer.submit.cli.command_options.report_waiting", lambda *_, **__: [])
     assert typed(words, tmp_path, monkeypatch) == 130
     assert f"treehammer: interrupted; {left}" in capsys.readouterr().err
 
@@ -68,7 +66,7 @@ def test_interrupted_commands_describe_remaining_state(
 def test_interrupted_collection_describes_remaining_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("treehammer.submit.cli.unfinished_campaigns.report_waiting", press_ctrl_c)
+    monkeypatch.setattr("treehammer.submit.cli.command_options.report_waiting", press_ctrl_c)
     assert typed(["compare", "6.38.00", "6.40.00"], tmp_path, monkeypatch) == 130
     assert "interrupted; measurements stored so far are kept" in capsys.readouterr().err
 
@@ -157,9 +155,8 @@ PRINTED_ELSEWHERE = {
     "analysis/status/failure_attribution.py": "actions on pages and in messages, which are stored",
     "submit/batch/htcondor/htcondor_batch.py": "reason for HTCondor",
     "submit/batch/htcondor/job_status.py": "reason for HTCondor",
-    "submit/cli/unfinished_campaigns.py": "lines, by print_hint",
-    "submit/cli/doctor_command.py": "findings and remedies, in a table",
-    "submit/cli/campaign_commands.py": "reason in an error",
+    "submit/campaigns/waiting_campaigns.py": "lines, by print_hint",
+    "submit/tools/installation_checks.py": "findings and remedies, in a table",
     "submit/campaigns/campaign_upload.py": "notice, by print_hint",
     "submit/sites/site_probes.py": "finding, in a table",
     "submit/campaigns/campaign_polling.py": "notice, by print_hint, and state that on_interrupt prints",

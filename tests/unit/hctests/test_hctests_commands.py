@@ -21,7 +21,7 @@ from treehammer.hctests.cli import parse_axis_options
 from treehammer.hctests.definition.matrix import group_variants
 from treehammer.hctests.definition.model import PinnedTest, compute_test_hash
 from treehammer.hctests.pinned_tests import load_pinned_test
-from treehammer.submit.cli.tests_check_command import tests as commands
+from treehammer.submit.cli.check_commands import tests as commands
 
 WriteTest = Callable[..., Path]
 Run = Callable[..., Result]

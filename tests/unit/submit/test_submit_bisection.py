@@ -24,7 +24,7 @@ from treehammer.errors import ConfigError, CountingError, ExitCode, SoftwareErro
 from treehammer.hctests.git_repository import Repository
 from treehammer.hctests.pinned_tests import open_repository
 from treehammer.sql.write.store import Store
-from treehammer.submit.cli import bisect_command, try_count_commands
+from treehammer.submit.cli import bisect_command, comparison_commands
 from treehammer.submit.tools import instruction_counts
 from treehammer.submit.tools.bisection_state import (
     BisectionState,
@@ -339,8 +339,8 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalUser:
     """A user whose reads are counted by :func:`count_events`."""
     plan = make_local_plan(tmp_path / "reads")
     monkeypatch.setattr(instruction_counts, "count_read", count_events)
-    monkeypatch.setattr(try_count_commands, "find_valgrind", lambda: VALGRIND)
-    monkeypatch.setattr(try_count_commands, "plan_request", lambda *_, **__: plan)
+    monkeypatch.setattr(comparison_commands, "find_valgrind", lambda: VALGRIND)
+    monkeypatch.setattr(comparison_commands, "plan_request", lambda *_, **__: plan)
     return LocalUser(tmp_path)
 
 

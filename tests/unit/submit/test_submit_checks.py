@@ -30,7 +30,7 @@ from treehammer.hctests.definition.model import TestDefinition
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import submission
 from treehammer.submit.campaigns.job_rendering import render_jobs
-from treehammer.submit.cli.tests_check_command import tests as commands
+from treehammer.submit.cli.check_commands import tests as commands
 from treehammer.submit.planning import cost_estimate
 from treehammer.submit.planning.content_checks import check_contents, list_content_notes
 from treehammer.submit.planning.cost_estimate import estimate_site_costs

@@ -28,15 +28,9 @@ from treehammer.datasets import production
 from treehammer.datasets.manifest import UNREADABLE_BRANCHES, Manifest
 from treehammer.errors import CatalogueError, ConfigError, DatasetError, ExitCode
 from treehammer.sql.write.store import Store
-from treehammer.submit.cli import doctor_command, read_command
-from treehammer.submit.cli.doctor_command import (
-    Diagnosis,
-    DiagnosisState,
-    InstallationCheck,
-    diagnose,
-)
+from treehammer.submit.cli import check_commands
 from treehammer.submit.planning.plan import Plan
-from treehammer.submit.tools import file_read
+from treehammer.submit.tools import file_read, installation_checks, read_session
 from treehammer.submit.tools.file_read import (
     MeasuredFiles,
     OpenedFiles,
@@ -44,6 +38,12 @@ from treehammer.submit.tools.file_read import (
     choose_releases,
     open_files,
     plan_read,
+)
+from treehammer.submit.tools.installation_checks import (
+    Diagnosis,
+    DiagnosisState,
+    InstallationCheck,
+    diagnose,
 )
 from treehammer.text_formatting import no_progress
 
@@ -266,13 +266,13 @@ def test_failed_read_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     request = SoftwareRequest("6.40.00", "wheel", "6.40.00", str(tmp_path))
     (tmp_path / "user").mkdir()
     user = LocalUser(tmp_path / "user")
-    monkeypatch.setattr(read_command, "prepare_root", lambda *_, **__: request)
+    monkeypatch.setattr(read_session, "prepare_root", lambda *_, **__: request)
     monkeypatch.setattr(
-        read_command,
+        read_session,
         "describe_files",
         lambda files, *_, **__: MeasuredFiles(make_named_manifest(files), TYPES),
     )
-    monkeypatch.setattr(read_command, "leave_out_unreadable", lambda measured, *_: measured)
+    monkeypatch.setattr(read_session, "leave_out_unreadable", lambda measured, *_: measured)
     result = user.invoke_command("read", str(path), "--root", "6.40.00", "--json")
     assert "ROOT 6.40.00 is not installed" in str(result.exception)
     assert not user.settings.data_dir.exists()
@@ -321,7 +321,7 @@ def test_check_that_hangs_is_not_waited_for() -> None:
 def test_missing_package_names_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     required = ["click>=8", "nowhere>=1", 'PyJWT>=999; extra == "grid"', 'gone; extra == "oracle"']
     monkeypatch.setattr(importlib.metadata, "requires", lambda _name: required)
-    found = {one.part: one for one in doctor_command.check_packages()}
+    found = {one.part: one for one in installation_checks.check_packages()}
     assert found["packages"].state is FAILED
     assert found["packages"].finding == "missing: nowhere"
     assert found["packages [grid]"].state is FAILED
@@ -331,7 +331,7 @@ def test_missing_package_names_its_command(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_packages_of_this_installation_are_complete() -> None:
-    found = {one.part: one for one in doctor_command.check_packages()}
+    found = {one.part: one for one in installation_checks.check_packages()}
     assert found["packages"].state is OK
 
 
@@ -340,29 +340,29 @@ def test_space_of_a_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: float, state: DiagnosisState
 ) -> None:
     usage = type("Usage", (), {"free": free})
-    monkeypatch.setattr(doctor_command.shutil, "disk_usage", lambda _path: usage)  # type: ignore[attr-defined]
-    assert doctor_command.check_folder("disk", tmp_path / "new" / "folder").state is state
+    monkeypatch.setattr(installation_checks.shutil, "disk_usage", lambda _path: usage)  # type: ignore[attr-defined]
+    assert installation_checks.check_folder("disk", tmp_path / "new" / "folder").state is state
 
 
 def test_folder_that_is_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
-    found = doctor_command.check_folder("disk", tmp_path / "cache")
+    found = installation_checks.check_folder("disk", tmp_path / "cache")
     assert (found.state, "--cache-dir" in found.remedy) == (FAILED, True)
 
 
 def test_counters_of_the_processor_are_no_failure() -> None:
-    (found,) = doctor_command.check_hardware_counters()
+    (found,) = installation_checks.check_hardware_counters()
     assert found.state is not FAILED
 
 
 def test_database(settings: Settings) -> None:
-    (none,) = doctor_command.check_revision(settings)
+    (none,) = installation_checks.check_revision(settings)
     assert none.state is NOT_CONFIGURED
-    assert list(doctor_command.check_integrity(settings)) == []
+    assert list(installation_checks.check_integrity(settings)) == []
     Store.open(settings.database).close()
-    (made,) = doctor_command.check_revision(settings)
+    (made,) = installation_checks.check_revision(settings)
     assert (made.state, "0 campaigns" in made.finding) == (OK, True)
-    (whole,) = doctor_command.check_integrity(settings)
+    (whole,) = installation_checks.check_integrity(settings)
     assert whole.state is OK
 
 
@@ -371,23 +371,23 @@ def test_database_of_another_revision_fails(settings: Settings) -> None:
     with sqlite3.connect(settings.database.removeprefix("sqlite:///")) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
-    check = InstallationCheck("database", lambda: doctor_command.check_revision(settings))
+    check = InstallationCheck("database", lambda: installation_checks.check_revision(settings))
     (found,) = diagnose([check])
     assert (found.state, "9999" in found.finding) == (FAILED, True)
 
 
 @pytest.mark.parametrize(("offset", "state"), [(0.2, OK), (-5.0, WARNING), (90.0, FAILED)])
 def test_clock(offset: float, state: DiagnosisState) -> None:
-    found = doctor_command.compare_clocks(1e9 + offset, 1e9)
+    found = installation_checks.compare_clocks(1e9 + offset, 1e9)
     assert found.state is state
     assert f"{offset:+.1f} s" in found.finding
 
 
 def test_service_that_does_not_answer(settings: Settings) -> None:
     away = dataclasses.replace(settings, service_url="http://127.0.0.1:1")
-    (found,) = doctor_command.check_service(away)
+    (found,) = installation_checks.check_service(away)
     assert (found.state, "service_url" in found.remedy) == (FAILED, True)
-    (none,) = doctor_command.check_service(settings)
+    (none,) = installation_checks.check_service(settings)
     assert none.state is NOT_CONFIGURED
 
 
@@ -397,15 +397,15 @@ def test_token_expiry(
 ) -> None:
     path = tmp_path / "token"
     path.write_text(make_token(time.time() + left_s))
-    (found,) = doctor_command.check_credentials(settings, {"BEARER_TOKEN_FILE": str(path)})
+    (found,) = installation_checks.check_credentials(settings, {"BEARER_TOKEN_FILE": str(path)})
     assert found.state is state
 
 
 def test_missing_credentials(settings: Settings, tmp_path: Path) -> None:
     gone = {"X509_USER_PROXY": str(tmp_path / "gone")}
-    (found,) = doctor_command.check_credentials(settings, gone)
+    (found,) = installation_checks.check_credentials(settings, gone)
     assert found.state is FAILED
-    (none,) = doctor_command.check_credentials(settings, {})
+    (none,) = installation_checks.check_credentials(settings, {})
     assert none.state is NOT_CONFIGURED
 
 
@@ -417,20 +417,24 @@ def test_authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
         return lambda _environment: Trusted()
 
-    monkeypatch.setattr(doctor_command, "make_tls_context", context("Jan  1 00:00:00 2020 GMT"))
-    (old,) = doctor_command.check_authorities({})
+    monkeypatch.setattr(
+        installation_checks, "make_tls_context", context("Jan  1 00:00:00 2020 GMT")
+    )
+    (old,) = installation_checks.check_authorities({})
     assert (old.state, "1 expired" in old.finding) == (WARNING, True)
-    monkeypatch.setattr(doctor_command, "make_tls_context", context("Jan  1 00:00:00 2099 GMT"))
-    (good,) = doctor_command.check_authorities({})
+    monkeypatch.setattr(
+        installation_checks, "make_tls_context", context("Jan  1 00:00:00 2099 GMT")
+    )
+    (good,) = installation_checks.check_authorities({})
     assert good.state is OK
-    (empty,) = doctor_command.check_authorities({"X509_CERT_DIR": str(tmp_path)})
+    (empty,) = installation_checks.check_authorities({"X509_CERT_DIR": str(tmp_path)})
     assert (empty.state, "rehash" in empty.remedy) == (FAILED, True)
 
     def refuse(_environment: object) -> None:
         raise ssl.SSLError("no certificate")
 
-    monkeypatch.setattr(doctor_command, "make_tls_context", refuse)
-    (broken,) = doctor_command.check_authorities({})
+    monkeypatch.setattr(installation_checks, "make_tls_context", refuse)
+    (broken,) = installation_checks.check_authorities({})
     assert broken.state is FAILED
 
 
@@ -440,11 +444,11 @@ def test_doors_are_checked(settings: Settings, tmp_path: Path) -> None:
         '[sites.DESK]\ndoors = [{ name = "gone", protocol = "file", prefix = "gone" }]\n'
     )
     named = dataclasses.replace(settings, sites_file=path)
-    found = {one.part: one for one in doctor_command.check_sites(named)}
+    found = {one.part: one for one in installation_checks.check_sites(named)}
     assert found["sites file"].state is OK
     assert found["DESK door gone"].state is FAILED
     path.write_text("[sites.DESK]\ndors = []\n")
-    check = InstallationCheck("sites", lambda: doctor_command.check_sites(named))
+    check = InstallationCheck("sites", lambda: installation_checks.check_sites(named))
     (wrong,) = diagnose([check])
     assert wrong.state is FAILED
 
@@ -457,12 +461,12 @@ def test_command_prints_states_and_exits_with_1(
         yield Diagnosis("Rucio", NOT_CONFIGURED, "no server", "Set it.")
 
     monkeypatch.setattr(
-        doctor_command, "list_checks", lambda _settings: [InstallationCheck("all", find)]
+        check_commands, "list_checks", lambda _settings: [InstallationCheck("all", find)]
     )
 
     def run(*arguments: str) -> Any:
         return CliRunner().invoke(
-            doctor_command.doctor, arguments, obj=settings, standalone_mode=False
+            check_commands.doctor, arguments, obj=settings, standalone_mode=False
         )
 
     shown = run()
@@ -473,5 +477,5 @@ def test_command_prints_states_and_exits_with_1(
 
 
 def test_every_check_is_bounded(settings: Settings) -> None:
-    checks = doctor_command.list_checks(settings)
+    checks = installation_checks.list_checks(settings)
     assert all(0 < check.limit_s <= 60 for check in checks)

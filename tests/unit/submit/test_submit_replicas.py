@@ -23,7 +23,6 @@ from treehammer.datasets.doors.observations import MISSING, NO_RESPONSE, NOT_TRI
 from treehammer.datasets.manifest import Manifest, Replica
 from treehammer.errors import ConfigError, DatasetError, NothingToDoError
 from treehammer.sql.write.store import Store
-from treehammer.submit.cli.datasets_commands import record_findings
 from treehammer.submit.planning.plan import make_plan
 from treehammer.submit.planning.site_selection import SiteSelection
 from treehammer.submit.sites import replicas as rucio_placement
@@ -39,6 +38,7 @@ from treehammer.submit.sites.replicas import (
     RucioPlacement,
     check_replicas,
     find_placement,
+    record_findings,
 )
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 

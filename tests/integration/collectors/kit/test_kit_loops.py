@@ -34,7 +34,7 @@ from treehammer.collectors.record.metric_catalogue import (
 )
 from treehammer.collectors.software import providers
 from treehammer.hctests import __file__ as hctests_file
-from treehammer.submit.cli.tests_check_command import tests as commands
+from treehammer.submit.cli.check_commands import tests as commands
 
 #: A loop with half as much CPU again where the test asks for it.
 TURNS_LOOP = """

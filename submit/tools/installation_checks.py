@@ -1,4 +1,4 @@
-"""Command ``treehammer doctor``: checks of an installation, each with its state and remedy.
+"""Checks of an installation, each with its state and remedy.
 
 The checks run at the same time, each bounded in time, and cover this machine, packages and programs,
 access to sites and storage, and the places to which results go.
@@ -27,7 +27,6 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-import click
 from packaging.requirements import Requirement
 
 from treehammer.collectors.http_requests import Deadline, send_request
@@ -37,7 +36,7 @@ from treehammer.collectors.worker.probes.credential_checks import CREDENTIAL_NAM
 from treehammer.config import Settings
 from treehammer.datasets.doors import ProbeTarget
 from treehammer.datasets.rucio.rucio_client import RucioClient, is_configured
-from treehammer.errors import ExitCode, NothingToDoError, StoreError, TreehammerError
+from treehammer.errors import NothingToDoError, StoreError, TreehammerError
 from treehammer.sql.engine.database_engine import parse_url, require_integrity
 from treehammer.sql.engine.database_setup import REVISION
 from treehammer.sql.read.reader import ResultsReader
@@ -52,74 +51,48 @@ from treehammer.submit.sites.site_probes import (
     probe_sites,
 )
 from treehammer.submit.sites.site_registry import ALL_SITES, load_sites, select_sites
-from treehammer.tables import TableColumn
-from treehammer.terminal import TABLE, output_options, print_rows
 from treehammer.text_formatting import format_duration, pluralize
 from treehammer.version import __version__
 
 #: Free bytes below which a folder is nearly full, and below which nothing fits.
 LOW_BYTES, FULL_BYTES = 5_000_000_000, 200_000_000
+
+
 _SYSCALL_NUMBERS = {"x86_64": 298, "aarch64": 241}
+
+
 _PARANOID_FILE = Path("/proc/sys/kernel/perf_event_paranoid")
+
+
 #: ``perf_event_attr`` of 64 bytes (its first version): instructions in user mode, not started.
 _INSTRUCTION_COUNTER = struct.pack("IIQQQQQ", 0, 64, 1, 0, 0, 0, 0b1100001).ljust(64, b"\0")
+
+
 PACKAGE = "treehammer"
+
+
 #: Extras for developers, and sums of others.
 _UNCHECKED_EXTRAS = ("dev", "all")
+
+
 _EXTRA_MARKER = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
+
+
 #: Program -> its purpose, and whether all users need it.
 _PROGRAMS = {
     "git": ("tests from repositories", True),
     "valgrind": ("treehammer count", False),
 }
+
+
 #: Difference of clocks in seconds from which on times of records are doubtful, and unusable.
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 1.0, 60.0
+
+
 _HEALTH_TIMEOUT_S = 8.0
+
+
 _MAX_HEALTH_BYTES = 100_000
-
-
-@click.command("doctor")
-@output_options
-@click.pass_obj
-def doctor(settings: Settings, form: str) -> ExitCode:
-    """Check this installation and its dependencies; name the remedy of each problem.
-
-    Packages, disks, database, results service, clock, credentials, authorities, Rucio, pools and
-    doors. Every check is bounded in time. The exit code is 1 if one failed.
-
-    Example: treehammer doctor
-    """
-    diagnoses = list(diagnose(list_checks(settings)))
-    columns = (
-        TableColumn("part", "part"),
-        TableColumn("state", "state"),
-        TableColumn("shown", "finding"),
-    )
-    rows = [_flatten(diagnosis, with_remedy=form == TABLE) for diagnosis in diagnoses]
-    print_rows(rows, columns, form=form)
-    failed = sum(diagnosis.state is DiagnosisState.FAILED for diagnosis in diagnoses)
-    warned = sum(diagnosis.state is DiagnosisState.WARNING for diagnosis in diagnoses)
-    if form == TABLE:
-        click.echo(f"{failed} failed, {pluralize(warned, 'warning')}", err=True)
-    return ExitCode.REGRESSION if failed else ExitCode.DONE
-
-
-def _flatten(diagnosis: Diagnosis, *, with_remedy: bool) -> dict[str, str]:
-    row = {
-        "part": diagnosis.part,
-        "state": diagnosis.state.value,
-        "finding": diagnosis.finding,
-        "remedy": diagnosis.remedy,
-    }
-    if not with_remedy:
-        return row
-    needs_remedy = diagnosis.remedy and diagnosis.state is not DiagnosisState.OK
-    text = (
-        f"{diagnosis.finding.rstrip('.')}. {diagnosis.remedy}"
-        if needs_remedy
-        else diagnosis.finding
-    )
-    return {**row, "shown": text}
 
 
 def list_checks(settings: Settings) -> list[InstallationCheck]:

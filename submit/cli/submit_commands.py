@@ -23,24 +23,28 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_request, job_reporting, submission
 from treehammer.submit.campaigns.campaign_polling import make_tracker
 from treehammer.submit.campaigns.job_rendering import render_jobs, render_preview, write_preview
-from treehammer.submit.cli.campaign_commands import (
+from treehammer.submit.cli.campaign_output import (
     follow_on_terminal,
+    make_display,
+    print_notices,
     print_progress,
     rate_progress,
 )
 from treehammer.submit.cli.command_options import complete_sites, submission_click_options
-from treehammer.submit.cli.local_verdict import (
-    describe_looks,
-    ends_when_decided,
-    parse_sequential_plan,
+from treehammer.submit.cli.comparison_commands import (
     print_local_verdict,
     print_planned_verdict,
-    run_until_decided,
     sequential_options,
 )
 from treehammer.submit.planning.cost_estimate import SiteCost
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.tools.local_comparison import (
+    describe_looks,
+    ends_when_decided,
+    parse_sequential_plan,
+    run_until_decided,
+)
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
     TABLE,
@@ -164,8 +168,7 @@ def submit(
         raise ConfigError("needs --wait", where="--until decided")
     with on_interrupt("nothing was submitted"):
         # Check first: jobs that cannot report need no downloads.
-        for line in job_reporting.check_service(settings, request.options):
-            print_hint(line, err=True)
+        print_notices(job_reporting.check_service(settings, request.options))
         plan = campaign_request.plan_request(
             request, settings, fetch=not dry_run, bars=progress_bar
         )
@@ -187,8 +190,7 @@ def submit(
             verdict_delta = delta if until is None else None
             return _wait_for_results(plan, campaign, verdict_delta, settings, form)
         with Store.open(settings.database) as store:
-            for line in make_tracker(store, settings).upload_campaign(campaign):
-                print_hint(line, err=True)
+            print_notices(make_tracker(store, settings).upload_campaign(campaign))
     if form == TABLE:
         print_hint(f"  treehammer status {campaign.id} --follow")
         print_hint(f"  treehammer collect {campaign.id}")
@@ -222,7 +224,7 @@ def _run_until_decided(
     plan: Plan, sequential: SequentialPlan, settings: Settings, form: str
 ) -> ExitCode:
     """Submit a comparison look by look, and print its verdict; return the exit code."""
-    verdict = run_until_decided(plan, sequential, settings, form)
+    verdict = run_until_decided(plan, sequential, settings, make_display(form))
     print_local_verdict(verdict, sequential, form)
     with Store.open(settings.database) as store:
         limits_code = _check_limits(store, verdict.campaign, form)
@@ -270,8 +272,7 @@ def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:
     if form == TABLE and len(rows) > 1:
         rows.append({"site": "total", "storage_site": "", **_sum_costs(costs)})
     print_rows(rows, columns, form=form)
-    for note in plan.notes:
-        print_hint(note, err=True)
+    print_notices(plan.notes)
 
 
 def _sum_costs(costs: Sequence[SiteCost]) -> dict[str, Any]:
@@ -304,8 +305,7 @@ def render(
     Example: treehammer render ttree-read -o rendered
     """
     plan = campaign_request.plan_request(request, settings, fetch=False, bars=progress_bar)
-    for note in plan.notes:
-        print_hint(note, err=True)
+    print_notices(plan.notes)
     with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
         service = job_reporting.reporting_for_preview(settings, plan.options)
         descriptions = render_jobs(plan, Path(folder), service=service, slots=settings.local_slots)

@@ -1,61 +1,59 @@
-"""Local comparison that ends as soon as it is decided: submit, wait, decide, print."""
+"""Comparison on this machine that ends as soon as it is decided: its axis, looks, submissions and verdict."""
 
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, TypeVar
+from pathlib import Path
 
-import click
 import psutil
 
 from treehammer.analysis.cli.compare_command import (
     ComparisonResult,
     compare_named,
-    delta_option,
-    print_conclusions,
-    print_verdict_tables,
 )
 from treehammer.analysis.statistics.verdict import (
-    DEFAULT_DELTA,
-    DEFAULT_MAX_LAUNCHES,
     SequentialPlan,
     is_open,
 )
 from treehammer.collectors.job_spec import CHECKSUM, LOCAL_BATCH, PAIRED, ExecutionSpec
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.hctests.definition.model import COMMIT_AXIS, Scalar, format_commit
+from treehammer.errors import ConfigError, NothingToDoError, SourceError
+from treehammer.hctests import pinned_tests
+from treehammer.hctests.definition.model import (
+    COMMIT_AXIS,
+    RELEASE_AXIS,
+    WORKING_TREE,
+    PinnedTest,
+    Scalar,
+    compute_test_hash,
+    format_commit,
+)
+from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import CampaignCount
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_polling, submission
-from treehammer.submit.campaigns.campaign_request import CampaignRequest
-from treehammer.submit.cli.unfinished_campaigns import live_display
+from treehammer.submit.campaigns.campaign_polling import CampaignDisplay, Notify
+from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
 from treehammer.submit.planning.plan import Plan
-from treehammer.terminal import TABLE, print_hint
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+from treehammer.text_formatting import ProgressFactory
 
 #: Jobs that run at once unless the settings state a number: the launches of one look.
 SIDE_BY_SIDE = 2
 
 
-_max_launches_option = click.option(
-    "--max-launches",
-    type=int,
-    default=DEFAULT_MAX_LAUNCHES,
-    show_default=True,
-    help="Launches of each variant after which an undecided comparison ends, 3 to 96.",
-)
 #: Newest campaigns that are searched.
 MAX_SEARCHED_CAMPAIGNS = 50
+
+
 #: Providers whose software never changes under one name, unlike a build tree.
 _FIXED_PROVIDERS = ("wheel", "cvmfs")
+
+
 _CHECKSUM_COLUMNS = (
     "campaign_id",
     "dataset_hash",
@@ -66,13 +64,10 @@ _CHECKSUM_COLUMNS = (
     "value_checksum",
     "failure_class",
 )
+
+
 #: Dataset hash, requested ROOT, site, storage site and door.
 _ChecksumSlot = tuple[str, str, str, str, str]
-
-
-def sequential_options(command: _Command) -> _Command:
-    """Add the options of :func:`parse_sequential_plan` to a command."""
-    return _max_launches_option(delta_option(command))
 
 
 @dataclass(frozen=True)
@@ -178,7 +173,7 @@ def choose_slots(settings: Settings) -> Settings:
 
 
 def run_until_decided(
-    plan: Plan, sequential: SequentialPlan, settings: Settings, form: str = TABLE
+    plan: Plan, sequential: SequentialPlan, settings: Settings, display: CampaignDisplay
 ) -> LocalVerdict:
     """Submit a comparison look by look until it is decided or its limit is reached.
 
@@ -186,7 +181,7 @@ def run_until_decided(
         plan: a plan with a compared axis, see :func:`require_compared_axis`.
         sequential: the looks, and the limit of no effect.
         settings: all settings.
-        form: output format, which decides where progress is shown.
+        display: shows progress and notices.
 
     Raises:
         TreehammerError: a step failed; submitted jobs continue.
@@ -197,16 +192,14 @@ def run_until_decided(
     settings = choose_slots(settings)
     submission.check_plan_limits(whole, settings)
     campaign = submission.submit_plan(whole.between_looks(0, sequential.looks[0]), settings)
-    title = f"{campaign.name} ({campaign.id})"
-    with (
-        Store.open(settings.database) as store,
-        live_display(title, campaign.planned_measurements, to_stderr=form != TABLE) as show,
-    ):
+    with Store.open(settings.database) as store, display.open(campaign) as show:
         tracker = campaign_polling.make_tracker(store, settings)
         _load_statistics()
         for launches, following in pairwise((*sequential.looks, 0)):
-            progress = campaign_polling.follow_campaign(tracker, campaign, show, _print_notice)
-            results, names = _compare_sides(store, campaign, compared, sequential.delta, settings)
+            progress = campaign_polling.follow_campaign(tracker, campaign, show, display.notify)
+            results, names = compare_sides(
+                store, campaign, compared, sequential.delta, settings, display.notify
+            )
             decided = bool(results) and _are_decided(results, sequential.delta)
             if decided or not following or not results:
                 break
@@ -224,8 +217,13 @@ def _load_statistics() -> None:
     estimates.load_special()
 
 
-def _compare_sides(
-    store: Store, campaign: CampaignRow, compared: ComparedAxis, delta: float, settings: Settings
+def compare_sides(
+    store: Store,
+    campaign: CampaignRow,
+    compared: ComparedAxis,
+    delta: float,
+    settings: Settings,
+    notify: Notify,
 ) -> tuple[Sequence[ComparisonResult], Mapping[str, str]]:
     """Compare the values of the axis; empty where no measurement of a side can be compared."""
     selection = Selection.parse([campaign.id], [])
@@ -233,7 +231,7 @@ def _compare_sides(
         texts = [str(value) for value in compared.values]
         return compare_named(store, selection, compared.axis, texts, delta, settings)
     except NothingToDoError as error:
-        print_hint(str(error), err=True)
+        notify(str(error))
         return [], {}
 
 
@@ -245,66 +243,6 @@ def _are_decided(results: Sequence[ComparisonResult], delta: float) -> bool:
         for row in reversed(result.comparison.of_series)
     }
     return not any(is_open(row.verdict, row.low, row.high, delta) for row in first.values())
-
-
-def _print_notice(line: str) -> None:
-    print_hint(line, err=True)
-
-
-def print_local_verdict(
-    verdict: LocalVerdict, sequential: SequentialPlan, form: str = TABLE
-) -> None:
-    """Print the verdicts, the conclusion and the reason for the end."""
-    _print_results(verdict.results, verdict.names, form)
-    launches = f"after {verdict.launches} launches of each variant"
-    if not verdict.results:
-        text = f"Nothing can be compared {launches}."
-    elif verdict.decided:
-        text = f"Decided {launches}, of at most {sequential.looks[-1]}."
-    else:
-        text = f"Undecided {launches}; --max-launches sets a higher limit."
-    click.echo(text, err=form != TABLE)
-    _print_compare_hint(verdict.results, verdict.campaign, form)
-
-
-def print_planned_verdict(
-    store: Store,
-    campaign: CampaignRow,
-    plan: Plan,
-    delta: float,
-    settings: Settings,
-    form: str = TABLE,
-) -> None:
-    """Print the verdict of a comparison on this machine in turns that ran as planned, if it is one."""
-    compared = find_compared_axis(plan)
-    if compared is not None:
-        results, names = _compare_sides(store, campaign, compared, delta, settings)
-        _print_results(results, names, form)
-        _print_compare_hint(results, campaign, form)
-
-
-def _print_results(
-    results: Sequence[ComparisonResult], names: Mapping[str, str], form: str
-) -> None:
-    if form == TABLE:
-        print_verdict_tables(results, names)
-    print_conclusions([result.comparison for result in results], names, form=form)
-
-
-def _print_compare_hint(
-    results: Sequence[ComparisonResult], campaign: CampaignRow, form: str
-) -> None:
-    """Print the command that shows the notes, counters and instructions as well."""
-    if not results:
-        return
-    query = results[0].comparison.query
-    values = [str(value) for value in (query.a, *(result.comparison.query.b for result in results))]
-    if query.axis == COMMIT_AXIS:  # a campaign has one state of a working tree at most
-        values = [*map(format_commit, values)]
-    words = ["treehammer", "compare", *values, "--axis", query.axis, "--campaign", campaign.id]
-    if query.delta != DEFAULT_DELTA:
-        words += ["--delta", f"{query.delta:g}"]
-    print_hint(f"Details: {shlex.join(words)}", err=form != TABLE)
 
 
 def find_proving_campaign(store: Store, plan: Plan) -> str:
@@ -342,3 +280,109 @@ def _slot_of_execution(execution: ExecutionSpec) -> _ChecksumSlot:
     identity = execution.identity
     place = (str(identity["site"]), str(identity["storage_site"]), str(identity["door"]))
     return str(identity["dataset_hash"]), str(execution.variant["root"]), *place
+
+
+#: Keys of [test] that the comparison chooses itself.
+FIXED_KEYS = {"mode", "repeats", "rounds"}
+
+
+@dataclass(frozen=True)
+class TreeComparison:
+    """A planned comparison of the working tree with a commit.
+
+    Attributes:
+        plan: its jobs; the axis ``commit`` has the commit first and then the working tree.
+        against: the commit as typed.
+    """
+
+    plan: Plan
+    against: str
+
+    @property
+    def commits(self) -> tuple[str, ...]:
+        """Values of the axis ``commit``, the base first."""
+        return tuple(self.plan.pinned_test.commits)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Display names of these values."""
+        base, tree = self.commits
+        return {base: f"{self.against} ({format_commit(base)})", tree: "the working tree"}
+
+
+def find_changed_test(path: Path, against: str, settings: Settings) -> Path:
+    """Find the one test at or below a path whose working tree differs from a commit.
+
+    Raises:
+        NothingToDoError: there is none.
+        ConfigError: there are several, or the path holds no test.
+        SourceError: the path is not in a repository, or the commit does not exist.
+    """
+    specs = pinned_tests.find_tests(str(path), settings)
+    if not specs:
+        raise ConfigError(
+            "no test here", where=str(path), hint="A test is a folder that contains test.toml."
+        )
+    if len(specs) == 1:
+        return Path(specs[0])
+    changed = [spec for spec in specs if _has_changed(spec, against, settings)]
+    if len(changed) == 1:
+        return Path(changed[0])
+    if not changed:
+        raise NothingToDoError(
+            f"none of {len(specs)} tests differs from {against}",
+            where=str(path),
+            hint="Change a test, or name another commit, --against REF.",
+        )
+    listed = ", ".join(str(Path(spec).relative_to(path.resolve())) for spec in changed)
+    raise ConfigError(
+        f"{len(changed)} tests differ from {against}: {listed}",
+        where=str(path),
+        hint="Name one of them: treehammer try PATH",
+    )
+
+
+def _has_changed(spec: str, against: str, settings: Settings) -> bool:
+    """Return whether a test that the commit has differs from it."""
+    tree = pinned_tests.pin_test(spec, settings)
+    try:
+        committed = pinned_tests.pin_at_commit(tree, spec, against, settings)
+    except SourceError:  # a new test has nothing to be compared with
+        return False
+    return compute_test_hash(tree) != compute_test_hash(committed)
+
+
+def plan_tree_comparison(
+    folder: Path,
+    against: str,
+    axes: Mapping[str, tuple[str, ...]],
+    overrides: Mapping[str, str],
+    settings: Settings,
+    bars: ProgressFactory,
+) -> TreeComparison:
+    """Plan the comparison of the working tree of a test with a commit.
+
+    Raises:
+        ConfigError: an axis or override belongs to the comparison.
+    """
+    if COMMIT_AXIS in axes:
+        raise ConfigError("the commit is named by --against", where=f"-P {COMMIT_AXIS}")
+    for key in FIXED_KEYS & overrides.keys():
+        raise ConfigError(
+            "the comparison takes turns and ends when it is decided",
+            where=f"-S {key}",
+            hint="--max-launches limits it; -P commit=A,B of 'treehammer submit' takes any size.",
+        )
+    tree = load_pinned_test(str(folder), {}, {}, settings)
+    compared = {
+        RELEASE_AXIS: _choose_release(tree),
+        **axes,
+        COMMIT_AXIS: (against, WORKING_TREE),
+    }
+    request = CampaignRequest(str(folder), compared, {**overrides, "mode": PAIRED})
+    return TreeComparison(plan_request(request, settings, fetch=True, bars=bars), against)
+
+
+def _choose_release(tree: PinnedTest) -> tuple[str, ...]:
+    """Choose the last ROOT release that the test names."""
+    return tuple(map(str, tree.definition.axes[RELEASE_AXIS][-1:]))

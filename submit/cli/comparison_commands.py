@@ -1,19 +1,27 @@
-"""Commands ``treehammer try | count``: comparison of two sides of a test on this machine.
+"""Comparisons on this machine: ``treehammer try | count``, and verdicts of local campaigns.
 
 ``try`` compares the working tree of a test with a commit, ``count`` the instructions of two releases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
 
-from treehammer.analysis.cli.compare_command import print_comparisons, rate_results
+from treehammer.analysis.cli.compare_command import (
+    ComparisonResult,
+    delta_option,
+    print_comparisons,
+    print_conclusions,
+    print_verdict_tables,
+    rate_results,
+)
 from treehammer.analysis.comparison import count_changes
 from treehammer.analysis.comparison.count_changes import (
     DIFFERENCE_COLUMN,
@@ -21,33 +29,27 @@ from treehammer.analysis.comparison.count_changes import (
     InstructionChange,
     change_columns,
 )
-from treehammer.analysis.statistics.verdict import SequentialPlan
-from treehammer.collectors.job_spec import PAIRED
+from treehammer.analysis.statistics.verdict import (
+    DEFAULT_DELTA,
+    DEFAULT_MAX_LAUNCHES,
+    SequentialPlan,
+)
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
-from treehammer.hctests import pinned_tests
+from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli import complete_tests, definition_options
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
-    RELEASE_AXIS,
-    WORKING_TREE,
-    PinnedTest,
     compute_test_hash,
     format_commit,
 )
-from treehammer.hctests.pinned_tests import load_pinned_test
-from treehammer.sql.core.rows import InstructionRow
+from treehammer.sql.core.rows import CampaignRow, InstructionRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import submission
-from treehammer.submit.campaigns.campaign_polling import make_tracker
-from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
-from treehammer.submit.cli.campaign_commands import print_progress, rate_progress
-from treehammer.submit.cli.local_verdict import (
-    parse_sequential_plan,
-    print_local_verdict,
-    run_until_decided,
-    sequential_options,
+from treehammer.submit.campaigns.campaign_polling import (
+    make_tracker,
 )
+from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
+from treehammer.submit.cli.campaign_output import make_display, print_progress, rate_progress
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.tools.instruction_counts import (
     CountResult,
@@ -55,6 +57,16 @@ from treehammer.submit.tools.instruction_counts import (
     build_rows,
     count_plan,
     find_valgrind,
+)
+from treehammer.submit.tools.local_comparison import (
+    LocalVerdict,
+    TreeComparison,
+    compare_sides,
+    find_changed_test,
+    find_compared_axis,
+    parse_sequential_plan,
+    plan_tree_comparison,
+    run_until_decided,
 )
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
@@ -66,34 +78,22 @@ from treehammer.terminal import (
     progress_bar,
 )
 
-#: Keys of [test] that the comparison chooses itself.
-FIXED_KEYS = {"mode", "repeats", "rounds"}
 #: Events of each file that are counted by default.
 DEFAULT_EVENTS = 1000
 
 
-@dataclass(frozen=True)
-class TreeComparison:
-    """A planned comparison of the working tree with a commit.
+_max_launches_option = click.option(
+    "--max-launches",
+    type=int,
+    default=DEFAULT_MAX_LAUNCHES,
+    show_default=True,
+    help="Launches of each variant after which an undecided comparison ends, 3 to 96.",
+)
 
-    Attributes:
-        plan: its jobs; the axis ``commit`` has the commit first and then the working tree.
-        against: the commit as typed.
-    """
 
-    plan: Plan
-    against: str
-
-    @property
-    def commits(self) -> tuple[str, ...]:
-        """Values of the axis ``commit``, the base first."""
-        return tuple(self.plan.pinned_test.commits)
-
-    @property
-    def names(self) -> dict[str, str]:
-        """Display names of these values."""
-        base, tree = self.commits
-        return {base: f"{self.against} ({format_commit(base)})", tree: "the working tree"}
+def sequential_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of :func:`parse_sequential_plan` to a command."""
+    return _max_launches_option(delta_option(command))
 
 
 @click.command("try")
@@ -141,84 +141,12 @@ def try_command(
     valgrind = find_valgrind() if counts else None
     with on_interrupt("nothing was submitted"):
         folder = find_changed_test(path, against, settings)
-        compared = _plan_comparison(folder, against, axes, overrides, settings)
+        compared = plan_tree_comparison(folder, against, axes, overrides, settings, progress_bar)
     code = _measure_times(compared, sequential, settings, form)
     if valgrind is not None:
         with on_interrupt("the verdict is stored"):
             _count_instructions(compared, valgrind, settings)
     return code
-
-
-def find_changed_test(path: Path, against: str, settings: Settings) -> Path:
-    """Find the one test at or below a path whose working tree differs from a commit.
-
-    Raises:
-        NothingToDoError: there is none.
-        ConfigError: there are several, or the path holds no test.
-        SourceError: the path is not in a repository, or the commit does not exist.
-    """
-    specs = pinned_tests.find_tests(str(path), settings)
-    if not specs:
-        raise ConfigError(
-            "no test here", where=str(path), hint="A test is a folder that contains test.toml."
-        )
-    if len(specs) == 1:
-        return Path(specs[0])
-    changed = [spec for spec in specs if _has_changed(spec, against, settings)]
-    if len(changed) == 1:
-        return Path(changed[0])
-    if not changed:
-        raise NothingToDoError(
-            f"none of {len(specs)} tests differs from {against}",
-            where=str(path),
-            hint="Change a test, or name another commit, --against REF.",
-        )
-    listed = ", ".join(str(Path(spec).relative_to(path.resolve())) for spec in changed)
-    raise ConfigError(
-        f"{len(changed)} tests differ from {against}: {listed}",
-        where=str(path),
-        hint="Name one of them: treehammer try PATH",
-    )
-
-
-def _has_changed(spec: str, against: str, settings: Settings) -> bool:
-    """Return whether a test that the commit has differs from it."""
-    tree = pinned_tests.pin_test(spec, settings)
-    try:
-        committed = pinned_tests.pin_at_commit(tree, spec, against, settings)
-    except SourceError:  # a new test has nothing to be compared with
-        return False
-    return compute_test_hash(tree) != compute_test_hash(committed)
-
-
-def _plan_comparison(
-    folder: Path,
-    against: str,
-    axes: Mapping[str, tuple[str, ...]],
-    overrides: Mapping[str, str],
-    settings: Settings,
-) -> TreeComparison:
-    if COMMIT_AXIS in axes:
-        raise ConfigError("the commit is named by --against", where=f"-P {COMMIT_AXIS}")
-    for key in FIXED_KEYS & overrides.keys():
-        raise ConfigError(
-            "the comparison takes turns and ends when it is decided",
-            where=f"-S {key}",
-            hint="--max-launches limits it; -P commit=A,B of 'treehammer submit' takes any size.",
-        )
-    tree = load_pinned_test(str(folder), {}, {}, settings)
-    compared = {
-        RELEASE_AXIS: _choose_release(tree),
-        **axes,
-        COMMIT_AXIS: (against, WORKING_TREE),
-    }
-    request = CampaignRequest(str(folder), compared, {**overrides, "mode": PAIRED})
-    return TreeComparison(plan_request(request, settings, fetch=True, bars=progress_bar), against)
-
-
-def _choose_release(tree: PinnedTest) -> tuple[str, ...]:
-    """Choose the last ROOT release that the test names."""
-    return tuple(map(str, tree.definition.axes[RELEASE_AXIS][-1:]))
 
 
 def _measure_times(
@@ -227,7 +155,7 @@ def _measure_times(
     """Run launches until the comparison is decided, print the verdicts and return the exit code."""
     plan = compared.plan
     with on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)):
-        verdict = run_until_decided(plan, sequential, settings, form)
+        verdict = run_until_decided(plan, sequential, settings, make_display(form))
         failed = rate_progress(verdict.progress)
         if failed and form == TABLE:
             with Store.open(settings.database) as store:
@@ -381,3 +309,60 @@ def _describe_repeats(result: CountResult) -> str:
     return (
         f"{count_changes.NOT_TIME} {runs} runs of a variant differ by at most {max(spreads):.0e}."
     )
+
+
+def print_local_verdict(
+    verdict: LocalVerdict, sequential: SequentialPlan, form: str = TABLE
+) -> None:
+    """Print the verdicts, the conclusion and the reason for the end."""
+    _print_results(verdict.results, verdict.names, form)
+    launches = f"after {verdict.launches} launches of each variant"
+    if not verdict.results:
+        text = f"Nothing can be compared {launches}."
+    elif verdict.decided:
+        text = f"Decided {launches}, of at most {sequential.looks[-1]}."
+    else:
+        text = f"Undecided {launches}; --max-launches sets a higher limit."
+    click.echo(text, err=form != TABLE)
+    _print_compare_hint(verdict.results, verdict.campaign, form)
+
+
+def print_planned_verdict(
+    store: Store,
+    campaign: CampaignRow,
+    plan: Plan,
+    delta: float,
+    settings: Settings,
+    form: str = TABLE,
+) -> None:
+    """Print the verdict of a comparison on this machine in turns that ran as planned, if it is one."""
+    compared = find_compared_axis(plan)
+    if compared is not None:
+        notify = make_display(form).notify
+        results, names = compare_sides(store, campaign, compared, delta, settings, notify)
+        _print_results(results, names, form)
+        _print_compare_hint(results, campaign, form)
+
+
+def _print_results(
+    results: Sequence[ComparisonResult], names: Mapping[str, str], form: str
+) -> None:
+    if form == TABLE:
+        print_verdict_tables(results, names)
+    print_conclusions([result.comparison for result in results], names, form=form)
+
+
+def _print_compare_hint(
+    results: Sequence[ComparisonResult], campaign: CampaignRow, form: str
+) -> None:
+    """Print the command that shows the notes, counters and instructions as well."""
+    if not results:
+        return
+    query = results[0].comparison.query
+    values = [str(value) for value in (query.a, *(result.comparison.query.b for result in results))]
+    if query.axis == COMMIT_AXIS:  # a campaign has one state of a working tree at most
+        values = [*map(format_commit, values)]
+    words = ["treehammer", "compare", *values, "--axis", query.axis, "--campaign", campaign.id]
+    if query.delta != DEFAULT_DELTA:
+        words += ["--delta", f"{query.delta:g}"]
+    print_hint(f"Details: {shlex.join(words)}", err=form != TABLE)

@@ -1,0 +1,237 @@
+"""Measurement of opened files: campaigns of a read, comparison of releases, and its result."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from treehammer.analysis.cli.compare_command import (
+    ComparisonResult,
+    rate_results,
+)
+from treehammer.analysis.descriptive.time_breakdown import RATE_COLUMNS, ReadRates
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, DEFAULT_MAX_LAUNCHES
+from treehammer.collectors.job_spec import (
+    PAIRED,
+    SOLO,
+    TIMED,
+    SoftwareRequest,
+)
+from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
+from treehammer.collectors.root_releases import check_unknown_wheels, prepare_root
+from treehammer.collectors.software import providers
+from treehammer.config import Settings, sqlite_url
+from treehammer.datasets.manifest import (
+    RNTUPLE,
+    Manifest,
+    list_some,
+)
+from treehammer.errors import (
+    BatchError,
+    ExitCode,
+    TreehammerError,
+)
+from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.read.query_model import Selection
+from treehammer.sql.write.store import Store
+from treehammer.submit.campaigns.campaign_polling import (
+    CampaignDisplay,
+    make_tracker,
+    wait_for_campaign,
+)
+from treehammer.submit.campaigns.submission import submit_plan
+from treehammer.submit.planning.plan import Plan
+from treehammer.submit.tools.file_read import (
+    MeasuredFiles,
+    OpenedFiles,
+    ReadRequest,
+    describe_files,
+    leave_out_unreadable,
+    open_files,
+    plan_read,
+)
+from treehammer.submit.tools.local_comparison import parse_sequential_plan, run_until_decided
+from treehammer.text_formatting import ProgressFactory, format_size, pluralize
+
+#: Seconds that cancelled jobs get to end.
+_END_TIMEOUT_S = 30.0
+
+
+def measure_files(
+    addresses: Sequence[str],
+    request: ReadRequest,
+    settings: Settings,
+    bars: ProgressFactory,
+    display: CampaignDisplay,
+) -> ReadResult:
+    """Read files with each requested release, and compare the releases with the first one.
+
+    Raises:
+        BatchError: a read failed.
+        ConfigError: a release or a file cannot be used.
+    """
+    with tempfile.TemporaryDirectory(prefix="treehammer-") as name:
+        folder = Path(name)
+        software = _prepare_releases(request.releases, settings, bars)
+        files = open_files(addresses, folder, bars)
+        first = software[request.releases[0]]
+        measured = describe_files(files, first, bars, tree=request.tree)
+        if not request.name:
+            data_dir = folder / "data"
+            settings = replace(settings, data_dir=data_dir, database=sqlite_url(data_dir))
+        session = _ReadSession(request, files, software, settings, bars, display)
+        return session.measure(measured)
+
+
+def _prepare_releases(
+    roots: Sequence[str], settings: Settings, bars: ProgressFactory
+) -> dict[str, SoftwareRequest]:
+    requests = {root: providers.parse_software_request(root) for root in roots}
+    check_unknown_wheels(requests.values(), settings.software_dir, where="--root")
+    return {
+        root: prepare_root(request, settings.software_dir, bars)
+        for root, request in requests.items()
+    }
+
+
+@dataclass(frozen=True)
+class ReadResult:
+    """Rates by release, comparisons with the first one, and the files that were read."""
+
+    manifest: Manifest
+    urls: Sequence[str]
+    rates: Sequence[ReadRates]
+    comparisons: Sequence[ComparisonResult]
+    campaign: CampaignRow
+
+    @property
+    def is_not_compared(self) -> bool:
+        """Whether several releases were read without a comparison."""
+        return len(self.rates) > 1 and not self.comparisons
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """1 if a release is slower than the first, 3 if nothing could be compared."""
+        return rate_results(self.comparisons, DEFAULT_DELTA) if self.comparisons else ExitCode.DONE
+
+
+@dataclass(frozen=True)
+class _ReadSession:
+    """Campaigns of one read, in the results database of the settings."""
+
+    request: ReadRequest
+    files: OpenedFiles
+    software: Mapping[str, SoftwareRequest]
+    settings: Settings
+    bars: ProgressFactory
+    display: CampaignDisplay
+
+    def measure(self, measured: MeasuredFiles) -> ReadResult:
+        """Read all branches; where that fails, those that ROOT can read.
+
+        Raises:
+            BatchError: a read failed.
+        """
+        request = self.request
+        campaign, rows = self._run(measured)
+        if _find_failure(rows) and not request.branches and request.threads == 1:
+            software = self.software[request.releases[0]]
+            probed = leave_out_unreadable(measured, self.files, software, self.bars)
+            if probed.manifest.unreadable_branches:
+                measured = probed
+                campaign, rows = self._run(measured)
+        if failure := _find_failure(rows):
+            if request.threads > 1:
+                failure.hint = "Choose other columns with -b, or read with one thread."
+            raise failure
+        comparisons: Sequence[ComparisonResult] = ()
+        if len(request.releases) > 1 and request.threads == 1:
+            comparisons = self._compare(measured)
+        rates = [ReadRates.from_row(row) for row in rows]
+        rates.sort(key=lambda rate: request.releases.index(rate.root))
+        return ReadResult(measured.manifest, self.files.urls, rates, comparisons, campaign)
+
+    def _plan(self, measured: MeasuredFiles, mode: str) -> Plan:
+        return plan_read(
+            self.request, self.files, measured, self.software, self.settings, mode=mode
+        )
+
+    def _run(self, measured: MeasuredFiles) -> tuple[CampaignRow, list[dict[str, Any]]]:
+        """Read with each release alone; return the campaign with its timed measurements."""
+        plan = self._plan(measured, SOLO)
+        with _cancel_on_interrupt(self.settings, plan.campaign_id):
+            campaign = submit_plan(plan, self.settings)
+            wait_for_campaign(campaign, self.settings, self.bars)
+        columns = (*RATE_COLUMNS, *OUTCOME_COLUMNS, "failure_message")
+        selection = Selection.parse((campaign.id,), [f"kind={TIMED}"])
+        with Store.open(self.settings.database) as store:
+            rows = list(store.measurements(selection, tuple(dict.fromkeys(columns))))
+        return campaign, rows
+
+    def _compare(self, measured: MeasuredFiles) -> Sequence[ComparisonResult]:
+        """Compare the releases in turns with the first one, until that is decided."""
+        plan = self._plan(measured, PAIRED)
+        sequential = parse_sequential_plan(DEFAULT_MAX_LAUNCHES, DEFAULT_DELTA)
+        with _cancel_on_interrupt(self.settings, plan.campaign_id):
+            return run_until_decided(plan, sequential, self.settings, self.display).results
+
+
+@contextmanager
+def _cancel_on_interrupt(settings: Settings, campaign_id: str) -> Iterator[None]:
+    """End the jobs of a campaign on Ctrl-C, before its folder goes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        # Nothing is to be cancelled if the campaign was not stored yet.
+        with suppress(TreehammerError), Store.open(settings.database, create=False) as store:
+            tracker = make_tracker(store, settings)
+            campaign = store.campaign(campaign_id)
+            tracker.cancel(campaign)
+            end = time.monotonic() + _END_TIMEOUT_S
+            while not tracker.update(campaign).is_finished and time.monotonic() < end:
+                time.sleep(0.2)
+        raise
+
+
+def _find_failure(rows: Sequence[Mapping[str, Any]]) -> BatchError | None:
+    """Build the error of the first measurement that failed; None if all are good."""
+    if not rows:
+        return BatchError("the job ended without a measurement", hint="Try treehammer doctor.")
+    for row in rows:
+        outcome = classify_outcome(row)
+        if outcome is not Outcome.GOOD:
+            message = row["failure_message"] or f"the measurement is {outcome}"
+            return BatchError(str(message), where=f"ROOT {row['axis_root']}")
+    return None
+
+
+def describe_content(result: ReadResult) -> Iterator[str]:
+    """Describe the files that were read, a sentence each."""
+    manifest, rates = result.manifest, result.rates[0]
+    kind = "RNTuple" if manifest.files[0].layout.format == RNTUPLE else "TTree"
+    other_trees = [name for name in manifest.trees if name != manifest.tree]
+    total = pluralize(manifest.files[0].layout.branches, "branch", "branches")
+    sizes = [f"{format_size(rates.zipped_bytes)} compressed"]
+    if rates.unzipped_bytes is not None:
+        sizes.append(f"{format_size(rates.unzipped_bytes)} uncompressed")
+    yield (
+        f"{', '.join(file.name for file in manifest.files)}: {kind} {manifest.tree!r}, "
+        f"{rates.events:,} events, {rates.branches} of {total}, {', '.join(sizes)}"
+    )
+    if other_trees:
+        yield f"Other trees: {list_some(other_trees)}; choose one with --tree."
+    if embedded := sum(file.layout.embedded_bytes for file in manifest.files):
+        yield (
+            f"{format_size(embedded)} more compressed bytes lie inside the tree's own record: they are read "
+            "when the file is opened, and count in no rate of compressed bytes."
+        )
+    if unreadable := manifest.unreadable_branches:
+        yield (
+            f"ROOT cannot read {pluralize(len(unreadable), 'branch', 'branches')}, which "
+            f"{'is' if len(unreadable) == 1 else 'are'} left out: {list_some([*unreadable])}."
+        )
