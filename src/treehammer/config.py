@@ -51,9 +51,25 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9/_.+-]+")
 
 
 def _setting(
-    parse: SettingParser, help_text: str, default: Any = None, *, secret: bool = False
+    help_text: str,
+    default: Any = None,
+    parse: SettingParser | None = None,
+    *,
+    secret: bool = False,
 ) -> Any:
+    """Declare a setting; without ``parse`` its type determines the parser."""
     return field(default=default, repr=not secret, metadata={"parse": parse, "help": help_text})
+
+
+class _Folder:
+    """Folder of a fixed name below another one of the settings."""
+
+    def __init__(self, base: str, name: str) -> None:
+        self._base, self._name = base, name
+
+    def __get__(self, settings: Any, _owner: Any) -> Path:
+        folder: Path = getattr(settings, self._base) / self._name
+        return folder
 
 
 def _xdg_folder(variable: str, fallback: str) -> Path:
@@ -66,192 +82,181 @@ class Settings:
     """All settings, resolved.  Paths are absolute."""
 
     cache_dir: Path = _setting(
-        parse_path, "files that can be fetched or made again: ROOT releases, clones, datasets"
+        "files that can be fetched or made again: ROOT releases, clones, datasets"
     )
-    data_dir: Path = _setting(parse_path, "files to keep: results database, spool")
+    data_dir: Path = _setting("files to keep: results database, spool")
     database: str = _setting(
-        parse_database_url,
         "SQLAlchemy URL of the results database; may hold a password",
         "",
+        parse_database_url,
         secret=True,
     )
-    local_slots: int = _setting(
-        integer_parser(), "jobs that run on this machine at once; 1 measures undisturbed", 1
-    )
+    local_slots: int = _setting("jobs that run on this machine at once; 1 measures undisturbed", 1)
     sources_dir: Path | None = _setting(
-        parse_path, "files from other sources that merged datasets are made from"
+        "files from other sources that merged datasets are made from"
     )
     sites_file: Path | None = _setting(
-        parse_path, "sites in addition to this machine, with doors and pools (sites.toml)"
+        "sites in addition to this machine, with doors and pools (sites.toml)"
     )
     status_rules: Path | None = _setting(
-        parse_path, "rules for the states of sites [default: the shipped ones]"
+        "rules for the states of sites [default: the shipped ones]"
     )
     excluded_jobs: str = _setting(
-        choice_parser(REMOVE_JOBS, HOLD_JOBS, KEEP_JOBS),
         "what happens to queued jobs of a site whose state excludes it: they are removed, held until "
         "it is usable, or kept",
         REMOVE_JOBS,
+        choice_parser(REMOVE_JOBS, HOLD_JOBS, KEEP_JOBS),
     )
     control_release: str = _setting(
-        text_parser("!-~", "letters, digits and punctuation"),
         "changes: ROOT release to which the others are related over time "
         "[default: the one that shares most jobs with others]",
         "",
+        text_parser("!-~", "letters, digits and punctuation"),
     )
-    rucio_config: Path | None = _setting(
-        parse_path, "rucio.cfg of the client [default: Rucio's own search]"
-    )
-    rucio_account: str = _setting(_RUCIO_NAME, "Rucio account [default: the one in rucio.cfg]", "")
+    rucio_config: Path | None = _setting("rucio.cfg of the client [default: Rucio's own search]")
+    rucio_account: str = _setting("Rucio account [default: the one in rucio.cfg]", "", _RUCIO_NAME)
     rucio_scope: str = _setting(
-        _RUCIO_NAME,
         "Rucio scope of datasets [default: user.ACCOUNT, or the account's only one]",
         "",
+        _RUCIO_NAME,
     )
     rucio_dataset_name: str = _setting(
-        template_parser("dataset"),
         "name of a dataset in Rucio, for experiments whose names follow a pattern",
         "{dataset}",
+        template_parser("dataset"),
     )
     rucio_file_name: str = _setting(
-        template_parser("dataset", "file"),
-        "name of a dataset's file in Rucio",
-        "{dataset}.{file}",
+        "name of a dataset's file in Rucio", "{dataset}.{file}", template_parser("dataset", "file")
     )
     service_url: str = _setting(
-        parse_service_url,
         "results service that jobs report to, https://HOST:PORT "
         "[default: none; results return with the jobs only]",
         "",
+        parse_service_url,
     )
     service_ca_file: Path | None = _setting(
-        parse_path, "CA certificates for the service's certificate [default: the node's own]"
+        "CA certificates for the service's certificate [default: the node's own]"
     )
     service_token_file: Path | None = _setting(
-        parse_path,
-        "file with your key to the service [default: environment TREEHAMMER_SERVICE_TOKEN]",
+        "file with your key to the service [default: environment TREEHAMMER_SERVICE_TOKEN]"
     )
     service_key_file: Path | None = _setting(
-        parse_path, "serve: the service's master key [default: service.key in data_dir]"
+        "serve: the service's master key [default: service.key in data_dir]"
     )
     serve_host: str = _setting(
-        text_parser("A-Za-z0-9._:-", "letters, digits, '.', '_', '-' and ':'"),
         "serve: address to listen at; 0.0.0.0 for all addresses",
         "127.0.0.1",
+        text_parser("A-Za-z0-9._:-", "letters, digits, '.', '_', '-' and ':'"),
     )
-    serve_port: int = _setting(integer_parser(65535), "serve: port to listen at", 8443)
-    serve_certificate: Path | None = _setting(parse_path, "serve: certificate with its chain, PEM")
+    serve_port: int = _setting("serve: port to listen at", 8443, integer_parser(65535))
+    serve_certificate: Path | None = _setting("serve: certificate with its chain, PEM")
     serve_certificate_key: Path | None = _setting(
-        parse_path, "serve: private key of the certificate, PEM, no passphrase"
+        "serve: private key of the certificate, PEM, no passphrase"
     )
     serve_behind_proxy: bool = _setting(
-        parse_boolean, "serve: no certificate, because TLS terminates in a proxy", False
+        "serve: no certificate, because TLS terminates in a proxy", False
     )
     serve_read_access: str = _setting(
-        choice_parser(PUBLIC, KEYS),
         "serve: 'public' lets everybody read results, 'keys' requires a key with the role read",
         KEYS,
+        choice_parser(PUBLIC, KEYS),
     )
     serve_user_header: str = _setting(
-        text_parser("A-Za-z0-9-", "letters, digits and '-'"),
         "serve: header in which the proxy names the authenticated user, e.g. X-Remote-User "
         "[default: none]",
         "",
+        text_parser("A-Za-z0-9-", "letters, digits and '-'"),
     )
     serve_trusted_proxies: str = _setting(
-        parse_networks,
         "serve: addresses or networks of trusted proxies, comma separated",
         "127.0.0.1,::1",
+        parse_networks,
     )
     serve_url: str = _setting(
-        parse_public_url,
         "serve: public address of the pages, https://HOST:PORT, which sign-in by OpenID needs "
         "[default: none]",
         "",
+        parse_public_url,
     )
     serve_oidc_issuer: str = _setting(
-        parse_service_url, "serve: OpenID provider that people sign in with [default: none]", ""
+        "serve: OpenID provider that people sign in with [default: none]", "", parse_service_url
     )
     serve_oidc_client_id: str = _setting(
-        _PRINTABLE, "serve: this service's client id at the provider", ""
+        "serve: this service's client id at the provider", "", _PRINTABLE
     )
     serve_oidc_client_secret_file: Path | None = _setting(
-        parse_path, "serve: file with the client secret [default: none, a public client]"
+        "serve: file with the client secret [default: none, a public client]"
     )
     serve_oidc_scopes: str = _setting(
-        _PRINTABLE,
-        "serve: scopes requested from the provider",
-        "openid profile email",
+        "serve: scopes requested from the provider", "openid profile email", _PRINTABLE
     )
     serve_oidc_group_claim: str = _setting(
-        _PRINTABLE, "serve: claim with a person's groups", "groups"
+        "serve: claim with a person's groups", "groups", _PRINTABLE
     )
     serve_oidc_roles: str = _setting(
-        _PRINTABLE,
         "serve: roles of the provider's groups, GROUP=ROLE, comma separated; * is everybody",
         "",
+        _PRINTABLE,
     )
     serve_oidc_ca_file: Path | None = _setting(
-        parse_path, "serve: CA certificates for the provider [default: the system's]"
+        "serve: CA certificates for the provider [default: the system's]"
     )
     serve_max_connections: int = _setting(
-        integer_parser(1_000_000), "serve: open connections of all clients", 2000
+        "serve: open connections of all clients", 2000, integer_parser(1_000_000)
     )
     serve_max_connections_per_address: int = _setting(
-        integer_parser(1_000_000),
         "serve: open connections of one address, and its requests in progress behind a proxy",
         250,
+        integer_parser(1_000_000),
     )
     serve_requests_per_second: int = _setting(
-        integer_parser(1_000_000),
         "serve: requests per second of one address, and uploads of one key; ten seconds' worth "
         "may come at once",
         300,
+        integer_parser(1_000_000),
     )
     serve_query_seconds: int = _setting(
-        integer_parser(86_400), "serve: seconds after which the queries of a page are cancelled", 60
+        "serve: seconds after which the queries of a page are cancelled", 60, integer_parser(86_400)
     )
     log_format: str = _setting(
-        choice_parser(*LOG_FORMATS),
         "serve, patrol run: lines of the log, text for people or json for programs",
         TEXT_FORMAT,
+        choice_parser(*LOG_FORMATS),
     )
     alarm_minimum: str = _setting(
-        choice_parser("warning", "critical"),
         "alarms: least severity of events that messages are sent about",
         "warning",
+        choice_parser("warning", "critical"),
     )
     alarm_webhook_url: str = _setting(
-        parse_webhook,
         "alarms: address that messages are posted to [default: none]",
         "",
+        parse_webhook,
         secret=True,
     )
     alarm_webhook_secret_file: Path | None = _setting(
-        parse_path, "alarms: file with the secret that signs posted messages [default: unsigned]"
+        "alarms: file with the secret that signs posted messages [default: unsigned]"
     )
     alarm_recipients: str = _setting(
-        parse_recipients,
         "alarms: recipients of mail, comma separated; SITE=ADDRESS for one site's events only "
         "[default: none]",
         "",
+        parse_recipients,
     )
     alarm_sender: str = _setting(
-        parse_sender, "alarms: sender of mail [default: treehammer@HOST]", ""
+        "alarms: sender of mail [default: treehammer@HOST]", "", parse_sender
     )
     alarm_smtp_server: str = _setting(
-        parse_server, "alarms: mail server, HOST:PORT", "localhost:25"
+        "alarms: mail server, HOST:PORT", "localhost:25", parse_server
     )
     alarm_smtp_tls: str = _setting(
-        choice_parser("none", "starttls", "tls"), "alarms: encryption to the mail server", "none"
+        "alarms: encryption to the mail server", "none", choice_parser("none", "starttls", "tls")
     )
     alarm_smtp_user: str = _setting(
-        _PRINTABLE,
-        "alarms: user at the mail server [default: no login]",
-        "",
+        "alarms: user at the mail server [default: no login]", "", _PRINTABLE
     )
     alarm_smtp_password_file: Path | None = _setting(
-        parse_path, "alarms: file with the password at the mail server"
+        "alarms: file with the password at the mail server"
     )
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -260,69 +265,45 @@ class Settings:
         """Master key file of the results service."""
         return self.service_key_file or self.data_dir / "service.key"
 
-    @property
-    def software_dir(self) -> Path:
-        """Folder with one environment per ROOT release."""
-        return self.cache_dir / "software"
-
-    @property
-    def rucio_dir(self) -> Path:
-        """Manifests and login tokens from Rucio."""
-        return self.cache_dir / "rucio"
-
-    @property
-    def datasets_dir(self) -> Path:
-        """Folder catalogue of datasets."""
-        return self.cache_dir / "datasets"
-
-    @property
-    def git_dir(self) -> Path:
-        """Clones and checked-out commits of test repositories."""
-        return self.cache_dir / "git"
-
-    @property
-    def spool_dir(self) -> Path:
-        """Queue of the local batch system."""
-        return self.data_dir / "spool"
-
-    @property
-    def htcondor_dir(self) -> Path:
-        """Inputs and outputs of HTCondor jobs, one folder per pool."""
-        return self.data_dir / "htcondor"
-
-    @property
-    def submissions_dir(self) -> Path:
-        """Markers of submissions in progress."""
-        return self.data_dir / "submissions"
-
-    @property
-    def uploads_dir(self) -> Path:
-        """Records of the campaigns uploaded to the results service."""
-        return self.data_dir / "uploads"
-
-    @property
-    def builds_dir(self) -> Path:
-        """Commits of libraries, built for searches."""
-        return self.cache_dir / "builds"
-
-    @property
-    def bisections_dir(self) -> Path:
-        """States of searches for the build that changed a metric."""
-        return self.data_dir / "bisections"
-
-    @property
-    def resumptions_dir(self) -> Path:
-        """Locks of campaigns that are being resumed."""
-        return self.data_dir / "resumptions"
+    #: Folder with one environment per ROOT release.
+    software_dir = _Folder("cache_dir", "software")
+    #: Manifests and login tokens from Rucio.
+    rucio_dir = _Folder("cache_dir", "rucio")
+    #: Folder catalogue of datasets.
+    datasets_dir = _Folder("cache_dir", "datasets")
+    #: Clones and checked-out commits of test repositories.
+    git_dir = _Folder("cache_dir", "git")
+    #: Queue of the local batch system.
+    spool_dir = _Folder("data_dir", "spool")
+    #: Inputs and outputs of HTCondor jobs, one folder per pool.
+    htcondor_dir = _Folder("data_dir", "htcondor")
+    #: Markers of submissions in progress.
+    submissions_dir = _Folder("data_dir", "submissions")
+    #: Records of the campaigns uploaded to the results service.
+    uploads_dir = _Folder("data_dir", "uploads")
+    #: Commits of libraries, built for searches.
+    builds_dir = _Folder("cache_dir", "builds")
+    #: States of searches for the build that changed a metric.
+    bisections_dir = _Folder("data_dir", "bisections")
+    #: Locks of campaigns that are being resumed.
+    resumptions_dir = _Folder("data_dir", "resumptions")
 
 
 _FIELDS = {f.name: f for f in fields(Settings) if "help" in f.metadata}
 SETTING_HELP: Mapping[str, str] = {name: f.metadata["help"] for name, f in _FIELDS.items()}
 SETTING_NAMES: tuple[str, ...] = tuple(_FIELDS)
+#: Parsers of settings that declare none, by their types.
+_PARSERS: Mapping[str, SettingParser] = {
+    "Path": parse_path,
+    "Path | None": parse_path,
+    "bool": parse_boolean,
+    "int": integer_parser(),
+}
 
 
 def _parse_value(raw: RawValue) -> Any:
-    return _FIELDS[raw.name].metadata["parse"](raw)
+    setting = _FIELDS[raw.name]
+    return (setting.metadata["parse"] or _PARSERS[str(setting.type)])(raw)
 
 
 def _read_config_file(path: Path) -> dict[str, Any]:
