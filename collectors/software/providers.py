@@ -345,12 +345,16 @@ class SoftwareSetup:
                     "missing",
                     f"{entry} is a ROOT macro, but the test requests root = '{self.provider}'",
                 )
-            return [self.python, "-m", "treehammer_kit.macro", entry]
+            return [self.python, "-c", _RUN_MACRO, entry]
         if kind == "executable":
             return [entry]
         raise ValueError(
             f"unknown kind of payload {kind!r}; known: {', '.join(RUNNABLE_PAYLOAD_KINDS)}"
         )
+
+
+#: Program that runs a macro, whose path is its argument.
+_RUN_MACRO = "import treehammer_kit; treehammer_kit.run_macro()"
 
 
 def setup_software(

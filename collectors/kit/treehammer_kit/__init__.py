@@ -16,6 +16,8 @@ Python 3.9 and later.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from typing import Any, Dict, List, NoReturn, Optional
 
@@ -69,6 +71,19 @@ def run(
         return loop_libraries.build_libraries(base, task, describe_loop(task))
 
     run_payload(perform, folder, build)
+
+
+def run_macro() -> NoReturn:
+    """Run the ROOT macro named on the command line as a payload.
+
+    As usual in ROOT, the function has the name of the file: ``read.C`` defines
+    ``void read(treehammer::Pass &pass)``, for RNTuples ``void read(treehammer::NTuplePass &pass)``.
+    With both, the latter stands between ``#ifdef TREEHAMMER_READS_NTUPLE`` and ``#endif``.
+    """
+    path = os.path.abspath(sys.argv[1])
+    function = os.path.splitext(os.path.basename(path))[0]
+    code = f'#include "{path}"'
+    run(code, ntuple=code, function=function, folder=os.path.dirname(path))
 
 
 class _PayloadExecution:

@@ -327,8 +327,8 @@ def test_placeholders_are_replaced_by_folders(tmp_path: Path, prefix: str) -> No
     assert command[:2] == [str(tmp_path / "run it"), f"{tmp_path},/usr,/bin,/etc:{tmp_path}"]
     assert command[-4:] == ["env", "NAME=two words", "python3", "/usr/read.py"]
     assert ready.build_command("macro", "/usr/x.C")[-3:] == [
-        "-m",
-        "treehammer_kit.macro",
+        "-c",
+        "import treehammer_kit; treehammer_kit.run_macro()",
         "/usr/x.C",
     ]
     assert ready.build_command("executable", "/usr/x")[-2:] == ["env", "/usr/x"]
