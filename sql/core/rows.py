@@ -20,6 +20,11 @@ LongText = Annotated[str, 0]
 
 #: Marks text that is never empty, so that its column is NOT NULL.
 REQUIRED = "required"
+#: Kinds of flags: reasons of the sender, and of this store's rules, when a measurement was recorded.
+RECORDED, RULE = "recorded", "rule"
+#: Kinds of flags that come later.
+BAD_REPLICA, QUARANTINED, OUTLIER = "bad replica", "quarantined", "outlier"
+LATER_KINDS = (BAD_REPLICA, QUARANTINED, OUTLIER)
 _Value = TypeVar("_Value")
 Required = Annotated[_Value, REQUIRED]
 
@@ -272,6 +277,22 @@ class ExtraRow(StoredRow):
     measurement_id: Identity
     name: Word
     value: float
+
+
+@dataclass(frozen=True)
+class FlagRow(StoredRow):
+    """Why a measurement is implausible; ``set_by`` is a person or a part of Treehammer."""
+
+    measurement_id: Identity
+    kind: Word
+    reason: LongText
+    set_by: Required[Text]
+    set_us: int
+
+    @property
+    def is_later(self) -> bool:
+        """Return whether it was set after the recording, and can be taken back."""
+        return self.kind in LATER_KINDS
 
 
 @dataclass(frozen=True)

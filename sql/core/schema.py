@@ -296,6 +296,13 @@ extra = _row_table(
     references={"measurement_id": measurement.c.measurement_id},
 )
 
+quality_flag = _row_table(
+    "quality_flag",
+    rows.FlagRow,
+    key=("measurement_id", "kind"),
+    references={"measurement_id": measurement.c.measurement_id},
+)
+
 # Steps of load tests; ``line`` preserves their order in the measurement.
 operation = sa.Table(
     "operation",

@@ -31,7 +31,7 @@ from treehammer.sql.core.measurement_columns import (
     decode_numbers,
     unpack_lists,
 )
-from treehammer.sql.core.rows import ReplicaRow
+from treehammer.sql.core.rows import BAD_REPLICA, QUARANTINED, ReplicaRow
 from treehammer.sql.core.schema import (
     ROLLUP_COUNTS,
     attempt,
@@ -40,6 +40,7 @@ from treehammer.sql.core.schema import (
     job,
     measurement,
     operation,
+    quality_flag,
     receipt,
     replica,
 )
@@ -343,10 +344,15 @@ def apply_change(connection: Connection, change: DatabaseChange) -> int:
     """
     condition = change.scope.condition
     if change.action == QUARANTINE:
-        flag = quality_flags.QUARANTINE_PREFIX + (change.reason or "no reason given")
-        changed = quality_flags.add_flag(connection, condition, flag)
+        changed = quality_flags.flag_measurements(
+            connection,
+            condition,
+            QUARANTINED,
+            change.reason or "no reason given",
+            change.actor,
+        )
     elif change.action == RESTORE:
-        changed = quality_flags.remove_flags(connection, condition, quality_flags.QUARANTINE_PREFIX)
+        changed = quality_flags.remove_flags(connection, condition, QUARANTINED)
     elif change.action == DELETE_CHECKS:
         changed = _delete_checks(connection, change.scope)
     else:
@@ -374,7 +380,7 @@ def _delete_measurements(connection: Connection, scope: ChangeScope) -> int:
     ids = [*connection.scalars(query)]
     owners |= rollups.find_superseded_owners(connection, ids)
     for chunk in split_ids(ids):
-        for table in (operation, extra, measurement):
+        for table in (operation, extra, quality_flag, measurement):
             connection.execute(sa.delete(table).where(table.c.measurement_id.in_(chunk)))
     rollups.rebuild_rollups(connection, owners)
     if scope.is_whole_campaign:
@@ -392,7 +398,7 @@ def _delete_checks(connection: Connection, scope: ChangeScope) -> int:
     for chunk in split_ids([check.id for check in checks]):
         connection.execute(sa.delete(replica).where(replica.c.id.in_(chunk)))
     marked = sa.or_(*(quality_flags.reads_replica(check) for check in checks), sa.false())
-    removed = quality_flags.remove_flags(connection, marked, quality_flags.BAD_REPLICA_PREFIX)
+    removed = quality_flags.remove_flags(connection, marked, BAD_REPLICA)
     left = fetch_rows(connection, ReplicaRow, sa.select(replica))
     return removed - quality_flags.flag_bad_replica_reads(connection, left)
 

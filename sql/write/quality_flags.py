@@ -1,17 +1,24 @@
-"""Flags that mark measurements as implausible after they were recorded, and can be taken back.
+"""Flags of measurements: each says why a measurement is implausible, since when, and who found it.
 
-A flag is text after the recorded reasons. It says that the measurement read a bad replica, is an
-outlier of its series, or is in quarantine. A replica counts as bad from its last good check, or from
-the beginning, until its next good check: the actual time of the damage is unknown.
+A measurement is plausible unless it has a flag. The first ones are of its recording: the reasons of
+its sender, and those that the rules of this store add. Others come later and can be taken back: it
+read a bad replica, is an outlier of its series, or is in quarantine. The columns ``plausible`` and
+``implausible_reasons`` summarize the flags for readers, as roll-ups summarize measurements; exported
+files have nothing else of them.
+
+A replica counts as bad from its last good check, or from the beginning, until its next good check: the
+actual time of the damage is unknown.
 
 Outliers of a series are flagged, so that no single sender can move its means. A range for each metric
-refuses impossible values; a false value within it would still dominate every mean. Equal work needs about equal CPU time, bytes and calls, so that a value of many
-times the median of its series is kept, marked and not averaged.
+refuses impossible values; a false value within it would still dominate every mean. Equal work needs
+about equal CPU time, bytes and calls, so that a value of many times the median of its series is kept,
+marked and not averaged.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import groupby
@@ -31,18 +38,30 @@ from treehammer.collectors.record.value_checks import SEPARATOR
 from treehammer.sql.core import measurement_sql
 from treehammer.sql.core.measurement_columns import DIMENSION_OF
 from treehammer.sql.core.measurement_sql import has_outcome
-from treehammer.sql.core.rows import ReplicaRow
-from treehammer.sql.core.schema import campaign_owner, measurement, rollup_column_names, rollup_day
-from treehammer.sql.engine.database_engine import split_ids
-from treehammer.sql.read.query_model import match_pattern
+from treehammer.sql.core.rows import (
+    BAD_REPLICA,
+    LATER_KINDS,
+    OUTLIER,
+    RECORDED,
+    RULE,
+    FlagRow,
+    ReplicaRow,
+)
+from treehammer.sql.core.schema import (
+    campaign_owner,
+    measurement,
+    quality_flag,
+    rollup_column_names,
+    rollup_day,
+)
+from treehammer.sql.engine.database_engine import fetch_rows, insert_missing_rows, split_ids
 from treehammer.sql.write import rollups
 from treehammer.sql.write.rollups import Owner
 
-#: Prefixes of flags; no recorded text in ``implausible_reasons`` has them.
-BAD_REPLICA_PREFIX, QUARANTINE_PREFIX = "bad replica: ", "quarantined: "
-OUTLIER_PREFIX = "outlier: "
-FLAG_PREFIXES = (BAD_REPLICA_PREFIX, QUARANTINE_PREFIX, OUTLIER_PREFIX)
-_FLAG_START = re.compile(f"(?:^|{SEPARATOR})(?={'|'.join(FLAG_PREFIXES)})")
+# The summary names later flags so, and no recorded reason has this form.
+_LATER_FLAG = re.compile(f"(?:^|{SEPARATOR})({'|'.join(LATER_KINDS)}): ")
+#: Originators of flags that no person sets.
+SENDER, STORE, IMPORT = "sender", "store", "import"
 #: Later than any measurement.
 OPEN_END_US = 2**62
 #: Metric of equal work -> multiple of its series' median from which a value is an outlier. Waits
@@ -71,80 +90,142 @@ MAX_OUTLIER_SHARE = 0.25
 _SUSPICIOUS_RATIO = 3.0
 
 
-def has_flag(prefix: str, dialect: str) -> sa.ColumnElement[bool]:
-    """Select the measurements with a flag."""
-    why = measurement.c.implausible_reasons
-    return sa.and_(why.is_not(None), match_pattern(why, f"*{prefix}*", dialect))
+def make_flags(values: dict[str, Any]) -> list[FlagRow]:
+    """Judge a received measurement, and return its flags.
 
+    The rules apply regardless of its sender's check, whose reasons stay. Later flags of another store
+    are no part of what was recorded.
 
-def recheck_plausibility(values: dict[str, Any]) -> None:
-    """Check the plausibility of a received measurement in place, regardless of its sender's check.
-
-    The sender's own reasons stay, and flags of another store.
+    Args:
+        values: as a database returns them; ``plausible`` and ``implausible_reasons`` are set to what
+            speaks against the measurement since it was recorded.
     """
-    reasons = values["implausible_reasons"] or ""
-    recorded = strip_flags(reasons) or ""
-    missing = [
+    recorded, *later = _LATER_FLAG.split(values["implausible_reasons"] or "")
+    broken = [
         reason for reason in value_checks.find_implausibilities(values) if reason not in recorded
     ]
-    if missing:
-        flags = reasons[len(recorded) :].removeprefix(SEPARATOR)
-        judged = SEPARATOR.join(filter(None, (recorded, *missing, flags)))
-        values.update(implausible_reasons=judged[:MAX_LONG_TEXT], plausible=False)
+    reasons = {}
+    if recorded or not (values["plausible"] or later):
+        reasons[RECORDED, SENDER] = recorded
+    if broken:
+        reasons[RULE, STORE] = SEPARATOR.join(broken)
+    reasons |= {(kind, IMPORT): why for kind, why in zip(later[::2], later[1::2], strict=True)}
+    first_us = _now_us()
+    flags = [
+        FlagRow(str(values["measurement_id"]), kind, why, set_by, first_us + place)
+        for place, ((kind, set_by), why) in enumerate(reasons.items())
+    ]
+    values.update(summarize_flags(flag for flag in flags if not flag.is_later))
+    return flags
 
 
-def add_flag(connection: Connection, selected: sa.ColumnElement[bool], flag: str) -> int:
+def summarize_flags(flags: Iterable[FlagRow]) -> dict[str, Any]:
+    """Summarize the flags of a measurement, in order, as its columns for readers."""
+    recorded: list[str] = []
+    later: list[str] = []
+    for flag in flags:
+        if flag.is_later:
+            later.append(f"{SEPARATOR}{flag.kind}: {flag.reason}")
+        else:
+            recorded.append(flag.reason)
+    suffix = "".join(later)
+    reasons = SEPARATOR.join(filter(None, recorded))[: MAX_LONG_TEXT - len(suffix)] + suffix
+    return {
+        "plausible": not (recorded or later),
+        "implausible_reasons": reasons.removeprefix(SEPARATOR) or None,
+    }
+
+
+def fetch_flags(connection: Connection, ids: Iterable[str]) -> dict[str, list[FlagRow]]:
+    """Fetch the flags of measurements by identity, those of their recording first."""
+    flags: dict[str, list[FlagRow]] = {}
+    columns = quality_flag.c
+    order = (columns.measurement_id, columns.set_us, columns.kind)
+    for chunk in split_ids(ids):
+        query = sa.select(quality_flag).where(columns.measurement_id.in_(chunk))
+        for flag in fetch_rows(connection, FlagRow, query.order_by(*order)):
+            flags.setdefault(flag.measurement_id, []).append(flag)
+    return flags
+
+
+def add_flags(connection: Connection, flags: Sequence[FlagRow]) -> None:
+    """Add flags to stored measurements in the current transaction."""
+    insert_missing_rows(connection, quality_flag, flags)
+    _apply_flags(connection, [flag.measurement_id for flag in flags])
+
+
+def copy_flags(connection: Connection, flags: Mapping[str, Sequence[FlagRow]]) -> None:
+    """Add flags of other stores, by identity, to measurements that lack flags of their kinds."""
+    stored = fetch_flags(connection, flags)
+    missing = [
+        flag
+        for id_, copied in flags.items()
+        for flag in copied
+        if flag.kind not in {present.kind for present in stored.get(id_, ())}
+    ]
+    add_flags(connection, missing)
+
+
+def flag_measurements(
+    connection: Connection,
+    selected: sa.ColumnElement[bool],
+    kind: str,
+    reason: str,
+    set_by: str,
+) -> int:
     """Flag measurements that lack a flag of this kind; return their number.
 
     Args:
         connection: connection of a write transaction.
         selected: selects the measurements.
-        flag: text that starts with one of :data:`FLAG_PREFIXES`.
+        kind: one of :data:`LATER_KINDS`.
+        reason: for people.
+        set_by: person or part of Treehammer.
     """
-    prefix = next(prefix for prefix in FLAG_PREFIXES if flag.startswith(prefix))
-    flag = flag[:MAX_TEXT]
-    reasons = measurement.c.implausible_reasons
-    shortened = sa.func.substr(reasons, 1, MAX_LONG_TEXT - len(SEPARATOR) - len(flag))
-    unflagged = sa.and_(selected, sa.not_(has_flag(prefix, connection.dialect.name)))
-    owners = find_rollup_keys(connection, unflagged)
-    marked = 0
-    # Not one UPDATE with CASE: Oracle cannot mix CLOB and other text in it.
-    for condition, new_reasons in (
-        (reasons.is_not(None), shortened + SEPARATOR + flag),
-        (reasons.is_(None), flag),
-    ):
-        change = sa.update(measurement).where(unflagged, condition)
-        result = connection.execute(change.values(plausible=False, implausible_reasons=new_reasons))
-        marked += result.rowcount
-    rollups.rebuild_rollups(connection, owners)
-    return marked
+    reason = reason[: MAX_TEXT - len(f"{kind}: ")]
+    unflagged = sa.select(measurement.c.measurement_id).where(selected, sa.not_(_has_flag(kind)))
+    set_us = _now_us()
+    ids = connection.scalars(unflagged).all()
+    add_flags(connection, [FlagRow(id_, kind, reason, set_by, set_us) for id_ in ids])
+    return len(ids)
 
 
-def remove_flags(connection: Connection, selected: sa.ColumnElement[bool], prefix: str) -> int:
+def remove_flags(connection: Connection, selected: sa.ColumnElement[bool], kind: str) -> int:
     """Take back the flags of one kind; return the number of measurements.
 
     A measurement becomes plausible again if nothing else speaks against it.
-
-    Args:
-        connection: connection of a write transaction.
-        selected: selects the measurements.
-        prefix: one of :data:`FLAG_PREFIXES`.
     """
-    flagged = sa.and_(selected, has_flag(prefix, connection.dialect.name))
-    owners = find_rollup_keys(connection, flagged)
-    query = sa.select(measurement.c.measurement_id, measurement.c.implausible_reasons)
-    changes = []
-    for id_, why in connection.execute(query.where(flagged)).all():
-        left = [part for part in _FLAG_START.split(why) if part and not part.startswith(prefix)]
-        changes.append({"id_": id_, "why": SEPARATOR.join(left) or None, "good": not left})
+    flagged = sa.select(measurement.c.measurement_id).where(selected, _has_flag(kind))
+    ids = connection.scalars(flagged).all()
+    columns = quality_flag.c
+    for chunk in split_ids(ids):
+        of_chunk = columns.measurement_id.in_(chunk)
+        connection.execute(sa.delete(quality_flag).where(of_chunk, columns.kind == kind))
+    _apply_flags(connection, ids)
+    return len(ids)
+
+
+def _has_flag(kind: str) -> sa.ColumnElement[bool]:
+    columns = quality_flag.c
+    is_own = columns.measurement_id == measurement.c.measurement_id
+    return sa.exists().where(is_own, columns.kind == kind).correlate(measurement)
+
+
+def _apply_flags(connection: Connection, ids: Collection[str]) -> None:
+    """Update the summaries and roll-ups of measurements whose flags have changed."""
+    flags = fetch_flags(connection, ids)
+    changes = [{"id_": id_} | summarize_flags(flags.get(id_, ())) for id_ in ids]
+    owners: set[Owner] = set()
+    for chunk in split_ids(ids):
+        owners |= find_rollup_keys(connection, measurement.c.measurement_id.in_(chunk))
     if changes:
-        change = sa.update(measurement).where(measurement.c.measurement_id == sa.bindparam("id_"))
-        connection.execute(
-            change.values(plausible=sa.bindparam("good"), implausible_reasons=sa.bindparam("why")),
-            changes,
-        )
+        of_id = measurement.c.measurement_id == sa.bindparam("id_")
+        connection.execute(sa.update(measurement).where(of_id), changes)
     rollups.rebuild_rollups(connection, owners)
-    return len(changes)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
 
 
 def flag_bad_replica_reads(connection: Connection, findings: Iterable[ReplicaRow]) -> int:
@@ -156,7 +237,8 @@ def flag_bad_replica_reads(connection: Connection, findings: Iterable[ReplicaRow
             measurement.c.started_us > after_us,
             measurement.c.started_us <= until_us,
         )
-        marked += add_flag(connection, selected, BAD_REPLICA_PREFIX + finding.message)
+        set_by = f"check {finding.id}"
+        marked += flag_measurements(connection, selected, BAD_REPLICA, finding.message, set_by)
     return marked
 
 
@@ -175,20 +257,6 @@ def reads_replica(finding: ReplicaRow) -> sa.ColumnElement[bool]:
     return sa.and_(reads, measurement.c.campaign_id.in_(owned))
 
 
-def copy_flags(connection: Connection, reasons: Mapping[str, str]) -> None:
-    """Copy flags from another store: identity -> ``implausible_reasons`` there."""
-    owners: set[tuple[int, int]] = set()
-    for id_, why in reasons.items():
-        dialect = connection.dialect.name
-        unmarked = (sa.not_(has_flag(prefix, dialect)) for prefix in FLAG_PREFIXES)
-        selected = sa.and_(measurement.c.measurement_id == id_, *unmarked)
-        owners |= find_rollup_keys(connection, selected)
-        connection.execute(
-            sa.update(measurement).where(selected).values(plausible=False, implausible_reasons=why)
-        )
-    rollups.rebuild_rollups(connection, owners)
-
-
 def find_rollup_keys(
     connection: Connection, selected: sa.ColumnElement[bool]
 ) -> set[tuple[int, int]]:
@@ -203,18 +271,10 @@ def require_unflagged(measurement: Measurement) -> None:
     Raises:
         RecordError: the measurement carries a flag.
     """
-    why = str(measurement.values.get("implausible_reasons") or "")
-    for prefix in FLAG_PREFIXES:
-        if prefix in why:
-            raise RecordError(f"implausible_reasons must not contain {prefix.strip()!r}")
-
-
-def strip_flags(why: str | None) -> str | None:
-    """Return the recorded implausibility without flags added later."""
-    if why is None:
-        return None
-    starts = [why.find(prefix) for prefix in FLAG_PREFIXES if prefix in why]
-    return why[: min(starts)].removesuffix(SEPARATOR) or None if starts else why
+    reasons = str(measurement.values.get("implausible_reasons") or "")
+    for kind in LATER_KINDS:
+        if f"{kind}: " in reasons:
+            raise RecordError(f"implausible_reasons must not contain '{kind}:'")
 
 
 def _find_bad_periods(findings: Iterable[ReplicaRow]) -> Iterator[tuple[ReplicaRow, int, int]]:
@@ -316,8 +376,8 @@ def _flag_series(connection: Connection, subject_id: int, metric: str, first_day
     middle, factor = median(values), OUTLIER_FACTORS[metric]
     outliers = sum(value > factor * middle for value in values)
     if middle > 0 and 0 < outliers <= MAX_OUTLIER_SHARE * len(values):
-        flag = (
-            f"{OUTLIER_PREFIX}{metric} is more than {factor:g} times "
-            f"{middle:.4g}, the median of the same work here"
+        reason = (
+            f"{metric} is more than {factor:g} times {middle:.4g}, the median of the same work here"
         )
-        add_flag(connection, sa.and_(of_series, columns[metric] > factor * middle), flag)
+        selected = sa.and_(of_series, columns[metric] > factor * middle)
+        flag_measurements(connection, selected, OUTLIER, reason, STORE)

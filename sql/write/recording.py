@@ -29,8 +29,9 @@ from treehammer.sql.core.measurement_columns import (
     unpack_lists,
 )
 from treehammer.sql.core.measurement_sql import literal_text
-from treehammer.sql.core.schema import dimension_tables, extra, measurement
-from treehammer.sql.engine.database_engine import insert_values
+from treehammer.sql.core.rows import FlagRow
+from treehammer.sql.core.schema import dimension_tables, extra, measurement, quality_flag
+from treehammer.sql.engine.database_engine import insert_missing_rows, insert_values
 from treehammer.sql.read.measurement_queries import OperationRow, fetch_operations_of
 from treehammer.sql.write import maintenance, operation_recording, quality_flags, rollups
 
@@ -190,11 +191,15 @@ def sum_results(parts: Iterable[AddResult]) -> AddResult:
 
 @dataclass(frozen=True)
 class _MeasurementContent:
-    """Measurement in the database's representation, for comparing two of one identity."""
+    """Measurement in the database's representation, for comparing two of one identity.
+
+    ``flags`` are those that came with it. The values leave out the later ones.
+    """
 
     values: dict[str, Any]
     extras: Mapping[str, float]
     operations: Sequence[OperationRow] = ()
+    flags: Sequence[FlagRow] = field(default=(), compare=False)
 
 
 def add_measurements(
@@ -232,8 +237,8 @@ class _TransactionWriter:
     def __init__(self, connection: Connection, dimensions: DimensionWriter | None) -> None:
         self._connection, self._dimensions = connection, dimensions
         self._owners: set[rollups.Owner] = set()
-        # Identity -> reasons with a flag, of known measurements copied from another store.
-        self._marked: dict[str, str] = {}
+        # Later flags of known measurements that were copied from another store, by identity.
+        self._copied_flags: dict[str, list[FlagRow]] = {}
         # New measurements of later attempts.
         self._later_ids: list[str] = []
 
@@ -253,7 +258,7 @@ class _TransactionWriter:
         if self._dimensions is not None:
             superseded = rollups.find_superseded_owners(self._connection, self._later_ids)
             rollups.rebuild_rollups(self._connection, self._owners | superseded)
-            quality_flags.copy_flags(self._connection, self._marked)
+            quality_flags.copy_flags(self._connection, self._copied_flags)
             quality_flags.flag_outliers(self._connection, self._owners)
 
     def _sort_batch(
@@ -265,14 +270,13 @@ class _TransactionWriter:
         conflicting: list[str] = []
         for item in batch:
             content = _normalize_content(item)
-            submitted = _without_later_flags(content)
-            before = stored.setdefault(item.id, submitted)
-            if before is submitted:
+            before = stored.setdefault(item.id, content)
+            if before is content:
                 new[item.id] = content
-            elif _is_same_content(before, submitted):
+            elif _is_same_content(before, content):
                 known_ids.append(item.id)
-                if submitted is not content:  # copied from another store, with a later flag
-                    self._marked[item.id] = str(content.values["implausible_reasons"])
+                if later := [flag for flag in content.flags if flag.is_later]:
+                    self._copied_flags[item.id] = later
             else:
                 conflicting.append(item.id)
         return AddResult(len(new), len(known_ids), tuple(conflicting), tuple(known_ids))
@@ -299,7 +303,7 @@ def fingerprint_content(item: Measurement) -> bytes:
 
     One hash covers all permanent columns; each prunable column has its own.
     """
-    content = _without_later_flags(_normalize_content(item))
+    content = _normalize_content(item)
     permanent = _drop_values(content, maintenance.PRUNED_COLUMNS)
     merged = maintenance.merge_steps(content.operations)
     steps = content.operations if len(merged) < len(content.operations) else None
@@ -331,11 +335,11 @@ def _normalize_content(item: Measurement) -> _MeasurementContent:
     is_complete = len(item.values) == len(_UNKNOWN_VALUES)
     values: dict[str, Any] = {**item.values} if is_complete else {**_UNKNOWN_VALUES, **item.values}
     _normalize_values(values)
-    quality_flags.recheck_plausibility(values)
+    flags = quality_flags.make_flags(values)
     values["storage_site"] = values["storage_site"] or values["site"]
     extras = {name: float(value) for name, value in item.extras.items()}
     operations = [operation_recording.normalize_operation(row) for row in item.operations]
-    return _MeasurementContent(values, extras, operations)
+    return _MeasurementContent(values, extras, operations, flags)
 
 
 def _normalize_values(values: dict[str, Any]) -> None:
@@ -366,38 +370,27 @@ def _fetch_recorded(connection: Connection, ids: Iterable[str]) -> dict[str, _Me
     ):
         extras.setdefault(owner, {})[name] = value
     operations = fetch_operations_of(connection, known_ids)
+    flags = quality_flags.fetch_flags(connection, known_ids)
     rows = connection.execute(
         measurement_sql.select_columns(ALL_COLUMNS).where(id_.in_(known_ids))
     ).mappings()
     return {
-        row["measurement_id"]: _without_later_flags(
-            _MeasurementContent(
-                _unpack_row(row),
-                extras.get(row["measurement_id"], {}),
-                operations[row["measurement_id"]],
-            )
+        row["measurement_id"]: _MeasurementContent(
+            _unpack_row(row, flags.get(row["measurement_id"], ())),
+            extras.get(row["measurement_id"], {}),
+            operations[row["measurement_id"]],
         )
         for row in rows
     }
 
 
-def _unpack_row(row: RowMapping) -> dict[str, Value]:
+def _unpack_row(row: RowMapping, flags: Sequence[FlagRow]) -> dict[str, Value]:
     values = {**row, **unpack_lists(row[PASSES_COLUMN])}
     del values[PASSES_COLUMN]
+    values.update(quality_flags.summarize_flags(flag for flag in flags if not flag.is_later))
     # It may have been judged by fewer rules, or other ones.
-    quality_flags.recheck_plausibility(values)
+    quality_flags.make_flags(values)
     return values
-
-
-def _without_later_flags(content: _MeasurementContent) -> _MeasurementContent:
-    """Return the content without flags added after recording."""
-    values = content.values
-    reasons = values["implausible_reasons"]
-    original = quality_flags.strip_flags(None if reasons is None else str(reasons))
-    if original == reasons:
-        return content
-    unmarked = {**values, "implausible_reasons": original, "plausible": original is None}
-    return replace(content, values=unmarked)
 
 
 def _insert_measurements(
@@ -407,11 +400,15 @@ def _insert_measurements(
 ) -> None:
     # The values themselves become the rows: to copy them takes longer than anything else here.
     rows = [content.values for content in new.values()]
+    for content in new.values():
+        content.values.update(quality_flags.summarize_flags(content.flags))
     dimensions.set_keys(connection, rows)
     for row in rows:
         row[PASSES_COLUMN] = pack_lists(row)
     insert_values(connection, measurement, rows)
     _insert_extras(connection, new)
+    flags = [flag for content in new.values() for flag in content.flags]
+    insert_missing_rows(connection, quality_flag, flags)
     operations = {id_: content.operations for id_, content in new.items() if content.operations}
     operation_recording.insert_operations(connection, operations)
 

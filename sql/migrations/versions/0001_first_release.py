@@ -203,6 +203,7 @@ _TABLES = {
         failure_class:text? message:long?
     """,
     "extra": "measurement_id:key name:word value:real",
+    "quality_flag": "measurement_id:key kind:word reason:long? set_by:text set_us:int",
     "operation": """
         measurement_id:key line:int side:word? operation:short server:text? step:int
         step_start_us:int step_s:real clients:int scheduled:int done:int failed:int late:int
@@ -234,6 +235,7 @@ _PRIMARY_KEYS = {
     "watched_day": "series_id day",
     "attempt": "job_id attempt",
     "extra": "measurement_id name",
+    "quality_flag": "measurement_id kind",
     "operation": "measurement_id line",
 }
 
@@ -246,6 +248,7 @@ _FOREIGN_KEYS = {
     "watched_day": "series_id:watched_series",
     "attempt": "job_id:job",
     "extra": "measurement_id:measurement",
+    "quality_flag": "measurement_id:measurement",
     "operation": "measurement_id:measurement",
 }
 

@@ -162,7 +162,7 @@ def full_measurement(index: int = 0) -> Measurement:
 def judge_again(measurement: Measurement) -> Measurement:
     """Return a measurement as a store judges it."""
     values: dict[str, Any] = {"implausible_reasons": None, **measurement.values}
-    quality_flags.recheck_plausibility(values)
+    quality_flags.make_flags(values)
     return Measurement(values, measurement.extras, measurement.operations)
 
 

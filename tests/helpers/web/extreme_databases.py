@@ -38,8 +38,8 @@ ATTACK_TEXTS = (
 )
 #: The day of all measurements.
 TODAY = datetime.now(UTC).date().isoformat()
-#: Tables that no page reads, since keys are known to the service alone.
-UNDISPLAYED_TABLES = {"access_key", "access_revocation", "read_session"}
+#: Tables that no page reads: keys are known to the service alone, and measurements summarize flags.
+UNDISPLAYED_TABLES = {"access_key", "access_revocation", "read_session", "quality_flag"}
 #: Tables that are derived from the measurements.
 DERIVED_TABLES = {"rollup_day", "rollup_operation"}
 #: Values of columns that only Treehammer itself writes.

@@ -395,6 +395,7 @@ TRANSACTIONS = {
 }
 #: Modules that insert rows by the helpers of the store.
 INSERTIONS = {
+    "sql/write/quality_flags.py",
     "sql/write/store.py",
     "sql/write/audit_trail.py",
     "sql/write/recording.py",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from measurement_factory import (
     STARTED_US,
     make_campaign_row,
@@ -30,6 +32,7 @@ from treehammer.sql.auth.keyring import (
 )
 from treehammer.sql.core.measurement_columns import PACKED_COLUMNS
 from treehammer.sql.core.rows import ReplicaRow
+from treehammer.sql.core.schema import measurement, quality_flag
 from treehammer.sql.read.measurement_queries import restore_operation
 from treehammer.sql.read.operation_figures import fetch_operations
 from treehammer.sql.read.query_model import Selection
@@ -87,6 +90,17 @@ def read(store: Store) -> Mapping[tuple[Any, Any], tuple[Any, Any]]:
     }
 
 
+def read_flags(store: Store) -> list[tuple[Any, ...]]:
+    columns, flags = measurement.c, quality_flag.c
+    order = (columns.campaign_id, columns.position, flags.kind)
+    query = sa.select(*order, flags.reason, flags.set_by, flags.set_us).join(measurement)
+    now_us = time.time_ns() // 1000
+    with store.connection() as connection:
+        rows = connection.execute(query.order_by(*order)).all()
+    assert all(now_us - 60_000_000 < row.set_us <= now_us for row in rows)
+    return [tuple(row[:-1]) for row in rows]
+
+
 def change(store: Store, action: str, reason: str = "", **scope: Any) -> int:
     changed = store.apply_change(
         DatabaseChange(action, ChangeScope(**scope), "root@here", 7, reason, str(scope))
@@ -111,6 +125,29 @@ def test_quarantine_is_undone_by_restore(filled: Store) -> None:
         ("quarantine", "wrong clock", 3),
         ("restore", "", 3),
     ]
+
+
+def test_flags_name_their_kind_reason_originator_and_time(filled: Store) -> None:
+    before = read_flags(filled)
+    assert before == [
+        ("campaign", 1, "recorded", "too fast", "sender"),
+        ("other", 1, "recorded", "too fast", "sender"),
+    ]
+    filled.apply_upload(CampaignUpload(make_campaign_row(id="other"), (), (), [BAD]), MALLORY)
+    filled.mark_bad_replicas()
+    change(filled, "quarantine", "x; outlier: y", key_id=MALLORY.key_id)
+    assert read_flags(filled)[1:5] == [
+        ("other", 1, "bad replica", "torn", "check r"),
+        ("other", 1, "quarantined", "x; outlier: y", "root@here"),
+        ("other", 1, "recorded", "too fast", "sender"),
+        ("other", 2, "bad replica", "torn", "check r"),
+    ]
+    assert read(filled)["other", 1][1] == "too fast; bad replica: torn; quarantined: x; outlier: y"
+    change(filled, "restore", key_id=MALLORY.key_id)
+    change(filled, "delete checks", key_id=MALLORY.key_id)
+    assert read_flags(filled) == before
+    change(filled, "delete", campaign_id="other")
+    assert read_flags(filled) == before[:1]
 
 
 def test_scope_is_limited_by_time(filled: Store) -> None:

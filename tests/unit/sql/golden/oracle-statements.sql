@@ -103,6 +103,9 @@ DELETE FROM operation WHERE operation.measurement_id IN (:measurement_id_1_1)
 DELETE FROM pair WHERE pair.comparison_id = :comparison_id_1
 ;
 
+DELETE FROM quality_flag WHERE quality_flag.measurement_id IN (:measurement_id_1_1)
+;
+
 DELETE FROM read_session WHERE read_session.key_id = :key_id_1
 ;
 
@@ -240,6 +243,10 @@ INSERT INTO patrol_start (entry, occasion, campaign_id, state, due_us, claimed_u
     epoch, holder, request, message) VALUES (:entry, :occasion, :campaign_id, :state, :due_us,
     :claimed_us, :finished_us, :epoch, :holder, :request, :message)
 ; -- many rows
+
+INSERT INTO quality_flag (measurement_id, kind, reason, set_by, set_us) VALUES (:measurement_id,
+    :kind, :reason, :set_by, :set_us)
+;
 
 INSERT INTO read_session (token_hash, role, name, key_id, identity, address, created_us, expires_us)
     VALUES (:token_hash, :role, :name, :key_id, :identity, :address, :created_us, :expires_us)
@@ -432,6 +439,10 @@ FROM patrol_site
 
 SELECT count(*) AS count_1
 FROM patrol_start
+;
+
+SELECT count(*) AS count_1
+FROM quality_flag
 ;
 
 SELECT count(*) AS count_1
