@@ -65,9 +65,8 @@ def run_script(request: dict[str, Any], streams: list[int]) -> None:
         os.environ.update(request["env"])
         os.chdir(request["folder"])
         sys.argv = request["arguments"]
-        if sys.argv[0] == "-m":
-            del sys.argv[0]
-            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        if sys.argv[0] == "-c":
+            exec(sys.argv.pop(1), {"__name__": "__main__"})
         else:
             runpy.run_path(sys.argv[0], run_name="__main__")
         code = 0
