@@ -21,27 +21,33 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import (
 from treehammer.analysis.descriptive.time_breakdown import TimePart, sum_breakdowns
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
-from treehammer.sql.cli.transfer_commands import complete_campaigns
 from treehammer.sql.read.overview_queries import build_unknown_site_error, list_sites
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
-from treehammer.terminal import TABLE, output_options, print_hint, print_rows
+from treehammer.terminal import CAMPAIGN, SITE, CommandOutput, prints_rows
 from treehammer.text_formatting import format_share, pluralize
 
 Row = Mapping[str, Any]
 
 _COLUMNS = ("site", *DIAGNOSIS_COLUMNS)
+_PART_COLUMNS = (
+    TableColumn("part", "part of the wall time"),
+    TableColumn("wall_s", "s", "{:.1f}".format, is_number=True),
+    TableColumn("share", "share", format_share, is_number=True),
+    TableColumn("without_cpu_s", "without CPU, s", "{:.1f}".format, is_number=True),
+    TableColumn("other_sites_share", "other sites", format_share, is_number=True),
+)
 
 
 @click.command("explain")
 @click.argument("job", required=False)
-@click.option("--site", help="A site: its measurements of the latest days.")
+@click.option("--site", type=SITE, help="A site: its measurements of the latest days.")
 @click.option(
     "--campaign",
     metavar="ID|last|all",
     help="A campaign [default: last].",
-    shell_complete=complete_campaigns,
+    type=CAMPAIGN,
 )
 @click.option(
     "--days",
@@ -50,16 +56,11 @@ _COLUMNS = ("site", *DIAGNOSIS_COLUMNS)
     type=click.IntRange(1, 36_500),
     help="Days of --site without a campaign.",
 )
-@output_options
+@prints_rows(*_PART_COLUMNS)
 @click.pass_obj
 def explain_command(
-    settings: Settings,
-    job: str | None,
-    site: str | None,
-    campaign: str | None,
-    days: int,
-    form: str,
-) -> None:
+    settings: Settings, job: str | None, site: str | None, campaign: str | None, days: int
+) -> CommandOutput:
     """Explain CPU efficiency: where the wall time went, and the main cause of lost time.
 
     JOB is the identity of a job or its beginning. Only timed measurements without failure count;
@@ -75,19 +76,22 @@ def explain_command(
     with Store.open(settings.database, create=False) as store:
         selection = query.build_selection(store)
         with store.snapshot() as snapshot:
-            rows = select_explained(snapshot.measurements(selection, _COLUMNS))
-        explained = query.select_own(rows)
+            measured = select_explained(snapshot.measurements(selection, _COLUMNS))
+        explained = query.select_own(measured)
         diagnosis = diagnose_efficiency(explained)
         if diagnosis is None:
             raise query.build_nothing_error(store)
-    other_shares = _find_other_shares(rows, {row["site"] for row in explained})
+    other_shares = _find_other_shares(measured, {row["site"] for row in explained})
     headline, efficiency, *evidence = diagnosis.describe(query.name_subject(explained))
-    if form == TABLE:
-        click.secho(headline, bold=True)
-        click.echo(efficiency)
-    print_rows(_list_parts(diagnosis, other_shares), _make_columns(other_shares), form=form)
-    if form == TABLE:
-        print_hint("\n".join([*evidence, f"Next: {query.format_next_command(diagnosis)}"]))
+    rows = diagnosis.breakdown.list_parts()
+    for row in rows if other_shares else ():
+        row["other_sites_share"] = other_shares[TimePart(row["part"])]
+    return CommandOutput(
+        rows,
+        _PART_COLUMNS if other_shares else _PART_COLUMNS[:-1],
+        above=[click.style(headline, bold=True), efficiency],
+        below=[*evidence, f"Next: {query.format_next_command(diagnosis)}"],
+    )
 
 
 @dataclass(frozen=True)
@@ -200,29 +204,3 @@ def _find_other_shares(rows: Sequence[Row], excluded_sites: set[str]) -> dict[Ti
         part: statistics.median(breakdown.share(part) for breakdown in breakdowns)
         for part in TimePart
     }
-
-
-def _list_parts(
-    diagnosis: EfficiencyDiagnosis, other_shares: Mapping[TimePart, float]
-) -> list[dict[str, Any]]:
-    """List the parts of the wall time, beside those of other sites if there are any."""
-    lines = diagnosis.breakdown.list_parts()
-    if not other_shares:
-        return lines
-    return [{**line, "other_sites_share": other_shares[TimePart(line["part"])]} for line in lines]
-
-
-def _make_columns(other_shares: Mapping[TimePart, float]) -> list[TableColumn]:
-    columns = [
-        TableColumn("part", "part of the wall time"),
-        TableColumn("wall_s", "s", lambda value: f"{value:.1f}", is_number=True),
-        TableColumn("share", "share", format_share, is_number=True),
-        TableColumn(
-            "without_cpu_s", "without CPU, s", lambda value: f"{value:.1f}", is_number=True
-        ),
-    ]
-    if other_shares:
-        columns.append(
-            TableColumn("other_sites_share", "other sites", format_share, is_number=True)
-        )
-    return columns

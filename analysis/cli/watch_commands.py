@@ -1,18 +1,29 @@
-"""The verbs ``changes``, ``digest`` and ``notify``."""
+"""Commands of continuous operation: ``changes``, ``digest``, ``notify`` and ``check``.
+
+``check`` is a plugin for Nagios and its relatives, writes documents for WLCG's monitoring, and judges
+limits. States come from the database or, for monitoring on another machine, from a results service.
+"""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from email.utils import format_datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from treehammer.analysis.alarms import alarm_overview
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
-from treehammer.analysis.alarms.alarm_overview import require_measured_release
+from treehammer.analysis.alarms.monitoring_output import (
+    PRODUCER,
+    build_monit_documents,
+    format_plugin_output,
+)
+from treehammer.analysis.alarms.remote_states import RemoteService
 from treehammer.analysis.changes.change_text import (
     WeeklyDigest,
     last_whole_week,
@@ -24,9 +35,25 @@ from treehammer.analysis.changes.change_text import (
 from treehammer.analysis.changes.change_update import update_changes
 from treehammer.analysis.changes.daily_series import WINDOW_DAYS
 from treehammer.analysis.status.status_rules import load_status_rules
+from treehammer.analysis.status.subject_state import (
+    SERVICE_NAME,
+    AlarmKind,
+    AlarmLevel,
+    SubjectState,
+    worst_level,
+)
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, ExitCode
+from treehammer.errors import (
+    ConfigError,
+    ExitCode,
+    NothingToDoError,
+    StoreError,
+    TreehammerError,
+    require_package,
+)
+from treehammer.setting_parsers import is_allowed_address
+from treehammer.sql.auth.access_keys import load_user_key
 from treehammer.sql.core.watch_rows import AlarmMessage
 from treehammer.sql.read.overview_queries import (
     JOB_SITE,
@@ -36,8 +63,21 @@ from treehammer.sql.read.overview_queries import (
 )
 from treehammer.sql.watch.alarms import SENT, AlarmOutbox, fetch_change_points
 from treehammer.sql.write.store import Store
-from treehammer.tables import TableColumn
-from treehammer.terminal import on_interrupt, output_options, print_rows
+from treehammer.tables import TableColumn, hidden_columns
+from treehammer.terminal import (
+    CAMPAIGN,
+    SITE,
+    TABLE,
+    CommandOutput,
+    on_interrupt,
+    print_hint,
+    print_rows,
+    prints_rows,
+)
+from treehammer.text_formatting import format_minute, make_single_line
+
+if TYPE_CHECKING:
+    from treehammer.analysis.comparison.limit_outcomes import LimitReport
 
 _CHANGE_COLUMNS = (
     TableColumn("since", "since"),
@@ -49,6 +89,8 @@ _CHANGE_COLUMNS = (
     TableColumn("interval", "95 % interval"),
     TableColumn("cause", "changed on that day"),
     TableColumn("id", "change id"),
+    *hidden_columns("attribution", "subject", "kind", "metric", "control", "effect", "low", "high"),
+    *hidden_columns("p", "days_before", "days_after", "seconded", "sites"),
 )
 _MESSAGE_COLUMNS = (
     TableColumn("happened", "time, UTC"),
@@ -57,16 +99,23 @@ _MESSAGE_COLUMNS = (
     TableColumn("recipient", "recipient"),
     TableColumn("state", "message"),
     TableColumn("error", "error"),
+    *hidden_columns("attempts", "message", "event", "evidence"),
 )
 #: Messages that are listed.
 MAX_LISTED = 200
 _NO_CHANNEL = (
     "Events are recorded, but no message is sent: set alarm_webhook_url or alarm_recipients."
 )
+#: Formats of ``check``.
+PLUGIN, MONIT, MARKDOWN, JSON = "plugin", "monit", "markdown", "json"
+#: Value of --service without an address.
+_DATABASE = "-"
 
 
 @click.command("changes")
-@click.option("--site", default="", help="Changes of a site, as site of the jobs or storage.")
+@click.option(
+    "--site", default="", type=SITE, help="Changes of a site, as site of the jobs or storage."
+)
 @click.option("--release", default="", help="Changes of a ROOT release.")
 @click.option(
     "--since",
@@ -75,7 +124,7 @@ _NO_CHANNEL = (
 )
 @click.option("--update", is_flag=True, help="Search the newest results first.")
 @click.option("--rebuild", is_flag=True, help="Update from all results of the last 90 days.")
-@output_options
+@prints_rows(*_CHANGE_COLUMNS, empty="No changes found.")
 @click.pass_obj
 def changes_command(
     settings: Settings,
@@ -84,8 +133,7 @@ def changes_command(
     since: datetime | None,
     update: bool,
     rebuild: bool,
-    form: str,
-) -> None:
+) -> list[dict[str, Any]]:
     """List what became slower or faster, since when, and what it points at.
 
     Changes are steps in daily series: each release relative to a pinned control release in the same
@@ -115,9 +163,7 @@ def changes_command(
         chosen = select_changes(changes, site, release)
         if not chosen:
             _require_known(store, site, release)
-    print_rows([make_change_record(change) for change in chosen], _CHANGE_COLUMNS, form=form)
-    if not chosen:
-        click.echo("No changes found.", err=True)
+    return [make_change_record(change) for change in chosen]
 
 
 def _require_known(store: Store, site: str, release: str) -> None:
@@ -125,15 +171,16 @@ def _require_known(store: Store, site: str, release: str) -> None:
     if site and not any(site in list_sites(store, by) for by in (JOB_SITE, STORAGE_SITE)):
         raise build_unknown_site_error(store, site)
     if release:
-        require_measured_release(store, release)
+        alarm_overview.require_measured_release(store, release)
 
 
 @click.command("digest")
 @click.option("--week", default="", help="A week, such as 2026-W46 [default: the last whole one].")
 @click.option("--html", is_flag=True, help="Print HTML instead of Markdown.")
 @click.option("--mail", is_flag=True, help="Send it to alarm_recipients instead.")
+@prints_rows(*hidden_columns("section", "text", "evidence"))
 @click.pass_obj
-def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> None:
+def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> CommandOutput:
     """Print or mail the week's failed sites and changes, each with a link to its evidence.
 
     Links need serve_url. Mail uses the settings of alarms.
@@ -150,10 +197,14 @@ def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> Non
         digest = load_digest(store, first_day)
     if mail:
         count = _mail_digest(settings, digest)
-        click.echo(f"Sent to {count} recipients.", err=True)
-    else:
-        write = digest.to_html if html else digest.to_markdown
-        click.echo(write(settings.serve_url), nl=False)
+        return CommandOutput(columns=(), remarks=[f"Sent to {count} recipients."])
+    rows = [
+        {"section": section.title, "text": line.text, "evidence": settings.serve_url + line.path}
+        for section in digest.sections
+        for line in section.lines
+    ]
+    write = digest.to_html if html else digest.to_markdown
+    return CommandOutput(rows, (), above=[write(settings.serve_url).removesuffix("\n")])
 
 
 def _mail_digest(settings: Settings, digest: WeeklyDigest) -> int:
@@ -179,10 +230,10 @@ def _mail_digest(settings: Settings, digest: WeeklyDigest) -> int:
 
 @click.command("notify")
 @click.option("--list", "listing", is_flag=True, help="Show the latest messages; send nothing.")
-@output_options
+@prints_rows(*_MESSAGE_COLUMNS)
 @click.pass_obj
 @on_interrupt("unsent messages are kept")
-def notify_command(settings: Settings, listing: bool, form: str) -> int:
+def notify_command(settings: Settings, listing: bool) -> CommandOutput:
     """Send messages about changed states, confirmed regressions and change points.
 
     The states of sites are evaluated first. Each event is recorded once and sent once to each
@@ -197,25 +248,24 @@ def notify_command(settings: Settings, listing: bool, form: str) -> int:
     channels = AlarmChannels.from_settings(settings)
     with Store.open(settings.database, create=False) as store:
         if listing:
-            _print_messages(AlarmOutbox(store).list_messages(MAX_LISTED), form)
-            return ExitCode.DONE
+            return CommandOutput(_list_messages(AlarmOutbox(store).list_messages(MAX_LISTED)))
         # Comparisons load scipy, which takes a third of a second.
         from treehammer.analysis.alarms.alarm_watch import watch_and_notify
 
         rules = load_status_rules(settings.status_rules)
         messages = watch_and_notify(store, rules, channels, lambda: time.time_ns() // 1000)
-    _print_messages(messages, form)
     failed = sum(message.delivery != SENT for message in messages)
-    click.echo(f"{len(messages) - failed} sent, {failed} failed", err=True)
+    remarks = [f"{len(messages) - failed} sent, {failed} failed"]
     if not (channels.webhook or channels.mail):
-        click.echo(_NO_CHANNEL, err=True)
-    return ExitCode.INFRASTRUCTURE if failed else ExitCode.DONE
+        remarks.append(_NO_CHANNEL)
+    code = ExitCode.INFRASTRUCTURE if failed else ExitCode.DONE
+    return CommandOutput(_list_messages(messages), remarks=remarks, exit_code=code)
 
 
-def _print_messages(messages: Sequence[AlarmMessage], form: str) -> None:
-    rows: list[dict[str, Any]] = [
+def _list_messages(messages: Sequence[AlarmMessage]) -> list[dict[str, Any]]:
+    return [
         {
-            "happened": f"{datetime.fromtimestamp(message.happened_us / 1e6, UTC):%Y-%m-%d %H:%M}",
+            "happened": format_minute(message.happened_us),
             "title": message.title,
             "channel": message.channel,
             "recipient": message.recipient,
@@ -228,4 +278,219 @@ def _print_messages(messages: Sequence[AlarmMessage], form: str) -> None:
         }
         for message in messages
     ]
-    print_rows(rows, _MESSAGE_COLUMNS, form=form)
+
+
+def print_limits(report: LimitReport, form: str = TABLE) -> None:
+    """Print the outcomes as a table with notes, as Markdown or as JSON."""
+    # scipy takes a third of a second to load, which commands without limits should not pay for.
+    from treehammer.analysis.comparison import limit_text
+
+    if form == MARKDOWN:
+        click.echo(limit_text.format_markdown(report))
+        return
+    if form == JSON:
+        click.echo(json.dumps(limit_text.build_document(report), indent=1))
+        return
+    click.echo(f"Limits: {limit_text.describe_limits(report)}")
+    print_rows(limit_text.flatten_outcomes(report), limit_text.limit_columns(report))
+    for note in limit_text.list_limit_notes(report):
+        print_hint(note)
+
+
+class _PluginCommand(click.Command):
+    """A command whose errors of any kind are the state UNKNOWN, as plugins have to answer.
+
+    A traceback would leave with the exit code of a warning.
+    """
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Parse the arguments.
+
+        Raises:
+            Exit: with the code of UNKNOWN.
+        """
+        try:
+            return super().make_context(*args, **kwargs)
+        except click.UsageError as error:
+            raise click.exceptions.Exit(_print_failure("", error.format_message())) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except TreehammerError as error:
+            return _print_failure("", error.message)
+        except Exception as error:  # Monitoring always needs a state.
+            return _print_failure("", f"internal error: {type(error).__name__}: {error}")
+
+
+@click.command("check", cls=_PluginCommand)
+@click.option("--site", metavar="NAME", help="State of a site.")
+@click.option("--release", metavar="ROOT", help="State of a ROOT release.")
+@click.option(
+    "--service",
+    metavar="[URL]",
+    is_flag=False,
+    flag_value=_DATABASE,
+    help="State of the results service; with an address, also whether it answers.",
+)
+@click.option(
+    "--campaign",
+    metavar="ID|last",
+    help="Limits that the campaign's test states in [[expect]].",
+    type=CAMPAIGN,
+)
+@click.option(
+    "--all", "everything", is_flag=True, help="States of all sites, releases, the service."
+)
+@click.option("--url", metavar="URL", help="Ask this results service instead of the database.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice((PLUGIN, JSON, MONIT, MARKDOWN)),
+    default=PLUGIN,
+    show_default=True,
+    help="Lines of a plugin, JSON, JSON for WLCG's monitoring; of --campaign a table, JSON or Markdown.",
+)
+@click.option(
+    "--producer",
+    default=PRODUCER,
+    show_default=True,
+    help="Producer's name for --format monit.",
+)
+@click.option("-v", "--verbose", count=True, help="Details; twice also rule and thresholds.")
+@click.option(
+    "-t",
+    "--timeout",
+    type=click.IntRange(1, 3600),
+    default=30,
+    show_default=True,
+    help="Seconds to wait for --url.",
+)
+@click.pass_obj
+def check_command(
+    settings: Settings,
+    site: str | None,
+    release: str | None,
+    service: str | None,
+    campaign: str | None,
+    everything: bool,
+    url: str | None,
+    form: str,
+    producer: str,
+    verbose: int,
+    timeout: int,
+) -> int:
+    """Print the state of a site, a ROOT release or the service, for monitoring, or a campaign's limits.
+
+    The exit code is that of a plugin for Nagios: 0 OK or downtime, 1 WARNING, 2 CRITICAL, 3 UNKNOWN,
+    which other commands use differently. Wrong usage is UNKNOWN. JSON of states leaves with 0.
+
+    With --campaign it is 1 if a limit is missed for certain, 3 if one could not be judged or
+    measurements are not there, and else 0: all are kept, or undecided for noise.
+
+    \b
+    Example: treehammer check --site SITE_A
+             treehammer check --release 6.40.00 -v
+             treehammer check --service https://results.example.org
+             treehammer check --all --format monit
+             treehammer check --campaign last --format markdown
+    """
+    subjects = [
+        (AlarmKind.SITE, site),
+        (AlarmKind.RELEASE, release),
+        (AlarmKind.SERVICE, service and SERVICE_NAME),
+    ]
+    chosen = [(kind, name) for kind, name in subjects if name is not None]
+    if len(chosen) + everything + (campaign is not None) != 1:
+        options = "--site, --release, --service, --campaign and --all"
+        return _print_failure("", f"give one of {options}")
+    if campaign is not None:
+        return _check_limits(settings, campaign, url, form)
+    if form == MARKDOWN:
+        return _print_failure("", "--format markdown is for --campaign")
+    require_package("nagiosplugin")
+    if service not in (None, _DATABASE):
+        url = service
+    kind, name = chosen[0] if chosen else (None, "")
+    try:
+        states = _load_states(settings, url, timeout, kind, name)
+    except TreehammerError as error:
+        return _print_error(kind, name, error)
+    _print_states(states, form, producer, verbose)
+    return worst_level(*(state.level for state in states)).code if form == PLUGIN else 0
+
+
+def _check_limits(settings: Settings, campaign: str, url: str | None, form: str) -> int:
+    """Judge and print the limits of a campaign; return the exit code."""
+    # scipy takes a third of a second to load, which checks of states should not pay for.
+    from treehammer.analysis.comparison.limit_outcomes import judge_limits
+
+    if url is not None or form == MONIT:
+        option = "--format monit" if form == MONIT else "--url"
+        return _print_failure("", f"{option} and --campaign are mutually exclusive")
+    with Store.open(settings.database, create=False) as store:
+        row = store.campaign(campaign)
+        report = judge_limits(store, row, time.time_ns() // 1000)
+    if not report.outcomes:
+        return _print_failure("", f"the test of {row.name} states no limit; add [[expect]] to it")
+    print_limits(report, form)
+    return report.exit_code
+
+
+def _load_states(
+    settings: Settings, url: str | None, timeout: int, kind: AlarmKind | None, name: str
+) -> list[SubjectState]:
+    """Load the states from the service at ``url``, or from the database."""
+    if url is not None:
+        remote = _open_remote(settings, url, timeout)
+        if kind is AlarmKind.SERVICE:
+            return [remote.assess_service()]
+        return remote.fetch_states(kind, name)
+    now_us = time.time_ns() // 1000
+    with Store.open(settings.database, create=False) as store:
+        if kind is None:
+            return alarm_overview.assess_all(store, now_us)
+        return [alarm_overview.assess_subject(store, kind, name, now_us)]
+
+
+def _open_remote(settings: Settings, url: str, timeout: int) -> RemoteService:
+    if not is_allowed_address(url):
+        raise NothingToDoError(
+            "must begin with https://, or be an address of this machine", where=url
+        )
+    key = load_user_key(settings)
+    ca = settings.service_ca_file
+    return RemoteService(url, timeout, key.text if key else "", str(ca) if ca else "")
+
+
+def _print_states(states: Sequence[SubjectState], form: str, producer: str, verbose: int) -> None:
+    if form == PLUGIN:
+        for state in states:
+            print_hint(format_plugin_output(state, verbose))
+        return
+    if form == MONIT:
+        now_us = time.time_ns() // 1000
+        document: Any = build_monit_documents(states, now_us=now_us, producer=producer)
+    else:
+        document = [state.to_document() for state in states]
+    click.echo(json.dumps(document, indent=1))
+
+
+def _print_error(kind: AlarmKind | None, name: str, error: TreehammerError) -> int:
+    """Print that a state is unknown; a service without its database is critical."""
+    subject = f"{kind.upper()} {name} " if kind and kind is not AlarmKind.SERVICE else ""
+    if kind is AlarmKind.SERVICE and isinstance(error, StoreError):
+        state = SubjectState(kind, SERVICE_NAME, AlarmLevel.CRITICAL, error.message)
+        _print_states([state], PLUGIN, "", 0)
+        return state.level.code
+    return _print_failure(subject, error.message)
+
+
+def _print_failure(subject: str, message: str) -> int:
+    """Print the state UNKNOWN; return its code."""
+    line = make_single_line(f"{subject or 'TREEHAMMER '}UNKNOWN - {message}")
+    click.echo(line.replace("|", "/"))
+    return AlarmLevel.UNKNOWN.code

@@ -167,7 +167,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             reads_results=True,
         ),
         "check": LazyCommand(
-            "analysis.cli.check_command:check_command",
+            "analysis.cli.watch_commands:check_command",
             "Print the state of a site, release or the service, for Nagios.",
             reads_results=True,
         ),

@@ -21,9 +21,9 @@ from treehammer.analysis.alarms.monitoring_output import (
     build_monit_documents,
     format_plugin_output,
 )
-from treehammer.analysis.cli import check_command
-from treehammer.analysis.cli.check_command import RemoteService
-from treehammer.analysis.cli.check_command import check_command as check
+from treehammer.analysis.alarms.remote_states import RemoteService
+from treehammer.analysis.cli import watch_commands
+from treehammer.analysis.cli.watch_commands import check_command as check
 from treehammer.analysis.status.subject_state import (
     AlarmFigure,
     AlarmKind,
@@ -285,7 +285,7 @@ def test_bugs_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     def fail(*_: Any) -> None:
         raise TypeError("unexpected\nthing")
 
-    monkeypatch.setattr(check_command, "_load_states", fail)
+    monkeypatch.setattr(watch_commands, "_load_states", fail)
     done = run_check(tmp_path, "--all")
     assert (done.exception, done.return_value) == (None, 3)
     assert done.stdout == "TREEHAMMER UNKNOWN - internal error: TypeError: unexpected thing\n"

@@ -1,0 +1,185 @@
+"""States of sites, releases and the service as another results service sends them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.error
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, NoReturn
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from treehammer.analysis.status.subject_state import (
+    SERVICE_NAME,
+    AlarmFigure,
+    AlarmKind,
+    AlarmLevel,
+    SubjectState,
+    judge_figure,
+    worst_level,
+)
+from treehammer.collectors.http_requests import Deadline, send_request
+from treehammer.collectors.job_spec import API_PREFIX
+from treehammer.collectors.storage_access import make_tls_context
+from treehammer.errors import ConfigError, InvalidAnswerError, NothingToDoError, StoreError
+
+#: Seconds that the service may take for its state.
+ANSWER_WARNING_S, ANSWER_CRITICAL_S = 5.0, 20.0
+#: Bytes of a response that are read.
+_MAX_RESPONSE_BYTES = 50_000_000
+
+_Text = Annotated[str, Field(max_length=10_000)]
+_Number = Annotated[float, Field(ge=-1e18, le=1e18)]
+
+
+class _FigureDocument(BaseModel):
+    """Figure of a state as another service sends it."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_]{1,64}$")
+    value: _Number | None
+    unit: str = Field(pattern=r"^[A-Za-z%]{0,8}$")
+    warning: _Number | None = None
+    critical: _Number | None = None
+    maximum: _Number | None = None
+
+
+class _StateDocument(BaseModel):
+    """State of a subject as another service sends it."""
+
+    model_config = ConfigDict(strict=True)
+
+    kind: AlarmKind = Field(strict=False)
+    name: _Text
+    state: AlarmLevel = Field(strict=False)
+    summary: _Text
+    details: tuple[_Text, ...] = Field(max_length=1000, strict=False)
+    figures: list[_FigureDocument] = Field(max_length=1000)
+    since_us: Annotated[int, Field(ge=0, le=2**62)] | None
+    evidence: _Text
+    rule: _Text
+
+    def to_state(self) -> SubjectState:
+        """Return the state."""
+        values = self.model_dump(exclude={"state", "figures"})
+        figures = tuple(AlarmFigure(**figure.model_dump()) for figure in self.figures)
+        return SubjectState(level=self.state, figures=figures, **values)
+
+
+@dataclass(frozen=True)
+class RemoteService:
+    """A results service.
+
+    Attributes:
+        url: its base address.
+        timeout_s: bounds each request.
+        token: key with the role read; '' if reading is public.
+        ca_file: certificate authorities; '' for the system's.
+    """
+
+    url: str
+    timeout_s: float
+    token: str = ""
+    ca_file: str = ""
+
+    def __repr__(self) -> str:
+        return f"RemoteService({self.url!r})"
+
+    def fetch_states(self, kind: AlarmKind | None = None, name: str = "") -> list[SubjectState]:
+        """Fetch the states of all subjects, or the one of a kind and name.
+
+        Raises:
+            StoreError: the service does not answer.
+            InvalidAnswerError: it answers, but not with these states.
+            NothingToDoError: it does not know the subject.
+        """
+        query = {"kind": kind.value, "name": name} if kind else {}
+        document = self._get(f"/alarms?{urlencode({**query, 'table': 'states'})}")
+        tables = document.get("tables")
+        rows = tables.get("states") if isinstance(tables, dict) else None
+        if not isinstance(rows, list):
+            raise InvalidAnswerError("the response holds no states", where=self.url)
+        try:
+            states = [_StateDocument.model_validate(row).to_state() for row in rows]
+        except (ValidationError, OverflowError) as error:
+            raise InvalidAnswerError(
+                "the response holds an invalid state", where=self.url
+            ) from error
+        if not states or (
+            kind and [(state.kind, state.name) for state in states] != [(kind, name)]
+        ):
+            raise InvalidAnswerError(
+                "the response holds other states than asked for", where=self.url
+            )
+        return states
+
+    def assess_service(self) -> SubjectState:
+        """Assess the service by its own state and by the time that it takes to answer.
+
+        Raises:
+            InvalidAnswerError: it answers, but not with its state.
+        """
+        start = time.monotonic()
+        try:
+            (state,) = self.fetch_states(AlarmKind.SERVICE, SERVICE_NAME)
+        except StoreError as error:
+            return SubjectState(
+                AlarmKind.SERVICE, SERVICE_NAME, AlarmLevel.CRITICAL, error.message, rule="answer/1"
+            )
+        taken_s = time.monotonic() - start
+        answer = AlarmFigure("answer", taken_s, "s", ANSWER_WARNING_S, ANSWER_CRITICAL_S)
+        level = judge_figure(answer)
+        slow = f"answered after {taken_s:.1f} s" if level is not AlarmLevel.OK else ""
+        return replace(
+            state,
+            level=worst_level(state.level, level),
+            summary=", ".join(filter(None, (slow, state.summary))),
+            figures=(answer, *state.figures),
+        )
+
+    def _get(self, path: str) -> Mapping[str, Any]:
+        url = self.url.rstrip("/") + API_PREFIX + path
+        headers = {"Accept": "application/json"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        try:
+            context = make_tls_context({"SSL_CERT_FILE": self.ca_file} if self.ca_file else {})
+            # A service does not redirect its API; the token stays with the configured address.
+            with send_request(
+                "GET", url, Deadline(self.timeout_s), headers, context=context, follows=False
+            ) as response:
+                body = response.read(_MAX_RESPONSE_BYTES)
+        except urllib.error.HTTPError as error:
+            raise _explain_status(error, self.url) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise StoreError(f"the service does not answer: {reason}", where=self.url) from error
+        try:
+            document = json.loads(body, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise InvalidAnswerError("the response is not JSON", where=self.url) from error
+        if not isinstance(document, dict):
+            raise InvalidAnswerError("the response is not a JSON object", where=self.url)
+        return document
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a JSON number")
+
+
+def _explain_status(error: urllib.error.HTTPError, url: str) -> Exception:
+    with error:
+        if error.code in (401, 403):
+            return ConfigError(
+                "the service requires a key with the role read",
+                where=url,
+                hint="Name its file as service_token_file.",
+            )
+        if error.code == 404:
+            return NothingToDoError("the service does not know this site or release", where=url)
+    return StoreError(f"the service answered with status {error.code}", where=url)
