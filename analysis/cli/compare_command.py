@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -35,13 +35,22 @@ from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES
 from treehammer.config import Settings
 from treehammer.errors import ExitCode, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
-from treehammer.sql.cli.transfer_commands import complete_campaigns
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
-from treehammer.terminal import TABLE, on_interrupt, output_options, print_hint, print_rows
+from treehammer.terminal import (
+    CAMPAIGN,
+    TABLE,
+    Block,
+    CommandOutput,
+    Note,
+    TextTable,
+    on_interrupt,
+    print_output,
+    prints_rows,
+)
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison
@@ -108,13 +117,13 @@ delta_option = click.option(
     "--campaign",
     metavar="ID|last",
     help="Only this campaign [default: all].",
-    shell_complete=complete_campaigns,
+    type=CAMPAIGN,
 )
 @click.option(
     "--where", "wheres", multiple=True, metavar="COLUMN=VALUE", help="Only these measurements."
 )
 @delta_option
-@output_options
+@prints_rows(keys="those of verdicts, exact counters and phases, which scope tells apart")
 @click.pass_obj
 @on_interrupt("nothing half-made was stored")
 def compare_command(
@@ -125,8 +134,7 @@ def compare_command(
     campaign: str | None,
     wheres: tuple[str, ...],
     delta: float,
-    form: str,
-) -> int:
+) -> CommandOutput:
     """Say whether B is faster or slower than A, where, and how certain that is.
 
     A and B are ROOT releases, or values of another axis of the test; site, door, campaign (by name,
@@ -143,25 +151,20 @@ def compare_command(
     with Store.open(settings.database, create=False) as store:
         selection = Selection.parse([store.campaign(campaign).id] if campaign else [], wheres)
         results, names = compare_named(store, selection, axis, [a, *b], delta, settings)
-        reason = ""
+        remarks = []
         if axis == COMMIT_AXIS and not any(result.is_comparable for result in results):
             reason = commit_comparison.explain_incomparable(store, selection, names)
-    code = print_results(results, names, delta, form=form)
-    if reason:
-        print_hint(f"The commits were measured in different ways: {reason}.", err=True)
-    return code
-
-
-def print_results(
-    results: Sequence[ComparisonResult], names: Mapping[str, str], delta: float, *, form: str
-) -> ExitCode:
-    """Print comparisons with their conclusions, and return the exit code that they deserve."""
-    print_comparisons(results, names, form=form)
-    if form == TABLE:
-        for result in results:
-            _print_counts(result.instructions, _side_names(result.comparison, names))
-    print_conclusions([result.comparison for result in results], names, form=form)
-    return rate_results(results, delta)
+            remarks = [f"The commits were measured in different ways: {reason}."] * bool(reason)
+    instructions = [table for result in results for table in _list_instructions(result, names)]
+    comparisons = [result.comparison for result in results]
+    return CommandOutput(
+        flatten_results(results),
+        (),
+        above=[*describe_comparisons(results, names), *instructions],
+        notes=describe_conclusions(comparisons, names),
+        remarks=remarks,
+        exit_code=rate_results(results, delta),
+    )
 
 
 def rate_results(results: Sequence[ComparisonResult], delta: float) -> ExitCode:
@@ -247,27 +250,29 @@ def _load_campaign_names(store: Store, results: Sequence[ComparisonResult]) -> d
     return campaign_queries.fetch_distinct_names(store, compared)
 
 
-def print_comparisons(
-    results: Sequence[ComparisonResult], names: Mapping[str, str], *, form: str = TABLE
-) -> None:
-    """Print comparisons, and once the notes that they share; with JSON and CSV to standard error.
+def describe_comparisons(
+    results: Sequence[ComparisonResult], names: Mapping[str, str]
+) -> list[Block]:
+    """Describe comparisons by tables and notes; notes that they share stand once, at the end.
 
     Args:
         results: the comparisons.
         names: of the campaigns or commits that are compared, by identity.
-        form: table, JSON or CSV.
     """
-    if form != TABLE:
-        print_rows(_flatten_results(results), (), form=form)
-    notes, common = _separate_common([_list_notes(result, names, form) for result in results])
-    for number, (result, result_notes) in enumerate(zip(results, notes, strict=True)):
-        if form == TABLE:
-            click.echo("\n" if number else "", nl=False)
-            _print_tables(result.comparison, names)
-            _print_changed_counters(result.counters, _side_names(result.comparison, names))
-        _print_lines(result_notes, form)
-    if common:
-        _print_lines(["\nAll comparisons:", *common], form)
+    notes, common = _separate_common([_list_notes(result, names) for result in results])
+    blocks: list[Block] = []
+    for result, result_notes in zip(results, notes, strict=True):
+        blocks += [*([""] if blocks else []), *_list_tables(result, names)]
+        blocks += map(Note, result_notes)
+    return [*blocks, *map(Note, ["\nAll comparisons:", *common] if common else [])]
+
+
+def print_comparisons(
+    results: Sequence[ComparisonResult], names: Mapping[str, str], *, form: str = TABLE
+) -> None:
+    """Print comparisons as tables, JSON or CSV, with their notes."""
+    output = CommandOutput(flatten_results(results), (), above=describe_comparisons(results, names))
+    print_output(output, form=form)
 
 
 def print_verdict_tables(
@@ -275,9 +280,7 @@ def print_verdict_tables(
 ) -> None:
     """Print the tables of comparisons, without their notes."""
     for result in results:
-        click.echo()
-        _print_tables(result.comparison, names)
-        _print_changed_counters(result.counters, _side_names(result.comparison, names))
+        print_output(CommandOutput(columns=(), above=["", *_list_tables(result, names)]))
 
 
 def _separate_common(notes: Sequence[list[str]]) -> tuple[list[list[str]], list[str]]:
@@ -289,20 +292,15 @@ def _separate_common(notes: Sequence[list[str]]) -> tuple[list[list[str]], list[
     return [[line for line in lines if line not in common] for lines in notes], common
 
 
-def _print_lines(lines: Iterable[str], form: str) -> None:
-    for line in lines:
-        print_hint(line, err=form != TABLE)
-
-
-def _list_notes(result: ComparisonResult, names: Mapping[str, str], form: str) -> list[str]:
+def _list_notes(result: ComparisonResult, names: Mapping[str, str]) -> list[str]:
     """List the sentences below the tables of a comparison."""
     notes = [*attribute_rows(result.comparison.verdicts, names), *result.comparison.notes]
-    if form == TABLE and result.counters:
+    if result.counters:
         notes.append(count_changes.summarize_counters(result.counters))
     return notes + phase_changes.describe_phases(result.phases)
 
 
-def _flatten_results(results: Sequence[ComparisonResult]) -> list[dict[str, Any]]:
+def flatten_results(results: Sequence[ComparisonResult]) -> list[dict[str, Any]]:
     """Return verdicts, then changes of counters and of phases as flat rows."""
     verdicts = [row for result in results for row in result.comparison.verdicts]
     counters = [change for result in results for change in result.counters]
@@ -314,69 +312,64 @@ def _flatten_results(results: Sequence[ComparisonResult]) -> list[dict[str, Any]
     ]
 
 
+def describe_conclusions(comparisons: Sequence[Comparison], names: Mapping[str, str]) -> list[str]:
+    """Describe the conclusion of each comparison."""
+    texts = (describe_conclusion(comparison.verdicts, names) for comparison in comparisons)
+    return [click.style(f"\n{text}", bold=True) for text in texts]
+
+
 def print_conclusions(
     comparisons: Sequence[Comparison], names: Mapping[str, str], *, form: str = TABLE
 ) -> None:
     """Print each comparison's conclusion; with JSON and CSV to standard error."""
-    for comparison in comparisons:
-        text = describe_conclusion(comparison.verdicts, names)
-        click.secho(f"\n{text}", bold=True, err=form != TABLE)
+    for text in describe_conclusions(comparisons, names):
+        click.echo(text, err=form != TABLE)
 
 
-def _print_tables(comparison: Comparison, names: Mapping[str, str]) -> None:
+def _list_tables(result: ComparisonResult, names: Mapping[str, str]) -> list[Block]:
+    """List the tables of verdicts by site and over sites, sentences on them, and changed counters."""
+    comparison = result.comparison
     first = comparison.verdicts[0]
     title = verdict_text.comparison_title(first, names)
     columns = _verdict_columns(comparison.verdicts, names)
-    _print_verdicts(comparison.of_series, columns, f"{title}, by site")
-    click.echo()
+    blocks: list[Block] = [_make_table(comparison.of_series, columns, f"{title}, by site"), ""]
     if pooled := [row for row in comparison.over_sites if row.effect is not None]:
         pooled_columns = [c for c in columns if c.key not in ("site", "shown_a", "shown_b")]
-        _print_verdicts(pooled, pooled_columns, f"{title}, all sites")
-        click.echo()
-    for line in verdict_text.explain_not_pooled(comparison.over_sites):
-        click.echo(line)
-    _print_sentences(comparison.verdicts, names)
-
-
-def _print_sentences(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> None:
-    """Print the first certain verdicts as sentences."""
-    certain = [row for row in rows if row.verdict in CERTAIN_VERDICTS]
+        blocks += [_make_table(pooled, pooled_columns, f"{title}, all sites"), ""]
+    blocks += verdict_text.explain_not_pooled(comparison.over_sites)
+    certain = [row for row in comparison.verdicts if row.verdict in CERTAIN_VERDICTS]
     for row in certain[:MAX_SENTENCES]:
         # The sentence names other metrics than times.
         clock = verdict_text.METRIC_TITLES.get(row.metric)
         subject = f"{row.label}, {clock}" if clock else row.label
-        click.echo(f"{subject}: {verdict_text.describe_verdict(row, names)}.")
+        blocks.append(f"{subject}: {verdict_text.describe_verdict(row, names)}.")
+    return blocks + _list_changed_counters(result, names)
 
 
-def _side_names(comparison: Comparison, names: Mapping[str, str]) -> tuple[str, str]:
-    return verdict_text.side_names(comparison.verdicts[0], names)
+def _list_changed_counters(result: ComparisonResult, names: Mapping[str, str]) -> list[Block]:
+    rows = [
+        {**asdict(change), "shown_verdict": count_changes.format_counter_verdict(change)}
+        for change in result.counters
+        if change.verdict != count_changes.SAME
+    ]
+    a, b = verdict_text.side_names(result.comparison.verdicts[0], names)
+    columns = (
+        TableColumn("label", "variant"),
+        TableColumn("site", "site"),
+        TableColumn("a_value", a, "{:,.0f}".format, is_number=True),
+        TableColumn("b_value", b, "{:,.0f}".format, is_number=True),
+        TableColumn("shown_verdict", "verdict"),
+    )
+    return [TextTable(rows, columns, "Exact counters that changed")] if rows else []
 
 
-def _print_changed_counters(counters: Sequence[CounterChange], sides: tuple[str, str]) -> None:
-    changed = [change for change in counters if change.verdict != count_changes.SAME]
-    if changed:
-        columns = (
-            TableColumn("label", "variant"),
-            TableColumn("site", "site"),
-            TableColumn("a_value", sides[0], "{:,.0f}".format, is_number=True),
-            TableColumn("b_value", sides[1], "{:,.0f}".format, is_number=True),
-            TableColumn("shown_verdict", "verdict"),
-        )
-        rows = [
-            {**asdict(change), "shown_verdict": count_changes.format_counter_verdict(change)}
-            for change in changed
-        ]
-        print_rows(rows, columns, title="Exact counters that changed")
-
-
-def _print_counts(counted: Sequence[CountPair], sides: tuple[str, str]) -> None:
-    if not counted:
-        return
-    columns = change_columns(*sides)
-    rows = [count_changes.flatten_change(pair.total) for pair in counted]
-    click.echo()
-    title = f"Instructions/event. {count_changes.NOT_TIME}"
-    print_rows(rows, (TableColumn("label", "variant"), *columns), title=title)
+def _list_instructions(result: ComparisonResult, names: Mapping[str, str]) -> list[Block]:
+    if not result.instructions:
+        return []
+    sides = verdict_text.side_names(result.comparison.verdicts[0], names)
+    rows = [count_changes.flatten_change(pair.total) for pair in result.instructions]
+    columns = (TableColumn("label", "variant"), *change_columns(*sides))
+    return ["", TextTable(rows, columns, f"Instructions/event. {count_changes.NOT_TIME}")]
 
 
 def _verdict_columns(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> list[TableColumn]:
@@ -395,8 +388,10 @@ def _verdict_columns(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> li
     ]
 
 
-def _print_verdicts(rows: Sequence[VerdictRow], columns: Sequence[TableColumn], title: str) -> None:
-    def row(verdict: VerdictRow) -> dict[str, Any]:
+def _make_table(
+    verdicts: Sequence[VerdictRow], columns: Sequence[TableColumn], title: str
+) -> TextTable:
+    def build_row(verdict: VerdictRow) -> dict[str, Any]:
         cells = {
             "interval": verdict_text.format_interval(verdict) or None,
             "shown_verdict": verdict_text.format_verdict(verdict),
@@ -412,4 +407,4 @@ def _print_verdicts(rows: Sequence[VerdictRow], columns: Sequence[TableColumn], 
             )
         return {**flat, **cells}
 
-    print_rows([row(verdict) for verdict in rows], columns, title=title)
+    return TextTable([build_row(verdict) for verdict in verdicts], columns, title)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from typing import Any, ParamSpec, TypeVar
 
@@ -66,6 +66,15 @@ class TextTable:
     title: str = ""
 
 
+class Note(str):
+    """Line below or above a table that goes to standard error beside JSON and CSV."""
+
+    __slots__ = ()
+
+
+Block = str | TextTable
+
+
 @dataclass(frozen=True)
 class CommandOutput:
     """Output of a command: rows, and sentences about them.
@@ -74,8 +83,8 @@ class CommandOutput:
         rows: mappings or dataclasses. JSON and CSV hold the raw values of every key.
         columns: of the table; None for those of the command, () for no table of the rows.
         title: printed above the table.
-        above: lines and tables above it, for people only.
-        below: lines and tables below it, for people only.
+        above: lines and tables above it, for people only, apart from a :class:`Note`.
+        below: lines and tables below it, likewise.
         notes: lines after all of these; with JSON and CSV on standard error.
         remarks: lines on standard error in every form.
         document: printed by ``--json`` in place of the rows.
@@ -85,8 +94,8 @@ class CommandOutput:
     rows: Sequence[Any] = ()
     columns: Sequence[TableColumn] | None = None
     title: str = ""
-    above: Sequence[str | TextTable] = ()
-    below: Sequence[str | TextTable] = ()
+    above: Sequence[Block] = ()
+    below: Sequence[Block] = ()
     notes: Sequence[str] = ()
     remarks: Sequence[str] = ()
     document: Any = None
@@ -158,32 +167,43 @@ def _find_choice() -> _OutputChoice:
     return choice or _OutputChoice()
 
 
-def print_output(output: CommandOutput, columns: Sequence[TableColumn] = ()) -> None:
-    """Print the output of the running command in the form that its user chose.
+def print_output(
+    output: CommandOutput, columns: Sequence[TableColumn] = (), *, form: str = ""
+) -> None:
+    """Print an output of the running command in the form that its user chose.
 
     Commands that print more than one output call it; that of the others is printed by
     :func:`prints_rows`.
+
+    Args:
+        output: the output.
+        columns: of the command.
+        form: in place of the chosen one.
     """
     choice = _find_choice()
+    choice = replace(choice, form=form or choice.form)
     rows = [row if isinstance(row, Mapping) else asdict(row) for row in output.rows]
     columns = columns if output.columns is None else output.columns
+    blocks = (*output.above, *output.below)
+    notes = [*(block for block in blocks if isinstance(block, Note)), *output.notes]
     if choice.names:
         _print_selected(rows, columns, choice)
     elif choice.form == TABLE:
         table = [TextTable(rows, columns, output.title)] if columns else []
         for block in (*output.above, *table, *output.below):
             _print_block(block)
+        notes = [*output.notes]
     elif choice.form == JSON and output.document is not None:
         click.echo(json.dumps(output.document, indent=1, default=str))
     else:
         print_rows(rows, columns, form=choice.form)
-    for note in output.notes:
+    for note in notes:
         print_hint(note, err=choice.form != TABLE)
     for remark in output.remarks:
         print_hint(remark, err=True)
 
 
-def _print_block(block: str | TextTable) -> None:
+def _print_block(block: Block) -> None:
     if isinstance(block, str):
         print_hint(block)
         return
