@@ -143,8 +143,17 @@ class DatabaseSnapshot:
         Raises:
             KeyError: a column is not in the catalogue.
         """
-        rows = self._stream(self._build_queries(selection).measurements(columns))
-        yield from name_values(rows, columns)
+        yield from name_values(self.measurement_rows(selection, columns), columns)
+
+    def measurement_rows(
+        self, selection: Selection, columns: Sequence[str]
+    ) -> Iterator[Sequence[Any]]:
+        """Stream the selected measurements as rows of :func:`.stored_columns`."""
+        return self._stream(self._build_queries(selection).measurements(columns))
+
+    def count_selected(self, selection: Selection) -> int:
+        """Count the selected measurements."""
+        return int(self._connection.scalar(self._build_queries(selection).count()) or 0)
 
     def extras(self, selection: Selection) -> Iterator[ExtraRow]:
         """Fetch metrics that tests define for the selected measurements."""

@@ -120,6 +120,13 @@ class ResultsReader:
             finally:
                 self._shared = None
 
+    @contextmanager
+    def frozen(self) -> Iterator[ResultsReader]:
+        """Yield a reader of one state of the database; other threads may use this one meanwhile."""
+        reader = ResultsReader(self._engine)
+        with reader.one_state():
+            yield reader
+
     # Measurements
 
     def measurements(

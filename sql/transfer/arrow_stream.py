@@ -1,299 +1,313 @@
-"""Measurements in bulk: Arrow record batches, read by a child process, and ``treehammer.results``.
+"""Measurements and the tables beside them as Arrow record batches, and ``treehammer.results``.
 
-Converting a million measurements to Python objects costs seven times as much as reading them.  The
-child has a driver that fills Arrow's columns in C; :mod:`treehammer.sql.transfer.stream_process` says
-why it is a child.  Databases without an Arrow driver are read by the store's own queries, where a row
-costs several times as much.
+All batches of a stream come from one state of the database. Companion tables are campaigns, jobs,
+attempts, findings of replicas, and instructions. Without them another installation could show the
+measurements, but no campaign. Pairs and verdicts stay behind: a comparison makes them anew.
+Operations of load tests are a nested column of their measurement, or a flat table with one row per
+step and quantiles of its latencies in seconds.
 
 Python programs call :func:`results` and :func:`result_batches`.
 """
 
 from __future__ import annotations
 
-import functools
-import json
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Generic, TypeVar, get_type_hints
 
 import pyarrow as pa
-import sqlalchemy as sa
-from sqlalchemy.engine import URL, Connection
 
 from treehammer import config
-from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
-from treehammer.errors import ConfigError, StoreError, suggest_word
-from treehammer.sql.core.measurement_columns import ALL_COLUMNS, EXTRA_PREFIX, stored_columns
-from treehammer.sql.engine.backend import build_store_error, display_url, sqlite_path
-from treehammer.sql.engine.database_engine import make_engine, read_transaction
-from treehammer.sql.engine.postgresql_backend import libpq_connection_string
-from treehammer.sql.read.measurement_queries import DatabaseSnapshot, MeasurementQueries
-from treehammer.sql.read.query_model import Selection
-from treehammer.sql.transfer import arrow_columns
-from treehammer.sql.transfer.stream_process import (
-    BACKENDS,
-    COUNT_KEY,
-    READER_GONE,
-    ExtraColumns,
-    SqlStatement,
-    StreamRequest,
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
+from treehammer.collectors.record.operation_steps import OPERATION_METRICS, QUANTILES
+from treehammer.errors import ConfigError, suggest_word
+from treehammer.sql.core.measurement_columns import (
+    EXTRA_PREFIX,
+    PACKED_COLUMNS,
+    PASSES_COLUMN,
+    decode_latency,
+    encode_numbers,
+    stored_columns,
+    unpack_lists,
 )
-from treehammer.sql.write.store import Store
+from treehammer.sql.core.rows import (
+    AttemptRow,
+    CampaignRow,
+    ExtraRow,
+    InstructionRow,
+    JobRow,
+    ReplicaRow,
+)
+from treehammer.sql.read.query_model import Selection
+from treehammer.sql.read.reader import ResultsReader
 
-# An example row, because SQLite's driver takes the type of each column from the first rows, which
-# may all be NULL.
-_EXAMPLE_LITERALS = {"int": "0", "float": "0.5", "text": "'text'", "bool": "0", "ints": "'[]'"}
-_PACKED_EXAMPLE = "x'00'"
-SelectQuery = sa.Select[Any] | sa.CompoundSelect[Any]
+#: Measurements of one record batch: some MB of memory.
+BATCH_ROWS = 2_000
+#: Measurements of one record batch with operations, each of which may have thousands.
+NESTED_ROWS = 100
+#: The column by which extras and operations are joined.
+ID_COLUMN = "measurement_id"
+#: The nested column of operations, and the name of the flat table.
+OPERATIONS_COLUMN, OPERATION_TABLE = "operations", "op"
+#: Type of the catalogue -> type of its columns.
+ARROW_TYPES: dict[str, pa.DataType] = {
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "text": pa.string(),
+    "bool": pa.bool_(),
+    "ints": pa.list_(pa.int64()),
+    "floats": pa.list_(pa.float64()),
+}
+CompanionRow = CampaignRow | JobRow | AttemptRow | ReplicaRow | InstructionRow
+#: Name of the table -> its rows, in the order in which they can be written.
+COMPANION_KINDS: dict[str, type[CompanionRow]] = {
+    "campaign": CampaignRow,
+    "job": JobRow,
+    "attempt": AttemptRow,
+    "replica": ReplicaRow,
+    "instruction_count": InstructionRow,
+}
+#: Type of a field in a row -> type of the catalogue.
+FIELD_TYPES = {int: "int", str: "text", bool: "bool", int | None: "int"}
+NESTED_FIELD = pa.field(
+    OPERATIONS_COLUMN,
+    pa.list_(pa.struct([(metric.name, ARROW_TYPES[metric.type]) for metric in OPERATION_METRICS])),
+    metadata={"kind": OPERATIONS_COLUMN, "title": "Operations of a load test by time step."},
+)
 OneOrMore = str | Iterable[str]
+JoinedRow = TypeVar("JoinedRow")
 
 
 @dataclass(frozen=True)
-class MeasurementStream:
-    """The selected measurements: how many, their columns, and the stream of their batches."""
+class RowStream:
+    """Rows of a table: its name, its columns, and their batches. Unknown text of companions is ''."""
 
-    rows: int
+    name: str
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
 
 
-@contextmanager
-def open_stream(
-    url: URL,
+# Columns
+
+
+def build_schema(
+    columns: Sequence[str], about: Mapping[str, str], *, lists_as_text: bool = False
+) -> pa.Schema:
+    """Build the columns of measurements; metadata state kind and meaning.
+
+    Args:
+        columns: names of the catalogue, and :data:`EXTRA_PREFIX` with names of metrics that tests
+            defined.
+        about: metadata of the export.
+        lists_as_text: write lists as JSON, for formats without lists.
+    """
+    schema = pa.schema([_catalogue_field(name) for name in columns], metadata=dict(about))
+    for index, field in enumerate(schema):
+        if lists_as_text and pa.types.is_list(field.type):
+            schema = schema.set(index, field.with_type(pa.string()))
+    return schema
+
+
+def _catalogue_field(name: str) -> pa.Field:
+    metric = METRICS_BY_NAME.get(name)
+    if metric is None:
+        title = f"Metric {name.removeprefix(EXTRA_PREFIX)} that the test defines."
+        return _build_field(name, "float", title)
+    return _build_field(name, metric.type, _describe(metric.meaning, metric.unit))
+
+
+def _build_field(name: str, kind: str, title: str) -> pa.Field:
+    return pa.field(name, ARROW_TYPES[kind], metadata={"kind": kind, "title": title})
+
+
+def _describe(meaning: str, unit: str) -> str:
+    return f"{meaning} [{unit}]" if unit else meaning
+
+
+def companion_schema(name: str) -> pa.Schema:
+    """Build the schema of one of :data:`COMPANION_KINDS`."""
+    hints = get_type_hints(COMPANION_KINDS[name])
+    return pa.schema(
+        _build_field(field.name, FIELD_TYPES[hints[field.name]], f"{field.name} of the {name}")
+        for field in fields(COMPANION_KINDS[name])
+    )
+
+
+def _flat_operation_schema() -> pa.Schema:
+    return pa.schema(
+        [
+            _build_field(ID_COLUMN, "text", "Identity of the measurement."),
+            _build_field("line", "int", "Order of the row in its measurement, from 0."),
+            *(
+                _build_field(m.name, m.type, _describe(m.meaning, m.unit))
+                for m in OPERATION_METRICS
+            ),
+            *(
+                _build_field(
+                    name, "float", f"{name.removesuffix('_s')} of the latencies, within 1 % [s]"
+                )
+                for name in QUANTILES
+            ),
+        ]
+    )
+
+
+# Streams
+
+
+class _JoinedRows(Generic[JoinedRow]):
+    """Rows that belong to measurements, streamed in the order of these."""
+
+    def __init__(self, rows: Iterable[tuple[str, JoinedRow]]) -> None:
+        self._rows = iter(rows)
+        self._next = next(self._rows, None)
+
+    def take(self, ids: Sequence[str]) -> dict[str, list[JoinedRow]]:
+        """Return the rows of the next measurements by identity."""
+        lists: dict[str, list[JoinedRow]] = {id_: [] for id_ in ids}
+        while self._next is not None and self._next[0] in lists:
+            lists[self._next[0]].append(self._next[1])
+            self._next = next(self._rows, None)
+        return lists
+
+
+def stream_measurements(
+    reader: ResultsReader,
     selection: Selection,
     about: Mapping[str, str],
     *,
     columns: Sequence[str] | None = None,
     lists_as_text: bool = False,
-) -> Iterator[MeasurementStream]:
-    """Read one state of the database.
+    nest_operations: bool = False,
+) -> RowStream:
+    """Stream the selected measurements.
 
     Args:
-        url: of the database.
+        reader: of one state of the database; see :meth:`.ResultsReader.frozen`.
         selection: the measurements.
         about: metadata of the schema.
         columns: nothing else is read: names of the catalogue and ``extra_NAME``, in this order; by
             default the catalogue, and all metrics of tests that the measurements have.
-        lists_as_text: see :func:`treehammer.sql.transfer.arrow_columns.build_schema`.
-
-    Raises:
-        StoreError: the database refuses.
+        lists_as_text: see :func:`build_schema`.
+        nest_operations: append the nested column of operations.
     """
-    if url.get_backend_name() not in BACKENDS:
-        fetched, _ = _split_columns(columns)
-        row_stream_parts = open_row_stream(
-            url, selection, about, columns, fetched, lists_as_text=lists_as_text
-        )
-        with row_stream_parts as parts:
-            yield MeasurementStream(*parts)
-        return
-    request = _build_request(url, selection, about, columns, lists_as_text)
-    with tempfile.TemporaryFile() as stderr:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "treehammer.sql.transfer.stream_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-        )
-        assert child.stdin is not None
-        assert child.stdout is not None
-        try:
-            with child.stdin, child.stdout:
-                _send_request(child.stdin, request)
-                try:
-                    stream = pa.ipc.open_stream(child.stdout)
-                except pa.ArrowInvalid as error:
-                    raise _child_error(url, child, stderr, error) from error
-                schema = stream.schema
-                metadata = dict(schema.metadata)
-                rows = int(metadata.pop(COUNT_KEY))
-                yield MeasurementStream(
-                    rows, schema.with_metadata(metadata), _read_batches(url, child, stream, stderr)
-                )
-        finally:
-            child.kill()
-            child.wait()
-
-
-def _send_request(stdin: IO[bytes], order: StreamRequest) -> None:
-    try:
-        stdin.write(json.dumps(asdict(order)).encode())
-        stdin.close()
-    except BrokenPipeError:
-        pass  # the child has ended and reported the reason
-
-
-def _read_batches(
-    url: URL, child: subprocess.Popen[bytes], stream: pa.RecordBatchReader, stderr: IO[bytes]
-) -> Iterator[pa.RecordBatch]:
-    try:
-        yield from stream
-    except (pa.ArrowInvalid, OSError) as error:
-        raise _child_error(url, child, stderr, error) from error
-    if code := child.wait():
-        raise _child_error(url, child, stderr, f"exit code {code}")
-
-
-def _child_error(
-    url: URL, child: subprocess.Popen[bytes], stderr: IO[bytes], fallback: object
-) -> StoreError:
-    """Return the child's error message, or else the reason why reading failed."""
-    assert child.stdout is not None
-    child.stdout.close()  # otherwise each process would wait for the other
-    child.wait()
-    stderr.seek(0)
-    lines = stderr.read().decode(errors="replace").splitlines()
-    reason = next((line.strip() for line in reversed(lines) if line.strip()), READER_GONE)
-    return build_store_error(url, str(fallback) if reason == READER_GONE else reason)
-
-
-def _build_request(
-    url: URL,
-    selection: Selection,
-    about: Mapping[str, str],
-    columns: Sequence[str] | None,
-    lists_as_text: bool,
-) -> StreamRequest:
-    backend = url.get_backend_name()
-    file = sqlite_path(url)
-    if backend == "sqlite" and file is None:
-        raise StoreError(
-            "exports cannot read from SQLite in memory", where=display_url(url), hint="Use a file."
-        )
-    queries = MeasurementQueries(selection, backend)
-    compile_for = _compile_for_sqlite if file else _compile_for_postgresql
-    compile_statement = functools.partial(compile_for, dialect=url.get_dialect()())
-    fetched, extras = _split_columns(columns)
-    measurements = _prepend_examples(queries, fetched) if file else queries.measurements(fetched)
-    return StreamRequest(
-        backend=backend,
-        address=str(file.absolute()) if file else libpq_connection_string(url),
-        batch_rows=arrow_columns.BATCH_ROWS,
-        columns=None if columns is None else [*columns],
-        fetched=[*stored_columns(fetched)],
-        lists_as_text=lists_as_text,
-        metadata=dict(about),
-        count=compile_statement(queries.count()),
-        names=compile_statement(queries.extra_names()),
-        extras=compile_statement(queries.extras(extras)),
-        measurements=compile_statement(measurements),
-    )
-
-
-def _split_columns(columns: Sequence[str] | None) -> tuple[list[str], list[str] | None]:
-    """Build the queries for measurements and for metrics of tests; None means all."""
     if columns is None:
-        return [*ALL_COLUMNS], None
-    fetched = [name for name in columns if name in METRICS_BY_NAME]
-    extras = [name.removeprefix(EXTRA_PREFIX) for name in columns if name not in METRICS_BY_NAME]
-    if extras and arrow_columns.ID_COLUMN not in fetched:
-        fetched.append(arrow_columns.ID_COLUMN)  # extras are joined by it
-    return fetched, extras
+        with reader.snapshot() as snapshot:
+            extras = [EXTRA_PREFIX + name for name in snapshot.extra_names(selection)]
+        columns = [*(metric.name for metric in CATALOGUE), *extras]
+    schema = build_schema(columns, about, lists_as_text=lists_as_text)
+    if nest_operations:
+        schema = schema.append(NESTED_FIELD)
+    return RowStream("results", schema, _iter_batches(reader, selection, schema))
 
 
-def _prepend_examples(queries: MeasurementQueries, columns: Sequence[str]) -> SelectQuery:
-    literals: list[sa.ColumnClause[Any]] = [
-        sa.literal_column(
-            _EXAMPLE_LITERALS[METRICS_BY_NAME[name].type]
-            if name in METRICS_BY_NAME
-            else _PACKED_EXAMPLE
-        )
-        for name in stored_columns(columns)
-    ]
-    examples: sa.Select[Any] = sa.select(*literals)
-    # A limit, so that SQLite cannot leave out the order, which means nothing outside otherwise.
-    ordered = queries.measurements(columns).limit(-1).subquery()
-    return sa.union_all(examples, sa.select(ordered))
-
-
-def _compile_for_sqlite(query: SelectQuery, dialect: sa.Dialect) -> SqlStatement:
-    compiled = query.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
-    names = compiled.positiontup or ()
-    values = (compiled.params[name] for name in names)
-    # The driver knows no bool.
-    return SqlStatement(str(compiled), tuple(int(v) if isinstance(v, bool) else v for v in values))
-
-
-def _compile_for_postgresql(query: SelectQuery, dialect: sa.Dialect) -> SqlStatement:
-    # It takes a sixth of a second to load, which SQLite's users need not pay.
-    from psycopg.sql import Literal
-
-    # COPY takes no parameters: psycopg writes them as literals.
-    compiled = query.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
-    # In brackets, or the sign of the least whole number would not count as part of it.
-    values = {name: f"({Literal(v).as_string()})" for name, v in compiled.params.items()}
-    return SqlStatement(str(compiled) % values)
-
-
-@contextmanager
-def open_row_stream(
-    url: URL,
-    selection: Selection,
-    about: Mapping[str, str],
-    columns: Sequence[str] | None,
-    fetched: Sequence[str],
-    *,
-    lists_as_text: bool,
-) -> Iterator[tuple[int, pa.Schema, Iterator[pa.RecordBatch]]]:
-    """Read one state of the database; see :func:`treehammer.sql.transfer.arrow_stream.open_stream`.
-
-    Args:
-        url: URL of the database.
-        selection: the measurements to read.
-        about: metadata of the schema.
-        columns: of the answer; all when None.
-        fetched: the catalogue columns that these need.
-        lists_as_text: leave lists as JSON.
-
-    Yields:
-        how many measurements there are, their columns, and the stream of their batches.
-    """
-    engine = make_engine(url)
-    try:
-        with read_transaction(engine) as connection:
-            snapshot = DatabaseSnapshot(connection)
-            names = columns or arrow_columns.list_all_columns(snapshot.extra_names(selection))
-            schema = arrow_columns.build_schema(names, about, lists_as_text=lists_as_text)
-            count = (
-                connection.scalar(MeasurementQueries(selection, engine.dialect.name).count()) or 0
-            )
-            yield count, schema, _read_row_batches(connection, selection, schema, fetched)
-    finally:
-        engine.dispose()
-
-
-def _read_row_batches(
-    connection: Connection, selection: Selection, schema: pa.Schema, fetched: Sequence[str]
+def _iter_batches(
+    reader: ResultsReader, selection: Selection, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    snapshot = DatabaseSnapshot(connection)
-    names = [name for name in schema.names if name.startswith(EXTRA_PREFIX)]
-    extras = ExtraColumns(snapshot.extras(selection)) if names else None
-    rows = snapshot.measurements(selection, fetched)
-    while chunk := list(islice(rows, arrow_columns.BATCH_ROWS)):
-        columns: dict[str, Sequence[Any]] = {name: [row[name] for row in chunk] for name in fetched}
-        if extras:
-            columns |= extras.next_columns(
-                [str(row[arrow_columns.ID_COLUMN]) for row in chunk], names
-            )
-        yield pa.record_batch(
-            [_build_array(columns[f.name], f.type) for f in schema], schema=schema
+    extra_names = [name for name in schema.names if name.startswith(EXTRA_PREFIX)]
+    has_operations = OPERATIONS_COLUMN in schema.names
+    catalogue_names = [name for name in schema.names if name in METRICS_BY_NAME]
+    if extra_names and ID_COLUMN not in catalogue_names:
+        catalogue_names.append(ID_COLUMN)
+    stored_names = stored_columns(catalogue_names)
+    with reader.snapshot() as snapshot:
+        extras = _JoinedRows(
+            (row.measurement_id, row) for row in (snapshot.extras(selection) if extra_names else ())
         )
+        operations = _JoinedRows(
+            (str(row.pop(ID_COLUMN)), row)
+            for row in (snapshot.operations(selection) if has_operations else ())
+        )
+        rows = snapshot.measurement_rows(selection, catalogue_names)
+        while chunk := list(islice(rows, NESTED_ROWS if has_operations else BATCH_ROWS)):
+            values: dict[str, Sequence[Any]] = dict(
+                zip(stored_names, zip(*chunk, strict=True), strict=True)
+            )
+            if PASSES_COLUMN in values:
+                values |= _unpack_passes(values.pop(PASSES_COLUMN))
+            if extra_names:
+                values |= _list_extras(extras.take(values[ID_COLUMN]), extra_names)
+            if has_operations:
+                lists = operations.take(values[ID_COLUMN])
+                values[OPERATIONS_COLUMN] = [steps or None for steps in lists.values()]
+            arrays = [_build_array(values[field.name], field.type) for field in schema]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _unpack_passes(packed: Iterable[bytes | None]) -> dict[str, list[list[float] | None]]:
+    unpacked = [unpack_lists(value) for value in packed]
+    return {name: [lists[name] for lists in unpacked] for name in PACKED_COLUMNS}
+
+
+def _list_extras(
+    extras: Mapping[str, Sequence[ExtraRow]], names: Sequence[str]
+) -> dict[str, list[float | None]]:
+    """Return the column of each name (with its prefix)."""
+    by_name = [{EXTRA_PREFIX + row.name: row.value for row in rows} for rows in extras.values()]
+    return {name: [values.get(name) for values in by_name] for name in names}
 
 
 def _build_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_string(kind):
-        values = [_format_numbers(value) if isinstance(value, list) else value for value in values]
+        values = [encode_numbers(value) if isinstance(value, list) else value for value in values]
     return pa.array(values, kind)
 
 
-def _format_numbers(numbers: list[Any]) -> str:
-    return json.dumps(numbers, separators=(",", ":"), allow_nan=False)
+def stream_operations(reader: ResultsReader, selection: Selection) -> RowStream:
+    """Stream the flat table of the selected measurements' operations."""
+    schema = _flat_operation_schema()
+
+    def iter_batches() -> Iterator[pa.RecordBatch]:
+        with reader.snapshot() as snapshot:
+            rows = snapshot.operations(selection)
+            while chunk := [
+                {**row, **decode_latency(str(row["latency"] or "")).list_quantiles()}
+                for row in islice(rows, BATCH_ROWS)
+            ]:
+                yield pa.RecordBatch.from_pylist(chunk, schema=schema)
+
+    return RowStream(OPERATION_TABLE, schema, iter_batches())
+
+
+def iter_companion_tables(
+    reader: ResultsReader, campaigns: Collection[str] | None, datasets: Collection[str] | None
+) -> Iterator[RowStream]:
+    """Yield the companion tables; each must be read before the next.
+
+    Args:
+        reader: of the database.
+        campaigns: identities; None for all.
+        datasets: hashes of those whose replicas and instruction counts are meant; None for all.
+    """
+    chosen = [row for row in reader.campaigns() if campaigns is None or row.id in campaigns]
+    chosen.sort(key=lambda row: row.id)
+
+    def is_selected(row: ReplicaRow | InstructionRow) -> bool:
+        return datasets is None or row.dataset_hash in datasets
+
+    chunks: dict[str, Iterable[Sequence[CompanionRow]]] = {
+        "campaign": [chosen],
+        "job": (reader.jobs(row.id) for row in chosen),
+        "attempt": (reader.attempts(job.id for job in reader.jobs(row.id)) for row in chosen),
+        "replica": ([*filter(is_selected, reader.replicas())] for _ in range(1)),
+        "instruction_count": (
+            [*filter(is_selected, reader.instruction_counts())] for _ in range(1)
+        ),
+    }
+    for name in COMPANION_KINDS:
+        schema = companion_schema(name)
+        batches = (
+            pa.RecordBatch.from_pylist([asdict(row) for row in rows], schema=schema)
+            for rows in chunks[name]
+            if rows
+        )
+        yield RowStream(name, schema, batches)
+
+
+# Python programs
 
 
 def results(
@@ -343,28 +357,22 @@ def result_batches(
     All come from one state of the database, unaffected by concurrent writes.  Use the reader as a
     context manager, or close it: it holds a connection until then, or until its last batch.
     """
-    flags = {"database": database, "data_dir": data_dir}
-    settings = config.load_settings(flags)
-    with Store.open(settings.database, create=False) as store:
-        chosen = [store.campaign(reference).id for reference in _split_names("campaign", campaign)]
+    settings = config.load_settings({"database": database, "data_dir": data_dir})
+    with ExitStack() as stack:
+        reader = stack.enter_context(ResultsReader.open(settings.database))
+        chosen = [reader.campaign(reference).id for reference in _split_names("campaign", campaign)]
         if campaign is not None and not chosen:
             raise ConfigError(
                 "no campaign was given", where="campaign", hint="Name one, or give none for all."
             )
         selection = Selection.parse(chosen, _split_names("where", where))
-        requested_columns = (
-            None
-            if columns is None
-            else _require_known_columns(store, _split_names("columns", columns))
-        )
-        with ExitStack() as stack:
-            source = stack.enter_context(
-                open_stream(store.url, selection, {}, columns=requested_columns)
-            )
-            open_stack = stack.pop_all()
-    return pa.RecordBatchReader.from_batches(
-        source.schema, _iter_until_closed(source.batches, open_stack)
-    )
+        names = None if columns is None else _split_names("columns", columns)
+        if names is not None:
+            _require_known_columns(reader, names)
+        frozen = stack.enter_context(reader.frozen())
+        stream = stream_measurements(frozen, selection, {}, columns=names)
+        batches = _iter_until_closed(stream.batches, stack.pop_all())
+    return pa.RecordBatchReader.from_batches(stream.schema, batches)
 
 
 def _split_names(name: str, words: OneOrMore | None) -> list[str]:
@@ -387,10 +395,10 @@ def _iter_until_closed(
         yield from batches
 
 
-def _require_known_columns(store: Store, columns: list[str]) -> list[str]:
+def _require_known_columns(reader: ResultsReader, columns: Sequence[str]) -> None:
     if not columns:
         raise ConfigError("no column was given", where="columns", hint="Name one, or give none.")
-    with store.snapshot() as snapshot:
+    with reader.snapshot() as snapshot:
         for name in columns:
             extra = name.removeprefix(EXTRA_PREFIX)
             is_known = name in METRICS_BY_NAME or (extra != name and snapshot.has_extra(extra))
@@ -402,4 +410,3 @@ def _require_known_columns(store: Store, columns: list[str]) -> list[str]:
                     hint=f"{suggest_word(name, [*METRICS_BY_NAME, *extras])}The reference lists every "
                     f"column; metrics that tests define are called {EXTRA_PREFIX}NAME.",
                 )
-    return columns

@@ -2,9 +2,9 @@
 
 All formats have one column per catalogue entry and ``extra_NAME`` for each metric that a test defines,
 and the same order of rows. Parquet keeps nulls. In CSV an unknown value is an empty field and lists are
-JSON; CSV has no metadata (selection, version, time) and no companion tables
-(:mod:`treehammer.sql.transfer.companion_tables`). Operations of load tests are a tree, a nested column
-or a second CSV file. :mod:`treehammer.sql.transfer.file_writers` defines the conventions of the TTree.
+JSON; CSV has no metadata (selection, version, time) and no companion tables. Operations of load tests
+are a tree, a nested column or a second CSV file. :mod:`treehammer.sql.transfer.file_writers` defines
+the conventions of the TTree.
 
 A partitioned export is a folder with one file per campaign, as DuckDB, Arrow and Spark read them. The
 manifest, a list of all files with their numbers of rows, is written last.
@@ -13,170 +13,43 @@ manifest, a list of all files with their numbers of rows, is written last.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import pyarrow as pa
 from pyarrow import compute as pc
 
-from treehammer.errors import ConfigError, MeasurementFileError, NothingToDoError
+from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.program_output import replace_file, replace_folder
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.transfer import arrow_stream
-from treehammer.sql.transfer.companion_tables import (
-    NESTED_FIELD,
-    ExportSink,
-    append_operations,
-    build_operation_table,
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.transfer.arrow_stream import (
+    RowStream,
     iter_companion_tables,
-    operations_file,
+    stream_measurements,
+    stream_operations,
 )
-from treehammer.sql.transfer.file_writers import FORMATS, ExportFormat, find_format, shorten_cells
+from treehammer.sql.transfer.file_writers import (
+    FORMATS,
+    ExportFormat,
+    OpenSink,
+    find_format,
+    operations_file,
+    shorten_cells,
+)
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import ProgressFactory, no_progress
+from treehammer.text_formatting import ProgressCallback, ProgressFactory, no_progress
 from treehammer.version import __version__
 
 #: The partitioning column, with which the names of the folders begin.
 CAMPAIGN_COLUMN = "campaign_id"
 #: Readers of partitioned folders skip names that begin with '_'.
 MANIFEST_NAME = "_manifest.json"
-#: Suffixes of files that can be imported.
-READABLE_SUFFIXES = (".root", ".parquet")
-_AttachOperations = Callable[[ExportSink, Selection], None]
-
-
-@dataclass(frozen=True)
-class PartitionFile:
-    """An entry of the manifest: a path relative to the folder and its number of measurements."""
-
-    path: str
-    rows: int
-
-
-class PartitionWriter:
-    """Writes the files of a partitioned folder one after the other.
-
-    Args:
-        folder: the folder, which exists.
-        suffix: suffix of every file. Parquet files have no column for the campaign.
-        schema: columns of all measurements.
-    """
-
-    def __init__(self, folder: Path, suffix: str, schema: pa.Schema) -> None:
-        self._folder = folder
-        self._suffix = suffix
-        self._metadata = schema.metadata
-        self._names = [
-            name for name in schema.names if suffix != ".parquet" or name != CAMPAIGN_COLUMN
-        ]
-        self._schema = pa.schema([schema.field(name) for name in self._names])
-        self._rows: dict[str, int] = {}
-        self._campaign = ""
-
-    @property
-    def rows(self) -> int:
-        """Number of measurements so far."""
-        return sum(self._rows.values())
-
-    @property
-    def campaigns(self) -> list[str]:
-        """Campaigns that have a file."""
-        return [*self._rows]
-
-    def begin_part(self, campaign: str) -> tuple[Path, pa.Schema]:
-        """Start the file of a campaign; return its path and columns."""
-        self._campaign = campaign
-        self._rows[campaign] = 0
-        file = self._folder / self._path(campaign)
-        file.parent.mkdir()
-        return file, self._schema.with_metadata({**self._metadata, CAMPAIGN_COLUMN: campaign})
-
-    def select_part_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Count the measurements of a batch and select the columns of the file."""
-        self._rows[self._campaign] += batch.num_rows
-        return batch.select(self._names)
-
-    def write_manifest(self, metadata: dict[str, str]) -> None:
-        """Write the manifest."""
-        parts = [asdict(PartitionFile(self._path(id_), rows)) for id_, rows in self._rows.items()]
-        document = {**metadata, "partition": CAMPAIGN_COLUMN, "parts": parts}
-        (self._folder / MANIFEST_NAME).write_text(json.dumps(document, indent=1), encoding="utf-8")
-
-    def _path(self, campaign: str) -> str:
-        return f"{CAMPAIGN_COLUMN}={quote(campaign, safe='')}/part{self._suffix}"
-
-
-def split_by_campaign(
-    batches: Iterator[pa.RecordBatch],
-) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
-    """Split batches sorted by campaign; consume each campaign before the next."""
-    for campaign, runs in groupby(_split_runs(batches), key=lambda run: run[0]):
-        yield campaign, (run for _, run in runs)
-
-
-def _split_runs(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    for batch in batches:
-        start = 0
-        for run in pc.value_counts(batch.column(CAMPAIGN_COLUMN)).to_pylist():
-            yield run["values"], batch.slice(start, run["counts"])
-            start += run["counts"]
-
-
-def campaign_from_path(file: Path) -> str | None:
-    """Return the campaign that the name of a file's folder gives."""
-    name, _, value = file.absolute().parent.name.partition("=")
-    return unquote(value) if name == CAMPAIGN_COLUMN and value else None
-
-
-def list_part_files(folder: Path) -> list[tuple[Path, int | None]]:
-    """List the files of a folder with their numbers of measurements, known from the manifest.
-
-    Raises:
-        MeasurementFileError: the manifest cannot be read.
-    """
-    manifest = folder / MANIFEST_NAME
-    if not manifest.exists():
-        paths = (p for p in sorted(folder.rglob("*")) if p.suffix.lower() in READABLE_SUFFIXES)
-        return [(path, None) for path in paths if not _is_hidden(path.relative_to(folder))]
-    try:
-        document = json.loads(manifest.read_text(encoding="utf-8"))
-        return [(folder / str(part["path"]), int(part["rows"])) for part in document["parts"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MeasurementFileError(
-            f"invalid manifest ({error})",
-            where=str(manifest),
-            hint="Export again, or delete it to import every file of the folder.",
-        ) from error
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith((".", "_")) for part in path.parts)
-
-
-def require_replaceable(folder: Path) -> None:
-    """Require that a folder is absent, empty or an earlier export.
-
-    Raises:
-        ConfigError: it is something else, or its parent does not exist.
-    """
-    if not folder.absolute().parent.is_dir():
-        raise ConfigError(
-            "its folder does not exist", where=str(folder), hint="Create it, or give another."
-        )
-    is_export = folder.is_dir() and (
-        (folder / MANIFEST_NAME).is_file() or not any(folder.iterdir())
-    )
-    if folder.is_symlink() or (folder.exists() and not is_export):
-        raise ConfigError(
-            "something other than an export has this name",
-            where=str(folder),
-            hint="Give the name of a new folder or of an earlier export, which will be replaced.",
-        )
 
 
 def export_file(
@@ -211,24 +84,20 @@ def export_file(
         SoftwareError: ROOT is not available for ``.root``.
         StoreError: the database cannot be read, or the file cannot be written.
     """
-    form = _find_format(target)
+    form = _require_format(target, target.suffix)
+    if target.is_dir() or not target.absolute().parent.is_dir():
+        problem = "is a folder" if target.is_dir() else "its folder does not exist"
+        raise ConfigError(problem, where=str(target), hint="Give the name of a file to write.")
     with (
-        _open_selection(store, selection, form) as (source, attach_operations),
+        _open_source(store, selection, form, cell_limit) as source,
         _replace_files(target) as file,
         bars("Exporting", source.rows) as step,
         form.writer(software_dir, patience_s, bars) as begin,
-        begin(file, source.schema) as sink,
     ):
-        subjects = _track_subjects(selection)
-        done = 0
-        for batch in source.batches:
-            sink.write(shorten_cells(batch, cell_limit))
-            subjects.add(batch)
-            done += batch.num_rows
-            step(done)
-        attach_operations(sink, selection)
-        subjects.attach_companions(store, sink)
-    return done
+        is_whole = not (selection.campaigns or selection.conditions)
+        campaigns = None if is_whole else {*selection.campaigns}
+        part = _Part(file, source.stream.schema, source.stream.batches, selection, campaigns)
+        return source.write_part(begin, part, step)
 
 
 def export_partitions(
@@ -267,56 +136,153 @@ def export_partitions(
         StoreError: the database cannot be read, or a file cannot be written.
     """
     form = _require_format(folder, suffix)
-    require_replaceable(folder)
+    _require_replaceable(folder)
+    rows_by_campaign: dict[str, int] = {}
     with (
-        _open_selection(store, selection, form) as (source, attach_operations),
+        _open_source(store, selection, form, cell_limit) as source,
         replace_folder(folder) as staged,
         bars("Exporting", source.rows) as step,
         form.writer(software_dir, None, bars) as begin,
     ):
-        parts = PartitionWriter(staged, suffix, source.schema)
+        columns = [
+            field
+            for field in source.stream.schema
+            if suffix != ".parquet" or field.name != CAMPAIGN_COLUMN
+        ]
+        about = source.stream.schema.metadata
+        for campaign, batches in source.split_by_campaign(rows_by_campaign):
+            schema = pa.schema(columns, {**about, CAMPAIGN_COLUMN: campaign})
+            selected = replace(selection, campaigns=(campaign,))
+            file = staged / _part_path(campaign, suffix)
+            file.parent.mkdir()
+            part = _Part(file, schema, batches, selected, {campaign})
+            before = sum(rows_by_campaign.values())
+            rows_by_campaign[campaign] = source.write_part(begin, part, step, before)
+        document = {
+            **_export_metadata(selection),
+            "partition": CAMPAIGN_COLUMN,
+            "parts": [
+                {"path": _part_path(campaign, suffix), "rows": rows}
+                for campaign, rows in rows_by_campaign.items()
+            ],
+        }
+        (staged / MANIFEST_NAME).write_text(json.dumps(document, indent=1), encoding="utf-8")
+    return sum(rows_by_campaign.values()), len(rows_by_campaign)
 
-        @contextmanager
-        def part(campaign: str) -> Iterator[tuple[ExportSink, _ExportedSubjects]]:
-            file, schema = parts.begin_part(campaign)
-            subjects = _ExportedSubjects([campaign])
-            with begin(file, schema) as sink:
-                yield sink, subjects
-                attach_operations(sink, replace(selection, campaigns=(campaign,)))
-                subjects.attach_companions(store, sink)
 
-        for campaign, batches in split_by_campaign(source.batches):
-            with part(campaign) as (sink, subjects):
-                for batch in batches:
-                    subjects.add(batch)
-                    sink.write(shorten_cells(parts.select_part_columns(batch), cell_limit))
-                    step(parts.rows)
-        for campaign in _find_unmeasured(store, selection, parts.campaigns):
-            with part(campaign):
-                pass
-        parts.write_manifest(_export_metadata(selection))
-    return parts.rows, len(parts.campaigns)
+@dataclass(frozen=True)
+class _Part:
+    """One file of an export.
+
+    Attributes:
+        file: its path.
+        schema: columns of the file.
+        batches: measurements, with these and perhaps more columns.
+        selection: the selection of these measurements.
+        campaigns: campaigns that travel along beside those of the measurements; None for all.
+    """
+
+    file: Path
+    schema: pa.Schema
+    batches: Iterable[pa.RecordBatch]
+    selection: Selection
+    campaigns: set[str] | None
+
+
+@dataclass(frozen=True)
+class _ExportSource:
+    """One state of the database, and the stream of its selected measurements.
+
+    Attributes:
+        reader: of this state.
+        selection: the selected measurements.
+        rows: their number.
+        stream: their columns and batches.
+        has_operation_table: whether operations are a table of their own.
+        cell_limit: longest text of a cell; None for no limit.
+    """
+
+    reader: ResultsReader
+    selection: Selection
+    rows: int
+    stream: RowStream
+    has_operation_table: bool
+    cell_limit: int | None
+
+    def write_part(
+        self, begin: OpenSink, part: _Part, step: ProgressCallback, before: int = 0
+    ) -> int:
+        """Write a file with its companion tables; return its number of measurements.
+
+        Args:
+            begin: begins the file.
+            part: what to write.
+            step: receives the number of measurements after each batch.
+            before: measurements of earlier files.
+        """
+        rows = 0
+        campaigns, datasets = part.campaigns, set[str]()
+        with begin(part.file, part.schema) as sink:
+            for batch in part.batches:
+                sink.write(shorten_cells(batch.select(part.schema.names), self.cell_limit))
+                datasets.update(pc.unique(batch.column("dataset_hash")).to_pylist())
+                if campaigns is not None:
+                    campaigns.update(pc.unique(batch.column(CAMPAIGN_COLUMN)).to_pylist())
+                rows += batch.num_rows
+                step(before + rows)
+            if self.has_operation_table:
+                sink.attach(stream_operations(self.reader, part.selection))
+            for companion in iter_companion_tables(
+                self.reader, campaigns, None if campaigns is None else datasets
+            ):
+                sink.attach(companion)
+        return rows
+
+    def split_by_campaign(
+        self, measured: Iterable[str]
+    ) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
+        """Split the stream, which is sorted by campaign; consume each campaign before the next.
+
+        Selected campaigns without measurements follow.
+
+        Args:
+            measured: campaigns that the caller has consumed.
+        """
+        for campaign, runs in groupby(_split_runs(self.stream.batches), key=lambda run: run[0]):
+            yield campaign, (batch for _, batch in runs)
+        if not self.selection.conditions:
+            campaigns = self.selection.campaigns or [row.id for row in self.reader.campaigns()]
+            for campaign in sorted({*campaigns} - {*measured}):
+                yield campaign, iter(())
+
+
+def _split_runs(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    for batch in batches:
+        start = 0
+        for run in pc.value_counts(batch.column(CAMPAIGN_COLUMN)).to_pylist():
+            yield run["values"], batch.slice(start, run["counts"])
+            start += run["counts"]
 
 
 @contextmanager
-def _open_selection(
-    store: Store, selection: Selection, form: ExportFormat
-) -> Iterator[tuple[arrow_stream.MeasurementStream, _AttachOperations]]:
-    """Open the stream of measurements; also yield the function that attaches their operations."""
-
-    def attach(sink: ExportSink, part_selection: Selection) -> None:
-        sink.attach(build_operation_table(store, part_selection))
-
-    with store.snapshot() as snapshot:
-        has_operations = snapshot.has_operations(selection)
-    with _open_measurements(store, selection, form) as source:
-        if has_operations and not form.nests_operations:
-            yield source, attach
-            return
-        if has_operations:
-            parts = (part for batch in source.batches for part in append_operations(store, batch))
-            nested = replace(source, schema=source.schema.append(NESTED_FIELD), batches=parts)
-        yield nested if has_operations else source, lambda _sink, _selection: None
+def _open_source(
+    store: Store, selection: Selection, form: ExportFormat, cell_limit: int | None
+) -> Iterator[_ExportSource]:
+    with store.frozen() as reader:
+        with reader.snapshot() as snapshot:
+            rows = snapshot.count_selected(selection)
+            has_operations = snapshot.has_operations(selection)
+        if not rows:
+            raise NothingToDoError("no measurement is selected", where=str(selection))
+        stream = stream_measurements(
+            reader,
+            selection,
+            _export_metadata(selection),
+            lists_as_text=form.lists_as_text,
+            nest_operations=has_operations and form.nests_operations,
+        )
+        has_table = has_operations and not form.nests_operations
+        yield _ExportSource(reader, selection, rows, stream, has_table, cell_limit)
 
 
 @contextmanager
@@ -334,52 +300,8 @@ def _replace_files(target: Path) -> Iterator[Path]:
             operations_path.unlink(missing_ok=True)
 
 
-@contextmanager
-def _open_measurements(
-    store: Store, selection: Selection, form: ExportFormat
-) -> Iterator[arrow_stream.MeasurementStream]:
-    about = _export_metadata(selection)
-    with arrow_stream.open_stream(
-        store.url, selection, about, lists_as_text=form.lists_as_text
-    ) as source:
-        if not source.rows:
-            raise NothingToDoError("no measurement is selected", where=str(selection))
-        yield source
-
-
-class _ExportedSubjects:
-    """Campaigns and datasets of the written measurements; all campaigns if created with None."""
-
-    def __init__(self, campaigns: Iterable[str] | None = ()) -> None:
-        self._campaigns = None if campaigns is None else set(campaigns)
-        self._datasets: set[str] = set()
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        self._datasets.update(pc.unique(batch.column("dataset_hash")).to_pylist())
-        if self._campaigns is not None:
-            self._campaigns.update(pc.unique(batch.column(CAMPAIGN_COLUMN)).to_pylist())
-
-    def attach_companions(self, store: Store, sink: ExportSink) -> None:
-        """Attach the rows of companion tables that belong to them."""
-        whole = self._campaigns is None
-        for companion in iter_companion_tables(
-            store, self._campaigns, None if whole else self._datasets
-        ):
-            sink.attach(companion)
-
-
-def _track_subjects(selection: Selection) -> _ExportedSubjects:
-    return _ExportedSubjects(
-        selection.campaigns if selection.campaigns or selection.conditions else None
-    )
-
-
-def _find_unmeasured(store: Store, selection: Selection, measured: Sequence[str]) -> list[str]:
-    """List selected campaigns without measurements."""
-    if selection.conditions:
-        return []
-    campaign_ids = selection.campaigns or [campaign.id for campaign in store.campaigns()]
-    return sorted(set(campaign_ids) - set(measured))
+def _part_path(campaign: str, suffix: str) -> str:
+    return f"{CAMPAIGN_COLUMN}={quote(campaign, safe='')}/part{suffix}"
 
 
 def _export_metadata(selection: Selection) -> dict[str, str]:
@@ -388,14 +310,6 @@ def _export_metadata(selection: Selection) -> dict[str, str]:
         "selection": str(selection),
         "exported_utc": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _find_format(target: Path) -> ExportFormat:
-    form = _require_format(target, target.suffix)
-    if target.is_dir() or not target.absolute().parent.is_dir():
-        problem = "is a folder" if target.is_dir() else "its folder does not exist"
-        raise ConfigError(problem, where=str(target), hint="Give the name of a file to write.")
-    return form
 
 
 def _require_format(target: Path, suffix: str) -> ExportFormat:
@@ -408,3 +322,24 @@ def _require_format(target: Path, suffix: str) -> ExportFormat:
             "campaign add --partition campaign.",
         )
     return form
+
+
+def _require_replaceable(folder: Path) -> None:
+    """Require that a folder is absent, empty or an earlier export.
+
+    Raises:
+        ConfigError: it is something else, or its parent does not exist.
+    """
+    if not folder.absolute().parent.is_dir():
+        raise ConfigError(
+            "its folder does not exist", where=str(folder), hint="Create it, or give another."
+        )
+    is_export = folder.is_dir() and (
+        (folder / MANIFEST_NAME).is_file() or not any(folder.iterdir())
+    )
+    if folder.is_symlink() or (folder.exists() and not is_export):
+        raise ConfigError(
+            "something other than an export has this name",
+            where=str(folder),
+            hint="Give the name of a new folder or of an earlier export, which will be replaced.",
+        )

@@ -2,8 +2,7 @@
 
 Unknown values in a TTree, as its user info also states: empty for text and lists, NaN for floats, -2^63
 for integers, 255 for booleans (UChar_t: 0 or 1). The branch ``looks_unknown`` names columns of a row
-whose known value looks like one of these. The file also holds the trees of
-:mod:`treehammer.sql.transfer.companion_tables`.
+whose known value looks like one of these. Companion tables are trees of the same file.
 
 TTree::Draw, RDataFrame and uproot read every value correctly. JSROOT 7.11 turns each byte of a text
 into a character, and shows integers far below zero, such as an unknown one, up to 2^32 too high.
@@ -23,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,13 +33,7 @@ from treehammer.collectors.root_releases import prepare_root
 from treehammer.collectors.software import providers
 from treehammer.errors import SoftwareError
 from treehammer.extensions import ExtensionGroup, load_extension
-from treehammer.sql.transfer.companion_tables import (
-    OPERATION_TABLE,
-    CompanionTable,
-    ExportSink,
-    OpenSink,
-    operations_file,
-)
+from treehammer.sql.transfer.arrow_stream import OPERATION_TABLE, RowStream
 from treehammer.text_formatting import ProgressFactory, no_progress
 
 TREE_NAME = "results"
@@ -62,6 +55,20 @@ NULL_CONVENTIONS: Mapping[str, str] = {
 COMPANION_PREFIX = "treehammer."
 #: Bytes in memory that make one row group: small ones make a large footer and slow queries.
 ROW_GROUP_BYTES = 64 * 2**20
+
+
+class ExportSink(Protocol):
+    """Destination of exported rows and companion tables."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add measurements."""
+
+    def attach(self, companion: RowStream) -> None:
+        """Add a table that travels along; after the last measurement."""
+
+
+#: Begins a file with these columns; it is written in the block, and complete at its end.
+OpenSink = Callable[[Path, pa.Schema], AbstractContextManager[ExportSink]]
 
 
 @contextmanager
@@ -154,7 +161,7 @@ class _TreeWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         self._stream.write_batch(batch)
 
-    def attach(self, companion: CompanionTable) -> None:
+    def attach(self, companion: RowStream) -> None:
         self.close()
         title = f"Rows of table {companion.name}; null markers as in the tree {TREE_NAME}"
         about = {"tree_name": companion.name, "tree_title": title}
@@ -211,6 +218,11 @@ class ExportFormat:
     nests_operations: bool = False
 
 
+def operations_file(target: Path) -> Path:
+    """Return the path of the operations beside a CSV file."""
+    return target.with_name(f"{target.stem}.operations{target.suffix}")
+
+
 class _CsvWriter:
     """Writes operations to a second file and drops other companion tables."""
 
@@ -221,7 +233,7 @@ class _CsvWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)
 
-    def attach(self, companion: CompanionTable) -> None:
+    def attach(self, companion: RowStream) -> None:
         if companion.name == OPERATION_TABLE:
             with csv.CSVWriter(str(operations_file(self._file)), companion.schema) as writer:
                 for batch in companion.batches:
@@ -251,7 +263,7 @@ def _open_csv(file: Path, schema: pa.Schema) -> Iterator[ExportSink]:
 
 
 class _ParquetWriter:
-    """Gathers batches to row groups, in which each text is held once."""
+    """Gathers batches to row groups, and packs companion tables into the file's metadata."""
 
     def __init__(self, writer: parquet.ParquetWriter) -> None:
         self._writer = writer
@@ -259,22 +271,18 @@ class _ParquetWriter:
         self._bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        short = pa.RecordBatch.from_arrays(
-            [_dictionary_encode(column) for column in batch.columns], schema=self._writer.schema
-        )
-        self._buffered.append(short)
-        self._bytes += short.nbytes
+        self._buffered.append(batch)
+        self._bytes += batch.nbytes
         if self._bytes >= ROW_GROUP_BYTES:
             self.flush()
 
     def flush(self) -> None:
         if self._buffered:
-            # The writer keeps a dictionary as it is only while it stays the same.
-            table = pa.Table.from_batches(self._buffered).unify_dictionaries().combine_chunks()
+            table = pa.Table.from_batches(self._buffered)
             self._buffered, self._bytes = [], 0
             self._writer.write_table(table, row_group_size=table.num_rows)
 
-    def attach(self, companion: CompanionTable) -> None:
+    def attach(self, companion: RowStream) -> None:
         packed = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         with pa.ipc.new_stream(packed, companion.schema, options=options) as stream:
@@ -284,20 +292,9 @@ class _ParquetWriter:
         self._writer.add_key_value_metadata({COMPANION_PREFIX + companion.name: text.decode()})
 
 
-def _dictionary_encode(column: pa.Array) -> pa.Array:
-    return column.dictionary_encode() if pa.types.is_string(column.type) else column
-
-
 @contextmanager
 def _open_parquet(file: Path, schema: pa.Schema) -> Iterator[ExportSink]:
-    encoded = pa.dictionary(pa.int32(), pa.string())
-    short = [f.with_type(encoded) if pa.types.is_string(f.type) else f for f in schema]
-    with parquet.ParquetWriter(
-        str(file), pa.schema(short, schema.metadata), compression="zstd", store_schema=False
-    ) as writer:
-        # Without pyarrow's own schema: readers see plain Parquet types.
-        as_read = base64.b64encode(schema.serialize())
-        writer.add_key_value_metadata({**schema.metadata, b"ARROW:schema": as_read})
+    with parquet.ParquetWriter(str(file), schema, compression="zstd") as writer:
         sink = _ParquetWriter(writer)
         yield sink
         sink.flush()

@@ -12,56 +12,40 @@ says, unless it was queued anew since.
 
 from __future__ import annotations
 
-import gc
 import re
-import sqlite3
-from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
-
-import pyarrow as pa
+from tempfile import TemporaryDirectory
 
 from treehammer.collectors.job_spec import FINAL_JOB_STATES
-from treehammer.collectors.record.measurement_record import EXTRA_NAME, Measurement
+from treehammer.collectors.record.measurement_record import EXTRA_NAME, Measurement, RecordError
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.errors import ForeignCampaignError, MeasurementFileError
 from treehammer.sql.core.measurement_columns import EXTRA_PREFIX
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, InstructionRow, JobRow, ReplicaRow
-from treehammer.sql.transfer.arrow_columns import (
-    OPERATIONS_COLUMN,
-    ColumnTypeError,
-    Problems,
-    convert_column,
-    parse_measurements,
+from treehammer.sql.transfer.arrow_stream import OPERATIONS_COLUMN
+from treehammer.sql.transfer.measurement_files import (
+    MeasurementFile,
+    list_documents,
+    list_part_files,
+    open_measurement_file,
+    parse_rows,
 )
-from treehammer.sql.transfer.companion_tables import parse_rows
-from treehammer.sql.transfer.export import list_part_files
-from treehammer.sql.transfer.file_readers import MeasurementFile, open_measurement_file
 from treehammer.sql.write.audit_trail import LOCAL_OWNER
-from treehammer.sql.write.recording import (
-    TRANSACTION_MEASUREMENTS,
-    AddResult,
-    fingerprint_content,
-    fingerprints_match,
-    split_batches,
-)
+from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import ProgressFactory, pluralize
 from treehammer.version import __version__
 
-Item = TypeVar("Item")
-AddMeasurements = Callable[[Iterable[Measurement]], AddResult]
+AddMeasurements = Callable[[Sequence[Measurement]], AddResult]
 _EXTRA_COLUMN = re.compile(re.escape(EXTRA_PREFIX) + EXTRA_NAME.lstrip("^"))
 #: Maximum numbers of problems and identities listed for one file.
 MAX_LISTED = 20
-#: New objects between two searches for young garbage.
-GC_THRESHOLD = 50_000
 
 
 @dataclass
@@ -166,7 +150,6 @@ def import_files(
     results: list[ImportResult] = []
     campaigns: set[str] | None = set() if dry_run else None
     with (
-        _keep_freed_memory(),
         _count_only(store) if dry_run else nullcontext(partial(store.add, group=group)) as add,
         bars("Importing", sum(_count_rows(file) or 0 for file in files)) as step,
     ):
@@ -260,120 +243,50 @@ def _add_batches(
     add: AddMeasurements, incoming: MeasurementFile, kinds: Mapping[str, str], result: ImportResult
 ) -> Iterator[int]:
     """Add valid rows and record problems of the others; yield the number of rows read so far."""
-    first = 0
-    with closing(read_ahead(incoming.batches([*kinds]))) as batches:
-        for batch in batches:
-            problems: Problems = defaultdict(list)
-            added = add(_parse_ahead(_convert_batch(result.file, batch, kinds, problems), problems))
-            result.new += added.new
-            result.duplicates += added.known
-            result.conflicts += len(added.conflicting)
-            result.conflicting_ids += added.conflicting[: MAX_LISTED - len(result.conflicting_ids)]
-            result.invalid += len(problems)
-            for row, reasons in sorted(problems.items()):
+    rows = 0
+    for batch in incoming.batches([*kinds]):
+        measurements = []
+        for document in list_documents(batch, kinds):
+            rows += 1
+            try:
+                measurements.append(Measurement.from_document(document))
+            except RecordError as error:
+                result.invalid += 1
                 if len(result.problems) < MAX_LISTED:
-                    result.problems.append(
-                        f"{result.file}: row {first + row + 1}: {'; '.join(reasons)}"
-                    )
-            first += batch.num_rows
-            yield first
-
-
-def _parse_ahead(batch: pa.RecordBatch, problems: Problems) -> Iterator[Measurement]:
-    """Yield the valid measurements; while some are written, those after them are parsed."""
-    parsed = parse_measurements(batch, problems)
-    with closing(read_ahead(split_batches(parsed, TRANSACTION_MEASUREMENTS))) as lists:
-        yield from chain.from_iterable(lists)
-
-
-def _convert_batch(
-    path: Path, batch: pa.RecordBatch, kinds: Mapping[str, str], problems: Problems
-) -> pa.RecordBatch:
-    """Convert the columns of a batch to their types; unfit values go to ``problems``."""
-    names = [name for name in kinds if name != OPERATIONS_COLUMN]
-    columns = []
-    for name in names:
-        try:
-            columns.append(convert_column(batch.column(name), name, kinds[name], problems))
-        except ColumnTypeError as error:
-            raise MeasurementFileError(
-                f"column {name} has type {error}; expected {kinds[name]}", where=str(path)
-            ) from error
-    converted = pa.RecordBatch.from_arrays(columns, names=names)
-    if OPERATIONS_COLUMN not in kinds:
-        return converted
-    return converted.append_column(OPERATIONS_COLUMN, batch.column(OPERATIONS_COLUMN))
-
-
-@contextmanager
-def _keep_freed_memory() -> Iterator[None]:
-    """Search for garbage rarely, and let Arrow keep memory from one batch to the next.
-
-    Batches are lists and mappings without cycles. Arrow's usual pool returns their memory to the
-    kernel each time, which costs a tenth of an import.
-    """
-    thresholds, pool = gc.get_threshold(), pa.default_memory_pool()
-    gc.set_threshold(GC_THRESHOLD, *thresholds[1:])
-    pa.set_memory_pool(pa.system_memory_pool())
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        pa.set_memory_pool(pool)
+                    result.problems.append(f"{result.file}: row {rows}: {error}")
+        added = add(measurements)
+        result.new += added.new
+        result.duplicates += added.known
+        result.conflicts += len(added.conflicting)
+        result.conflicting_ids += added.conflicting[: MAX_LISTED - len(result.conflicting_ids)]
+        yield rows
 
 
 @contextmanager
 def _count_only(store: Store) -> Iterator[AddMeasurements]:
-    """Count the effects of adding measurements without adding them."""
-    # Measurements seen so far are kept in a temporary file: there may be millions.
-    with closing(sqlite3.connect("", isolation_level=None)) as seen_measurements:
-        yield _DryRunCounter(store, seen_measurements).add
+    """Count the effects of adding measurements without adding them.
 
-
-class _DryRunCounter:
-    def __init__(self, store: Store, seen_measurements: sqlite3.Connection) -> None:
-        self._store = store
-        self._seen_measurements = seen_measurements
-        self._seen_measurements.execute(
-            "CREATE TABLE seen (id TEXT PRIMARY KEY, content BLOB) WITHOUT ROWID"
-        )
-
-    def add(self, measurements: Iterable[Measurement]) -> AddResult:
-        """Predict the result of :meth:`.Store.add` for measurements after all earlier ones."""
-        new = []
-        duplicates = 0
-        conflicting: list[str] = []
-        for item in measurements:
-            content = fingerprint_content(item)
-            inserted = self._seen_measurements.execute(
-                "INSERT OR IGNORE INTO seen VALUES (?, ?)", (item.id, content)
-            )
-            if inserted.rowcount:
-                new.append(item)
-                continue
-            before = self._seen_measurements.execute(
-                "SELECT content FROM seen WHERE id = ?", (item.id,)
-            )
-            if fingerprints_match(before.fetchone()[0], content):
-                duplicates += 1
-            else:
-                conflicting.append(item.id)
-        added = self._store.preview_add(new)
-        return AddResult(added.new, added.known + duplicates, (*added.conflicting, *conflicting))
-
-
-def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
-    """Yield items, none of them None; while one is used, a thread prepares the next.
-
-    Closing the generator waits for the thread. An error of the items is raised after the last one
-    before it.
+    Those that were counted are added to a temporary database: there may be millions.
     """
-    remaining = iter(items)
-    with ThreadPoolExecutor(1, "read-ahead") as thread:
-        ahead = thread.submit(next, remaining, None)
-        while (item := ahead.result()) is not None:
-            ahead = thread.submit(next, remaining, None)
-            yield item
+    with (
+        TemporaryDirectory() as folder,
+        Store.open(f"sqlite:///{folder}/counted.db") as counted,
+    ):
+
+        def add(measurements: Sequence[Measurement]) -> AddResult:
+            repeated = counted.add(measurements)
+            repetitions = Counter((*repeated.known_ids, *repeated.conflicting))
+            first = []
+            for measurement in reversed(measurements):
+                if repetitions[measurement.id]:
+                    repetitions[measurement.id] -= 1
+                else:
+                    first.append(measurement)
+            added = store.preview_add(reversed(first))
+            conflicting = (*added.conflicting, *repeated.conflicting)
+            return AddResult(added.new, added.known + repeated.known, conflicting)
+
+        yield add
 
 
 def merge_companions(

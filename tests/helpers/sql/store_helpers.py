@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -42,7 +42,7 @@ from treehammer.sql.core.rows import AttemptRow, ExtraRow, ReplicaRow
 from treehammer.sql.core.schema import metadata, rollup_day, rollup_operation
 from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.transfer import arrow_columns, arrow_stream, file_readers
+from treehammer.sql.transfer import arrow_stream, measurement_files
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.transfer.export import export_file, export_partitions
 from treehammer.sql.transfer.importer import ImportResult, collect_files, import_files
@@ -180,30 +180,15 @@ def check_corruption_is_refused(source: str, url: str) -> None:
     assert not any(read_all_tables(url).values())
 
 
-@contextmanager
-def read_in_process() -> Iterator[None]:
-    """Read measurements for exports with the store's own queries.
-
-    Starting the reader process costs more than a small export.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow_stream, "BACKENDS", ())
-        yield
-
-
 def write_export(
     store: Store, target: Path, selection: Selection = EVERYTHING, software: Path | None = None
 ) -> Path:
-    """Write an export, as a folder if the name has no suffix.
-
-    Only exports by ROOT, whose software folder is then given, read in a child process.
-    """
-    with nullcontext() if software else read_in_process():
-        folder = software or Path()
-        if target.suffix:
-            export_file(store, selection, target, software_dir=folder)
-        else:
-            export_partitions(store, selection, target, ".parquet", software_dir=folder)
+    """Write an export, as a folder if the name has no suffix."""
+    folder = software or Path()
+    if target.suffix:
+        export_file(store, selection, target, software_dir=folder)
+    else:
+        export_partitions(store, selection, target, ".parquet", software_dir=folder)
     return target
 
 
@@ -312,12 +297,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def in_process_reader() -> Iterator[None]:
-    with read_in_process():
-        yield
-
-
-@pytest.fixture
 def write(store: Store, tmp_path: Path) -> WriteExport:
     def run(
         target: Path,
@@ -337,7 +316,7 @@ def write(store: Store, tmp_path: Path) -> WriteExport:
 
 @pytest.fixture
 def export_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(arrow_columns, "BATCH_ROWS", 3)
+    monkeypatch.setattr(arrow_stream, "BATCH_ROWS", 3)
     store.add(
         [
             *(full_measurement(n) for n in range(5)),
@@ -367,7 +346,7 @@ def exported_store(tmp_path_factory: pytest.TempPathFactory) -> ExportedStore:
         pytest.MonkeyPatch.context() as patch,
         Store.open(f"sqlite:///{exported.database}") as store,
     ):
-        patch.setattr(arrow_columns, "BATCH_ROWS", 7)
+        patch.setattr(arrow_stream, "BATCH_ROWS", 7)
         store.add(awkward_measurements())
         jobs = [make_job_row("done", state="done"), make_job_row("runs", state="running")]
         store.add_campaign(make_campaign_row(), jobs)
@@ -392,8 +371,8 @@ def other_store(
     exported_store: ExportedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Store]:
     """Open a copy of the other installation's database, with small batches."""
-    monkeypatch.setattr(arrow_columns, "BATCH_ROWS", 7)
-    monkeypatch.setattr(file_readers, "READ_ROWS", 140)  # 7 with operations
+    monkeypatch.setattr(arrow_stream, "BATCH_ROWS", 7)
+    monkeypatch.setattr(measurement_files, "NESTED_READ_ROWS", 7)
     shutil.copy(exported_store.database, tmp_path / "others.db")
     with Store.open(f"sqlite:///{tmp_path}/others.db") as opened:
         yield opened

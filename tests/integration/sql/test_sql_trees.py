@@ -28,7 +28,7 @@ from store_helpers import (
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.transfer import arrow_columns, file_writers
+from treehammer.sql.transfer import arrow_stream, file_writers
 from treehammer.sql.transfer.export import export_partitions
 from treehammer.sql.transfer.file_writers import AMBIGUOUS_ROWS_KEY
 from treehammer.sql.write.store import Store
@@ -197,7 +197,7 @@ def exported_tree(
         pytest.MonkeyPatch.context() as patch,
         Store.open(f"sqlite:///{folder}/others.db") as opened,
     ):
-        patch.setattr(arrow_columns, "BATCH_ROWS", 7)
+        patch.setattr(arrow_stream, "BATCH_ROWS", 7)
         return write_export(opened, folder / "all.root", software=software)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from service_thread import start_service
-from store_helpers import export_rows, in_process_reader, write
+from store_helpers import export_rows, write
 
-__all__ = ["export_rows", "in_process_reader", "install_package", "start_service", "write"]
+__all__ = ["export_rows", "install_package", "start_service", "write"]
 
 #: Adds a module with entry points: name of the module, its text, and lines by group.
 InstallPackage = Callable[[str, str, dict[str, str]], Path]

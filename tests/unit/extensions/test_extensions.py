@@ -100,7 +100,6 @@ def list_commands() -> str:
     return CliRunner().invoke(cli, ["--help"]).output
 
 
-@pytest.mark.usefixtures("in_process_reader")
 def test_format_of_another_package_is_written(
     install_package: InstallPackage, export_rows: Store, write: WriteExport
 ) -> None:

@@ -8,10 +8,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import threading
-import time
-from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,7 +15,6 @@ from typing import Any
 import awkward as ak
 import numpy as np
 import pandas as pd
-import psutil
 import pyarrow as pa
 import pytest
 import uproot
@@ -35,7 +30,6 @@ from store_helpers import (
     import_file,
     install_corrupting_trigger,
     read_contents,
-    read_in_process,
     write_export,
 )
 
@@ -54,21 +48,13 @@ from treehammer.errors import (
 )
 from treehammer.sql.engine import database_setup
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.transfer import arrow_columns, arrow_stream
-from treehammer.sql.transfer.arrow_columns import (
-    ARROW_TYPES,
-    Problems,
-    convert_column,
-    list_rows,
-    list_values,
-)
+from treehammer.sql.transfer import arrow_stream
 from treehammer.sql.transfer.database_copy import copy_database
-from treehammer.sql.transfer.importer import read_ahead
+from treehammer.sql.transfer.measurement_files import ColumnTypeError, list_values
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import no_progress
 
 
-@pytest.mark.usefixtures("in_process_reader")
 def test_refusals(export_rows: Store, write: WriteExport, tmp_path: Path) -> None:
     for name in ("results.xls", "results", "no/such/folder.csv"):
         with pytest.raises(ConfigError, match=name):
@@ -84,7 +70,7 @@ def test_refusals(export_rows: Store, write: WriteExport, tmp_path: Path) -> Non
 def test_damaged_database_leaves_no_file(
     store: Store, write: WriteExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_columns, "BATCH_ROWS", 10)
+    monkeypatch.setattr(arrow_stream, "BATCH_ROWS", 10)
     store.add(make_measurement(job=f"{n:03}", log_excerpt="x" * 4000) for n in range(200))
     store.close()
     file = Path(str(store.url.database))
@@ -156,7 +142,6 @@ def test_commands_raise_typed_errors(settings: config.Settings, tmp_path: Path) 
     assert isinstance(unknown, NothingToDoError)
 
 
-@pytest.mark.usefixtures("in_process_reader")
 @pytest.mark.parametrize("options", [(), ("--partition", "campaign", "--format", "csv")])
 def test_cell_limit_shortens_texts_of_csv(tmp_path: Path, options: tuple[str, ...]) -> None:
     settings = config.load_settings({"data_dir": tmp_path / "data"}, environ={}, folder=tmp_path)
@@ -175,7 +160,6 @@ def test_cell_limit_shortens_texts_of_csv(tmp_path: Path, options: tuple[str, ..
     assert "--cell-limit is for CSV" in refused.output
 
 
-@pytest.mark.usefixtures("in_process_reader")
 def test_database_location_comes_from_settings(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,68 +177,12 @@ def test_importing_treehammer_does_not_load_arrow() -> None:
         treehammer.result  # noqa: B018
 
 
-PATIENCE_S = 20
-
-
-@pytest.fixture
-def filled(store: Store) -> Store:
-    store.add(make_measurement(job=f"{n:04}") for n in range(2000))
-    return store
-
-
-def test_paused_reader_loses_no_bytes(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Writes below a page are atomic on a pipe, so every column is larger.
-    monkeypatch.setattr(arrow_columns, "BATCH_ROWS", 1000)
-    # Container images often set this; a write interrupted by a pause is then never completed.
-    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    with read_in_process(), arrow_stream.open_stream(filled.url, Selection(), {}) as source:
-        whole = pa.Table.from_batches(source.batches, source.schema)
-    others = set(psutil.Process().children())  # services that other tests have started
-    with arrow_stream.open_stream(filled.url, Selection(), {}) as source:
-        (child,) = set(psutil.Process().children()) - others
-        paused = pa.Table.from_batches(_pausing(child, source.batches), source.schema)
-    paused.validate(full=True)
-    assert paused.equals(whole)
-
-
 def test_unbuffered_stdout_gets_a_buffer() -> None:
     code = (
         "import io; from treehammer.program_output import open_binary_stdout as open_stdout\n"
         "with open_stdout() as stream: assert isinstance(stream, io.BufferedWriter)"
     )
     subprocess.run([sys.executable, "-u", "-c", code], check=True)
-
-
-def test_endless_child_output_is_aborted(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    talker = tmp_path / "talker"
-    talker.write_text("#!/bin/sh\nexec cat /dev/zero\n")
-    talker.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(talker))
-    with pytest.raises(StoreError), arrow_stream.open_stream(store.url, Selection(), {}):
-        pass
-
-
-def _pausing(child: psutil.Process, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    while True:
-        # The child fills the pipe, which has no reader, and blocks in a write.
-        _wait_for(child, psutil.STATUS_SLEEPING, psutil.STATUS_ZOMBIE)
-        if child.status() != psutil.STATUS_ZOMBIE:
-            child.suspend()
-            _wait_for(child, psutil.STATUS_STOPPED)
-            child.resume()
-        try:
-            yield next(batches)
-        except StopIteration:
-            return
-
-
-def _wait_for(child: psutil.Process, *statuses: str) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while child.status() not in statuses:
-        assert time.monotonic() < end, f"is still {child.status()}"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("spelled", ["{0}/./source.db", "{0}/link.db", "{0}/../{1}/source.db"])
@@ -416,129 +344,39 @@ def test_import_command(exported_store: ExportedStore, tmp_path: Path) -> None:
     assert "no.root" in str(wrong)
 
 
-TIMEOUT_S = 10
-
-
-def test_items_keep_their_order() -> None:
-    assert list(read_ahead([])) == []
-    assert list(read_ahead(range(100))) == [*range(100)]
-
-
-def test_one_item_is_prepared_meanwhile() -> None:
-    begun = [threading.Event() for _ in range(3)]
-
-    def iterate_items() -> Iterator[int]:
-        for number, event in enumerate(begun):
-            event.set()
-            yield number
-
-    with closing(read_ahead(iterate_items())) as items:
-        assert next(items) == 0
-        assert begun[1].wait(TIMEOUT_S)
-    assert not begun[2].is_set()
-
-
-def test_error_comes_after_the_items_before_it() -> None:
-    def iterate_items() -> Iterator[int]:
-        yield 1
-        raise ValueError("damaged")
-
-    items = read_ahead(iterate_items())
-    assert next(items) == 1
-    with pytest.raises(ValueError, match="damaged"):
-        next(items)
-
-
-def test_closing_waits_for_the_thread() -> None:
-    may_end, has_ended = threading.Event(), threading.Event()
-
-    def iterate_items() -> Iterator[int]:
-        yield 1
-        may_end.wait(TIMEOUT_S)
-        has_ended.set()
-        yield 2
-
-    with closing(read_ahead(iterate_items())) as items:
-        assert next(items) == 1
-        threading.Timer(0.05, may_end.set).start()
-    assert has_ended.is_set()
-
-
-#: Values of each kind that fit its type, valid for some metrics and invalid for others.
-CANDIDATES: dict[str, list[Any]] = {
-    "text": ["", "a", "a\0b", "x" * 100_000, "{}", "[]", "0" * 24],
-    "int": [-(2**63), -1, 0, 1, 20_260_101, 2**63 - 1],
-    "float": [-1.5, 0.0, 1e300, float("inf"), float("-inf"), float("nan")],
-    "bool": [True, False],
-    "ints": [[], [0, 1], [-1], [3, -(2**63)]],
-    "floats": [[], [0.0, 1.0], [float("nan"), 1.0], [float("inf")], [-1.0, 2.0]],
-}
-
-
-@pytest.mark.parametrize("kind", ARROW_TYPES)
-def test_listed_values_equal_those_of_arrow(kind: str) -> None:
-    some = [one for one in CANDIDATES[kind] if "nan" not in str(one)]
-    for values in (some, [None, *some, None], [None, None], []):
-        column = pa.array(values, ARROW_TYPES[kind])
-        for part in (column, column.slice(1), column.slice(1, 2)):
-            listed = list_values(part, None)
-            assert listed == part.to_pylist()
-            assert list(map(type, listed)) == list(map(type, part.to_pylist()))
-    assert list_values(pa.array(["a", None, "a"]), "") == ["a", "", "a"]
-
-
-TEXTS = ["a", None, "b", "a", "é"]
+# Values of foreign columns
 
 
 @pytest.mark.parametrize(
-    "column",
+    "column, kind, values",
     [
-        pa.array(TEXTS),
-        pa.array(TEXTS, pa.large_string()),
-        pa.array(TEXTS).dictionary_encode(),
-        pa.array(["c", *TEXTS]).dictionary_encode().slice(1),
-        pa.array(TEXTS, pa.large_string()).dictionary_encode(),
-        pa.DictionaryArray.from_arrays(
-            pa.array([1, None, 2, 1, 3], pa.int8()), pa.array([None, "a", "b", "é"])
-        ),
-        pa.DictionaryArray.from_arrays(
-            pa.array([0, None, 1, 0, 2], pa.uint64()), pa.array(["a", "b", "é", *"cdefg"])
-        ),
+        (pa.array([1.0, 2.5, None, float("nan")]), "int", [1, 2.5, None, None]),
+        (pa.array([2.0**53]), "int", [2.0**53]),
+        (pa.array([2**63], pa.uint64()), "int", [2**63]),
+        (pa.array([1, None], pa.int8()), "float", [1, None]),
+        (pa.array([0.5, float("inf")], pa.float32()), "float", [0.5, float("inf")]),
+        (pa.array([0, 1, 2, None]), "bool", [False, True, 2, None]),
+        (pa.array([[1.0, 0.5], [], None]), "ints", [[1, 0.5], [], None]),
+        (pa.array([[], None]), "floats", [[], None]),
+        (pa.array(["a", None], pa.large_string()), "text", ["a", None]),
+        (pa.array(["a", None, "a"]).dictionary_encode(), "text", ["a", None, "a"]),
+        (pa.array([b"a", b"\xff", None]).view(pa.string()), "text", ["a", "\udcff", None]),
+        (pa.nulls(2), "float", [None, None]),
     ],
-    ids=lambda column: str(column.type),
+    ids=str,
 )
-def test_texts_become_dictionary(column: pa.Array) -> None:
-    problems: Problems = defaultdict(list)
-    converted = convert_column(column, "host", "text", problems)
-    assert converted.type == pa.dictionary(pa.int32(), pa.string())
-    assert converted.to_pylist() == list_values(converted, None) == TEXTS
-    assert not problems
+def test_values_of_foreign_columns(column: pa.Array, kind: str, values: list[Any]) -> None:
+    listed = list_values(column, kind)
+    assert listed == values
+    assert list(map(type, listed)) == list(map(type, values))
 
 
-def test_only_damaged_texts_are_refused() -> None:
-    damaged = pa.array([b"a", b"\xff", None, b"b", b"\xff"]).view(pa.string())
-    for column in (damaged, damaged.dictionary_encode()):
-        problems: Problems = defaultdict(list)
-        converted = convert_column(column, "host", "text", problems)
-        assert list_values(converted, "") == ["a", "", "", "b", ""]
-        assert problems == {1: ["host must be UTF-8"], 4: ["host must be UTF-8"]}
+@pytest.mark.parametrize("kind", ["int", "float", "bool", "ints", "floats"])
+def test_columns_of_texts_hold_no_numbers(kind: str) -> None:
+    with pytest.raises(ColumnTypeError, match="string"):
+        list_values(pa.array(["1"]), kind)
 
 
-def test_places_outside_dictionary_are_refused() -> None:
-    places = pa.array([0, 2, None, -1], pa.int32())
-    column = pa.DictionaryArray.from_arrays(places, pa.array(["a", "b"]), safe=False)
-    problems: Problems = defaultdict(list)
-    converted = convert_column(column, "host", "text", problems)
-    assert list_values(converted, None) == ["a", None, None, None]
-    assert sorted(problems) == [1, 3]
-
-
-def test_rows_share_values_of_equal_columns() -> None:
-    values = full_measurement(1).values
-    texts = {name: pa.array([values[name]] * 2).dictionary_encode() for name in ("host", "kind")}
-    batch = pa.record_batch(
-        {**texts, "eff_job": pa.array([0.5, None]), "door": pa.nulls(2), "ref": pa.nulls(2)}
-    )
-    same = {"host": values["host"], "kind": values["kind"], "door": "", "ref": None}
-    assert list(list_rows(batch)) == [({**same, "eff_job": number}, {}) for number in (0.5, None)]
-    assert list(list_rows(batch.select([*same]).slice(1))) == [(same, {})]
+def test_unknown_texts_are_replaced() -> None:
+    assert list_values(pa.array(["a", None]), "text", "") == ["a", ""]
+    assert list_values(pa.nulls(1), "text", "") == [""]

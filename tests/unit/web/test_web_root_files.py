@@ -20,7 +20,6 @@ import pytest
 from measurement_factory import make_campaign_row, make_job_row, make_measurement
 from page_database import HOSTILE_TEXTS, fill_database
 from service_thread import ServiceThread, run_service
-from store_helpers import read_in_process
 
 from treehammer.collectors.software import providers
 from treehammer.config import load_settings
@@ -229,7 +228,6 @@ def test_hanging_root_is_killed(
     monkeypatch.setattr(root_file_page, "EXPORT_TIMEOUT_S", 1)
     files = RootExports.in_cache(tmp_path, tmp_path / "software")
     with (
-        read_in_process(),
         Store.open(filled.url) as store,
         pytest.raises(RequestRefusedError, match="ROOT was not done within 1 s") as refused,
     ):

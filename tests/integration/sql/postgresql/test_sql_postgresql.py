@@ -34,7 +34,7 @@ from treehammer.sql.core.schema import metadata
 from treehammer.sql.engine import backend, database_engine, postgresql_backend
 from treehammer.sql.engine.database_setup import upgrade_database
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.transfer import arrow_columns
+from treehammer.sql.transfer import arrow_stream
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.transfer.export import export_file
 from treehammer.sql.write.maintenance import check_database
@@ -297,12 +297,11 @@ SELECTIONS = [
 ]
 
 
-@pytest.mark.usefixtures("in_process_reader")
 @pytest.mark.parametrize("place", range(len(SELECTIONS)))
 def test_export_equals_sqlite_export(
     both: tuple[Store, Store], tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_columns, "BATCH_ROWS", 5)
+    monkeypatch.setattr(arrow_stream, "BATCH_ROWS", 5)
     selection = SELECTIONS[place]
     if not [*both[0].measurements(selection)]:
         assert not [*both[1].measurements(selection)]

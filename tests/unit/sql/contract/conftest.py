@@ -11,9 +11,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from command_forker import ForkedModules
-
-from treehammer.sql.transfer import arrow_stream
 
 SERVICES = ("postgresql", "oracle")
 _oracle_numbers = count(1)
@@ -25,14 +22,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         chosen = ("sqlite", *SERVICES) if metafunc.config.getoption("--services") else ("sqlite",)
         marker = metafunc.definition.get_closest_marker("backends")
         metafunc.parametrize("backend", [b for b in chosen if not marker or b in marker.args])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _fork_readers() -> Iterator[None]:
-    """Fork the processes that read for exports, as each takes half a second to import Arrow."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow_stream, "subprocess", ForkedModules())
-        yield
 
 
 @pytest.fixture

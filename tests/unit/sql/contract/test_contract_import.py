@@ -37,7 +37,7 @@ from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_LONG_TE
 from treehammer.errors import MeasurementFileError
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.read.query_model import FigureQuery, Selection
-from treehammer.sql.transfer import file_readers
+from treehammer.sql.transfer import measurement_files
 from treehammer.sql.transfer.importer import collect_files
 from treehammer.sql.write.maintenance import PRUNABLE
 from treehammer.sql.write.store import Store
@@ -392,7 +392,7 @@ INVALID_ROWS: dict[str, tuple[str, Any, str]] = {
     "version": ("record_version", [1, 2, 1, 1], "record_version must be 1"),
     "count": ("repeat", [1, 0, 1, 2], "repeat must be at least 1"),
     "identity": ("attempt", [1, 2, 1, 1], "measurement_id is not that of job_id, attempt"),
-    "extra": ("extra_hits", [1.0, float("-inf"), 2.0, None], "extra_hits must be a finite number"),
+    "extra": ("extra_hits", [1.0, float("-inf"), 2.0, None], "extra hits must be a finite number"),
 }
 
 
@@ -524,7 +524,7 @@ def test_truncated_file_gives_readable_rows(
     place = group.dictionary_page_offset or group.data_page_offset
     content[place : place + group.total_compressed_size] = b"\xff" * group.total_compressed_size
     damaged.write_bytes(content)
-    monkeypatch.setattr(file_readers, "READ_ROWS", 2)
+    monkeypatch.setattr(measurement_files, "READ_ROWS", 2)
     (found,) = import_file(store, damaged)
     assert found.new == 2
     assert "cannot be read" in found.problems[0]

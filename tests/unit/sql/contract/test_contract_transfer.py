@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 from click.testing import CliRunner
 from measurement_factory import (
     full_measurement,
@@ -30,7 +31,6 @@ from store_helpers import (
     load_measurements,
     read_all_tables,
     read_contents,
-    read_in_process,
     write_export,
 )
 
@@ -38,9 +38,8 @@ import treehammer
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_NAME
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
-from treehammer.sql.engine.database_engine import parse_url
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.transfer import arrow_columns, arrow_stream, companion_tables, file_readers
+from treehammer.sql.transfer import arrow_stream, measurement_files
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
@@ -90,7 +89,6 @@ def test_csv_equals_database(export_rows: Store, write: WriteExport, tmp_path: P
     assert rows == expected_rows(export_rows)
 
 
-@pytest.mark.usefixtures("in_process_reader")
 def test_empty_column_keeps_type(store: Store, write: WriteExport, tmp_path: Path) -> None:
     store.add([make_measurement()])
     write(tmp_path / "results.parquet")
@@ -110,7 +108,6 @@ def test_export_respects_selection(export_rows: Store, write: WriteExport, tmp_p
     assert table["extra_hits"].to_pylist() == [2.5, None]
 
 
-@pytest.mark.usefixtures("in_process_reader")
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_failed_export_keeps_previous_file(
     export_rows: Store, write: WriteExport, tmp_path: Path, suffix: str
@@ -149,8 +146,8 @@ def other(tmp_path: Path) -> Store:
 def test_imported_operations_equal_exported_ones(
     store: Store, other: Store, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(companion_tables, "NESTED_ROWS", 2)
-    monkeypatch.setattr(file_readers, "READ_ROWS", 40)
+    monkeypatch.setattr(arrow_stream, "NESTED_ROWS", 2)
+    monkeypatch.setattr(measurement_files, "NESTED_READ_ROWS", 2)
     with other:
         other.add(load_measurements())
         other.add([make_measurement("one more", campaign_id="second")])
@@ -303,7 +300,7 @@ def test_copy_command(source: str, url: str) -> None:
 
 @pytest.fixture
 def filled(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(arrow_columns, "BATCH_ROWS", 3)
+    monkeypatch.setattr(arrow_stream, "BATCH_ROWS", 3)
     store.add_campaign(make_campaign_row("campaign", created_us=1), [])
     store.add_campaign(make_campaign_row("other", created_us=2), [])
     store.add(
@@ -332,8 +329,7 @@ def test_table_equals_database(filled: Store, url: str) -> None:
 
 
 def test_selected_columns_in_order(filled: Store, url: str) -> None:
-    with read_in_process():
-        whole = treehammer.results(database=url)
+    whole = treehammer.results(database=url)
     for columns in (
         ["extra_hits"],
         ["extra_e", "host", "plausible", "read_latency_hist", "extra_hits", "pass_loop_wall_s"],
@@ -343,14 +339,18 @@ def test_selected_columns_in_order(filled: Store, url: str) -> None:
         assert to_rows(table) == to_rows(whole.select(columns))
 
 
-@pytest.mark.backends("sqlite", "postgresql")
-def test_only_selected_columns_are_read(url: str) -> None:
-    request = arrow_stream._build_request(parse_url(url), Selection(), {}, ["eff_job"], False)
-    assert "eff_job" in request.measurements.sql
-    assert "inventory" not in request.measurements.sql
+def test_only_selected_columns_are_read(filled: Store) -> None:
+    statements: list[str] = []
+    sa.event.listen(
+        filled._engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2])
+    )
+    with filled.frozen() as reader:
+        stream = arrow_stream.stream_measurements(reader, Selection(), {}, columns=["eff_job"])
+        assert sum(batch.num_rows for batch in stream.batches) == 7
+    assert any("eff_job" in statement for statement in statements)
+    assert not any("inventory" in statement for statement in statements)
 
 
-@pytest.mark.usefixtures("in_process_reader")
 def test_campaigns_and_conditions(filled: Store, url: str) -> None:
     def jobs(campaign: str | list[str] | None, where: str | list[str] = "") -> list[str]:
         table = treehammer.results(campaign, where or (), ["job_id"], database=url)
@@ -413,7 +413,6 @@ def test_invalid_arguments_are_reported(filled: Store, url: str) -> None:
             treehammer.results(**wrong, database=url)
 
 
-@pytest.mark.usefixtures("in_process_reader")
 def test_none_equals_omitted_argument(filled: Store, url: str) -> None:
     table = treehammer.results(None, None, None, database=url)
     assert table.equals(treehammer.results(database=url))
