@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from command_forker import start_command
+from measurement_factory import make_measurement
 from polling import wait_until
 from postgres_fixture import SharedPostgresServer, postgresql, require_programs  # noqa: F401 - a fixture
 from repository_code import find_command
@@ -28,11 +30,12 @@ from service_load import (
     set_clock_offset,
 )
 from storage_alone import SmallDisk, mounted_small_disk
+from store_helpers import write_export
 
 from treehammer import config
 from treehammer.sql.auth.access_keys import mint_job_token
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.write.maintenance import check_database
+from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange, check_database
 from treehammer.sql.write.store import Store
 from treehammer.testbed.credentials import CertificateAuthority
 
@@ -56,6 +59,35 @@ def test_service_survives_repeated_kills(
     service.stop()
     assert crowd.broken >= KILLS / 2, "no kill interrupted a request"
     check_acknowledged_rows(database, crowd)
+
+
+def test_import_survives_repeated_kills(tmp_path: Path, database: str) -> None:
+    count, kills = 8000, 10
+    source = f"sqlite:///{tmp_path / 'source.db'}"
+    with Store.open(source) as store:
+        store.add(
+            make_measurement(f"job {n}", host=f"node {n % 7}", extras={"n": float(n)})
+            for n in range(count)
+        )
+        scope = ChangeScope(since_us=0)
+        store.apply_change(DatabaseChange("quarantine", scope, "me", 1, "wrong build", "all"))
+        file = write_export(store, tmp_path / "results.parquet")
+    dice = random.Random(21)
+    interrupted = 0
+    with (tmp_path / "log").open("ab") as log:
+        for _ in range(kills):
+            process = start_command(["--database", database, "import", str(file)], log)
+            time.sleep(dice.uniform(0.3, 3))
+            interrupted += process.poll() is None
+            process.kill()
+            process.wait(60)
+        process = start_command(["--database", database, "import", str(file)], log)
+        assert process.wait(180) == 0, (tmp_path / "log").read_text()
+    assert interrupted >= kills / 2, "few kills interrupted an import"
+    assert check_database(database)["measurement"] == count
+    with Store.open(source) as store, Store.open(database) as other:
+        for read in (Store.measurements, Store.extras):
+            assert [*read(other, Selection())] == [*read(store, Selection())]
 
 
 def test_service_survives_graceful_stops(
