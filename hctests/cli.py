@@ -10,7 +10,6 @@ import json
 import re
 import string
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
 from typing import Any, ParamSpec, TypeVar
 
 import click
@@ -29,12 +28,8 @@ from treehammer.hctests.definition.matrix import (
     group_variants,
     order_job,
 )
-from treehammer.hctests.definition.model import (
-    PinnedTest,
-    TestDefinition,
-    Variant,
-    compute_test_hash,
-)
+from treehammer.hctests.definition.model import PinnedTest, Variant, compute_test_hash
+from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.git_repository import mask_credentials
 from treehammer.tables import TableColumn
 from treehammer.terminal import JSON, TABLE, complete_names, output_options, print_rows
@@ -149,10 +144,10 @@ def _describe_test(spec: str, settings: Settings) -> dict[str, Any]:
     count = sum(len(expand_variants(definition, door)) for door in _display_doors(definition))
     return {
         **row,
-        "name": definition.name,
+        "name": definition.test.name,
         "variants": count,
         "dataset": ", ".join(definition.dataset_names) or None,
-        "description": definition.description,
+        "description": definition.test.description,
     }
 
 
@@ -227,7 +222,7 @@ def _build_variant_rows(
                 }
                 for variant in group.variants
             ]
-            seed = derive_job_seed(definition.seed, number)
+            seed = derive_job_seed(definition.test.seed, number)
             order = order_job(definition, group, seed)
             orders.append(
                 {"job": number, "executions": len(order), "orders": _format_orders(order, letters)}
@@ -249,36 +244,33 @@ def _format_orders(order: Iterable[OrderedExecution], letters: Mapping[Variant, 
 def _collect_facts(
     pinned: PinnedTest, variants: int, groups: int, executions: int
 ) -> dict[str, Any]:
-    definition = pinned.definition
+    definition, tables = pinned.definition, pinned.definition.describe()
     return {
-        "name": definition.name,
-        "description": definition.description,
+        "name": definition.test.name,
+        "description": definition.test.description,
         "repository": pinned.repository,
         "ref": pinned.ref,
         "commit": pinned.commit,
         "dirty": pinned.dirty,
         "path": pinned.path,
-        "payload": definition.payload,
+        "payload": definition.test.payload,
         "kind": definition.payload_kind,
         "dataset": definition.dataset,
         "datasets": list(definition.dataset_names),
-        "tree": definition.tree,
+        "tree": definition.test.tree,
         "files": dict(pinned.hashes),
         "test_hash": compute_test_hash(pinned),
-        "bundle": list(definition.bundle),
-        **({"headline": list(definition.headline)} if definition.headline else {}),
-        "repeats": definition.repeats,
-        "mode": definition.mode,
-        "rounds": definition.rounds,
-        "passes": definition.passes,
+        "bundle": list(definition.matrix.bundle),
+        **({"headline": list(definition.test.headline)} if definition.test.headline else {}),
+        "repeats": definition.test.repeats,
+        "mode": definition.test.mode,
+        "rounds": definition.test.rounds,
+        "passes": definition.test.passes,
         "variants": variants,
-        "jobs": groups * definition.repeats,
-        "executions": executions * definition.repeats,
+        "jobs": groups * definition.test.repeats,
+        "executions": executions * definition.test.repeats,
         "settings": dict(definition.settings),
-        **({"load": asdict(definition.load)} if definition.load else {}),
-        **({"expect": [asdict(limit) for limit in definition.expect]} if definition.expect else {}),
-        **({"before": asdict(definition.before)} if definition.before else {}),
-        **({"build": asdict(definition.build)} if definition.build else {}),
+        **{key: tables[key] for key in ("load", "expect", "before", "build") if tables[key]},
     }
 
 

@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Any
 
 from treehammer.config import Settings
 from treehammer.errors import DefinitionError, NothingToDoError, SourceError, suggest_word
@@ -25,11 +27,11 @@ from treehammer.hctests.definition.model import (
     WORKING_TREE,
     PinnedTest,
     Scalar,
-    TestDefinition,
     compute_test_hash,
     format_commit,
     identify_commit,
 )
+from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.git_repository import (
     EXECUTABLE_MODE,
     LINK_MODE,
@@ -59,7 +61,17 @@ class EqualCommitsError(NothingToDoError):
     """Two compared commits hold the same test."""
 
 
-def pin_test(spec: str, settings: Settings) -> PinnedTest:
+#: Typed values by axis or key; see :func:`.definition_loader.load_definition`.
+_TypedAxes = Mapping[str, Sequence[str]]
+_NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
+
+
+def pin_test(
+    spec: str,
+    settings: Settings,
+    axes: _TypedAxes = _NO_OVERRIDES,
+    overrides: Mapping[str, str] = _NO_OVERRIDES,
+) -> PinnedTest:
     """Fetch a test, pin its commit, hash its files.
 
     Args:
@@ -67,19 +79,22 @@ def pin_test(spec: str, settings: Settings) -> PinnedTest:
             repository; any branch, tag, full or short commit), the path of a folder, or the name of
             a shipped test.
         settings: ``git_dir`` contains mirrors and the files of pinned tests.
+        axes: axis -> values as typed (``-P``).
+        overrides: key of [test] -> value as typed (``-S``).
 
     Raises:
         SourceError: the repository, ref or path is missing or cannot be fetched.
-        DefinitionError: the test has mistakes.
+        DefinitionError: the test or an override has mistakes.
     """
     folder = _find_existing_folder(spec)
+    if folder is None and spec in list_shipped_tests():
+        folder = SHIPPED_TESTS_FOLDER / spec
     if folder:
-        return _pin_working_tree(folder)
+        return _pin_working_tree(folder, axes, overrides)
     match = _SPEC_PATTERN.fullmatch(spec)
     if match:
-        return _pin_commit(match["url"], match["ref"], match["path"], settings.git_dir)
-    if spec in list_shipped_tests():
-        return _pin_working_tree(SHIPPED_TESTS_FOLDER / spec)
+        address = match["url"], match["ref"], match["path"]
+        return _pin_commit(*address, settings.git_dir, axes, overrides)
     raise SourceError(
         "no folder or shipped test of this name",
         where=mask_credentials(spec),
@@ -101,10 +116,7 @@ def load_pinned_test(
         EqualCommitsError: two values of the axis ``commit`` hold the same test.
         DefinitionError: the test or an override has mistakes.
     """
-    pinned = pin_test(spec, settings)
-    if axes or overrides:
-        definition = definition_loader.override_definition(pinned.definition, axes, overrides)
-        pinned = replace(pinned, definition=definition)
+    pinned = pin_test(spec, settings, axes, overrides)
     return pin_commits(pinned, spec, overrides, settings)
 
 
@@ -140,7 +152,7 @@ def pin_commits(
             raise EqualCommitsError(
                 f"{_describe_value(tests[test_hash])} and {_describe_value(text)} hold the same "
                 "payload, files and settings",
-                where=pinned.definition.name,
+                where=pinned.definition.test.name,
                 hint="Choose commits that differ in this test.",
             )
         tests[test_hash] = text
@@ -153,7 +165,7 @@ def _pin_value(
     pinned: PinnedTest, spec: str, text: str, overrides: Mapping[str, str], settings: Settings
 ) -> PinnedTest:
     """Pin the test at one value of the axis, with the definitions that all commits share."""
-    where = f"{pinned.definition.name}: axis {COMMIT_AXIS}"
+    where = f"{pinned.definition.test.name}: axis {COMMIT_AXIS}"
     if not pinned.commit:
         raise SourceError(
             "the test is not committed in a Git repository",
@@ -166,36 +178,32 @@ def _pin_value(
             where=where,
             hint="Name the test by its folder.",
         )
-    if text == WORKING_TREE:
-        at_commit = pin_test(str(pinned.folder), settings)
-    else:
-        at_commit = pin_at_commit(pinned, spec, text, settings)
     shared = {key: value for key, value in overrides.items() if key.startswith(_OVERRIDDEN_TABLES)}
-    at_commit_definition = definition_loader.override_definition(at_commit.definition, {}, shared)
-    merged = _merge_definitions(pinned.definition, at_commit_definition)
+    if text == WORKING_TREE:
+        at_commit = pin_test(str(pinned.folder), settings, {}, shared)
+    else:
+        at_commit = pin_at_commit(pinned, spec, text, settings, shared)
+    merged = _merge_definitions(pinned.definition, at_commit.definition)
     _check_branch_files(merged, f"{_describe_value(text)}: {pinned.path}")
     return replace(at_commit, definition=merged)
 
 
 def _merge_definitions(common: TestDefinition, at_commit: TestDefinition) -> TestDefinition:
     """Combine the definition shared by all commits with that of one commit."""
-    return replace(
-        common,
-        payload=at_commit.payload,
-        settings=at_commit.settings,
-        environment=at_commit.environment,
-        metrics=at_commit.metrics,
-        files=at_commit.files,
-        libraries=at_commit.libraries,
-        imports=at_commit.imports,
-        build=at_commit.build,
+    keys = {key: getattr(at_commit.test, key) for key in ("payload", "files", "load", "imports")}
+    tables = ("settings", "environment", "metrics", "build")
+    return common.model_copy(
+        update={
+            "test": common.test.model_copy(update=keys),
+            **{table: getattr(at_commit, table) for table in tables},
+        }
     )
 
 
 def _check_branch_files(definition: TestDefinition, where: str) -> None:
     """Check that a commit has the files ``@FILE`` that list branches."""
     for value in definition.axis_values("branches"):
-        if value.startswith("@") and value[1:] not in definition.files:
+        if value.startswith("@") and value[1:] not in definition.test.files:
             raise DefinitionError(
                 f"there is no file {value[1:]!r}, which lists branches",
                 where=where,
@@ -208,11 +216,12 @@ def _resolve_values(definition: TestDefinition, values: Mapping[str, str]) -> Te
         text = str(rule.get(COMMIT_AXIS, ""))
         return {**rule, COMMIT_AXIS: values[text]} if text in values else rule
 
-    return replace(
-        definition,
-        axes={**definition.axes, COMMIT_AXIS: tuple(values.values())},
-        exclude=tuple(map(resolve, definition.exclude)),
-        include=tuple(map(resolve, definition.include)),
+    return definition.model_copy(
+        update={
+            "matrix": definition.matrix.replace_axis(COMMIT_AXIS, [*values.values()]),
+            "exclude": tuple(map(resolve, definition.exclude)),
+            "include": tuple(map(resolve, definition.include)),
+        }
     )
 
 
@@ -220,14 +229,20 @@ def _describe_value(text: str) -> str:
     return "the working tree" if text == WORKING_TREE else f"commit {format_commit(text)}"
 
 
-def pin_at_commit(pinned: PinnedTest, spec: str, ref: str, settings: Settings) -> PinnedTest:
+def pin_at_commit(
+    pinned: PinnedTest,
+    spec: str,
+    ref: str,
+    settings: Settings,
+    overrides: Mapping[str, str] = _NO_OVERRIDES,
+) -> PinnedTest:
     """Pin a test at another commit of its repository.
 
     Args:
         pinned: the test.
         spec: the specification by which it was pinned, which may contain credentials.
         ref: branch, tag, full or short commit.
-        settings: as for :func:`pin_test`.
+        settings, overrides: as for :func:`pin_test`.
 
     Raises:
         SourceError: the test is not in a repository, or the ref or its folder is missing.
@@ -235,7 +250,7 @@ def pin_at_commit(pinned: PinnedTest, spec: str, ref: str, settings: Settings) -
     """
     match = _SPEC_PATTERN.fullmatch(spec) if not _find_existing_folder(spec) else None
     url = match["url"] if match else pinned.repository
-    return _pin_commit(url, ref, pinned.path, settings.git_dir)
+    return _pin_commit(url, ref, pinned.path, settings.git_dir, {}, overrides)
 
 
 def list_shipped_tests() -> tuple[str, ...]:
@@ -305,10 +320,10 @@ def _find_test_folders(folder: Path) -> Iterator[Path]:
             yield Path(place)
 
 
-def _pin_working_tree(folder: Path) -> PinnedTest:
+def _pin_working_tree(folder: Path, axes: _TypedAxes, overrides: Mapping[str, str]) -> PinnedTest:
     """Pin the test in a folder in its present state."""
-    definition = definition_loader.load_definition(folder)
-    contents = {name: (folder / name).read_bytes() for name in definition.files}
+    definition = definition_loader.load_definition(folder, axes=axes, settings=overrides)
+    contents = {name: (folder / name).read_bytes() for name in definition.test.files}
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     try:
         repository = Repository.open_local(folder)
@@ -341,16 +356,26 @@ def _differs_from_commit(
     )
 
 
-def _pin_commit(url: str, ref: str, path: str, git_dir: Path) -> PinnedTest:
+def _pin_commit(
+    url: str,
+    ref: str,
+    path: str,
+    git_dir: Path,
+    axes: _TypedAxes,
+    overrides: Mapping[str, str],
+) -> PinnedTest:
     repository, commit = open_repository(url, ref, git_dir)
     inside = _check_inside_repository(path, f"{repository.display_name}@{ref}:{path}")
     folder = _export_folder(repository, commit, inside, git_dir)
     display_name = (
         f"{repository.display_name}@{ref}:{(PurePosixPath(inside) / TEST_FILE_NAME).as_posix()}"
     )
-    definition = definition_loader.load_definition(folder, name=display_name)
+    definition = definition_loader.load_definition(
+        folder, name=display_name, axes=axes, settings=overrides
+    )
     hashes = {
-        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in definition.files
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for name in definition.test.files
     }
     return PinnedTest(
         definition, repository.display_name, ref, commit, False, inside, folder, hashes

@@ -48,17 +48,13 @@ from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES
 from treehammer.errors import ExitCode
 from treehammer.hctests.definition.judged_metrics import (
     AT_MOST,
-    ExpectedLimit,
+    ExpectTable,
     HeadlineMetric,
     find_numeric_metric,
     parse_stored_limits,
+    parse_stored_metrics,
 )
-from treehammer.hctests.definition.model import (
-    COMMIT_AXIS,
-    MetricDeclaration,
-    Scalar,
-    format_commit,
-)
+from treehammer.hctests.definition.model import COMMIT_AXIS, Scalar, format_commit
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import MeasurementCount, count_campaign
 from treehammer.sql.read.query_model import Selection
@@ -177,12 +173,9 @@ def judge_limits(store: ResultsReader, campaign: CampaignRow, now_us: int) -> Li
     return LimitReport(campaign, count, tuple(_judge_outcomes(pending, looks)))
 
 
-def _find_limits(definition: Mapping[str, Any]) -> Iterator[tuple[ExpectedLimit, HeadlineMetric]]:
+def _find_limits(definition: Mapping[str, Any]) -> Iterator[tuple[ExpectTable, HeadlineMetric]]:
     """Find the limits of a stored definition, and the metrics that this version knows."""
-    declared = {
-        name: MetricDeclaration(metric.get("unit", "1"), metric.get("better", ""))
-        for name, metric in definition.get("metrics", {}).items()
-    }
+    declared = parse_stored_metrics(definition)
     is_load = definition.get("load") is not None
     for limit in parse_stored_limits(definition.get("expect", ())):
         try:
@@ -220,7 +213,7 @@ class _PendingOutcome:
 
 
 def _complete_sites(
-    limit: ExpectedLimit,
+    limit: ExpectTable,
     metric: HeadlineMetric,
     sites: Sequence[str],
     pending: Sequence[_PendingOutcome],
@@ -263,7 +256,7 @@ class _LimitedCampaign:
             ),
         }
 
-    def measure(self, limit: ExpectedLimit, metric: HeadlineMetric) -> Iterator[_PendingOutcome]:
+    def measure(self, limit: ExpectTable, metric: HeadlineMetric) -> Iterator[_PendingOutcome]:
         """Measure everything that a limit holds for."""
         axis, base = limit.resolve_base(self._axes, self._bundle)
         if axis:
@@ -285,7 +278,7 @@ class _LimitedCampaign:
         return {key: label.removeprefix(name).lstrip() for key, label in labels.items()}
 
     def _measure_means(
-        self, limit: ExpectedLimit, metric: HeadlineMetric
+        self, limit: ExpectTable, metric: HeadlineMetric
     ) -> Iterator[_PendingOutcome]:
         # The first of the compared commits is the base: its own means are not judged.
         earlier, *later = self._axes.get(COMMIT_AXIS, ("",))
@@ -352,7 +345,7 @@ class _LimitedCampaign:
         )
 
     def _compare_with_base(
-        self, limit: ExpectedLimit, metric: HeadlineMetric, axis: str, base: Scalar
+        self, limit: ExpectTable, metric: HeadlineMetric, axis: str, base: Scalar
     ) -> Iterator[_PendingOutcome]:
         samples = self._select(limit.where, axis)
         measured = {value for sample in samples if (value := sample.axis_value(axis)) is not None}

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from treehammer.collectors.job_spec import ALONE, LATE, MAX_START_SPREAD_S
 from treehammer.collectors.record.metric_catalogue import Value
-from treehammer.hctests.definition.model import LoadSettings
 from treehammer.text_formatting import format_share
+
+if TYPE_CHECKING:
+    from treehammer.hctests.definition.toml_models import LoadTable
 
 #: Columns of a measurement that :func:`summarize_starts` needs.
 START_COLUMNS = (
@@ -81,7 +84,7 @@ class StartSpread:
         return f"{self.judgment}: {'; '.join(parts)}"
 
 
-def summarize_starts(rows: Iterable[_Row], load: LoadSettings) -> list[StartSpread]:
+def summarize_starts(rows: Iterable[_Row], load: LoadTable) -> list[StartSpread]:
     """Summarize each common start of a campaign, in order of time.
 
     Args:
@@ -111,7 +114,7 @@ def _select_last_attempts(rows: Iterable[_Row]) -> Iterator[_Row]:
     yield from last.values()
 
 
-def _summarize_start(start_us: int, rows: Sequence[_Row], load: LoadSettings) -> StartSpread:
+def _summarize_start(start_us: int, rows: Sequence[_Row], load: LoadTable) -> StartSpread:
     jobs = int(_number(rows[0], "load_jobs"))
     started = [row for row in rows if row["failure_class"] in (None, "")]
     offsets = [
@@ -130,7 +133,7 @@ def _summarize_start(start_us: int, rows: Sequence[_Row], load: LoadSettings) ->
     )
 
 
-def _missing_load(started: Iterable[_Row], jobs: int, load: LoadSettings) -> float:
+def _missing_load(started: Iterable[_Row], jobs: int, load: LoadTable) -> float:
     """Return the share of the planned load that late and absent jobs did not deliver."""
     planned = sum(_planned_s(load, index) for index in range(jobs))
     delivered = sum(
@@ -144,7 +147,7 @@ def _is_watch(row: _Row) -> bool:
     return row["load_index"] is not None and _number(row, "load_index") >= _number(row, "load_jobs")
 
 
-def _planned_s(load: LoadSettings, index: int) -> float:
+def _planned_s(load: LoadTable, index: int) -> float:
     return max(0.0, load.duration_s - load.level_start_s(index))
 
 

@@ -11,8 +11,12 @@ from typing import Any
 from treehammer.collectors.job_spec import CHECKSUM
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.operation_steps import CLIENT, MAIN_OPERATIONS, QUANTILES
-from treehammer.hctests.definition.judged_metrics import HeadlineMetric, find_headline_metric
-from treehammer.hctests.definition.model import MetricDeclaration
+from treehammer.hctests.definition.judged_metrics import (
+    HeadlineMetric,
+    MetricTable,
+    find_headline_metric,
+    parse_stored_metrics,
+)
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
@@ -129,15 +133,12 @@ def _parse_plans(plans: Iterable[tuple[str, str]]) -> dict[str, _Statement]:
     statements = {}
     for campaign, plan in plans:
         definition = json.loads(plan).get("definition", {})
-        declared = {
-            name: MetricDeclaration(metric.get("unit", "1"), metric.get("better", ""))
-            for name, metric in definition.get("metrics", {}).items()
-        }
+        declared = parse_stored_metrics(definition)
         headline = tuple(_parse_names(definition, declared))
         exact = {
-            name: declared[name].better
-            for name, metric in definition.get("metrics", {}).items()
-            if metric.get("exact") and name not in METRICS_BY_NAME
+            name: metric.better
+            for name, metric in declared.items()
+            if metric.exact and name not in METRICS_BY_NAME
         }
         if headline or exact:
             statements[campaign] = _Statement(headline, exact)
@@ -145,7 +146,7 @@ def _parse_plans(plans: Iterable[tuple[str, str]]) -> dict[str, _Statement]:
 
 
 def _parse_names(
-    definition: Mapping[str, Any], declared: Mapping[str, MetricDeclaration]
+    definition: Mapping[str, Any], declared: Mapping[str, MetricTable]
 ) -> Iterator[HeadlineMetric]:
     is_load = definition.get("load") is not None
     for name in definition.get("headline", ()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from treehammer.collectors.job_spec import PAIRED, THREADS_AXIS
@@ -14,6 +15,8 @@ from treehammer.errors import ConfigError, suggest_nearest
 from treehammer.hctests.definition.document_problems import NAME_PATTERN, DocumentProblem, KeyPath
 from treehammer.hctests.definition.judged_metrics import (
     BOUNDS,
+    ExpectTable,
+    SiteLimitTable,
     find_headline_metric,
     find_numeric_metric,
     list_headline_names,
@@ -32,30 +35,19 @@ from treehammer.hctests.definition.model import (
     DATASET_AXIS,
     DOOR_AXIS,
     FORMAT_AXIS,
-    MetricDeclaration,
     Scalar,
-    TestDefinition,
     Variant,
 )
-from treehammer.hctests.definition.toml_models import (
-    TEST_TABLE_KEYS,
-    BeforeTable,
-    BuildTable,
-    DefinitionDocument,
-    ExpectTable,
-    LoadTable,
-    SiteLimitTable,
-    TestTable,
-)
+from treehammer.hctests.definition.toml_models import TEST_TABLE_KEYS, TestDefinition
 from treehammer.text_formatting import JobRamp
 
 #: Upper bound of a test's variants; more are taken for an oversight.
 MAX_VARIANTS = 10_000
 
 
-def check_axes(matrix: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProblem]:
+def _check_axes(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check the axes in [matrix] for names, empty lists, duplicates and mixed types."""
-    for name, values in matrix.items():
+    for name, values in definition.axes.items():
         path: KeyPath = ("matrix", name)
         yield from _check_axis_name(name, path)
         if not values:
@@ -81,11 +73,9 @@ def _check_axis_name(name: str, path: KeyPath) -> Iterator[DocumentProblem]:
         )
 
 
-def check_bundle(
-    document: DefinitionDocument, matrix: Mapping[str, Sequence[Scalar]]
-) -> Iterator[DocumentProblem]:
+def _check_bundle(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that ``bundle`` names axes that may run interleaved, each once."""
-    bundle, axis_names = document.matrix.bundle, tuple(matrix)
+    bundle, axis_names = definition.matrix.bundle, tuple(definition.axes)
     for index, name in enumerate(bundle):
         path: KeyPath = ("matrix", "bundle", index)
         if name in NEVER_BUNDLED_AXES:
@@ -100,45 +90,47 @@ def check_bundle(
             )
         elif name in bundle[:index]:
             yield DocumentProblem(path, f"{name!r} is given twice")
-        elif name == DOOR_AXIS and (reason := _reason_against_doors(document, matrix)):
+        elif name == DOOR_AXIS and (reason := _reason_against_doors(definition)):
             yield DocumentProblem(path, f"{name!r} cannot be bundled {reason}")
 
 
-def _reason_against_doors(
-    document: DefinitionDocument, matrix: Mapping[str, Sequence[Scalar]]
-) -> str:
+def _reason_against_doors(definition: TestDefinition) -> str:
     """Describe why one job of this test cannot compare doors; '' if it can."""
-    if document.load is not None:
+    if definition.load is not None:
         return "in a load test: each of its jobs loads one door"
-    used = {
-        name: {*matrix[name], *(rule[name] for rule in document.include if name in rule)}
-        for name in ("access", "cache")
-    }
-    if "staged" in used["access"]:
+    if "staged" in definition.axis_values("access"):
         return 'with access = "staged": the loop reads a copy, through any door'
-    if "cold" in used["cache"]:
+    if "cold" in definition.axis_values("cache"):
         return 'with cache = "cold": what one door reads is warm for the others'
     return ""
 
 
-def check_mode(
-    mode: str, bundle: Sequence[str], matrix: Mapping[str, Sequence[Scalar]]
-) -> Iterator[DocumentProblem]:
+def _check_mode(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that a test in paired mode bundles values to compare."""
-    if mode == PAIRED and not any(len(matrix.get(axis, ())) > 1 for axis in bundle):
+    if definition.test.mode != PAIRED:
+        return
+    matrix, bundle = definition.axes, definition.matrix.bundle
+    if not any(len(matrix.get(axis, ())) > 1 for axis in bundle):
         yield DocumentProblem(
             ("test", "mode"),
             "'paired' compares values of bundled axes: name an axis with several values in "
             "[matrix] bundle",
         )
-    if mode == PAIRED and "events" in bundle and len(matrix["events"]) > 1:
+    if "events" in bundle and len(matrix["events"]) > 1:
         yield DocumentProblem(
             ("matrix", "bundle", bundle.index("events")),
             "'events' cannot be compared in paired mode: both sides read the same entries",
         )
 
 
-def check_rule(
+def _check_rules(definition: TestDefinition) -> Iterator[DocumentProblem]:
+    """Check the rules of exclude and include."""
+    for kind in ("exclude", "include"):
+        for number, rule in enumerate(getattr(definition, kind)):
+            yield from _check_rule(rule, definition.axes, (kind, number))
+
+
+def _check_rule(
     rule: Mapping[str, Scalar], matrix: Mapping[str, Sequence[Scalar]], path: KeyPath
 ) -> Iterator[DocumentProblem]:
     """Check that an exclude or include rule names axes and possible values of them."""
@@ -185,20 +177,20 @@ def _check_passes(
     definition: TestDefinition, variants: Sequence[Variant]
 ) -> Iterator[DocumentProblem]:
     """Check that warm variants have a pass to count; executables and load tests need none."""
-    if definition.payload_kind == "executable" or definition.load or definition.passes >= 2:
+    if definition.payload_kind == "executable" or definition.load or definition.test.passes >= 2:
         return
     if any(variant["cache"] == "warm" for variant in variants):
         yield DocumentProblem(
             ("test", "passes"),
-            f"{definition.passes} leaves nothing to count: the first pass of a warm execution is "
+            f"{definition.test.passes} leaves nothing to count: the first pass of a warm execution is "
             'not counted (expected at least 2, or cache = ["cold"])',
         )
 
 
-def check_optional_axes(matrix: Mapping[str, Sequence[Scalar]]) -> Iterator[DocumentProblem]:
+def _check_optional_axes(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check the values of known axes that a test need not have."""
     for name, axis in OPTIONAL_AXES.items():
-        for index, value in enumerate(matrix.get(name, ())):
+        for index, value in enumerate(definition.axes.get(name, ())):
             try:
                 axis.normalize(value)
             except ValueError as error:
@@ -207,48 +199,43 @@ def check_optional_axes(matrix: Mapping[str, Sequence[Scalar]]) -> Iterator[Docu
                 )
 
 
-def check_threads(
-    matrix: Mapping[str, Sequence[Scalar]], mode: str, *, is_load: bool
-) -> Iterator[DocumentProblem]:
+def _check_threads(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that a test with several threads is neither a load test nor in paired mode."""
     path: KeyPath = ("matrix", THREADS_AXIS)
-    if mode == PAIRED and any(threads != 1 for threads in matrix.get(THREADS_AXIS, ())):
+    values = definition.axes.get(THREADS_AXIS, ())
+    if definition.test.mode == PAIRED and any(threads != 1 for threads in values):
         yield DocumentProblem(
             path, "'paired' executions share one core: several threads need mode = 'solo'"
         )
-    if THREADS_AXIS in matrix and is_load:
+    if THREADS_AXIS in definition.axes and definition.load:
         yield DocumentProblem(path, "a load test's clients share one thread; remove the axis")
 
 
-def check_datasets(
-    dataset: str, matrix: Mapping[str, Sequence[Scalar]]
-) -> Iterator[DocumentProblem]:
+def _check_datasets(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that [test] and [matrix] do not name different datasets."""
-    listed = matrix.get(DATASET_AXIS, ())
-    if listed and dataset not in ("", listed[0]):
+    listed = definition.axes.get(DATASET_AXIS, ())
+    if listed and definition.test.dataset not in ("", listed[0]):
         yield DocumentProblem(
             ("test", "dataset"),
             "is named in [matrix] as well (expected either one dataset here or several there)",
         )
 
 
-def check_twins(
-    twins: Mapping[str, str], dataset: str, matrix: Mapping[str, Sequence[Scalar]]
-) -> Iterator[DocumentProblem]:
+def _check_twins(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that each twin belongs to a value of the axis ``format`` and to a dataset."""
-    formats = matrix.get(FORMAT_AXIS, ())
-    for name, twin in twins.items():
+    formats = definition.axes.get(FORMAT_AXIS, ())
+    for name, twin in definition.twins.items():
         path: KeyPath = ("twins", name)
         if name not in formats:
             listed = ", ".join(map(repr, formats)) or "the test has no such axis"
             yield DocumentProblem(
                 path, f"is not a value of the axis 'format' (expected one of: {listed})"
             )
-        elif not dataset:
+        elif not definition.dataset:
             yield DocumentProblem(
                 path, "needs a dataset to be the twin of: [test] dataset is empty"
             )
-        elif len(matrix.get(DATASET_AXIS, ())) > 1:
+        elif len(definition.axes.get(DATASET_AXIS, ())) > 1:
             yield DocumentProblem(
                 path, "has the content of one dataset, but [matrix] names several"
             )
@@ -256,8 +243,9 @@ def check_twins(
             yield DocumentProblem(path, f"{twin!r} is not a dataset name")
 
 
-def check_metrics(names: Sequence[str]) -> Iterator[DocumentProblem]:
+def _check_metrics(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check the number and names of a test's own metrics, which the catalogue must not use."""
+    names = tuple(definition.metrics)
     if len(names) > MAX_EXTRAS:
         yield DocumentProblem(("metrics",), f"{len(names)} metrics (expected at most {MAX_EXTRAS})")
     for name in names:
@@ -272,18 +260,10 @@ def check_metrics(names: Sequence[str]) -> Iterator[DocumentProblem]:
             )
 
 
-def declare_metrics(document: DefinitionDocument) -> dict[str, MetricDeclaration]:
-    """Return the metrics of [metrics] by name."""
-    return {
-        name: MetricDeclaration(metric.unit, metric.better, exact=metric.exact)
-        for name, metric in document.metrics.items()
-    }
-
-
-def check_headline(names: Sequence[str], document: DefinitionDocument) -> Iterator[DocumentProblem]:
+def _check_headline(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that the headline metrics exist, have a direction and are named once."""
-    declared = declare_metrics(document)
-    is_load = document.load is not None
+    names, declared = definition.test.headline, definition.metrics
+    is_load = definition.load is not None
     for index, name in enumerate(names):
         path: KeyPath = ("test", "headline", index)
         try:
@@ -298,8 +278,11 @@ def check_headline(names: Sequence[str], document: DefinitionDocument) -> Iterat
             yield DocumentProblem(path, f"{name!r} is given twice")
 
 
-def check_load(load: LoadTable, test: TestTable) -> Iterator[DocumentProblem]:
+def _check_load(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that a load test starts together if it has a ramp, and ends before its wall limit."""
+    load, test = definition.load, definition.test
+    if load is None:
+        return
     if load.duration_s > test.wall_limit_s:
         yield DocumentProblem(
             ("load", "duration_s"),
@@ -328,13 +311,14 @@ def check_load(load: LoadTable, test: TestTable) -> Iterator[DocumentProblem]:
         )
 
 
-def check_before(
-    before: BeforeTable, document: DefinitionDocument, matrix: Mapping[str, Sequence[Scalar]]
-) -> Iterator[DocumentProblem]:
+def _check_before(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that a command applies bundled axes of the test's own, outside of paired mode."""
+    before = definition.before
+    if before is None:
+        return
     predefined = {*AXES_BY_NAME, *OPTIONAL_AXES}
     # A server's threads need another name than those of the payload.
-    own_axes = [name for name in matrix if name not in predefined]
+    own_axes = [name for name in definition.axes if name not in predefined]
     for index, name in enumerate(before.settings):
         path: KeyPath = ("before", "settings", index)
         if name not in own_axes:
@@ -342,34 +326,41 @@ def check_before(
                 path,
                 f"{name!r} is not an axis of this test's own{suggest_nearest(name, own_axes)}",
             )
-        elif name not in document.matrix.bundle:
+        elif name not in definition.matrix.bundle:
             yield DocumentProblem(
                 path,
                 f"{name!r} is not bundled: add it to bundle in [matrix], so that a job compares all "
                 "values, one after the other",
             )
-    if document.test.mode == PAIRED:
+    if definition.test.mode == PAIRED:
         yield DocumentProblem(
             ("test", "mode"), "'paired' executions run at once; a test with [before] needs 'solo'"
         )
 
 
-def check_settings(value: Any, path: KeyPath = ("settings",)) -> Iterator[DocumentProblem]:
+def _check_settings(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that the settings can be passed to the payload as JSON."""
+    return _check_setting(definition.settings, ("settings",))
+
+
+def _check_setting(value: Any, path: KeyPath) -> Iterator[DocumentProblem]:
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from check_settings(item, (*path, key))
+            yield from _check_setting(item, (*path, key))
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from check_settings(item, (*path, index))
+            yield from _check_setting(item, (*path, index))
     elif isinstance(value, float) and not math.isfinite(value):
         yield DocumentProblem(path, f"{value!r} is not valid JSON (expected a finite number)")
     elif not isinstance(value, str | int | float):
         yield DocumentProblem(path, "a date or time is not valid JSON (expected text in quotes)")
 
 
-def check_build(build: BuildTable) -> Iterator[DocumentProblem]:
+def _check_build(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that outputs are names in the folder of the build, and preloaded ones among them."""
+    build = definition.build
+    if build is None:
+        return
     for index, name in enumerate(build.outputs):
         if not re.fullmatch(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*", name):
             yield DocumentProblem(
@@ -383,14 +374,13 @@ def check_build(build: BuildTable) -> Iterator[DocumentProblem]:
             )
 
 
-def check_environment(
-    variables: Mapping[str, str], matrix: Mapping[str, Sequence[Scalar]], *, builds: bool = False
-) -> Iterator[DocumentProblem]:
+def _check_environment(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check the names of environment variables, and the axes that their values name.
 
-    ``{build}`` is the folder of a test that ``builds``.
+    ``{build}`` is the folder of a test that builds its libraries.
     """
-    for name, value in variables.items():
+    matrix, builds = definition.axes, definition.build is not None
+    for name, value in definition.environment.items():
         path: KeyPath = ("environment", name)
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             yield DocumentProblem(path, "is not the name of an environment variable")
@@ -405,14 +395,10 @@ def check_environment(
                 )
 
 
-def check_limits(
-    limits: Sequence[ExpectTable],
-    document: DefinitionDocument,
-    matrix: Mapping[str, Sequence[Scalar]],
-) -> Iterator[DocumentProblem]:
+def _check_limits(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that limits are of metrics that exist, and that their bounds leave something."""
-    declared, is_load = declare_metrics(document), document.load is not None
-    for index, limit in enumerate(limits):
+    declared, is_load = definition.metrics, definition.load is not None
+    for index, limit in enumerate(definition.expect):
         path: KeyPath = ("expect", index)
         try:
             find_numeric_metric(limit.metric, declared, is_load=is_load)
@@ -426,7 +412,7 @@ def check_limits(
         except ValueError as error:
             yield DocumentProblem((*path, "metric"), f"{limit.metric!r} {error}")
         if limit.where:
-            yield from check_rule(limit.where, matrix, (*path, "where"))
+            yield from _check_rule(limit.where, definition.axes, (*path, "where"))
         yield from _check_bounds(limit, path)
 
 
@@ -465,7 +451,7 @@ def _check_table_bounds(
 def check_bases(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that the bases of limits are values of their axes."""
     for index, limit in enumerate(definition.expect):
-        axis, value = limit.resolve_base(definition.axes, definition.bundle)
+        axis, value = limit.resolve_base(definition.axes, definition.matrix.bundle)
         included = (rule[axis] for rule in definition.include if axis in rule)
         values = [*definition.axes.get(axis, ()), *included]
         if axis and value not in values:
@@ -475,3 +461,50 @@ def check_bases(definition: TestDefinition) -> Iterator[DocumentProblem]:
                 ("expect", index, "base"),
                 f"{str(value)!r} is not a value of {axis} (expected one of: {', '.join(texts)}){suggestion}",
             )
+
+
+def _check_extensions(definition: TestDefinition) -> Iterator[DocumentProblem]:
+    """Check the names of libraries and modules, which payloads on the kit load."""
+    test = definition.test
+    for key in ("load", "imports"):
+        if getattr(test, key) and (definition.load or definition.payload_kind == "executable"):
+            yield DocumentProblem(
+                ("test", key), "needs a payload in Python or C++ that reads a tree with the kit"
+            )
+    for index, name in enumerate(test.load):
+        if not re.search(r"\.so(\.\d+)*$", name):
+            yield DocumentProblem(
+                ("test", "load", index),
+                f"{name!r} is not a shared library (expected a name in .so)",
+            )
+    for index, name in enumerate(test.imports):
+        if not all(part.isidentifier() for part in name.split(".")):
+            yield DocumentProblem(
+                ("test", "imports", index), f"{name!r} is not the name of a module"
+            )
+
+
+_CHECKS = (
+    _check_axes,
+    _check_bundle,
+    _check_mode,
+    _check_rules,
+    _check_optional_axes,
+    _check_threads,
+    _check_datasets,
+    _check_twins,
+    _check_metrics,
+    _check_headline,
+    _check_limits,
+    _check_settings,
+    _check_environment,
+    _check_extensions,
+    _check_load,
+    _check_before,
+    _check_build,
+)
+
+
+def check_across_keys(definition: TestDefinition) -> Iterator[DocumentProblem]:
+    """Check that the keys of a definition fit together."""
+    return chain.from_iterable(check(definition) for check in _CHECKS)

@@ -22,6 +22,7 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     PlainValidator,
+    Strict,
     StringConstraints,
     TypeAdapter,
     ValidationError,
@@ -127,6 +128,10 @@ class StrictModel(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
+
+T = TypeVar("T")
+#: A list of TOML, which a frozen model holds as a tuple.
+Items = Annotated[tuple[T, ...], Strict(False)]
 
 M = TypeVar("M", bound=BaseModel)
 E = TypeVar("E", bound=InvalidDocumentError)
@@ -238,15 +243,21 @@ def validate_document(
     With problems, the model lacks the invalid parts; ``fill_required`` then supplies missing required
     keys, so that checks across keys are still possible.
     """
-    try:
-        return model.model_validate(raw), []
-    except ValidationError as error:
-        details = error.errors(include_url=False)
-    valid = copy.deepcopy(dict(raw))
-    for detail in reversed(details):
-        _remove_key(valid, _error_path(detail))
-    fill_required(valid)
-    return model.model_validate(valid), [_convert_error(detail, tables) for detail in details]
+    problems: list[DocumentProblem] = []
+    valid = dict(raw)
+    while True:
+        try:
+            return model.model_validate(valid), problems
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+        if not problems:
+            # A list of invalid items alone counts as too short as well.
+            mistakes = [d for d in details if d["type"] != "too_short" or not d["input"]]
+            problems = [_convert_error(detail, tables) for detail in mistakes]
+            valid = copy.deepcopy(valid)
+        for detail in reversed(details):
+            _remove_key(valid, _error_path(detail))
+        fill_required(valid)
 
 
 def read_document_text(path: Path, error: type[InvalidDocumentError], hint: str) -> str:
@@ -312,6 +323,8 @@ def _remove_key(document: Any, path: KeyPath) -> None:
     """Remove the item at ``path``, if it exists."""
     table = document
     for key in path[:-1]:
+        if isinstance(table, dict) and key not in table:
+            return  # removed with another mistake
         table = table[key]
     if isinstance(table, list):
         del table[int(path[-1])]
@@ -338,15 +351,18 @@ def _describe_error(kind: str, value: Any, context: Mapping[str, Any], message: 
         "less_than_equal": f"at most {context.get('le')}",
         "less_than": f"less than {context.get('lt')}",
     }
+    is_table = isinstance(value, dict)
+    brackets = "a list of tables: [[double brackets]]" if is_table else "a list in [brackets]"
     expected = limits | {
         "string_type": "text in quotes",
         "int_type": "a whole number",
         "int_from_float": "a whole number",
         "float_type": "a number",
         "bool_type": "true or false",
-        "list_type": "a list of tables: [[double brackets]]"
-        if isinstance(value, dict)
-        else "a list in [brackets]",
+        "list_type": brackets,
+        "tuple_type": brackets,
+        "too_short": f"at least {context.get('min_length')} item",
+        "too_long": f"at most {context.get('max_length')} items",
         "dict_type": "a table",
         "model_type": "a table",
         "literal_error": str(context.get("expected")),

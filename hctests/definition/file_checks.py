@@ -9,8 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from treehammer.errors import suggest_nearest
 from treehammer.hctests.definition.document_problems import DocumentProblem, KeyPath
-from treehammer.hctests.definition.model import TestDefinition, detect_payload_kind
-from treehammer.hctests.definition.toml_models import TestTable
+from treehammer.hctests.definition.toml_models import TestDefinition
 
 #: Files of a payload that ROOT or Python compiles.
 SOURCE_SUFFIXES = (".py", ".C", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx")
@@ -22,6 +21,8 @@ _TEXT_OR_COMMENT = re.compile(
 _REPORT_IN_LOOP = re.compile(r'\.\s*Report\s*\(\s*"(\w+)"')
 _REPORT_IN_PYTHON = re.compile(r"""\breport\s*\(\s*["'](\w+)["']""")
 
+#: Longest name of a file in common file systems.
+MAX_NAME_LENGTH = 255
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
@@ -40,7 +41,8 @@ def _find_path_problem(folder: Path, name: str) -> str:
     """Describe why no file of the test has this name; '' if one has."""
     pure = PurePosixPath(name)
     inside = f"(expected a file in {folder.name}/)"
-    if pure.is_absolute() or ".." in pure.parts or "\\" in name or not name.isprintable():
+    is_path = name.isprintable() and "\\" not in name and len(name) <= MAX_NAME_LENGTH
+    if not is_path or pure.is_absolute() or ".." in pure.parts:
         return f"{name!r} is not a path below the test's folder {inside}"
     target = folder / pure
     if not _is_test_file(target.resolve(), folder.resolve()):
@@ -90,9 +92,18 @@ def _is_test_file(target: Path, folder: Path) -> bool:
     return (folder.parent / neighbor / "test.toml").is_file()
 
 
-def check_executable(
-    folder: Path, payload: str, path: KeyPath = ("test", "payload")
-) -> Iterator[DocumentProblem]:
+def check_contents(folder: Path, definition: TestDefinition) -> Iterator[DocumentProblem]:
+    """Check the files of a test that exist against its definition."""
+    if definition.payload_kind == "executable":
+        yield from _check_executable(folder, definition.test.payload, ("test", "payload"))
+    yield from _check_dictionary_files(folder, definition)
+    yield from _check_reported_metrics(folder, definition)
+    for table, command in (("before", definition.before), ("build", definition.build)):
+        if command:
+            yield from _check_executable(folder, command.command, (table, "command"))
+
+
+def _check_executable(folder: Path, payload: str, path: KeyPath) -> Iterator[DocumentProblem]:
     """Check that a command, or a payload that is neither Python nor a macro, is executable."""
     target = folder / payload
     if target.is_file() and not os.access(target, os.X_OK):
@@ -104,49 +115,29 @@ def check_executable(
         )
 
 
-def check_extensions(test: TestTable, *, is_load: bool) -> Iterator[DocumentProblem]:
-    """Check the names of libraries and modules, which payloads on the kit load."""
-    for key in ("load", "imports"):
-        if getattr(test, key) and (is_load or detect_payload_kind(test.payload) == "executable"):
-            yield DocumentProblem(
-                ("test", key), "needs a payload in Python or C++ that reads a tree with the kit"
-            )
-    for index, name in enumerate(test.load):
-        if not re.search(r"\.so(\.\d+)*$", name):
-            yield DocumentProblem(
-                ("test", "load", index),
-                f"{name!r} is not a shared library (expected a name in .so)",
-            )
-    for index, name in enumerate(test.imports):
-        if not all(part.isidentifier() for part in name.split(".")):
-            yield DocumentProblem(
-                ("test", "imports", index), f"{name!r} is not the name of a module"
-            )
-
-
-def check_dictionary_files(folder: Path, definition: TestDefinition) -> Iterator[DocumentProblem]:
+def _check_dictionary_files(folder: Path, definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that the files of dictionaries are sent with their libraries."""
-    for index, name in enumerate(definition.libraries):
+    for index, name in enumerate(definition.test.load):
         library = PurePosixPath(name)
         if library.is_absolute():
             continue
         stem = library.name.partition(".so")[0]
         for file in sorted((folder / library.parent).glob(f"{stem}*_rdict.pcm")):
             pcm = str(library.parent / file.name)
-            if pcm not in definition.files:
+            if pcm not in definition.test.files:
                 yield DocumentProblem(
                     ("test", "load", index), f"{name!r} needs {pcm!r}: add it to files"
                 )
 
 
-def check_reported_metrics(folder: Path, definition: TestDefinition) -> Iterator[DocumentProblem]:
+def _check_reported_metrics(folder: Path, definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that payloads of the kit report only metrics that the test declares.
 
     A result with another one fails the measurement.
     """
     if definition.payload_kind == "executable":
         return
-    for name in definition.files:
+    for name in definition.test.files:
         if PurePosixPath(name).suffix not in SOURCE_SUFFIXES:
             continue
         text = (folder / name).read_text(encoding="utf-8", errors="replace")

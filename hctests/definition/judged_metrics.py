@@ -5,19 +5,17 @@ A metric has a unit and a direction; a limit is absolute or a multiple of a base
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pydantic import Field, ValidationError
 
 from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES, METRICS_BY_NAME
 from treehammer.collectors.record.operation_steps import OPERATIONS
-from treehammer.hctests.definition.matrix import parse_axis_text
-from treehammer.hctests.definition.model import MetricDeclaration
-
-if TYPE_CHECKING:
-    from treehammer.hctests.definition.model import Scalar
-
+from treehammer.hctests.definition.document_problems import StrictModel
+from treehammer.hctests.definition.matrix import Rule, parse_axis_text
+from treehammer.hctests.definition.model import Scalar
 
 #: Headline metrics of a test at most: all share one correction for their number.
 MAX_HEADLINE = 6
@@ -63,7 +61,7 @@ DEFAULT_HEADLINE = (HeadlineMetric("cpu_per_event_s"), HeadlineMetric("wall_per_
 
 
 def find_headline_metric(
-    name: str, declared: Mapping[str, MetricDeclaration], *, is_load: bool
+    name: str, declared: Mapping[str, MetricTable], *, is_load: bool
 ) -> HeadlineMetric:
     """Find a headline metric by name.
 
@@ -90,7 +88,7 @@ def find_headline_metric(
 
 
 def find_numeric_metric(
-    name: str, declared: Mapping[str, MetricDeclaration], *, is_load: bool
+    name: str, declared: Mapping[str, MetricTable], *, is_load: bool
 ) -> HeadlineMetric:
     """Find any number by name, exact counters and metrics without a direction included.
 
@@ -129,22 +127,18 @@ def _split_figure(name: str) -> tuple[str, str]:
     return "", ""
 
 
-def list_headline_names(
-    declared: Mapping[str, MetricDeclaration], *, is_load: bool
-) -> Iterator[str]:
+def list_headline_names(declared: Mapping[str, MetricTable], *, is_load: bool) -> Iterator[str]:
     """Yield all names that :func:`find_headline_metric` accepts."""
     return _list_accepted(find_headline_metric, declared, is_load=is_load)
 
 
-def list_numeric_names(
-    declared: Mapping[str, MetricDeclaration], *, is_load: bool
-) -> Iterator[str]:
+def list_numeric_names(declared: Mapping[str, MetricTable], *, is_load: bool) -> Iterator[str]:
     """Yield all names that :func:`find_numeric_metric` accepts."""
     return _list_accepted(find_numeric_metric, declared, is_load=is_load)
 
 
 def _list_accepted(
-    find: Callable[..., HeadlineMetric], declared: Mapping[str, MetricDeclaration], *, is_load: bool
+    find: Callable[..., HeadlineMetric], declared: Mapping[str, MetricTable], *, is_load: bool
 ) -> Iterator[str]:
     figures = [
         *OPERATION_FIGURES,
@@ -164,38 +158,55 @@ FIRST_VALUE: Final = "first"
 BOUNDS = AT_MOST, AT_LEAST = "at_most", "at_least"
 
 
-@dataclass(frozen=True)
-class LimitBounds:
-    """An upper and a lower bound; None for none."""
+class MetricTable(StrictModel):
+    """A [metrics.NAME] table: a counter that the payload reports beyond the catalogue."""
 
-    at_most: float | None = None
-    at_least: float | None = None
+    unit: str = Field("1", min_length=1, max_length=20, description="SI unit; 1 for counts.")
+    better: Literal["lower", "higher", ""] = Field("", description="Direction of improvement.")
+    description: str = Field("", max_length=500, description="One sentence.")
+    exact: bool = Field(
+        False, description="Equal reads give equal values, so that one job decides in comparisons."
+    )
 
 
-@dataclass(frozen=True)
-class ExpectedLimit:
-    """An entry of [[expect]].
+class SiteLimitTable(StrictModel):
+    """A [expect.sites.SITE] table: bounds that replace those of its [[expect]] at one site."""
 
-    Attributes:
-        metric: name of a metric of the catalogue, of the test's own, or of a figure of operations.
-        at_most, at_least: bounds in the metric's unit; with a base multiples of the base's value.
-        base: ROOT release, ``AXIS=VALUE`` or :data:`FIRST_VALUE`; '' for absolute bounds.
-        where: axis -> value of the variants that it holds for; empty for all.
-        sites: site -> bounds that replace those above there.
-    """
+    at_most: float | None = Field(None, description="Upper bound at this site.")
+    at_least: float | None = Field(None, description="Lower bound at this site.")
 
-    metric: str
-    at_most: float | None = None
-    at_least: float | None = None
-    base: str = ""
-    where: Mapping[str, Scalar] = field(default_factory=dict)
-    sites: Mapping[str, LimitBounds] = field(default_factory=dict)
+
+class ExpectTable(StrictModel):
+    """A [[expect]] table: limits of a metric."""
+
+    metric: str = Field(
+        min_length=1,
+        max_length=100,
+        description="Any number of the catalogue, of [metrics], or of operations, e.g. open_p99_s.",
+    )
+    at_most: float | None = Field(
+        None,
+        description="Upper bound in the metric's unit; with base a multiple of the base's value.",
+    )
+    at_least: float | None = Field(None, description="Lower bound, likewise.")
+    base: str = Field(
+        "",
+        max_length=200,
+        description='ROOT release that the bounds are relative to, AXIS=VALUE, or "first": the first '
+        "value of the bundled axis, also where -P replaces its values. Empty: the bounds are absolute.",
+    )
+    where: Rule = Field(
+        default_factory=dict,
+        description="Axes and values of the variants that it holds for; empty for all.",
+    )
+    sites: dict[str, SiteLimitTable] = Field(
+        default_factory=dict, description="Bounds that replace those above at one site."
+    )
 
     def list_bounds(self, site: str) -> Iterator[tuple[str, float]]:
         """Yield the bounds at a site, each with its kind of :data:`BOUNDS`."""
-        at_site = self.sites.get(site, LimitBounds())
         for kind in BOUNDS:
-            replaced = getattr(at_site, kind)
+            replaced = getattr(self.sites.get(site), kind, None)
             bound = getattr(self, kind) if replaced is None else replaced
             if bound is not None:
                 yield kind, bound
@@ -235,31 +246,18 @@ class ExpectedLimit:
         return name, parse_axis_text(name, text, axes.get(name, ()))
 
 
-def parse_stored_limits(documents: Iterable[Any]) -> list[ExpectedLimit]:
+def parse_stored_metrics(definition: Mapping[str, Any]) -> dict[str, MetricTable]:
+    """Return the own metrics of a stored definition by name, without validating them again."""
+    stored = definition.get("metrics", {})
+    return {name: MetricTable.model_construct(**metric) for name, metric in stored.items()}
+
+
+def parse_stored_limits(documents: Iterable[Any]) -> list[ExpectTable]:
     """Parse the limits of a stored definition; invalid ones, of other versions, are left out."""
     limits = []
     for document in documents:
         try:
-            limits.append(_parse_limit(document))
-        except (AttributeError, KeyError, TypeError, ValueError):
+            limits.append(ExpectTable.model_validate(document))
+        except ValidationError:
             continue
     return limits
-
-
-def _parse_limit(document: Mapping[str, Any]) -> ExpectedLimit:
-    sites = document.get("sites", {})
-    return ExpectedLimit(
-        metric=str(document["metric"]),
-        **_parse_bounds(document),
-        base=str(document.get("base", "")),
-        where=dict(document.get("where", {})),
-        sites={str(site): LimitBounds(**_parse_bounds(sites[site])) for site in sites},
-    )
-
-
-def _parse_bounds(document: Mapping[str, Any]) -> dict[str, float | None]:
-    bounds = {kind: document.get(kind) for kind in BOUNDS}
-    parsed = {kind: None if bound is None else float(bound) for kind, bound in bounds.items()}
-    if not all(bound is None or math.isfinite(bound) for bound in parsed.values()):
-        raise ValueError("a bound is not a finite number")
-    return parsed

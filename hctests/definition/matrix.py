@@ -11,7 +11,11 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.config import JsonDict
+from pydantic_core import CoreSchema, core_schema
 
 from treehammer.collectors.job_spec import (
     BASE_SIDE,
@@ -25,6 +29,7 @@ from treehammer.collectors.job_spec import (
 from treehammer.collectors.record.metric_catalogue import CATALOGUE_AXES
 from treehammer.collectors.record.value_checks import is_number
 from treehammer.collectors.software import providers
+from treehammer.hctests.definition.document_problems import invalid_value
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     DATASET_AXIS,
@@ -32,10 +37,12 @@ from treehammer.hctests.definition.model import (
     PREFETCH_AXIS,
     WORKING_TREE,
     Scalar,
-    TestDefinition,
     Variant,
     VariantGroup,
 )
+
+if TYPE_CHECKING:
+    from treehammer.hctests.definition.toml_models import TestDefinition
 
 #: The most threads of an execution; more are taken for an oversight.
 MAX_THREADS = 1024
@@ -283,6 +290,41 @@ def parse_axis_text(name: str, typed: str, declared: Sequence[Scalar]) -> Any:
     return typed
 
 
+class AxisValue:
+    """Annotation for values of an axis: pydantic validates and describes them as the axis does."""
+
+    def __init__(self, axis: Axis) -> None:
+        self._axis = axis
+
+    def __get_pydantic_core_schema__(self, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._validate)
+
+    def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> JsonDict:
+        return dict(self._axis.schema)
+
+    def _validate(self, value: Any) -> Scalar:
+        try:
+            return self._axis.normalize(value)
+        except ValueError as error:
+            raise invalid_value(f"{error} (expected {self._axis.expected})") from None
+
+
+def _normalize_rule(rule: dict[str, Scalar]) -> dict[str, Scalar]:
+    """Normalize the values of a rule; checks across keys report invalid ones."""
+    normalized = {}
+    for name, value in rule.items():
+        try:
+            normalized[name] = find_axis(name).normalize(value)
+        except ValueError:
+            normalized[name] = value
+    return normalized
+
+
+CustomValue = Annotated[Scalar, AxisValue(CUSTOM_AXIS_TYPE)]
+#: Axes with a value each.
+Rule = Annotated[dict[str, CustomValue], AfterValidator(_normalize_rule)]
+
+
 T = TypeVar("T")
 
 
@@ -326,7 +368,7 @@ def group_variants(definition: TestDefinition, *doors: str) -> tuple[VariantGrou
     for door in doors:
         for variant in expand_variants(definition, door):
             shared_values = tuple(
-                pair for pair in variant.values if pair[0] not in definition.bundle
+                pair for pair in variant.values if pair[0] not in definition.matrix.bundle
             )
             member = replace(variant, door=door) if definition.bundles_doors else variant
             gathered.setdefault(shared_values, []).append(member)
@@ -452,10 +494,10 @@ def order_job(
         seed: of the job.
         design: launches in paired mode; by default those of the first repeat.
     """
-    if definition.mode != PAIRED or len(group.variants) < 2:
-        rounds = order_executions(group, definition.rounds, seed)
+    if definition.test.mode != PAIRED or len(group.variants) < 2:
+        rounds = order_executions(group, definition.test.rounds, seed)
         return tuple(OrderedExecution(*execution) for execution in rounds)
-    design = design or LaunchDesign.of_repeat(definition.rounds, 1, seed)
+    design = design or LaunchDesign.of_repeat(definition.test.rounds, 1, seed)
     launches = shuffle_items(tuple(_plan_launches(design, group)), seed, "launches")
     return tuple(
         execution

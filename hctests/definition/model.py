@@ -1,7 +1,6 @@
-"""Plain dataclasses for a test, its axes, its variants and its load, and their content hashes.
+"""Variants and pinned tests, and the content hashes of tests, series and comparisons.
 
-:mod:`treehammer.hctests.definition.definition_loader` loads a :class:`TestDefinition` from
-``test.toml``, :mod:`treehammer.hctests.pinned_tests` a :class:`PinnedTest` from a Git repository, and
+:mod:`treehammer.hctests.pinned_tests` loads a :class:`PinnedTest` from a Git repository, and
 :mod:`treehammer.hctests.definition.matrix` groups variants for planning.
 
 Hashes identify tests, series and comparisons, independent of names. A series is defined by columns of
@@ -14,71 +13,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from treehammer.collectors.job_spec import SOLO, BuildCommand, ServerCommand
+from treehammer.collectors.job_spec import SOLO
 from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
-from treehammer.text_formatting import JobRamp
 
 if TYPE_CHECKING:
-    from treehammer.hctests.definition.judged_metrics import ExpectedLimit
-
-
-@dataclass(frozen=True)
-class LoadCeiling:
-    """The most that all jobs of a campaign may ask of one door at a time; 0 for none of it."""
-
-    opens_per_s: float = 0.0
-    clients: int = 0
-    mb_per_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class LoadSettings:
-    """The [load] table of a load test.
-
-    Attributes:
-        together: whether jobs wait for a common start.
-        ramp: growth of the load after it, as typed, e.g. ``10/5m``; '' for all jobs at once.
-        wait_s: longest wait for the other jobs, from the first one's arrival.
-        lead_s: seconds before its start at which a payload is launched, to import its libraries.
-        step_s: time step of operations.
-        duration_s: length of the load in seconds, from the common start.
-        writes: whether the payload needs a writable area.
-        ceiling: bound of the whole campaign at one door.
-    """
-
-    together: bool = False
-    ramp: str = ""
-    wait_s: float = 600.0
-    lead_s: float = 5.0
-    step_s: float = 10.0
-    duration_s: float = 60.0
-    writes: bool = False
-    ceiling: LoadCeiling = LoadCeiling()
-
-    def level_start_s(self, index: int) -> int:
-        """Return the seconds from the common start at which job ``index`` (from 0) begins."""
-        if not self.ramp:
-            return 0
-        ramp = JobRamp.parse(self.ramp, "[load] ramp")
-        return index // ramp.jobs * ramp.every_s
-
-    def describe(self) -> str:
-        """Describe the load in one line."""
-        start = f"together, after {self.wait_s:g} s at most" if self.together else "at once"
-        parts = [f"{self.duration_s:g} s in steps of {self.step_s:g} s", f"jobs start {start}"]
-        parts += [f"ramp {self.ramp}"] * bool(self.ramp) + ["writes"] * self.writes
-        bounds = {
-            "opens/s": self.ceiling.opens_per_s,
-            "clients": self.ceiling.clients,
-            "MB/s": self.ceiling.mb_per_s,
-        }
-        limits = [f"{value:g} {unit}" for unit, value in bounds.items() if value]
-        return "; ".join([*parts, *([f"at most {', '.join(limits)} at a door"] if limits else [])])
+    from treehammer.hctests.definition.toml_models import (
+        BeforeTable,
+        BuildTable,
+        LoadTable,
+        TestDefinition,
+    )
 
 
 Scalar = str | int | float | bool
@@ -191,97 +140,6 @@ class VariantGroup:
 
 
 @dataclass(frozen=True)
-class MetricDeclaration:
-    """A counter that the payload reports beyond the catalogue.
-
-    ``exact`` says that equal reads give equal values, so that one job decides in comparisons.
-    """
-
-    unit: str = "1"
-    better: str = ""
-    description: str = ""
-    exact: bool = False
-
-
-@dataclass(frozen=True)
-class TestDefinition:
-    """A validated ``test.toml`` with every default filled in.
-
-    ``axes`` maps each axis to its values in order.  All of
-    :data:`treehammer.collectors.record.metric_catalogue.CATALOGUE_AXES` are present; ``door`` only if
-    test.toml names it, otherwise every site's first door is used.
-    ``files`` are relative to the test's folder and include ``test.toml`` and the payload.
-    ``dataset`` is the first one of the axis ``dataset``, if there is one.
-    ``twins`` maps values of the axis ``format`` to datasets with the same content as ``dataset``,
-    which is read for all other values.  ``load`` is None except for load tests.  ``record`` asks for
-    recordings of the payloads' XRootD client, and ``environment`` holds variables of the payloads.
-    ``headline`` names the metrics that comparisons judge; empty for the default ones.
-    ``before`` applies settings of a server before each execution.
-    ``libraries`` are loaded and ``imports`` imported before a file is opened.
-    ``build`` builds libraries of the test on the node.
-    ``expect`` holds limits of metrics, which are no part of the test's identity.
-    """
-
-    name: str
-    description: str
-    payload: str
-    dataset: str
-    tree: str
-    repeats: int
-    rounds: int
-    passes: int
-    seed: int
-    wall_limit_s: float
-    memory_limit_mb: int
-    axes: Mapping[str, tuple[Scalar, ...]]
-    bundle: tuple[str, ...]
-    exclude: tuple[Mapping[str, Scalar], ...]
-    include: tuple[Mapping[str, Scalar], ...]
-    settings: Mapping[str, Any]
-    metrics: Mapping[str, MetricDeclaration]
-    files: tuple[str, ...]
-    twins: Mapping[str, str] = field(default_factory=dict)
-    mode: str = SOLO
-    load: LoadSettings | None = None
-    record: bool = False
-    environment: Mapping[str, str] = field(default_factory=dict)
-    headline: tuple[str, ...] = ()
-    before: ServerCommand | None = None
-    libraries: tuple[str, ...] = ()
-    imports: tuple[str, ...] = ()
-    build: BuildCommand | None = None
-    expect: tuple[ExpectedLimit, ...] = ()
-
-    __test__ = False  # not a pytest class
-
-    def dataset_for(self, variant: Variant) -> str:
-        """Return the name of the dataset that a variant reads; '' for none."""
-        dataset = variant.dataset or self.dataset
-        return self.twins.get(str(dict(variant.values).get(FORMAT_AXIS, "")), dataset)
-
-    def axis_values(self, axis: str) -> tuple[str, ...]:
-        """Return all values of an axis as text, those of [[include]] alone last."""
-        included = (rule[axis] for rule in self.include if axis in rule)
-        return tuple(dict.fromkeys(map(str, (*self.axes.get(axis, ()), *included))))
-
-    @property
-    def dataset_names(self) -> tuple[str, ...]:
-        """Names of all datasets that variants read, the main one first; empty for none."""
-        listed = (self.dataset, *self.axis_values(DATASET_AXIS), *self.twins.values())
-        return tuple(dict.fromkeys(name for name in listed if name))
-
-    @property
-    def bundles_doors(self) -> bool:
-        """Whether each job reads through all doors of the test."""
-        return DOOR_AXIS in self.bundle
-
-    @property
-    def payload_kind(self) -> str:
-        """``python``, ``macro`` or ``executable``, by the payload's suffix."""
-        return detect_payload_kind(self.payload)
-
-
-@dataclass(frozen=True)
 class PinnedTest:
     """A test pinned to a commit, or to a working tree, marked ``dirty`` if modified.
 
@@ -291,7 +149,7 @@ class PinnedTest:
         commit: full hash, '' outside Git.
         path: path of the test inside the repository.
         folder: local, read-only copy (or the working tree itself) with the test's files.
-        hashes: relative name -> sha256 of each of ``definition.files``.
+        hashes: relative name -> sha256 of each of the test's files.
         commits: value of the axis ``commit`` -> the test there; empty without this axis.
     """
 
@@ -331,26 +189,26 @@ def compute_test_hash(pinned: PinnedTest) -> str:
     settings, environment, recording, the shape of its load and the units of its own metrics.  Matrix, numbers of repeats, rounds and passes, limits,
     name and description may change within a series; the dataset enters the series by its own hash.
     """
-    definition = pinned.definition
+    definition, test = pinned.definition, pinned.definition.test
     load, before, build = definition.load, definition.before, definition.build
     # A key that a test does not use is left out, so that new keys change no older series.
     optional = {
         # Executions that take turns form other series than undisturbed ones.
-        "mode": definition.mode if definition.mode != SOLO else "",
+        "mode": test.mode if test.mode != SOLO else "",
         "load": load and _measured_load(load),
         "before": before and _applied_settings(before),
-        "record": definition.record,
+        "record": test.record,
         "environment": definition.environment,
-        "libraries": definition.libraries,
-        "imports": definition.imports,
+        "libraries": test.load,
+        "imports": test.imports,
         "build": build and _built_files(build),
     }
     return _hash_document(
         {
             "files": {name: sha for name, sha in pinned.hashes.items() if name != TEST_FILE_NAME},
-            "payload": definition.payload,
-            "tree": definition.tree,
-            "seed": definition.seed,
+            "payload": test.payload,
+            "tree": test.tree,
+            "seed": test.seed,
             "settings": definition.settings,
             "metrics": {name: metric.unit for name, metric in definition.metrics.items()},
             **{name: value for name, value in optional.items() if value},
@@ -367,25 +225,24 @@ def compute_setup(definition: Mapping[str, Any]) -> str:
     Files, payload, libraries and own metrics may differ between commits.
 
     Args:
-        definition: a :class:`TestDefinition` as a mapping, as campaigns store it.
+        definition: a test's definition as a mapping, as campaigns store it.
     """
     return _hash_document({name: definition[name] for name in SETUP_KEYS if definition.get(name)})
 
 
-def _applied_settings(before: ServerCommand) -> dict[str, Any]:
+def _applied_settings(before: BeforeTable) -> dict[str, Any]:
     """Return the part of a command that determines measurements; its file is hashed as well."""
     return {"command": before.command, "settings": sorted(before.settings)}
 
 
-def _built_files(build: BuildCommand) -> dict[str, Any]:
-    """Return the part of a build that determines measurements; its limit of time does not."""
-    return {name: value for name, value in asdict(build).items() if name != "timeout_s"}
+def _built_files(build: BuildTable) -> dict[str, Any]:
+    """Return the part of a build that determines measurements; its files are hashed as well."""
+    return build.model_dump(include={"command", "outputs", "preload"})
 
 
-def _measured_load(load: LoadSettings) -> dict[str, Any]:
+def _measured_load(load: LoadTable) -> dict[str, Any]:
     """Return the part of a load that determines measurements; waits and ceilings do not."""
-    shape = asdict(load)
-    return {name: shape[name] for name in ("together", "ramp", "step_s", "duration_s", "writes")}
+    return load.model_dump(include={"together", "ramp", "step_s", "duration_s", "writes"})
 
 
 def identify_commit(commit: str, dirty: bool, test_hash: str) -> str:
@@ -398,7 +255,7 @@ def identify_commit(commit: str, dirty: bool, test_hash: str) -> str:
 
 def get_payload_hash(pinned: PinnedTest) -> str:
     """Return the SHA-256 (hex) of the payload file alone."""
-    return pinned.hashes[pinned.definition.payload]
+    return pinned.hashes[pinned.definition.test.payload]
 
 
 def compute_series(

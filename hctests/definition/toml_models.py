@@ -1,61 +1,76 @@
-"""Models of ``test.toml``, their JSON Schema, and error messages for invalid documents."""
+"""Definition of a test: the frozen models of ``test.toml``, and their JSON Schema.
+
+A loaded definition has all default axes.  Without the axis ``door`` it uses every site's first door.
+[test] ``files`` then names every file, relative to the test's folder, with ``test.toml`` and the
+payload.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    StringConstraints,
+    model_validator,
+)
 from pydantic.config import JsonDict
-from pydantic_core import CoreSchema, core_schema
 
+from treehammer.collectors.job_spec import BuildCommand, ServerCommand
 from treehammer.hctests.definition.document_problems import (
     NAME_PATTERN,
     DocumentProblem,
     DocumentTables,
+    Items,
     KeyPath,
     StrictModel,
     build_document_schema,
-    invalid_value,
     validate_document,
 )
-from treehammer.hctests.definition.judged_metrics import MAX_HEADLINE
+from treehammer.hctests.definition.judged_metrics import (
+    MAX_HEADLINE,
+    ExpectTable,
+    MetricTable,
+    SiteLimitTable,
+)
 from treehammer.hctests.definition.matrix import (
     AXES_BY_NAME,
     AXIS_NAME_PATTERN,
-    CUSTOM_AXIS_TYPE,
     OPTIONAL_AXES,
-    Axis,
+    AxisValue,
+    CustomValue,
+    Rule,
 )
-from treehammer.hctests.definition.model import Scalar
+from treehammer.hctests.definition.model import (
+    DATASET_AXIS,
+    DOOR_AXIS,
+    FORMAT_AXIS,
+    Scalar,
+    Variant,
+    detect_payload_kind,
+)
+from treehammer.text_formatting import JobRamp
 
 
-class _AxisValue:
-    """Annotation for values of an axis: pydantic validates and describes them as the axis does."""
-
-    def __init__(self, axis: Axis) -> None:
-        self._axis = axis
-
-    def __get_pydantic_core_schema__(self, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._validate)
-
-    def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> JsonDict:
-        return dict(self._axis.schema)
-
-    def _validate(self, value: Any) -> Scalar:
-        try:
-            return self._axis.normalize(value)
-        except ValueError as error:
-            raise invalid_value(f"{error} (expected {self._axis.expected})") from None
+def normalize_file_name(name: str) -> str:
+    """Convert ``./read.py`` to ``read.py``; other unusual names are left to the check of files."""
+    return str(PurePosixPath(name))
 
 
-_Custom = Annotated[Scalar, _AxisValue(CUSTOM_AXIS_TYPE)]
+_FileName = Annotated[str, StringConstraints(min_length=1), AfterValidator(normalize_file_name)]
 
 
 def _axis_values(axis: str) -> Any:
     described: JsonDict = {"minItems": 1, "uniqueItems": True}
     return Field(
-        default_factory=lambda: list(AXES_BY_NAME[axis].default),
+        default_factory=lambda: AXES_BY_NAME[axis].default,
         json_schema_extra=described,
         description=f"Each is {AXES_BY_NAME[axis].expected}.",
     )
@@ -68,8 +83,7 @@ class TestTable(StrictModel):
         pattern=NAME_PATTERN, description="Display name; not part of the test's identity."
     )
     description: str = Field("", max_length=2000, description="One or two sentences.")
-    payload: str = Field(
-        min_length=1,
+    payload: _FileName = Field(
         description="C++ macro (.C), Python file (.py) or any executable, beside test.toml.",
     )
     dataset: str = Field(
@@ -104,7 +118,10 @@ class TestTable(StrictModel):
     )
     seed: int = Field(1, ge=0, lt=2**63, description="Seed of orders and selections.")
     wall_limit_s: float = Field(
-        600, gt=0, le=604_800, description="Wall time in seconds after which an execution is ended."
+        600.0,
+        gt=0,
+        le=604_800,
+        description="Wall time in seconds after which an execution is ended.",
     )
     memory_limit_mb: int = Field(
         4096, ge=1, le=10_000_000, description="Resident MB at which an execution is ended."
@@ -114,59 +131,68 @@ class TestTable(StrictModel):
         description="Record what each payload does with the XRootD client, for replay; such "
         "measurements form series of their own.",
     )
-    headline: list[str] = Field(
-        default_factory=list,
+    headline: Items[str] = Field(
+        default_factory=tuple,
         max_length=MAX_HEADLINE,
         description="Metrics that comparisons judge: of the catalogue, of [metrics], or of operations, "
         "e.g. open_p99_s. Empty: CPU and wall time per event. Not part of the test's identity.",
     )
-    load: list[str] = Field(
-        default_factory=list,
+    load: Items[str] = Field(
+        default_factory=tuple,
         description="Shared libraries with dictionaries, loaded before a file is opened: beside "
         "test.toml, or absolute paths that all nodes have.",
     )
-    imports: list[str] = Field(
-        default_factory=list,
+    imports: Items[str] = Field(
+        default_factory=tuple,
         description="Python modules imported before a file is opened, of [test] files or of ROOT's "
         "Python.",
     )
-    files: list[str] = Field(
-        default_factory=list,
+    files: Items[str] = Field(
+        default_factory=tuple,
         description="Further files that are sent with the payload and part of the test's identity.",
     )
+
+    __test__ = False  # not a pytest class
 
 
 class MatrixTable(StrictModel):
     """The [matrix] table; every further key is a custom axis."""
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, list[_Custom]]
+    __pydantic_extra__: dict[str, Items[CustomValue]]
 
-    root: list[Annotated[Scalar, _AxisValue(AXES_BY_NAME["root"])]] = _axis_values("root")
-    branches: list[Annotated[Scalar, _AxisValue(AXES_BY_NAME["branches"])]] = _axis_values(
+    root: Items[Annotated[Scalar, AxisValue(AXES_BY_NAME["root"])]] = _axis_values("root")
+    branches: Items[Annotated[Scalar, AxisValue(AXES_BY_NAME["branches"])]] = _axis_values(
         "branches"
     )
-    cache_mb: list[Annotated[Scalar, _AxisValue(AXES_BY_NAME["cache_mb"])]] = _axis_values(
+    cache_mb: Items[Annotated[Scalar, AxisValue(AXES_BY_NAME["cache_mb"])]] = _axis_values(
         "cache_mb"
     )
-    events: list[Annotated[Scalar, _AxisValue(AXES_BY_NAME["events"])]] = _axis_values("events")
-    door: list[Annotated[Scalar, _AxisValue(AXES_BY_NAME["door"])]] = _axis_values("door")
-    access: list[Annotated[Scalar, _AxisValue(AXES_BY_NAME["access"])]] = _axis_values("access")
-    cache: list[Annotated[Scalar, _AxisValue(AXES_BY_NAME["cache"])]] = _axis_values("cache")
-    bundle: list[str] = Field(
-        default_factory=list, description="Axes whose values run interleaved in one job."
+    events: Items[Annotated[Scalar, AxisValue(AXES_BY_NAME["events"])]] = _axis_values("events")
+    door: Items[Annotated[Scalar, AxisValue(AXES_BY_NAME["door"])]] = _axis_values("door")
+    access: Items[Annotated[Scalar, AxisValue(AXES_BY_NAME["access"])]] = _axis_values("access")
+    cache: Items[Annotated[Scalar, AxisValue(AXES_BY_NAME["cache"])]] = _axis_values("cache")
+    bundle: Items[str] = Field(
+        default_factory=tuple, description="Axes whose values run interleaved in one job."
     )
+    _names: tuple[str, ...] = PrivateAttr(())
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_order(cls, raw: Any, handler: ModelWrapValidatorHandler[MatrixTable]) -> MatrixTable:
+        """Keep the order of the axes, which is that of variants."""
+        matrix = handler(raw)
+        matrix._names = tuple(name for name in raw if name != "bundle")
+        return matrix
 
-class MetricTable(StrictModel):
-    """A [metrics.NAME] table: a counter that the payload reports beyond the catalogue."""
+    @property
+    def axes(self) -> dict[str, tuple[Scalar, ...]]:
+        """Every axis with its values in order; ``door`` only if the test names doors."""
+        return {name: getattr(self, name) for name in self._names}
 
-    unit: str = Field("1", min_length=1, max_length=20, description="SI unit; 1 for counts.")
-    better: Literal["lower", "higher", ""] = Field("", description="Direction of improvement.")
-    description: str = Field("", max_length=500, description="One sentence.")
-    exact: bool = Field(
-        False, description="Equal reads give equal values, so that one job decides in comparisons."
-    )
+    def replace_axis(self, axis: str, values: Sequence[Scalar]) -> MatrixTable:
+        """Return the table with other values of an axis."""
+        return MatrixTable.model_validate({**self.axes, axis: values, "bundle": self.bundle})
 
 
 class CeilingTable(StrictModel):
@@ -209,18 +235,36 @@ class LoadTable(StrictModel):
     )
     writes: bool = Field(False, description="The payload needs a writable area.")
     ceiling: CeilingTable = Field(
-        default_factory=lambda: CeilingTable.model_validate({}),
+        default_factory=CeilingTable,
         description="The most that all jobs together ask of one door at a time.",
     )
+
+    def level_start_s(self, index: int) -> int:
+        """Return the seconds from the common start at which job ``index`` (from 0) begins."""
+        if not self.ramp:
+            return 0
+        ramp = JobRamp.parse(self.ramp, "[load] ramp")
+        return index // ramp.jobs * ramp.every_s
+
+    def describe(self) -> str:
+        """Describe the load in one line."""
+        start = f"together, after {self.wait_s:g} s at most" if self.together else "at once"
+        parts = [f"{self.duration_s:g} s in steps of {self.step_s:g} s", f"jobs start {start}"]
+        parts += [f"ramp {self.ramp}"] * bool(self.ramp) + ["writes"] * self.writes
+        bounds = {
+            "opens/s": self.ceiling.opens_per_s,
+            "clients": self.ceiling.clients,
+            "MB/s": self.ceiling.mb_per_s,
+        }
+        limits = [f"{value:g} {unit}" for unit, value in bounds.items() if value]
+        return "; ".join([*parts, *([f"at most {', '.join(limits)} at a door"] if limits else [])])
 
 
 class BeforeTable(StrictModel):
     """The [before] table: a command that applies settings of a server before each execution."""
 
-    command: str = Field(
-        min_length=1, description="Executable beside test.toml, run on the job's node."
-    )
-    settings: list[str] = Field(
+    command: _FileName = Field(description="Executable beside test.toml, run on the job's node.")
+    settings: Items[str] = Field(
         min_length=1,
         description="Axes whose values it applies; doors must permit them, and [matrix] bundle name them.",
     )
@@ -230,22 +274,21 @@ class BeforeTable(StrictModel):
 class BuildTable(StrictModel):
     """The [build] table: a command that builds the test's own libraries on the node."""
 
-    command: str = Field(
-        min_length=1,
+    command: _FileName = Field(
         description="Executable beside test.toml, run once for each ROOT of a job in a copy of the "
         "test's folder.",
     )
-    files: list[str] = Field(
-        default_factory=list,
+    files: Items[str] = Field(
+        default_factory=tuple,
         description="Sources and patches that it needs, sent with the payload and part of the test's "
         "identity.",
     )
-    outputs: list[str] = Field(
+    outputs: Items[str] = Field(
         min_length=1,
         description="Files that it leaves in its folder; [test] load may name them.",
     )
-    preload: list[str] = Field(
-        default_factory=list,
+    preload: Items[str] = Field(
+        default_factory=tuple,
         description="Those of outputs that are loaded into the payload before all other libraries "
         "(LD_PRELOAD).",
     )
@@ -254,51 +297,16 @@ class BuildTable(StrictModel):
     )
 
 
-class SiteLimitTable(StrictModel):
-    """A [expect.sites.SITE] table: bounds that replace those of its [[expect]] at one site."""
-
-    at_most: float | None = Field(None, description="Upper bound at this site.")
-    at_least: float | None = Field(None, description="Lower bound at this site.")
-
-
-class ExpectTable(StrictModel):
-    """A [[expect]] table: limits of a metric."""
-
-    metric: str = Field(
-        min_length=1,
-        max_length=100,
-        description="Any number of the catalogue, of [metrics], or of operations, e.g. open_p99_s.",
-    )
-    at_most: float | None = Field(
-        None,
-        description="Upper bound in the metric's unit; with base a multiple of the base's value.",
-    )
-    at_least: float | None = Field(None, description="Lower bound, likewise.")
-    base: str = Field(
-        "",
-        max_length=200,
-        description='ROOT release that the bounds are relative to, AXIS=VALUE, or "first": the first '
-        "value of the bundled axis, also where -P replaces its values. Empty: the bounds are absolute.",
-    )
-    where: dict[str, _Custom] = Field(
-        default_factory=dict,
-        description="Axes and values of the variants that it holds for; empty for all.",
-    )
-    sites: dict[str, SiteLimitTable] = Field(
-        default_factory=dict, description="Bounds that replace those above at one site."
-    )
-
-
-class DefinitionDocument(StrictModel):
-    """The whole document test.toml."""
+class TestDefinition(StrictModel):
+    """A test: the whole document test.toml."""
 
     test: TestTable
-    matrix: MatrixTable = Field(default_factory=lambda: MatrixTable.model_validate({}))
-    exclude: list[dict[str, _Custom]] = Field(
-        default_factory=list, description="Variants with all of these values are excluded."
+    matrix: MatrixTable = Field(default_factory=MatrixTable)
+    exclude: Items[Rule] = Field(
+        default_factory=tuple, description="Variants with all of these values are excluded."
     )
-    include: list[dict[str, _Custom]] = Field(
-        default_factory=list,
+    include: Items[Rule] = Field(
+        default_factory=tuple,
         description="Variants with these values are added; axes not named take all their values.",
     )
     twins: dict[str, str] = Field(
@@ -316,8 +324,8 @@ class DefinitionDocument(StrictModel):
     metrics: dict[str, MetricTable] = Field(
         default_factory=dict, description="Counters the payload reports beyond the catalogue."
     )
-    expect: list[ExpectTable] = Field(
-        default_factory=list,
+    expect: Items[ExpectTable] = Field(
+        default_factory=tuple,
         description="Limits of metrics, judged by submit --wait and check. Not part of the test's "
         "identity.",
     )
@@ -328,6 +336,75 @@ class DefinitionDocument(StrictModel):
     build: BuildTable | None = Field(
         None, description="Builds the test's own libraries before the payload runs."
     )
+
+    __test__ = False  # not a pytest class
+
+    @property
+    def axes(self) -> dict[str, tuple[Scalar, ...]]:
+        """Every axis with its values; see :attr:`MatrixTable.axes`."""
+        return self.matrix.axes
+
+    @property
+    def dataset(self) -> str:
+        """Name of the dataset, the first one of several; '' for none."""
+        return self.test.dataset or str(next(iter(self.axes.get(DATASET_AXIS, ())), ""))
+
+    def dataset_for(self, variant: Variant) -> str:
+        """Return the name of the dataset that a variant reads; '' for none."""
+        dataset = variant.dataset or self.dataset
+        return self.twins.get(str(dict(variant.values).get(FORMAT_AXIS, "")), dataset)
+
+    def axis_values(self, axis: str) -> tuple[str, ...]:
+        """Return all values of an axis as text, those of [[include]] alone last."""
+        included = (rule[axis] for rule in self.include if axis in rule)
+        return tuple(dict.fromkeys(map(str, (*self.axes.get(axis, ()), *included))))
+
+    @property
+    def dataset_names(self) -> tuple[str, ...]:
+        """Names of all datasets that variants read, the main one first; empty for none."""
+        listed = (self.dataset, *self.axis_values(DATASET_AXIS), *self.twins.values())
+        return tuple(dict.fromkeys(name for name in listed if name))
+
+    @property
+    def bundles_doors(self) -> bool:
+        """Whether each job reads through all doors of the test."""
+        return DOOR_AXIS in self.matrix.bundle
+
+    @property
+    def payload_kind(self) -> str:
+        """``python``, ``macro`` or ``executable``, by the payload's suffix."""
+        return detect_payload_kind(self.test.payload)
+
+    @property
+    def server_command(self) -> ServerCommand | None:
+        """Command of [before] for the worker, with the first value of each setting; None without."""
+        before = self.before
+        if before is None:
+            return None
+        first = {name: self.axes[name][0] for name in before.settings}
+        return ServerCommand(before.command, first, before.timeout_s)
+
+    @property
+    def build_command(self) -> BuildCommand | None:
+        """Command of [build] for the worker; None without."""
+        build = self.build
+        if build is None:
+            return None
+        return BuildCommand(build.command, build.outputs, build.preload, build.timeout_s)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the definition as campaigns store it, with every default written out."""
+        before, build = self.server_command, self.build_command
+        return {
+            **self.model_dump(exclude={"test", "matrix"}),
+            **self.test.model_dump(exclude={"load"}),
+            "dataset": self.dataset,
+            "axes": self.axes,
+            "bundle": self.matrix.bundle,
+            "libraries": self.test.load,
+            "before": before and asdict(before),
+            "build": build and asdict(build),
+        }
 
 
 TEST_TABLE_KEYS = tuple(TestTable.model_fields)
@@ -343,7 +420,7 @@ def _find_table(path: KeyPath) -> str:
 
 _DEFINITION_TABLES = DocumentTables(
     {
-        "": DefinitionDocument,
+        "": TestDefinition,
         "test": TestTable,
         "matrix": MatrixTable,
         "metrics": MetricTable,
@@ -360,7 +437,7 @@ _DEFINITION_TABLES = DocumentTables(
 
 def build_test_schema() -> dict[str, Any]:
     """Build the JSON Schema (2020-12) of test.toml, for editors."""
-    schema = build_document_schema(DefinitionDocument, "test.toml")
+    schema = build_document_schema(TestDefinition, "test.toml")
     schema["properties"]["settings"]["additionalProperties"] = True
     matrix = schema["$defs"]["MatrixTable"]
     # Only names that match the pattern of axis names are allowed as further keys.
@@ -375,17 +452,31 @@ def build_test_schema() -> dict[str, Any]:
     return schema
 
 
-def validate_definition(raw: Mapping[str, Any]) -> tuple[DefinitionDocument, list[DocumentProblem]]:
+def validate_definition(raw: Mapping[str, Any]) -> tuple[TestDefinition, list[DocumentProblem]]:
     """Validate the shape of a document.
 
     Returns:
         the document and its problems.  With problems, the document lacks the invalid parts, so that
         checks across keys still find further ones.
     """
-    return validate_document(DefinitionDocument, raw, _DEFINITION_TABLES, _fill_required_keys)
+    return validate_document(TestDefinition, raw, _DEFINITION_TABLES, _fill_required_keys)
+
+
+def fill_default_axes(raw: dict[str, Any]) -> None:
+    """Add the axes that test.toml lacks to [matrix], behind its own; an executable has no ROOT."""
+    matrix, test = raw.setdefault("matrix", {}), raw.get("test")
+    if not isinstance(matrix, dict):
+        return
+    payload = test.get("payload") if isinstance(test, dict) else None
+    if isinstance(payload, str) and detect_payload_kind(payload) == "executable":
+        matrix.setdefault("root", ["none"])
+    for name, axis in AXES_BY_NAME.items():
+        if name != DOOR_AXIS:
+            matrix.setdefault(name, list(axis.default))
 
 
 def _fill_required_keys(document: dict[str, Any]) -> None:
+    fill_default_axes(document)
     test = document.setdefault("test", {})
     test.setdefault("name", "unnamed")
     test.setdefault("payload", "test.toml")  # an existing file causes no further problem

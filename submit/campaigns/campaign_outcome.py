@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treehammer.analysis.descriptive.start_spread import (
     START_COLUMNS,
@@ -27,12 +27,15 @@ from treehammer.collectors.record.outcome import (
     classify_outcome,
 )
 from treehammer.errors import ConfigError
-from treehammer.hctests.definition.model import LoadCeiling, LoadSettings, Scalar
+from treehammer.hctests.definition.model import Scalar
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
+
+if TYPE_CHECKING:
+    from treehammer.hctests.definition.toml_models import LoadTable
 
 _MeasurementRow = Mapping[str, Value]
 _FailureKey = tuple[str, str, str]
@@ -222,7 +225,7 @@ def refuse_resumption(campaign: CampaignRow) -> None:
         )
 
 
-def read_load(campaign: CampaignRow) -> LoadSettings | None:
+def read_load(campaign: CampaignRow) -> LoadTable | None:
     """Return the load of a campaign's test; None for other tests and for invalid plans."""
     values = json.loads(campaign.plan or "{}").get("definition", {}).get("load")
     if not values:
@@ -232,8 +235,7 @@ def read_load(campaign: CampaignRow) -> LoadSettings | None:
 
     try:
         # Uploaded plans may hold anything here.
-        validated = LoadTable.model_validate(values).model_dump()
-        load = LoadSettings(**{**validated, "ceiling": LoadCeiling(**validated["ceiling"])})
+        load = LoadTable.model_validate(values)
         load.level_start_s(0)
     except (ValueError, ConfigError):
         return None

@@ -17,7 +17,7 @@ from treehammer.datasets.catalogues import folder_catalogue
 from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.errors import ConfigError, DefinitionError, NothingToDoError
-from treehammer.hctests.definition.model import TestDefinition
+from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning.content_checks import check_contents, list_content_notes
@@ -131,7 +131,7 @@ def plan_request(
     notes: list[str] = []
     if any(site.batch == LOCAL_BATCH for site in job_sites):
         check_unknown_wheels(
-            releases.values(), settings.software_dir, where=f"{definition.name}: axis root"
+            releases.values(), settings.software_dir, where=f"{definition.test.name}: axis root"
         )
         releases, notes = _prepare_releases(releases, settings, fetch_bars)
     pairs = pair_sites(selection.storage, selection.runners)
@@ -205,13 +205,13 @@ def _check_trees(
     with_root = definition.load is None and any(
         release.provider not in providers.WITHOUT_ROOT for release in releases
     )
-    if not (definition.tree or with_root):
+    if not (definition.test.tree or with_root):
         return
     for manifest in manifests:
         if manifest.is_raw:
             raise DefinitionError(
                 f"dataset {manifest.name!r} holds raw files, but this test reads a tree",
-                where=f"{definition.name}: dataset",
+                where=f"{definition.test.name}: dataset",
                 hint="Choose a dataset with a tree, -S dataset=reference-small. Raw files are for load "
                 'tests and tests without ROOT (root = "none").',
             )
@@ -243,7 +243,7 @@ def _parse_releases(definition: TestDefinition) -> dict[str, SoftwareRequest]:
             for value in definition.axis_values("root")
         }
     except ValueError as error:
-        raise DefinitionError(str(error), where=f"{definition.name}: axis root") from error
+        raise DefinitionError(str(error), where=f"{definition.test.name}: axis root") from error
 
 
 def _prepare_releases(

@@ -317,10 +317,10 @@ def _node_environment(plan: Plan, site: Site) -> dict[str, str]:
 
 def _request_memory_mb(plan: Plan) -> int:
     definition = plan.pinned_test.definition
-    if definition.mode == PAIRED:  # two payloads live at once
+    if definition.test.mode == PAIRED:  # two payloads live at once
         most = REQUEST_MEMORY_MB + SECOND_PROCESS_MEMORY_MB
-        return min(2 * definition.memory_limit_mb, most)
-    return min(definition.memory_limit_mb, REQUEST_MEMORY_MB)
+        return min(2 * definition.test.memory_limit_mb, most)
+    return min(definition.test.memory_limit_mb, REQUEST_MEMORY_MB)
 
 
 def write_bundle(source: Path, target: Path) -> Path:

@@ -84,7 +84,7 @@ class _CheckedTest:
         """The result for programs."""
         facts = {}
         if self.pinned:
-            name, commit = self.pinned.definition.name, self.pinned.commit
+            name, commit = self.pinned.definition.test.name, self.pinned.commit
             facts = {"name": name, "commit": commit, "dirty": self.pinned.dirty}
         return {"test": self.spec, "ok": not self.problems, **facts, "problems": self.problems}
 
@@ -94,7 +94,7 @@ class _CheckedTest:
             return "\n".join(self.problems)
         dirty = ", modified in the working tree" if self.pinned.dirty else ""
         at = f" at {self.pinned.commit[:12]}{dirty}" if self.pinned.commit else ""
-        return f"ok {self.spec}: {self.pinned.definition.name}{at}{self.note}"
+        return f"ok {self.spec}: {self.pinned.definition.test.name}{at}{self.note}"
 
 
 def _check_test(spec: str, settings: Settings, *, compiles: bool) -> _CheckedTest:

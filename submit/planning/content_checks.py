@@ -18,7 +18,8 @@ from treehammer.datasets.manifest import TTREE, Manifest, list_some
 from treehammer.datasets.specs.dataset_specs import GeneratedSpec, RawSpec, load_shipped_spec
 from treehammer.errors import DefinitionError, suggest_word
 from treehammer.hctests.definition.matrix import expand_variants
-from treehammer.hctests.definition.model import DATASET_AXIS, TestDefinition
+from treehammer.hctests.definition.model import DATASET_AXIS
+from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.text_formatting import pluralize
 
 
@@ -113,13 +114,13 @@ def check_contents(
         DefinitionError: with the dataset and the nearest names.
     """
     manifests = tuple(manifests)
-    if DATASET_AXIS in definition.bundle:
+    if DATASET_AXIS in definition.matrix.bundle:
         _check_bundled(definition, manifests)
     for manifest in manifests:
         for problem in find_content_problems(
             definition, DatasetContents.from_manifest(manifest), folder
         ):
-            where = f"{definition.name}: {problem.key}"
+            where = f"{definition.test.name}: {problem.key}"
             raise DefinitionError(problem.message, where=where, hint=problem.hint)
 
 
@@ -133,7 +134,7 @@ def _check_bundled(definition: TestDefinition, manifests: Sequence[Manifest]) ->
                 f"datasets {manifests[0].name!r} and {other.name!r} cannot be bundled: one job "
                 f"compares copies of the same events, and they have {_describe_entries(first)} and "
                 f"{_describe_entries(second)}",
-                where=f"{definition.name}: matrix.bundle",
+                where=f"{definition.test.name}: matrix.bundle",
                 hint="Remove dataset from bundle, so that each has jobs of its own.",
             )
 
@@ -154,13 +155,13 @@ def find_content_problems(
     """
     yield from _find_size_problems(definition, contents)
     trees = contents.trees
-    if definition.tree and trees and definition.tree not in trees:
+    if definition.test.tree and trees and definition.test.tree not in trees:
         yield ContentProblem(
             "test.tree",
-            f"dataset {contents.dataset!r} has no tree {definition.tree!r}",
-            f"{suggest_word(definition.tree, trees)}It has: {', '.join(trees)}.",
+            f"dataset {contents.dataset!r} has no tree {definition.test.tree!r}",
+            f"{suggest_word(definition.test.tree, trees)}It has: {', '.join(trees)}.",
         )
-    elif definition.tree in ("", contents.tree):
+    elif definition.test.tree in ("", contents.tree):
         yield from _find_branch_problems(definition, contents, folder)
 
 
@@ -250,6 +251,6 @@ def list_content_notes(definition: TestDefinition, manifests: Iterable[Manifest]
     return [
         f"Dataset {manifest.name}: {note}"
         for manifest in manifests
-        if definition.tree in ("", manifest.tree)
+        if definition.test.tree in ("", manifest.tree)
         for note in manifest.describe_peculiarities()
     ]

@@ -19,7 +19,8 @@ from treehammer.collectors.job_spec import CHECKSUM, MIN_LAUNCH_CPU_S, PAIRED, E
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.datasets.manifest import RECORDING, Manifest
 from treehammer.errors import ConfigError
-from treehammer.hctests.definition.model import LoadSettings, Scalar, Variant
+from treehammer.hctests.definition.model import Scalar, Variant
+from treehammer.hctests.definition.toml_models import LoadTable
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.planning.plan import Plan, plan_clusters
@@ -111,7 +112,7 @@ def estimate_execution(
     execution: ExecutionSpec,
     manifest: Manifest | None,
     history: Mapping[str, ExecutionCost],
-    load: LoadSettings | None = None,
+    load: LoadTable | None = None,
 ) -> ExecutionCost | None:
     """Estimate the time of an execution; None if there is no basis for an estimate.
 
@@ -138,9 +139,7 @@ def estimate_execution(
     return ExecutionCost(wall_s, ROOT_STARTUP_S + reading, ASSUMED_BASIS)
 
 
-def _expect_duration(
-    execution: ExecutionSpec, manifest: Manifest | None, load: LoadSettings
-) -> float:
+def _expect_duration(execution: ExecutionSpec, manifest: Manifest | None, load: LoadTable) -> float:
     """Expect the seconds of a load; that of a recording ends with it."""
     recorded_s = manifest.origin.get("duration_s") if manifest else None
     if manifest is None or manifest.origin.get("kind") != RECORDING or recorded_s is None:
@@ -238,7 +237,7 @@ def _estimate_bytes_of_jobs(
     count: int,
     execution: ExecutionSpec,
     manifest: Manifest | None,
-    load: LoadSettings | None,
+    load: LoadTable | None,
     cost: ExecutionCost | None,
     block_rate: float,
 ) -> int | None:

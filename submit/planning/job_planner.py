@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -43,10 +43,8 @@ from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     DATASET_AXIS,
     FORMAT_AXIS,
-    LoadSettings,
     PinnedTest,
     Scalar,
-    TestDefinition,
     Variant,
     VariantGroup,
     compute_series,
@@ -54,6 +52,7 @@ from treehammer.hctests.definition.model import (
     format_commit,
     get_payload_hash,
 )
+from treehammer.hctests.definition.toml_models import LoadTable, TestDefinition
 from treehammer.submit.sites.replicas import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
 from treehammer.version import __version__
@@ -186,9 +185,9 @@ class JobPlanner:
         number = 1 if position else repeat
         # Each campaign of a paired test has its own order: with equal orders, the mean over campaigns
         # would keep the effect of the order.
-        campaign = (self.campaign_id,) if definition.mode == PAIRED else ()
+        campaign = (self.campaign_id,) if definition.test.mode == PAIRED else ()
         seed, common_seed = (
-            derive_job_seed(definition.seed, *campaign, *place, key, *numbers)
+            derive_job_seed(definition.test.seed, *campaign, *place, key, *numbers)
             for numbers in ((number,), ())
         )
         design = self._design_launches(repeat, common_seed)
@@ -202,14 +201,14 @@ class JobPlanner:
 
     def _design_launches(self, repeat: int, seed: int) -> LaunchDesign:
         if not self.is_sequential:
-            return LaunchDesign.of_repeat(self.pinned.definition.rounds, repeat, seed)
+            return LaunchDesign.of_repeat(self.pinned.definition.test.rounds, repeat, seed)
         pairs, is_second = divmod(repeat - 1, SEQUENTIAL_JOBS)
         before = pairs * SEQUENTIAL_LAUNCHES
         if is_second:
             return LaunchDesign(2, 0, before + 1, pairs + 1, seed)
         return LaunchDesign(1, 1, before, pairs, seed)
 
-    def _describe_load(self, load: LoadSettings, position: LoadPosition, door: Door) -> LoadSpec:
+    def _describe_load(self, load: LoadTable, position: LoadPosition, door: Door) -> LoadSpec:
         name = hash_values(self.campaign_id, position.key)[:24] if load.together else ""
         return LoadSpec(
             index=position.index,
@@ -238,7 +237,7 @@ class JobPlanner:
         without_values = (
             definition.payload_kind == "executable"
             or definition.load is not None
-            or COMMIT_AXIS in definition.bundle
+            or COMMIT_AXIS in definition.matrix.bundle
         )
         if self.manifest is None or without_values:
             return
@@ -276,7 +275,9 @@ class JobPlanner:
             door=access.door.name,
             door_url=access.door.prefix,
             payload=self.payload_spec,
-            limits=ExecutionLimits(definition.wall_limit_s, definition.memory_limit_mb * 1_000_000),
+            limits=ExecutionLimits(
+                definition.test.wall_limit_s, definition.test.memory_limit_mb * 1_000_000
+            ),
             executions=(),
         )
         executions = tuple(
@@ -299,7 +300,7 @@ class JobPlanner:
         site, door = access.site, access.door
         definition, manifest = self.pinned.definition, self.manifest_for(variant)
         once = kind == CHECKSUM or variant["cache"] == "cold"
-        passes = 1 if once else definition.passes
+        passes = 1 if once else definition.test.passes
         shared = self._values_by_commit.get(variant.commit, self.campaign_values)
         values = shared | {
             "job_id": spec.job_id,
@@ -333,15 +334,15 @@ class JobPlanner:
             variant=dict(variant.values),
             software=self.software_for(site, str(variant["root"])),
             files=self._input_files(access, manifest),
-            tree=definition.tree or (manifest.tree if manifest else ""),
+            tree=definition.test.tree or (manifest.tree if manifest else ""),
             passes=passes,
-            seed=definition.seed,
+            seed=definition.test.seed,
             identity=values,
             mode=entry.mode,
             side=entry.side,
             door_url=door.prefix if variant.door else "",
             payload=self._payload_by_commit.get(variant.commit),
-            **_list_left_out(manifest, definition.tree),
+            **_list_left_out(manifest, definition.test.tree),
         )
 
     def software_for(self, site: Site, value: str) -> SoftwareRequest:
@@ -369,7 +370,7 @@ class JobPlanner:
     @cached_property
     def _axes_between_jobs(self) -> tuple[str, ...]:
         """The axes by which jobs differ."""
-        bundled = self.pinned.definition.bundle
+        bundled = self.pinned.definition.matrix.bundle
         return tuple(axis for axis in self._axes_in_labels if axis not in bundled)
 
     @cached_property
@@ -401,7 +402,7 @@ class JobPlanner:
             "instrument_version": INSTRUMENT_VERSION,
             "campaign_id": self.campaign_id,
             "campaign_name": self.campaign_name,
-            "test_name": pinned.definition.name,
+            "test_name": pinned.definition.test.name,
             "repository": pinned.repository,
             "ref": pinned.ref or None,
             "commit_id": pinned.commit or None,
@@ -502,14 +503,14 @@ def make_payload_spec(definition: TestDefinition, folder: str = PAYLOAD_FOLDER) 
     """Describe a test's payload to the worker."""
     return PayloadSpec(
         kind=definition.payload_kind,
-        entry=definition.payload,
+        entry=definition.test.payload,
         folder=folder,
         settings=definition.settings,
-        metrics={name: asdict(metric) for name, metric in definition.metrics.items()},
+        metrics={name: metric.model_dump() for name, metric in definition.metrics.items()},
         environment=definition.environment,
-        record=definition.record,
-        before=definition.before,
-        libraries=definition.libraries,
-        imports=definition.imports,
-        build=definition.build,
+        record=definition.test.record,
+        before=definition.server_command,
+        libraries=definition.test.load,
+        imports=definition.test.imports,
+        build=definition.build_command,
     )

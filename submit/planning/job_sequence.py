@@ -19,12 +19,12 @@ from treehammer.hctests.definition.matrix import group_variants
 from treehammer.hctests.definition.model import (
     DOOR_AXIS,
     PinnedTest,
-    TestDefinition,
     Variant,
     VariantGroup,
     compute_series,
     compute_test_hash,
 )
+from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test
 from treehammer.submit.planning.job_planner import JobPlanner, LoadPosition, PlannedJob, hash_values
 from treehammer.submit.sites.site_model import DoorAccess, Site
@@ -93,7 +93,7 @@ class JobSequence(Sequence[PlannedJob]):
         """Yield one job of each kind with its number of repeats, which all cost the same."""
         if self._definition.load is not None:
             # The last repeat waits for the last level of a ramp.
-            last = self._definition.repeats
+            last = self._definition.test.repeats
             for job in self._load_jobs(first_repeat=last):
                 yield job, 1 if job.is_watch else last
             return
@@ -156,7 +156,7 @@ class JobSequence(Sequence[PlannedJob]):
 
     @property
     def _repeats(self) -> range:
-        return self.repeats or range(1, self._definition.repeats + 1)
+        return self.repeats or range(1, self._definition.test.repeats + 1)
 
     def _timed_jobs(self, repeat: int) -> Iterator[PlannedJob]:
         for access, group in self._timed_groups():
@@ -170,10 +170,10 @@ class JobSequence(Sequence[PlannedJob]):
         folder = "../../starts" if all_local else ""
         first_key = next(iter(self.load_groups), "")
         for key, members in self.load_groups.items():
-            jobs = len(members) * self._definition.repeats
+            jobs = len(members) * self._definition.test.repeats
             watched = list_watched(self.watches, members)
             place = LoadPosition(key, 0, jobs, folder, key != first_key, len(watched))
-            for repeat in range(first_repeat, self._definition.repeats + 1):
+            for repeat in range(first_repeat, self._definition.test.repeats + 1):
                 for number, (access, group) in enumerate(members):
                     index = (repeat - 1) * len(members) + number
                     position = replace(place, index=index)
@@ -213,7 +213,7 @@ class JobSequence(Sequence[PlannedJob]):
             )
 
         return max(
-            self._definition.repeats * count(access for access, _ in members)
+            self._definition.test.repeats * count(access for access, _ in members)
             + count(replace(a, site=s) for _, s, a, _ in list_watched(self.watches, members))
             for members in self.load_groups.values()
         )
@@ -241,7 +241,7 @@ class ServerWatch:
     @property
     def folder(self) -> str:
         """Folder of the test's files beside job.json."""
-        return f"watch-{self.pinned.definition.name}"
+        return f"watch-{self.pinned.definition.test.name}"
 
     @cached_property
     def software(self) -> SoftwareRequest:
@@ -252,7 +252,7 @@ class ServerWatch:
         """Describe the part of the campaign's request."""
         definition = self.pinned.definition
         return {
-            "test": definition.name,
+            "test": definition.test.name,
             "hash": compute_test_hash(self.pinned),
             "settings": dict(definition.settings),
             "sites": [site.name for site in self.sites],
@@ -265,7 +265,7 @@ def make_watch(pinned: PinnedTest, sites: Sequence[Site], loading: TestDefinitio
     Raises:
         ConfigError: the jobs do not start together, or the test is not one that can watch.
     """
-    name = pinned.definition.name
+    name = pinned.definition.test.name
     if loading.load is None or not loading.load.together:
         raise ConfigError(
             "clients and servers count the same time steps only after a common start",
@@ -285,7 +285,7 @@ def make_watch(pinned: PinnedTest, sites: Sequence[Site], loading: TestDefinitio
             hint='A test that watches has a table [load] and root = ["none"], as server-watch and '
             "log-parse have.",
         )
-    definition = replace(pinned.definition, load=loading.load)
+    definition = pinned.definition.model_copy(update={"load": loading.load})
     return ServerWatch(replace(pinned, definition=definition), tuple(sites))
 
 
@@ -352,7 +352,10 @@ def plan_watch_job(
         load=load,
     )
     return replace(
-        loading, spec=spec, access=access, label=f"{watch.pinned.definition.name} {loading.label}"
+        loading,
+        spec=spec,
+        access=access,
+        label=f"{watch.pinned.definition.test.name} {loading.label}",
     )
 
 
@@ -423,7 +426,7 @@ def load_watches(
             "no test of --watch has this key in its [settings]",
             where=f"-S {_WATCH_PREFIX}{min(unused)}",
         )
-    names = [watch.pinned.definition.name for watch in watches]
+    names = [watch.pinned.definition.test.name for watch in watches]
     if len(set(names)) < len(names):
         raise ConfigError("two tests have the same name", where=f"--watch {', '.join(names)}")
     return watches

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from treehammer.collectors.job_spec import LOCAL_BATCH, LoadSpec
 from treehammer.errors import ConfigError
-from treehammer.hctests.definition.model import LoadSettings, TestDefinition, Variant
+from treehammer.hctests.definition.model import Variant
+from treehammer.hctests.definition.toml_models import LoadTable, TestDefinition
 from treehammer.submit.planning.job_planner import PlannedJob
 from treehammer.submit.planning.plan import Plan, plan_clusters
 from treehammer.submit.planning.submission_options import Pace
@@ -84,8 +85,8 @@ def count_loading_jobs(plan: Plan, slots: int) -> Mapping[DoorKey, int]:
     for members in plan.jobs.load_groups.values():
         group: Counter[DoorKey] = Counter()
         for access, _ in members:
-            group[_door_key(access)] += definition.repeats
-            jobs[_door_key(access), access.site.name, access.door_label] += definition.repeats
+            group[_door_key(access)] += definition.test.repeats
+            jobs[_door_key(access), access.site.name, access.door_label] += definition.test.repeats
         most |= group
     if load.together:
         return most
@@ -128,9 +129,7 @@ def _door_key(access: DoorAccess) -> DoorKey:
     return access.storage.name, access.door.name
 
 
-def _door_violations(
-    plan: Plan, access: DoorAccess, load: LoadSettings, jobs: int
-) -> Iterator[str]:
+def _door_violations(plan: Plan, access: DoorAccess, load: LoadTable, jobs: int) -> Iterator[str]:
     door = f"Door {access.door.name} of site {access.storage.name}"
     permitted = access.door.load
     if permitted is None:
@@ -151,7 +150,7 @@ def _door_violations(
             yield f"{door} {text}"
 
 
-def _list_excesses(load: LoadSettings, permitted: LoadPermission) -> Iterator[tuple[str, str]]:
+def _list_excesses(load: LoadTable, permitted: LoadPermission) -> Iterator[tuple[str, str]]:
     """Yield each kind of load of which the test's ceiling states more than a door permits."""
     for key, unit in _LOAD_UNITS.items():
         requested, most = getattr(load.ceiling, key), getattr(permitted, key)
@@ -313,7 +312,7 @@ def check_common_start(plan: Plan, *, has_service: bool) -> None:
     load = definition.load
     if load is None or not load.together:
         return
-    where = f"{definition.name}: [load]"
+    where = f"{definition.test.name}: [load]"
     if not has_service and not all(site.is_local for site in plan.sites):
         raise ConfigError(
             "jobs at these sites agree on a common start at the results service, and there is none",
@@ -327,7 +326,7 @@ def check_common_start(plan: Plan, *, has_service: bool) -> None:
             where="--in-flight, --spread, --ramp",
             hint="Use the ramp of the test instead: -S load.ramp=10/5m",
         )
-    most = max(len(members) for members in plan.jobs.load_groups.values()) * definition.repeats
+    most = max(len(members) for members in plan.jobs.load_groups.values()) * definition.test.repeats
     last_s = load.level_start_s(most - 1)
     if last_s >= load.duration_s:
         raise ConfigError(

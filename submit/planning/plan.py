@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from treehammer.analysis.statistics.verdict import PLAN_KEY, SequentialPlan
@@ -117,7 +117,7 @@ class Plan:
             ref=pinned.ref,
             commit_id=pinned.commit,
             dirty=pinned.dirty,
-            test_name=pinned.definition.name,
+            test_name=pinned.definition.test.name,
             test_path=pinned.path,
             plan=self.request,
             planned_jobs=len(self.jobs),
@@ -218,7 +218,7 @@ def _canonical_request(
 ) -> str:
     """Return the request as canonical JSON."""
     document = {
-        "definition": asdict(pinned.definition),
+        "definition": pinned.definition.describe(),
         "sites": [site.name for site in sites.storage],
         **({"from": [site.name for site in sites.runners]} if sites.runners else {}),
         **sites.describe(),
@@ -235,7 +235,7 @@ def _default_display_name(pinned: PinnedTest, created_us: int) -> str:
     commit = pinned.commit[:7] or "no-commit"
     dirty = "+dirty" if pinned.dirty else ""
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created_us // 1_000_000))
-    return f"{pinned.definition.name}@{commit}{dirty} {when}"
+    return f"{pinned.definition.test.name}@{commit}{dirty} {when}"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.storage_access import READ, find_limit
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
-from treehammer.hctests.definition.model import DOOR_AXIS, TestDefinition
+from treehammer.hctests.definition.model import DOOR_AXIS
+from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.sql.read.campaign_counts import list_selection_notes
 from treehammer.sql.watch.state_history import (
     SITE,
@@ -304,7 +305,7 @@ def select_jobs(
     if not jobs.accesses:
         raise NothingToDoError(
             "no variant of this test can run at these sites",
-            where=definition.name,
+            where=definition.test.name,
             hint=" ".join(notes) or "See `treehammer tests show`.",
         )
     return jobs, notes
@@ -352,7 +353,7 @@ def _reading_limit_notes(jobs: JobSequence, *, has_credential: bool) -> Iterable
 def _list_direct_readers(jobs: JobSequence) -> Iterator[tuple[DoorAccess, SoftwareRequest]]:
     """Yield each door with the software that reads it directly; none for a test with uproot."""
     planner = jobs.planner
-    if "uproot" in planner.pinned.definition.imports:
+    if "uproot" in planner.pinned.definition.test.imports:
         return
     for access in jobs.accesses:
         for group in jobs.groups_at(access):

@@ -21,7 +21,7 @@ from treehammer.collectors.shared_files import hold_lock, is_locked
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, NothingToDoError, SoftwareError, suggest_word
 from treehammer.hctests.definition.judged_metrics import HeadlineMetric, find_headline_metric
-from treehammer.hctests.definition.model import TestDefinition
+from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test, open_repository
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.query_model import Selection

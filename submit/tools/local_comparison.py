@@ -102,9 +102,9 @@ class LocalVerdict:
 def find_compared_axis(plan: Plan) -> ComparedAxis | None:
     """Find the axis that a plan compares on this machine in turns; None for any other plan."""
     definition = plan.pinned_test.definition
-    bundled = [axis for axis in definition.bundle if len(definition.axis_values(axis)) > 1]
+    bundled = [axis for axis in definition.matrix.bundle if len(definition.axis_values(axis)) > 1]
     is_local = all(site.batch == LOCAL_BATCH for site in plan.sites)
-    if not is_local or definition.mode != PAIRED or definition.load or len(bundled) != 1:
+    if not is_local or definition.test.mode != PAIRED or definition.load or len(bundled) != 1:
         return None
     return ComparedAxis(bundled[0], tuple(definition.axis_values(bundled[0])))
 

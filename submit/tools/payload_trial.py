@@ -37,7 +37,8 @@ from treehammer.datasets.specs.dataset_specs import (
 )
 from treehammer.errors import DatasetError
 from treehammer.hctests.definition.matrix import expand_variants
-from treehammer.hctests.definition.model import PinnedTest, TestDefinition, Variant
+from treehammer.hctests.definition.model import PinnedTest, Variant
+from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.submit.campaigns.job_rendering import copy_payload
 from treehammer.submit.planning.content_checks import (
     ContentProblem,
@@ -91,7 +92,7 @@ def can_try_payload(pinned: PinnedTest) -> bool:
     definition = pinned.definition
     if definition.load or definition.payload_kind == "executable":
         return False
-    sources = [name for name in definition.files if name.endswith(".py")]
+    sources = [name for name in definition.test.files if name.endswith(".py")]
     return definition.payload_kind == "macro" or any(
         _KIT_IMPORT.search((pinned.folder / name).read_bytes()) for name in sources
     )
@@ -174,9 +175,9 @@ def _make_spec(
         variant=dict(variant.values),
         software=prepare_root(request, settings.software_dir, bars),
         files=(),
-        tree=definition.tree,
+        tree=definition.test.tree,
         passes=1,
-        seed=definition.seed,
+        seed=definition.test.seed,
         identity={},
     )
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
@@ -15,7 +15,7 @@ from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.record.operation_steps import CLIENT
 from treehammer.collectors.record.value_checks import is_variant
 from treehammer.errors import ConfigError
-from treehammer.hctests.definition.model import LoadSettings, parse_axes
+from treehammer.hctests.definition.model import parse_axes
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.operation_figures import (
@@ -29,6 +29,9 @@ from treehammer.text_formatting import JobRamp, pluralize
 from treehammer.web.display_formats import format_seconds
 from treehammer.web.labels import label_variants
 from treehammer.web.pages.load_charts import list_sides
+
+if TYPE_CHECKING:
+    from treehammer.hctests.definition.toml_models import LoadTable
 
 #: Columns of a measurement that :meth:`LevelFinder.find` needs.
 LEVEL_COLUMNS = ("variant", "door", "site", "storage_site", "load_jobs")
@@ -81,7 +84,7 @@ class LevelFinder:
         load: the load of the campaign's test; None if unknown.
     """
 
-    def __init__(self, load: LoadSettings | None) -> None:
+    def __init__(self, load: LoadTable | None) -> None:
         self._step_s = load.step_s if load else None
         self._ramp = JobRamp.parse(load.ramp, "[load] ramp") if load and load.ramp else None
         self._levels: dict[tuple[Any, ...], LoadLevel] = {}
@@ -291,7 +294,7 @@ def level_of(group: OperationGroup) -> LoadLevel:
 
 
 def load_details(
-    snapshot: DatabaseSnapshot, campaign: CampaignRow, load: LoadSettings | None, request: Request
+    snapshot: DatabaseSnapshot, campaign: CampaignRow, load: LoadTable | None, request: Request
 ) -> LoadDetails:
     """Read the operations of a campaign, and choose a level by the request's parameters.
 

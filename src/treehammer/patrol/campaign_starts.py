@@ -21,7 +21,8 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.specs.dataset_specs import list_shipped_specs
 from treehammer.errors import ConfigError, DefinitionError, SourceError, TreehammerError
-from treehammer.hctests.definition.model import DOOR_AXIS, TestDefinition
+from treehammer.hctests.definition.model import DOOR_AXIS
+from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.pinned_tests import load_pinned_test, pin_test
 from treehammer.patrol.occasions import Occasion, OccasionFinder, name_occasion
 from treehammer.patrol.patrol_file import PatrolEntry, PatrolFile
@@ -256,12 +257,12 @@ def estimate_charges(plan: Plan, settings: Settings, file: PatrolFile) -> dict[s
         ConfigError: the bytes are unknown, and the site has a budget for them.
     """
     charges: dict[str, SiteCharge] = {}
-    wall_limit_s = plan.pinned_test.definition.wall_limit_s
+    wall_limit_s = plan.pinned_test.definition.test.wall_limit_s
     for cost in estimate_plan_costs(plan, settings):
         if cost.read_bytes is None and file.limits_of(cost.storage_site).bytes is not None:
             raise ConfigError(
                 "the bytes that the test reads are unknown, and the site has a budget for them",
-                where=f"{plan.pinned_test.definition.name} at {cost.storage_site}",
+                where=f"{plan.pinned_test.definition.test.name} at {cost.storage_site}",
                 hint="Give the load test a ceiling.mb_per_s.",
             )
         # Without any basis, the most that the jobs can use on one core.

@@ -227,7 +227,7 @@ def test_top_folder_and_path_of_test_toml(
     git(origin, "add", ".")
     git(origin, "commit", "--quiet", "-m", "a test at the top")
     top = pinned_tests.pin_test(f"{address(origin)}@main:", settings)
-    assert (top.path, top.definition.name) == (".", "top")
+    assert (top.path, top.definition.test.name) == (".", "top")
 
 
 def test_damaged_copy_is_exported_again(origin: Path, settings: Settings) -> None:

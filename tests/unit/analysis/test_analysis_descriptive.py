@@ -15,7 +15,7 @@ from treehammer.analysis.descriptive.peer_comparison import PeerComparison, comp
 from treehammer.analysis.descriptive.start_spread import count_lonely_starts, summarize_starts
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError
-from treehammer.hctests.definition.model import LoadSettings
+from treehammer.hctests.definition.toml_models import LoadTable
 from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
 from treehammer.sql.read.peer_sums import WorkKey, WorkSums
 from treehammer.sql.read.query_model import Selection
@@ -245,7 +245,7 @@ def test_days_of_a_week_are_one_point() -> None:
     assert point.peer_median == pytest.approx(1.2 / 3)
 
 
-LOAD = LoadSettings(together=True, duration_s=100.0)
+LOAD = LoadTable(together=True, duration_s=100.0)
 
 
 def start_row(index: int, offset_s: float | None, **changes: Any) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def test_late_and_absent_jobs_are_named() -> None:
 
 
 def test_ramp_counts_what_was_planned() -> None:
-    load = LoadSettings(together=True, ramp="2/50s", duration_s=100.0)
+    load = LoadTable(together=True, ramp="2/50s", duration_s=100.0)
     (found,) = summarize_starts([start_row(n, 0.0) for n in range(3)], load)
     assert found.missing_load == pytest.approx(50 / 300)
 

@@ -254,7 +254,7 @@ def test_commits_have_their_own_payload_and_settings(tests: TestRepository) -> N
     first, second = pinned.commits.values()
     assert [*pinned.commits] == [tests.repo.git.rev_parse(ref) for ref in ("v1", "main")]
     assert pinned.definition.axes["commit"] == tuple(pinned.commits)
-    assert (first.definition.payload, second.definition.payload) == ("read.py", "scan.C")
+    assert (first.definition.test.payload, second.definition.test.payload) == ("read.py", "scan.C")
     assert [test.definition.settings["block"] for test in (first, second)] == [1, 2]
     assert (first.folder / "read.py").is_file()
     pinned = tests.pin("v1", "main", spec=f"{tests.top}@main:tests/read", block="5")

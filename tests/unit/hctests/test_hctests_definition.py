@@ -18,11 +18,10 @@ from treehammer.errors import DefinitionError
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.cli import parse_axis_options
 from treehammer.hctests.definition import definition_loader
-from treehammer.hctests.definition.definition_loader import load_definition, override_definition
+from treehammer.hctests.definition.definition_loader import load_definition
 from treehammer.hctests.definition.document_problems import KeyPath, find_line, locate_keys
 from treehammer.hctests.definition.matrix import expand_variants, group_variants
-from treehammer.hctests.definition.model import TestDefinition
-from treehammer.hctests.definition.toml_models import build_test_schema
+from treehammer.hctests.definition.toml_models import TestDefinition, build_test_schema
 
 WriteTest = Callable[..., Path]
 
@@ -39,9 +38,9 @@ def only_problem(folder: Path) -> str:
     return problem
 
 
-def override(definition: TestDefinition, *parameters: str, **settings: str) -> TestDefinition:
+def override(folder: Path, *parameters: str, **settings: str) -> TestDefinition:
     typed = {key.replace("__", "."): value for key, value in settings.items()}
-    return override_definition(definition, parse_axis_options(parameters), typed)
+    return load_definition(folder, axes=parse_axis_options(parameters), settings=typed)
 
 
 # --- Valid definitions ----------------------------------------------------------------------------
@@ -57,16 +56,12 @@ def test_defaults_are_filled_in(write_test: WriteTest) -> None:
         "access": ("direct",),
         "cache": ("warm",),
     }
-    assert (definition.repeats, definition.rounds, definition.passes, definition.seed) == (
-        1,
-        2,
-        3,
-        1,
-    )
-    assert (definition.wall_limit_s, definition.memory_limit_mb) == (600, 4096)
-    assert definition.tree == ""
-    assert definition.bundle == ()
-    assert definition.files == ("test.toml", "read.py")
+    test = definition.test
+    assert (test.repeats, test.rounds, test.passes, test.seed) == (1, 2, 3, 1)
+    assert (test.wall_limit_s, test.memory_limit_mb) == (600, 4096)
+    assert test.tree == ""
+    assert definition.matrix.bundle == ()
+    assert test.files == ("test.toml", "read.py")
     assert definition.payload_kind == "python"
 
 
@@ -75,7 +70,7 @@ def test_axes_keep_the_order_of_test_toml(write_test: WriteTest) -> None:
     definition = load_definition(write_test(text))
     assert tuple(definition.axes)[:3] == ("mine", "events", "root")
     assert "bundle" not in definition.axes
-    assert definition.bundle == ("root",)
+    assert definition.matrix.bundle == ("root",)
 
 
 def test_equal_numbers_are_one_value(write_test: WriteTest) -> None:
@@ -89,7 +84,7 @@ def test_executable_payload_has_no_root(write_test: WriteTest) -> None:
     (folder / "run.sh").chmod(0o755)
     definition = load_definition(folder)
     assert definition.payload_kind == "executable"
-    assert definition.payload == "run.sh"
+    assert definition.test.payload == "run.sh"
     assert definition.axes["root"] == ("none",)
 
 
@@ -98,7 +93,7 @@ def test_branch_list_is_one_of_the_files(write_test: WriteTest) -> None:
         TEST_HEADER + 'files = ["helper.h"]\n[matrix]\nbranches = ["@list.txt", "Muon_*,Jet_pt"]\n'
     )
     folder = write_test(text, helper_h="", list_txt="a\n")
-    assert load_definition(folder).files == ("test.toml", "read.py", "helper.h", "list.txt")
+    assert load_definition(folder).test.files == ("test.toml", "read.py", "helper.h", "list.txt")
 
 
 def test_settings_rules_and_metrics_are_loaded(write_test: WriteTest) -> None:
@@ -211,7 +206,7 @@ def test_link_to_a_file_of_a_test_beside_is_accepted(tmp_path: Path, write_test:
     os.symlink("../neighbor/shared.h", folder / "shared.h")
     assert "is a link to neither" in only_problem(folder)
     (neighbor / "test.toml").write_text("")
-    assert "shared.h" in load_definition(folder).files
+    assert "shared.h" in load_definition(folder).test.files
 
 
 def test_lfs_pointer_is_refused(write_test: WriteTest) -> None:
@@ -240,14 +235,14 @@ def test_huge_matrix_is_refused_before_expansion(write_test: WriteTest) -> None:
 def test_one_pass_is_enough(write_test: WriteTest, text: str) -> None:
     folder = write_test(text, run_sh="#!/bin/sh\n")
     (folder / "run.sh").chmod(0o755)
-    assert load_definition(folder).passes == 1
+    assert load_definition(folder).test.passes == 1
 
 
 # --- Overrides ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def definition(write_test: WriteTest) -> TestDefinition:
+def overridden(write_test: WriteTest) -> Path:
     text = (
         TEST_HEADER
         + """dataset = "one"
@@ -267,12 +262,13 @@ number = 1
 deep = {er = 0.5}
 """
     )
-    return load_definition(write_test(text, list_txt="", other_txt=""))
+    return write_test(text, list_txt="", other_txt="")
 
 
-def test_typed_axis_values_get_the_axis_type(definition: TestDefinition) -> None:
+def test_typed_axis_values_get_the_axis_type(overridden: Path) -> None:
+    definition = load_definition(overridden)
     changed = override(
-        definition,
+        overridden,
         "root=6.40.00",
         "branches=0.5,Muon_*\\,Jet_pt",
         "branches=@other.txt",
@@ -288,13 +284,14 @@ def test_typed_axis_values_get_the_axis_type(definition: TestDefinition) -> None
     assert changed.axes["layout"] == ("1",)
     assert changed.axes["fast"] == (False,)
     assert changed.axes["door"] == ("root", "https")
-    assert changed.bundle == ("layout", "cache_mb")
-    assert changed.files == definition.files
+    assert changed.matrix.bundle == ("layout", "cache_mb")
+    assert changed.test.files == definition.test.files
 
 
-def test_typed_keys_get_the_key_type(definition: TestDefinition) -> None:
+def test_typed_keys_get_the_key_type(overridden: Path) -> None:
+    definition = load_definition(overridden)
     changed = override(
-        definition,
+        overridden,
         repeats="6",
         wall_limit_s="1.5",
         dataset="7",
@@ -302,33 +299,34 @@ def test_typed_keys_get_the_key_type(definition: TestDefinition) -> None:
         settings__number="3",
         settings__deep__er="1",
     )
-    assert (changed.repeats, changed.wall_limit_s, changed.dataset) == (6, 1.5, "7")
+    assert (changed.test.repeats, changed.test.wall_limit_s, changed.dataset) == (6, 1.5, "7")
     assert changed.settings == {"text": "2", "number": 3, "deep": {"er": 1}}
     assert definition.settings["deep"] == {"er": 0.5}
 
 
-def test_empty_override_changes_nothing(definition: TestDefinition) -> None:
-    assert override(definition) == definition
+def test_empty_override_changes_nothing(overridden: Path) -> None:
+    definition = load_definition(overridden)
+    assert override(overridden) == definition
 
 
-def test_rules_with_removed_values_are_dropped(definition: TestDefinition) -> None:
-    assert override(definition, "cache_mb=0").exclude == ()
-    assert override(definition, "cache_mb=0,30").exclude == definition.exclude
-    assert override(definition, "layout=z").exclude == definition.exclude
+def test_rules_with_removed_values_are_dropped(overridden: Path) -> None:
+    definition = load_definition(overridden)
+    assert override(overridden, "cache_mb=0").exclude == ()
+    assert override(overridden, "cache_mb=0,30").exclude == definition.exclude
+    assert override(overridden, "layout=z").exclude == definition.exclude
 
 
 def test_twins_of_removed_formats_are_dropped() -> None:
     """Otherwise the shipped rdf-read could not read its TTree alone."""
-    shipped = load_definition(Path(hctests.__file__).parent / "rdf-read")
-    assert set(shipped.twins) == {"rntuple"}
+    shipped = Path(hctests.__file__).parent / "rdf-read"
     assert override(shipped, "format=ttree").twins == {}
-    assert override(shipped, "format=rntuple").twins == shipped.twins
+    assert set(override(shipped, "format=rntuple").twins) == {"rntuple"}
 
 
-def test_mistakes_in_overrides_name_the_option(definition: TestDefinition) -> None:
+def test_mistakes_in_overrides_name_the_option(overridden: Path) -> None:
     with pytest.raises(DefinitionError) as caught:
         override(
-            definition,
+            overridden,
             "cachemb=0",
             "root=",
             "fast=maybe",
@@ -367,11 +365,12 @@ rntuple = "d-rntuple"
 
 
 def test_variant_reads_the_dataset_of_its_format(write_test: WriteTest) -> None:
-    definition = load_definition(write_test(FORMATS))
+    folder = write_test(FORMATS)
+    definition = load_definition(folder)
     variants = expand_variants(definition, "file")
     read = {str(variant["format"]): definition.dataset_for(variant) for variant in variants}
     assert read == {"ttree": "d", "rntuple": "d-rntuple"}
-    typed = override_definition(definition, {}, {"twins.rntuple": "other", "dataset": "o"})
+    typed = override(folder, twins__rntuple="other", dataset="o")
     assert [typed.dataset_for(variant) for variant in variants] == ["o", "other"]
 
 
@@ -400,7 +399,7 @@ def test_mistakes_in_formats_and_twins_are_reported(
 def test_paired_mode_has_one_thread(write_test: WriteTest) -> None:
     text = '[test]\nname = "mine"\npayload = "read.py"\nmode = "paired"\n'
     text += '[matrix]\nroot = ["6.38.00", "6.40.00"]\nthreads = [1]\nbundle = ["root"]\n'
-    assert load_definition(write_test(text)).mode == "paired"
+    assert load_definition(write_test(text)).test.mode == "paired"
     with pytest.raises(DefinitionError) as caught:
         load_definition(write_test(text.replace("[1]", "[1, 2]")))
     assert "several threads need mode = 'solo'" in "".join(caught.value.problems)
@@ -432,13 +431,13 @@ def test_datasets_are_an_axis_outside_the_identity(write_test: WriteTest) -> Non
 
 
 def test_typed_datasets_replace_those_of_the_file(write_test: WriteTest) -> None:
-    single = load_definition(write_test(DATASETS.partition("[matrix]")[0] + 'dataset = "d"'))
-    assert override_definition(single, {"dataset": ("x", "y")}, {}).dataset_names == ("x", "y")
-    several = load_definition(write_test(DATASETS))
-    typed = override_definition(several, {}, {"dataset": "x"})
+    folder = write_test(DATASETS.partition("[matrix]")[0] + 'dataset = "d"')
+    assert override(folder, "dataset=x,y").dataset_names == ("x", "y")
+    folder = write_test(DATASETS)
+    typed = override(folder, dataset="x")
     assert typed.dataset_names == ("x",)
     with pytest.raises(DefinitionError, match=r"named in \[matrix\] as well"):
-        override_definition(several, {"dataset": ("x", "y")}, {"dataset": "z"})
+        override(folder, "dataset=x,y", dataset="z")
 
 
 @pytest.mark.parametrize(
@@ -473,10 +472,10 @@ def test_libraries_are_files_of_the_test(write_test: WriteTest) -> None:
     (folder / "libMine.so").touch()
     (folder / "libMine_rdict.pcm").touch()
     definition = load_definition(folder)
-    assert definition.libraries == ("libMine.so", "/cvmfs/x/libOther.so.3")
-    assert definition.imports == ("prepare", "a.b")
-    assert set(definition.files) == {"test.toml", "read.py", "libMine.so", "libMine_rdict.pcm"}
-    assert override_definition(definition, {}, {"repeats": "2"}).libraries == definition.libraries
+    assert definition.test.load == ("libMine.so", "/cvmfs/x/libOther.so.3")
+    assert definition.test.imports == ("prepare", "a.b")
+    assert set(definition.test.files) == {"test.toml", "read.py", "libMine.so", "libMine_rdict.pcm"}
+    assert override(folder, repeats="2").test.load == definition.test.load
 
 
 @pytest.mark.parametrize(
@@ -587,7 +586,7 @@ def test_published_schema_is_up_to_date() -> None:
 @pytest.mark.parametrize("name", pinned_tests.list_shipped_tests())
 def test_shipped_tests_are_valid(name: str) -> None:
     folder = pinned_tests.SHIPPED_TESTS_FOLDER / name
-    assert definition_loader.load_definition(folder).name
+    assert definition_loader.load_definition(folder).test.name
     jsonschema.validate(tomllib.loads((folder / "test.toml").read_text()), build_test_schema())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,24 +14,19 @@ from treehammer.config import load_settings
 from treehammer.errors import DefinitionError
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.cli import tests as commands
-from treehammer.hctests.definition.definition_loader import load_definition, override_definition
+from treehammer.hctests.definition.definition_loader import load_definition
 from treehammer.hctests.definition.judged_metrics import (
     DEFAULT_HEADLINE,
-    ExpectedLimit,
+    ExpectTable,
     HeadlineMetric,
-    LimitBounds,
+    MetricTable,
+    SiteLimitTable,
     find_headline_metric,
     list_headline_names,
     parse_stored_limits,
 )
-from treehammer.hctests.definition.model import (
-    LoadCeiling,
-    LoadSettings,
-    MetricDeclaration,
-    PinnedTest,
-    Scalar,
-    compute_test_hash,
-)
+from treehammer.hctests.definition.model import PinnedTest, Scalar, compute_test_hash
+from treehammer.hctests.definition.toml_models import CeilingTable, LoadTable
 
 WriteTest = Callable[..., Path]
 
@@ -51,10 +45,12 @@ def write_command(write_test: WriteTest, text: str, script: str = "#!/bin/sh\n")
 def test_command_is_read_and_part_of_the_identity(write_test: WriteTest) -> None:
     folder = write_command(write_test, MATRIX + BEFORE)
     definition = load_definition(folder)
-    assert definition.before == ServerCommand("apply.sh", {"server_threads": 20}, 60.0)
-    assert "apply.sh" in definition.files
-    changed = override_definition(definition, {"server_threads": ["70", "20"]}, {"repeats": "2"})
-    assert changed.before == ServerCommand("apply.sh", {"server_threads": 70}, 60.0)
+    assert definition.server_command == ServerCommand("apply.sh", {"server_threads": 20}, 60.0)
+    assert "apply.sh" in definition.test.files
+    changed = load_definition(
+        folder, axes={"server_threads": ["70", "20"]}, settings={"repeats": "2"}
+    )
+    assert changed.server_command == ServerCommand("apply.sh", {"server_threads": 70}, 60.0)
     hashes = set()
     settings = load_settings({}, environ={}, folder=folder)
     for text, script in (
@@ -76,7 +72,7 @@ def test_command_is_read_and_part_of_the_identity(write_test: WriteTest) -> None
             "is not an axis of this test's own; did you mean 'server_threads'?",
         ),
         ('settings = ["cache"]', "'cache' is not an axis of this test's own"),
-        ("settings = []", "before.settings: List should have at least 1 item"),
+        ("settings = []", "before.settings: [] is wrong (expected at least 1 item)"),
         ('settings = ["server_threads"]\ntimeout_s = 0', "before.timeout_s: 0 is wrong"),
         ('settings = ["server_threads"]\ntimeout = 1', "unknown key of [before]"),
     ],
@@ -120,9 +116,9 @@ def write_build(write_test: WriteTest, text: str = BUILD, patch: str = "+1\n") -
 def test_build_is_read_and_part_of_the_identity(write_test: WriteTest) -> None:
     folder = write_build(write_test)
     definition = load_definition(folder)
-    assert definition.build == BuildCommand("make.sh", ("libfix.so",), (), 600.0)
-    assert {"make.sh", "fix.patch"} <= set(definition.files)
-    assert override_definition(definition, {}, {"repeats": "2"}).build == definition.build
+    assert definition.build_command == BuildCommand("make.sh", ("libfix.so",), (), 600.0)
+    assert {"make.sh", "fix.patch"} <= set(definition.test.files)
+    assert load_definition(folder, settings={"repeats": "2"}).build == definition.build
     settings = load_settings({}, environ={}, folder=folder)
     hashes = []
     for text, patch in (
@@ -142,14 +138,14 @@ def test_outputs_are_loaded_without_being_files_of_the_test(write_test: WriteTes
     text = (folder / "test.toml").read_text().replace("[test]", '[test]\nload = ["libfix.so"]', 1)
     (folder / "test.toml").write_text(text)
     definition = load_definition(folder)
-    assert definition.libraries == ("libfix.so",)
-    assert "libfix.so" not in definition.files
+    assert definition.test.load == ("libfix.so",)
+    assert "libfix.so" not in definition.test.files
 
 
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
-        ("outputs = []", "build.outputs: List should have at least 1 item"),
+        ("outputs = []", "build.outputs: [] is wrong (expected at least 1 item)"),
         ('outputs = ["../x.so"]', "'../x.so' is not the name of a file, without a folder"),
         ('outputs = ["a.so"]\npreload = ["b.so"]', "'b.so' is not built: add it to outputs"),
         ('outputs = ["a.so"]\nfiles = ["no.c"]', "build.files: there is no file 'no.c'"),
@@ -188,12 +184,13 @@ def test_wrong_variables_are_named(write_test: WriteTest, text: str, problem: st
 
 
 def test_variables_are_added_and_replaced(write_test: WriteTest) -> None:
-    definition = load_definition(write_test("[environment]\nA = 'at {cache_mb} MB'\n"))
+    folder = write_test("[environment]\nA = 'at {cache_mb} MB'\n")
+    definition = load_definition(folder)
     assert definition.environment == {"A": "at {cache_mb} MB"}
-    changed = override_definition(definition, {}, {"environment.B": "1", "record": "true"})
+    changed = load_definition(folder, settings={"environment.B": "1", "record": "true"})
     assert changed.environment == {"A": "at {cache_mb} MB", "B": "1"}
-    assert changed.record
-    assert not definition.record
+    assert changed.test.record
+    assert not definition.test.record
 
 
 LOAD = """[load]
@@ -210,8 +207,8 @@ def pin(folder: Path) -> PinnedTest:
 
 def test_load_table_is_read_with_defaults(write_test: WriteTest) -> None:
     load = load_definition(write_test(LOAD)).load
-    ceiling = LoadCeiling(opens_per_s=200.0, clients=100)
-    assert load == LoadSettings(True, "2/30s", duration_s=120.0, ceiling=ceiling)
+    ceiling = CeilingTable(opens_per_s=200.0, clients=100)
+    assert load == LoadTable(together=True, ramp="2/30s", duration_s=120.0, ceiling=ceiling)
     assert [load.level_start_s(index) for index in (0, 1, 2, 5)] == [0, 0, 30, 60]
     assert load_definition(write_test()).load is None
 
@@ -249,37 +246,38 @@ def test_identity_contains_the_shape_of_the_load(write_test: WriteTest) -> None:
     pinned = pin(write_test(LOAD))
 
     def hash_with(**changes: object) -> str:
-        load = dataclasses.replace(pinned.definition.load, **changes)  # type: ignore[type-var]
-        definition = dataclasses.replace(pinned.definition, load=load)
+        load = pinned.definition.load.model_copy(update=changes)
+        definition = pinned.definition.model_copy(update={"load": load})
         return compute_test_hash(dataclasses.replace(pinned, definition=definition))
 
     same = hash_with()
-    assert hash_with(wait_s=1.0) == hash_with(ceiling=LoadCeiling()) == same
+    assert hash_with(wait_s=1.0) == hash_with(ceiling=CeilingTable()) == same
     assert len({same, hash_with(ramp=""), hash_with(duration_s=1.0), hash_with(step_s=1.0)}) == 4
 
 
 def test_overrides_replace_keys_of_the_load(write_test: WriteTest) -> None:
-    definition = load_definition(write_test(LOAD))
+    folder = write_test(LOAD)
     typed = {"load.ramp": "", "load.duration_s": "30", "load.ceiling.clients": "7"}
-    load = override_definition(definition, {}, typed).load
+    load = load_definition(folder, settings=typed).load
     assert load is not None
     assert (load.ramp, load.duration_s, load.ceiling.clients) == ("", 30.0, 7)
     with pytest.raises(DefinitionError) as caught:
-        override_definition(definition, {}, {"load.duration": "30"})
+        load_definition(folder, settings={"load.duration": "30"})
     assert "-S load.duration: unknown key of [load]" in caught.value.problems[0]
 
 
 def test_overrides_make_a_load_test_of_any_test(write_test: WriteTest) -> None:
     """Such a payload does not wait for its start: it must not be launched before."""
-    definition = load_definition(write_test())
+    folder = write_test()
+    definition = load_definition(folder)
     assert definition.load is None
     typed = {"load.together": "true", "load.ramp": "10/1m", "load.ceiling.clients": "100"}
-    load = override_definition(definition, {}, typed).load
-    assert load == LoadSettings(
-        together=True, ramp="10/1m", lead_s=0.0, ceiling=LoadCeiling(clients=100)
+    load = load_definition(folder, settings=typed).load
+    assert load == LoadTable(
+        together=True, ramp="10/1m", lead_s=0.0, ceiling=CeilingTable(clients=100)
     )
     with pytest.raises(DefinitionError) as caught:
-        override_definition(definition, {}, {"load.ceiling.jobs": "100"})
+        load_definition(folder, settings={"load.ceiling.jobs": "100"})
     assert "-S load.ceiling.jobs: unknown key" in caught.value.problems[0]
 
 
@@ -304,7 +302,7 @@ better = "higher"
 
 [metrics.depth]
 """
-OWN = {"frames_hz": MetricDeclaration("Hz", "higher"), "depth": MetricDeclaration()}
+OWN = {"frames_hz": MetricTable(unit="Hz", better="higher"), "depth": MetricTable()}
 
 
 def write_headline(write_test: WriteTest, *names: str, load: bool = True) -> Path:
@@ -332,13 +330,13 @@ def test_metrics_have_unit_and_direction() -> None:
 def test_headline_is_read_and_is_no_part_of_the_identity(write_test: WriteTest) -> None:
     folder = write_headline(write_test, "open_p99_s", "rate_hz")
     definition = load_definition(folder)
-    assert definition.headline == ("open_p99_s", "rate_hz")
+    assert definition.test.headline == ("open_p99_s", "rate_hz")
     settings = load_settings({}, environ={}, folder=folder)
     before = compute_test_hash(pinned_tests.pin_test(str(folder), settings))
     write_headline(write_test, "eff_job")
     assert compute_test_hash(pinned_tests.pin_test(str(folder), settings)) == before
-    changed = override_definition(definition, {}, {"headline": '["eff_job"]', "repeats": "2"})
-    assert changed.headline == ("eff_job",)
+    changed = load_definition(folder, settings={"headline": '["eff_job"]', "repeats": "2"})
+    assert changed.test.headline == ("eff_job",)
 
 
 @pytest.mark.parametrize(
@@ -397,24 +395,28 @@ def test_limits_are_read_stored_and_no_part_of_the_identity(write_test: WriteTes
     folder = write_test(LIMIT_MATRIX)
     settings = load_settings({}, environ={}, folder=folder)
     before = compute_test_hash(pinned_tests.pin_test(str(folder), settings))
-    definition = load_definition(write_test(LIMIT_MATRIX + LIMITS))
+    folder = write_test(LIMIT_MATRIX + LIMITS)
+    definition = load_definition(folder)
     assert definition.expect == (
-        ExpectedLimit("cpu_per_event_s", at_most=1.02, base="first", where={"cache_mb": 30}),
-        ExpectedLimit("depth", 9, 4, sites={"SITE_A": LimitBounds(at_most=12)}),
+        ExpectTable(metric="cpu_per_event_s", at_most=1.02, base="first", where={"cache_mb": 30}),
+        ExpectTable(
+            metric="depth", at_most=9, at_least=4, sites={"SITE_A": SiteLimitTable(at_most=12)}
+        ),
     )
     assert compute_test_hash(pinned_tests.pin_test(str(folder), settings)) == before
-    assert tuple(parse_stored_limits(asdict(definition)["expect"])) == definition.expect
+    assert tuple(parse_stored_limits(definition.describe()["expect"])) == definition.expect
     assert [*definition.expect[1].list_bounds("SITE_A")] == [("at_most", 12), ("at_least", 4)]
     assert [*definition.expect[1].list_bounds("local")] == [("at_most", 9), ("at_least", 4)]
 
 
 def test_command_line_keeps_limits_of_remaining_variants(write_test: WriteTest) -> None:
-    definition = load_definition(write_test(LIMIT_MATRIX + LIMITS))
-    replaced = override_definition(definition, {"root": ("6.37.01", "6.40.00")}, {})
+    folder = write_test(LIMIT_MATRIX + LIMITS)
+    definition = load_definition(folder)
+    replaced = load_definition(folder, axes={"root": ("6.37.01", "6.40.00")})
     assert replaced.expect == definition.expect
     limit = replaced.expect[0]
-    assert limit.resolve_base(replaced.axes, replaced.bundle) == ("root", "6.37.01")
-    without_cache = override_definition(definition, {"cache_mb": ("0",)}, {})
+    assert limit.resolve_base(replaced.axes, replaced.matrix.bundle) == ("root", "6.37.01")
+    without_cache = load_definition(folder, axes={"cache_mb": ("0",)})
     assert [limit.metric for limit in without_cache.expect] == ["depth"]
 
 
@@ -429,7 +431,7 @@ def test_command_line_keeps_limits_of_remaining_variants(write_test: WriteTest) 
 )
 def test_bases_name_an_axis_or_a_release(base: str, resolved: tuple[str, object]) -> None:
     axes: dict[str, tuple[Scalar, ...]] = {"root": ("6.38.00", "6.40.00"), "cache_mb": (0, 30)}
-    assert ExpectedLimit("x", 1, base=base).resolve_base(axes, ["root"]) == resolved
+    assert ExpectTable(metric="x", at_most=1, base=base).resolve_base(axes, ["root"]) == resolved
 
 
 @pytest.mark.parametrize(
@@ -476,19 +478,25 @@ def test_mistakes_are_named_with_line_and_key(
 
 def test_stored_limits_of_other_versions_are_left_out() -> None:
     documents = [{"metric": "a", "at_most": 2}, {"at_most": 1}, {"metric": "b", "at_most": []}, 7]
-    assert parse_stored_limits(documents) == [ExpectedLimit("a", 2.0)]
+    assert parse_stored_limits(documents) == [ExpectTable(metric="a", at_most=2.0)]
 
 
 @pytest.mark.parametrize(
     ("limit", "text"),
     [
-        (ExpectedLimit("a", 2e9), "a at most 2e+09 B"),
-        (ExpectedLimit("a", 1.02, base="first"), "a at most 1.02 × first"),
+        (ExpectTable(metric="a", at_most=2e9), "a at most 2e+09 B"),
+        (ExpectTable(metric="a", at_most=1.02, base="first"), "a at most 1.02 × first"),
         (
-            ExpectedLimit("a", 9, 4, where={"root": "x"}, sites={"S": LimitBounds(at_most=12)}),
+            ExpectTable(
+                metric="a",
+                at_most=9,
+                at_least=4,
+                where={"root": "x"},
+                sites={"S": SiteLimitTable(at_most=12)},
+            ),
             "a at most 9 B, at least 4 B, at most 12 B at S where root=x",
         ),
     ],
 )
-def test_limits_are_described_with_units(limit: ExpectedLimit, text: str) -> None:
+def test_limits_are_described_with_units(limit: ExpectTable, text: str) -> None:
     assert limit.describe("B") == text

@@ -26,7 +26,7 @@ from treehammer.datasets.manifest import Manifest
 from treehammer.errors import ConfigError, DefinitionError, NothingToDoError, SitesError
 from treehammer.hctests import pinned_tests
 from treehammer.hctests.definition import definition_loader
-from treehammer.hctests.definition.model import TestDefinition
+from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import submission
 from treehammer.submit.campaigns.job_rendering import render_jobs
@@ -418,7 +418,9 @@ def make_listed_manifest(**origin: Any) -> Manifest:
 
 
 def with_branches(definition: TestDefinition, tree: str, *branches: str | float) -> TestDefinition:
-    return replace(definition, tree=tree, axes={**definition.axes, "branches": branches})
+    test = definition.test.model_copy(update={"tree": tree})
+    matrix = definition.matrix.replace_axis("branches", branches)
+    return definition.model_copy(update={"test": test, "matrix": matrix})
 
 
 def test_existing_tree_and_branches_are_accepted(definition: TestDefinition) -> None:
@@ -430,7 +432,8 @@ def test_existing_tree_and_branches_are_accepted(definition: TestDefinition) -> 
 
 
 def test_bundled_datasets_have_the_same_events(definition: TestDefinition) -> None:
-    bundled = replace(definition, bundle=("dataset",))
+    matrix = definition.matrix.model_copy(update={"bundle": ("dataset",)})
+    bundled = definition.model_copy(update={"matrix": matrix})
     twin, other = replace(make_manifest(), name="twin"), replace(make_manifest(999), name="other")
     check_contents(bundled, [make_manifest(), twin])
     with pytest.raises(DefinitionError, match="1000 events in 1 file and 999 events") as error:
@@ -461,16 +464,18 @@ def test_manifest_without_names_is_not_checked(definition: TestDefinition) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "key"),
+    ("name", "blocks", "key"),
     [
-        ("read-rate", {}, "settings.block_kb"),
-        ("read-rate", {"axes": {"block_kb": (1, 2500)}}, "matrix.block_kb"),
-        ("read-pattern", {}, "matrix.chunk_kb"),
+        ("read-rate", (), "settings.block_kb"),
+        ("read-rate", (1, 2500), "matrix.block_kb"),
+        ("read-pattern", (), "matrix.chunk_kb"),
     ],
 )
-def test_reads_larger_than_a_file_are_refused(name: str, change: Any, key: str) -> None:
+def test_reads_larger_than_a_file_are_refused(name: str, blocks: tuple[int, ...], key: str) -> None:
     test = definition_loader.load_definition(pinned_tests.SHIPPED_TESTS_FOLDER / name)
-    test = replace(test, **change)
+    if blocks:
+        matrix = test.matrix.replace_axis("block_kb", blocks)
+        test = test.model_copy(update={"matrix": matrix})
     manifest = make_manifest()
     small, large = (
         replace(manifest, files=tuple(replace(file, size=size) for file in manifest.files))

@@ -173,7 +173,7 @@ def test_rntuple_is_read_by_its_own_test(files: OpenedFiles, tmp_path: Path) -> 
     layout = replace(manifest.files[0].layout, format="rntuple")
     manifest = replace(manifest, files=(replace(manifest.files[0], layout=layout),))
     planned = plan(files, tmp_path, manifest=manifest)
-    assert planned.pinned_test.definition.name == "rntuple-read"
+    assert planned.pinned_test.definition.test.name == "rntuple-read"
     assert planned.jobs[0].spec.executions[0].variant["format"] == "rntuple"
 
 
@@ -193,7 +193,7 @@ def test_small_files_are_read_more_often(files: OpenedFiles, tmp_path: Path) -> 
 
 def test_threads_read_columns_of_numbers(files: OpenedFiles, tmp_path: Path) -> None:
     planned = plan(files, tmp_path, threads=2)
-    assert planned.pinned_test.definition.name == "rdf-read"
+    assert planned.pinned_test.definition.test.name == "rdf-read"
     assert planned.pinned_test.definition.settings["filter"] == "a"
     variant = planned.jobs[0].spec.executions[0].variant
     expected = {"branches": "a,b", "threads": 2, "format": "ttree"}

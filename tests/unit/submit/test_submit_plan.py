@@ -528,9 +528,10 @@ def test_useless_options_are_refused(
 def test_clients_without_a_common_start_are_refused(tmp_path: Path) -> None:
     pinned = make_pinned_test(tmp_path, LOAD_TEST)
     assert pinned.definition.load
-    alone = replace(pinned.definition, load=replace(pinned.definition.load, together=False))
+    load = pinned.definition.load.model_copy(update={"together": False})
+    alone = pinned.definition.model_copy(update={"load": load})
     watch = pin_shipped("server-watch", tmp_path)
     with pytest.raises(ConfigError, match="only after a common start"):
         make_watch(watch, [make_site()], alone)
     with pytest.raises(ConfigError, match="only after a common start"):
-        make_watch(watch, [make_site()], replace(alone, load=None))
+        make_watch(watch, [make_site()], alone.model_copy(update={"load": None}))
