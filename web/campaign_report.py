@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -18,7 +20,7 @@ from treehammer.analysis.comparison.comparison import (
 )
 from treehammer.analysis.comparison.comparison_notes import attribute_rows
 from treehammer.analysis.comparison.conclusion import describe_conclusion
-from treehammer.analysis.comparison.limit_outcomes import LimitReport
+from treehammer.analysis.comparison.limit_outcomes import LimitReport, judge_limits
 from treehammer.analysis.comparison.limit_text import make_limit_table
 from treehammer.analysis.comparison.phase_changes import (
     PHASE_COLUMNS,
@@ -27,6 +29,7 @@ from treehammer.analysis.comparison.phase_changes import (
     describe_phases,
 )
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
+from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.job_pairs import Row
 from treehammer.analysis.statistics.sample import (
     BUILD_FACTS,
@@ -40,12 +43,14 @@ from treehammer.analysis.statistics.sample import (
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.operation_steps import CLIENT
-from treehammer.errors import NothingToDoError
+from treehammer.collectors.shared_files import write_atomically
+from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import select_counted
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.operation_figures import fetch_operations
 from treehammer.sql.read.query_model import Selection
+from treehammer.sql.write.store import Store
 from treehammer.version import __version__
 from treehammer.web.display_formats import (
     EfficiencyExplanation,
@@ -342,3 +347,32 @@ def render_report(report: CampaignReport) -> str:
             measurements=make_measurement_table(report.listed, LISTED_COLUMNS),
         )
     )
+
+
+def write_report(database: str, campaign: str, output: Path) -> None:
+    """Write the report of a campaign (identity, name or ``last``) to ``output``.
+
+    Raises:
+        NothingToDoError: the campaign has no measurements yet.
+        ConfigError: the campaign is unknown or ambiguous, or the file cannot be written.
+    """
+    with Store.open(database, create=False) as store:
+        row = store.campaign(campaign)
+        selection = Selection(campaigns=(row.id,))
+        measurements = load_headline_rows(store, selection, REPORT_COLUMNS)
+        made_us = time.time_ns() // 1000
+        limits = judge_limits(store, row, made_us)
+        with store.snapshot() as snapshot:
+            limited = list_limited_loads(snapshot, selection)
+    if not measurements:
+        raise NothingToDoError(
+            "this campaign has no measurements yet",
+            where=row.name,
+            hint="Wait for its jobs (treehammer status) and collect them (treehammer collect).",
+        )
+    report = build_report(row, measurements, made_us=made_us, limited_loads=limited, limits=limits)
+    page = render_report(report)
+    try:
+        write_atomically(output, page)
+    except OSError as error:
+        raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error

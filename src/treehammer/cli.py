@@ -134,7 +134,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             reads_results=True,
         ),
         "report": LazyCommand(
-            "web.cli.commands:report_command",
+            "web.cli:report_command",
             "Write a campaign as one HTML page.",
             reads_results=True,
         ),
@@ -178,12 +178,8 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         ),
     },
     "Share results": {
-        "serve": LazyCommand(
-            "web.cli.commands:serve_command", "Run the results service with its pages."
-        ),
-        "token": LazyCommand(
-            "web.cli.token_commands:token", "Manage access keys of the results service."
-        ),
+        "serve": LazyCommand("web.cli:serve_command", "Run the results service with its pages."),
+        "token": LazyCommand("web.cli:token", "Manage access keys of the results service."),
     },
     "Build and debug a grid": {
         "testbed": LazyCommand("testbed.cli:testbed", "Run a small grid on this machine."),

@@ -19,7 +19,7 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
-from treehammer.web.cli.commands import report_command
+from treehammer.web.cli import report_command
 
 A, B = "6.38.00", "6.40.00"
 

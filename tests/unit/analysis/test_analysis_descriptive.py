@@ -20,7 +20,7 @@ from treehammer.sql.read.operation_figures import OperationGroup, fetch_operatio
 from treehammer.sql.read.peer_sums import WorkKey, WorkSums
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.cli.commands import write_report
+from treehammer.web.campaign_report import write_report
 
 
 def fetch(store: Store, **options: Any) -> list[OperationGroup]:

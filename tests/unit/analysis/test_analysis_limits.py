@@ -34,8 +34,12 @@ from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import stored_comparisons
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.campaign_report import REPORT_COLUMNS, build_report, render_report
-from treehammer.web.cli.commands import write_report
+from treehammer.web.campaign_report import (
+    REPORT_COLUMNS,
+    build_report,
+    render_report,
+    write_report,
+)
 
 HEADLINE = ("open_p99_s", "rate_hz", "queue_depth", "open_success_fraction")
 

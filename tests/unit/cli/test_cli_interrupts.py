@@ -164,7 +164,7 @@ PRINTED_ELSEWHERE = {
     "testbed/components/rucio_server.py": "hint of an error",
     "testbed/faults.py": "reason in an error",
     "testbed/components/secure_storage.py": "hint of an error",
-    "web/cli/token_commands.py": "where another installation shows an identity",
+    "web/cli.py": "where another installation shows an identity",
 }
 
 

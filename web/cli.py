@@ -1,24 +1,25 @@
-"""Commands ``token``: keys to the results service, its master key and sessions of browsers."""
+"""Commands ``serve``, ``report`` and ``token``: the results service, its keys, and one campaign as a page."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
+from treehammer import config
 from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.program_output import create_private_file
+from treehammer.sql.auth.access_keys import CAMPAIGN as CAMPAIGN_SCOPE
+from treehammer.sql.auth.access_keys import JOB as JOB_SCOPE
 from treehammer.sql.auth.access_keys import (
-    CAMPAIGN,
-    JOB,
     ROLES,
     AccessKey,
     MasterKeys,
@@ -28,7 +29,6 @@ from treehammer.sql.auth.access_keys import (
 )
 from treehammer.sql.auth.keyring import (
     Keyring,
-    Revocation,
     SessionTable,
     forget_previous_master_keys,
     load_master_keys,
@@ -40,22 +40,139 @@ from treehammer.sql.engine.database_setup import opened_engine
 from treehammer.sql.write import audit_trail
 from treehammer.sql.write.audit_trail import LOCAL_OWNER
 from treehammer.sql.write.store import Store
-from treehammer.tables import TableColumn
-from treehammer.terminal import output_options, print_hint, print_rows
-from treehammer.text_formatting import SECOND_US, format_time, parse_duration, pluralize
+from treehammer.tables import TableColumn, hidden_columns
+from treehammer.terminal import CAMPAIGN, CommandOutput, on_interrupt, print_hint, prints_rows
+from treehammer.text_formatting import (
+    SECOND_US,
+    format_minute,
+    format_time,
+    parse_duration,
+    pluralize,
+)
 
 #: Maximum length of a holder's name.
 MAX_KEY_NAME_CHARS = 200
 #: Identities of campaigns and jobs as created on submission.
-_IDENTITY_PATTERNS = {CAMPAIGN: re.compile("[0-9a-f]{16}"), JOB: re.compile("[0-9a-f]{24}")}
+_IDENTITY_PATTERNS = {
+    CAMPAIGN_SCOPE: re.compile("[0-9a-f]{16}"),
+    JOB_SCOPE: re.compile("[0-9a-f]{24}"),
+}
 #: Format of the identities, and where to find them.
 _IDENTITY_HINTS = {
-    CAMPAIGN: "16 hexadecimal digits, shown by the submitter's 'treehammer status'",
-    JOB: "24 hexadecimal digits, part of the address of its page and job_id of an export",
+    CAMPAIGN_SCOPE: "16 hexadecimal digits, shown by the submitter's 'treehammer status'",
+    JOB_SCOPE: "24 hexadecimal digits, part of the address of its page and job_id of an export",
 }
 
 
-@click.command("rotate-master")
+def _format_day(time_us: int) -> str:
+    return format_time(time_us)[:10]
+
+
+_KEY_COLUMNS = (
+    TableColumn("key_id", "key id"),
+    TableColumn("role", "role"),
+    TableColumn("name", "for"),
+    TableColumn("owner", "group"),
+    TableColumn("created_us", "created", _format_day),
+    TableColumn("expires_us", "expires", _format_day),
+    TableColumn("state", "state"),
+    *hidden_columns("revoked_us"),
+)
+_REVOCATION_COLUMNS = (
+    TableColumn("scope", "tokens of"),
+    TableColumn("subject", "identity"),
+    TableColumn("revoked_us", "revoked", _format_day),
+)
+_SESSION_COLUMNS = (
+    TableColumn("session", "session"),
+    TableColumn("key_id", "key id"),
+    TableColumn("role", "role"),
+    TableColumn("name", "for"),
+    TableColumn("address", "address"),
+    TableColumn("created_us", "signed in", format_minute),
+    TableColumn("expires_us", "expires", format_minute),
+    *hidden_columns("identity"),
+)
+
+
+@click.command("serve")
+@click.option("--host", help="Address to listen on; 0.0.0.0 for all [setting serve_host].")
+@click.option("--port", type=int, help="Port to listen on [setting serve_port].")
+@click.option(
+    "--certificate",
+    type=click.Path(path_type=Path),
+    help="Certificate with its chain, PEM [setting serve_certificate].",
+)
+@click.option(
+    "--certificate-key",
+    type=click.Path(path_type=Path),
+    help="Its private key, PEM [setting serve_certificate_key].",
+)
+@click.option(
+    "--behind-proxy",
+    is_flag=True,
+    default=None,
+    help="Serve plain HTTP behind a proxy that terminates TLS [setting serve_behind_proxy].",
+)
+@click.option(
+    "--read-access",
+    type=click.Choice([config.PUBLIC, config.KEYS]),
+    help="Readers of results: the public, or holders of keys [setting serve_read_access].",
+)
+@click.option("--quiet", is_flag=True, help="Log only warnings and errors, not every request.")
+@click.pass_obj
+@on_interrupt("all acknowledged measurements are in the database")
+def serve_command(settings: Settings, /, quiet: bool, **flags: Any) -> None:
+    """Run the results service: receive measurements over HTTPS and show results.
+
+    Submitters need a key: create it with 'treehammer token create'.
+
+    Example: treehammer serve --host 0.0.0.0 --certificate chain.pem --certificate-key key.pem
+    """
+    # Imported here because uvicorn and SQLAlchemy take half a second to load.
+    from treehammer.web.service.service_process import log_to_stderr, serve
+
+    log_to_stderr(logging.WARNING if quiet else logging.INFO, settings.log_format)
+    serve(config.apply_flags(settings, {f"serve_{name}": value for name, value in flags.items()}))
+
+
+@click.command("report")
+@click.option(
+    "--campaign",
+    default="last",
+    show_default=True,
+    metavar="ID|last",
+    help="Campaign to report.",
+    type=CAMPAIGN,
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The file to write.",
+)
+@click.pass_obj
+@on_interrupt("no report was written")
+def report_command(settings: Settings, campaign: str, output: Path) -> None:
+    """Write one campaign as one self-contained HTML page.
+
+    Example: treehammer report --campaign last -o report.html
+    """
+    # Imported here because scipy takes a third of a second to load.
+    from treehammer.web.campaign_report import write_report
+
+    write_report(settings.database, campaign, output)
+    click.echo(f"{output}: report written ({output.stat().st_size / 1000:.0f} kB)")
+
+
+@click.group("token")
+def token() -> None:
+    """Manage keys to the results service (treehammer serve) for reading and submitting."""
+
+
+@token.command("rotate-master")
 @click.option(
     "--finish",
     is_flag=True,
@@ -119,50 +236,27 @@ def _describe_next_steps(keyring: Keyring, masters: MasterKeys) -> None:
     )
 
 
-@click.command("sessions")
-@output_options
+@token.command("sessions")
+@prints_rows(*_SESSION_COLUMNS)
 @click.pass_obj
-def sessions_command(settings: Settings, form: str) -> None:
+def sessions_command(settings: Settings) -> list[dict[str, Any]]:
     """List browsers that are signed in to the results service.
 
     Example: treehammer token sessions
     """
     with opened_engine(settings.database, create=False) as engine:
         table = SessionTable(engine)
-        sessions = table.list_sessions(now_us=time.time_ns() // 1000)
-    columns = [
-        TableColumn("session", "session"),
-        TableColumn("key_id", "key id"),
-        TableColumn("role", "role"),
-        TableColumn("name", "for"),
-        TableColumn("address", "address"),
-        TableColumn("created_us", "signed in", _format_minute),
-        TableColumn("expires_us", "expires", _format_minute),
-    ]
-    print_rows([_session_row(session) for session in sessions], columns, form=form)
+        return [_session_row(row) for row in table.list_sessions(now_us=time.time_ns() // 1000)]
 
 
-def end_session(settings: Settings, session: str) -> str:
-    """End the session that a list shows under this name, and describe the result.
+def _end_sessions(
+    settings: Settings, option: str, text: str, matches: Callable[[ReadSession], bool]
+) -> str:
+    """End the sessions of browsers that match, and describe the result.
 
     Raises:
-        ConfigError: there is no such session.
+        ConfigError: there are none.
     """
-    return _end(settings, "--session", session, lambda candidate: session_id(candidate) == session)
-
-
-def end_sessions_of(settings: Settings, holder: str) -> str:
-    """End all sessions of a key or a person, and describe the result.
-
-    Raises:
-        ConfigError: they have none.
-    """
-    return _end(
-        settings, "--sessions-of", holder, lambda session: holder in (session.key_id, session.name)
-    )
-
-
-def _end(settings: Settings, option: str, text: str, matches: Callable[[ReadSession], bool]) -> str:
     with opened_engine(settings.database, create=False) as engine:
         table = SessionTable(engine)
         chosen = [
@@ -197,15 +291,6 @@ def _session_row(session: ReadSession) -> dict[str, Any]:
         "created_us": session.created_us,
         "expires_us": session.expires_us,
     }
-
-
-def _format_minute(time_us: int) -> str:
-    return format_time(time_us)[:16]
-
-
-@click.group("token")
-def token() -> None:
-    """Manage keys to the results service (treehammer serve) for reading and submitting."""
 
 
 @token.command("create")
@@ -297,9 +382,9 @@ def _write_key(path: Path, key: AccessKey) -> None:
 
 @token.command("list")
 @click.option("--revoked", is_flag=True, help="List campaigns and jobs with revoked tokens.")
-@output_options
+@prints_rows(*_KEY_COLUMNS, keys="and with --revoked scope, subject, revoked_us")
 @click.pass_obj
-def list_command(settings: Settings, revoked: bool, form: str) -> None:
+def list_command(settings: Settings, revoked: bool) -> CommandOutput:
     """List all keys without their secrets, or other revocations.
 
     Example: treehammer token list
@@ -311,37 +396,17 @@ def list_command(settings: Settings, revoked: bool, form: str) -> None:
         masters = load_master_keys(path) if path.exists() else None
         rows = [_key_row(row, masters) for row in keyring.list_keys()]
         revocations = keyring.list_revocations()
+    remarks = []
     if rows and masters is None:
-        click.echo(
+        remarks.append(
             f"warning: {path} is missing, so that no key is valid: restore it from a backup, or give "
-            "its path (service_key_file)",
-            err=True,
+            "its path (service_key_file)"
         )
     if revoked:
-        _list_revocations(revocations, form)
-        return
-    columns = [
-        TableColumn("key_id", "key id"),
-        TableColumn("role", "role"),
-        TableColumn("name", "for"),
-        TableColumn("owner", "group"),
-        TableColumn("created_us", "created", _format_day),
-        TableColumn("expires_us", "expires", _format_day),
-        TableColumn("state", "state"),
-    ]
-    print_rows(rows, columns, form=form)
-    if revocations:
-        count = len(revocations)
-        print_hint(f"other revocations: {count} (treehammer token list --revoked)", err=True)
-
-
-def _list_revocations(revocations: Sequence[Revocation], form: str) -> None:
-    columns = [
-        TableColumn("scope", "tokens of"),
-        TableColumn("subject", "identity"),
-        TableColumn("revoked_us", "revoked", _format_day),
-    ]
-    print_rows([asdict(revocation) for revocation in revocations], columns, form=form)
+        return CommandOutput(revocations, _REVOCATION_COLUMNS, remarks=remarks)
+    if count := len(revocations):
+        remarks.append(f"other revocations: {count} (treehammer token list --revoked)")
+    return CommandOutput(rows, _KEY_COLUMNS, remarks=remarks)
 
 
 def _key_row(row: AccessKeyRow, masters: MasterKeys | None) -> dict[str, Any]:
@@ -373,6 +438,7 @@ def _key_row(row: AccessKeyRow, masters: MasterKeys | None) -> dict[str, Any]:
 @click.option(
     "--campaign",
     metavar="ID",
+    type=CAMPAIGN,
     help="Revoke the tokens of this campaign's jobs: its full identity or, if the database knows it, "
     "its name, a prefix of either, or 'last'.",
 )
@@ -399,11 +465,17 @@ def revoke_command(
             "Give one of KEY_ID, --campaign, --job, --session and --sessions-of."
         )
     if session is not None:
-        click.echo(end_session(settings, session))
+        done = _end_sessions(settings, "--session", session, lambda row: session_id(row) == session)
     elif sessions_of is not None:
-        click.echo(end_sessions_of(settings, sessions_of))
+        done = _end_sessions(
+            settings,
+            "--sessions-of",
+            sessions_of,
+            lambda row: sessions_of in (row.key_id, row.name),
+        )
     else:
-        click.echo(_revoke_tokens(settings, key_id, campaign, job))
+        done = _revoke_tokens(settings, key_id, campaign, job)
+    click.echo(done)
 
 
 def _revoke_tokens(
@@ -417,7 +489,7 @@ def _revoke_tokens(
             done = keyring.revoke_key(key_id, now_us=time.time_ns() // 1000)
             target = f"key {key_id} with its sessions and all tokens signed by it"
         else:
-            scope, text = (CAMPAIGN, campaign) if campaign is not None else (JOB, job)
+            scope, text = (CAMPAIGN_SCOPE, campaign) if campaign is not None else (JOB_SCOPE, job)
             subject = _resolve_identity(settings, keyring, scope, text or "")
             done = keyring.revoke_tokens(scope, subject, now_us=time.time_ns() // 1000)
             target = f"tokens of {scope} {subject}"
@@ -433,7 +505,7 @@ def _resolve_identity(settings: Settings, keyring: Keyring, scope: str, text: st
         click.echo(f"{scope} {text} is not in this database yet", err=True)
         return text
     hint = f"Give its full identity: {_IDENTITY_HINTS[scope]}."
-    if scope == CAMPAIGN and printable:
+    if scope == CAMPAIGN_SCOPE and printable:
         try:
             with Store.open(settings.database) as store:
                 return store.campaign(text).id
@@ -444,11 +516,3 @@ def _resolve_identity(settings: Settings, keyring: Keyring, scope: str, text: st
         except NothingToDoError:
             pass
     raise ConfigError(f"unknown {scope}", where=f"--{scope} {text!r}", hint=hint)
-
-
-token.add_command(sessions_command)
-token.add_command(rotate_master_command)
-
-
-def _format_day(time_us: int) -> str:
-    return format_time(time_us)[:10]

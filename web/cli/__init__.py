@@ -1,1 +1,0 @@
-"""Command-line verbs of the web package."""
