@@ -10,7 +10,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from treehammer.collectors.json_documents import format_json, parse_json
 from treehammer.collectors.shared_files import open_regular_file
 from treehammer.errors import DatasetError
-from treehammer.text_formatting import pluralize
+from treehammer.text_formatting import format_size, pluralize
 
 MANIFEST_NAME = "manifest.json"
 #: Formats of the main tree, and of files without any.
@@ -298,3 +298,93 @@ class Replica:
     def url_at_prefix(self, prefix: str) -> str:
         """Return the URL for ROOT to read it through a door that leads to the storage's prefix."""
         return f"{prefix.rstrip('/')}/{self.path}"
+
+
+#: Names of formats as people write them.
+FORMAT_TITLES = {TTREE: "TTree", RNTUPLE: "RNTuple"}
+
+
+def file_facts(file: ManifestFile) -> list[tuple[str, str]]:
+    """Return all facts of a file by name, for people."""
+    layout = file.layout
+    return [
+        ("file", file.name),
+        ("size", format_size(file.size)),
+        ("adler32", file.adler32),
+        ("sha256", file.sha256),
+        *([] if layout.format == RAW else layout_facts(layout)),
+    ]
+
+
+def layout_facts(layout: TreeLayout) -> list[tuple[str, str]]:
+    """Return the facts of a layout by name, for people."""
+    sizes = [
+        ("tree", f"{layout.tree} ({FORMAT_TITLES.get(layout.format, layout.format)})"),
+        ("entries", str(layout.entries)),
+        ("branches", str(layout.branches)),
+        ("uncompressed", format_size(layout.unzipped_bytes)),
+        ("compressed", f"{format_size(layout.zipped_bytes)}, ratio {layout.ratio:.2f}"),
+    ]
+    parts = [
+        ("largest 2 % of branches", f"{100 * layout.top2_share:.1f} % of the compressed bytes"),
+        ("clusters", _format_distribution(layout.cluster_zipped_bytes, "B")),
+    ]
+    ratio = ("ratio by branch", _format_distribution(layout.branch_ratio, ""))
+    if layout.format == RNTUPLE:
+        return [
+            *sizes,
+            *parts,
+            ("pages", _format_distribution(layout.basket_zipped_bytes, "B")),
+            ratio,
+        ]
+    return [
+        *sizes,
+        ("inside the tree's record", _format_embedded(layout)),
+        *parts,
+        ("baskets", _format_distribution(layout.basket_zipped_bytes, "B")),
+        ("baskets are sorted by", _format_basket_order(layout)),
+        ratio,
+    ]
+
+
+def _format_embedded(layout: TreeLayout) -> str:
+    if not layout.embedded_baskets:
+        return format_size(layout.embedded_bytes)
+    return (
+        f"{format_size(layout.embedded_bytes)}, {pluralize(layout.embedded_baskets, 'basket')}; "
+        "compressed together, so that their sizes and ratios are shares"
+    )
+
+
+def _format_basket_order(layout: TreeLayout) -> str:
+    if not layout.basket_order:
+        return "not measured"
+    jump = f"{layout.mean_jump_bytes:,.0f} B from one to the next that an event loop needs"
+    return f"{layout.basket_order}; {jump}"
+
+
+def _format_distribution(values: Distribution, unit: str) -> str:
+    if not values.count:
+        return "none"
+    low, median, high = (
+        f"{value:,.0f} {unit}" if unit else f"{value:.2f}"
+        for value in (values.minimum, values.median, values.maximum)
+    )
+    return f"{values.count}: {low} to {high}, median {median}"
+
+
+def flatten_file(file: ManifestFile) -> dict[str, Any]:
+    """Flatten a file to one level of keys: ``basket_zipped_bytes_median`` and so on."""
+    columns = {key: value for key, value in asdict(file).items() if key != "layout"}
+    return columns | flatten_layout(file.layout)
+
+
+def flatten_layout(layout: TreeLayout) -> dict[str, Any]:
+    """Flatten a layout to one level of keys."""
+    flat: dict[str, Any] = {}
+    for key, value in asdict(layout).items():
+        if isinstance(value, dict):
+            flat |= {f"{key}_{part}": number for part, number in value.items()}
+        else:
+            flat[key] = value
+    return flat

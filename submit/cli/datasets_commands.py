@@ -20,7 +20,7 @@ from rich.text import Text
 from treehammer.analysis.status.site_status import EVERY_SITE
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
-from treehammer.datasets.cli.commands import complete_datasets, datasets
+from treehammer.datasets.cli import datasets
 from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.rucio import rucio_datasets
 from treehammer.datasets.rucio.rucio_conversions import (
@@ -59,6 +59,7 @@ from treehammer.submit.sites.replicas import (
 from treehammer.submit.sites.site_registry import load_sites
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
+    DATASET,
     TABLE,
     build_grid,
     make_console,
@@ -97,7 +98,7 @@ _SITE_COLUMNS = (
 
 
 @click.command()
-@click.argument("name", shell_complete=complete_datasets)
+@click.argument("name", type=DATASET)
 @click.option(
     "--sites",
     shell_complete=complete_sites,
@@ -299,7 +300,7 @@ def _live_rules(name: str) -> Iterator[Callable[[Sequence[ReplicationStatus]], N
 
 
 @click.command()
-@click.argument("name", shell_complete=complete_datasets)
+@click.argument("name", type=DATASET)
 @click.option(
     "--sites",
     shell_complete=complete_sites,
@@ -352,7 +353,7 @@ COMMANDS = (place, remove)
 
 
 @datasets.command("verify")
-@click.argument("names", nargs=-1, metavar="NAME...", shell_complete=complete_datasets)
+@click.argument("names", nargs=-1, metavar="NAME...", type=DATASET)
 @click.option(
     "--sites",
     shell_complete=complete_sites,

@@ -15,7 +15,7 @@ from treehammer import config
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.cli.dataset_output import print_findings
+from treehammer.datasets.cli import print_findings
 from treehammer.datasets.manifest import Manifest
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store

@@ -12,7 +12,7 @@ from tiny_dataset import WRITE_ODD_FILES
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.datasets.catalogues import dataset_rewriting
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.cli.dataset_output import print_findings
+from treehammer.datasets.cli import print_findings
 from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.production import GENERATE_SCRIPT, KIT_FOLDER
 from treehammer.datasets.specs.rewrite_options import RewriteOptions

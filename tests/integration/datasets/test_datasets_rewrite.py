@@ -25,7 +25,7 @@ from treehammer.config import Settings
 from treehammer.datasets import production
 from treehammer.datasets.catalogues import dataset_rewriting
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.cli.commands import show
+from treehammer.datasets.cli import show
 from treehammer.datasets.manifest import Manifest
 from treehammer.datasets.production import find_source
 from treehammer.datasets.specs import dataset_specs

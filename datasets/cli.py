@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -15,22 +15,20 @@ from treehammer.config import Settings
 from treehammer.datasets import production
 from treehammer.datasets.catalogues import dataset_rewriting, dataset_verification, recordings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
-from treehammer.datasets.cli.dataset_output import (
-    file_facts,
-    flatten_file,
-    flatten_layout,
-    format_origin_value,
-    print_dataset,
-    print_findings,
-    print_layout_comparison,
-)
 from treehammer.datasets.manifest import (
     BRANCHES,
+    MANIFEST_NAME,
     MISSING_BRANCHES,
     OTHER_LENGTHS,
+    OTHER_TREES,
+    RECORDING,
     UNREADABLE_BRANCHES,
     Manifest,
     TreeLayout,
+    file_facts,
+    flatten_file,
+    flatten_layout,
+    layout_facts,
 )
 from treehammer.datasets.specs import dataset_specs
 from treehammer.datasets.specs.dataset_specs import RawSpec
@@ -38,14 +36,16 @@ from treehammer.datasets.specs.rewrite_options import FORMATS, ORDERS, RewriteOp
 from treehammer.errors import DatasetError
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
-    TABLE,
-    complete_names,
+    DATASET,
+    Block,
+    CommandOutput,
+    TextTable,
     on_interrupt,
-    output_options,
-    print_rows,
+    print_hint,
+    prints_rows,
     progress_bar,
 )
-from treehammer.text_formatting import format_size
+from treehammer.text_formatting import format_size, pluralize
 
 #: Suffix of a user's spec.
 SPEC_SUFFIX = ".toml"
@@ -59,6 +59,8 @@ LIST_COLUMNS = (
     TableColumn("branches", "branches", is_number=True),
     TableColumn("description", "description"),
 )
+#: Items of a list that are shown.
+MAX_LISTED_ITEMS = 8
 #: Options of :class:`RewriteOptions`.
 REWRITE_OPTIONS = (
     click.option(
@@ -110,24 +112,15 @@ REWRITE_OPTIONS = (
 )
 
 
-def _list_datasets(settings: Settings) -> list[str]:
-    """List the datasets on this machine, and shipped ones that can be made."""
-    present = FolderCatalogue(settings.datasets_dir).names()
-    return sorted({*present, *dataset_specs.list_shipped_specs()})
-
-
-complete_datasets = complete_names(_list_datasets)
-
-
 @click.group("datasets")
 def datasets() -> None:
     """Datasets that tests read: named sets of files that never change."""
 
 
 @datasets.command("list")
-@output_options
+@prints_rows(*LIST_COLUMNS)
 @click.pass_obj
-def list_(settings: Settings, form: str) -> None:
+def list_(settings: Settings) -> list[dict[str, Any]]:
     """List the datasets that are here, and the shipped ones that can be made.
 
     Example: treehammer datasets list
@@ -139,7 +132,7 @@ def list_(settings: Settings, form: str) -> None:
         for name, path in dataset_specs.list_shipped_specs().items()
         if not catalogue.has(name)
     ]
-    print_rows(sorted(rows, key=lambda row: str(row["name"])), LIST_COLUMNS, form=form)
+    return sorted(rows, key=lambda row: str(row["name"]))
 
 
 def _manifest_row(manifest: Manifest) -> dict[str, Any]:
@@ -169,7 +162,7 @@ def _planned_row(plan: dataset_specs.AnySpec) -> dict[str, Any]:
 
 
 @datasets.command("show")
-@click.argument("name", shell_complete=complete_datasets)
+@click.argument("name", type=DATASET)
 @click.option(
     "--compare",
     "compared",
@@ -177,9 +170,9 @@ def _planned_row(plan: dataset_specs.AnySpec) -> dict[str, Any]:
     type=click.Path(path_type=Path),
     help="Measure the main tree of this ROOT file too, and show both side by side.",
 )
-@output_options
+@prints_rows(keys="name or dataset, hash, and the facts of a file and its layout")
 @click.pass_obj
-def show(settings: Settings, name: str, compared: Path | None, form: str) -> None:
+def show(settings: Settings, name: str, compared: Path | None) -> CommandOutput:
     """Show how a dataset's files are laid out, and where they came from.
 
     Beside a merged dataset stands the file that it was made from.
@@ -190,8 +183,7 @@ def show(settings: Settings, name: str, compared: Path | None, form: str) -> Non
     plan = dataset_specs.load_shipped_spec(name)
     if plan and not catalogue.has(name):
         row = _planned_row(plan)
-        _print_facts(list(row.items()), [row], form)
-        return
+        return CommandOutput([row], (), above=[_make_fact_table(row.items())])
     manifest = catalogue.manifest(name)
     rows = [
         {"dataset": name, "hash": manifest.hash, **flatten_file(file)} for file in manifest.files
@@ -200,10 +192,11 @@ def show(settings: Settings, name: str, compared: Path | None, form: str) -> Non
     rows += [
         {"name": title, **flatten_layout(layout)} for title, layout in compared_layouts.items()
     ]
-    _print_facts(_list_facts(catalogue, manifest), rows, form)
-    if compared_layouts and form == TABLE:
-        click.echo()
-        print_layout_comparison({name: manifest.files[0].layout, **compared_layouts})
+    blocks: list[Block] = [_make_fact_table(_list_facts(catalogue, manifest))]
+    if compared_layouts:
+        layouts = {name: manifest.files[0].layout, **compared_layouts}
+        blocks += ["", _make_comparison_table(layouts)]
+    return CommandOutput(rows, (), above=blocks)
 
 
 def _list_facts(catalogue: FolderCatalogue, manifest: Manifest) -> list[tuple[str, Any]]:
@@ -212,7 +205,7 @@ def _list_facts(catalogue: FolderCatalogue, manifest: Manifest) -> list[tuple[st
         ("folder", catalogue.folder(manifest.name)),
         ("hash", manifest.hash),
         *(
-            (key, format_origin_value(value))
+            (key, _format_origin_value(value))
             for key, value in manifest.origin.items()
             # Names of branches are for programs; a reason is as long as a line.
             if key not in ("source", BRANCHES, UNREADABLE_BRANCHES, MISSING_BRANCHES, OTHER_LENGTHS)
@@ -228,15 +221,9 @@ def _list_facts(catalogue: FolderCatalogue, manifest: Manifest) -> list[tuple[st
     return facts
 
 
-def _print_facts(
-    facts: list[tuple[str, Any]], rows: Sequence[Mapping[str, Any]], form: str
-) -> None:
-    """Print a two-column table for people, one row per file for programs."""
-    if form == TABLE:
-        pairs = [{"key": key, "value": value} for key, value in facts]
-        print_rows(pairs, [TableColumn("key", ""), TableColumn("value", "")])
-    else:
-        print_rows(rows, [], form=form)
+def _make_fact_table(facts: Iterable[tuple[str, Any]]) -> TextTable:
+    rows = [{"key": key, "value": value} for key, value in facts]
+    return TextTable(rows, [TableColumn("key", ""), TableColumn("value", "")])
 
 
 def _layouts_to_compare(
@@ -270,8 +257,8 @@ def rewrite_option_flags(function: Callable[..., None]) -> Callable[..., None]:
     return reduce(lambda wrapped, option: option(wrapped), reversed(REWRITE_OPTIONS), function)
 
 
-@click.command("make")
-@click.argument("name", shell_complete=complete_datasets)
+@datasets.command("make")
+@click.argument("name", type=DATASET)
 @rewrite_option_flags
 @click.option("--as", "new", default="", metavar="NEW", help="Name of the rewritten dataset.")
 @click.option(
@@ -323,7 +310,7 @@ def make(
         if catalogue.has(name):
             hint += " To rewrite it, give options such as --compression, --order or --format."
         raise DatasetError("is not a shipped dataset", where=name, hint=hint)
-    print_dataset(catalogue, manifest)
+    _print_dataset(catalogue, manifest)
 
 
 def _make_shipped(
@@ -391,9 +378,6 @@ def _rewrite_dataset(
     )
 
 
-datasets.add_command(make)
-
-
 @datasets.command("add")
 @click.argument("name")
 @click.argument(
@@ -438,11 +422,85 @@ def add(
     """
     catalogue = FolderCatalogue(settings.datasets_dir)
     if any(path.suffix == recordings.RECORDING_SUFFIX for path in files):
-        print_dataset(catalogue, recordings.add_recording(catalogue, name, files, progress_bar))
+        _print_dataset(catalogue, recordings.add_recording(catalogue, name, files, progress_bar))
         return
     software = production.prepare_dataset_root(root, settings.software_dir, progress_bar)
     manifest = catalogue.add(
         name, files, software, tree=tree, libraries=libraries, bars=progress_bar
     )
-    print_dataset(catalogue, manifest)
+    _print_dataset(catalogue, manifest)
     print_findings(manifest)
+
+
+# --- Output
+
+
+def _print_dataset(catalogue: FolderCatalogue, manifest: Manifest) -> None:
+    """Print name, size and folder of a dataset."""
+    kind = "raw bytes" if manifest.is_raw else f"tree {manifest.tree!r}"
+    if manifest.origin.get("kind") == RECORDING:
+        kind = f"a recording of {sum(manifest.origin['operations'].values())} operations"
+    click.echo(
+        f"{manifest.name}: {pluralize(len(manifest.files), 'file')}, {format_size(manifest.size)}, "
+        f"{kind}, in {catalogue.folder(manifest.name)}"
+    )
+
+
+def print_findings(manifest: Manifest) -> None:
+    """Print other trees that could have been meant, peculiarities, and unreadable branches."""
+    sources = [Path(source).name for source in manifest.origin.get("sources", ())]
+    for source, file in zip(sources, manifest.files, strict=False):
+        if source != file.name:
+            click.echo(
+                f"{source} is stored as {file.name}: libraries take other names for patterns."
+            )
+    other_trees = manifest.origin.get(OTHER_TREES, [])
+    if other_trees:
+        click.echo(f"Other trees: {_format_origin_value(other_trees)}; choose one with --tree.")
+    for note in manifest.describe_peculiarities():
+        click.echo(f"{note[0].upper()}{note[1:]}")
+    unreadable = manifest.unreadable_branches
+    if not unreadable:
+        return
+    branches = manifest.files[0].layout.branches
+    click.echo(f"ROOT cannot read {len(unreadable)} of {branches} branches:")
+    for name, reason in list(unreadable.items())[:MAX_LISTED_ITEMS]:
+        click.echo(f"  {name}: {reason}")
+    if len(unreadable) > MAX_LISTED_ITEMS:
+        print_hint(f"  and {len(unreadable) - MAX_LISTED_ITEMS} more: see treehammer datasets show")
+    if len(unreadable) < branches:
+        click.echo('Read the others with branches = "readable".')
+    else:
+        click.echo(
+            "Choose another tree with --tree, or load the library of its classes with --load."
+        )
+
+
+def _make_comparison_table(layouts: Mapping[str, TreeLayout]) -> TextTable:
+    """Make the table of layouts side by side, with figures that do not depend on the file's size."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name, layout in layouts.items():
+        facts = [
+            *layout_facts(layout),
+            ("compressed, an event", f"{layout.zipped_bytes / max(1, layout.entries):,.0f} B"),
+            ("events a cluster", f"{layout.entries / max(1, layout.clusters):,.0f}"),
+        ]
+        for key, value in facts:
+            rows.setdefault(key, {"key": key})[name] = value
+    columns = [TableColumn("key", ""), *(TableColumn(name, name) for name in layouts)]
+    return TextTable([*rows.values()], columns)
+
+
+def _format_origin_value(value: Any) -> str:
+    """Format a value of a manifest's origin: a number by its kind, a text by its name."""
+    if isinstance(value, dict):
+        return ", ".join(
+            f"{key} {item}" if isinstance(item, str) else f"{item} {key}"
+            for key, item in value.items()
+        )
+    if not isinstance(value, list):
+        return str(value)
+    suffix = f", and {len(value) - MAX_LISTED_ITEMS} more (all in {MANIFEST_NAME})" * (
+        len(value) > MAX_LISTED_ITEMS
+    )
+    return (", ".join(value[:MAX_LISTED_ITEMS]) or "none") + suffix
