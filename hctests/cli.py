@@ -32,11 +32,24 @@ from treehammer.hctests.definition.model import PinnedTest, Variant, compute_tes
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.hctests.git_repository import mask_credentials
 from treehammer.tables import TableColumn
-from treehammer.terminal import JSON, TABLE, complete_names, output_options, print_rows
+from treehammer.terminal import (
+    TEST,
+    CommandOutput,
+    TextTable,
+    complete_names,
+    prints_rows,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_TEST_COLUMNS = (
+    TableColumn("test", "test"),
+    TableColumn("name", "name"),
+    TableColumn("variants", "variants", is_number=True),
+    TableColumn("dataset", "dataset"),
+    TableColumn("description", "description"),
+)
 _VARIANT_LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 complete_tests = complete_names(lambda _settings: pinned_tests.list_shipped_tests())
@@ -105,9 +118,9 @@ def tests() -> None:
 
 @tests.command("list")
 @click.argument("where", nargs=-1)
-@output_options
+@prints_rows(*_TEST_COLUMNS)
 @click.pass_obj
-def list_tests(settings: Settings, where: tuple[str, ...], form: str) -> None:
+def list_tests(settings: Settings, where: tuple[str, ...]) -> list[dict[str, Any]]:
     """List the shipped tests, or those of folders and repositories (URL@REF:).
 
     Example: treehammer tests list https://gitlab.example.org/io/tests.git@main:
@@ -123,14 +136,7 @@ def list_tests(settings: Settings, where: tuple[str, ...], form: str) -> None:
             where=", ".join(mask_credentials(place) for place in where),
             hint="A test is a folder that contains test.toml.",
         )
-    columns = [
-        TableColumn("test", "test"),
-        TableColumn("name", "name"),
-        TableColumn("variants", "variants", is_number=True),
-        TableColumn("dataset", "dataset"),
-        TableColumn("description", "description"),
-    ]
-    print_rows(rows, columns, form=form)
+    return rows
 
 
 def _describe_test(spec: str, settings: Settings) -> dict[str, Any]:
@@ -157,17 +163,13 @@ def _display_doors(definition: TestDefinition) -> tuple[str, ...]:
 
 
 @tests.command()
-@click.argument("spec", shell_complete=complete_tests)
+@click.argument("spec", type=TEST)
 @definition_options
-@output_options
+@prints_rows(keys="job, letter, and the axes of the test")
 @click.pass_obj
 def show(
-    settings: Settings,
-    spec: str,
-    axes: dict[str, tuple[str, ...]],
-    overrides: dict[str, str],
-    form: str,
-) -> None:
+    settings: Settings, spec: str, axes: dict[str, tuple[str, ...]], overrides: dict[str, str]
+) -> CommandOutput:
     """Show a test's variants, their grouping into jobs and their order of execution.
 
     Example: treehammer tests show ttree-read -P cache_mb=0,30 -S repeats=6
@@ -176,24 +178,25 @@ def show(
     rows, orders = _build_variant_rows(pinned.definition)
     executions = sum(row["executions"] for row in orders)
     facts = _collect_facts(pinned, len(rows), len(orders), executions)
-    if form == JSON:
-        content = {"test": facts, "variants": rows, "orders": orders}
-        click.echo(json.dumps(content, indent=1, default=str))
-        return
-    displayed_axes = _displayed_axes(pinned.definition)
-    columns = [TableColumn("job", "job", is_number=True), TableColumn("letter", "letter")]
-    columns += [TableColumn(axis, axis, is_number=axis == "cache_mb") for axis in displayed_axes]
-    if form == TABLE:
-        _print_facts(facts, pinned.definition)
-    print_rows(rows, columns, form=form)
-    if form == TABLE:
-        click.echo()
-        orders_shown = [{**row, "orders": ", ".join(row["orders"])} for row in orders]
-        names = [
-            TableColumn("job", "job", is_number=True),
-            TableColumn("orders", "orders, drawn again for each job"),
-        ]
-        print_rows(orders_shown, names)
+    axes_shown = _displayed_axes(pinned.definition)
+    orders_shown = [{**row, "orders": ", ".join(row["orders"])} for row in orders]
+    job = TableColumn("job", "job", is_number=True)
+    return CommandOutput(
+        rows,
+        [
+            job,
+            TableColumn("letter", "letter"),
+            *(TableColumn(axis, axis, is_number=axis == "cache_mb") for axis in axes_shown),
+        ],
+        above=[*_describe_facts(facts, pinned.definition), ""],
+        below=[
+            "",
+            TextTable(
+                orders_shown, [job, TableColumn("orders", "orders, drawn again for each job")]
+            ),
+        ],
+        document={"test": facts, "variants": rows, "orders": orders},
+    )
 
 
 def _displayed_axes(definition: TestDefinition) -> tuple[str, ...]:
@@ -274,7 +277,7 @@ def _collect_facts(
     }
 
 
-def _print_facts(facts: dict[str, Any], definition: TestDefinition) -> None:
+def _describe_facts(facts: dict[str, Any], definition: TestDefinition) -> list[str]:
     state = ", modified in the working tree" if facts["dirty"] else ""
     paired = "in paired mode, " if facts["mode"] == PAIRED else ""
     of_each = "site" if definition.bundles_doors else "site and door"
@@ -299,13 +302,13 @@ def _print_facts(facts: dict[str, Any], definition: TestDefinition) -> None:
         lines["build"] = f"{definition.build.command} makes {made} once for each ROOT of a job"
     if definition.load:
         lines["load"] = definition.load.describe()
-    for name, text in lines.items():
-        click.echo(f"{name:8} {text}")
     is_load = definition.load is not None
-    for limit in definition.expect:
-        metric = find_numeric_metric(limit.metric, definition.metrics, is_load=is_load)
-        click.echo(f"expect   {limit.describe(metric.unit)}")
-    click.echo()
+    limits = [
+        limit.describe(find_numeric_metric(limit.metric, definition.metrics, is_load=is_load).unit)
+        for limit in definition.expect
+    ]
+    pairs = [*lines.items(), *(("expect", text) for text in limits)]
+    return [f"{name:8} {text}" for name, text in pairs]
 
 
 @tests.command()

@@ -15,7 +15,7 @@ from treehammer.config import Settings
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.tables import TableColumn
-from treehammer.terminal import on_interrupt, output_options, print_hint, print_rows, progress_bar
+from treehammer.terminal import CommandOutput, on_interrupt, prints_rows, progress_bar
 from treehammer.testbed import lifecycle
 from treehammer.testbed.components import site_list
 from treehammer.testbed.components.rucio_server import (
@@ -233,11 +233,7 @@ def upgrade(settings: Settings, site: str, door: str, suite: str, name: str) -> 
 
     Example: treehammer testbed upgrade SITE_A testing sid
     """
-    box, state = _load_testbed(name, settings)
-    if state is None or not state.ready:
-        raise NothingToDoError(
-            f"there is no testbed {name!r}", hint="Start it: treehammer testbed up"
-        )
+    box = _load_running_testbed(name, settings)
     versions = upgrade_server(box, site, door, suite, _print_progress)
     click.echo(f"{site}, door {door}: {versions.before or 'no answer'} -> {versions.after}")
 
@@ -255,11 +251,7 @@ def restart(settings: Settings, site: str, door: str, name: str) -> None:
 
     Example: treehammer testbed restart SITE_D root
     """
-    box, state = _load_testbed(name, settings)
-    if state is None or not state.ready:
-        raise NothingToDoError(
-            f"there is no testbed {name!r}", hint="Start it: treehammer testbed up"
-        )
+    box = _load_running_testbed(name, settings)
     restart_server(box, site, door, _print_progress)
     click.echo(f"{site}: the server of door {door} is back")
 
@@ -281,22 +273,18 @@ def down(settings: Settings, name: str) -> None:
 
 @testbed.command()
 @testbed_name_option
-@output_options
+@prints_rows(*STATUS_COLUMNS)
 @click.pass_obj
-def status(settings: Settings, name: str, form: str) -> None:
+def status(settings: Settings, name: str) -> CommandOutput:
     """List the daemons of a testbed.
 
     Example: treehammer testbed status
     """
     _, state = _load_testbed(name, settings)
     if state is None:
-        raise NothingToDoError(
-            f"there is no testbed {name!r}", hint="Start it: treehammer testbed up"
-        )
-    rows = lifecycle.list_daemons(state)
-    if form == "table" and not state.ready:
-        print_hint(f"testbed {name} is down; treehammer testbed up starts it", err=True)
-    print_rows(rows, STATUS_COLUMNS, form=form)
+        raise _make_missing_error(name)
+    remarks = [] if state.ready else [f"testbed {name} is down; treehammer testbed up starts it"]
+    return CommandOutput(lifecycle.list_daemons(state), remarks=remarks)
 
 
 @testbed.command()
@@ -338,11 +326,7 @@ def put(settings: Settings, name: str, datasets: tuple[str, ...], sites: tuple[s
 
     Example: treehammer testbed put reference-small
     """
-    box, state = _load_testbed(name, settings)
-    if state is None or not state.ready:
-        raise NothingToDoError(
-            f"there is no testbed {name!r}", hint="Start it: treehammer testbed up"
-        )
+    box = _load_running_testbed(name, settings)
     catalogue = FolderCatalogue(settings.datasets_dir)
     for dataset in datasets:
         with on_interrupt("completely copied files stay; repeat the command"):
@@ -381,3 +365,14 @@ def _load_testbed(name: str, settings: Settings) -> tuple[Workspace, WorkspaceSt
     if state is not None:
         box = replace(box, **state.options)
     return box, state
+
+
+def _load_running_testbed(name: str, settings: Settings) -> Workspace:
+    box, state = _load_testbed(name, settings)
+    if state is None or not state.ready:
+        raise _make_missing_error(name)
+    return box
+
+
+def _make_missing_error(name: str) -> NothingToDoError:
+    return NothingToDoError(f"there is no testbed {name!r}", hint="Start it: treehammer testbed up")
