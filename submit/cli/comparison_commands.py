@@ -15,14 +15,13 @@ from typing import Any
 import click
 
 from treehammer.analysis.cli.compare_command import (
-    ComparisonResult,
     delta_option,
     print_comparisons,
     print_conclusions,
     print_verdict_tables,
-    rate_results,
 )
 from treehammer.analysis.comparison import count_changes
+from treehammer.analysis.comparison.comparison_result import ComparisonResult, rate_results
 from treehammer.analysis.comparison.count_changes import (
     DIFFERENCE_COLUMN,
     CountPair,

@@ -10,10 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from treehammer.analysis.cli.compare_command import (
-    ComparisonResult,
-    compare_named,
-)
+from treehammer.analysis.comparison.comparison_result import ComparisonResult, compare_named
 from treehammer.analysis.statistics.verdict import (
     SequentialPlan,
     is_open,

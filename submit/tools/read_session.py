@@ -10,10 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from treehammer.analysis.cli.compare_command import (
-    ComparisonResult,
-    rate_results,
-)
+from treehammer.analysis.comparison.comparison_result import ComparisonResult, rate_results
 from treehammer.analysis.descriptive.time_breakdown import RATE_COLUMNS, ReadRates
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, DEFAULT_MAX_LAUNCHES
 from treehammer.collectors.job_spec import (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.cli.compare_command import ComparisonResult, print_comparisons
+from treehammer.analysis.cli.compare_command import print_comparisons
 from treehammer.analysis.comparison import count_changes
 from treehammer.analysis.comparison.comparison import (
     ComparisonQuery,
@@ -19,6 +19,7 @@ from treehammer.analysis.comparison.comparison import (
     compare_together,
     compare_with_first,
 )
+from treehammer.analysis.comparison.comparison_result import ComparisonResult
 from treehammer.analysis.comparison.count_changes import (
     FEWER,
     MORE,
