@@ -1,8 +1,5 @@
 """Columns of measurements: their names, dimensions that share values, and packed lists.
 
-SQLAlchemy is not imported here, because its import takes a third of a second and the process that
-streams measurements does without it.
-
 A release, a node, a door and a variant are described by about a hundred texts that hardly differ
 between measurements. Each :class:`Dimension` has its own table; a measurement stores the number of its
 row. The number is a hash of the content: it is the same in every database and needs no allocation.
@@ -24,14 +21,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.collectors.record.operation_steps import LatencyHistogram
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 #: First byte of every packed value.
 FORMAT_VERSION = b"\x01"
@@ -136,32 +129,6 @@ def _split_header(packed: bytes) -> tuple[bytes, bytes]:
     if len(body) < end:
         raise DamagedValueError(_DAMAGED_PASSES)
     return body[4:end], body[end:]
-
-
-def unpack_columns(packed: Sequence[bytes | None]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Unpack many values at once.
-
-    Returns:
-        lengths, shape (values, lists), -1 for an unknown list; and the numbers of all lists of the
-        first value, then of the second, and so on.
-
-    Raises:
-        DamagedValueError: see :func:`unpack_lists`.
-    """
-    # Imported here: NumPy takes a tenth of a second to load, and most commands do not need it.
-    import numpy as np
-
-    lengths = np.full((len(packed), len(PACKED_COLUMNS)), _UNKNOWN_LENGTH, "<i4")
-    numbers: list[bytes] = []
-    for row, value in enumerate(packed):
-        if value is not None:
-            head, body = _split_header(value)
-            lengths[row, : len(head) // 4] = np.frombuffer(head, "<i4")
-            numbers.append(body)
-    together = b"".join(numbers)
-    if len(together) != 8 * int(np.maximum(lengths, 0).sum(dtype="i8")):
-        raise DamagedValueError(_DAMAGED_PASSES)
-    return lengths, np.frombuffer(together, "<f8")
 
 
 def encode_numbers(numbers: Sequence[float] | None) -> str | None:

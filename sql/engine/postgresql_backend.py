@@ -108,13 +108,3 @@ def libpq_options(url: URL) -> dict[str, Any]:
         "tcp_user_timeout": 60_000,
     }
     return {name: value for name, value in ours.items() if name not in url.query}
-
-
-def libpq_connection_string(url: URL) -> str:
-    """Convert a PostgreSQL URL to a libpq connection string, which may contain a password."""
-    # Imported here: psycopg takes a sixth of a second to load, and SQLite does not need it.
-    from psycopg.conninfo import make_conninfo
-
-    _, named = url.get_dialect()().create_connect_args(url)
-    named.pop(PREPARE_OPTION, None)
-    return make_conninfo("", **named, **libpq_options(url))

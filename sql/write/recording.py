@@ -5,8 +5,6 @@ Missing rows of dimensions are inserted first; identities known to be stored are
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -55,9 +53,6 @@ _pick_texts, _pick_floats, _pick_float_lists = (
 _SELECT_IDS = sa.select(measurement.c.measurement_id).where(
     measurement.c.measurement_id.in_(sa.bindparam("ids", expanding=True))
 )
-#: Bytes per hash in a fingerprint, and the placeholder of a missing column.
-_HASH_BYTES = 8
-_PRUNED_HASH = bytes(_HASH_BYTES)
 
 
 class DimensionCache:
@@ -296,34 +291,6 @@ def _is_same_content(first: _MeasurementContent, second: _MeasurementContent) ->
 
 def _drop_values(content: _MeasurementContent, names: Iterable[str]) -> _MeasurementContent:
     return replace(content, values={**content.values, **dict.fromkeys(names)})
-
-
-def fingerprint_content(item: Measurement) -> bytes:
-    """Hash the comparable content of a measurement; see :func:`fingerprints_match`.
-
-    One hash covers all permanent columns; each prunable column has its own.
-    """
-    content = _normalize_content(item)
-    permanent = _drop_values(content, maintenance.PRUNED_COLUMNS)
-    merged = maintenance.merge_steps(content.operations)
-    steps = content.operations if len(merged) < len(content.operations) else None
-    prunable = (*(content.values[name] for name in maintenance.PRUNED_COLUMNS), steps)
-    whole = [permanent.values, permanent.extras, merged]
-    return _hash_content(whole) + b"".join(map(_hash_content, prunable))
-
-
-def fingerprints_match(first: bytes, second: bytes) -> bool:
-    """Compare two fingerprints by the rule of :func:`_is_same_content`."""
-    places = range(0, len(first), _HASH_BYTES)
-    pairs = ((first[at : at + _HASH_BYTES], second[at : at + _HASH_BYTES]) for at in places)
-    return all(a == b or _PRUNED_HASH in (a, b) for a, b in pairs)
-
-
-def _hash_content(content: Any) -> bytes:
-    if content is None:
-        return _PRUNED_HASH
-    document = json.dumps(content, sort_keys=True)
-    return hashlib.sha256(document.encode()).digest()[:_HASH_BYTES]
 
 
 def _normalize_content(item: Measurement) -> _MeasurementContent:

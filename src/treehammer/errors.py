@@ -52,7 +52,6 @@ EXTRA_OF_MODULE = {
     "uvicorn": "service",
     "httptools": "service",
     "psycopg": "service",
-    "adbc_driver_postgresql": "service",
     "authlib": "oidc",
     "httpx2": "oidc",
     "itsdangerous": "oidc",

@@ -37,13 +37,7 @@ MAX_REQUEST_BYTES = 1_000_000
 class ForkedCommand:
     """A running command; like :class:`subprocess.Popen` as far as its users need it."""
 
-    def __init__(
-        self,
-        answers: socket.socket,
-        stdin: IO[bytes] | None = None,
-        stdout: IO[bytes] | None = None,
-    ) -> None:
-        self.stdin, self.stdout = stdin, stdout
+    def __init__(self, answers: socket.socket) -> None:
         self._answers = answers
         self.pid = int(self._receive(None))
         self.returncode: int | None = None
@@ -138,7 +132,7 @@ def start_command(
         options: ``open_files``, its limit of open files; ``clock``, a file with the offset of its
             clock in seconds; ``strict``, whether warnings are errors.
     """
-    request = {**_build_request(PROGRAM, words, env, folder), **options}
+    request = {**_build_request(words, env, folder), **options}
     with open(os.devnull, "rb") as nothing:
         streams = (nothing.fileno(), log.fileno(), log.fileno())
         return ForkedCommand(provide_forker().start(request, streams))
@@ -153,7 +147,7 @@ def run_command(
         tempfile.TemporaryFile() as output,
         tempfile.TemporaryFile() as errors,
     ):
-        request = _build_request(PROGRAM, words, env, folder)
+        request = _build_request(words, env, folder)
         streams = (nothing.fileno(), output.fileno(), errors.fileno())
         code = ForkedCommand(provide_forker().start(request, streams)).wait()
         texts = []
@@ -164,30 +158,10 @@ def run_command(
 
 
 def _build_request(
-    module: str, words: Sequence[str], env: Mapping[str, str] | None, folder: Path
+    words: Sequence[str], env: Mapping[str, str] | None, folder: Path
 ) -> dict[str, object]:
     variables = dict(os.environ if env is None else env)
-    return {"module": module, "words": list(words), "env": variables, "folder": str(folder)}
-
-
-class ForkedModules:
-    """Stands in for :mod:`subprocess` where a module of Treehammer is run with pipes."""
-
-    PIPE = subprocess.PIPE
-
-    def Popen(  # noqa: N802 - the name in subprocess
-        self, command: Sequence[str], *, stderr: IO[bytes], **_pipes: int
-    ) -> ForkedCommand:
-        """Start ``python -P -m module`` with pipes for its input and output."""
-        *_, option, module = command
-        assert option == "-m"
-        source, ours_in = os.pipe()
-        ours_out, sink = os.pipe()
-        request = _build_request(module, (), None, Path.cwd())
-        answers = provide_forker().start(request, (source, sink, stderr.fileno()))
-        for end in (source, sink):
-            os.close(end)
-        return ForkedCommand(answers, os.fdopen(ours_in, "wb"), os.fdopen(ours_out, "rb"))
+    return {"words": list(words), "env": variables, "folder": str(folder)}
 
 
 # The forking process
@@ -195,17 +169,17 @@ class ForkedModules:
 
 def _run_forker(requests: socket.socket) -> None:
     """Fork a command for each request until the other end closes."""
-    imported: set[str] = set()
+    is_ready = False
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 4)
         if not message:
             return
         request = json.loads(message)
-        if request["module"] not in imported:
-            _import_module(request["module"])
-            imported.add(request["module"])
+        if not is_ready:
+            _import_commands()
             gc.freeze()
+            is_ready = True
         if os.fork() == 0:
             requests.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -215,11 +189,8 @@ def _run_forker(requests: socket.socket) -> None:
             os.close(descriptor)
 
 
-def _import_module(name: str) -> None:
-    """Import what a module needs, and with the program all commands."""
-    if name != PROGRAM:
-        importlib.import_module(name)
-        return
+def _import_commands() -> None:
+    """Import all commands and the service."""
     importlib.import_module("treehammer.web.service.service_process")
     from treehammer import cli
 
@@ -247,7 +218,7 @@ def _keep_command(request: dict[str, Any], descriptors: list[int]) -> None:
 
 
 def _run_command(request: dict[str, Any], streams: list[int]) -> None:
-    """Become ``python -m MODULE``."""
+    """Become ``python -m treehammer``."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -262,9 +233,7 @@ def _run_command(request: dict[str, Any], streams: list[int]) -> None:
         warnings.simplefilter("error")
     sys.path[0] = request["folder"]
     sys.argv[1:] = request["words"]
-    if request["module"] != PROGRAM:
-        del sys.modules[request["module"]]
-    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    runpy.run_module(PROGRAM, run_name="__main__", alter_sys=True)
 
 
 def _shift_clock(file: Path) -> None:
