@@ -18,12 +18,11 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain
-from operator import itemgetter
 from typing import Any
 
-from treehammer.collectors.record.metric_catalogue import CATALOGUE
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, Metric, Value
 from treehammer.collectors.record.operation_steps import LatencyHistogram
 
 #: First byte of every packed value.
@@ -50,10 +49,6 @@ PACKED_COLUMNS = (
     "segment_wall_ns",
 )
 _UNKNOWN_LENGTH = -1
-#: Size up to which values are not compressed.
-_SMALL_BYTES = 1024
-#: Begin of zlib's format, and of a block that is not compressed and the last one (RFC 1950 and 1951).
-_ZLIB_HEADER, _LAST_STORED_BLOCK = b"\x78\x01", 1
 #: Beginning of the message about a stored value that Treehammer cannot have written.
 DAMAGED_VALUE = "damaged value"
 _DAMAGED_PASSES = "no packed passes"
@@ -62,6 +57,26 @@ EXTRA_PREFIX = "extra_"
 ALL_COLUMNS = tuple(metric.name for metric in CATALOGUE)
 #: Column of the packed lists.
 PASSES_COLUMN = "passes"
+
+
+#: Type of a metric -> conversion of its known values to those that a database returns.
+_CONVERTERS: Mapping[str, Callable[[Any], Value]] = {
+    "text": lambda text: text or None,
+    "float": float,
+    "floats": lambda numbers: list(map(float, numbers)),
+}
+
+
+def normalize_values(values: Mapping[str, Any], metrics: Sequence[Metric]) -> dict[str, Any]:
+    """Return the values of all metrics as a database does.
+
+    Absent values and '' are None, and whole numbers are floats in columns of floats.
+    """
+    row = {metric.name: values.get(metric.name) for metric in metrics}
+    for metric in metrics:
+        if metric.type in _CONVERTERS and row[metric.name] is not None:
+            row[metric.name] = _CONVERTERS[metric.type](row[metric.name])
+    return row
 
 
 class DamagedValueError(ValueError):
@@ -79,15 +94,7 @@ def pack_lists(lists: Mapping[str, Any]) -> bytes | None:
         return None
     numbers = list(chain.from_iterable(filter(None, ordered_lists)))
     layout = f"<{1 + len(lengths)}i{len(numbers)}d"
-    return FORMAT_VERSION + _compress(struct.pack(layout, len(lengths), *lengths, *numbers))
-
-
-def _compress(body: bytes) -> bytes:
-    if len(body) > _SMALL_BYTES:
-        return zlib.compress(body)
-    # Few times hardly get smaller, and setting zlib up takes longer than anything else here.
-    block = struct.pack("<BHH", _LAST_STORED_BLOCK, len(body), len(body) ^ 0xFFFF)
-    return _ZLIB_HEADER + block + body + struct.pack(">I", zlib.adler32(body))
+    return FORMAT_VERSION + zlib.compress(struct.pack(layout, len(lengths), *lengths, *numbers))
 
 
 def unpack_lists(packed: bytes | None) -> dict[str, list[float] | None]:
@@ -177,24 +184,8 @@ class Dimension:
 
     def extract_row(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Extract this dimension's row from a measurement's values, as a database returns them."""
-        return {"id": self.find_id(values)} | {name: values[name] for name in self.columns}
-
-    @cached_property
-    def find_id(self) -> Callable[[Mapping[str, Any]], int]:
-        """Function from a measurement's values to the number of this dimension's row.
-
-        It remembers the latest numbers.
-        """
-        names = self.columns
-
-        @lru_cache(maxsize=1 << 12)
-        def hash_row(*row: Any) -> int:
-            return hash_dimension_row(dict(zip(names, row, strict=True)))
-
-        if len(names) == 1:
-            return lambda values: hash_row(values[names[0]])
-        pick = itemgetter(*names)
-        return lambda values: hash_row(*pick(values))
+        row = {name: values[name] for name in self.columns}
+        return {"id": hash_dimension_row(row), **row}
 
 
 def hash_dimension_row(row: Mapping[str, Any]) -> int:

@@ -45,12 +45,16 @@ from treehammer.sql.core.schema import (
     replica,
 )
 from treehammer.sql.engine.backend import display_url
-from treehammer.sql.engine.database_engine import fetch_rows, require_integrity, split_ids
+from treehammer.sql.engine.database_engine import (
+    fetch_rows,
+    insert_values,
+    require_integrity,
+    split_ids,
+)
 from treehammer.sql.engine.database_setup import require_complete_schema
 from treehammer.sql.read.measurement_queries import FETCH_ROWS, OperationRow, fetch_operations_of
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write import audit_trail, quality_flags, rollups
-from treehammer.sql.write.operation_recording import insert_operations
 from treehammer.text_formatting import pluralize
 
 #: Prunable category -> column that holds it.
@@ -163,6 +167,18 @@ def prune_day(connection: Connection, category: str, day: int) -> None:
         .where(measurement.c.day == day, column.is_not(None))
         .values({column.name: None})
     )
+
+
+def insert_operations(
+    connection: Connection, operations: Mapping[str, Sequence[OperationRow]]
+) -> None:
+    """Insert the operations of measurements, by identity."""
+    rows = (
+        {**row, "measurement_id": id_, "line": line}
+        for id_, steps in operations.items()
+        for line, row in enumerate(steps)
+    )
+    insert_values(connection, operation, rows)
 
 
 def merge_steps(rows: Sequence[OperationRow]) -> list[OperationRow]:

@@ -14,12 +14,10 @@ from typing import Self, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import IntegrityError
 
 from treehammer.collectors.job_spec import FINAL_JOB_STATES
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
-from treehammer.errors import UnstorableContentError
 from treehammer.sql.core import schema
 from treehammer.sql.core.rows import (
     AttemptRow,
@@ -69,10 +67,7 @@ from treehammer.sql.write.maintenance import (
 from treehammer.sql.write.recording import (
     TRANSACTION_MEASUREMENTS,
     AddResult,
-    DimensionCache,
-    DimensionWriter,
     add_measurements,
-    cache_of,
     split_batches,
     sum_results,
 )
@@ -289,25 +284,9 @@ class Store(ResultsReader):
 
     def _add_batch(self, batch: Sequence[Measurement], sent: Sequence[Delivery]) -> AddResult:
         require_covered(batch, sent)
-        cache = cache_of(self._engine)
-        try:
-            return self._write_batch(batch, sent, cache)
-        except UnstorableContentError as error:
-            if not cache or not isinstance(error.__cause__, IntegrityError):
-                raise
-            # Somebody may have deleted rows of dimensions that the cache says are stored.
-            cache.clear()
-            return self._write_batch(batch, sent, cache)
-
-    def _write_batch(
-        self, batch: Sequence[Measurement], deliveries: Sequence[Delivery], cache: DimensionCache
-    ) -> AddResult:
-        dimensions = DimensionWriter(cache)
         with write_transaction(self._engine) as connection:
-            record_deliveries(connection, deliveries)
-            added = add_measurements(connection, batch, dimensions)
-        cache.update(dimensions.present_keys)
-        return added
+            record_deliveries(connection, sent)
+            return add_measurements(connection, batch)
 
     def preview_add(self, measurements: Iterable[Measurement]) -> AddResult:
         """Predict the result of :meth:`add` without writing or locking.
@@ -316,7 +295,7 @@ class Store(ResultsReader):
         was not written.
         """
         with read_transaction(self._engine) as connection:
-            return add_measurements(connection, measurements, None)
+            return add_measurements(connection, measurements, dry_run=True)
 
     # Campaigns, jobs, attempts
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +31,7 @@ from treehammer.sql.engine.database_engine import (
 )
 from treehammer.sql.read.operation_figures import list_operation_days
 from treehammer.sql.read.query_model import Condition, FigureQuery, Selection
-from treehammer.sql.write import recording, rollups
+from treehammer.sql.write import rollups
 from treehammer.sql.write.audit_trail import MEASUREMENTS, Delivery, Sender
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.recording import AddResult
@@ -301,18 +300,6 @@ def deliver(store: Store, *items: Measurement) -> AddResult:
     return store.add(items, [Delivery(SENDER, MEASUREMENTS, campaign_id, jobs)])
 
 
-def test_known_rows_need_no_statement(store: Store, engine: sa.Engine) -> None:
-    deliver(store, make_measurement(job="a", host="x"))
-    statements: list[str] = []
-    sa.event.listen(
-        engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2])
-    )
-    deliver(store, *(make_measurement(job="a", position=p, host="x") for p in range(2, 30)))
-    tables = re.compile(rf"(FROM|INTO) ({'|'.join(dimension_tables)})\b", re.IGNORECASE)
-    assert not [text for text in statements if tables.search(text)]
-    assert len(statements) <= 10, statements
-
-
 def test_other_process_adds_rows(store: Store, url: str) -> None:
     with Store.open(url) as other:
         store.add([make_measurement(job="a", host="x")])
@@ -345,16 +332,5 @@ def test_rolled_back_rows_are_not_known(
         patch.setattr(rollups, "rebuild_rollups", fail)
         with pytest.raises(RuntimeError, match="no power"):
             store.add([make_measurement()])
-    assert not recording.cache_of(engine)
     assert store.add([make_measurement()]) == AddResult(1, 0)
-    assert len(recording.cache_of(engine)) == len(dimension_tables)
     assert check_database(url)["measurement"] == 1
-
-
-def test_full_cache_starts_again(
-    store: Store, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recording, "MAX_CACHED_IDS", 8)
-    for number in range(20):
-        store.add([make_measurement(job=str(number), host=f"host {number}")])
-        assert len(recording.cache_of(engine)) <= 8 + len(dimension_tables)
