@@ -72,10 +72,10 @@ def normalize_values(values: Mapping[str, Any], metrics: Sequence[Metric]) -> di
 
     Absent values and '' are None, and whole numbers are floats in columns of floats.
     """
-    row = {metric.name: values.get(metric.name) for metric in metrics}
+    row = {}
     for metric in metrics:
-        if metric.type in _CONVERTERS and row[metric.name] is not None:
-            row[metric.name] = _CONVERTERS[metric.type](row[metric.name])
+        value, convert = values.get(metric.name), _CONVERTERS.get(metric.type)
+        row[metric.name] = value if convert is None or value is None else convert(value)
     return row
 
 

@@ -112,8 +112,7 @@ class MeasurementIngest:
         sender = make_sender(request, grant)
         with self._budget.open_lease(list_shares(grant)) as lease:
             body = await read_body(request, self._limits, lease)
-            with self._writer.announce():
-                measurements = await self._parse_body(body, grant)
+            measurements = await self._parse_body(body, grant)
             request.state.note = f"{len(measurements)} measurements from {grant.name}"
             added = await self._write(measurements, sender) if measurements else AddResult(0, 0)
         stored = MeasurementsStored(

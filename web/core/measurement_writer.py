@@ -7,8 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,8 +16,6 @@ from treehammer.errors import ForeignCampaignError, StoreError, UnstorableConten
 from treehammer.sql.write.audit_trail import Delivery, Sender, list_deliveries
 from treehammer.sql.write.recording import BATCH_MEASUREMENTS, AddResult
 
-#: Maximum seconds for which a request waits for others that the event loop is reading.
-GATHER_S = 0.02
 _LOG = logging.getLogger("treehammer.service")
 
 #: Maximum number of measurements in the queue.
@@ -54,11 +51,7 @@ class WriteRequest:
 
 
 class WriteQueue:
-    """Requests in order of arrival.
-
-    A transaction costs as much as some twenty measurements in it. So the writer gets requests only
-    when no further one is being parsed or can be read at once, or after :data:`GATHER_S`. A request
-    that comes alone waits for one turn of the event loop.
+    """Requests in order of arrival; those that arrive during a transaction share the next one.
 
     Args:
         max_waiting: maximum number of measurements.
@@ -71,13 +64,9 @@ class WriteQueue:
         self._waiting_by_key: Counter[str] = Counter()
         self.closed = False
         self._requests: deque[WriteRequest] = deque()
-        self._announced = 0
-        # Whether the writer may take requests, and the call that permits it at the latest.
-        self._ready = False
-        self._release_call: asyncio.TimerHandle | None = None
         self._changed = threading.Condition()
 
-    # Methods of the event loop
+    # Methods of any thread
 
     def put(self, request: WriteRequest) -> None:
         """Append a request.
@@ -96,45 +85,10 @@ class WriteQueue:
             key_count = self._waiting_by_key[request.key_id]
             if key_count and key_count + count > self.max_waiting // 2:
                 raise KeyShareFullError
-            is_first = not self._requests
             self._requests.append(request)
             self.waiting += count
             self._waiting_by_key[request.key_id] += count
-        if is_first:
-            loop = request.result.get_loop()
-            self._release_call = loop.call_later(GATHER_S, self._release)
-            loop.call_soon(self._gather, self.waiting, loop)
-
-    @contextmanager
-    def announce(self) -> Iterator[None]:
-        """Let others wait for a request that is being parsed."""
-        self._announced += 1
-        try:
-            yield
-        finally:
-            self._announced -= 1
-            if self._requests and not self._ready:
-                loop = asyncio.get_running_loop()
-                loop.call_soon(self._gather, self.waiting, loop)
-
-    def _gather(self, before: int, loop: asyncio.AbstractEventLoop) -> None:
-        """Permit taking unless more came during the last turn of the loop or is announced."""
-        now = self.waiting
-        if now >= BATCH_MEASUREMENTS:
-            self._release()
-        elif now > before:
-            loop.call_soon(self._gather, now, loop)
-        elif not self._announced:
-            self._release()
-
-    def _release(self) -> None:
-        if self._release_call:
-            self._release_call.cancel()
-        with self._changed:
-            self._ready = bool(self._requests)
             self._changed.notify()
-
-    # Methods of any thread
 
     def close(self) -> None:
         """Accept no further requests; queued ones can still be taken."""
@@ -156,12 +110,8 @@ class WriteQueue:
             nothing after the timeout, or if the queue is closed and empty.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self.closed or self._ready, timeout_s)
-            if not (self.closed or self._ready):
-                return []
-            batch = self._take_batch()
-            self._ready = bool(self._requests)
-            return batch
+            self._changed.wait_for(lambda: self.closed or self._requests, timeout_s)
+            return self._take_batch()
 
     def _take_batch(self) -> list[WriteRequest]:
         batch: list[WriteRequest] = []
@@ -187,7 +137,6 @@ class WriteQueue:
             self._requests.clear()
             self.waiting = 0
             self._waiting_by_key.clear()
-            self._ready = False
             return requests
 
 
@@ -268,10 +217,6 @@ class MeasurementWriter:
         self._queue.close()
         if self._thread.is_alive():
             self._thread.join(patience_s)
-
-    def announce(self) -> AbstractContextManager[None]:
-        """Let waiting requests share the transaction of one that is being parsed."""
-        return self._queue.announce()
 
     def submit(
         self, measurements: Sequence[Measurement], sender: Sender
