@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError
+from pydantic_core import InitErrorDetails
 
 from treehammer.collectors.record.outcome import FAILURE_CLASSES
 from treehammer.errors import ConfigError, InvalidDocumentError
@@ -254,8 +255,44 @@ class SpeedRule(WindowRule):
         )
 
 
-def _parse_rule(values: dict[str, Any]) -> StatusRule:
-    return StatusRule.MODELS[values["kind"]].model_validate(values)
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+
+
+def _parse_rules(tables: Any) -> Any:
+    """Parse rules by their names; their keys depend on their kinds."""
+    if not isinstance(tables, dict):
+        return tables
+    details: list[InitErrorDetails] = []
+    for name, table in tables.items():
+        if not isinstance(table, dict | StatusRule):
+            details.append({"type": "dict_type", "loc": (name,), "input": table})
+            continue
+        for problem in _list_rule_problems(name, table):
+            kind, path = invalid_value(problem.text), (name, *problem.path)
+            details.append({"type": kind, "loc": path, "input": table})
+    if details:
+        raise ValidationError.from_exception_data("rules", details)
+    return {name: _parse_rule(table) for name, table in tables.items()}
+
+
+def _parse_rule(table: dict[str, Any] | StatusRule) -> StatusRule:
+    if isinstance(table, StatusRule):
+        return table
+    return StatusRule.MODELS[table["kind"]].model_validate(table)
+
+
+def _list_rule_problems(name: str, table: dict[str, Any] | StatusRule) -> list[DocumentProblem]:
+    if isinstance(table, StatusRule):
+        return []
+    if name in RESERVED_RULE_NAMES or not _NAME.fullmatch(name):
+        reserved = ", ".join(RESERVED_RULE_NAMES)
+        expected = f"a word of lower-case letters, digits and '-' but {reserved}"
+        return [DocumentProblem((), f"is not a valid name of a rule (expected {expected})")]
+    model = StatusRule.MODELS.get(str(table.get("kind", "")))
+    if model is None:
+        kinds = ", ".join(StatusRule.MODELS)
+        return [DocumentProblem(("kind",), f"is missing or unknown (known: {kinds})")]
+    return list_problems(model, table, DocumentTables({"rule": model}, lambda _path: "rule"))
 
 
 Rule = TypeVar("Rule", bound=StatusRule)
@@ -293,7 +330,9 @@ class ProbesTable(StrictModel):
         return not self.tests or test in self.tests
 
 
-class _RulesBase(StrictModel):
+class StatusRules(StrictModel):
+    """File of rules for the states of sites."""
+
     step: Duration = Field("5m", description="Results are looked at in steps of this length.")
     reevaluate: Duration = Field("2d", description="Late results correct the states of this time.")
     storage_failures: _Failures = Field(
@@ -307,18 +346,9 @@ class _RulesBase(StrictModel):
     probes: ProbesTable = Field(
         ProbesTable.model_validate({}), description="Probes of critical sites."
     )
-
-
-class RulesDocument(_RulesBase):
-    """File of status rules."""
-
-    rules: dict[str, dict[str, Any]] = Field(min_length=1, description="Rules by name.")
-
-
-class StatusRules(_RulesBase):
-    """A set of rules for the states of sites."""
-
-    rules: dict[str, Annotated[SerializeAsAny[StatusRule], BeforeValidator(_parse_rule)]]
+    rules: Annotated[dict[str, SerializeAsAny[StatusRule]], BeforeValidator(_parse_rules)] = Field(
+        min_length=1, description="Rules by name."
+    )
 
     @property
     def step_us(self) -> int:
@@ -356,10 +386,6 @@ class StatusRules(_RulesBase):
         return [rule for rule in self.rules.values() if isinstance(rule, kind)]
 
 
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
-_LOCATED = "rule"
-
-
 @cache
 def load_shipped_rules() -> StatusRules:
     """Load the rules that come with Treehammer."""
@@ -384,34 +410,22 @@ def parse_status_rules(text: str, name: str) -> StatusRules:
     Raises:
         StatusRulesError: the text has mistakes.
     """
-    document = load_document(
-        RulesDocument,
+    return load_document(
+        StatusRules,
         text,
         name,
         _DOCUMENT_TABLES,
-        lambda raw: raw.setdefault("rules", {"missing": {}}),
-        _list_rule_problems,
+        _drop_invalid_rules,
+        lambda _document: (),
         StatusRulesError,
     )
-    return StatusRules.model_validate(document.model_dump())
 
 
-def _list_rule_problems(document: RulesDocument) -> Iterator[DocumentProblem]:
-    """List the problems of all rules, whose keys depend on their kind."""
-    for name, table in document.rules.items():
-        path: KeyPath = ("rules", name)
-        model = StatusRule.MODELS.get(str(table.get("kind", "")))
-        if name in RESERVED_RULE_NAMES or not _NAME.fullmatch(name):
-            reserved = ", ".join(RESERVED_RULE_NAMES)
-            expected = f"a word of lower-case letters, digits and '-' but {reserved}"
-            yield DocumentProblem(path, f"is not a valid name of a rule (expected {expected})")
-        elif model is None:
-            kinds = ", ".join(StatusRule.MODELS)
-            yield DocumentProblem((*path, "kind"), f"is missing or unknown (known: {kinds})")
-        else:
-            tables = DocumentTables({_LOCATED: model}, lambda _path: _LOCATED)
-            for problem in list_problems(model, table, tables):
-                yield DocumentProblem((*path, *problem.path), problem.text)
+def _drop_invalid_rules(document: dict[str, Any]) -> None:
+    """Leave out rules that lack a key, and put a rule in place of the last one."""
+    rules = document.get("rules", {}).items()
+    valid = {name: rule for name, rule in rules if not _list_rule_problems(name, rule)}
+    document["rules"] = valid or {"missing": StatusRule.model_construct()}
 
 
 def _table_of(path: KeyPath) -> str:
@@ -419,5 +433,5 @@ def _table_of(path: KeyPath) -> str:
 
 
 _DOCUMENT_TABLES = DocumentTables(
-    {"": RulesDocument, "central": CentralTable, "probes": ProbesTable}, _table_of
+    {"": StatusRules, "central": CentralTable, "probes": ProbesTable}, _table_of
 )
