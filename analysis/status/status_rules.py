@@ -425,7 +425,7 @@ def _drop_invalid_rules(document: dict[str, Any]) -> None:
     """Leave out rules that lack a key, and put a rule in place of the last one."""
     rules = document.get("rules", {}).items()
     valid = {name: rule for name, rule in rules if not _list_rule_problems(name, rule)}
-    document["rules"] = valid or {"missing": StatusRule.model_construct()}
+    document["rules"] = valid or {"missing": StatusRule.model_construct(kind="")}
 
 
 def _table_of(path: KeyPath) -> str:
