@@ -11,7 +11,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from file_mistakes import BROKEN_DEFINITIONS, DEFINITION_MISTAKES, TEST_HEADER
 
 from treehammer import hctests
 from treehammer.errors import DefinitionError
@@ -24,6 +23,7 @@ from treehammer.hctests.definition.matrix import expand_variants, group_variants
 from treehammer.hctests.definition.toml_models import TestDefinition, build_test_schema
 
 WriteTest = Callable[..., Path]
+TEST_HEADER = '[test]\nname = "mine"\npayload = "read.py"\n'
 
 
 def problems(folder: Path) -> tuple[str, ...]:
@@ -122,34 +122,6 @@ better = "lower"
 # --- Mistakes -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("text", "line", "key", "expected"), DEFINITION_MISTAKES)
-def test_mistake_names_file_line_key_and_expectation(
-    write_test: WriteTest, text: str, line: int, key: str, expected: str
-) -> None:
-    folder = write_test(text)
-    problem = only_problem(folder)
-    assert problem.startswith(f"{folder / 'test.toml'}:{line}: {key}: ")
-    assert expected in problem
-
-
-def test_all_mistakes_are_reported_in_order(write_test: WriteTest) -> None:
-    text = """[test]
-name = "no good"
-payload = "gone.py"
-repeats = "x"
-[matrix]
-root = [6.38]
-cache_mb = [-1]
-bundle = ["nothing"]
-[[exclude]]
-events = 0.5
-"""
-    mistakes = problems(write_test(text))
-    keys = ["test.name", "test.payload", "test.repeats", "matrix.root", "matrix.cache_mb"]
-    keys += ["matrix.bundle", "exclude.events"]
-    assert [problem.split(": ")[1] for problem in mistakes] == keys
-
-
 def test_consequences_of_a_mistake_are_not_reported(write_test: WriteTest) -> None:
     assert "expected a table" in only_problem(
         write_test(TEST_HEADER + "[[matrix]]\nroot = ['x']\n")
@@ -169,12 +141,6 @@ def test_numbers_become_whole_if_possible(write_test: WriteTest) -> None:
     folder = write_test("[matrix]\nmine = [3.0, 0.5, 1e300]\n")
     values = load_definition(folder).axes["mine"]
     assert list(map(repr, values)) == ["3", "0.5", "1e+300"]
-
-
-@pytest.mark.parametrize(("text", "line"), BROKEN_DEFINITIONS)
-def test_invalid_toml_names_the_line(write_test: WriteTest, text: str, line: int) -> None:
-    folder = write_test(text)
-    assert only_problem(folder).startswith(f"{folder / 'test.toml'}:{line}: not valid TOML: ")
 
 
 def test_unreadable_test_toml_is_one_error(tmp_path: Path, write_test: WriteTest) -> None:
@@ -323,34 +289,6 @@ def test_twins_of_removed_formats_are_dropped() -> None:
     assert set(override(shipped, "format=rntuple").twins) == {"rntuple"}
 
 
-def test_mistakes_in_overrides_name_the_option(overridden: Path) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        override(
-            overridden,
-            "cachemb=0",
-            "root=",
-            "fast=maybe",
-            "branches=@unknown.txt",
-            "bundle=door",
-            repeats="many",
-            payload="x.py",
-            sed="1",
-            settings__nmber="1",
-            settings__number="x",
-        )
-    mistakes = {problem.split(": ")[0]: problem for problem in caught.value.problems}
-    assert "did you mean 'cache_mb'" in mistakes["-P cachemb"]
-    assert "has no value" in mistakes["-P root"]
-    assert "not a file of this test" in mistakes["-P branches"]
-    assert "needs the names of the doors" in mistakes["-P bundle"]
-    assert "expected a whole number" in mistakes["-S repeats"]
-    assert "change test.toml" in mistakes["-S payload"]
-    assert "did you mean 'seed'" in mistakes["-S sed"]
-    assert "did you mean 'number'" in mistakes["-S settings.nmber"]
-    assert "another type" in mistakes["-S settings.number"]
-    assert "another type" in mistakes["-P fast"]
-
-
 # --- Formats --------------------------------------------------------------------------------------
 
 FORMATS = """[test]
@@ -372,28 +310,6 @@ def test_variant_reads_the_dataset_of_its_format(write_test: WriteTest) -> None:
     assert read == {"ttree": "d", "rntuple": "d-rntuple"}
     typed = override(folder, twins__rntuple="other", dataset="o")
     assert [typed.dataset_for(variant) for variant in variants] == ["o", "other"]
-
-
-@pytest.mark.parametrize(
-    "old, new, expected",
-    [
-        ('"rntuple"]', '"parquet"]', 'unknown value \'parquet\' (expected "ttree" or "rntuple")'),
-        ("rntuple =", "parquet =", "is not a value of the axis 'format'"),
-        ('dataset = "d"\n', "", "needs a dataset to be the twin of"),
-        ('"d-rntuple"', '"d/../e"', "is not a dataset name"),
-        ('format = ["ttree", "rntuple"]', "", "the test has no such axis"),
-        ("[twins]", "threads = [0]\n[twins]", "0 is not a whole number from 1 to 1024"),
-        ("[twins]", 'threads = ["all"]\n[twins]', "expected a whole number of threads"),
-        ("[twins]", "prefetch = [1001]\n[twins]", "1001 is not a whole number from 0 to 1000"),
-        ("[twins]", "threads = [2]\n[load]\n[twins]", "clients share one thread"),
-    ],
-)
-def test_mistakes_in_formats_and_twins_are_reported(
-    write_test: WriteTest, old: str, new: str, expected: str
-) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        load_definition(write_test(FORMATS.replace(old, new)))
-    assert expected in str(caught.value) + str(getattr(caught.value, "problems", ""))
 
 
 def test_paired_mode_has_one_thread(write_test: WriteTest) -> None:
@@ -438,27 +354,6 @@ def test_typed_datasets_replace_those_of_the_file(write_test: WriteTest) -> None
     assert typed.dataset_names == ("x",)
     with pytest.raises(DefinitionError, match=r"named in \[matrix\] as well"):
         override(folder, "dataset=x,y", dataset="z")
-
-
-@pytest.mark.parametrize(
-    "old, new, expected",
-    [
-        ('"b"]', '"b/../c"]', "is not a name of letters"),
-        ('"b"]', '"a"]', "'a' is given twice"),
-        ("[matrix]", 'dataset = "b"\n[matrix]', "is named in [matrix] as well"),
-        (
-            "[[include]]",
-            'format = ["ttree", "rntuple"]\n[twins]\nrntuple = "t"\n[[include]]',
-            "has the content of one dataset",
-        ),
-    ],
-)
-def test_mistakes_in_datasets_are_reported(
-    write_test: WriteTest, old: str, new: str, expected: str
-) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        load_definition(write_test(DATASETS.replace(old, new)))
-    assert expected in str(caught.value) + str(getattr(caught.value, "problems", ""))
 
 
 # --- Libraries and modules ------------------------------------------------------------------------

@@ -63,31 +63,6 @@ def test_command_is_read_and_part_of_the_identity(write_test: WriteTest) -> None
     assert len(hashes) == 3
 
 
-@pytest.mark.parametrize(
-    ("before", "problem"),
-    [
-        ('settings = ["readahead_kb"]', "'readahead_kb' is not bundled: add it to bundle"),
-        (
-            'settings = ["server_thread"]',
-            "is not an axis of this test's own; did you mean 'server_threads'?",
-        ),
-        ('settings = ["cache"]', "'cache' is not an axis of this test's own"),
-        ("settings = []", "before.settings: [] is wrong (expected at least 1 item)"),
-        ('settings = ["server_threads"]\ntimeout_s = 0', "before.timeout_s: 0 is wrong"),
-        ('settings = ["server_threads"]\ntimeout = 1', "unknown key of [before]"),
-    ],
-)
-def test_mistakes_in_before_name_their_key(
-    write_test: WriteTest, before: str, problem: str
-) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        load_definition(
-            write_command(write_test, f'{MATRIX}[before]\ncommand = "apply.sh"\n{before}\n')
-        )
-    (found,) = caught.value.problems
-    assert problem in found
-
-
 def test_command_must_be_an_executable_of_the_test(write_test: WriteTest) -> None:
     with pytest.raises(DefinitionError) as caught:
         load_definition(write_test(MATRIX + BEFORE))
@@ -142,45 +117,11 @@ def test_outputs_are_loaded_without_being_files_of_the_test(write_test: WriteTes
     assert "libfix.so" not in definition.test.files
 
 
-@pytest.mark.parametrize(
-    ("keys", "problem"),
-    [
-        ("outputs = []", "build.outputs: [] is wrong (expected at least 1 item)"),
-        ('outputs = ["../x.so"]', "'../x.so' is not the name of a file, without a folder"),
-        ('outputs = ["a.so"]\npreload = ["b.so"]', "'b.so' is not built: add it to outputs"),
-        ('outputs = ["a.so"]\nfiles = ["no.c"]', "build.files: there is no file 'no.c'"),
-        ('outputs = ["a.so"]\ntimeout_s = 0', "build.timeout_s: 0 is wrong"),
-    ],
-)
-def test_mistakes_in_build_name_their_key(write_test: WriteTest, keys: str, problem: str) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        load_definition(write_build(write_test, f'[build]\ncommand = "make.sh"\n{keys}\n'))
-    (found,) = caught.value.problems
-    assert problem in found
-
-
 def test_folder_of_the_build_is_an_environment_value(write_test: WriteTest) -> None:
     environment = '[environment]\nPLUGINS = "{build}"\n'
     assert load_definition(write_build(write_test, BUILD + environment)).environment
     with pytest.raises(DefinitionError, match="'build' is not an axis"):
         load_definition(write_test(environment))
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("A-B = '1'", "environment.A-B: is not the name of an environment variable"),
-        ("PATH = '/bin'", "environment.PATH: is set by the worker or by the root axis"),
-        ("TREEHAMMER_JOB = 'x'", "is set by the worker"),
-        ("A = '{cahce_mb}'", "'cahce_mb' is not an axis of this test; did you mean 'cache_mb'?"),
-        ('A = "1\\n2"', "holds a line break"),
-        ("A = 4", "environment.A: 4 is wrong (expected"),
-    ],
-)
-def test_wrong_variables_are_named(write_test: WriteTest, text: str, problem: str) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        load_definition(write_test(f"[environment]\n{text}\n"))
-    assert problem in "\n".join(caught.value.problems)
 
 
 def test_variables_are_added_and_replaced(write_test: WriteTest) -> None:
@@ -211,35 +152,6 @@ def test_load_table_is_read_with_defaults(write_test: WriteTest) -> None:
     assert load == LoadTable(together=True, ramp="2/30s", duration_s=120.0, ceiling=ceiling)
     assert [load.level_start_s(index) for index in (0, 1, 2, 5)] == [0, 0, 30, 60]
     assert load_definition(write_test()).load is None
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("ramp = '2/30s'", "load.ramp: needs a common start: together = true"),
-        (
-            "together = true\nramp = '0/30s'",
-            "load.ramp: '0/30s' is not a ramp (expected like 10/5m",
-        ),
-        ("together = true\nramp = '2/25s'", "levels of 25 s are not a multiple of step_s = 10"),
-        ("togehter = true", "unknown key of [load] (known: together, ramp,"),
-        ("ceiling = {client = 1}", "unknown key of [load.ceiling]"),
-        ("duration_s = 0", "load.duration_s: 0 is wrong (expected more than 0"),
-    ],
-)
-def test_mistakes_in_load_name_their_key(write_test: WriteTest, text: str, problem: str) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        load_definition(write_test(f"[load]\n{text}\n"))
-    (found,) = caught.value.problems
-    assert problem in found
-
-
-def test_paired_mode_is_refused(write_test: WriteTest) -> None:
-    text = '[test]\nname = "mine"\npayload = "read.py"\nmode = "paired"\n'
-    text += f'[matrix]\nroot = ["6.38.00", "6.40.00"]\nbundle = ["root"]\n{LOAD}'
-    with pytest.raises(DefinitionError) as caught:
-        load_definition(write_test(text))
-    assert "a load test needs 'solo'" in "".join(caught.value.problems)
 
 
 def test_identity_contains_the_shape_of_the_load(write_test: WriteTest) -> None:
@@ -339,34 +251,6 @@ def test_headline_is_read_and_is_no_part_of_the_identity(write_test: WriteTest) 
     assert changed.test.headline == ("eff_job",)
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("opne_p99_s", "'opne_p99_s' is not a metric; did you mean 'open_p99_s'?"),
-        ("frame_hz", "'frame_hz' is not a metric; did you mean 'frames_hz'?"),
-        ("eff_jop", "'eff_jop' is not a metric; did you mean 'eff_job'?"),
-        ("depth", '\'depth\' needs a direction: better = "lower" or "higher" in [metrics.depth]'),
-        ("host", "'host' is not a number"),
-        ("bytes_read", "'bytes_read' is an exact counter, which every comparison lists anyway"),
-        ("events_read", "'events_read' has no direction"),
-    ],
-)
-def test_wrong_names_are_refused(write_test: WriteTest, name: str, problem: str) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        load_definition(write_headline(write_test, name))
-    (found,) = caught.value.problems
-    assert f"test.toml:4: test.headline: {problem}" in found
-
-
-def test_figures_of_operations_need_a_load(write_test: WriteTest) -> None:
-    with pytest.raises(DefinitionError, match="1 mistake") as caught:
-        load_definition(write_headline(write_test, "open_p99_s", load=False))
-    assert "only a test with the table [load] has" in caught.value.problems[0]
-    with pytest.raises(DefinitionError, match="1 mistake") as caught:
-        load_definition(write_headline(write_test, "eff_job", "eff_job"))
-    assert "given twice" in caught.value.problems[0]
-
-
 LIMIT_MATRIX = """
 [matrix]
 root = ["6.38.00", "6.40.00"]
@@ -432,48 +316,6 @@ def test_command_line_keeps_limits_of_remaining_variants(write_test: WriteTest) 
 def test_bases_name_an_axis_or_a_release(base: str, resolved: tuple[str, object]) -> None:
     axes: dict[str, tuple[Scalar, ...]] = {"root": ("6.38.00", "6.40.00"), "cache_mb": (0, 30)}
     assert ExpectTable(metric="x", at_most=1, base=base).resolve_base(axes, ["root"]) == resolved
-
-
-@pytest.mark.parametrize(
-    ("keys", "problem"),
-    [
-        (
-            'metric = "cpu_per_evnt_s"\nat_most = 1',
-            "metric: 'cpu_per_evnt_s' is not a metric; did you mean 'cpu_per_event_s'?",
-        ),
-        ('metric = "deph"\nat_most = 1', "metric: 'deph' is not a metric; did you mean 'depth'?"),
-        ('metric = "host"\nat_most = 1', "metric: 'host' is not a number"),
-        ('metric = "open_p99_s"\nat_most = 1', "which only a test with the table [load] has"),
-        ('metric = "depth"', "expect: has no bound: add at_most or at_least"),
-        ('metric = "depth"\nat_most = 1\nat_least = 2', "at_least = 2 is above at_most = 1"),
-        (
-            'metric = "depth"\nat_least = 2\n[expect.sites.A]\nat_most = 1',
-            "expect.sites.A: at_least = 2 is above at_most = 1",
-        ),
-        (
-            'metric = "depth"\nat_most = 0.0\nbase = "first"',
-            "at_most: 0 is no multiple of a base (expected more than 0)",
-        ),
-        (
-            'metric = "depth"\nat_most = 1\nbase = "6.38.0"',
-            "base: '6.38.0' is not a value of root (expected one of: 6.38.00, 6.40.00); did you mean",
-        ),
-        (
-            'metric = "depth"\nat_most = 1\nwhere = { cache = "cold" }',
-            "'cold' is not a value of that axis",
-        ),
-        ('metric = "depth"\nat_mots = 1', "unknown key of [expect]"),
-        ("at_most = 1", "expect.metric: is missing"),
-        ('metric = "depth"\nat_most = "1 s"', "'1 s' is wrong (expected a number)"),
-    ],
-)
-def test_mistakes_are_named_with_line_and_key(
-    write_test: WriteTest, keys: str, problem: str
-) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        load_definition(write_test(f"{LIMIT_MATRIX}\n[[expect]]\n{keys}\n"))
-    assert problem in "\n".join(caught.value.problems)
-    assert "test.toml:1" in caught.value.problems[0]  # the table begins in line 12
 
 
 def test_stored_limits_of_other_versions_are_left_out() -> None:

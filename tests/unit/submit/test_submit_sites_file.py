@@ -9,14 +9,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 from click.testing import CliRunner
-from file_mistakes import BROKEN_SITES, SITES_MISTAKES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from treehammer import submit
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
 from treehammer.collectors.storage_access import find_scheme
-from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SitesError
+from treehammer.errors import ConfigError, NothingToDoError, SitesError
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.cli.sites_commands import sites as verbs
 from treehammer.submit.sites import cric, sites_file, sites_schema
@@ -137,43 +136,6 @@ def test_door_with_rse_round_trips(tmp_path: Path) -> None:
     copy = tmp_path / "copy.toml"
     sites_file.write_sites_file(known.sites.values(), [], copy)
     assert sites_file.read_sites_file(copy) == known
-
-
-@pytest.mark.parametrize(("text", "line", "key", "words"), SITES_MISTAKES)
-def test_mistake_is_reported_with_file_line_and_key(
-    tmp_path: Path, text: str, line: int, key: str, words: str
-) -> None:
-    with pytest.raises(SitesError) as caught:
-        read(tmp_path, text)
-    matching = [problem for problem in caught.value.problems if words in problem]
-    assert matching, caught.value.problems
-    assert matching[0].startswith(f"{tmp_path}/sites.toml:{line}: {key}: "), matching
-    assert caught.value.exit_code == ExitCode.USAGE
-
-
-@pytest.mark.parametrize(("text", "line"), BROKEN_SITES)
-def test_invalid_toml_is_reported_with_line(tmp_path: Path, text: str, line: int) -> None:
-    with pytest.raises(SitesError) as caught:
-        read(tmp_path, text)
-    assert caught.value.problems[0].startswith(f"{tmp_path}/sites.toml:{line}: not valid TOML")
-
-
-def test_all_mistakes_are_reported_in_file_order(tmp_path: Path) -> None:
-    text = (
-        "[pools.p]\nschedd = 3\n"
-        "[sites.A]\npool = 'q'\nlabel = 'x'\n"
-        "[[sites.A.doors]]\nname = 'd'\nprotocol = 'root'\nprefix = 'root://h/x'\n"
-        "[sites.all]\n"
-    )
-    with pytest.raises(SitesError) as caught:
-        read(tmp_path, text)
-    assert [problem.split(":")[1] for problem in caught.value.problems] == [
-        "2",
-        "4",
-        "5",
-        "9",
-        "10",
-    ]
 
 
 @pytest.mark.parametrize("content", [b"\xff", None])
