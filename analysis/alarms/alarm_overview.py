@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote
 
 from treehammer.analysis.alarms.release_state import assess_release, assess_releases
-from treehammer.analysis.status.failure_explanation import FailureExplanation
 from treehammer.analysis.status.rule_judgements import charge_run
 from treehammer.analysis.status.site_status import use_by_state
 from treehammer.analysis.status.state_timeline import CENTRAL_CAUSE
@@ -188,7 +187,7 @@ def _describe_row(row: StatusChangeRow) -> str:
 
 def _list_details(rows: Sequence[StatusChangeRow]) -> tuple[str, ...]:
     """List the states of jobs and storage with their explanations, equal ones once."""
-    explanations = (str(FailureExplanation.from_change(row) or "") for row in rows)
+    explanations = (str(row.evidence.explanation or "") for row in rows)
     return (*map(_describe_row, rows), *filter(None, dict.fromkeys(explanations)))
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from functools import lru_cache
 from urllib.parse import quote
 
 from treehammer.analysis.comparison.conclusion import select_headline
@@ -23,7 +21,6 @@ from treehammer.analysis.status.subject_state import (
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import ReleaseCheck
 from treehammer.sql.read.stored_comparisons import (
-    MAX_SEARCHED,
     ComparisonSummary,
     VerdictCount,
     summarize_comparisons,
@@ -116,14 +113,10 @@ def _is_counted(row: VerdictRow) -> bool:
 
     A comparison of selected results, or with another tolerance, could hide a regression.
     """
-    return natural_sort_key(row.a) < natural_sort_key(row.b) and _is_whole(row.evidence)
-
-
-@lru_cache(maxsize=MAX_SEARCHED)
-def _is_whole(evidence: str) -> bool:
-    document = json.loads(evidence)
-    conditions = any(document.get(name) for name in ("where", "where_a", "where_b"))
-    return not conditions and document.get("delta") in (None, DEFAULT_DELTA)
+    evidence = row.evidence
+    is_whole = not (evidence.where or evidence.where_a or evidence.where_b)
+    has_usual_delta = evidence.delta in (None, DEFAULT_DELTA)
+    return natural_sort_key(row.a) < natural_sort_key(row.b) and is_whole and has_usual_delta
 
 
 def _find_effects(counts: Sequence[VerdictCount]) -> dict[str, float]:

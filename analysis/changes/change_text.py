@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -17,7 +16,6 @@ from treehammer.analysis.changes.daily_series import (
     SeriesKind,
 )
 from treehammer.analysis.comparison.verdict_text import format_effect, title_metric
-from treehammer.analysis.status.failure_explanation import FailureExplanation
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
 from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
@@ -65,8 +63,7 @@ def describe_quantity(change: ChangePointRow) -> str:
 def describe_change(change: ChangePointRow) -> str:
     """Describe a change in one sentence."""
     state = ", provisional" if change.state == ChangeState.PROVISIONAL else ""
-    places = [place for place in list_places(change) if place.get("site")]
-    where = _describe_places(places) if change.attribution == Attribution.UNKNOWN else ""
+    where = _describe_places(change) if change.attribution == Attribution.UNKNOWN else ""
     cause = f"; changed on that day: {change.cause}" if change.cause else ""
     name = name_subject(change)
     return (
@@ -76,9 +73,13 @@ def describe_change(change: ChangePointRow) -> str:
     )
 
 
-def _describe_places(places: Iterable[Mapping[str, Any]]) -> str:
-    sites = sorted({str(place["site"]) for place in places})
+def _describe_places(change: ChangePointRow) -> str:
+    sites = _list_sites(change)
     return f", at {', '.join(sites[:3])}{f' and {len(sites) - 3} more' if len(sites) > 3 else ''}"
+
+
+def _list_sites(change: ChangePointRow) -> list[str]:
+    return sorted({series.site for series in change.evidence.series if series.site})
 
 
 def is_regression(change: ChangePointRow) -> bool:
@@ -86,19 +87,9 @@ def is_regression(change: ChangePointRow) -> bool:
     return change.effect > 0
 
 
-def list_places(change: ChangePointRow) -> list[dict[str, Any]]:
-    """List the changed series of a change; none where the evidence cannot be read."""
-    try:
-        evidence = json.loads(change.evidence)
-    except ValueError:
-        return []
-    rows = evidence if isinstance(evidence, list) else []
-    return [row for row in rows if isinstance(row, dict)]
-
-
 def list_node_identities(change: ChangePointRow) -> list[str]:
     """List the properties by which nodes were recognized; none for ratios."""
-    names = {place.get("nodes_by") for place in list_places(change)}
+    names = {series.nodes_by for series in change.evidence.series}
     return [name.value for name in NodeIdentity if name in names]
 
 
@@ -118,15 +109,13 @@ def select_changes(
 
 
 def _concerns_site(change: ChangePointRow, site: str) -> bool:
-    return any(
-        site in (place.get("site"), place.get("storage_site")) for place in list_places(change)
-    )
+    return any(site in (series.site, series.storage_site) for series in change.evidence.series)
 
 
 def _concerns_release(change: ChangePointRow, release: str) -> bool:
     if change.kind == SeriesKind.LEVEL:
         return change.control == release
-    return any(place.get("release") == release for place in list_places(change))
+    return any(series.release == release for series in change.evidence.series)
 
 
 def make_change_record(change: ChangePointRow) -> dict[str, Any]:
@@ -153,7 +142,7 @@ def make_change_record(change: ChangePointRow) -> dict[str, Any]:
         "days_after": change.days_after,
         "seconded": change.seconded,
         "cause": change.cause,
-        "sites": sorted({str(place["site"]) for place in list_places(change) if place.get("site")}),
+        "sites": _list_sites(change),
     }
 
 
@@ -293,7 +282,7 @@ def _build_state_section(states: Iterable[StatusChangeRow]) -> DigestSection:
     worst.sort(key=_order_state)
     groups: dict[str, list[StatusChangeRow]] = {}
     for row in worst:
-        groups.setdefault(str(FailureExplanation.from_change(row) or row.id), []).append(row)
+        groups.setdefault(str(row.evidence.explanation or row.id), []).append(row)
     lines = [
         DigestLine(_describe_states(rows), f"/state-changes/{quote(rows[0].id, safe='')}")
         for rows in groups.values()
@@ -315,7 +304,7 @@ def _describe_states(rows: Sequence[StatusChangeRow]) -> str:
     names = [f"{row.site} ({KIND_WORDS[row.subject_kind]})" for row in rows]
     name = "All sites" if first.subject_kind == CENTRAL else join_names(names)
     since = format_time(min(row.since_us for row in rows))[:16]
-    text = FailureExplanation.from_change(first) or first.reason
+    text = first.evidence.explanation or first.reason
     return f"{name}: {first.state} since {since} UTC: {text}"
 
 

@@ -25,6 +25,7 @@ from treehammer.analysis.changes.job_points import (
 )
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
+from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.read.reader import ResultsReader
@@ -174,24 +175,20 @@ def _build_row(
         days_after=change.days_after,
         seconded=change.seconded,
         cause="; ".join(map(str, change.causes)),
-        evidence=json.dumps(_list_evidence(change, series)),
+        evidence=ChangeEvidence(tuple(_list_changed_series(change, series))),
     )
 
 
-def _list_evidence(
-    change: Change, series: Mapping[str, DailySeries]
-) -> list[dict[str, str | float | None]]:
+def _list_changed_series(change: Change, series: Mapping[str, DailySeries]) -> list[ChangedSeries]:
     """List the changed series with their own sizes, the largest first."""
     steps = {step.identity: step for step in change.steps}
-    rows: list[dict[str, str | float | None]] = []
-    for identity in change.group.members:
-        step = steps.get(identity)
-        rows.append(
-            {
-                **vars(series[identity].place),
-                "nodes_by": series[identity].nodes_by,
-                "effect": step.size if step else None,
-                "error": step.error if step else None,
-            }
+    changed = [
+        ChangedSeries(
+            **vars(series[identity].place),
+            nodes_by=series[identity].nodes_by,
+            effect=steps[identity].size if identity in steps else None,
+            error=steps[identity].error if identity in steps else None,
         )
-    return sorted(rows, key=lambda row: -abs(float(row["effect"] or 0)))
+        for identity in change.group.members
+    ]
+    return sorted(changed, key=lambda row: -abs(row.effect or 0))

@@ -45,12 +45,12 @@ from treehammer.analysis.statistics.verdict import (
     SITE_SCOPE,
     SITES_SCOPE,
     Verdict,
-    VerdictEvidence,
     attach_controls,
 )
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.judged_metrics import HeadlineMetric
 from treehammer.hctests.definition.model import Scalar
+from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.core.rows import PairRow, VerdictRow
 from treehammer.sql.read.query_model import Condition, Selection
 
@@ -457,7 +457,7 @@ class _RowBuilder:
             high=high,
             jobs=measured.jobs,
             hosts=measured.hosts,
-            evidence=evidence.to_json(),
+            evidence=evidence,
             **columns,
         )
 

@@ -27,13 +27,11 @@ from treehammer.analysis.statistics.verdict import (
     ONE_SIDED_VERDICTS,
     SERIES_SCOPES,
     THROUGH_BASE,
-    ControlCheck,
     Verdict,
-    VerdictEvidence,
-    stored_controls,
 )
 from treehammer.collectors.job_spec import MIN_CPU_S, MIN_LAUNCH_CPU_S
 from treehammer.hctests.definition.model import COMMIT_AXIS
+from treehammer.sql.core.evidence import ControlCheck, VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 
 #: More names than this make a sentence unreadable.
@@ -75,13 +73,8 @@ class _Findings:
     @classmethod
     def collect(cls, rows: Sequence[VerdictRow]) -> _Findings:
         """Collect the findings from the rows' evidence."""
-        evidence = [(row, VerdictEvidence.from_json(row.evidence)) for row in rows]
-        shifts = {
-            row.site: row_evidence.site_shift
-            for row, row_evidence in evidence
-            if row_evidence.site_shift
-        }
-        slower = [row.label for row, row_evidence in evidence if row_evidence.points_at_change]
+        shifts = {row.site: row.evidence.site_shift for row in rows if row.evidence.site_shift}
+        slower = [row.label for row in rows if row.evidence.points_at_change]
         slow = filter(_is_slower_series, rows)
         unexplained = [row for row in slow if row.site not in shifts and row.label not in slower]
         return cls(shifts, slower, unexplained)
@@ -94,7 +87,7 @@ def _is_slower_series(row: VerdictRow) -> bool:
 def _attribute_metric(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> Iterator[str]:
     findings = _Findings.collect(rows)
     metric, worse = rows[0].metric, word_verdict(rows[0].metric, Verdict.SLOWER)
-    better = VerdictEvidence.from_json(rows[0].evidence).better
+    better = rows[0].evidence.better
     if findings.slower:
         where = "at the other sites" if findings.shifts else "over the sites"
         change = _name_change(rows, names)
@@ -165,27 +158,20 @@ _BUILD_SENTENCES: Mapping[str, str] = {
     "unknown": "Recorded for one build only, so not compared: {}.",
 }
 
-#: A row of a series with its evidence.
-_Evidenced = tuple[VerdictRow, VerdictEvidence]
-
 
 def comparison_notes(rows: Sequence[VerdictRow]) -> list[str]:
     """Build the notes below a comparison."""
-    series = [
-        (row, VerdictEvidence.from_json(row.evidence)) for row in rows if row.scope in SERIES_SCOPES
-    ]
+    series = [row for row in rows if row.scope in SERIES_SCOPES]
     notes = [*_scope_notes(rows), *_build_notes(series), *_exclusion_notes(series)]
     notes += _server_notes(series)
     notes += _relevance_notes(series)
     notes += _remedy_notes(series)
-    notes.append(_data_note({row.comparison_key: evidence.same_data for row, evidence in series}))
-    if left_out := _count_left_out(
-        [evidence for row, evidence in series if row.metric == series[0][0].metric]
-    ):
+    notes.append(_data_note({row.comparison_key: row.evidence.same_data for row in series}))
+    if left_out := _count_left_out(row for row in series if row.metric == series[0].metric):
         notes.append(f"Left out of the comparison: {left_out}.")
-    if any(row.jobs for row, _ in series):
+    if any(row.jobs for row in series):
         notes += _reading_notes(series)
-    return [*notes, *control_notes(stored_controls(rows))]
+    return [*notes, *control_notes(rows[0].evidence.controls)]
 
 
 def _scope_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
@@ -194,7 +180,7 @@ def _scope_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
             f"Series on fewer than {MIN_HOSTS} hosts are judged on just these hosts; "
             "other hosts of the site may differ."
         )
-    pooled = [VerdictEvidence.from_json(row.evidence) for row in rows if not row.site]
+    pooled = [row.evidence for row in rows if not row.site]
     if any(1 < len(evidence.sites) < MIN_SITES for evidence in pooled):
         yield (
             f"Means over fewer than {MIN_SITES} sites speak of just these sites; "
@@ -218,21 +204,21 @@ def _join_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _exclusion_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
-    if short := [evidence for row, evidence in series if row.verdict == Verdict.TOO_LITTLE]:
-        remedies = "; ".join(dict.fromkeys(evidence.remedy for evidence in short))
+def _exclusion_notes(series: Sequence[VerdictRow]) -> Iterator[str]:
+    if short := [row for row in series if row.verdict == Verdict.TOO_LITTLE]:
+        remedies = "; ".join(dict.fromkeys(row.evidence.remedy for row in short))
         yield (
             f"Too little read: less than {MIN_CPU_S:g} s of CPU per side in a job, or "
             f"{MIN_LAUNCH_CPU_S:g} s in a launch, is mostly clock steps and start-up, and enters no "
             f"verdict; {remedies}."
         )
-    if any(THROUGH_BASE in evidence.test for _, evidence in series):
+    if any(THROUGH_BASE in row.evidence.test for row in series):
         yield (
             "Through the base: no launch holds both values, since paired mode launches each with the "
             "first value of the axis. Effects are differences of two launches' ratios and as noisy "
             "as both; compare with the first value, or submit these two alone, for a sharper answer."
         )
-    if any(evidence.unpaired for _, evidence in series):
+    if any(row.evidence.unpaired for row in series):
         yield (
             "Unpaired: no job holds both sides, so separate jobs are compared (Welch's t on ln of "
             "the jobs' values). Other nodes and other times are part of such an effect."
@@ -255,29 +241,29 @@ def control_notes(controls: Iterable[ControlCheck]) -> Iterator[str]:
             yield f"Controls are {'in order' if check.is_in_order else 'inconclusive'}: {difference}."
 
 
-def _relevance_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
-    if any(row.verdict == Verdict.DIFFERENT for row, _ in series):
-        limit = format_delta(series[0][1].delta)
+def _relevance_notes(series: Sequence[VerdictRow]) -> Iterator[str]:
+    if any(row.verdict == Verdict.DIFFERENT for row in series):
+        limit = format_delta(series[0].evidence.delta)
         yield (
             f"Different: the effect is not 0, but may lie within {limit}, so it is called neither "
             "slower nor faster; a smaller --delta judges smaller effects."
         )
 
 
-def _remedy_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
+def _remedy_notes(series: Sequence[VerdictRow]) -> Iterator[str]:
     verdicts_by_remedy: dict[str, list[str]] = {}
-    for row, evidence in series:
-        if evidence.remedy and row.verdict not in _EXPLAINED:
-            verdicts = verdicts_by_remedy.setdefault(evidence.remedy, [])
+    for row in series:
+        if row.evidence.remedy and row.verdict not in _EXPLAINED:
+            verdicts = verdicts_by_remedy.setdefault(row.evidence.remedy, [])
             verdicts += [row.verdict] if row.verdict not in verdicts else []
     for remedy, verdicts in verdicts_by_remedy.items():
         listed = " or ".join(verdicts)
         yield f"{listed[0].upper()}{listed[1:]}: {remedy}."
 
 
-def _reading_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
+def _reading_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
     """Explain how to read effects, intervals and times."""
-    row, first = rows[0]
+    first = rows[0].evidence
     yield (
         "Effects are means of ln(B/A), shown in per cent; within "
         f"{format_delta(first.delta)} they count as none. Each kind of claim is "
@@ -290,8 +276,8 @@ def _reading_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
             f"at {100 * ALPHA / first.looks:.3g} % instead of {100 * ALPHA:g} %, so that all of them "
             f"together keep the {100 * ALPHA:g} %."
         )
-    names = " or ".join(dict.fromkeys(row.metric for row, _ in rows))
-    values = "Times" if row.metric in METRIC_TITLES else "Values"
+    names = " or ".join(dict.fromkeys(row.metric for row in rows))
+    values = "Times" if rows[0].metric in METRIC_TITLES else "Values"
     yield (
         f"{values} of either side are as measured: the mean over jobs of each job's mean of the "
         f"exported {names}. The change is the mean of ln(B/A) "
@@ -300,9 +286,9 @@ def _reading_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
     )
 
 
-def _build_notes(rows: Sequence[_Evidenced]) -> Iterator[str]:
-    series = [evidence for row, evidence in rows if row.verdict not in ONE_SIDED_VERDICTS]
-    verdicts = {row.verdict for row, _ in rows}
+def _build_notes(rows: Sequence[VerdictRow]) -> Iterator[str]:
+    series = [row.evidence for row in rows if row.verdict not in ONE_SIDED_VERDICTS]
+    verdicts = {row.verdict for row in rows}
     if Verdict.BUILD_DIFFERS in verdicts:
         differences = _collect_texts(evidence.build for evidence in series)
         yield (
@@ -324,23 +310,22 @@ def _collect_texts(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chain.from_iterable(lists)))
 
 
-def _server_notes(series: Sequence[_Evidenced]) -> Iterator[str]:
+def _server_notes(series: Sequence[VerdictRow]) -> Iterator[str]:
     """Name the versions of the storage servers, which are context and may change within a series."""
-    versions_of_sides = [
-        side for _, evidence in series for side in (evidence.servers_a, evidence.servers_b)
-    ]
-    sides = [_collect_texts(versions_of_sides[::2]), _collect_texts(versions_of_sides[1::2])]
-    if not any(sides) or series[0][0].axis == SERVER_AXIS:
+    versions_a = [row.evidence.servers_a for row in series]
+    versions_b = [row.evidence.servers_b for row in series]
+    sides = [_collect_texts(versions_a), _collect_texts(versions_b)]
+    if not any(sides) or series[0].axis == SERVER_AXIS:
         return
     if sides[0] == sides[1]:
         yield f"Storage servers of both sides: {', '.join(sides[0])}."
     else:
         texts = (
             f"{side} {', '.join(versions) or 'unknown'}"
-            for side, versions in zip((series[0][0].a, series[0][0].b), sides, strict=True)
+            for side, versions in zip((series[0].a, series[0].b), sides, strict=True)
         )
         yield f"Storage servers: {'; '.join(texts)}."
-    if max(map(len, versions_of_sides)) > 1:
+    if max(map(len, (*versions_a, *versions_b))) > 1:
         yield (
             "Servers changed within series, so effects mix their versions; choose one with --where "
             "'server_version=…', or compare the versions with --axis server_version."
@@ -353,9 +338,8 @@ def _data_note(results: Mapping[str, str]) -> str:
     return f"Value checksums, of {len(results)} series: {listed}."
 
 
-def _count_left_out(series: Iterable[VerdictEvidence]) -> str:
+def _count_left_out(series: Iterable[VerdictRow]) -> str:
     counts: Counter[str] = Counter()
-    for evidence in series:
-        if evidence.left_out:
-            counts.update(evidence.left_out)
+    for row in series:
+        counts.update(row.evidence.left_out)
     return ", ".join(f"{count} × {reason}" for reason, count in sorted(counts.items()))

@@ -26,12 +26,10 @@ from treehammer.analysis.statistics.verdict import (
     ONE_SIDED_VERDICTS,
     SITE_SCOPE,
     SITES_SCOPE,
-    ControlCheck,
     Verdict,
-    VerdictEvidence,
-    stored_controls,
 )
 from treehammer.hctests.definition.model import COMMIT_AXIS
+from treehammer.sql.core.evidence import ControlCheck
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.stored_comparisons import VerdictCount
 from treehammer.text_formatting import format_counts
@@ -209,7 +207,7 @@ def describe_conclusion(
         names: of campaigns or commits, by identity.
     """
     results = [*_describe_results(select_headline(rows), names)]
-    controls = stored_controls(rows)
+    controls = rows[0].evidence.controls if rows else ()
     checks = [*_describe_controls(controls, rows[0].axis if rows else "", names)]
     doubtful = any(check.is_off for check in controls)
     return " ".join([*checks, *results] if doubtful else [*results, *checks])
@@ -300,7 +298,7 @@ def _describe_metric(results: Sequence[_Result], scope: _Scope, names: Mapping[s
         names: of campaigns, by identity.
     """
     row = results[0].row
-    evidence, is_time = VerdictEvidence.from_json(row.evidence), row.metric in METRIC_TITLES
+    evidence, is_time = row.evidence, row.metric in METRIC_TITLES
     a, b = side_names(row, names)
     words = {
         "a": a if row.axis == "root" else _name_side(row.axis, a),
@@ -346,7 +344,7 @@ def _describe_relevance(group: Sequence[_Result]) -> Iterator[str]:
     """Say which changes may be too small to matter, although they are not 0."""
     uncertain = sum(result.row.verdict == Verdict.DIFFERENT for result in group)
     if uncertain:
-        delta = VerdictEvidence.from_json(group[0].row.evidence).delta
+        delta = group[0].row.evidence.delta
         limit = format_delta(delta).removeprefix("±")
         yield f"{'not' if uncertain == len(group) else 'not all'} surely beyond {limit}"
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from treehammer.analysis.statistics.sample import Sample, comparison_key, find_varying_axes
-from treehammer.analysis.statistics.verdict import VerdictEvidence, attach_to_series
+from treehammer.analysis.statistics.verdict import attach_to_series
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.metric_catalogue import (
     COUNTER_NAMES,
@@ -192,9 +192,7 @@ def stored_counters(rows: Iterable[VerdictRow]) -> list[CounterChange]:
             str(better[0]) if better else METRICS_BY_NAME[name].better,
         )
         for row in rows
-        for name, (verdict, a, b, jobs, *better) in (
-            VerdictEvidence.from_json(row.evidence).counters.items()
-        )
+        for name, (verdict, a, b, jobs, *better) in row.evidence.counters.items()
         if better or name in METRICS_BY_NAME
     ]
 
@@ -399,7 +397,7 @@ def _select_counted_work(
     """Select the pairs whose work a comparison's verdicts are about, with the verdicts' labels."""
     labels: dict[_Key, str] = {}
     for row in verdicts:
-        of_a = VerdictEvidence.from_json(row.evidence).of_a
+        of_a = row.evidence.of_a
         if "variant" in of_a:
             test_hash, dataset_hash = (str(of_a.get(n, "")) for n in ("test_hash", "dataset_hash"))
             key = _work_key(test_hash, str(of_a["variant"]), dataset_hash, row.axis)
@@ -421,7 +419,7 @@ def _list_compared_tests(verdicts: Iterable[VerdictRow]) -> set[str]:
     """List the hashes of the tests that a comparison's verdicts are about."""
     # The key is made of the test among others.
     one_of_each = {row.comparison_key: row for row in verdicts}.values()
-    evidence = (VerdictEvidence.from_json(row.evidence).of_a for row in one_of_each)
+    evidence = (row.evidence.of_a for row in one_of_each)
     return {str(of_a["test_hash"]) for of_a in evidence if "test_hash" in of_a}
 
 

@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from treehammer.analysis.statistics.sample import Sample, comparison_key, find_varying_axes
-from treehammer.analysis.statistics.verdict import VerdictEvidence, attach_to_series
+from treehammer.analysis.statistics.verdict import attach_to_series
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.metric_catalogue import find_access_mode
 from treehammer.hctests.definition.model import Scalar
@@ -220,7 +220,7 @@ def stored_phases(rows: Iterable[VerdictRow]) -> list[PhaseChange]:
             comparison_key=row.comparison_key,
         )
         for row in rows
-        for phase, values in VerdictEvidence.from_json(row.evidence).phases.items()
+        for phase, values in row.evidence.phases.items()
         for a_s, b_s, change, low, high, pairs in (values,)
     ]
 

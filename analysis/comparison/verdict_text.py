@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
@@ -17,10 +18,10 @@ from treehammer.analysis.statistics.verdict import (
     SITES_SCOPE,
     THROUGH_BASE,
     Verdict,
-    VerdictEvidence,
 )
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import COMMIT_AXIS, format_commit
+from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.query_model import Condition, parse_alternatives
 from treehammer.text_formatting import format_signed, format_significant, pluralize
@@ -103,7 +104,7 @@ def comparison_title(row: VerdictRow, names: Mapping[str, str] = MappingProxyTyp
         row: any of it.
         names: of campaigns, by identity.
     """
-    evidence = VerdictEvidence.from_json(row.evidence)
+    evidence = row.evidence
     a, b = side_names(row, names)
     sides = f"{b} against {a}"
     axis = "ROOT" if row.axis == "root" else row.axis
@@ -238,7 +239,7 @@ def format_ratio(value: float, low: float | None, high: float | None) -> str:
 
 def describe_scope(row: VerdictRow) -> str:
     """Describe the scope of a verdict, e.g. ``on this host (6 launches)``."""
-    evidence = VerdictEvidence.from_json(row.evidence)
+    evidence = row.evidence
     units = f"{evidence.launches} launches" if evidence.launches else pluralize(row.jobs, "job")
     if row.scope == SITE_SCOPE:
         units += f" on {row.hosts} hosts"
@@ -248,10 +249,9 @@ def describe_scope(row: VerdictRow) -> str:
 def describe_place(row: VerdictRow) -> str:
     """Say where a verdict holds, e.g. ``on this host``."""
     if row.scope == SITES_SCOPE:
-        evidence = VerdictEvidence.from_json(row.evidence)
-        scope = "on average at these" if evidence.tau is None else "over"
+        scope = "on average at these" if row.evidence.tau is None else "over"
         on_one = " on one host" if row.hosts == 1 else ""
-        return f"{scope} {len(evidence.sites)} sites{on_one}"
+        return f"{scope} {len(row.evidence.sites)} sites{on_one}"
     if row.scope == HOST_SCOPE and row.hosts:
         return "on this host" if row.hosts == 1 else f"on these {row.hosts} hosts"
     return f"at {row.site}"
@@ -267,7 +267,7 @@ def describe_verdict(row: VerdictRow, names: Mapping[str, str] = MappingProxyTyp
     if row.effect is None or row.low is None or row.high is None:
         return ""
     a, b = side_names(row, names)
-    evidence = VerdictEvidence.from_json(row.evidence)
+    evidence = row.evidence
     where = f"{format_change_interval(row.low, row.high)} {describe_scope(row)}"
     change = _format_change(row.effect)
     within = format_delta(evidence.delta)
@@ -293,22 +293,22 @@ def word_verdict(metric: str, verdict: str) -> str:
 def format_verdict(row: VerdictRow) -> str:
     """Format the verdict with the campaign that would decide, e.g. ``undecided, 24 jobs planned``."""
     words = [word_verdict(row.metric, row.verdict)]
-    evidence = VerdictEvidence.from_json(row.evidence)
     if row.verdict == Verdict.NOT_ENOUGH and row.jobs_needed is not None:
         words.append(f"{pluralize(row.jobs_needed, 'job')} needed")
     elif row.verdict in OPEN_VERDICTS:
-        words.append(_describe_plan(row, evidence))
-    if evidence.unpaired:
+        words.append(_describe_plan(row))
+    if row.evidence.unpaired:
         words.append("unpaired")
-    if THROUGH_BASE in evidence.test:
+    if THROUGH_BASE in row.evidence.test:
         words.append(THROUGH_BASE)
     return ", ".join(words)
 
 
-def _describe_plan(row: VerdictRow, evidence: VerdictEvidence) -> str:
+def _describe_plan(row: VerdictRow) -> str:
     if row.jobs_needed is None:
         return f"more than {MAX_JOBS_NAMED} jobs would decide"
     jobs = pluralize(row.jobs_needed, "new job")
+    evidence = row.evidence
     plans = ((evidence.sites_needed, "at", "site"), (evidence.hosts_needed, "on", "host"))
     for count, place, unit in plans:
         if count is not None:
@@ -318,12 +318,11 @@ def _describe_plan(row: VerdictRow, evidence: VerdictEvidence) -> str:
 
 def explain_not_pooled(rows: Sequence[VerdictRow]) -> list[str]:
     """List the reasons why release rows have no effect over sites, each once."""
-    reasons = [VerdictEvidence.from_json(row.evidence).why for row in rows if row.effect is None]
+    reasons = [row.evidence.why for row in rows if row.effect is None]
     return list(dict.fromkeys(f"Over sites: {why}." for why in reasons))
 
 
 def flatten_verdict(row: VerdictRow) -> dict[str, Any]:
     """Merge the row and its evidence into plain values, for tables, JSON and CSV."""
     values = dict(vars(row))
-    evidence = VerdictEvidence.from_json(values.pop("evidence"))
-    return {**values, **vars(evidence), "sentence": describe_verdict(row)}
+    return {**values, **asdict(values.pop("evidence")), "sentence": describe_verdict(row)}

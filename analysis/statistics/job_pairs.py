@@ -24,10 +24,10 @@ from treehammer.analysis.statistics.sample import (
     natural_sort_key,
     parse_variant,
 )
-from treehammer.analysis.statistics.verdict import ControlCheck
 from treehammer.collectors.job_spec import CONTROL, TIMED
 from treehammer.collectors.record.outcome import Outcome, classify_outcome
 from treehammer.hctests.definition.model import Scalar
+from treehammer.sql.core.evidence import ControlCheck
 from treehammer.sql.read.campaign_counts import select_counted
 
 T = TypeVar("T")

@@ -6,10 +6,9 @@ evaluation in their evidence.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 
 from treehammer.analysis.status.failure_attribution import (
     MIN_CENTRAL_SITES,
@@ -25,6 +24,7 @@ from treehammer.analysis.status.failure_attribution import (
 )
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
+from treehammer.sql.core.evidence import FailureExplanation
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read.failure_counts import (
     FailedRun,
@@ -48,36 +48,8 @@ STATE_PERIODS_US = (DAY_US, DAY_US // 4, DAY_US // 24)
 MAX_EXPLAINED = 100
 #: Days searched for the begin of failures or slowness.
 SEARCHED_DAYS = 14
-#: Key of the evidence of a state with its explanation.
-_EVIDENCE_KEY = "explanation"
 _BAD_STATES = (SiteState.WARNING, SiteState.CRITICAL)
 _UNDECIDED = (Culprit.UNKNOWN, Culprit.COMMON)
-
-
-@dataclass(frozen=True)
-class FailureExplanation:
-    """Origin of the trouble of a site, storage or job.
-
-    Attributes:
-        culprit: a value of :class:`.failure_attribution.Culprit`.
-        sentence: counts, origin and since when.
-        action: the cause of most failures, and the remedy.
-        tests: affected tests.
-    """
-
-    culprit: str
-    sentence: str
-    action: str
-    tests: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.sentence}. {self.action}".strip()
-
-    @classmethod
-    def from_change(cls, row: StatusChangeRow) -> FailureExplanation | None:
-        """Return the explanation that the evidence of a state holds; None without one."""
-        values = row.load_evidence().get(_EVIDENCE_KEY)
-        return cls(**{**values, "tests": tuple(values["tests"])}) if values else None
 
 
 def add_explanations(
@@ -111,9 +83,7 @@ def _add_explanation(
             break
     if explanation is None:
         return row
-    evidence = row.load_evidence()
-    evidence[_EVIDENCE_KEY] = asdict(explanation)
-    return replace(row, evidence=json.dumps(evidence))
+    return replace(row, evidence=replace(row.evidence, explanation=explanation))
 
 
 def explain_results(
@@ -134,7 +104,7 @@ def explain_results(
     """
     period = Period.of_day(time_us)
     for row in state_history.list_current_states(store, at_us=period.to_us, site=site):
-        explanation = FailureExplanation.from_change(row)
+        explanation = row.evidence.explanation
         is_of_jobs = row.subject_kind == state_history.SITE
         is_news = row.state in _BAD_STATES and period.covers(row.since_us)
         if explanation and is_of_jobs and is_news and test in ("", *explanation.tests):

@@ -7,13 +7,13 @@ late lead to the states that they would have led to in time.
 from __future__ import annotations
 
 import heapq
-import json
 import statistics
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, singledispatch
+from itertools import islice
 from typing import Any
 
 from treehammer.analysis.status.status_rules import (
@@ -28,6 +28,7 @@ from treehammer.analysis.status.status_rules import (
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.outcome import Outcome, sum_outcomes
+from treehammer.sql.core.evidence import RuleMemoryEvidence, StateEvidence
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.watch.state_history import DOOR, STORAGE_SITE, RunOutcome
 from treehammer.text_formatting import format_share, pluralize
@@ -64,9 +65,15 @@ class RuleMemory:
     tests: frozenset[str] = frozenset()
     recovered_us: int | None = None
 
+    @classmethod
+    def from_change(cls, row: StatusChangeRow) -> RuleMemory:
+        """Return the memory after a recorded change."""
+        memory = row.evidence.memory or RuleMemoryEvidence()
+        return cls(SiteState(row.state), frozenset(memory.tests), memory.recovered_us)
+
 
 #: Collects counts, and identities of results, behind a judgement.
-CollectEvidence = Callable[[], Mapping[str, Any]]
+CollectEvidence = Callable[[], StateEvidence]
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ class StateJudgement:
 
     state: SiteState
     reason: str
-    collect_evidence: CollectEvidence = dict
+    collect_evidence: CollectEvidence = StateEvidence
     memory: RuleMemory = RuleMemory()
 
 
@@ -128,8 +135,8 @@ def _judge_share(rule: ShareRule, window: RunWindow, before: RuleMemory) -> Stat
     runs = window.runs
     good, bad = sum(run.good for run in runs), sum(run.bad for run in runs)
 
-    def collect_evidence() -> Mapping[str, Any]:
-        return {"counts": {"good": good, "bad": bad}, **_name_evidence(runs)}
+    def collect_evidence() -> StateEvidence:
+        return StateEvidence(counts={"good": good, "bad": bad}, **_name_evidence(runs))
 
     total = good + bad
     if total < rule.min_measurements:
@@ -177,8 +184,8 @@ def _judge_speed(rule: SpeedRule, window: RunWindow, before: RuleMemory) -> Stat
         return StateJudgement(SiteState.UNKNOWN, reason)
     ratio = statistics.median(ratios)
 
-    def collect_evidence() -> Mapping[str, Any]:
-        return {"ratio": round(ratio, 4), "series": len(ratios), **_name_evidence(runs)}
+    def collect_evidence() -> StateEvidence:
+        return StateEvidence(ratio=round(ratio, 4), series=len(ratios), **_name_evidence(runs))
 
     limit = rule.clear_below if before.state in _BAD else rule.max_ratio
     state = SiteState.WARNING if ratio > min(limit, rule.max_ratio) else SiteState.OK
@@ -304,12 +311,12 @@ def _group_by_test(runs: Iterable[ChargedRun]) -> dict[str, list[ChargedRun]]:
 
 def _collect_test_evidence(
     by_test: Mapping[str, Sequence[ChargedRun]], runs: Sequence[ChargedRun]
-) -> Mapping[str, Any]:
+) -> StateEvidence:
     counts: dict[str, dict[str, int]] = {}
     for test, of_test in sorted(by_test.items()):
         succeeded = sum(run.succeeded for run in of_test)
         counts[test] = {"succeeded": succeeded, "failed": len(of_test) - succeeded}
-    return {"tests": counts, **_name_evidence(runs)}
+    return StateEvidence(tests=counts, **_name_evidence(runs))
 
 
 def _name_evidence(runs: Sequence[ChargedRun]) -> dict[str, Any]:
@@ -317,48 +324,17 @@ def _name_evidence(runs: Sequence[ChargedRun]) -> dict[str, Any]:
     newest = sorted(runs, key=lambda run: run.run.ended_us, reverse=True)
     named = [run.run for run in newest if not run.succeeded] or [run.run for run in newest]
     evidence: dict[str, Any] = {
-        "campaigns": list(dict.fromkeys(run.campaign_id for run in named))[:MAX_NAMED],
-        "jobs": list(dict.fromkeys(run.job_id for run in named))[:MAX_NAMED],
-        "measurements": [run.measurement_id for run in named if run.measurement_id][:MAX_NAMED],
+        "campaigns": _list_newest(run.campaign_id for run in named),
+        "jobs": _list_newest(run.job_id for run in named),
+        "measurements": _list_newest(run.measurement_id for run in named if run.measurement_id),
     }
     failures = sum((Counter(run.run.outcomes) for run in runs), Counter())
     del failures[Outcome.GOOD.value]
     return evidence | ({"failures": dict(failures.most_common())} if failures else {})
 
 
-#: Judges a storage's operations of a UTC day (YYYYMMDD).
-JudgeDay = Callable[[int], StateJudgement]
-
-
-#: Key of the evidence that holds the memory of a rule.
-_MEMORY = "memory"
-
-
-@dataclass(frozen=True)
-class RuleChange:
-    """Change of a site's state by one rule."""
-
-    time_us: int
-    state: SiteState
-    previous: SiteState
-    reason: str
-    evidence: Mapping[str, Any]
-    memory: RuleMemory
-
-    @classmethod
-    def from_row(cls, row: StatusChangeRow) -> RuleChange:
-        """Return a recorded change."""
-        evidence = row.load_evidence()
-        values = evidence.pop(_MEMORY, {})
-        state, previous = SiteState(row.state), SiteState(row.previous)
-        tests = frozenset(values.get("tests", ()))
-        memory = RuleMemory(state, tests, values.get("recovered_us"))
-        return cls(row.since_us, state, previous, row.reason, evidence, memory)
-
-    def dump_evidence(self) -> str:
-        """Return evidence and memory as JSON."""
-        memory = {"tests": sorted(self.memory.tests), "recovered_us": self.memory.recovered_us}
-        return json.dumps({**self.evidence, _MEMORY: memory})
+def _list_newest(identities: Iterable[str]) -> tuple[str, ...]:
+    return tuple(islice(dict.fromkeys(identities), MAX_NAMED))
 
 
 @dataclass(frozen=True)
@@ -374,49 +350,71 @@ class ReplayWindow:
         return -(-time_us // self.step_us) * self.step_us
 
 
+#: Judgement of a day without load tests.
+_NO_LOAD_TEST = StateJudgement(SiteState.UNKNOWN, "no load test on the day before")
+
+
 def replay_rule(
     rule: StatusRule,
     runs: Sequence[ChargedRun],
-    start: RuleMemory,
+    latest: StatusChangeRow,
     window: ReplayWindow,
-    judge_day: JudgeDay,
-) -> list[RuleChange]:
+    days: Mapping[int, StateJudgement],
+) -> list[StatusChangeRow]:
     """Replay a rule; return the changes of the state, in order.
 
     Args:
         rule: the rule.
         runs: charged runs by their end, from one time window of the rule before the replay.
-        start: memory of the rule at the beginning.
+        latest: the latest change by the rule before the replay.
         window: the time to replay.
-        judge_day: for the rule on operations.
+        days: for the rule on operations, judgements by day (UTC, YYYYMMDD).
     """
     if isinstance(rule, WindowRule):
-        return _replay_runs(rule, runs, start, window)
-    return _replay_days(start, window, judge_day)
-
-
-def _replay_days(start: RuleMemory, window: ReplayWindow, judge_day: JudgeDay) -> list[RuleChange]:
-    """Judge each day when it has ended."""
-    changes: list[RuleChange] = []
-    memory = start
-    for day in range(window.from_us // DAY_US, window.to_us // DAY_US):
-        number = epoch_day_to_number(day)
-        if number is not None:
-            memory = _note_change(changes, memory, judge_day(number), (day + 1) * DAY_US)
+        judgements = _judge_steps(rule, runs, RuleMemory.from_change(latest), window)
+    else:
+        judgements = _judge_days(window, days)
+    changes: list[StatusChangeRow] = []
+    state = latest.state
+    for time_us, judgement in judgements:
+        if judgement.state != state:
+            memory = judgement.memory
+            stored_memory = RuleMemoryEvidence(tuple(sorted(memory.tests)), memory.recovered_us)
+            changes.append(
+                replace(
+                    latest,
+                    id="",
+                    state=judgement.state.value,
+                    previous=state,
+                    since_us=time_us,
+                    decided_us=window.to_us,
+                    rule_version=rule.version,
+                    reason=judgement.reason,
+                    evidence=replace(judgement.collect_evidence(), memory=stored_memory),
+                )
+            )
+        state = judgement.state.value
     return changes
 
 
-def _replay_runs(
-    rule: WindowRule,
-    runs: Sequence[ChargedRun],
-    start: RuleMemory,
-    window: ReplayWindow,
-) -> list[RuleChange]:
+def _judge_days(
+    window: ReplayWindow, days: Mapping[int, StateJudgement]
+) -> Iterator[tuple[int, StateJudgement]]:
+    """Yield the judgement of each day when it has ended."""
+    for day in range(window.from_us // DAY_US, window.to_us // DAY_US):
+        number = epoch_day_to_number(day)
+        if number is not None:
+            yield (day + 1) * DAY_US, days.get(number, _NO_LOAD_TEST)
+
+
+def _judge_steps(
+    rule: WindowRule, runs: Sequence[ChargedRun], memory: RuleMemory, window: ReplayWindow
+) -> Iterator[tuple[int, StateJudgement]]:
+    """Yield the judgement at each step at which runs enter or leave the window."""
     length = duration_us(rule.window)
     ends = [run.run.ended_us for run in runs]
     pending = _list_times(ends, (0, length, rule.memory_us), window)
-    changes: list[RuleChange] = []
-    memory, seen = start, -1
+    seen = -1
     while pending:
         time_us = heapq.heappop(pending)
         if time_us == seen:
@@ -427,12 +425,12 @@ def _replay_runs(
         earliest = bisect_right(ends, time_us - rule.memory_us)
         run_window = RunWindow(time_us, runs[first:last], runs[earliest:first], runs[earliest:last])
         judgement = judge_runs(rule, run_window, memory)
-        if judgement.memory.recovered_us is not None:
-            end = window.ceil_step(judgement.memory.recovered_us + rule.hold_us)
+        memory = judgement.memory
+        if memory.recovered_us is not None:
+            end = window.ceil_step(memory.recovered_us + rule.hold_us)
             if time_us < end <= window.to_us:
                 heapq.heappush(pending, end)
-        memory = _note_change(changes, memory, judgement, time_us)
-    return changes
+        yield time_us, judgement
 
 
 def _list_times(ends: Sequence[int], shifts: Sequence[int], window: ReplayWindow) -> list[int]:
@@ -442,20 +440,3 @@ def _list_times(ends: Sequence[int], shifts: Sequence[int], window: ReplayWindow
     pending = [time for time in times if window.from_us < time <= window.to_us]
     heapq.heapify(pending)
     return pending
-
-
-def _note_change(
-    changes: list[RuleChange], before: RuleMemory, judgement: StateJudgement, time_us: int
-) -> RuleMemory:
-    if judgement.state is not before.state:
-        changes.append(
-            RuleChange(
-                time_us,
-                judgement.state,
-                before.state,
-                judgement.reason,
-                judgement.collect_evidence(),
-                judgement.memory,
-            )
-        )
-    return judgement.memory

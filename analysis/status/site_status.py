@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 
 from treehammer.analysis.status.day_states import judge_storage_days
@@ -19,7 +20,6 @@ from treehammer.analysis.status.rule_judgements import (
     ChargedRun,
     CollectEvidence,
     ReplayWindow,
-    RuleChange,
     RuleMemory,
     StateJudgement,
     charge_run,
@@ -37,6 +37,7 @@ from treehammer.analysis.status.status_rules import OperationsRule, StatusRules
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.job_spec import LOCAL_BATCH
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
+from treehammer.sql.core.evidence import StateEvidence
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, RuleSetRow, StatusChangeRow
 from treehammer.sql.read.operation_figures import list_operation_days
 from treehammer.sql.read.reader import ResultsReader
@@ -146,7 +147,10 @@ def _replay(
         inputs[subject] = _replay_subject(subject, *data, rows[subject], rules, window)
     central = {row.site: row for row in states if row.subject_kind == CENTRAL}
     timeline = build_timeline(inputs, downtimes, overrides, central, rules, window)
-    return [*_rule_rows(inputs, rules, window), *timeline]
+    return [
+        *chain.from_iterable(subject_input.changes for subject_input in inputs.values()),
+        *timeline,
+    ]
 
 
 def _list_subjects(
@@ -238,7 +242,7 @@ def _judge_days(
         list_operation_days(store, first_day, last_day), rule
     ).items():
         if site:
-            evidence: CollectEvidence = partial(dict, day=day, counts=storage_day.counts)
+            evidence: CollectEvidence = partial(StateEvidence, day=day, counts=storage_day.counts)
             memory = RuleMemory(storage_day.status)
             judgements[site][day] = StateJudgement(
                 storage_day.status, f"load tests: {storage_day}", evidence, memory
@@ -254,54 +258,35 @@ def _replay_subject(
     rules: StatusRules,
     window: ReplayWindow,
 ) -> SubjectInput:
-    before = {row.rule: RuleChange.from_row(row) for row in rows if row.rule}
-    changes: dict[str, Sequence[RuleChange]] = {}
+    before = {row.rule: row for row in rows if row.rule}
+    changes: list[StatusChangeRow] = []
     for name, rule in rules.rules.items():
         if subject.kind in rule.sites:
-            start = before[name].memory if name in before else RuleMemory()
-            changes[name] = replay_rule(
-                rule, runs, start, window, lambda day: days.get(day, _NO_LOAD_TEST)
-            )
-    for name, change in before.items():
-        if name not in changes and change.state is not SiteState.UNKNOWN:
-            changes[name] = [_retire_rule(name, change, window)]
+            blank = StatusChangeRow("", subject.kind, subject.site, name, cause=name)
+            changes += replay_rule(rule, runs, before.get(name, blank), window, days)
+    for name, row in before.items():
+        rule_in_use = rules.rules.get(name)
+        is_judged = rule_in_use is not None and subject.kind in rule_in_use.sites
+        if not is_judged and row.state != SiteState.UNKNOWN:
+            version = rule_in_use.version if rule_in_use else rules.version
+            changes.append(_retire_rule(row, version, window))
     overall = next((row for row in rows if not row.rule), None)
     return SubjectInput(before, overall, changes)
 
 
-_NO_LOAD_TEST = StateJudgement(SiteState.UNKNOWN, "no load test on the day before")
-
-
-def _retire_rule(name: str, before: RuleChange, window: ReplayWindow) -> RuleChange:
+def _retire_rule(before: StatusChangeRow, version: str, window: ReplayWindow) -> StatusChangeRow:
     """End the state by a rule that is no longer in use."""
-    time_us = window.ceil_step(window.from_us + 1)
-    reason = f"the rule {name} is no longer in use"
-    return RuleChange(time_us, SiteState.UNKNOWN, before.state, reason, {}, RuleMemory())
-
-
-def _rule_rows(
-    inputs: Mapping[Subject, SubjectInput], rules: StatusRules, window: ReplayWindow
-) -> list[StatusChangeRow]:
-    """Convert the changes by each rule to rows."""
-    return [
-        StatusChangeRow(
-            id="",
-            subject_kind=subject.kind,
-            site=subject.site,
-            rule=name,
-            state=change.state.value,
-            previous=change.previous.value,
-            since_us=change.time_us,
-            decided_us=window.to_us,
-            cause=name,
-            rule_version=rules.rules[name].version if name in rules.rules else rules.version,
-            reason=change.reason,
-            evidence=change.dump_evidence(),
-        )
-        for subject, subject_input in inputs.items()
-        for name, changes in subject_input.changes.items()
-        for change in changes
-    ]
+    return replace(
+        before,
+        id="",
+        state=SiteState.UNKNOWN.value,
+        previous=before.state,
+        since_us=window.ceil_step(window.from_us + 1),
+        decided_us=window.to_us,
+        rule_version=version,
+        reason=f"the rule {before.rule} is no longer in use",
+        evidence=StateEvidence(),
+    )
 
 
 _CHANGE_KEY = attrgetter("subject_kind", "site", "rule", "since_us", "state", "previous", "cause")
@@ -436,19 +421,17 @@ def list_uses(store: ResultsReader, site: str | None = None) -> SiteUses:
 
 def use_by_state(row: StatusChangeRow) -> SubjectUse:
     """Derive the use of a subject from its state."""
-    evidence = row.load_evidence()
     state = SiteState(row.state)
-    until_us = evidence.get("until_us")
     return SubjectUse(
         kind=row.subject_kind,
         site=row.site,
         usability=_judge_use(state, row.cause, row.site),
         state=state,
         cause=row.cause,
-        reason=str(evidence.get("why") or row.reason),
+        reason=row.evidence.why or row.reason,
         since_us=row.since_us,
-        until_us=None if until_us is None else int(until_us),
-        who=str(evidence.get("who") or row.cause),
+        until_us=row.evidence.until_us,
+        who=row.evidence.who or row.cause,
         change_id=row.id,
     )
 

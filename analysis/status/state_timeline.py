@@ -5,15 +5,15 @@ In a central event most sites turn critical at once, which is not the fault of a
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from treehammer.analysis.status.rule_judgements import ReplayWindow, RuleChange
+from treehammer.analysis.status.rule_judgements import ReplayWindow
 from treehammer.analysis.status.status_rules import CentralTable, StatusRules, duration_us
 from treehammer.analysis.status.subject_state import SiteState, find_worst_state
+from treehammer.sql.core.evidence import StateEvidence
 from treehammer.sql.core.watch_rows import DowntimeRow, OverrideRow, StatusChangeRow
 from treehammer.sql.watch.state_history import CENTRAL, SUBJECT_KINDS
 
@@ -29,23 +29,22 @@ class Subject(NamedTuple):
 DOWNTIME, OVERRIDE, CENTRAL_CAUSE, NO_RESULTS = "downtime", "override", "central", "no-results"
 
 
-@dataclass(frozen=True)
-class SubjectInput:
+class SubjectInput(NamedTuple):
     """Recorded states of a subject at the beginning of a replay, and its changes by each rule.
 
-    ``before`` and ``overall`` are the latest changes before; ``changes`` follow them.
+    ``before``, by rule, and ``overall`` are the latest changes before; ``changes`` follow them.
     """
 
-    before: Mapping[str, RuleChange] = field(default_factory=dict)
-    overall: StatusChangeRow | None = None
-    changes: Mapping[str, Sequence[RuleChange]] = field(default_factory=dict)
+    before: Mapping[str, StatusChangeRow]
+    overall: StatusChangeRow | None
+    changes: Sequence[StatusChangeRow]
 
 
 @dataclass
 class _SubjectState:
     """Current states of a subject during the replay, with the latest change by each rule."""
 
-    rules: dict[str, RuleChange]
+    rules: dict[str, StatusChangeRow]
     state: SiteState
     cause: str
     downtimes: Sequence[DowntimeRow]
@@ -54,15 +53,13 @@ class _SubjectState:
     @property
     def by_rules(self) -> SiteState:
         """Worst state by any rule."""
-        return find_worst_state(change.state for change in self.rules.values())
+        return find_worst_state(SiteState(change.state) for change in self.rules.values())
 
     @property
     def critical_since_us(self) -> int | None:
         """Time since which a rule finds the subject critical; None if none does."""
-        times = [
-            change.time_us for change in self.rules.values() if change.state is SiteState.CRITICAL
-        ]
-        return min(times, default=None)
+        critical = (row for row in self.rules.values() if row.state == SiteState.CRITICAL)
+        return min((row.since_us for row in critical), default=None)
 
     def find_downtime(self, time_us: int) -> DowntimeRow | None:
         """Return the downtime at a time; of several the one that ends last."""
@@ -121,10 +118,9 @@ class CentralEvent:
         """Continue after the last recorded change, with the sites that were affected then."""
         if last is None:
             return cls(limits)
-        evidence = last.load_evidence()
         if last.state == SiteState.CRITICAL:
-            sites = {*evidence.get("sites", ()), *members}
-            return cls(limits, True, sites, int(evidence.get("judged", 0)))
+            sites = {*(last.evidence.sites or ()), *members}
+            return cls(limits, True, sites, last.evidence.judged or 0)
         return cls(
             limits, members={*members}, grace_end_us=last.since_us + duration_us(limits.grace)
         )
@@ -254,8 +250,8 @@ class _KindTimeline:
         while pending:
             time_us = pending.pop(0)
             dirty = set(self._states) if time_us not in rule_changes else set()
-            for subject, name, change in rule_changes.get(time_us, ()):
-                self._states[subject].rules[name] = change
+            for subject, change in rule_changes.get(time_us, ()):
+                self._states[subject].rules[change.rule] = change
                 dirty.add(subject)
             if self._follow_event(time_us):
                 dirty = set(self._states)
@@ -266,12 +262,11 @@ class _KindTimeline:
                 self._decide(subject, time_us)
         return self._found
 
-    def _sort_rule_changes(self) -> dict[int, list[tuple[Subject, str, RuleChange]]]:
-        changes_by_time: defaultdict[int, list[tuple[Subject, str, RuleChange]]] = defaultdict(list)
+    def _sort_rule_changes(self) -> dict[int, list[tuple[Subject, StatusChangeRow]]]:
+        changes_by_time: defaultdict[int, list[tuple[Subject, StatusChangeRow]]] = defaultdict(list)
         for subject, subject_input in self._inputs.items():
-            for name, changes in subject_input.changes.items():
-                for change in changes:
-                    changes_by_time[change.time_us].append((subject, name, change))
+            for change in subject_input.changes:
+                changes_by_time[change.since_us].append((subject, change))
         return changes_by_time
 
     def _list_edges(self) -> Iterator[int]:
@@ -302,7 +297,7 @@ class _KindTimeline:
         if self._event.active is was_active:
             return False
         states = (SiteState.OK, SiteState.CRITICAL)
-        evidence = {"sites": sorted(self._event.members), "judged": len(judged)}
+        evidence = StateEvidence(sites=tuple(sorted(self._event.members)), judged=len(judged))
         self._note(
             Subject(CENTRAL, self._kind),
             (states[was_active], states[self._event.active]),
@@ -320,7 +315,7 @@ class _KindTimeline:
         time_us: int,
         cause: str,
         reason: str,
-        evidence: Mapping[str, Any],
+        evidence: StateEvidence,
     ) -> None:
         """Note a change from one state to another."""
         rule = self._rules.rules.get(cause)
@@ -329,7 +324,6 @@ class _KindTimeline:
                 id="",
                 subject_kind=subject.kind,
                 site=subject.site,
-                rule="",
                 state=states[1].value,
                 previous=states[0].value,
                 since_us=time_us,
@@ -337,7 +331,7 @@ class _KindTimeline:
                 cause=cause,
                 rule_version=rule.version if rule else self._rules.version,
                 reason=reason,
-                evidence=json.dumps(evidence),
+                evidence=evidence,
             )
         )
 
@@ -354,45 +348,46 @@ class _KindTimeline:
 
     def _judge(
         self, subject: Subject, current: _SubjectState, time_us: int
-    ) -> tuple[SiteState, str, str, Mapping[str, Any]]:
+    ) -> tuple[SiteState, str, str, StateEvidence]:
         """Return state, cause, reason and evidence at a time."""
         cause, decisive = _find_decisive_rule(current)
         by_rules = current.by_rules
         reason = decisive.reason if decisive else "no results"
-        evidence = {
-            "rules": {name: change.state.value for name, change in sorted(current.rules.items())},
-            **(decisive.evidence if decisive else {}),
-        }
+        states = {name: change.state for name, change in sorted(current.rules.items())}
+        base = decisive.evidence if decisive else StateEvidence()
+        evidence = replace(base, rules=states, memory=None)
         if (override := current.find_override(time_us)) is not None:
             reason = f"set by {override.who}: {override.why} (by the rules {by_rules}: {reason})"
-            evidence |= {
-                "override": override.id,
-                "until_us": override.until_us,
-                "who": override.who,
-                "why": override.why,
-            }
+            evidence = replace(
+                evidence,
+                override=override.id,
+                until_us=override.until_us,
+                who=override.who,
+                why=override.why,
+            )
             return SiteState(override.state), OVERRIDE, reason, evidence
         if (downtime := current.find_downtime(time_us)) is not None:
             reason = downtime.description or "announced downtime"
-            evidence |= {
-                "downtime": downtime.id,
-                "source": downtime.source,
-                "url": downtime.url,
-                "until_us": downtime.ends_us,
-                "who": downtime.source,
-            }
+            evidence = replace(
+                evidence,
+                downtime=downtime.id,
+                source=downtime.source,
+                url=downtime.url,
+                until_us=downtime.ends_us,
+                who=downtime.source,
+            )
             return SiteState.DOWNTIME, DOWNTIME, reason, evidence
         if by_rules is SiteState.CRITICAL and self._event.covers(subject.site, time_us):
             reason = f"central: {self._event.describe()}; exclusion suspended ({reason})"
-            evidence |= {"sites": sorted(self._event.members)}
+            evidence = replace(evidence, sites=tuple(sorted(self._event.members)))
             return SiteState.WARNING, CENTRAL_CAUSE, reason, evidence
         return by_rules, cause, reason, evidence
 
 
-def _find_decisive_rule(current: _SubjectState) -> tuple[str, RuleChange | None]:
+def _find_decisive_rule(current: _SubjectState) -> tuple[str, StatusChangeRow | None]:
     """Return the first rule with the worst state."""
     worst = current.by_rules
     for name, change in sorted(current.rules.items()):
-        if change.state is worst:
+        if change.state == worst:
             return name, change
     return NO_RESULTS, None

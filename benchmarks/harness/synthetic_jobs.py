@@ -16,7 +16,6 @@ from benchmarks.harness import synthetic_measurements
 from benchmarks.harness.figures import SEED
 from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
 from treehammer.analysis.statistics.sample import HEADLINE_METRICS, Sample, parse_variant
-from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.collectors.job_spec import TIMED, JobState
 from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.collectors.record.metric_catalogue import INSTRUMENT_VERSION
@@ -130,10 +129,7 @@ def _build_comparisons() -> Iterator[Comparison]:
                     row,
                     comparison_id=name,
                     created_us=judged_us,
-                    # Pages share what they parsed of equal texts, which real comparisons do not have.
-                    evidence=replace(
-                        VerdictEvidence.from_json(row.evidence), cpu_s=60.0 + number
-                    ).to_json(),
+                    evidence=replace(row.evidence, cpu_s=60.0 + number),
                 )
                 for row in comparison.verdicts
             ),

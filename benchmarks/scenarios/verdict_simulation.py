@@ -33,7 +33,6 @@ from treehammer.analysis.statistics.verdict import (
     HOST_SCOPE,
     SITES_SCOPE,
     Verdict,
-    VerdictEvidence,
 )
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.query_model import Selection
@@ -241,7 +240,7 @@ def _is_wrong(row: VerdictRow, claim: str, scenario: Scenario, hosts: Sequence[f
 
 def _is_general(row: VerdictRow) -> bool:
     """Return whether a verdict over sites speaks of sites in general."""
-    return VerdictEvidence.from_json(row.evidence).tau is not None
+    return row.evidence.tau is not None
 
 
 def attribution_trial(effect: Effect, expected: str, spread: float, trial: int) -> Counter[str]:
@@ -249,11 +248,7 @@ def attribution_trial(effect: Effect, expected: str, spread: float, trial: int) 
     dice = np.random.default_rng((SEED, trial, round(1e4 * spread)))
     (comparison,) = compare_scenario(Scenario("attribution", effect, spread=spread), dice)
     rows = [row for row in comparison.verdicts if row.metric == HEADLINE_METRICS[0]]
-    sites = {
-        row.site
-        for row in comparison.of_series
-        if VerdictEvidence.from_json(row.evidence).site_shift
-    }
+    sites = {row.site for row in comparison.of_series if row.evidence.site_shift}
     slower = [row.label for row in rows if _points_at_change(row)]
     tally = Counter(right=int(_name_cause(sites, slower) == expected))
     for row in rows:
@@ -276,7 +271,7 @@ def _name_cause(sites: Collection[str], slower: Collection[str]) -> str:
 
 
 def _points_at_change(row: VerdictRow) -> bool:
-    evidence = VerdictEvidence.from_json(row.evidence)
+    evidence = row.evidence
     return row.scope == SITES_SCOPE and evidence.points_at_change
 
 

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
+from treehammer.sql.core.evidence import Evidence
 from treehammer.sql.core.measurement_columns import decode_numbers
 
 #: Bytes of the longest VARCHAR2 on a server with the default MAX_STRING_SIZE.
@@ -77,6 +78,25 @@ class NumberList(TypeDecorator[list[Any]]):
     def process_result_value(self, value: str | None, dialect: Dialect) -> list[Any] | None:
         """Decode the list from JSON."""
         return None if value is None else decode_numbers(value)
+
+
+class EvidenceText(TypeDecorator[Evidence]):
+    """Evidence, stored as the JSON text of its class."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def __init__(self, kind: type[Evidence]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: Evidence | None, dialect: Dialect) -> str | None:
+        """Write the document."""
+        return None if value is None else value.to_json()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Evidence:
+        """Read the document; NULL is one without values."""
+        return self.kind.from_json(value or "{}")
 
 
 class _ByteText(UserDefinedType[str]):

@@ -6,11 +6,12 @@ Times are microseconds since 1970 UTC. Unknown text is ``''`` here and NULL in t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeVar
 
 from treehammer.collectors.job_spec import EXTERNAL_PREFIX
 from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY, MAX_TEXT, MAX_WORD
+from treehammer.sql.core.evidence import VerdictEvidence
 
 #: Text with its maximum length in characters; 0 for none.
 Identity = Annotated[str, MAX_IDENTITY]
@@ -219,7 +220,6 @@ class VerdictRow(StoredRow):
     ``verdict`` is a value of :class:`treehammer.analysis.statistics.verdict.Verdict`.
     ``low`` and ``high`` bound the adjusted interval; None where there are too few data.
     ``jobs_needed`` is the size of a new campaign that would probably decide.
-    ``evidence`` is the JSON of :class:`treehammer.analysis.statistics.verdict.VerdictEvidence`.
     """
 
     comparison_id: Identity
@@ -240,7 +240,7 @@ class VerdictRow(StoredRow):
     jobs: int
     hosts: int
     jobs_needed: int | None
-    evidence: LongText
+    evidence: VerdictEvidence = field(hash=False)
 
 
 @dataclass(frozen=True)

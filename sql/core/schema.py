@@ -27,7 +27,8 @@ from treehammer.collectors.record.metric_catalogue import (
 )
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.sql.core import rows, watch_rows
-from treehammer.sql.core.column_types import REAL, LongText, NumberList, StoredText
+from treehammer.sql.core.column_types import REAL, EvidenceText, LongText, NumberList, StoredText
+from treehammer.sql.core.evidence import Evidence
 from treehammer.sql.core.measurement_columns import DIMENSION_OF, DIMENSIONS, Dimension
 
 _TYPES: dict[str, TypeEngine[Any]] = {
@@ -125,6 +126,8 @@ def _row_table(
 def _field_column_type(hint: Any) -> tuple[TypeEngine[Any], bool]:
     """Return the type of a row field's column, and whether it may be NULL."""
     kind, *details = get_args(hint) or (hint,)
+    if issubclass(kind, Evidence):
+        return EvidenceText(kind), True
     if kind is str:
         text = StoredText(details[0]) if details[0] else LongText()
         return text, rows.REQUIRED not in details

@@ -5,10 +5,9 @@ Units and unknown values are as in :mod:`treehammer.sql.core.rows`.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
+from treehammer.sql.core.evidence import ChangeEvidence, StateEvidence
 from treehammer.sql.core.rows import Identity, LongText, Required, StoredRow, Text, Word
 
 
@@ -29,28 +28,23 @@ class StatusChangeRow(StoredRow):
         cause: deciding rule, or ``downtime``, ``override`` or ``central``.
         rule_version: content hash of the deciding rule; '' for other causes.
         reason: a sentence for people.
-        evidence: JSON with counts and identities of campaigns, jobs and measurements.
+        evidence: counts, and identities of campaigns, jobs and measurements.
         superseded_us: time at which late results contradicted the change; None if it holds.
     """
 
     id: Identity
     subject_kind: Required[Word]
     site: Text
-    rule: Word
-    state: Required[Word]
-    previous: Required[Word]
-    since_us: int
-    decided_us: int
-    cause: Required[Word]
-    rule_version: Word
-    reason: Text
-    evidence: LongText
+    rule: Word = ""
+    state: Required[Word] = "unknown"
+    previous: Required[Word] = "unknown"
+    since_us: int = 0
+    decided_us: int = 0
+    cause: Required[Word] = ""
+    rule_version: Word = ""
+    reason: Text = ""
+    evidence: StateEvidence = field(default=StateEvidence(), hash=False)
     superseded_us: int | None = None
-
-    def load_evidence(self) -> dict[str, Any]:
-        """Return the values of the evidence."""
-        evidence: dict[str, Any] = json.loads(self.evidence or "{}")
-        return evidence
 
 
 @dataclass(frozen=True)
@@ -260,7 +254,7 @@ class ChangePointRow(StoredRow):
         days_after: measured days from it on that were used.
         seconded: a second detector finds it as well.
         cause: context that changed with it, in words.
-        evidence: JSON with the places of all changed series and their own sizes.
+        evidence: places of all changed series, and their own sizes.
     """
 
     id: Identity
@@ -282,7 +276,7 @@ class ChangePointRow(StoredRow):
     days_after: int
     seconded: bool
     cause: LongText
-    evidence: LongText
+    evidence: ChangeEvidence
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict
 from functools import cache
 from itertools import islice
 from typing import Any, TypeVar, get_type_hints
@@ -339,8 +338,7 @@ def replace_comparison_rows(
     """Replace the rows of a comparison, keeping their order."""
     connection.execute(sa.delete(table).where(table.c.comparison_id == comparison_id))
     values = [
-        {**asdict(row), "comparison_id": comparison_id, "line": line}
-        for line, row in enumerate(rows)
+        {**vars(row), "comparison_id": comparison_id, "line": line} for line, row in enumerate(rows)
     ]
     if values:
         connection.execute(sa.insert(table), values)
@@ -355,7 +353,7 @@ def _write_rows(
     connection: Connection, table: sa.Table, rows: Iterable[StoredRow], *, replace: bool
 ) -> None:
     remaining = iter(rows)
-    while chunk := [asdict(row) for row in islice(remaining, CHUNK_ROWS)]:
+    while chunk := [vars(row) for row in islice(remaining, CHUNK_ROWS)]:
         _write_chunk(connection, table, chunk, replace=replace)
 
 

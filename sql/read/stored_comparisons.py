@@ -6,11 +6,9 @@ memory under the first row, which is replaced together with the others.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -317,13 +315,5 @@ def _list_newest(
         query = query.where(sa.or_(table.a == release, table.b == release))
     newest: dict[tuple[str, str, str], VerdictRow] = {}
     for row in filter(counts, fetch_rows(connection, VerdictRow, query)):
-        newest.setdefault((_find_test(row.evidence), row.a, row.b), row)
+        newest.setdefault((str(row.evidence.of_a.get("test_name", "")), row.a, row.b), row)
     return newest
-
-
-@lru_cache(maxsize=MAX_SEARCHED)
-def _find_test(evidence: str) -> str:
-    """Return the test of the first series; '' if it was not recorded."""
-    document = json.loads(evidence)
-    sides = (document.get(name, {}) for name in ("of_both", "of_a"))
-    return str(next((side["test_name"] for side in sides if "test_name" in side), ""))

@@ -163,7 +163,7 @@ def describe_change(row: StatusChangeRow) -> dict[str, Any]:
         "rule_version": row.rule_version,
         "decided": format_time(row.decided_us),
         "superseded": format_time(row.superseded_us) if row.superseded_us else None,
-        "evidence": row.load_evidence(),
+        "evidence": row.evidence.to_document(),
         "id": row.id,
     }
 

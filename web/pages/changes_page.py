@@ -31,9 +31,9 @@ from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.conclusion import count_headline, describe_headline
 from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.analysis.statistics.sample import HEADLINE_METRICS, natural_sort_key
-from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
+from treehammer.sql.core.evidence import ChangedSeries
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.read import stored_comparisons
 from treehammer.sql.watch.alarms import (
@@ -132,20 +132,19 @@ def _build_commit_table(store: Store, request: Request) -> DataTable:
         if not {"+"} & {*summary.first_verdict.a, *summary.first_verdict.b}
     ]
     names = load_campaign_names(store, (summary.first_verdict for summary in comparisons))
-    evidence = [
-        VerdictEvidence.from_json(summary.first_verdict.evidence) for summary in comparisons
-    ]
     rows = [
         {
             **describe_comparison(summary.first_verdict, names),
             "compared": " against ".join(
                 reversed(verdict_text.side_names(summary.first_verdict, names))
             ),
-            "test": first.of_a.get("test_name"),
-            "measured": "by separate jobs" if first.unpaired else "in turns",
+            "test": summary.first_verdict.evidence.of_a.get("test_name"),
+            "measured": "by separate jobs"
+            if summary.first_verdict.evidence.unpaired
+            else "in turns",
             "headline": describe_headline(count_headline(summary.counts)),
         }
-        for summary, first in zip(comparisons, evidence, strict=True)
+        for summary in comparisons
     ]
     columns = (
         TableColumn("test", "test"),
@@ -207,18 +206,17 @@ def _build_place_table(change: ChangePointRow, request: Request) -> DataTable:
     )
     rows = [
         {
-            **{name: str(place.get(name) or "") for name in ("site", "storage_site", "door")},
-            **{name: str(place.get(name) or "") for name in ("release", "variant")},
-            "change": _format_optional(place.get("effect"), "{:+.1%}"),
-            "error": _format_optional(place.get("error"), "{:.1%}"),
+            **vars(series),
+            "change": _format_optional(series.effect, "{:+.1%}"),
+            "error": _format_optional(series.error, "{:.1%}"),
         }
-        for place in change_text.list_places(change)
+        for series in change.evidence.series
     ]
     return DataTable("places", "Series that changed", columns, rows)
 
 
-def _format_optional(value: object, form: str) -> str:
-    return form.format(value).replace("%", " %") if isinstance(value, int | float) else "–"
+def _format_optional(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value).replace("%", " %")
 
 
 def release_view(store: Store, request: Request) -> PageView:
@@ -492,7 +490,7 @@ def _build_lines(
         link: page of a day.
     """
     places = {
-        number: change_text.list_places(change)
+        number: change.evidence.series
         for number, change in changes.items()
         if change.kind == SeriesKind.RATIO
     }
@@ -519,12 +517,10 @@ def _build_lines(
     ]
 
 
-def _is_among(series: DailySeries, places: Iterable[Mapping[str, object]]) -> bool:
+def _is_among(series: DailySeries, changed: Iterable[ChangedSeries]) -> bool:
     """Return whether a series is one of those that changed."""
-    place = vars(series.place)
-    return any(
-        all(row.get(name) in (None, value) for name, value in place.items()) for row in places
-    )
+    place = vars(series.place).items()
+    return any(place <= vars(row).items() for row in changed)
 
 
 def _name_line(release: str, numbers: Sequence[int], *, alone: bool) -> str:

@@ -16,9 +16,8 @@ from starlette.requests import Request
 from treehammer.analysis.changes import change_text
 from treehammer.analysis.changes.daily_series import WINDOW_DAYS
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.statistics.verdict import SERIES_SCOPES, SITES_SCOPE, VerdictEvidence
+from treehammer.analysis.statistics.verdict import SERIES_SCOPES, SITES_SCOPE
 from treehammer.analysis.status.day_states import DayOutcomes
-from treehammer.analysis.status.failure_explanation import FailureExplanation
 from treehammer.analysis.status.site_status import use_by_state
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.outcome import Outcome
@@ -103,7 +102,7 @@ def describe_state(row: StatusChangeRow) -> dict[str, Any]:
         "since_us": row.since_us,
         "cause": row.cause,
         "reason": row.reason,
-        "explanation": str(FailureExplanation.from_change(row) or ""),
+        "explanation": str(row.evidence.explanation or ""),
         "rule_version": row.rule_version,
         "decided_us": row.decided_us,
         "superseded_us": row.superseded_us,
@@ -137,7 +136,7 @@ def make_state_column(states: Mapping[str, StatusChangeRow], request: Request) -
         )
         if state is None:
             return badge
-        reason = FailureExplanation.from_change(state) or state.reason
+        reason = state.evidence.explanation or state.reason
         title = f"since {format_time(state.since_us)}, by {state.cause}: {reason}"
         address = link_to(request, "state-change", change=state.id)
         return Markup('<a href="{}" title="{}">{}</a>').format(address, title, badge)
@@ -180,7 +179,7 @@ def load_campaign_names(store: Store, rows: Iterable[VerdictRow]) -> dict[str, s
     """Load names of the campaigns that comparisons select or compare, by id; one row per comparison."""
     ids: set[str] = set()
     for row in rows:
-        ids.update(VerdictEvidence.from_json(row.evidence).campaigns or ())
+        ids.update(row.evidence.campaigns or ())
         ids.update((row.a, row.b) if row.axis == "campaign" else ())
     return campaign_queries.fetch_distinct_names(store, ids)
 
@@ -197,15 +196,14 @@ def split_by_scope(
 
 def describe_comparison(row: VerdictRow, names: Mapping[str, str]) -> dict[str, Any]:
     """Describe the comparison of a row as text and as data."""
-    evidence = VerdictEvidence.from_json(row.evidence)
-    fields = {name: getattr(evidence, name) for name in SELECTION_FIELDS[1:]}
+    fields = {name: getattr(row.evidence, name) for name in SELECTION_FIELDS[1:]}
     return {
         "compared": verdict_text.comparison_title(row, names),
         "comparison_id": row.comparison_id,
         "axis": row.axis,
         "a": row.a,
         "b": row.b,
-        "selection": verdict_text.describe_selection(evidence, names),
+        "selection": verdict_text.describe_selection(row.evidence, names),
         **fields,
         "judged_us": row.created_us,
     }

@@ -18,14 +18,11 @@ from starlette.routing import BaseRoute
 from treehammer.analysis.comparison.verdict_text import format_milliseconds
 from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUMNS
 from treehammer.analysis.statistics.sample import natural_sort_key
-from treehammer.analysis.status.failure_explanation import (
-    FailureExplanation,
-    explain_results,
-    explain_slowness,
-)
+from treehammer.analysis.status.failure_explanation import explain_results, explain_slowness
 from treehammer.collectors.job_spec import EXTERNAL_PREFIX, JobState
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome, classify_outcome, label_outcome
+from treehammer.sql.core.evidence import FailureExplanation
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read import campaign_queries, site_history
 from treehammer.sql.read.failure_counts import Period

@@ -19,6 +19,7 @@ from treehammer.analysis.alarms import alarm_overview
 from treehammer.analysis.status.site_status import SiteUses, list_uses
 from treehammer.analysis.status.subject_state import AlarmKind, SubjectState
 from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.sql.core.evidence import StateEvidence
 from treehammer.sql.core.watch_rows import AlarmMessage, PatrolStartRow, StatusChangeRow
 from treehammer.sql.watch import state_history
 from treehammer.sql.watch.alarms import AlarmOutbox
@@ -120,15 +121,14 @@ def state_change_view(store: Store, request: Request) -> PageView:
     row = state_history.find_change(store, identity)
     if row is None:
         raise NothingToDoError(f"there is no change of a state {identity[:100]!r}")
-    evidence = row.load_evidence()
-    tests = _test_table(evidence)
-    results = _result_table(evidence, request)
+    tests = _test_table(row.evidence)
+    results = _result_table(row.evidence, request)
     values = {
         "change": describe_state(row),
         "site_address": ""
         if row.subject_kind == CENTRAL
         else link_to(request, "site", site=locate_subject(row.subject_kind, row.site)[0]),
-        "facts": list(_list_facts(row, evidence)),
+        "facts": list(_list_facts(row)),
         "tests": tests,
         "results": results,
     }
@@ -141,25 +141,31 @@ def state_change_view(store: Store, request: Request) -> PageView:
     return PageView("state_change.html.j2", title, values, (results, tests))
 
 
-def _list_facts(row: StatusChangeRow, evidence: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_facts(row: StatusChangeRow) -> Iterator[tuple[str, str]]:
+    evidence = row.evidence
     yield "since", format_time(row.since_us)
     yield "before", row.previous
     yield "decided by", f"{row.cause}, version {row.rule_version}"
     yield "decided", format_time(row.decided_us)
     if row.superseded_us:
         yield "superseded", f"{format_time(row.superseded_us)}, by results that arrived late"
-    for key, title in (("rules", "states by rule"), ("counts", "counts"), ("failures", "failures")):
-        if counts := evidence.get(key):
-            yield title, ", ".join(f"{name}: {value}" for name, value in counts.items())
-    for key in ("source", "url"):
-        if value := evidence.get(key):
-            yield key, str(value)
-    if until_us := evidence.get("until_us"):
-        yield "until", format_time(until_us)
+    counts: Mapping[str, Mapping[str, object] | None] = {
+        "states by rule": evidence.rules,
+        "counts": evidence.counts,
+        "failures": evidence.failures,
+    }
+    for title, values in counts.items():
+        if values:
+            yield title, ", ".join(f"{name}: {value}" for name, value in values.items())
+    for title, text in (("source", evidence.source), ("url", evidence.url)):
+        if text:
+            yield title, text
+    if evidence.until_us:
+        yield "until", format_time(evidence.until_us)
 
 
-def _test_table(evidence: Mapping[str, Any]) -> DataTable:
-    rows = [{"test": test, **counts} for test, counts in evidence.get("tests", {}).items()]
+def _test_table(evidence: StateEvidence) -> DataTable:
+    rows = [{"test": test, **counts} for test, counts in (evidence.tests or {}).items()]
     columns = (
         TableColumn("test", "test"),
         TableColumn("succeeded", "succeeded", is_number=True),
@@ -168,7 +174,7 @@ def _test_table(evidence: Mapping[str, Any]) -> DataTable:
     return DataTable("tests", "Runs by test", columns, rows, "The rule counts no runs by test.")
 
 
-def _result_table(evidence: Mapping[str, Any], request: Request) -> DataTable:
+def _result_table(evidence: StateEvidence, request: Request) -> DataTable:
     """Build the table of the results behind the change, each with its page."""
     rows = [
         {
@@ -177,7 +183,7 @@ def _result_table(evidence: Mapping[str, Any], request: Request) -> DataTable:
             "address": link_to(request, route, **{parameter: identity}),
         }
         for key, (word, route, parameter) in _IDENTITIES.items()
-        for identity in evidence.get(key, ())
+        for identity in getattr(evidence, key) or ()
     ]
     columns = (
         TableColumn("identity", "identity", link=lambda row: row["address"]),

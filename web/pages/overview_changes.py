@@ -22,7 +22,6 @@ from treehammer.analysis.comparison.conclusion import (
     describe_headline,
 )
 from treehammer.analysis.status.day_states import DayOutcomes
-from treehammer.analysis.status.failure_explanation import FailureExplanation
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries, stored_comparisons
@@ -194,7 +193,7 @@ def _status_change(
         )
         severity = _status_severity(before, judged.status)
         is_worse = severity in (ChangeSeverity.CRITICAL, ChangeSeverity.WORSE)
-        explanation = FailureExplanation.from_change(state) if state and is_worse else None
+        explanation = state.evidence.explanation if state and is_worse else None
         parts = (_link_to_day(request, site, last), TextPart(text))
         bad = 1 - judged.good / judged.assessed
         yield ChangeSentence(severity, parts, judged.status, bad, str(explanation or ""))

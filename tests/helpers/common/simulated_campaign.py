@@ -17,8 +17,9 @@ from measurement_factory import make_campaign_row, make_job_row
 
 from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
 from treehammer.analysis.statistics.sample import Sample
-from treehammer.analysis.statistics.verdict import SITES_SCOPE, VerdictEvidence
+from treehammer.analysis.statistics.verdict import SITES_SCOPE
 from treehammer.collectors.record.measurement_record import Measurement, make_measurement_id
+from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
@@ -240,4 +241,4 @@ def rows(found: Comparison, scope: str = "", metric: str = "cpu_per_event_s") ->
 
 
 def evidence(row: VerdictRow) -> VerdictEvidence:
-    return VerdictEvidence.from_json(row.evidence)
+    return row.evidence

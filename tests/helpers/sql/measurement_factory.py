@@ -22,6 +22,7 @@ from treehammer.collectors.record.measurement_record import (
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.collectors.record.operation_steps import LatencyHistogram, make_operation_step
 from treehammer.collectors.record.outcome import FAILURE_CLASSES
+from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence, VerdictEvidence
 from treehammer.sql.core.rows import (
     AttemptRow,
     CampaignRow,
@@ -270,7 +271,7 @@ def build_verdict(comparison: str, **changes: object) -> VerdictRow:
         "comparison_id": comparison, "created_us": 1, "rule_version": 1, "scope": "sites",
         "site": "", "comparison_key": "", "label": "all", "metric": "cpu_per_event_s",
         "axis": "root", "a": "6.38.00", "b": "6.40.00", "verdict": "undecided", "effect": None,
-        "low": None, "high": None, "jobs": 3, "hosts": 1, "jobs_needed": None, "evidence": "{}",
+        "low": None, "high": None, "jobs": 3, "hosts": 1, "jobs_needed": None, "evidence": VerdictEvidence(),
     }  # fmt: skip
     return VerdictRow(**{**row, **changes})
 
@@ -345,18 +346,8 @@ def build_change_point(identity: str = "c", **values: Any) -> ChangePointRow:
         "days_after": 12,
         "seconded": True,
         "cause": "",
-        "evidence": json.dumps(
-            [
-                {
-                    "site": "A",
-                    "storage_site": "A",
-                    "door": "near",
-                    "release": "6.40.00",
-                    "variant": "branches=100%",
-                    "effect": 0.05,
-                    "error": 0.004,
-                }
-            ]
+        "evidence": ChangeEvidence(
+            (ChangedSeries("A", "A", "near", "6.40.00", "branches=100%", effect=0.05, error=0.004),)
         ),
     }
     return ChangePointRow(identity, **{**required, **values})

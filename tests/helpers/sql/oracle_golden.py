@@ -219,7 +219,7 @@ def _run_comparison(store: Store) -> None:
 def _run_status(store: Store) -> None:
     """Evaluate states, import downtimes and set overrides."""
     list_run_outcomes(store, STORY_US, STORY_US + 9 * HOUR_US)
-    change = StatusChangeRow("", "site", "A", "", "ok", "unknown", 5, 9, "daily", "v", "fine", "{}")
+    change = StatusChangeRow("", "site", "A", "", "ok", "unknown", 5, 9, "daily", "v", "fine")
     first, second = (RuleSetRow("v", "{}", 0, now_us) for now_us in (9, 10))
     state_history.record_evaluation(
         store, before=None, rule_set=first, superseded=(), changes=[change]

@@ -12,9 +12,15 @@ from typing import Any
 import sqlalchemy as sa
 from measurement_factory import make_campaign_row, make_job_row, make_measurement, variant_values
 
-from treehammer.analysis.statistics.verdict import RULE_VERSION, VerdictEvidence
+from treehammer.analysis.statistics.verdict import RULE_VERSION
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.sql.core.column_types import LongText, NumberList, StoredText
+from treehammer.sql.core.evidence import (
+    ChangedSeries,
+    ChangeEvidence,
+    StateEvidence,
+    VerdictEvidence,
+)
 from treehammer.sql.core.measurement_columns import DIMENSIONS
 from treehammer.sql.core.rows import AttemptRow, VerdictRow
 from treehammer.sql.core.schema import metadata
@@ -172,7 +178,7 @@ def _build_plan(number: int) -> str:
     return json.dumps(plan)
 
 
-def _build_evidence(number: int) -> str:
+def _build_evidence(number: int) -> VerdictEvidence:
     """Build evidence with an attack in every text and list of texts."""
     text = attack_text(number, "verdict", "evidence")
     values: dict[str, Any] = {}
@@ -187,28 +193,26 @@ def _build_evidence(number: int) -> str:
             values[one.name] = (text,)
         elif one.name in ("of_a", "of_b"):
             values[one.name] = {"variant": text, "site": text}
-    return VerdictEvidence(**values).to_json()
+    return VerdictEvidence(**values)
 
 
-def _build_places(number: int) -> str:
+def _build_places(number: int) -> ChangeEvidence:
     """Build the evidence of a change at the attacked site."""
     text = attack_text(number, "change_point", "evidence")
     site = attack_text(number, *FOREIGN_KEYS["site"])
-    place = {"site": site, "storage_site": text, "door": text, "release": text, "variant": text}
-    return json.dumps([{**place, "effect": 0.1, "error": 0.01}])
+    return ChangeEvidence((ChangedSeries(site, text, text, text, text, None, 0.1, 0.01),))
 
 
-def _build_state_evidence(number: int) -> str:
+def _build_state_evidence(number: int) -> StateEvidence:
     """Build the evidence of a changed state with an attack in every text."""
     text = attack_text(number, "status_change", "evidence")
-    evidence = {
-        "tests": {text: {"succeeded": 1, "failed": 3}},
-        "failures": {text: 3},
-        "jobs": [attack_text(number, "job", "id")],
-        "campaigns": [attack_text(number, "campaign", "id")],
-        "measurements": [f"0{attack_text(number, 'measurement', 'measurement_id')}"[:128]],
-    }
-    return json.dumps(evidence)
+    return StateEvidence(
+        tests={text: {"succeeded": 1, "failed": 3}},
+        failures={text: 3},
+        jobs=(attack_text(number, "job", "id"),),
+        campaigns=(attack_text(number, "campaign", "id"),),
+        measurements=(f"0{attack_text(number, 'measurement', 'measurement_id')}"[:128],),
+    )
 
 
 def _build_context(number: int) -> str:
@@ -326,5 +330,5 @@ def _build_verdicts(now_us: int) -> Iterator[VerdictRow]:
                     "comparison", now_us, RULE_VERSION, "site" if site else "sites", site,
                     f"key {variant}", f"ttree-read {variant}", metric, "root", *RELEASES,
                     "slower" if effect > 0.05 else "same", effect, effect - 0.02, effect + 0.02,
-                    12, 4, None, VerdictEvidence(why="both sides were measured within an hour").to_json(),
+                    12, 4, None, VerdictEvidence(why="both sides were measured within an hour"),
                 )  # fmt: skip

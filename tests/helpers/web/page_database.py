@@ -21,9 +21,10 @@ from measurement_factory import (
     variant_values,
 )
 
-from treehammer.analysis.statistics.verdict import RULE_VERSION, VerdictEvidence
+from treehammer.analysis.statistics.verdict import RULE_VERSION
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.core.evidence import StateEvidence, VerdictEvidence
 from treehammer.sql.core.rows import AttemptRow, VerdictRow
 from treehammer.sql.core.watch_rows import (
     PatrolEntryRow,
@@ -68,13 +69,13 @@ STATE_CHANGE, CHANGE = "fd2f92f83637000d365a2de7", "slower"
 
 def _add_state(store: Store) -> None:
     """Record a state of one site, with hostile texts as reason and evidence."""
-    evidence = {
-        "tests": {HOSTILE_TEXTS[0]: {"succeeded": 1, "failed": 3}},
-        "failures": {"open": 3},
-        "jobs": ["r4"],
-        "campaigns": ["running"],
-        "measurements": [HOSTILE_TEXTS[2]],
-    }
+    evidence = StateEvidence(
+        tests={HOSTILE_TEXTS[0]: {"succeeded": 1, "failed": 3}},
+        failures={"open": 3},
+        jobs=("r4",),
+        campaigns=("running",),
+        measurements=(HOSTILE_TEXTS[2],),
+    )
     change = StatusChangeRow(
         id="",
         subject_kind="site",
@@ -87,7 +88,7 @@ def _add_state(store: Store) -> None:
         cause="exclusion",
         rule_version="0123456789ab",
         reason=HOSTILE_TEXTS[1],
-        evidence=json.dumps(evidence),
+        evidence=evidence,
     )
     rules = RuleSetRow("0123456789ab", "{}", 0, 1_772_323_200_000_001)
     state_history.record_evaluation(
@@ -259,7 +260,7 @@ def _build_verdicts() -> Iterator[VerdictRow]:
                 jobs=12,
                 hosts=4,
                 jobs_needed=30 if number == 2 else None,
-                evidence=VerdictEvidence().to_json(),
+                evidence=VerdictEvidence(),
             )
 
 

@@ -7,7 +7,6 @@ the accuracy of its search is the subject of ``python -m benchmarks changes``.
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.watch import alarms
@@ -138,15 +138,15 @@ def build_change(found_us: int) -> ChangePointRow:
     """Build the planted change of the slower release."""
     effect = math.log1p(EFFECT)
     places = [
-        {
-            "site": site,
-            "storage_site": site,
-            "door": synthetic_measurements.subject_columns(0, variant, 0)["door"],
-            "release": SLOWER,
-            "variant": synthetic_measurements.variant_label(variant),
-            "effect": effect,
-            "error": 0.002,
-        }
+        ChangedSeries(
+            site=site,
+            storage_site=site,
+            door=synthetic_measurements.subject_columns(0, variant, 0)["door"],
+            release=SLOWER,
+            variant=synthetic_measurements.variant_label(variant),
+            effect=effect,
+            error=0.002,
+        )
         for site in SITE_NAMES
         for variant in SLOWER_VARIANTS
     ]
@@ -170,5 +170,5 @@ def build_change(found_us: int) -> ChangePointRow:
         days_after=SLOW_DAYS,
         seconded=True,
         cause="",
-        evidence=json.dumps(places),
+        evidence=ChangeEvidence(tuple(places)),
     )

@@ -36,8 +36,9 @@ from page_contents import (
 from repository_code import REPOSITORY, DemoRun
 from service_thread import ServiceThread, run_service
 
-from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
+from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.collectors.job_spec import MIN_LAUNCH_CPU_S, total_cpu_s
+from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
@@ -409,7 +410,7 @@ def test_report_and_pages_show_the_stored_effects(
         for shown in table.rows:
             metric = {"CPU": "cpu_per_event_s", "wall": "wall_per_event_s"}[shown["metric"]]
             (row,) = (r for r in series if (r.label, r.metric) == (shown["label"], metric))
-            evidence = json.loads(row.evidence)
+            evidence = vars(row.evidence)
             effect = shown["change" if "change" in shown else "effect"]
             assert row.effect is not None
             assert agrees_with(effect, 2.718281828459045**row.effect - 1), (effect, row.effect)

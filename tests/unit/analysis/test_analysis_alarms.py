@@ -57,6 +57,7 @@ from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, Subj
 from treehammer.cli import cli
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError, DeliveryError
+from treehammer.sql.core.evidence import ChangeEvidence
 from treehammer.sql.core.watch_rows import AlarmMessage, ReleaseCheck
 from treehammer.sql.read.stored_comparisons import list_latest_comparisons
 from treehammer.sql.watch.alarms import AlarmOutbox, OutboxSummary, ReleaseCheckTable
@@ -134,7 +135,12 @@ def test_nobody_is_told_of_an_excused_state(outbox: AlarmOutbox) -> None:
 def test_recent_confirmed_slowdown_is_an_event() -> None:
     now_us = 1_790_000_000_000_000  # 2026-09-21
     slow = build_change_point(
-        "c1", found_us=now_us, day=20260915, attribution="site", subject="SITE_A", evidence="[]"
+        "c1",
+        found_us=now_us,
+        day=20260915,
+        attribution="site",
+        subject="SITE_A",
+        evidence=ChangeEvidence(),
     )
     (event,) = find_change_points([slow], now_us)
     assert event.title.startswith("Change: Site SITE_A: ")
@@ -241,7 +247,7 @@ def test_confirmed_regression_is_one_event(store: Store) -> None:
     assert event.evidence == f"/compare/{check.comparison_id}"
     # Evidence is the comparison of the rerun, which nobody selected for its result.
     verdicts = store.verdicts(check.comparison_id)
-    assert any(again in row.evidence for row in verdicts)
+    assert any(again in (row.evidence.campaigns or ()) for row in verdicts)
     assert assess_release(store, NEW).level is AlarmLevel.CRITICAL
     assert watch_campaigns(store, NOW) == []
 

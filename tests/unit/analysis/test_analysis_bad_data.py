@@ -23,10 +23,10 @@ from treehammer.analysis.statistics.verdict import (
     SERIES_SCOPES,
     SITE_SCOPE,
     Verdict,
-    VerdictEvidence,
 )
 from treehammer.collectors.job_spec import MIN_CPU_S
 from treehammer.errors import NothingToDoError
+from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 
 A, B = "6.38.00", "6.40.00"
@@ -41,7 +41,7 @@ def ask(samples: Iterable[Sample]) -> Comparison:
 
 
 def evidence(row: VerdictRow) -> VerdictEvidence:
-    return VerdictEvidence.from_json(row.evidence)
+    return row.evidence
 
 
 def is_b(sample: Sample) -> bool:
@@ -335,7 +335,7 @@ def spoilt(draw: st.DrawFn) -> list[Sample]:
 def well_formed(found: Comparison) -> None:
     for row in found.verdicts:
         said = evidence(row)
-        json.loads(row.evidence, parse_constant=pytest.fail)
+        json.loads(row.evidence.to_json(), parse_constant=pytest.fail)
         numbers = (row.effect, row.low, row.high)
         assert all(number is None or math.isfinite(number) for number in numbers)
         if row.low is not None and row.high is not None and row.effect is not None:

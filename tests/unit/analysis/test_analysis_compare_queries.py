@@ -38,6 +38,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
 from treehammer.hctests.definition.model import compute_setup
+from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
@@ -160,10 +161,7 @@ def test_verdicts_record_the_query() -> None:
 def test_older_verdicts_have_no_recorded_query() -> None:
     (row, *_) = ask(SimulatedCampaign().samples()).verdicts
     assert verdict_text.comparison_title(row) == f"ROOT {B} against {A}, all measurements"
-    document = json.loads(row.evidence)
-    for name in ("campaigns", "where", "where_a", "where_b", "of_a", "of_b"):
-        del document[name]
-    older = replace(row, evidence=json.dumps(document))
+    older = replace(row, evidence=VerdictEvidence())
     assert verdict_text.comparison_title(older) == f"ROOT {B} against {A}, selection not recorded"
 
 

@@ -106,7 +106,7 @@ def test_sites_that_share_their_host_speak_of_themselves() -> None:
     assert (row.verdict, row.hosts) == (Verdict.SLOWER, 1)
     assert verdict_text.describe_scope(row) == "on average at these 5 sites on one host (40 jobs)"
     assert (evidence(row).tau, evidence(row).prediction) == (None, ())
-    assert evidence(row).shared_hosts == {"vm": list(FIVE)}
+    assert evidence(row).shared_hosts == {"vm": FIVE}
     assert evidence(row).test == "mean of these sites"
     (note,) = [note for note in comparison.notes if note.startswith("One host, vm,")]
     assert "T2_A, T2_B, T2_C, T2_D and T2_E: they are not independent" in note
@@ -115,7 +115,7 @@ def test_sites_that_share_their_host_speak_of_themselves() -> None:
 def test_sites_that_share_a_host_count_as_one_among_others() -> None:
     (row,) = rows(_measure_on_shared_host(FIVE[:2]), SITES_SCOPE)
     assert verdict_text.describe_scope(row) == "over 5 sites (40 jobs)"
-    assert evidence(row).shared_hosts == {"vm": ["T2_A", "T2_B"]}
+    assert evidence(row).shared_hosts == {"vm": ("T2_A", "T2_B")}
     # Four groups leave three degrees of freedom.
     means = {row.site: row.effect or 0.0 for row in rows(_measure_on_shared_host(FIVE[:2]))}
     groups = [(means["T2_A"] + means["T2_B"]) / 2, *(means[site] for site in FIVE[2:])]

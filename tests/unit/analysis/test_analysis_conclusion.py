@@ -12,12 +12,8 @@ from treehammer.analysis.cli.compare_command import print_conclusions
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.comparison_notes import comparison_notes
 from treehammer.analysis.comparison.conclusion import describe_conclusion, select_headline
-from treehammer.analysis.statistics.verdict import (
-    ControlCheck,
-    Verdict,
-    VerdictEvidence,
-    attach_controls,
-)
+from treehammer.analysis.statistics.verdict import Verdict, attach_controls
+from treehammer.sql.core.evidence import ControlCheck, VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.terminal import JSON
 
@@ -53,7 +49,7 @@ def make_row(
         "jobs": 3,
         "hosts": 1,
         "jobs_needed": None,
-        "evidence": VerdictEvidence(delta=0.02, campaigns=()).to_json(),
+        "evidence": VerdictEvidence(delta=0.02, campaigns=()),
     }
     return VerdictRow(**{**row, **values})
 
@@ -200,9 +196,7 @@ def test_pooled_variants_say_over_how_many_sites() -> None:
             scope="sites",
             site="",
             hosts=count,
-            evidence=VerdictEvidence(
-                delta=0.02, sites=tuple(map(str, range(count))), tau=0.01
-            ).to_json(),
+            evidence=VerdictEvidence(delta=0.02, sites=tuple(map(str, range(count))), tau=0.01),
         )
         for count in (11, 20, 4, 5)
     ]
@@ -223,7 +217,7 @@ def test_results_of_several_sites_name_them() -> None:
 
 
 def test_variant_without_effect_over_sites_is_not_hidden() -> None:
-    evidence = VerdictEvidence(delta=0.02, sites=("A", "B")).to_json()
+    evidence = VerdictEvidence(delta=0.02, sites=("A", "B"))
     rows = [
         make_row(Verdict.SLOWER, MORE, scope="sites", site="", hosts=8, evidence=evidence),
         make_row(Verdict.NOT_ENOUGH, None, "branches=2%", scope="sites", site="", hosts=0),
@@ -237,7 +231,7 @@ def test_variant_without_effect_over_sites_is_not_hidden() -> None:
 
 def make_mixed_rows() -> list[VerdictRow]:
     """One variant is judged over sites, another at one of its sites alone, and a third nowhere."""
-    evidence = VerdictEvidence(delta=0.02, sites=("A", "B")).to_json()
+    evidence = VerdictEvidence(delta=0.02, sites=("A", "B"))
     over_sites: dict[str, Any] = {"scope": "sites", "site": "", "hosts": 8}
     return [
         make_row(Verdict.SAME, (0.1, -0.4, 0.6), "branches=2%", site="A"),

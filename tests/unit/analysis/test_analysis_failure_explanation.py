@@ -22,11 +22,12 @@ from treehammer.analysis.status.failure_attribution import (
     find_failure_cause,
     is_more_frequent,
 )
-from treehammer.analysis.status.failure_explanation import FailureExplanation, explain_period
+from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.analysis.status.site_status import update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.core.evidence import FailureExplanation
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.read.failure_counts import Period, Tally
 from treehammer.sql.read.overview_queries import STORAGE_SITE
@@ -397,7 +398,7 @@ def test_a_change_after_a_good_day_is_explained_by_what_has_begun(store: Store) 
         )
     update_states(store, STORY_US + 15 * HOUR_US, load_shipped_rules())
     (row, *_) = list_current_states(store, site="A")
-    explanation = FailureExplanation.from_change(row)
+    explanation = row.evidence.explanation
     assert row.state == "critical"
     assert explanation is not None
     assert explanation.culprit == "the site"

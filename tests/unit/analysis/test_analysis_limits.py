@@ -27,7 +27,7 @@ from treehammer.analysis.comparison.limit_outcomes import (
 )
 from treehammer.analysis.statistics.headline_rows import load_headline_rows
 from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample
-from treehammer.analysis.statistics.verdict import Verdict, VerdictEvidence
+from treehammer.analysis.statistics.verdict import Verdict
 from treehammer.config import load_settings
 from treehammer.errors import ExitCode
 from treehammer.sql.core.rows import VerdictRow
@@ -109,7 +109,7 @@ def test_verdicts_follow_the_headline_and_its_directions(store: Store, tmp_path:
     assert math.exp(rate.effect or 0) == pytest.approx(1.5, rel=0.02)
     assert depth.verdict == Verdict.SLOWER
     assert success.verdict == Verdict.SAME
-    evidence = {name: VerdictEvidence.from_json(row.evidence) for name, row in rows.items()}
+    evidence = {name: row.evidence for name, row in rows.items()}
     assert [(value.unit, value.better) for value in evidence.values()] == [
         ("s", "lower"),
         ("Hz", "higher"),
@@ -150,7 +150,7 @@ def test_zero_is_refused_instead_of_left_out(store: Store, tmp_path: Path) -> No
     compare(tmp_path, "5", "128", "--axis", "listen")
     (row,) = stored_rows(store).values()
     assert row.verdict == Verdict.NOT_ENOUGH
-    assert "queue_depth is 0 in 12 executions, which has no ratio" in row.evidence
+    assert "queue_depth is 0 in 12 executions, which has no ratio" in row.evidence.why
 
 
 def test_newest_campaign_that_states_a_headline_decides(store: Store) -> None:

@@ -45,12 +45,13 @@ from treehammer.analysis.statistics.sample import (
     possible_values,
     release_key,
 )
-from treehammer.analysis.statistics.verdict import THROUGH_BASE, ControlCheck
+from treehammer.analysis.statistics.verdict import THROUGH_BASE
 from treehammer.collectors.job_spec import CONTROL
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import Scalar, Variant
+from treehammer.sql.core.evidence import ControlCheck
 
 
 def test_sample_columns_are_in_catalogue() -> None:

@@ -119,10 +119,11 @@ def test_a_broken_site_is_excluded_until_all_its_tests_succeed(store: Store) -> 
     # Failures at 4:00, 4:30 and 5:00 of both tests.
     assert history(store) == [(1, "ok"), (5, "critical")]
     assert current.reason == "the last 3 runs of 2 tests failed: load, read"
-    evidence = json.loads(current.evidence)
-    assert evidence["tests"]["read"] == {"succeeded": 3, "failed": 3}
-    assert evidence["failures"] == {"open": 6}
-    assert len(evidence["measurements"]) == len(evidence["jobs"]) == 6
+    evidence = current.evidence
+    assert evidence.tests is not None
+    assert evidence.tests["read"] == {"succeeded": 3, "failed": 3}
+    assert evidence.failures == {"open": 6}
+    assert len(evidence.measurements or ()) == len(evidence.jobs or ()) == 6
     assert current.rule_version == RULES.rules["exclusion"].version
     # One test alone does not make it whole.
     store.add(run_test(hours, good=True, test="read") for hours in (8, 8.5, 9))
@@ -244,7 +245,7 @@ def test_late_results_supersede_a_change(store: Store) -> None:
     state_changes = state_history.list_state_changes(store, site="A", superseded=True)
     [wrong] = [row for row in state_changes if row.superseded_us]
     assert (wrong.state, wrong.superseded_us) == ("critical", START + 6.5 * HOUR)
-    assert json.loads(wrong.evidence)["failures"] == {"open": 6}
+    assert wrong.evidence.failures == {"open": 6}
 
 
 def test_failures_in_a_downtime_do_not_count(store: Store) -> None:
@@ -352,7 +353,7 @@ def test_a_site_that_becomes_slower_has_a_warning_until_it_is_fast_again(store: 
     assert (8.5 <= slow[0] <= 9.5, 12.5 <= fast[0] <= 13.5) == (True, True)
     warning = update.changes[1]
     assert warning.reason == "an event takes 2.5 times the wall time of the 12h before"
-    assert json.loads(warning.evidence)["ratio"] == 2.5
+    assert warning.evidence.ratio == 2.5
 
 
 def test_another_test_or_mix_of_work_is_not_slower(store: Store) -> None:

@@ -35,9 +35,9 @@ from treehammer.analysis.statistics.verdict import (
     OPEN_VERDICTS,
     SequentialPlan,
     Verdict,
-    VerdictEvidence,
     is_open,
 )
+from treehammer.sql.core.evidence import VerdictEvidence
 
 P_VALUES = st.lists(st.floats(1e-9, 0.999), min_size=1, max_size=12)
 

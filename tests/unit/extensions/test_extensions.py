@@ -35,6 +35,7 @@ from treehammer.config import load_settings
 from treehammer.datasets import doors
 from treehammer.errors import ConfigError, SitesError
 from treehammer.hctests import pinned_tests
+from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.transfer.file_writers import find_format
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.job_rendering import render_jobs
@@ -318,10 +319,9 @@ def test_registered_rule_is_replayed() -> None:
     rule = rules.rules["water"]
     assert isinstance(rule, TideRule)
     assert json.loads(rules.document)["rules"]["water"] == {"kind": "tide", "window": "24h"}
-    start = RuleMemory(SiteState.OK)
-    unused = StateJudgement(SiteState.OK, "")
-    (change,) = replay_rule(rule, [], start, ReplayWindow(0, 100, 10), lambda _: unused)
-    assert (change.time_us, change.state, change.reason) == (
+    latest = StatusChangeRow("", "site", "SITE_A", "water", "ok")
+    (change,) = replay_rule(rule, [], latest, ReplayWindow(0, 100, 10), {})
+    assert (change.since_us, change.state, change.reason) == (
         10,
         SiteState.WARNING,
         "0 runs in 24h",

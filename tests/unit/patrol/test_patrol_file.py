@@ -25,7 +25,6 @@ from treehammer import config, patrol
 from treehammer.analysis.alarms.alarm_watch import requested_reruns, watch_campaigns
 from treehammer.analysis.alarms.release_state import CheckState
 from treehammer.analysis.comparison.commit_comparison import compare_campaign_commits
-from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError, PatrolFileError
@@ -507,7 +506,7 @@ def test_commits_in_turns_are_compared_within_their_campaign(store: Store, tmp_p
     (summary,) = list_latest_comparisons(store, 9, axis="commit")
     assert (summary.first_verdict.a, summary.first_verdict.b) == axes["commit"]
     assert summary.first_verdict.verdict == "slower"
-    assert not VerdictEvidence.from_json(summary.first_verdict.evidence).unpaired
+    assert not summary.first_verdict.evidence.unpaired
 
 
 AXES = {"root": ("6.38.00", "6.40.00")}

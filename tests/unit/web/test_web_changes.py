@@ -33,6 +33,7 @@ from treehammer.cli import cli
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import NothingToDoError
+from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence, VerdictEvidence
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.watch.alarms import replace_change_points, replace_watched_days
 from treehammer.sql.write.store import Store
@@ -49,8 +50,8 @@ def day_ago(days: int) -> int:
 
 def list_changes() -> list[ChangePointRow]:
     found = {"found_us": int(NOW.timestamp() * 1e6), "day": day_ago(20)}
-    place = {"site": "B", "storage_site": "B", "door": "near"}
-    storage = json.dumps([{**place, "effect": -0.1, "nodes_by": "CPU model"}])
+    series = ChangedSeries("B", "B", "near", nodes_by="CPU model", effect=-0.1)
+    storage = ChangeEvidence((series,))
     return [
         build_change_point("cpu", cause="ROOT build a → b", **found),
         build_change_point("wall", metric="wall_per_event_s", effect=0.04, **found),
@@ -133,7 +134,7 @@ def test_commits_of_tests_are_listed_without_working_trees(
             "tree": (a, f"{a}+123456789012"),
         }.items():
             is_unpaired = name == "separate"
-            evidence = json.dumps({"of_a": {"test_name": "muons"}, "unpaired": is_unpaired})
+            evidence = VerdictEvidence(of_a={"test_name": "muons"}, unpaired=is_unpaired)
             verdict = build_verdict(name, a=sides[0], b=sides[1], evidence=evidence, **made)
             store.replace_comparison(name, [], [verdict])
     page = unescape(service.load_page("/changes"))
@@ -158,8 +159,8 @@ def test_step_of_drawn_line_is_the_stated_change(tmp_path: Path) -> None:
         for one in series
         for back in range(40)
     ]
-    place = {"site": "A", "storage_site": "A", "door": "near", "release": "6.40.00"}
-    evidence = json.dumps([{**place, "variant": variants[0], "effect": 0.0488, "error": 0.001}])
+    place = ("A", "A", "near", "6.40.00", variants[0])
+    evidence = ChangeEvidence((ChangedSeries(*place, effect=0.0488, error=0.001),))
     change = build_change_point(day=day_ago(19), effect=0.0488, evidence=evidence)
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         replace_watched_days(store, series, days, day_ago(40), day_ago(0))

@@ -32,11 +32,11 @@ from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample, find_axis_value
-from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.cli import cli
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.hctests.definition.model import Scalar, Variant
+from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 
@@ -116,9 +116,9 @@ def test_exact_counters_are_stored_and_shown(tmp_path: Path) -> None:
         assert "+1.0 % read calls" in done.output
         question = ComparisonQuery("root", "6.38.00", "6.40.00")
         verdicts = store.verdicts(question.id)
-    kept = [VerdictEvidence.from_json(row.evidence).counters for row in verdicts]
+    kept = [row.evidence.counters for row in verdicts]
     assert [one for one in kept if one] == [
-        {"bytes_read": ["same", 5e6, 5e6, 14], "read_calls": ["more", 1000, 1010, 14]}
+        {"bytes_read": ("same", 5e6, 5e6, 14), "read_calls": ("more", 1000, 1010, 14)}
     ] * len(SITES)
     with run_service(tmp_path, reading_open=True) as service:
         for address in (f"/compare/{question.id}", "/compare?a=6.38.00&b=6.40.00&recompute=1"):
@@ -141,7 +141,7 @@ def test_instructions_are_shown_beside_times(tmp_path: Path) -> None:
         work: dict[str, Any] = {"test_hash": "t", "dataset_hash": "d"}
         of_a = {**work, "variant": json.dumps({"root": "6.38.00", **axes})}
         evidence = VerdictEvidence(campaigns=(), of_a=of_a)
-        store.replace_comparison("c", [], [build_verdict("c", evidence=evidence.to_json())])
+        store.replace_comparison("c", [], [build_verdict("c", evidence=evidence)])
         for root, instructions in (("6.38.00", 400_116_000), ("6.40.00", 400_873_000)):
             variant = json.dumps({"root": root, **axes})
             facts = {"variant": variant, "instructions": instructions, **work}
@@ -188,7 +188,7 @@ def test_conditions_of_another_version_are_shown_unchanged(tmp_path: Path) -> No
         campaigns=(), where=("column_of_next=1",), of_a={"axis_root": "6.38.00"}
     )
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        rows = [build_verdict("next", scope="site", evidence=evidence.to_json())]
+        rows = [build_verdict("next", scope="site", evidence=evidence)]
         store.replace_comparison("next", [], rows)
     with run_service(tmp_path, reading_open=True) as service:
         for address in ("/", "/compare", "/compare/next", "/api/v1/overview"):
@@ -204,7 +204,7 @@ def test_compared_campaigns_are_called_by_their_names(tmp_path: Path) -> None:
         nights = ComparisonQuery("campaign", "first", "second").id
         one = build_verdict(nights, scope="site", verdict="slower", **sides)
         rows = [replace(one, site=site) for site in SITES]
-        over_sites = {"scope": "sites", "evidence": '{"points_at_change": true}'}
+        over_sites = {"scope": "sites", "evidence": VerdictEvidence(points_at_change=True)}
         rows.append(build_verdict(nights, label="all of it", **over_sites, **sides))
         store.replace_comparison(nights, [], rows)
     with run_service(tmp_path, reading_open=True) as service:

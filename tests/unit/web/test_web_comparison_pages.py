@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import random
 import re
 import subprocess
@@ -24,9 +23,10 @@ from service_thread import ServiceThread, run_service
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.count_changes import CounterChange
 from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample
-from treehammer.analysis.statistics.verdict import ControlCheck, VerdictEvidence, attach_controls
+from treehammer.analysis.statistics.verdict import attach_controls
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.hctests.definition.model import Variant
+from treehammer.sql.core.evidence import ControlCheck, VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
@@ -177,7 +177,7 @@ def test_cell_of_a_load_test_has_no_trend(tmp_path: Path) -> None:
     conditions: dict[str, list[str]] = {
         name: [] for name in ("campaigns", "where", "where_a", "where_b")
     }
-    evidence = json.dumps({"of_a": {"site": "A"}, "of_b": {"site": "A"}, **conditions})
+    evidence = VerdictEvidence(of_a={"site": "A"}, of_b={"site": "A"}, **conditions)
     rows = [build_verdict("load", scope="site", site="A", metric="open_p99_s", evidence=evidence)]
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         store.replace_comparison("load", [], rows)
@@ -240,7 +240,7 @@ def compare(
     a: str, b: str, *judged: tuple[str, float | None], scope: str = "sites", test: str = "read"
 ) -> list[VerdictRow]:
     sides = [{"test_name": test, "site": site} for site in "AB"]
-    evidence = VerdictEvidence(of_a=sides[0], of_b=sides[1]).to_json()
+    evidence = VerdictEvidence(of_a=sides[0], of_b=sides[1])
     return [
         build_verdict(
             "x",

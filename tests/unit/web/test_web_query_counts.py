@@ -18,6 +18,7 @@ from page_database import SITES, build_measurements, fill_database
 from service_thread import ServiceThread, run_service
 from sqlalchemy.engine import Connection, Engine
 
+from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.read import campaign_queries, overview_queries
 from treehammer.sql.write.store import Store
@@ -232,7 +233,7 @@ def test_list_of_comparisons_is_paginated(tmp_path: Path, monkeypatch: pytest.Mo
 def _verdict(comparison: str, judged_us: int) -> VerdictRow:
     return VerdictRow(
         comparison, judged_us, 1, "site", "A", "key", "x", "cpu_per_event_s", "root", "a", "b",
-        "same", 0.0, -0.01, 0.01, 6, 3, None, "{}",
+        "same", 0.0, -0.01, 0.01, 6, 3, None, VerdictEvidence(),
     )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from measurement_factory import (
     variant_values,
 )
 
-from treehammer.analysis.changes.change_text import describe_change, list_places, select_changes
+from treehammer.analysis.changes.change_text import describe_change, select_changes
 from treehammer.analysis.changes.change_update import update_changes
 from treehammer.analysis.changes.daily_series import NodeIdentity
 from treehammer.analysis.status.failure_explanation import explain_period
@@ -187,7 +186,7 @@ def test_changes_are_found_stored_and_kept(store: Store) -> None:
     assert cpu.found_us < cpu.updated_us
     assert "ROOT build 6.40.00 old → 6.40.00 new" in cpu.cause
     assert describe_change(cpu).startswith("ROOT 6.40.00: CPU")
-    assert {one["site"] for one in list_places(cpu)} == {"A", "B", "C"}
+    assert {series.site for series in cpu.evidence.series} == {"A", "B", "C"}
     assert select_changes(rows, site="B", release=RELEASE) == rows
     assert select_changes(rows, site="D") == select_changes(rows, release="6.36") == []
     assert find_change_point(store, cpu.id) == cpu
@@ -563,7 +562,7 @@ def test_states_are_kept_with_evidence(store: Store) -> None:
     ]
     last = state_history.list_current_states(store, site="A")[0]
     assert state_history.find_change(store, last.id) == last
-    assert json.loads(last.evidence)["failures"] == {"open": 6}
+    assert last.evidence.failures == {"open": 6}
     assert not update_states(store, STORY_US + 7 * HOUR_US + 1, RULES).changes
 
 

@@ -9,9 +9,9 @@ import pytest
 from measurement_factory import build_verdict, make_campaign_row, make_job_row, make_measurement
 from store_helpers import find_rollup_differences
 
-from treehammer.analysis.statistics.verdict import VerdictEvidence
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.errors import NothingToDoError
+from treehammer.sql.core.evidence import VerdictEvidence
 from treehammer.sql.core.rows import AttemptRow, VerdictRow
 from treehammer.sql.engine import database_engine
 from treehammer.sql.read import (
@@ -217,7 +217,7 @@ def test_latest_comparisons(filled: Store) -> None:
         rows = [
             VerdictRow(
                 name, 10 * number, 1, scope, "A", "key", f"x{place}", metric, "root", "a", "b",
-                verdict, effect, -0.01, 0.01, 6, 3, None, VerdictEvidence().to_json(),
+                verdict, effect, -0.01, 0.01, 6, 3, None, VerdictEvidence(),
             )
             for place, (scope, metric, verdict, effect) in enumerate((
                 ("site", "wall_per_event_s", "slower", 0.2),
@@ -281,7 +281,7 @@ def test_replaced_comparison_is_read_again(filled: Store) -> None:
     for us, verdict, effect in ((1, "slower", 0.2), (2, "faster", -0.1)):
         row = VerdictRow(
             "one", us, 1, "site", "A", "key", "x", "cpu_per_event_s", "root", "a", "b",
-            verdict, effect, -0.3, 0.3, 6, 3, None, VerdictEvidence().to_json(),
+            verdict, effect, -0.3, 0.3, 6, 3, None, VerdictEvidence(),
         )  # fmt: skip
         filled.replace_comparison("one", [], [row])
         assert find() == ({"cpu_per_event_s": {"site": {verdict: 1}}}, [effect])
