@@ -29,8 +29,12 @@ from typing import Any
 from urllib.parse import quote
 
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels, deliver_messages
-from treehammer.analysis.alarms.alarm_overview import assess_all
-from treehammer.analysis.alarms.release_state import CheckState, describe_check, link_check
+from treehammer.analysis.alarms.alarm_overview import (
+    CheckState,
+    assess_all,
+    describe_check,
+    link_check,
+)
 from treehammer.analysis.changes import change_text
 from treehammer.analysis.changes.daily_series import Attribution, ChangeState
 from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_together

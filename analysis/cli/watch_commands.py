@@ -18,11 +18,6 @@ import click
 
 from treehammer.analysis.alarms import alarm_overview
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
-from treehammer.analysis.alarms.monitoring_output import (
-    PRODUCER,
-    build_monit_documents,
-    format_plugin_output,
-)
 from treehammer.analysis.alarms.remote_states import RemoteService
 from treehammer.analysis.changes.change_text import (
     WeeklyDigest,
@@ -36,10 +31,13 @@ from treehammer.analysis.changes.change_update import update_changes
 from treehammer.analysis.changes.daily_series import WINDOW_DAYS
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.analysis.status.subject_state import (
+    PRODUCER,
     SERVICE_NAME,
     AlarmKind,
     AlarmLevel,
     SubjectState,
+    build_monit_documents,
+    format_plugin_output,
     worst_level,
 )
 from treehammer.collectors.record.day_numbers import day_to_number

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from treehammer.analysis.alarms.release_state import CheckState
+from treehammer.analysis.alarms.alarm_overview import CheckState
 from treehammer.analysis.status.site_status import Usability, use_by_state
 from treehammer.sql.core.schema import patrol_start
 from treehammer.sql.core.watch_rows import PatrolStartRow, ReleaseCheck, StatusChangeRow

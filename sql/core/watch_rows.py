@@ -342,7 +342,7 @@ class ReleaseCheck(StoredRow):
         test_name: its test.
         a: the base; '' where the campaign compares no releases.
         b: the other release.
-        state: a value of :class:`treehammer.analysis.alarms.release_state.CheckState`.
+        state: a value of :class:`treehammer.analysis.alarms.alarm_overview.CheckState`.
         comparison_id: the stored comparison that decided last.
         compared: variants and metrics with a statistical verdict.
         slower: of them the slower ones.

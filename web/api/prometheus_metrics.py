@@ -28,8 +28,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from treehammer.analysis.alarms import alarm_overview
+from treehammer.analysis.alarms.alarm_overview import list_regressions
 from treehammer.analysis.alarms.alarm_watch import list_slowdowns
-from treehammer.analysis.alarms.release_state import list_regressions
 from treehammer.analysis.status.site_status import Usability, list_uses
 from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES

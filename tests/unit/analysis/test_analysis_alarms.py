@@ -41,7 +41,12 @@ from treehammer.analysis.alarms.alarm_delivery import (
     Webhook,
     deliver_messages,
 )
-from treehammer.analysis.alarms.alarm_overview import judge_service
+from treehammer.analysis.alarms.alarm_overview import (
+    CheckState,
+    assess_release,
+    assess_releases,
+    judge_service,
+)
 from treehammer.analysis.alarms.alarm_watch import (
     MAX_RERUNS,
     find_change_points,
@@ -52,7 +57,6 @@ from treehammer.analysis.alarms.alarm_watch import (
     requested_reruns,
     watch_campaigns,
 )
-from treehammer.analysis.alarms.release_state import CheckState, assess_release, assess_releases
 from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SubjectState
 from treehammer.cli import cli
 from treehammer.config import load_settings

@@ -16,19 +16,17 @@ from hypothesis import strategies as st
 from local_servers import serve_http
 
 from treehammer import config
-from treehammer.analysis.alarms.monitoring_output import (
-    MAX_LINE,
-    build_monit_documents,
-    format_plugin_output,
-)
 from treehammer.analysis.alarms.remote_states import RemoteService
 from treehammer.analysis.cli import watch_commands
 from treehammer.analysis.cli.watch_commands import check_command as check
 from treehammer.analysis.status.subject_state import (
+    MAX_LINE,
     AlarmFigure,
     AlarmKind,
     AlarmLevel,
     SubjectState,
+    build_monit_documents,
+    format_plugin_output,
     judge_figure,
     worst_level,
 )

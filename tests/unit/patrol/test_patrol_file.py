@@ -22,8 +22,8 @@ from measurement_factory import make_campaign_row, make_job_row, make_measuremen
 from simulated_campaign import START_US, SimulatedCampaign, add_campaign
 
 from treehammer import config, patrol
+from treehammer.analysis.alarms.alarm_overview import CheckState
 from treehammer.analysis.alarms.alarm_watch import requested_reruns, watch_campaigns
-from treehammer.analysis.alarms.release_state import CheckState
 from treehammer.analysis.comparison.commit_comparison import compare_campaign_commits
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
