@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -61,55 +60,6 @@ LIST_COLUMNS = (
 )
 #: Items of a list that are shown.
 MAX_LISTED_ITEMS = 8
-#: Options of :class:`RewriteOptions`.
-REWRITE_OPTIONS = (
-    click.option(
-        "--root",
-        default="",
-        metavar="RELEASE",
-        help="ROOT to write with, as on the root axis [default: the one that wrote the source].",
-    ),
-    click.option(
-        "--compression",
-        default="",
-        metavar="NAME[:LEVEL]",
-        help="zlib, lzma, lz4 or zstd with a level from 1 to 9, or none.",
-    ),
-    click.option(
-        "--autoflush",
-        default="",
-        metavar="EVENTS|SIZE",
-        help="Events of a cluster, or its compressed size (30MB).",
-    ),
-    click.option(
-        "--basket-size", default="", metavar="SIZE", help="Size of every branch's baskets (32kB)."
-    ),
-    click.option(
-        "--basket-memory",
-        default="",
-        metavar="SIZE",
-        help="Size of all baskets together, which ROOT divides among the branches (10MB).",
-    ),
-    click.option(
-        "--order",
-        default="",
-        type=click.Choice(["", *ORDERS]),
-        metavar="|".join(ORDERS),
-        help="How the baskets are sorted in the file.",
-    ),
-    click.option(
-        "--format",
-        default="",
-        type=click.Choice(["", *FORMATS]),
-        metavar="|".join(FORMATS),
-        help="rntuple writes an RNTuple twin.",
-    ),
-    click.option(
-        "--skip-unwritable",
-        is_flag=True,
-        help="Leave out branches that cannot be written, instead of failing.",
-    ),
-)
 
 
 @click.group("datasets")
@@ -252,14 +202,54 @@ def _layouts_to_compare(
     return layouts
 
 
-def rewrite_option_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of :class:`treehammer.datasets.specs.rewrite_options.RewriteOptions`."""
-    return reduce(lambda wrapped, option: option(wrapped), reversed(REWRITE_OPTIONS), function)
-
-
 @datasets.command("make")
 @click.argument("name", type=DATASET)
-@rewrite_option_flags
+@click.option(
+    "--root",
+    default="",
+    metavar="RELEASE",
+    help="ROOT to write with, as on the root axis [default: the one that wrote the source].",
+)
+@click.option(
+    "--compression",
+    default="",
+    metavar="NAME[:LEVEL]",
+    help="zlib, lzma, lz4 or zstd with a level from 1 to 9, or none.",
+)
+@click.option(
+    "--autoflush",
+    default="",
+    metavar="EVENTS|SIZE",
+    help="Events of a cluster, or its compressed size (30MB).",
+)
+@click.option(
+    "--basket-size", default="", metavar="SIZE", help="Size of every branch's baskets (32kB)."
+)
+@click.option(
+    "--basket-memory",
+    default="",
+    metavar="SIZE",
+    help="Size of all baskets together, which ROOT divides among the branches (10MB).",
+)
+@click.option(
+    "--order",
+    default="",
+    type=click.Choice(["", *ORDERS]),
+    metavar="|".join(ORDERS),
+    help="How the baskets are sorted in the file.",
+)
+@click.option(
+    "--format",
+    default="",
+    type=click.Choice(["", *FORMATS]),
+    metavar="|".join(FORMATS),
+    help="rntuple writes an RNTuple twin.",
+)
+@click.option(
+    "--skip-unwritable",
+    is_flag=True,
+    help="Leave out branches that cannot be written, instead of failing.",
+)
 @click.option("--as", "new", default="", metavar="NEW", help="Name of the rewritten dataset.")
 @click.option(
     "--source",

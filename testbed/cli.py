@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -47,7 +48,7 @@ from treehammer.testbed.workspace import (
     define_workspace,
     read_state,
 )
-from treehammer.text_formatting import parse_duration, pluralize
+from treehammer.text_formatting import parse_duration, pluralize, split_list
 
 DEFAULT_SITES = 4
 _CHANNEL_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,19}=[a-z0-9-]+")
@@ -127,17 +128,13 @@ def testbed() -> None:
 @click.pass_obj
 def up(
     settings: Settings,
+    /,
     name: str,
     sites: int,
-    slots: int,
-    second_pool: bool,
     releases: str,
-    rucio: bool,
-    database: bool,
-    secure_sites: int,
-    arc: bool,
     channels: tuple[str, ...],
     keep: bool,
+    **options: Any,
 ) -> None:
     """Start a testbed and print its sites file.
 
@@ -149,19 +146,13 @@ def up(
     Example: treehammer testbed up --sites 6
              treehammer testbed up --xrootd-channel stable=bookworm --xrootd-channel testing=sid
     """
-    release_list = [release.strip() for release in releases.split(",") if release.strip()]
     box = define_workspace(
         name,
         sites,
         settings,
-        slots=slots,
-        second_pool=second_pool,
-        releases=release_list,
-        rucio=rucio,
-        database=database,
-        secure_sites=secure_sites,
-        arc=arc,
+        releases=split_list(releases),
         channels=parse_channels(channels),
+        **options,
     )
     began = time.monotonic()
     with on_interrupt("treehammer testbed down removes it" if keep else "nothing of it is left"):
@@ -173,7 +164,7 @@ def up(
         click.echo(f"Rucio as {account}: export RUCIO_CONFIG={config}")
     if url := read_database_url(box):
         click.echo(f"results database: export TREEHAMMER_DATABASE={shlex.quote(url)}")
-    if secure_sites:
+    if options["secure_sites"]:
         folder = certificate_folder(box)
         click.echo(f"authorities: export X509_CERT_DIR={shlex.quote(str(folder))}")
         proxy = user_proxy(box, MEMBER)

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -28,15 +27,17 @@ from treehammer.sql.write.maintenance import (
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
+    CAMPAIGN,
     CSV,
     JSON,
+    TIME,
     CommandOutput,
     on_interrupt,
     output_form,
     prints_rows,
     progress_bar,
 )
-from treehammer.text_formatting import SECOND_US, format_time, pluralize
+from treehammer.text_formatting import format_time, pluralize
 
 #: Seconds between two looks for new entries.
 POLL_S = 2.0
@@ -219,12 +220,19 @@ def copy_command(source: str, target: str) -> CommandOutput:
 def scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that select measurements."""
     options = (
-        click.option("--campaign", default="", help="Measurements of this campaign."),
+        click.option(
+            "--campaign", default="", type=CAMPAIGN, help="Measurements of this campaign."
+        ),
         click.option("--key", default="", metavar="ID", help="Measurements sent with this key."),
         click.option(
-            "--since", metavar="TIME", help="Measurements that began at TIME (UTC) or later."
+            "--since",
+            type=TIME,
+            metavar="TIME",
+            help="Measurements that began at TIME (UTC) or later.",
         ),
-        click.option("--until", metavar="TIME", help="Measurements that began before TIME (UTC)."),
+        click.option(
+            "--until", type=TIME, metavar="TIME", help="Measurements that began before TIME (UTC)."
+        ),
         click.option("--dry-run", is_flag=True, help="Only count the measurements."),
         prints_rows(*_SCOPE_COLUMNS),
     )
@@ -305,10 +313,7 @@ def _change(
 def _parse_scope(store: Store, selected: dict[str, Any]) -> tuple[ChangeScope, str]:
     """Return the scope, and its description."""
     campaign_id = _find_campaign(store, selected["campaign"]) if selected["campaign"] else ""
-    since_us, until_us = (
-        parse_time(selected[name], f"--{name}") if selected[name] else None
-        for name in ("since", "until")
-    )
+    since_us, until_us = selected["since"], selected["until"]
     scope = ChangeScope(campaign_id, selected["key"], since_us, until_us)
     words = [
         f"campaign {campaign_id}" if campaign_id else "",
@@ -336,12 +341,14 @@ def _find_campaign(store: Store, reference: str) -> str:
 @click.option(
     "--action", "actions", multiple=True, help="Only entries with this action; may be repeated."
 )
-@click.option("--since", metavar="TIME", help="Only entries at TIME (UTC) or later.")
+@click.option(
+    "--since", type=TIME, metavar="TIME", default=0, help="Only entries at TIME (UTC) or later."
+)
 @click.option("-f", "--follow", is_flag=True, help="Print new entries as they come, until Ctrl-C.")
 @prints_rows(*_AUDIT_COLUMNS)
 @click.pass_obj
 def audit_command(
-    settings: Settings, actions: tuple[str, ...], since: str | None, follow: bool
+    settings: Settings, actions: tuple[str, ...], since: int, follow: bool
 ) -> list[AuditRow]:
     """List changes of recorded results, keys and sign-ins, and refused requests, newest first.
 
@@ -351,16 +358,15 @@ def audit_command(
     """
     if follow and output_form() == CSV:
         raise click.UsageError("--follow prints text or, with --json, objects, but no CSV.")
-    since_us = parse_time(since, "--since") if since else 0
 
     def is_selected(entry: AuditRow) -> bool:
         return not actions or entry.action in actions
 
     with Store.open(settings.database, create=False) as store:
         if follow:
-            for entry in filter(is_selected, _follow_entries(store, since_us)):
+            for entry in filter(is_selected, _follow_entries(store, since)):
                 click.echo(_format_line(entry, output_form()))
-        return list(filter(is_selected, store.list_changes(since_us)))
+        return list(filter(is_selected, store.list_changes(since)))
 
 
 def _follow_entries(store: Store, since_us: int) -> Iterator[AuditRow]:
@@ -382,21 +388,3 @@ def _format_line(entry: AuditRow, form: str) -> str:
         return json.dumps(asdict(entry))
     cells = (format_time(entry.changed_us), entry.action, entry.actor, entry.scope, entry.reason)
     return "  ".join(filter(None, (*cells, str(entry.measurements or ""))))
-
-
-def parse_time(text: str, option: str) -> int:
-    """Parse a date or a date and time, by default in UTC, into microseconds since 1970.
-
-    Raises:
-        ConfigError: it is neither.
-    """
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(
-            f"must be a time such as 2026-03-01 or 2026-03-01T12:00, not {text[:40]!r}",
-            where=option,
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * SECOND_US)

@@ -42,7 +42,7 @@ from treehammer.errors import (
     suggest_word,
 )
 from treehammer.tables import TableColumn, format_csv
-from treehammer.text_formatting import ProgressCallback, split_list
+from treehammer.text_formatting import ProgressCallback, parse_time, split_list
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -310,6 +310,19 @@ SITE = NameType("site", "submit.sites.site_registry:load_sites")
 CAMPAIGN = NameType("campaign", "sql.read.campaign_queries:list_campaign_names")
 DATASET = NameType("dataset", "datasets.catalogues.folder_catalogue:list_dataset_names")
 TEST = NameType("test", "hctests.pinned_tests:list_test_names")
+
+
+class _TimeType(click.types.StringParamType):
+    """Date or date and time, by default in UTC, as microseconds since 1970."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse the text."""
+        return (
+            parse_time(value, param.opts[0] if param else "") if isinstance(value, str) else value
+        )
+
+
+TIME = _TimeType()
 
 
 def print_hint(text: str, *, err: bool = False) -> None:

@@ -38,6 +38,24 @@ def parse_duration(text: str, where: str) -> int:
     return int(match[1]) * _SECONDS_PER_UNIT[match[2]]
 
 
+def parse_time(text: str, option: str) -> int:
+    """Parse a date or a date and time, by default in UTC, into microseconds since 1970.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"must be a time such as 2026-03-01 or 2026-03-01T12:00, not {text[:40]!r}",
+            where=option,
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * SECOND_US)
+
+
 @dataclass(frozen=True)
 class JobRamp:
     """Growth of the number of concurrent jobs: ``jobs`` more every ``every_s`` seconds."""

@@ -14,7 +14,6 @@ from treehammer.analysis.status.status_rules import StatusRules, load_status_rul
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
-from treehammer.sql.cli.database_commands import parse_time
 from treehammer.sql.core.watch_rows import OverrideRow, StatusChangeRow
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import state_history
@@ -45,6 +44,7 @@ from treehammer.text_formatting import (
     format_share,
     format_time,
     parse_duration,
+    parse_time,
     pluralize,
 )
 
