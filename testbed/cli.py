@@ -274,8 +274,10 @@ def status(settings: Settings, name: str) -> CommandOutput:
     _, state = _load_testbed(name, settings)
     if state is None:
         raise _make_missing_error(name)
-    remarks = [] if state.ready else [f"testbed {name} is down; treehammer testbed up starts it"]
-    return CommandOutput(lifecycle.list_daemons(state), remarks=remarks)
+    return CommandOutput(
+        lifecycle.list_daemons(state),
+        remarks=[f"testbed {name} is down; treehammer testbed up starts it"] * (not state.ready),
+    )
 
 
 @testbed.command()

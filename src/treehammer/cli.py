@@ -124,12 +124,12 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             reads_results=True,
         ),
         "summary": LazyCommand(
-            "analysis.cli.summary_command:summary_command",
+            "analysis.cli.summary_commands:summary_command",
             "Show mean values of a campaign by group.",
             reads_results=True,
         ),
         "explain": LazyCommand(
-            "analysis.cli.explain_command:explain_command",
+            "analysis.cli.summary_commands:explain_command",
             "Explain a low CPU efficiency.",
             reads_results=True,
         ),

@@ -13,7 +13,7 @@ from simulated_campaign import START_US, SimulatedCampaign
 
 from treehammer import config
 from treehammer.analysis.cli.compare_command import compare_command
-from treehammer.analysis.cli.summary_command import summary_command
+from treehammer.analysis.cli.summary_commands import summary_command
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError

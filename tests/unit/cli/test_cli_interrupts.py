@@ -143,7 +143,7 @@ ELSEWHERE = ("web/api", "web/core", "web/display_formats", "web/pages", "collect
 OUTLETS = ("print_hint", "add_global_options", "on_interrupt", "CommandOutput", "prints_rows")
 #: Functions and constants whose text an error, a table or print_hint prints.
 PRINTED_ELSEWHERE = {
-    "analysis/cli/explain_command.py": "format_next_command, by print_hint",
+    "analysis/cli/summary_commands.py": "format_next_command, by print_hint",
     "analysis/comparison/limit_text.py": "note, by print_hint",
     "analysis/comparison/series_effects.py": "remedies, by print_hint as notes of a comparison",
     "datasets/catalogues/folder_catalogue.py": "hints of errors",
