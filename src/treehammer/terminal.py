@@ -129,16 +129,19 @@ def prints_rows(
         @click.option("--csv", "as_csv", is_flag=True, help="Print CSV for programs.")
         @click.option(
             "--columns",
-            "names",
+            "column_names",
             default="",
             metavar="NAMES",
             help=f"Print only these columns, in any form, of: {documented or 'the keys of --json'}.",
         )
         @functools.wraps(function)
-        def wrapper(*args: Any, as_json: bool, as_csv: bool, names: str, **kwargs: Any) -> int:
+        def wrapper(
+            *args: Any, as_json: bool, as_csv: bool, column_names: str, **kwargs: Any
+        ) -> int:
             if as_json and as_csv:
                 raise click.UsageError("--json and --csv are mutually exclusive.")
-            choice = _OutputChoice(JSON if as_json else CSV if as_csv else TABLE, split_list(names))
+            form = JSON if as_json else CSV if as_csv else TABLE
+            choice = _OutputChoice(form, split_list(column_names))
             if columns and not keys:
                 _require_columns(choice.names, [column.key for column in columns])
             click.get_current_context().meta[_OutputChoice.__name__] = choice

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
+from page_database import fill_database
 from rich.console import Console
 from rich.progress import Progress
 
@@ -113,6 +115,42 @@ def test_no_rows_are_a_sentence_or_an_error() -> None:
     assert run_command([], empty="No sites.").stderr == "No sites.\n"
     error = run_command([], empty=NothingToDoError("no sites")).exception
     assert isinstance(error, NothingToDoError)
+
+
+@pytest.fixture(scope="module")
+def page_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    fill_database(f"sqlite:///{folder / 'results.db'}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "config show",
+        "tests list",
+        "datasets list",
+        "db check",
+        "db prune --passes-after 1 --dry-run",
+        "db quarantine --reason x --campaign running --dry-run",
+        "changes",
+        f"digest --week {datetime.now(UTC):%G-W%V}",
+    ],
+)
+def test_help_of_columns_documents_the_keys_of_rows(words: str, page_data: Path) -> None:
+    command: click.Command | None = cli
+    for name in words.partition(" --")[0].split():
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), name)
+    assert command is not None
+    (option,) = (param for param in command.params if param.name == "column_names")
+    documented = str(vars(option)["help"]).partition("of: ")[2].rstrip(".").split(", ")
+    result = CliRunner().invoke(
+        cli, ["--data-dir", str(page_data), *words.split(), "--json"], catch_exceptions=False
+    )
+    rows = json.loads(result.stdout)
+    assert rows
+    assert {key for row in rows for key in row} == {*documented}
 
 
 def test_unknown_name_suggests_the_nearest() -> None:
