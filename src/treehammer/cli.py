@@ -85,12 +85,10 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             "Measure how fast ROOT reads one file, and what limits it.",
         ),
         "submit": LazyCommand(
-            "submit.cli.submit_commands:submit",
-            "Plan a test, prepare its jobs and submit them.",
+            "submit.cli.submit_commands:submit", "Plan a test, prepare its jobs and submit them."
         ),
         "render": LazyCommand(
-            "submit.cli.submit_commands:render",
-            "Show the jobs of a test without submitting.",
+            "submit.cli.submit_commands:render", "Show the jobs of a test without submitting."
         ),
         "status": LazyCommand(
             "submit.cli.campaign_commands:status", "Show all campaigns, or the progress of one."
@@ -134,9 +132,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             reads_results=True,
         ),
         "report": LazyCommand(
-            "web.cli:report_command",
-            "Write a campaign as one HTML page.",
-            reads_results=True,
+            "web.cli:report_command", "Write a campaign as one HTML page.", reads_results=True
         ),
         "export": LazyCommand(
             "sql.cli.transfer_commands:export_command",
@@ -153,8 +149,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
     },
     "Run continuously": {
         "patrol": LazyCommand(
-            "patrol.cli:patrol",
-            "Run tests by themselves: by time, commit, tag and ROOT release.",
+            "patrol.cli:patrol", "Run tests by themselves: by time, commit, tag and ROOT release."
         ),
         "changes": LazyCommand(
             "analysis.cli.watch_commands:changes_command",
