@@ -311,7 +311,7 @@ def merge_companions(
         return len(new)
     for campaign in new.values():
         store.add_campaign(campaign, [], group=group)
-    _merge_jobs(_JobMerger(store), incoming)
+    _merge_jobs(store, incoming)
     for batch in incoming.companion("replica"):
         store.add_replicas(parse_rows(ReplicaRow, batch))
     _merge_instruction_counts(store, incoming)
@@ -326,59 +326,40 @@ def _merge_instruction_counts(store: Store, incoming: MeasurementFile) -> None:
         store.add_instruction_counts(row for row in rows if row.count_id not in counted_ids)
 
 
-def _merge_jobs(merger: _JobMerger, incoming: MeasurementFile) -> None:
+def _merge_jobs(store: Store, incoming: MeasurementFile) -> None:
+    """Merge finished jobs, then their attempts."""
+    campaigns = {campaign.id: campaign for campaign in store.campaigns()}
+    merged_ids: set[str] = set()
+    changed: dict[str, JobRow] = {}
     for batch in incoming.companion("job"):
-        merger.add_jobs(parse_rows(JobRow, batch))
-    for batch in incoming.companion("attempt"):
-        merger.add_attempts(parse_rows(AttemptRow, batch))
-
-
-class _JobMerger:
-    """Merges jobs, then their attempts."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._campaigns = {campaign.id: campaign for campaign in store.campaigns()}
-        #: Jobs whose attempts are merged.
-        self._updated_ids: set[str] = set()
-        #: Those of them that differ from the stored ones.
-        self._changed_jobs: dict[str, JobRow] = {}
-
-    def add_jobs(self, jobs: Iterable[JobRow]) -> None:
         by_campaign: defaultdict[str, list[JobRow]] = defaultdict(list)
-        for job in jobs:
-            if job.state in FINAL_JOB_STATES and job.campaign_id in self._campaigns:
+        for job in parse_rows(JobRow, batch):
+            if job.state in FINAL_JOB_STATES and job.campaign_id in campaigns:
                 by_campaign[job.campaign_id].append(job)
-        for id_, campaign_jobs in by_campaign.items():
-            self._add_campaign_jobs(self._campaigns[id_], campaign_jobs)
+        for campaign_id, jobs in by_campaign.items():
+            stored = {job.id: job for job in store.jobs(campaign_id)}
+            missing = [job for job in jobs if job.id not in stored]
+            store.add_campaign(campaigns[campaign_id], missing)
+            pairs = [(job, stored[job.id]) for job in jobs if _is_updatable(stored.get(job.id))]
+            store.set_jobs(job.as_external() for job, before in pairs if _has_ended(job, before))
+            merged_ids.update(job.id for job in (*missing, *(job for job, _ in pairs)))
+            for job, before in pairs:
+                if job != before:
+                    changed[job.id] = job.as_external() if before.is_external else job
+    for batch in incoming.companion("attempt"):
+        attempts = [row for row in parse_rows(AttemptRow, batch) if row.job_id in merged_ids]
+        later_ids = _merge_attempts(store, attempts)
+        store.set_jobs(changed[id_] for id_ in later_ids & changed.keys())
 
-    def _add_campaign_jobs(self, campaign: CampaignRow, jobs: Sequence[JobRow]) -> None:
-        stored = {job.id: job for job in self._store.jobs(campaign.id)}
-        missing = [job for job in jobs if job.id not in stored]
-        self._store.add_campaign(campaign, missing)
-        updatable = [job for job in jobs if _is_updatable(stored.get(job.id))]
-        self._updated_ids.update(job.id for job in (*missing, *updatable))
-        self._update_jobs(updatable, stored)
 
-    def _update_jobs(self, jobs: Sequence[JobRow], stored: Mapping[str, JobRow]) -> None:
-        """End the jobs that are unfinished here, and remember those that differ."""
-        ended = [job.as_external() for job in jobs if _has_ended(job, stored[job.id])]
-        self._store.set_jobs(ended)
-        for job in jobs:
-            if job != stored[job.id]:
-                self._changed_jobs[job.id] = (
-                    job.as_external() if stored[job.id].is_external else job
-                )
-
-    def add_attempts(self, attempts: Iterable[AttemptRow]) -> None:
-        accepted = [attempt for attempt in attempts if attempt.job_id in self._updated_ids]
-        stored: defaultdict[str, dict[int, AttemptRow]] = defaultdict(dict)
-        for attempt in self._store.attempts(attempt.job_id for attempt in accepted):
-            stored[attempt.job_id][attempt.number] = attempt
-        missing = [a for a in accepted if _is_more_complete(a, stored[a.job_id].get(a.number))]
-        later = {a.job_id for a in missing if a.number > max(stored[a.job_id], default=0)}
-        self._store.set_attempts(missing)
-        self._store.set_jobs(self._changed_jobs[id_] for id_ in later & self._changed_jobs.keys())
+def _merge_attempts(store: Store, attempts: Sequence[AttemptRow]) -> set[str]:
+    """Merge attempts; return the jobs that have a later one than before."""
+    stored: defaultdict[str, dict[int, AttemptRow]] = defaultdict(dict)
+    for attempt in store.attempts(attempt.job_id for attempt in attempts):
+        stored[attempt.job_id][attempt.number] = attempt
+    missing = [a for a in attempts if _is_more_complete(a, stored[a.job_id].get(a.number))]
+    store.set_attempts(missing)
+    return {a.job_id for a in missing if a.number > max(stored[a.job_id], default=0)}
 
 
 def _is_updatable(stored: JobRow | None) -> bool:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 from urllib.parse import unquote
 
 import numpy as np
@@ -101,22 +102,28 @@ def _campaign_from_path(file: Path) -> str | None:
 # Files
 
 
-class MeasurementFile(Protocol):
-    """An open file of measurements; reading a damaged one raises MeasurementFileError."""
+class MeasurementFile(ABC):
+    """An open file of measurements; reading a damaged one raises MeasurementFileError.
 
-    @property
-    def rows(self) -> int:
-        """Number of measurements."""
+    Attributes:
+        rows: number of measurements.
+        columns: the names of its columns.
+    """
 
-    @property
-    def columns(self) -> Sequence[str]:
-        """The names of its columns."""
+    rows: int
+    columns: Sequence[str]
 
+    @abstractmethod
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Read columns of all measurements in the types of the file; unknown values are null."""
 
+    @abstractmethod
     def companion(self, name: str) -> Iterator[pa.RecordBatch]:
         """Read a companion table; nothing if the file lacks it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the file."""
 
 
 @contextmanager
@@ -162,7 +169,7 @@ def _batch_rows(columns: Sequence[str]) -> int:
     return NESTED_READ_ROWS if OPERATIONS_COLUMN in columns else READ_ROWS
 
 
-class _ParquetReader:
+class _ParquetReader(MeasurementFile):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = parquet.ParquetFile(path)
@@ -172,14 +179,8 @@ class _ParquetReader:
         stored = self._about.get(CAMPAIGN_COLUMN.encode())
         campaign = _campaign_from_path(path) if stored is None else stored.decode()
         self._campaign = None if CAMPAIGN_COLUMN in self._names else campaign
-
-    @property
-    def rows(self) -> int:
-        return int(self._file.metadata.num_rows)
-
-    @property
-    def columns(self) -> Sequence[str]:
-        return self._names if self._campaign is None else [*self._names, CAMPAIGN_COLUMN]
+        self.rows = self._file.metadata.num_rows
+        self.columns = self._names if self._campaign is None else [*self._names, CAMPAIGN_COLUMN]
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         names = [name for name in columns if name in self._names]
@@ -201,7 +202,7 @@ class _ParquetReader:
         self._file.close()
 
 
-class _TreeReader:
+class _TreeReader(MeasurementFile):
     def __init__(self, path: Path) -> None:
         # It takes a third of a second to load, which Parquet's users need not pay.
         import uproot
@@ -217,18 +218,12 @@ class _TreeReader:
                 hint=f"It has: {', '.join(self._trees) or 'nothing'}.",
             )
         self._tree = self._file[TREE_NAME]
-        self._operations = (
-            _OperationTree(self._file[OPERATION_TABLE]) if OPERATION_TABLE in self._trees else None
-        )
-
-    @property
-    def rows(self) -> int:
-        return int(self._tree.num_entries)
-
-    @property
-    def columns(self) -> Sequence[str]:
-        nested = [OPERATIONS_COLUMN] if self._operations else []
-        return [*_column_branches(self._tree), *nested]
+        self._operations: _OperationTree | None = None
+        self.rows = self._tree.num_entries
+        self.columns = _column_branches(self._tree)
+        if OPERATION_TABLE in self._trees:
+            self._operations = _OperationTree(self._file[OPERATION_TABLE])
+            self.columns = [*self.columns, OPERATIONS_COLUMN]
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         plain = [name for name in columns if name != OPERATIONS_COLUMN]
@@ -250,7 +245,7 @@ class _TreeReader:
         self._file.close()
 
 
-_READERS: Mapping[str, type[_ParquetReader | _TreeReader]] = {
+_READERS: Mapping[str, Callable[[Path], MeasurementFile]] = {
     ".root": _TreeReader,
     ".parquet": _ParquetReader,
 }
