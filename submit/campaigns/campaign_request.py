@@ -23,17 +23,13 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.planning.content_checks import check_contents, list_content_notes
 from treehammer.submit.planning.cost_estimate import (
     ExecutionCost,
-    SiteCost,
-    estimate_site_costs,
-    list_ceiling_violations,
-    list_concurrency_bounds,
+    PlanReview,
     load_measured_costs,
+    review_plan,
 )
 from treehammer.submit.planning.job_sequence import load_watches, split_overrides
 from treehammer.submit.planning.permission_checks import (
     check_common_start,
-    list_load_violations,
-    list_setting_violations,
 )
 from treehammer.submit.planning.plan import Plan, make_plan
 from treehammer.submit.planning.site_selection import (
@@ -162,11 +158,8 @@ def plan_request(
     has_service = bool(settings.service_url) and request.options.use_service
     check_common_start(plan, has_service=has_service)
     notes += list_content_notes(definition, manifests)
-    notes += list_concurrency_bounds(plan)
-    notes += list_ceiling_violations(plan, estimate_plan_costs(plan, settings))
-    notes += list_load_violations(plan, settings.local_slots)
-    notes += list_setting_violations(plan, settings.local_slots)
-    return replace(plan, notes=(*plan.notes, *notes))
+    review = find_review(plan, settings)
+    return replace(plan, notes=(*plan.notes, *notes, *review.list_notes()), review=review)
 
 
 def _find_manifests(
@@ -272,8 +265,10 @@ def _prepare_releases(
     ]
 
 
-def estimate_plan_costs(plan: Plan, settings: Settings) -> list[SiteCost]:
-    """Estimate the plan's costs at each site, from earlier measurements if there are any."""
+def find_review(plan: Plan, settings: Settings) -> PlanReview:
+    """Return the review of a plan; its costs come from earlier measurements if there are any."""
+    if plan.review:
+        return plan.review
     test_hash = str(plan.jobs[0].spec.executions[0].identity["test_hash"])
     history: Mapping[str, ExecutionCost] = {}
     try:
@@ -281,7 +276,7 @@ def estimate_plan_costs(plan: Plan, settings: Settings) -> list[SiteCost]:
             history = load_measured_costs(store, test_hash)
     except NothingToDoError:
         pass
-    return estimate_site_costs(plan, history)
+    return review_plan(plan, history, settings.local_slots)
 
 
 def resolve_site_software(

@@ -55,7 +55,7 @@ from treehammer.submit.planning.job_templates import (
     render_template,
 )
 from treehammer.submit.planning.permission_checks import count_loading_jobs, limit_load
-from treehammer.submit.planning.plan import JobCluster, Plan, plan_clusters
+from treehammer.submit.planning.plan import JobCluster, Plan
 from treehammer.submit.planning.submission_options import BUNDLE_NAME
 from treehammer.submit.sites.site_model import Site, token_pool_environment
 from treehammer.submit.sites.site_registry import load_pools
@@ -163,7 +163,7 @@ def render_jobs(
 
     # All jobs of a cluster need the same text; HTCondor takes them as one cluster only then.
     texts: dict[tuple[str, Lane], str] = {}
-    for cluster in plan_clusters(plan):
+    for cluster in plan.clusters:
         text = render_cluster_description(plan, cluster)
         texts.update({(cluster.site.name, lane): text for lane in cluster.lanes})
     loading = count_loading_jobs(plan, slots)

@@ -35,7 +35,7 @@ from treehammer.submit.batch.htcondor.submit_description import (
 )
 from treehammer.submit.batch.local_runner import MAX_LOCAL_ATTEMPTS, TERMINATE_GRACE_S
 from treehammer.submit.planning.job_planner import PlannedJob
-from treehammer.submit.planning.plan import Plan, plan_clusters
+from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import Pace, SubmissionOptions
 
 #: Seconds to wait for an answer of the service before jobs are submitted.
@@ -184,7 +184,7 @@ class TokenDeadlines:
         self._local_jobs = max(1, slots // most_cpus)
         self._clusters = {
             (cluster.site.name, lane): cluster
-            for cluster in plan_clusters(plan)
+            for cluster in plan.clusters
             for lane in cluster.lanes
         }
         self._job_counts: Counter[tuple[object, ...]] = Counter()

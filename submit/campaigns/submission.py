@@ -42,7 +42,7 @@ from treehammer.submit.campaigns.campaign_polling import (
 )
 from treehammer.submit.campaigns.campaign_request import (
     CampaignRequest,
-    estimate_plan_costs,
+    find_review,
     plan_request,
 )
 from treehammer.submit.campaigns.campaign_upload import CampaignUploader
@@ -55,10 +55,6 @@ from treehammer.submit.campaigns.job_reporting import (
 from treehammer.submit.campaigns.tracker import CampaignTracker, StagedSubmission, StagedSubmissions
 from treehammer.submit.planning import cost_estimate, submission_options
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
-from treehammer.submit.planning.permission_checks import (
-    check_load_permission,
-    check_setting_permission,
-)
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.site_selection import read_uses
 from treehammer.submit.sites.site_registry import open_batch_system
@@ -74,11 +70,9 @@ def check_plan_limits(plan: Plan, settings: Settings) -> None:
     Raises:
         ConfigError: the plan is above a limit, or a credential cannot be used.
     """
-    check_load_permission(plan, settings.local_slots)
-    check_setting_permission(plan, settings.local_slots)
-    costs = estimate_plan_costs(plan, settings)
-    cost_estimate.check_ceilings(plan, costs)
-    duration_s = cost_estimate.estimate_campaign_seconds(plan, costs)
+    review = find_review(plan, settings)
+    review.refuse_broken_rules(plan.campaign_name)
+    duration_s = cost_estimate.estimate_campaign_seconds(plan, review.costs)
     now = time.time()
     for credentials in (
         plan.options.credentials,

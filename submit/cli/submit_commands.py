@@ -246,7 +246,7 @@ def _check_limits(store: Store, campaign: CampaignRow, form: str) -> ExitCode:
 
 
 def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:
-    costs = campaign_request.estimate_plan_costs(plan, settings)
+    costs = campaign_request.find_review(plan, settings).costs
     has_threads = any(cost.reserved_s != cost.wall_s for cost in costs)
     is_remote = any(cost.storage_site != cost.site for cost in costs)
     rows = [{"campaign": plan.campaign_id, "name": plan.campaign_name} | asdict(c) for c in costs]

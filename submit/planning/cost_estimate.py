@@ -23,7 +23,8 @@ from treehammer.hctests.definition.model import Scalar, Variant
 from treehammer.hctests.definition.toml_models import LoadTable
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.store import Store
-from treehammer.submit.planning.plan import Plan, plan_clusters
+from treehammer.submit.planning import permission_checks
+from treehammer.submit.planning.plan import Plan
 from treehammer.submit.sites.site_model import Site
 from treehammer.text_formatting import pluralize
 
@@ -201,7 +202,7 @@ def estimate_site_costs(plan: Plan, history: Mapping[str, ExecutionCost]) -> lis
     """
     load = plan.pinned_test.definition.load
     totals = {(site.name, storage.name): _SiteTotals() for site, storage in plan.site_pairs}
-    for job, count in plan.jobs.iterate_kinds():
+    for job, count in plan.job_kinds:
         site = totals[job.access.site.name, job.access.storage.name]
         site.jobs += count
         for execution in job.spec.executions:
@@ -330,7 +331,7 @@ def list_concurrency_bounds(plan: Plan) -> list[str]:
     if load is not None and load.together:
         return []  # fewer would never start: see list_ceiling_violations
     requested: Counter[str] = Counter()
-    for cluster in plan_clusters(plan):
+    for cluster in plan.clusters:
         requested[cluster.site.name] += len(cluster.lanes) * plan.options.pace.in_flight
     return [
         f"Site {name} allows at most {ceiling} concurrent jobs (ceilings.in_flight); no more are "
@@ -340,19 +341,61 @@ def list_concurrency_bounds(plan: Plan) -> list[str]:
     ]
 
 
-def check_ceilings(plan: Plan, costs: Sequence[SiteCost]) -> None:
-    """Refuse a plan that exceeds a site's ceiling.
+@dataclass(frozen=True)
+class BrokenRule:
+    """A rule that a plan breaks: a line with a remedy for each reason, and general advice."""
 
-    Raises:
-        ConfigError: it does.
+    title: str
+    lines: tuple[str, ...]
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class PlanReview:
+    """Costs of a plan at each site, the rules that it breaks, and notes on its pace."""
+
+    costs: tuple[SiteCost, ...]
+    broken_rules: tuple[BrokenRule, ...]
+    notes: tuple[str, ...]
+
+    def list_notes(self) -> list[str]:
+        """List the notes, and the reasons of each broken rule, the ceilings of sites first."""
+        ordered = [*self.broken_rules[-1:], *self.broken_rules[:-1]]
+        return [*self.notes, *(line for rule in ordered for line in rule.lines)]
+
+    def refuse_broken_rules(self, where: str) -> None:
+        """Refuse a plan that breaks a rule.
+
+        Raises:
+            ConfigError: it does; ``where`` names the campaign.
+        """
+        for rule in self.broken_rules:
+            if rule.lines:
+                hint = " ".join(rule.lines) + rule.advice
+                raise ConfigError(rule.title, where=where, hint=hint)
+
+
+def review_plan(plan: Plan, history: Mapping[str, ExecutionCost], slots: int) -> PlanReview:
+    """Estimate the costs of a plan, and find the rules of sites and doors that it breaks.
+
+    Args:
+        plan: the plan to be submitted.
+        history: costs from :func:`load_measured_costs`.
+        slots: jobs that run on this machine at once.
     """
-    lines = list_ceiling_violations(plan, costs)
-    if lines:
-        raise ConfigError(
+    costs = tuple(estimate_site_costs(plan, history))
+    load_lines = permission_checks.list_load_violations(plan, slots)
+    setting_lines = permission_checks.list_setting_violations(plan, slots)
+    rules = (
+        BrokenRule("load that is not permitted", tuple(load_lines)),
+        BrokenRule("server settings cannot be changed", tuple(setting_lines)),
+        BrokenRule(
             "above the ceiling of a site",
-            where=plan.campaign_name,
-            hint=f"{' '.join(lines)} Or reduce the campaign: -S repeats=N, -P axis=values.",
-        )
+            tuple(list_ceiling_violations(plan, costs)),
+            " Or reduce the campaign: -S repeats=N, -P axis=values.",
+        ),
+    )
+    return PlanReview(costs, rules, tuple(list_concurrency_bounds(plan)))
 
 
 def estimate_campaign_seconds(plan: Plan, costs: Sequence[SiteCost]) -> float | None:
@@ -371,7 +414,7 @@ def estimate_campaign_seconds(plan: Plan, costs: Sequence[SiteCost]) -> float | 
 def _slots_by_site(plan: Plan) -> Counter[str]:
     """Count the concurrent jobs of each site with HTCondor."""
     slots: Counter[str] = Counter()
-    for cluster in plan_clusters(plan):
+    for cluster in plan.clusters:
         slots[cluster.site.name] += min(cluster.in_flight, cluster.jobs)
     return slots
 
@@ -392,7 +435,7 @@ def _start_violations(plan: Plan, site: Site) -> Iterator[str]:
 
 def _local_cpu_violations(plan: Plan) -> Iterator[str]:
     """Describe jobs that need more CPUs than this machine lets them use."""
-    needed = max((job.cpus for job, _ in plan.jobs.iterate_kinds() if job.site.is_local), default=1)
+    needed = max((job.cpus for job, _ in plan.job_kinds if job.site.is_local), default=1)
     usable = len(os.sched_getaffinity(0))
     if usable < needed:
         yield (

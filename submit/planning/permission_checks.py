@@ -14,7 +14,7 @@ from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import Variant
 from treehammer.hctests.definition.toml_models import LoadTable, TestDefinition
 from treehammer.submit.planning.job_planner import PlannedJob
-from treehammer.submit.planning.plan import Plan, plan_clusters
+from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import Pace
 from treehammer.submit.sites.site_model import DoorAccess, LoadPermission
 from treehammer.text_formatting import pluralize
@@ -55,18 +55,6 @@ def list_load_violations(plan: Plan, slots: int = 1) -> list[str]:
     ]
 
 
-def check_load_permission(plan: Plan, slots: int = 1) -> None:
-    """Refuse a load test that exceeds the permission of a door; see :func:`list_load_violations`.
-
-    Raises:
-        ConfigError: it does.
-    """
-    if lines := list_load_violations(plan, slots):
-        raise ConfigError(
-            "load that is not permitted", where=plan.campaign_name, hint=" ".join(lines)
-        )
-
-
 def count_loading_jobs(plan: Plan, slots: int) -> Mapping[DoorKey, int]:
     """Count the jobs of a campaign that load each door at the same time, at most.
 
@@ -91,7 +79,7 @@ def count_loading_jobs(plan: Plan, slots: int) -> Mapping[DoorKey, int]:
     if load.together:
         return most
     in_flight: Counter[tuple[str, str]] = Counter()
-    for cluster in plan_clusters(plan):
+    for cluster in plan.clusters:
         for door in cluster.doors:
             in_flight[cluster.site.name, door] += cluster.in_flight
     running: Counter[DoorKey] = Counter()
@@ -244,18 +232,6 @@ def list_setting_violations(plan: Plan, local_slots: int) -> list[str]:
         *_list_missing_permissions(plan, list(before.settings)),
         *_list_overlaps(plan, local_slots),
     ]
-
-
-def check_setting_permission(plan: Plan, local_slots: int) -> None:
-    """Refuse a test that changes settings without permission, or of a server that other jobs use.
-
-    Raises:
-        ConfigError: it does.
-    """
-    if lines := list_setting_violations(plan, local_slots):
-        raise ConfigError(
-            "server settings cannot be changed", where=plan.campaign_name, hint=" ".join(lines)
-        )
 
 
 def _list_missing_permissions(plan: Plan, settings: list[str]) -> Iterator[str]:

@@ -11,7 +11,9 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from treehammer.analysis.statistics.verdict import PLAN_KEY, SequentialPlan
 from treehammer.collectors.job_spec import JobState, SoftwareRequest
@@ -38,6 +40,9 @@ from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, Submi
 from treehammer.submit.sites.replicas import NO_RUCIO_PLACEMENT, RucioPlacement
 from treehammer.submit.sites.site_model import Site
 
+if TYPE_CHECKING:
+    from treehammer.submit.planning.cost_estimate import PlanReview
+
 #: Bytes of a job's sandbox without staged files: worker, payload, logs and records.
 SANDBOX_OVERHEAD_BYTES = 250_000_000
 
@@ -50,6 +55,7 @@ class Plan:
         site_pairs: each site that runs jobs, with a site whose storage they read.
         notes: the parts of the request that a site cannot serve.
         request: the request as canonical JSON.
+        review: its costs and the rules that it breaks; None until it is reviewed.
     """
 
     campaign_id: str
@@ -62,6 +68,7 @@ class Plan:
     notes: tuple[str, ...]
     request: str
     options: SubmissionOptions = DEFAULT_OPTIONS
+    review: PlanReview | None = None
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -80,7 +87,26 @@ class Plan:
     @property
     def execution_count(self) -> int:
         """Number of planned measurements, timed and checksum."""
-        return sum(len(job.spec.executions) * times for job, times in self.jobs.iterate_kinds())
+        return sum(len(job.spec.executions) * times for job, times in self.job_kinds)
+
+    @cached_property
+    def job_kinds(self) -> tuple[tuple[PlannedJob, int], ...]:
+        """One job of each kind with its number of repeats, which all cost the same."""
+        return tuple(self.jobs.iterate_kinds())
+
+    @cached_property
+    def clusters(self) -> tuple[JobCluster, ...]:
+        """The jobs at sites with HTCondor, grouped into clusters."""
+        jobs_by_lane: dict[str, dict[Lane, list[tuple[PlannedJob, int]]]] = {}
+        for job, count in self.job_kinds:
+            if job.site.pool:
+                site_jobs = jobs_by_lane.setdefault(job.site.name, {})
+                site_jobs.setdefault(job.lane, []).append((job, count))
+        return tuple(
+            _plan_cluster(self, group, site_jobs)
+            for site, site_jobs in jobs_by_lane.items()
+            for group in _group_lanes(tuple(site_jobs), self.site(site).ceilings.in_flight)
+        )
 
     def until_decided(self, sequential: SequentialPlan, checksums: str = "") -> Plan:
         """Return the plan of the same campaign up to the last look of a sequential plan.
@@ -96,6 +122,7 @@ class Plan:
             self,
             jobs=replace(self.jobs, planner=planner, has_checksums=not checksums),
             request=json.dumps(request, sort_keys=True),
+            review=None,
         )
         return plan.between_looks(0, sequential.looks[-1])
 
@@ -104,7 +131,8 @@ class Plan:
         first, last = (
             launches * SEQUENTIAL_JOBS // SEQUENTIAL_LAUNCHES for launches in (before, after)
         )
-        return replace(self, jobs=replace(self.jobs, repeats=range(first + 1, last + 1)))
+        jobs = replace(self.jobs, repeats=range(first + 1, last + 1))
+        return replace(self, jobs=jobs, review=None)
 
     def make_campaign_row(self) -> CampaignRow:
         """Return the campaign as a database row."""
@@ -267,20 +295,6 @@ class JobCluster:
     def cpus(self) -> int:
         """CPUs that each job requests."""
         return max(cpus for _, cpus in self.lanes)
-
-
-def plan_clusters(plan: Plan) -> list[JobCluster]:
-    """Group a plan's jobs at sites with HTCondor into clusters."""
-    jobs_by_lane: dict[str, dict[Lane, list[tuple[PlannedJob, int]]]] = {}
-    for job, count in plan.jobs.iterate_kinds():
-        if job.site.pool:
-            site_jobs = jobs_by_lane.setdefault(job.site.name, {})
-            site_jobs.setdefault(job.lane, []).append((job, count))
-    return [
-        _plan_cluster(plan, group, site_jobs)
-        for site, site_jobs in jobs_by_lane.items()
-        for group in _group_lanes(tuple(site_jobs), plan.site(site).ceilings.in_flight)
-    ]
 
 
 def _group_lanes(lanes: tuple[Lane, ...], ceiling: int) -> list[tuple[Lane, ...]]:

@@ -39,7 +39,7 @@ from treehammer.sql.watch.state_history import SITE, STORAGE_SITE, SUBJECT_KINDS
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_request import (
     CampaignRequest,
-    estimate_plan_costs,
+    find_review,
     plan_request,
 )
 from treehammer.submit.campaigns.submission import check_plan_limits, submit_plan
@@ -258,7 +258,7 @@ def estimate_charges(plan: Plan, settings: Settings, file: PatrolFile) -> dict[s
     """
     charges: dict[str, SiteCharge] = {}
     wall_limit_s = plan.pinned_test.definition.test.wall_limit_s
-    for cost in estimate_plan_costs(plan, settings):
+    for cost in find_review(plan, settings).costs:
         if cost.read_bytes is None and file.limits_of(cost.storage_site).bytes is not None:
             raise ConfigError(
                 "the bytes that the test reads are unknown, and the site has a budget for them",

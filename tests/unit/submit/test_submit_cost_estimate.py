@@ -36,7 +36,7 @@ from treehammer.submit.planning.cost_estimate import (
     UNKNOWN_BASIS,
     ExecutionCost,
 )
-from treehammer.submit.planning.plan import Plan, plan_clusters
+from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import Pace, SubmissionOptions
 from treehammer.submit.sites.site_model import Ceilings, Site
 from treehammer.submit.sites.site_registry import MAX_LOCAL_JOBS, load_sites
@@ -223,7 +223,7 @@ def test_plan_above_ceiling_is_refused(
     assert "SITE_A" in line
     assert said in line
     with pytest.raises(ConfigError, match="above the ceiling of a site"):
-        cost_estimate.check_ceilings(plan, cost_estimate.estimate_site_costs(plan, {}))
+        cost_estimate.review_plan(plan, {}, 1).refuse_broken_rules("")
 
 
 @pytest.mark.parametrize(
@@ -268,15 +268,15 @@ def test_ceiling_violation_is_refused_before_storing(tmp_path: Path) -> None:
     narrow = Site("narrow", "local", make_site().doors, ceilings=Ceilings(jobs=4))
     plan = make_local_plan(tmp_path / "test", READING_TEST, wide, narrow)
     settings = make_settings(tmp_path)
-    assert cost_estimate.list_ceiling_violations(
-        plan, campaign_request.estimate_plan_costs(plan, settings)
-    ) == ["Site narrow allows at most 4 jobs in one campaign (ceilings.jobs); 5 are planned."]
+    assert campaign_request.find_review(plan, settings).list_notes() == [
+        "Site narrow allows at most 4 jobs in one campaign (ceilings.jobs); 5 are planned."
+    ]
     with pytest.raises(ConfigError, match=r"at most 4 jobs.*repeats"):
         submission.submit_plan(plan, settings)
     with pytest.raises(NothingToDoError):
         Store.open(settings.database, create=False)
     fits = make_local_plan(tmp_path / "test", READING_TEST, wide)
-    cost_estimate.check_ceilings(fits, campaign_request.estimate_plan_costs(fits, settings))
+    campaign_request.find_review(fits, settings).refuse_broken_rules("")
 
 
 def test_local_site_has_a_ceiling(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ THREADS = READING_TEST.replace("[matrix]", "[matrix]\nthreads = [1, 4]")
 
 def test_job_requests_as_many_cpus_as_threads(tmp_path: Path) -> None:
     plan = make_grid_plan(tmp_path / "test", THREADS)
-    assert {cluster.lanes: cluster.jobs for cluster in plan_clusters(plan)} == {
+    assert {cluster.lanes: cluster.jobs for cluster in plan.clusters} == {
         (("root", 1),): 5,  # with the checksum job
         (("root", 4),): 4,
     }
@@ -303,10 +303,10 @@ def test_job_requests_as_many_cpus_as_threads(tmp_path: Path) -> None:
 
 def test_bundled_threads_and_narrow_sites_request_the_most_cpus(tmp_path: Path) -> None:
     bundled = THREADS.replace('bundle = ["root"]', 'bundle = ["threads"]')
-    timed, checksum = plan_clusters(make_grid_plan(tmp_path, bundled))
+    timed, checksum = make_grid_plan(tmp_path, bundled).clusters
     assert (timed.cpus, checksum.cpus) == (4, 1)
     narrow = make_grid_site(ceilings=Ceilings(in_flight=1))
-    (shared,) = plan_clusters(make_grid_plan(tmp_path, THREADS, narrow))
+    (shared,) = make_grid_plan(tmp_path, THREADS, narrow).clusters
     assert (shared.cpus, shared.jobs, shared.in_flight) == (4, 9, 1)
 
 

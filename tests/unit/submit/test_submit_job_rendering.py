@@ -35,7 +35,7 @@ from treehammer.submit.campaigns import job_rendering
 from treehammer.submit.campaigns.job_rendering import copy_payload, render_jobs, write_bundle
 from treehammer.submit.planning import job_templates
 from treehammer.submit.planning.job_templates import render_template
-from treehammer.submit.planning.plan import Plan, plan_clusters
+from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import (
     BUNDLE_NAME,
     JobCredentials,
@@ -252,7 +252,7 @@ def test_cluster_concurrency_respects_ceiling(
     text = READING_TEST.replace("[matrix]", '[matrix]\ndoor = ["root", "other"]')
     site = make_grid_site("root", "other", ceilings=Ceilings(in_flight=ceiling))
     plan = make_grid_plan(tmp_path / "test", text, site, options=SubmissionOptions(Pace(requested)))
-    clusters = plan_clusters(plan)
+    clusters = plan.clusters
     assert {item.in_flight for item in clusters} == expected
     assert sum(item.in_flight for item in clusters) <= (ceiling or 99)
     assert sum(item.jobs for item in clusters) == len(plan.jobs)
@@ -263,7 +263,7 @@ def test_staged_files_increase_disk_request(tmp_path: Path) -> None:
     staged = make_grid_plan(
         tmp_path / "b", READING_TEST.replace("[matrix]", '[matrix]\naccess = ["direct", "staged"]')
     )
-    (one,), (other,) = map(plan_clusters, (direct, staged))
+    (one,), (other,) = (plan.clusters for plan in (direct, staged))
     assert other.disk_bytes - one.disk_bytes == 100_000_000
 
 

@@ -27,7 +27,7 @@ from treehammer.submit.campaigns.campaign_outcome import rerun_command
 from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
 from treehammer.submit.cli.command_options import submission_click_options
 from treehammer.submit.planning import cost_estimate, submission_options
-from treehammer.submit.planning.plan import Plan, plan_clusters
+from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import (
     JobCredentials,
     Pace,
@@ -290,7 +290,7 @@ def test_own_storage_keeps_series_and_others_have_their_own(tmp_path: Path) -> N
 
 
 def test_each_storage_site_has_its_own_cluster(tmp_path: Path) -> None:
-    clusters = {(c.site.name, *c.doors) for c in plan_clusters(remote_plan(tmp_path))}
+    clusters = {(c.site.name, *c.doors) for c in remote_plan(tmp_path).clusters}
     assert clusters == {
         ("SITE_A", "root"),
         ("SITE_A", "SITE_B:root"),
