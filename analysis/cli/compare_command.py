@@ -37,13 +37,11 @@ from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
     CAMPAIGN,
-    TABLE,
     Block,
     CommandOutput,
     Note,
     TextTable,
     on_interrupt,
-    print_output,
     prints_rows,
 )
 
@@ -139,20 +137,11 @@ def describe_comparisons(
     return [*blocks, *map(Note, ["\nAll comparisons:", *common] if common else [])]
 
 
-def print_comparisons(
-    results: Sequence[ComparisonResult], names: Mapping[str, str], *, form: str = TABLE
-) -> None:
-    """Print comparisons as tables, JSON or CSV, with their notes."""
-    output = CommandOutput(flatten_results(results), (), above=describe_comparisons(results, names))
-    print_output(output, form=form)
-
-
-def print_verdict_tables(
+def describe_verdicts(
     results: Sequence[ComparisonResult], names: Mapping[str, str] = MappingProxyType({})
-) -> None:
-    """Print the tables of comparisons, without their notes."""
-    for result in results:
-        print_output(CommandOutput(columns=(), above=["", *_list_tables(result, names)]))
+) -> list[Block]:
+    """Describe comparisons by their tables, without notes."""
+    return [block for result in results for block in ("", *_list_tables(result, names))]
 
 
 def _separate_common(notes: Sequence[list[str]]) -> tuple[list[list[str]], list[str]]:
@@ -188,14 +177,6 @@ def describe_conclusions(comparisons: Sequence[Comparison], names: Mapping[str, 
     """Describe the conclusion of each comparison."""
     texts = (describe_conclusion(comparison.verdicts, names) for comparison in comparisons)
     return [click.style(f"\n{text}", bold=True) for text in texts]
-
-
-def print_conclusions(
-    comparisons: Sequence[Comparison], names: Mapping[str, str], *, form: str = TABLE
-) -> None:
-    """Print each comparison's conclusion; with JSON and CSV to standard error."""
-    for text in describe_conclusions(comparisons, names):
-        click.echo(text, err=form != TABLE)
 
 
 def _list_tables(result: ComparisonResult, names: Mapping[str, str]) -> list[Block]:

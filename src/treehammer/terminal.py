@@ -146,6 +146,8 @@ def prints_rows(
                 _require_columns(choice.names, [column.key for column in columns])
             click.get_current_context().meta[_OutputChoice.__name__] = choice
             result = function(*args, **kwargs)
+            if isinstance(result, int):  # the exit code of a command that has printed its parts
+                return result
             output = result if isinstance(result, CommandOutput) else CommandOutput(result)
             if not output.rows and isinstance(empty, NothingToDoError):
                 raise empty
@@ -204,6 +206,20 @@ def print_output(
         print_hint(note, err=choice.form != TABLE)
     for remark in output.remarks:
         print_hint(remark, err=True)
+
+
+def print_early(*blocks: Block) -> None:
+    """Print lines and tables for people before the running command returns its output."""
+    choice = _find_choice()
+    if choice.form == TABLE and not choice.names:
+        for block in blocks:
+            _print_block(block)
+
+
+def print_notes(*lines: str) -> None:
+    """Print lines of the running command; with JSON and CSV on standard error."""
+    for line in lines:
+        print_hint(line, err=_find_choice().form != TABLE)
 
 
 def _print_block(block: Block) -> None:

@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -356,9 +357,18 @@ def write_bundle(source: Path, target: Path) -> Path:
     return target
 
 
+@dataclass(frozen=True)
+class PreviewedText:
+    """Text that a batch system would receive for some jobs, or a job's ``job.json``."""
+
+    batch: str
+    jobs: Sequence[str]
+    text: str
+
+
 def render_preview(
     plan: Plan, descriptions: Iterable[JobDescription], settings: Settings, *, full: bool
-) -> Iterator[str]:
+) -> Iterator[PreviewedText]:
     """Yield the texts that batch systems would receive; with ``full``, each job.json too.
 
     Jobs of one HTCondor cluster share one text.
@@ -366,23 +376,21 @@ def render_preview(
     clusters: dict[tuple[str, str], list[JobDescription]] = {}
     batches = _batch_by_job(plan)
     for description in descriptions:
-        batch = batches[description.job_id]
-        if not batch.startswith(HTCONDOR_PREFIX):
-            yield description.text
+        batch, job = batches[description.job_id], [description.job_id]
+        is_local = not batch.startswith(HTCONDOR_PREFIX)
+        if is_local:
+            yield PreviewedText(batch, job, description.text)
         else:
             clusters.setdefault((batch, description.text), []).append(description)
         if full:
-            yield description.inputs[JOB_NAME].read_text(encoding="utf-8")
-        if not batch.startswith(HTCONDOR_PREFIX):
+            text = description.inputs[JOB_NAME].read_text(encoding="utf-8")
+            yield PreviewedText(batch, job, text)
+        if is_local:
             description.inputs[JOB_NAME].unlink()
     for (batch, text), jobs in clusters.items():
-        yield _full_description(
-            _submission_root(batch, settings),
-            plan.campaign_id,
-            text,
-            jobs,
-            _find_pool(batch, settings),
-        )
+        root, pool = _submission_root(batch, settings), _find_pool(batch, settings)
+        full_text = _full_description(root, plan.campaign_id, text, jobs, pool)
+        yield PreviewedText(batch, [job.job_id for job in jobs], full_text)
 
 
 def write_preview(

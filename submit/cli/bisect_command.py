@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,9 +11,9 @@ from treehammer.analysis.bisection import DEFAULT_CERTAINTY, Conclusion, FoundSt
 from treehammer.analysis.comparison.verdict_text import format_effect
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
-from treehammer.hctests.cli import complete_tests, definition_options
+from treehammer.hctests.cli import definition_options
 from treehammer.hctests.pinned_tests import load_pinned_test
-from treehammer.submit.cli.command_options import complete_sites, submission_click_options
+from treehammer.submit.cli.command_options import submission_click_options
 from treehammer.submit.planning.submission_options import SubmissionOptions
 from treehammer.submit.tools.bisection_run import BisectionRun, is_exact_counter
 from treehammer.submit.tools.bisection_state import (
@@ -30,7 +29,16 @@ from treehammer.submit.tools.bisection_state import (
     list_commits,
     load_state,
 )
-from treehammer.terminal import on_interrupt, progress_bar
+from treehammer.tables import hidden_columns
+from treehammer.terminal import (
+    SITE,
+    TEST,
+    CommandOutput,
+    on_interrupt,
+    print_notes,
+    prints_rows,
+    progress_bar,
+)
 from treehammer.text_formatting import format_share, pluralize
 
 DEFAULT_METRIC = "cpu_per_event_s"
@@ -40,7 +48,7 @@ DEFAULT_JOB_LIMIT = 60
 @click.command("bisect")
 @click.argument("good", required=False, default="")
 @click.argument("bad", required=False, default="")
-@click.argument("spec", metavar="TEST", required=False, default="", shell_complete=complete_tests)
+@click.argument("spec", metavar="TEST", required=False, default="", type=TEST)
 @click.option(
     "--over",
     metavar="BUILDS",
@@ -99,7 +107,7 @@ DEFAULT_JOB_LIMIT = 60
     "--site",
     default="local",
     show_default=True,
-    shell_complete=complete_sites,
+    type=SITE,
     help="Site whose storage is read.",
 )
 @click.option(
@@ -107,7 +115,7 @@ DEFAULT_JOB_LIMIT = 60
     "from_site",
     metavar="SITE",
     default="",
-    shell_complete=complete_sites,
+    type=SITE,
     help="Site that runs the jobs, e.g. 'local' [default: the site of --site].",
 )
 @click.option(
@@ -117,18 +125,17 @@ DEFAULT_JOB_LIMIT = 60
     metavar="[ID]",
     help="Continue a search that was interrupted [default: the newest].",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @definition_options
 @submission_click_options
+@prints_rows(*hidden_columns("build", "state", "campaign", "effects", "counter", "reason"))
 @click.pass_obj
 def bisect(
     settings: Settings,
     /,
     resume: str | None,
-    as_json: bool,
     options: SubmissionOptions,
     **question: Any,
-) -> ExitCode:
+) -> CommandOutput:
     """Find the build between GOOD and BAD that changed a metric of TEST.
 
     Each job measures one build beside GOOD. The next build is the most informative one; the search
@@ -145,22 +152,25 @@ def bisect(
         state = load_state(settings, resume)
     else:
         state = BisectionState.start(_make_question(settings, **question))
-    click.echo(_describe_start(state), err=as_json)
+    print_notes(_describe_start(state))
     run = BisectionRun(
         state,
         settings,
-        lambda now, conclusion: click.echo(describe_probe(now, conclusion), err=as_json),
+        lambda now, conclusion: print_notes(describe_probe(now, conclusion)),
         options,
         progress_bar,
     )
     with on_interrupt(f"continue with: treehammer bisect --resume {state.id}"):
         conclusion = run.run()
-    if as_json:
-        click.echo(json.dumps(make_document(run.state, conclusion), indent=1))
-    else:
-        click.echo("\n" + describe_conclusion(run.state, conclusion))
+    document = make_document(run.state, conclusion)
     step_outcomes = (SearchOutcome.STEP, SearchOutcome.SEVERAL_STEPS)
-    return ExitCode.DONE if conclusion.outcome in step_outcomes else ExitCode.NOTHING
+    return CommandOutput(
+        document["probes"],
+        (),
+        above=["\n" + describe_conclusion(run.state, conclusion)],
+        document=document,
+        exit_code=ExitCode.DONE if conclusion.outcome in step_outcomes else ExitCode.NOTHING,
+    )
 
 
 def _make_question(

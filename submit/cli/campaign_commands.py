@@ -10,8 +10,7 @@ import click
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.config import Settings
-from treehammer.errors import BatchError, ConfigError, ExitCode, NothingToDoError, suggest_word
-from treehammer.sql.cli.transfer_commands import complete_campaigns
+from treehammer.errors import BatchError, ConfigError, NothingToDoError, suggest_word
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.attempt_rows import CollectResult
@@ -25,29 +24,38 @@ from treehammer.submit.campaigns.campaign_polling import (
 )
 from treehammer.submit.campaigns.tracker import CampaignTracker
 from treehammer.submit.cli.campaign_output import (
+    describe_progress,
     follow_on_terminal,
     make_display,
     print_notices,
-    print_progress,
-    rate_progress,
 )
-from treehammer.submit.cli.command_options import complete_sites, credential_options, service_option
+from treehammer.submit.cli.command_options import credential_options, service_option
 from treehammer.submit.planning.submission_options import (
     INCLUDE_OPTION,
     JobCredentials,
     SubmissionOptions,
 )
-from treehammer.tables import TableColumn
-from treehammer.terminal import on_interrupt, output_options, print_hint, print_rows
+from treehammer.tables import TableColumn, hidden_columns
+from treehammer.terminal import CAMPAIGN, SITE, CommandOutput, on_interrupt, print_hint, prints_rows
 from treehammer.text_formatting import format_counts, format_size, pluralize, split_list
+
+_CAMPAIGN_COLUMNS = (
+    TableColumn("id", "campaign"),
+    TableColumn("name", "name"),
+    TableColumn("jobs", "jobs", format_counts),
+    TableColumn("planned", "planned", is_number=True),
+    TableColumn("collected", "collected", is_number=True),
+    *hidden_columns("failed"),
+)
+_PROGRESS_KEYS = "with CAMPAIGN site, planned, measured, failures, missing and the states of jobs"
 
 
 @click.command()
-@click.argument("campaign", required=False, shell_complete=complete_campaigns)
+@click.argument("campaign", required=False, type=CAMPAIGN)
 @click.option("--follow", is_flag=True, help="Keep watching until every job has ended.")
-@output_options
+@prints_rows(*_CAMPAIGN_COLUMNS, keys=_PROGRESS_KEYS)
 @click.pass_obj
-def status(settings: Settings, campaign: str | None, follow: bool, form: str) -> ExitCode:
+def status(settings: Settings, campaign: str | None, follow: bool) -> CommandOutput:
     """Show all campaigns, or the progress of one (its id, name, a prefix, or 'last').
 
     New measurements of that campaign are stored in the database, as with 'collect'. The exit code
@@ -58,28 +66,26 @@ def status(settings: Settings, campaign: str | None, follow: bool, form: str) ->
     with Store.open(settings.database, create=False) as store:
         tracker = make_tracker(store, settings)
         if campaign is None and not follow:
-            _print_campaign_table(store, tracker, form)
-            return ExitCode.DONE
+            return _list_campaigns(store, tracker)
         row = store.campaign(campaign or "last")
         with on_interrupt(lambda: describe_campaign_state(tracker, row)):
             progress = (
-                follow_on_terminal(tracker, row, form)
+                follow_on_terminal(tracker, row)
                 if follow
-                else poll_campaign(tracker, row, make_display(form).notify)
+                else poll_campaign(tracker, row, make_display().notify)
             )
-        print_progress(tracker, row, progress, form)
-    return rate_progress(progress)
+        return describe_progress(tracker, row, progress)
 
 
-def _print_campaign_table(store: Store, tracker: CampaignTracker, form: str) -> None:
-    rows = []
+def _list_campaigns(store: Store, tracker: CampaignTracker) -> CommandOutput:
+    rows, remarks = [], []
     for campaign in store.campaigns():
         try:
             jobs = tracker.refresh_jobs(campaign)
         except (BatchError, ConfigError) as error:  # show the other campaigns
-            print_notices([f"{campaign.id} may have changed since the last status: {error}"])
+            remarks.append(f"{campaign.id} may have changed since the last status: {error}")
             jobs = store.jobs(campaign.id)
-        print_notices(tracker.upload_campaign(campaign))
+        remarks += tracker.upload_campaign(campaign)
         states = Counter(job.state for job in jobs)
         total = tracker.compute_progress(campaign).total
         rows.append(
@@ -94,18 +100,11 @@ def _print_campaign_table(store: Store, tracker: CampaignTracker, form: str) -> 
         )
     if not rows:
         raise NothingToDoError("no campaigns yet", hint="Start one with treehammer submit.")
-    columns = (
-        TableColumn("id", "campaign"),
-        TableColumn("name", "name"),
-        TableColumn("jobs", "jobs", format_counts),
-        TableColumn("planned", "planned", is_number=True),
-        TableColumn("collected", "collected", is_number=True),
-    )
-    print_rows(rows, columns, form=form)
+    return CommandOutput(rows, _CAMPAIGN_COLUMNS, remarks=remarks)
 
 
 @click.command()
-@click.argument("campaign", default="last", shell_complete=complete_campaigns)
+@click.argument("campaign", default="last", type=CAMPAIGN)
 @click.pass_obj
 def collect(settings: Settings, campaign: str) -> None:
     """Store the measurements of a campaign in the database. Repeating this is harmless.
@@ -134,7 +133,7 @@ def _print_collected(campaign: CampaignRow, collected: CollectResult) -> None:
 
 
 @click.command()
-@click.argument("campaign", shell_complete=complete_campaigns)
+@click.argument("campaign", type=CAMPAIGN)
 @click.pass_obj
 def cancel(settings: Settings, campaign: str) -> None:
     """Cancel the jobs of a campaign. Their measurements so far are kept.
@@ -154,12 +153,12 @@ def cancel(settings: Settings, campaign: str) -> None:
 
 
 @click.command()
-@click.argument("campaign", shell_complete=complete_campaigns)
+@click.argument("campaign", type=CAMPAIGN)
 @click.option(
     "--sites",
     default="",
     help="Only at these sites, comma separated.",
-    shell_complete=complete_sites,
+    type=SITE,
 )
 @click.option("--failed", is_flag=True, help="Also jobs whose payload failed.")
 @click.option(

@@ -3,56 +3,44 @@
 from __future__ import annotations
 
 import json
-import textwrap
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from treehammer.analysis.status.failure_explanation import explain_results
 from treehammer.collectors.job_spec import JobState
-from treehammer.errors import BatchError, ConfigError, ExitCode
+from treehammer.errors import ExitCode
 from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import CampaignCount, list_selection_notes
-from treehammer.sql.read.failure_counts import PeriodCounts
-from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_outcome import (
-    FailedExecution,
-    FailureGroup,
     describe_starts,
-    summarize_failures,
 )
 from treehammer.submit.campaigns.campaign_polling import (
     CampaignDisplay,
     ShowProgress,
+    describe_failures,
     follow_campaign,
 )
 from treehammer.submit.campaigns.tracker import CampaignTracker
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
     TABLE,
+    CommandOutput,
     build_grid,
     make_console,
+    output_form,
     print_hint,
-    print_rows,
 )
 from treehammer.text_formatting import (
     format_counts,
     format_duration,
-    join_names,
     pluralize,
 )
-
-if TYPE_CHECKING:
-    pass
-
 
 #: Seconds; an earlier end is shown without its date.
 _SAME_DAY_S = 20 * 3600
@@ -160,104 +148,58 @@ def live_display(name: str, planned: int, *, to_stderr: bool = False) -> Iterato
         yield lambda progress: live.update(_progress_table(name, progress), refresh=True)
 
 
-#: Failure groups printed on a terminal.
-MAX_SHOWN_FAILURES = 5
-
-
-#: Sites whose failures are explained on a terminal.
-MAX_EXPLAINED_SITES = 20
-
-
-def rate_progress(progress: CampaignCount) -> ExitCode:
-    """Return the exit code of a campaign: whether a measurement failed or was lost."""
-    total = progress.total
-    return ExitCode.REGRESSION if total.failed or total.lost else ExitCode.DONE
-
-
 def print_notices(lines: Iterable[str]) -> None:
     """Print lines on standard error."""
     for line in lines:
         print_hint(line, err=True)
 
 
-def make_display(form: str) -> CampaignDisplay:
-    """Make the display of a command that follows a campaign and prints its result in a form."""
+def make_display(*, to_stderr: bool | None = None) -> CampaignDisplay:
+    """Make the display of a running command that follows a campaign.
+
+    Args:
+        to_stderr: whether lines go to standard error; with JSON and CSV by default.
+    """
     return CampaignDisplay(
         lambda campaign: live_display(
             f"{campaign.name} ({campaign.id})",
             campaign.planned_measurements,
-            to_stderr=form != TABLE,
+            to_stderr=output_form() != TABLE if to_stderr is None else to_stderr,
         ),
-        lambda line: print_notices([line]),
+        lambda line: print_hint(line, err=True),
     )
 
 
-def follow_on_terminal(
-    tracker: CampaignTracker, campaign: CampaignRow, form: str = TABLE
-) -> CampaignCount:
+def follow_on_terminal(tracker: CampaignTracker, campaign: CampaignRow) -> CampaignCount:
     """Show a campaign until every job has ended."""
-    display = make_display(form)
+    display = make_display()
     with display.open(campaign) as show:
         return follow_campaign(tracker, campaign, show, display.notify)
 
 
-def print_progress(
-    tracker: CampaignTracker, campaign: CampaignRow, progress: CampaignCount, form: str
-) -> None:
-    """Print a campaign's progress, its obstacles and its failures."""
-    if form == TABLE:
-        click.echo(f"{campaign.name} ({campaign.id})")
-    print_rows(list_progress_rows(progress), make_progress_columns(progress), form=form)
-    if form == TABLE:
-        click.echo(summarize_progress(progress))
-    print_notices(tracker.describe_obstacles(campaign))
-    if form == TABLE:
-        for line in list_selection_notes(json.loads(campaign.plan)):
-            click.echo(line)
-        for line in describe_starts(tracker.store, campaign):
-            click.echo(line)
-        groups = summarize_failures(tracker.store, campaign)
-        _print_failures(tracker, groups)
-        _print_explanations(tracker.store, campaign, groups)
+def describe_progress(
+    tracker: CampaignTracker, campaign: CampaignRow, progress: CampaignCount
+) -> CommandOutput:
+    """Describe a campaign's progress, its obstacles and its failures."""
+    lines: list[str] = []
+    if output_form() == TABLE:
+        lines = [
+            summarize_progress(progress),
+            *list_selection_notes(json.loads(campaign.plan)),
+            *describe_starts(tracker.store, campaign),
+            *describe_failures(tracker, campaign),
+        ]
+    return CommandOutput(
+        list_progress_rows(progress),
+        make_progress_columns(progress),
+        above=[f"{campaign.name} ({campaign.id})"],
+        below=lines,
+        remarks=[*tracker.describe_obstacles(campaign)],
+        exit_code=rate_progress(progress),
+    )
 
 
-def _print_failures(tracker: CampaignTracker, groups: list[FailureGroup]) -> None:
-    """Print the most frequent failures, each with a part of one log and its path."""
-    for group in groups[:MAX_SHOWN_FAILURES]:
-        print_hint(f"\n{group.count} × {group.failure} at {group.site}: {group.message}")
-        if group.log:
-            click.echo(textwrap.indent(group.log.rstrip(), "  | "))
-        if (path := _find_log(tracker, group.execution)) is not None:
-            click.echo(f"  log: {path}")
-    if len(groups) > MAX_SHOWN_FAILURES:
-        click.echo(f"\nand {len(groups) - MAX_SHOWN_FAILURES} more failures: see failure_message,")
-        print_hint("implausible_reasons and log_excerpt in the output of 'treehammer export'")
-
-
-def _print_explanations(
-    store: Store, campaign: CampaignRow, groups: Sequence[FailureGroup]
-) -> None:
-    """Print the attribution and the cause of each site's failures."""
-    counts = PeriodCounts(store)
-    ends_us: dict[str, int] = {}
-    for group in groups:
-        ends_us[group.site] = max(ends_us.get(group.site, 0), group.last_us)
-    sites_of: dict[str, list[str]] = {}
-    for site, end_us in [*ends_us.items()][:MAX_EXPLAINED_SITES]:
-        if explanation := explain_results(store, site, end_us, campaign.test_name, counts):
-            sites_of.setdefault(str(explanation), []).append(site)
-    for text, sites in sites_of.items():
-        print_hint(f"\n{join_names(sites)}: {text}")
-    if len(ends_us) > MAX_EXPLAINED_SITES:
-        click.echo(f"\nand {len(ends_us) - MAX_EXPLAINED_SITES} more sites: see their pages")
-
-
-def _find_log(tracker: CampaignTracker, execution: FailedExecution | None) -> Path | None:
-    """Find the log of an execution on this machine; None without one."""
-    if execution is None:
-        return None
-    try:
-        job = campaign_queries.fetch_job(tracker.store, execution.job_id)
-        return execution.find_log(tracker.sandboxes(job))
-    except (BatchError, ConfigError):  # another installation's job, or a silent batch system
-        return None
+def rate_progress(progress: CampaignCount) -> ExitCode:
+    """Return the exit code of a campaign: whether a measurement failed or was lost."""
+    total = progress.total
+    return ExitCode.REGRESSION if total.failed or total.lost else ExitCode.DONE

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
@@ -13,11 +12,10 @@ from treehammer.collectors.software.providers import parse_software_request
 from treehammer.config import Settings
 from treehammer.errors import DefinitionError, ExitCode, TreehammerError
 from treehammer.hctests import pinned_tests
-from treehammer.hctests.cli import complete_tests, tests
+from treehammer.hctests.cli import tests
 from treehammer.hctests.definition.model import TEST_FILE_NAME, PinnedTest
 from treehammer.hctests.git_repository import mask_credentials
 from treehammer.submit.tools.installation_checks import (
-    Diagnosis,
     DiagnosisState,
     diagnose,
     list_checks,
@@ -27,15 +25,15 @@ from treehammer.submit.tools.payload_trial import (
     find_dataset_problems,
     find_payload_problems,
 )
-from treehammer.tables import TableColumn
-from treehammer.terminal import TABLE, output_options, print_hint, print_rows, progress_bar
+from treehammer.tables import Row, TableColumn, hidden_columns
+from treehammer.terminal import TABLE, TEST, CommandOutput, output_form, prints_rows, progress_bar
 from treehammer.text_formatting import pluralize
 
 __all__ = ["tests"]
 
 
 @tests.command("check")
-@click.argument("specs", nargs=-1, required=True, metavar="SPEC...", shell_complete=complete_tests)
+@click.argument("specs", nargs=-1, required=True, metavar="SPEC...", type=TEST)
 @click.option(
     "--compile",
     "compiles",
@@ -43,16 +41,9 @@ __all__ = ["tests"]
     help="Also start a payload of the kit as a job does, up to its compiled loop, with each ROOT of "
     "the test, fetched if missing.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@prints_rows(*hidden_columns("test", "ok", "name", "commit", "dirty", "problems"))
 @click.pass_obj
-@click.pass_context
-def check(
-    context: click.Context,
-    settings: Settings,
-    specs: tuple[str, ...],
-    compiles: bool,
-    as_json: bool,
-) -> None:
+def check(settings: Settings, specs: tuple[str, ...], compiles: bool) -> CommandOutput:
     """Report all mistakes in tests with file, line, key and the expected value.
 
     Python files are compiled, too. The tree and the branches are looked up in the dataset as far as
@@ -61,12 +52,12 @@ def check(
     Example: treehammer tests check my-test ./tests/another
     """
     checked_tests = [_check_test(spec, settings, compiles=compiles) for spec in specs]
-    if as_json:
-        click.echo(json.dumps([checked.document for checked in checked_tests], indent=1))
-    else:
-        for checked in checked_tests:
-            print_hint(checked.describe())
-    context.exit(max(checked.exit_code for checked in checked_tests))
+    return CommandOutput(
+        [checked.document for checked in checked_tests],
+        (),
+        above=[checked.describe() for checked in checked_tests],
+        exit_code=max(checked.exit_code for checked in checked_tests),
+    )
 
 
 @dataclass(frozen=True)
@@ -121,10 +112,21 @@ def _check_wheels(pinned: PinnedTest, settings: Settings) -> None:
     check_unknown_wheels(releases, settings.software_dir, where="matrix.root")
 
 
+def _format_finding(diagnosis: Row) -> str:
+    finding, remedy = str(diagnosis["finding"]), diagnosis["remedy"]
+    is_ok = diagnosis["state"] == DiagnosisState.OK.value
+    return finding if is_ok or not remedy else f"{finding.rstrip('.')}. {remedy}"
+
+
 @click.command("doctor")
-@output_options
+@prints_rows(
+    TableColumn("part", "part"),
+    TableColumn("state", "state"),
+    TableColumn("finding", "finding", format_row=_format_finding),
+    *hidden_columns("remedy"),
+)
 @click.pass_obj
-def doctor(settings: Settings, form: str) -> ExitCode:
+def doctor(settings: Settings) -> CommandOutput:
     """Check this installation and its dependencies; name the remedy of each problem.
 
     Packages, disks, database, results service, clock, credentials, authorities, Rucio, pools and
@@ -133,33 +135,11 @@ def doctor(settings: Settings, form: str) -> ExitCode:
     Example: treehammer doctor
     """
     diagnoses = list(diagnose(list_checks(settings)))
-    columns = (
-        TableColumn("part", "part"),
-        TableColumn("state", "state"),
-        TableColumn("shown", "finding"),
+    states = [diagnosis.state for diagnosis in diagnoses]
+    failed, warned = map(states.count, (DiagnosisState.FAILED, DiagnosisState.WARNING))
+    summary = f"{failed} failed, {pluralize(warned, 'warning')}"
+    return CommandOutput(
+        [{**asdict(diagnosis), "state": diagnosis.state.value} for diagnosis in diagnoses],
+        remarks=[summary] if output_form() == TABLE else [],
+        exit_code=ExitCode.REGRESSION if failed else ExitCode.DONE,
     )
-    rows = [_flatten(diagnosis, with_remedy=form == TABLE) for diagnosis in diagnoses]
-    print_rows(rows, columns, form=form)
-    failed = sum(diagnosis.state is DiagnosisState.FAILED for diagnosis in diagnoses)
-    warned = sum(diagnosis.state is DiagnosisState.WARNING for diagnosis in diagnoses)
-    if form == TABLE:
-        click.echo(f"{failed} failed, {pluralize(warned, 'warning')}", err=True)
-    return ExitCode.REGRESSION if failed else ExitCode.DONE
-
-
-def _flatten(diagnosis: Diagnosis, *, with_remedy: bool) -> dict[str, str]:
-    row = {
-        "part": diagnosis.part,
-        "state": diagnosis.state.value,
-        "finding": diagnosis.finding,
-        "remedy": diagnosis.remedy,
-    }
-    if not with_remedy:
-        return row
-    needs_remedy = diagnosis.remedy and diagnosis.state is not DiagnosisState.OK
-    text = (
-        f"{diagnosis.finding.rstrip('.')}. {diagnosis.remedy}"
-        if needs_remedy
-        else diagnosis.finding
-    )
-    return {**row, "shown": text}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from treehammer.collectors.worker.probes.credential_checks import (
     TOKEN_FILE_VARIABLE,
 )
 from treehammer.config import Settings
-from treehammer.errors import ConfigError, suggest_word
+from treehammer.errors import ConfigError
 from treehammer.sql.read.overview_queries import list_sites
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.state_history import STORAGE_SITE
@@ -29,7 +29,7 @@ from treehammer.submit.planning.submission_options import (
     SubmissionOptions,
 )
 from treehammer.submit.sites.site_registry import load_sites
-from treehammer.terminal import complete_names, on_interrupt, print_hint
+from treehammer.terminal import on_interrupt, print_hint
 from treehammer.text_formatting import (
     JobRamp,
     parse_duration,
@@ -48,28 +48,9 @@ service_option = click.option(
 )
 
 
-def _list_sites(settings: Settings) -> Iterable[str]:
-    return load_sites(settings)
-
-
-complete_sites = complete_names(_list_sites)
-
-
 def list_known_sites(store: ResultsReader, settings: Settings) -> set[str]:
     """List the sites that have measured anything, or are in the sites file."""
-    return {*list_sites(store), *list_sites(store, STORAGE_SITE), *_list_sites(settings)}
-
-
-def require_known_sites(names: Iterable[str], known_sites: Collection[str], where: str) -> None:
-    """Refuse a site that has measured nothing and is not in the sites file.
-
-    Raises:
-        ConfigError: a site is unknown; names the nearest one.
-    """
-    for name in names:
-        if name not in known_sites:
-            hint = f"{suggest_word(name, known_sites)}Known: {', '.join(sorted(known_sites))}."
-            raise ConfigError(f"unknown site {name!r}", where=where, hint=hint)
+    return {*list_sites(store), *list_sites(store, STORAGE_SITE), *load_sites(settings)}
 
 
 def credential_options(function: Callable[..., Any]) -> Callable[..., Any]:

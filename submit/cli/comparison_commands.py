@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ import click
 
 from treehammer.analysis.cli.compare_command import (
     delta_option,
-    print_comparisons,
-    print_conclusions,
-    print_verdict_tables,
+    describe_conclusions,
+    describe_verdicts,
+    flatten_results,
 )
 from treehammer.analysis.comparison import count_changes
 from treehammer.analysis.comparison.comparison_result import ComparisonResult, rate_results
@@ -35,20 +35,25 @@ from treehammer.analysis.statistics.verdict import (
 )
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
-from treehammer.hctests.cli import complete_tests, definition_options
+from treehammer.hctests.cli import definition_options
 from treehammer.hctests.definition.model import (
     COMMIT_AXIS,
     compute_test_hash,
     format_commit,
 )
-from treehammer.sql.core.rows import CampaignRow, InstructionRow
+from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import submission
 from treehammer.submit.campaigns.campaign_polling import (
     make_tracker,
 )
 from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
-from treehammer.submit.cli.campaign_output import make_display, print_progress, rate_progress
+from treehammer.submit.cli.campaign_output import (
+    describe_progress,
+    make_display,
+    print_notices,
+    rate_progress,
+)
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.tools.instruction_counts import (
     CountResult,
@@ -67,16 +72,23 @@ from treehammer.submit.tools.local_comparison import (
     plan_tree_comparison,
     run_until_decided,
 )
-from treehammer.tables import TableColumn
+from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     TABLE,
+    TEST,
+    Block,
+    CommandOutput,
+    TextTable,
     on_interrupt,
-    output_options,
-    print_hint,
-    print_rows,
+    output_form,
+    print_early,
+    print_notes,
+    print_output,
+    prints_rows,
     progress_bar,
 )
 
+_CHANGE_KEYS = (*(field.name for field in fields(InstructionChange)), "difference")
 #: Events of each file that are counted by default.
 DEFAULT_EVENTS = 1000
 
@@ -109,7 +121,7 @@ def sequential_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--count", "counts", is_flag=True, help="Also list the functions whose instructions changed."
 )
-@output_options
+@prints_rows(keys="those of 'treehammer compare'")
 @click.pass_obj
 def try_command(
     settings: Settings,
@@ -120,8 +132,7 @@ def try_command(
     max_launches: int,
     delta: float,
     counts: bool,
-    form: str,
-) -> ExitCode:
+) -> int:
     """Compare the working tree of a test with its last commit, in turns on this machine.
 
     Ends as soon as it is decided whether the working tree is faster, slower or the same.
@@ -134,14 +145,14 @@ def try_command(
              treehammer try tests/muons -P branches=0.02 --count
              treehammer try tests/muons --against main
     """
-    if counts and form != TABLE:
+    if counts and output_form() != TABLE:
         raise ConfigError("counts are printed as a table only", where="--count")
     sequential = parse_sequential_plan(max_launches, delta)
     valgrind = find_valgrind() if counts else None
     with on_interrupt("nothing was submitted"):
         folder = find_changed_test(path, against, settings)
         compared = plan_tree_comparison(folder, against, axes, overrides, settings, progress_bar)
-    code = _measure_times(compared, sequential, settings, form)
+    code = _measure_times(compared, sequential, settings)
     if valgrind is not None:
         with on_interrupt("the verdict is stored"):
             _count_instructions(compared, valgrind, settings)
@@ -149,20 +160,20 @@ def try_command(
 
 
 def _measure_times(
-    compared: TreeComparison, sequential: SequentialPlan, settings: Settings, form: str
+    compared: TreeComparison, sequential: SequentialPlan, settings: Settings
 ) -> ExitCode:
     """Run launches until the comparison is decided, print the verdicts and return the exit code."""
     plan = compared.plan
     with on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)):
-        verdict = run_until_decided(plan, sequential, settings, make_display(form))
+        verdict = run_until_decided(plan, sequential, settings, make_display())
         failed = rate_progress(verdict.progress)
-        if failed and form == TABLE:
+        if failed and output_form() == TABLE:
             with Store.open(settings.database) as store:
                 tracker = make_tracker(store, settings)
-                print_progress(tracker, verdict.campaign, verdict.progress, form)
-    if form != TABLE:
-        print_comparisons(verdict.results, compared.names, form=form)
-    print_local_verdict(replace(verdict, names=compared.names), sequential, form)
+                print_output(describe_progress(tracker, verdict.campaign, verdict.progress))
+    if output_form() != TABLE:
+        print_output(CommandOutput(flatten_results(verdict.results), ()))
+    print_local_verdict(replace(verdict, names=compared.names), sequential)
     return failed or rate_results(verdict.results, sequential.delta)
 
 
@@ -175,17 +186,15 @@ def _count_instructions(compared: TreeComparison, valgrind: Valgrind, settings: 
     )
     hashes = map(compute_test_hash, plan.pinned_test.commits.values())
     for pair in count_changes.pair_counts(rows, COMMIT_AXIS, *hashes):
-        click.echo()
-        print_count_pair(pair, *compared.names.values())
-    for problem in result.problems:
-        click.echo(problem, err=True)
-    click.echo(count_changes.NOT_TIME)
+        print_early("", *_describe_count_pair(pair, *compared.names.values()))
+    print_notices(result.problems)
+    print_notes(count_changes.NOT_TIME)
 
 
 @click.command("count")
 @click.argument("a")
 @click.argument("b")
-@click.argument("spec", metavar="TEST", shell_complete=complete_tests)
+@click.argument("spec", metavar="TEST", type=TEST)
 @definition_options
 @click.option(
     "--events",
@@ -202,7 +211,7 @@ def _count_instructions(compared: TreeComparison, valgrind: Valgrind, settings: 
     help="Count each variant so often, and print the largest difference.",
 )
 @click.option("--no-store", is_flag=True, help="Do not write the counts to the database.")
-@output_options
+@prints_rows(*hidden_columns(*_CHANGE_KEYS))
 @click.pass_obj
 def count(
     settings: Settings,
@@ -214,8 +223,7 @@ def count(
     events: int,
     repeats: int,
     no_store: bool,
-    form: str,
-) -> ExitCode:
+) -> CommandOutput:
     """Count the instructions per event of a test's read with two ROOT releases.
 
     Runs each variant of TEST on this machine under callgrind, which is some hundred times slower
@@ -235,65 +243,46 @@ def count(
         result = count_plan(plan, valgrind, settings, progress_bar, events=events, repeats=repeats)
         counts = [build_rows(repeated.reads[0], valgrind) for repeated in result.counts]
         if counts and not no_store:
-            _store_counts(settings, counts)
-    for problem in result.problems:
-        print_hint(problem, err=True)
-    _print_counts(list(chain.from_iterable(counts)), result, a, b, form)
-    return ExitCode.INFRASTRUCTURE if result.problems else ExitCode.DONE
+            with Store.open(settings.database) as store:
+                for rows in counts:
+                    store.replace_instruction_count(rows)
+    pairs = count_changes.pair_counts(list(chain.from_iterable(counts)), "root", a, b)
+    changes = [c for pair in pairs for c in (pair.total, *pair.libraries(), *pair.functions())]
+    return CommandOutput(
+        [count_changes.flatten_change(change) for change in changes],
+        (),
+        above=[block for pair in pairs for block in _describe_count_pair(pair, a, b)],
+        notes=[_describe_repeats(result)],
+        remarks=result.problems,
+        exit_code=ExitCode.INFRASTRUCTURE if result.problems else ExitCode.DONE,
+    )
 
 
-def _store_counts(settings: Settings, counts: Iterable[Sequence[InstructionRow]]) -> None:
-    with Store.open(settings.database) as store:
-        for rows in counts:
-            store.replace_instruction_count(rows)
-
-
-def _print_counts(
-    rows: Sequence[InstructionRow], result: CountResult, a: str, b: str, form: str
-) -> None:
-    pairs = count_changes.pair_counts(rows, "root", a, b)
-    if form != TABLE:
-        changes = [change for pair in pairs for change in _list_changes(pair)]
-        print_rows(
-            [count_changes.flatten_change(instruction_change) for instruction_change in changes],
-            (),
-            form=form,
-        )
-    for pair in pairs if form == TABLE else ():
-        print_count_pair(pair, a, b)
-    click.echo(_describe_repeats(result), err=form != TABLE)
-
-
-def print_count_pair(pair: CountPair, a: str, b: str) -> None:
-    """Print the changes of one variant by library, and of its functions; A and B name the sides."""
+def _describe_count_pair(pair: CountPair, a: str, b: str) -> list[Block]:
+    """Describe the changes of one variant by library, and of its functions; A and B name the sides."""
     facts = pair.a.facts
-    click.echo(f"{facts.test_name} {pair.label}, {facts.events:,} events of {facts.dataset}")
-    click.echo("Instructions/event by library")
-    print_rows(
-        [_flatten(change) for change in (*pair.libraries(), pair.total)],
-        (TableColumn("library", "library"), *change_columns(a, b)),
-    )
-    click.echo("\nFunctions with the largest changes")
-    print_rows(
-        [_flatten(change) for change in pair.functions()],
-        (
-            DIFFERENCE_COLUMN,
-            TableColumn("library", "library"),
-            TableColumn("function", "function", _shorten),
+    return [
+        f"{facts.test_name} {pair.label}, {facts.events:,} events of {facts.dataset}",
+        "Instructions/event by library",
+        TextTable(
+            [_flatten(change) for change in (*pair.libraries(), pair.total)],
+            (TableColumn("library", "library"), *change_columns(a, b)),
         ),
-    )
-    click.echo()
-
-
-def _list_changes(pair: CountPair) -> list[InstructionChange]:
-    return [pair.total, *pair.libraries(), *pair.functions()]
+        "\nFunctions with the largest changes",
+        TextTable(
+            [_flatten(change) for change in pair.functions()],
+            (
+                DIFFERENCE_COLUMN,
+                TableColumn("library", "library"),
+                TableColumn("function", "function", _shorten),
+            ),
+        ),
+        "",
+    ]
 
 
 def _flatten(change: InstructionChange) -> dict[str, Any]:
-    return {
-        **count_changes.flatten_change(change),
-        "library": change.library or "all",
-    }
+    return {**count_changes.flatten_change(change), "library": change.library or "all"}
 
 
 def _shorten(function: str) -> str:
@@ -310,11 +299,8 @@ def _describe_repeats(result: CountResult) -> str:
     )
 
 
-def print_local_verdict(
-    verdict: LocalVerdict, sequential: SequentialPlan, form: str = TABLE
-) -> None:
+def print_local_verdict(verdict: LocalVerdict, sequential: SequentialPlan) -> None:
     """Print the verdicts, the conclusion and the reason for the end."""
-    _print_results(verdict.results, verdict.names, form)
     launches = f"after {verdict.launches} launches of each variant"
     if not verdict.results:
         text = f"Nothing can be compared {launches}."
@@ -322,39 +308,33 @@ def print_local_verdict(
         text = f"Decided {launches}, of at most {sequential.looks[-1]}."
     else:
         text = f"Undecided {launches}; --max-launches sets a higher limit."
-    click.echo(text, err=form != TABLE)
-    _print_compare_hint(verdict.results, verdict.campaign, form)
+    _print_verdict(verdict.results, verdict.names, verdict.campaign, text)
 
 
 def print_planned_verdict(
-    store: Store,
-    campaign: CampaignRow,
-    plan: Plan,
-    delta: float,
-    settings: Settings,
-    form: str = TABLE,
+    store: Store, campaign: CampaignRow, plan: Plan, delta: float, settings: Settings
 ) -> None:
     """Print the verdict of a comparison on this machine in turns that ran as planned, if it is one."""
     compared = find_compared_axis(plan)
     if compared is not None:
-        notify = make_display(form).notify
+        notify = make_display().notify
         results, names = compare_sides(store, campaign, compared, delta, settings, notify)
-        _print_results(results, names, form)
-        _print_compare_hint(results, campaign, form)
+        _print_verdict(results, names, campaign)
 
 
-def _print_results(
-    results: Sequence[ComparisonResult], names: Mapping[str, str], form: str
+def _print_verdict(
+    results: Sequence[ComparisonResult],
+    names: Mapping[str, str],
+    campaign: CampaignRow,
+    *sentences: str,
 ) -> None:
-    if form == TABLE:
-        print_verdict_tables(results, names)
-    print_conclusions([result.comparison for result in results], names, form=form)
+    print_early(*describe_verdicts(results, names))
+    conclusions = describe_conclusions([result.comparison for result in results], names)
+    print_notes(*conclusions, *sentences, *_describe_details(results, campaign))
 
 
-def _print_compare_hint(
-    results: Sequence[ComparisonResult], campaign: CampaignRow, form: str
-) -> None:
-    """Print the command that shows the notes, counters and instructions as well."""
+def _describe_details(results: Sequence[ComparisonResult], campaign: CampaignRow) -> Iterator[str]:
+    """Yield the command that shows the notes, counters and instructions as well."""
     if not results:
         return
     query = results[0].comparison.query
@@ -364,4 +344,4 @@ def _print_compare_hint(
     words = ["treehammer", "compare", *values, "--axis", query.axis, "--campaign", campaign.id]
     if query.delta != DEFAULT_DELTA:
         words += ["--delta", f"{query.delta:g}"]
-    print_hint(f"Details: {shlex.join(words)}", err=form != TABLE)
+    yield f"Details: {shlex.join(words)}"

@@ -39,7 +39,6 @@ from treehammer.datasets.rucio.rucio_datasets import (
 )
 from treehammer.errors import DatasetError, ExitCode, NothingToDoError
 from treehammer.sql.watch.state_history import STORAGE_SITE
-from treehammer.submit.cli.command_options import complete_sites
 from treehammer.submit.planning.site_selection import load_uses
 from treehammer.submit.planning.submission_options import INCLUDE_OPTION
 from treehammer.submit.sites.replica_selection import (
@@ -57,16 +56,17 @@ from treehammer.submit.sites.replicas import (
     worst_check,
 )
 from treehammer.submit.sites.site_registry import load_sites
-from treehammer.tables import TableColumn
+from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     DATASET,
-    TABLE,
+    SITE,
+    CommandOutput,
+    TextTable,
     build_grid,
     make_console,
     on_interrupt,
-    output_options,
-    print_hint,
-    print_rows,
+    print_early,
+    prints_rows,
     progress_bar,
 )
 from treehammer.text_formatting import format_size, parse_duration, pluralize, split_list
@@ -80,6 +80,20 @@ _RULE_COLUMNS = (
     TableColumn("state", "state"),
     TableColumn("progress", "files", is_number=True),
     TableColumn("reason", ""),
+    *hidden_columns("files_complete", "files_total"),
+)
+_QUOTA_COLUMNS = (
+    TableColumn("site", "site"),
+    TableColumn("rse", "storage"),
+    TableColumn("needed", "needed", format_size, is_number=True),
+    TableColumn("used", "used", format_size, is_number=True),
+    TableColumn(
+        "free",
+        "quota left",
+        lambda free: "any" if math.isinf(free) else format_size(max(0, free)),
+        is_number=True,
+    ),
+    TableColumn("writable", "writable", lambda value: "yes" if value else "not now"),
 )
 __all__ = ["datasets"]
 _LOCAL_COLUMNS = (
@@ -97,11 +111,11 @@ _SITE_COLUMNS = (
 )
 
 
-@click.command()
+@datasets.command()
 @click.argument("name", type=DATASET)
 @click.option(
     "--sites",
-    shell_complete=complete_sites,
+    type=SITE,
     required=True,
     help="Names, labels or all, comma separated; or an RSE expression, e.g. 'tier=2&country=UK'.",
 )
@@ -137,7 +151,7 @@ _SITE_COLUMNS = (
     help="Use these sites although their state excludes them; or all.",
 )
 @click.option("--no-wait", is_flag=True, help="Request the replicas without waiting for them.")
-@output_options
+@prints_rows(*_RULE_COLUMNS)
 @click.pass_obj
 def place(
     settings: Settings,
@@ -149,9 +163,8 @@ def place(
     timeout: str,
     include: str,
     no_wait: bool,
-    form: str,
     **rule_attributes: str,
-) -> ExitCode:
+) -> CommandOutput:
     """Place a dataset at sites: upload its files once and let Rucio replicate them.
 
     Existing replicas are kept; after an interruption the same command continues. The exit code is 4 if a
@@ -166,7 +179,8 @@ def place(
         select_rses(sites, settings, catalogue.rucio), settings, split_list(include)
     )
     manifest = ensure_dataset(name, settings, progress_bar)
-    _print_quotas(manifest, rses, catalogue.rucio.list_quotas(), form)
+    quotas = _list_quotas(manifest, rses, catalogue.rucio.list_quotas())
+    print_early(TextTable(quotas, _QUOTA_COLUMNS), "")
     options = RuleOptions(lifetime_s, **rule_attributes)
     with on_interrupt("Rucio continues; the same command shows the progress again"):
         requested = statuses = _create_rules(
@@ -179,12 +193,14 @@ def place(
                 ):
                     statuses = latest
                     show(statuses)
-    rows = [_rule_row(status) for status in statuses]
-    print_rows(rows, _RULE_COLUMNS, form=form)
-    if form == TABLE and any(status.state == COMPLETE for status in statuses):
-        print_hint(f"As reported by Rucio; check with: treehammer datasets verify {name} --sites …")
-    bad = any(status.state in (STUCK, DENIED) for status in statuses)
-    return ExitCode.INFRASTRUCTURE if bad else ExitCode.DONE
+    is_bad = any(status.state in (STUCK, DENIED) for status in statuses)
+    return CommandOutput(
+        [_rule_row(status) for status in statuses],
+        below=[f"As reported by Rucio; check with: treehammer datasets verify {name} --sites …"]
+        if any(status.state == COMPLETE for status in statuses)
+        else [],
+        exit_code=ExitCode.INFRASTRUCTURE if is_bad else ExitCode.DONE,
+    )
 
 
 def _create_rules(
@@ -204,15 +220,10 @@ def _create_rules(
     return rucio_datasets.request_replicas(manifest, rses, options, rucio)
 
 
-# --- output
-
-
-def _print_quotas(
-    manifest: Manifest, rses: Sequence[Rse], quotas: Mapping[str, AccountQuota], form: str
-) -> None:
-    """Print the size of each replica and the free quota, before anything is requested."""
-    if form != TABLE:
-        return
+def _list_quotas(
+    manifest: Manifest, rses: Sequence[Rse], quotas: Mapping[str, AccountQuota]
+) -> list[dict[str, Any]]:
+    """List the size of each replica and the free quota, before anything is requested."""
     rows = []
     for rse in rses:
         quota = quotas.get(rse.name, AccountQuota(0, 0))
@@ -226,20 +237,7 @@ def _print_quotas(
                 "writable": rse.writable,
             }
         )
-    columns = (
-        TableColumn("site", "site"),
-        TableColumn("rse", "storage"),
-        TableColumn("needed", "needed", format_size, is_number=True),
-        TableColumn("used", "used", format_size, is_number=True),
-        TableColumn("free", "quota left", _format_free_space, is_number=True),
-        TableColumn("writable", "writable", lambda value: "yes" if value else "not now"),
-    )
-    print_rows(rows, columns, form=form)
-    click.echo()
-
-
-def _format_free_space(free: float) -> str:
-    return "any" if math.isinf(free) else format_size(max(0, free))
+    return rows
 
 
 def _drop_excluded(
@@ -296,20 +294,22 @@ def _live_rules(name: str) -> Iterator[Callable[[Sequence[ReplicationStatus]], N
         )
 
 
-# --- removal
-
-
-@click.command()
+@datasets.command()
 @click.argument("name", type=DATASET)
 @click.option(
     "--sites",
-    shell_complete=complete_sites,
+    type=SITE,
     default="",
     help="Only at these sites: names, labels or all, comma separated; or an RSE expression.",
 )
-@output_options
+@prints_rows(
+    TableColumn("rse", "storage"),
+    TableColumn("state", "rule"),
+    TableColumn("reason", ""),
+    *hidden_columns("rule"),
+)
 @click.pass_obj
-def remove(settings: Settings, /, name: str, sites: str, form: str) -> ExitCode:
+def remove(settings: Settings, /, name: str, sites: str) -> CommandOutput:
     """Remove your own rules for a dataset; Rucio deletes replicas without other rules.
 
     The local dataset and other users' rules are kept. The exit code is 4 if a rule cannot be removed.
@@ -330,13 +330,8 @@ def remove(settings: Settings, /, name: str, sites: str, form: str) -> ExitCode:
         reason = _withdraw_rule(rule, rucio.delete_rule)
         state = "kept" if reason else "withdrawn"
         rows.append({"rse": rule.expression, "rule": rule.id, "state": state, "reason": reason})
-    columns = (
-        TableColumn("rse", "storage"),
-        TableColumn("state", "rule"),
-        TableColumn("reason", ""),
-    )
-    print_rows(rows, columns, form=form)
-    return ExitCode.INFRASTRUCTURE if any(row["reason"] for row in rows) else ExitCode.DONE
+    is_kept = any(row["reason"] for row in rows)
+    return CommandOutput(rows, exit_code=ExitCode.INFRASTRUCTURE if is_kept else ExitCode.DONE)
 
 
 def _withdraw_rule(rule: ReplicationRule, withdraw: Callable[[ReplicationRule], None]) -> str:
@@ -349,14 +344,11 @@ def _withdraw_rule(rule: ReplicationRule, withdraw: Callable[[ReplicationRule], 
     return ""
 
 
-COMMANDS = (place, remove)
-
-
 @datasets.command("verify")
 @click.argument("names", nargs=-1, metavar="NAME...", type=DATASET)
 @click.option(
     "--sites",
-    shell_complete=complete_sites,
+    type=SITE,
     default="",
     help="Check the replicas of these sites through their doors: names, labels or all, comma "
     "separated; or an RSE expression.",
@@ -370,7 +362,10 @@ COMMANDS = (place, remove)
     is_flag=True,
     help="With --full: declare replicas that failed twice bad in Rucio, so that they are replaced.",
 )
-@output_options
+@prints_rows(
+    keys="name, state, message; with --sites dataset, hash, site, door, rse, file, url, state, message, "
+    "reads, wrong_reads, declared"
+)
 @click.pass_obj
 def verify(
     settings: Settings,
@@ -379,8 +374,7 @@ def verify(
     doors: tuple[str, ...],
     full: bool,
     declare: bool,
-    form: str,
-) -> ExitCode:
+) -> CommandOutput:
     """Compare datasets with their manifests: local files, or replicas at sites.
 
     Without NAME all local datasets are checked, every byte of them. At a site, the door reports size and
@@ -398,8 +392,8 @@ def verify(
         if is_wrong:
             raise click.UsageError(message)
     if not sites:
-        return _verify_local(names, settings, form)
-    return _verify_replicas(names, sites, doors, settings, form, full=full, declare=declare)
+        return _verify_local(names, settings)
+    return _verify_replicas(names, sites, doors, settings, full=full, declare=declare)
 
 
 def _verify_replicas(
@@ -407,11 +401,10 @@ def _verify_replicas(
     sites: str,
     doors: Sequence[str],
     settings: Settings,
-    form: str,
     *,
     full: bool,
     declare: bool,
-) -> ExitCode:
+) -> CommandOutput:
     catalogue = open_rucio_catalogue(settings)
     storage = select_storage(sites, settings, catalogue.rucio if catalogue else None)
     declaring_catalogue = catalogue if declare else None
@@ -424,13 +417,17 @@ def _verify_replicas(
         declared = _declare_bad_replicas(manifest, checks, declaring_catalogue)
         rows += [_door_row(manifest, [*g], declared) for _, g in groupby(checks, _door_key)]
         files += [_file_row(manifest, check, declared) for check in checks]
-    print_rows(rows if form == TABLE else files, _SITE_COLUMNS, form=form)
-    if marked:
-        click.echo(f"{pluralize(marked, 'measurement')} of bad replicas marked.", err=True)
-    return ExitCode.DONE if all(file["state"] == "good" for file in files) else ExitCode.REGRESSION
+    is_good = all(file["state"] == "good" for file in files)
+    return CommandOutput(
+        files,
+        columns=(),
+        above=[TextTable(rows, _SITE_COLUMNS)],
+        remarks=[f"{pluralize(marked, 'measurement')} of bad replicas marked."] if marked else [],
+        exit_code=ExitCode.DONE if is_good else ExitCode.REGRESSION,
+    )
 
 
-def _verify_local(names: Sequence[str], settings: Settings, form: str) -> ExitCode:
+def _verify_local(names: Sequence[str], settings: Settings) -> CommandOutput:
     catalogue = FolderCatalogue(settings.datasets_dir)
     unknown = [name for name in names if not catalogue.has(name)]
     if unknown:
@@ -442,9 +439,9 @@ def _verify_local(names: Sequence[str], settings: Settings, form: str) -> ExitCo
             rows.append({"name": name, "state": "unchanged", "message": ""})
         except DatasetError as error:
             rows.append({"name": name, "state": "refused", "message": str(error)})
-    print_rows(rows, _LOCAL_COLUMNS, form=form)
-    refused = any(row["state"] == "refused" for row in rows)
-    return ExitCode.REGRESSION if refused else ExitCode.DONE
+    is_refused = any(row["state"] == "refused" for row in rows)
+    code = ExitCode.REGRESSION if is_refused else ExitCode.DONE
+    return CommandOutput(rows, _LOCAL_COLUMNS, exit_code=code)
 
 
 def _door_key(check: ReplicaCheck) -> tuple[str, str]:
@@ -489,7 +486,3 @@ def _file_row(
         "wrong_reads": check.wrong_reads,
         "declared": declared.get(check, ""),
     }
-
-
-for _command in COMMANDS:
-    datasets.add_command(_command)

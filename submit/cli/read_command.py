@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
 
-from treehammer.analysis.cli.compare_command import (
-    print_conclusions,
-    print_verdict_tables,
-)
+from treehammer.analysis.cli.compare_command import describe_conclusions, describe_verdicts
 from treehammer.analysis.comparison import verdict_text
 from treehammer.config import Settings
-from treehammer.errors import ExitCode
 from treehammer.submit.cli.campaign_output import make_display
 from treehammer.submit.tools.file_read import ReadRequest, choose_releases
-from treehammer.submit.tools.read_session import ReadResult, describe_content, measure_files
+from treehammer.submit.tools.read_session import describe_content, measure_files
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
-    CSV,
-    JSON,
     TABLE,
+    CommandOutput,
     on_interrupt,
-    output_options,
-    print_hint,
-    print_rows,
+    output_form,
+    prints_rows,
     progress_bar,
 )
 from treehammer.text_formatting import (
@@ -90,7 +83,7 @@ _COLUMNS = (
     default="",
     help="Keep the measurements in the results database, as campaign NAME [default: keep nothing].",
 )
-@output_options
+@prints_rows(*_COLUMNS)
 @click.pass_obj
 def read_command(
     settings: Settings,
@@ -102,8 +95,7 @@ def read_command(
     cache_mb: float,
     cold: bool,
     keep: str,
-    form: str,
-) -> ExitCode:
+) -> CommandOutput:
     """Measure how fast ROOT reads a file, and what limits it.
 
     Reads the main TTree or RNTuple of a local file, or of one behind root://, http:// or https://,
@@ -121,11 +113,37 @@ def read_command(
         _stop_on_sigterm(),
         on_interrupt(f"campaign {keep} was cancelled" if keep else "nothing was kept"),
     ):
-        result = measure_files(addresses, request, settings, progress_bar, make_display(JSON))
-    _print_result(result, form)
-    if keep and form == TABLE:
-        print_hint(f"Kept: treehammer summary --campaign {result.campaign.name}")
-    return result.exit_code
+        result = measure_files(
+            addresses, request, settings, progress_bar, make_display(to_stderr=True)
+        )
+    rows = [rates.flatten() for rates in result.rates]
+    comparisons = [compared.comparison for compared in result.comparisons]
+    below = [f"{rates.root}: {rates.describe_bottleneck()}." for rates in result.rates]
+    if result.is_not_compared:
+        below.append("No verdict: with several threads, releases cannot take turns.")
+    is_kept = keep and output_form() == TABLE
+    return CommandOutput(
+        rows,
+        above=[*describe_content(result)],
+        below=[*below, *describe_verdicts(result.comparisons)],
+        notes=[
+            *describe_conclusions(comparisons, {}),
+            *([f"Kept: treehammer summary --campaign {result.campaign.name}"] if is_kept else []),
+        ],
+        document={
+            "files": list(result.urls),
+            "tree": result.manifest.tree,
+            "format": result.manifest.files[0].layout.format,
+            "unreadable_branches": dict(result.manifest.unreadable_branches),
+            "reads": rows,
+            "verdicts": [
+                verdict_text.flatten_verdict(row)
+                for comparison in comparisons
+                for row in comparison.verdicts
+            ],
+        },
+        exit_code=result.exit_code,
+    )
 
 
 @contextmanager
@@ -136,32 +154,3 @@ def _stop_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _print_result(result: ReadResult, form: str) -> None:
-    rows = [rates.flatten() for rates in result.rates]
-    if form == JSON:
-        verdicts = [row for compared in result.comparisons for row in compared.comparison.verdicts]
-        document = {
-            "files": list(result.urls),
-            "tree": result.manifest.tree,
-            "format": result.manifest.files[0].layout.format,
-            "unreadable_branches": dict(result.manifest.unreadable_branches),
-            "reads": rows,
-            "verdicts": [verdict_text.flatten_verdict(row) for row in verdicts],
-        }
-        click.echo(json.dumps(document, indent=1, default=str))
-        return
-    if form == CSV:
-        print_rows(rows, (), form=form)
-    else:
-        for line in describe_content(result):
-            click.echo(line)
-        print_rows(rows, _COLUMNS)
-        for rates in result.rates:
-            click.echo(f"{rates.root}: {rates.describe_bottleneck()}.")
-    if result.is_not_compared and form == TABLE:
-        click.echo("No verdict: with several threads, releases cannot take turns.")
-    if form == TABLE:
-        print_verdict_tables(result.comparisons)
-    print_conclusions([compared.comparison for compared in result.comparisons], {}, form=form)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +22,17 @@ from treehammer.sql.watch.state_history import (
     CENTRAL,
     DOOR,
     KIND_WORDS,
-    SITE,
     STORAGE_SITE,
     label_door,
     name_subject,
 )
 from treehammer.sql.write.audit_trail import local_actor
 from treehammer.sql.write.store import Store
-from treehammer.submit.cli.command_options import (
-    collect_before,
-    complete_sites,
-    list_known_sites,
-    require_known_sites,
-)
+from treehammer.submit.cli.command_options import collect_before, list_known_sites
 from treehammer.submit.cli.sites_commands import sites
 from treehammer.submit.sites.site_registry import load_sites
-from treehammer.tables import TableColumn
-from treehammer.terminal import JSON, TABLE, output_options, print_rows
+from treehammer.tables import TableColumn, hidden_columns
+from treehammer.terminal import JSON, SITE, TABLE, CommandOutput, output_form, prints_rows
 from treehammer.text_formatting import (
     SECOND_US,
     format_duration,
@@ -53,13 +48,34 @@ __all__ = ["sites"]
 #: Seconds after which an evaluation is called old.
 OLD_S = 3600
 
+_HIDDEN = hidden_columns("who", "rule_version", "decided", "superseded", "evidence", "id")
+_STATE_COLUMNS = (
+    TableColumn("since", "since (UTC)"),
+    TableColumn("site", "site"),
+    TableColumn("of", "of"),
+    TableColumn("state", "state"),
+    TableColumn("use", "use"),
+    TableColumn("until", "until"),
+    TableColumn("cause", "by"),
+    TableColumn("reason", "reason"),
+    *hidden_columns("previous"),
+    *_HIDDEN,
+)
+_CHANGE_COLUMNS = (
+    *_STATE_COLUMNS[:3],
+    TableColumn("previous", "from"),
+    TableColumn("state", "to"),
+    *_STATE_COLUMNS[6:8],
+    *hidden_columns("use", "until"),
+    *_HIDDEN,
+)
 _RULES_OPTION = click.option(
     "--rules",
     "rules_file",
     type=click.Path(path_type=Path),
     help="Rules file [default: status_rules in the configuration, or the shipped rules].",
 )
-_JOBS_OPTION = click.option("--jobs", "kind", flag_value=SITE, help="Only its jobs.")
+_JOBS_OPTION = click.option("--jobs", "kind", flag_value=state_history.SITE, help="Only its jobs.")
 _STORAGE_OPTION = click.option(
     "--storage", "kind", flag_value=STORAGE_SITE, help="Only its storage."
 )
@@ -70,7 +86,7 @@ _BY_OPTION = click.option("--by", "who", default="", help="Your name [default: u
 
 
 @sites.command("status")
-@click.option("--site", default=None, shell_complete=complete_sites, help="Only this site.")
+@click.option("--site", default=None, type=SITE, help="Only this site.")
 @click.option("--history", is_flag=True, help="All changes instead of the current states.")
 @click.option(
     "--since", metavar="TIME", help="With --history: only changes at TIME (UTC) or later."
@@ -78,16 +94,11 @@ _BY_OPTION = click.option("--by", "who", default="", help="Your name [default: u
 @click.option(
     "--superseded", is_flag=True, help="With --history: also changes that late results contradict."
 )
-@output_options
+@prints_rows(*_STATE_COLUMNS)
 @click.pass_obj
 def status(
-    settings: Settings,
-    site: str | None,
-    history: bool,
-    since: str | None,
-    superseded: bool,
-    form: str,
-) -> None:
+    settings: Settings, site: str | None, history: bool, since: str | None, superseded: bool
+) -> CommandOutput:
     """Show the states of sites, storages and doors, worst first, with reason and evidence.
 
     States are those of the last evaluation (treehammer sites evaluate). JSON and CSV hold the
@@ -104,22 +115,21 @@ def status(
             )
         changes = _find_changes(store, site, history, since_us, superseded)
         if site and not changes:
-            require_known_sites([site], list_known_sites(store, settings), "--site")
+            SITE.require([site], list_known_sites(store, settings), "--site")
     if not changes:
         raise NothingToDoError(
             f"no state of {site!r}" if site else "no site has a state yet",
             hint="Runs count from the end of the step in which they end (step of the rules, "
             "5 minutes). Then evaluate again: treehammer sites evaluate",
         )
-    _print_changes(changes, form, history=history)
-    if form == TABLE:
-        age_s = (time.time_ns() // 1000 - evaluation.evaluated_us) / SECOND_US
-        old = f" ({format_duration(age_s)} ago)" if age_s > OLD_S else ""
-        click.echo(
-            f"evaluated {format_time(evaluation.evaluated_us)} UTC{old} by rules "
-            f"{evaluation.version}",
-            err=True,
-        )
+    age_s = (time.time_ns() // 1000 - evaluation.evaluated_us) / SECOND_US
+    old = f" ({format_duration(age_s)} ago)" if age_s > OLD_S else ""
+    time_text = format_time(evaluation.evaluated_us)
+    remark = f"evaluated {time_text} UTC{old} by rules {evaluation.version}"
+    return replace(
+        _describe_changes(changes, history=history),
+        remarks=[remark] if output_form() == TABLE else [],
+    )
 
 
 def _find_changes(
@@ -133,20 +143,10 @@ def _find_changes(
     return sorted(rows, key=lambda row: (WORST_FIRST.index(SiteState(row.state)), row.site))
 
 
-def _print_changes(rows: Iterable[StatusChangeRow], form: str, *, history: bool) -> None:
+def _describe_changes(rows: Iterable[StatusChangeRow], *, history: bool) -> CommandOutput:
     ordered = sorted(rows, key=lambda row: (row.since_us, row.site)) if history else rows
-    lines = [describe_change(row) for row in ordered]
-    columns = (
-        TableColumn("since", "since (UTC)"),
-        TableColumn("site", "site"),
-        TableColumn("of", "of"),
-        *([TableColumn("previous", "from")] if history else []),
-        TableColumn("state", "to" if history else "state"),
-        *([] if history else [TableColumn("use", "use"), TableColumn("until", "until")]),
-        TableColumn("cause", "by"),
-        TableColumn("reason", "reason"),
-    )
-    print_rows(lines, columns, form=form)
+    columns = _CHANGE_COLUMNS if history else _STATE_COLUMNS
+    return CommandOutput([describe_change(row) for row in ordered], columns)
 
 
 def describe_change(row: StatusChangeRow) -> dict[str, Any]:
@@ -179,9 +179,9 @@ def _describe_use(row: StatusChangeRow) -> dict[str, Any]:
 
 @click.command("evaluate")
 @_RULES_OPTION
-@output_options
+@prints_rows(*_CHANGE_COLUMNS)
 @click.pass_obj
-def evaluate(settings: Settings, rules_file: Path | None, form: str) -> None:
+def evaluate(settings: Settings, rules_file: Path | None) -> CommandOutput:
     """Evaluate the states of all sites now, and print their changes; for cron.
 
     Example: treehammer sites evaluate
@@ -189,13 +189,13 @@ def evaluate(settings: Settings, rules_file: Path | None, form: str) -> None:
     rules = load_status_rules(rules_file or settings.status_rules)
     with Store.open(settings.database, create=False) as store:
         update = update_states(store, time.time_ns() // 1000, rules)
-    if not update.recorded:
-        click.echo("another evaluation was recorded at the same time", err=True)
-    if form != TABLE or update.changes:
-        _print_changes(update.changes, form, history=True)
-    if form == TABLE:
+    remarks = [] if update.recorded else ["another evaluation was recorded at the same time"]
+    output = _describe_changes(update.changes, history=True)
+    if output_form() == TABLE:
         gone = f", {len(update.superseded)} superseded" if update.superseded else ""
-        click.echo(f"{pluralize(len(update.changes), 'change')}{gone}", err=True)
+        remarks.append(f"{pluralize(len(update.changes), 'change')}{gone}")
+        output = output if update.changes else CommandOutput(columns=())
+    return replace(output, remarks=remarks)
 
 
 sites.add_command(collect_before(evaluate))
@@ -203,14 +203,21 @@ sites.add_command(collect_before(evaluate))
 
 @sites.command("rules")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@output_options
+@prints_rows(
+    TableColumn("rule", "rule"),
+    TableColumn("version", "version"),
+    TableColumn("sites", "of", ", ".join),
+    TableColumn("about", "states"),
+    *hidden_columns("kind", "values"),
+)
 @click.pass_obj
-def show_rules(settings: Settings, file: Path | None, form: str) -> None:
+def show_rules(settings: Settings, file: Path | None) -> CommandOutput:
     """List the rules for states with their versions, and check a file of them.
 
     Example: treehammer sites rules my_rules.toml
     """
     rules = load_status_rules(file or settings.status_rules)
+    form = output_form()
     rows = [
         {
             "rule": name,
@@ -222,15 +229,7 @@ def show_rules(settings: Settings, file: Path | None, form: str) -> None:
         }
         for name, rule in rules.rules.items()
     ]
-    columns = (
-        TableColumn("rule", "rule"),
-        TableColumn("version", "version"),
-        TableColumn("sites", "of", ", ".join),
-        TableColumn("about", "states"),
-    )
-    print_rows(rows, columns, form=form)
-    if form == TABLE:
-        click.echo(_describe_central(rules), err=True)
+    return CommandOutput(rows, remarks=[_describe_central(rules)] if form == TABLE else [])
 
 
 def _describe_central(rules: StatusRules) -> str:
@@ -243,7 +242,7 @@ def _describe_central(rules: StatusRules) -> str:
 
 
 @sites.command("override")
-@click.argument("site", shell_complete=complete_sites)
+@click.argument("site", type=SITE)
 @click.argument("state", type=click.Choice([state.value for state in SiteState]))
 @click.option("--why", required=True, help="Reason, which pages show.")
 @click.option(
@@ -278,7 +277,7 @@ def override(
     subject, kind = _name_overridden(site, kind, door)
     row = OverrideRow("", subject, kind, state, who or local_actor(), why, now_us, until_us)
     with Store.open(settings.database, create=False) as store:
-        require_known_sites([site], list_known_sites(store, settings), "SITE")
+        SITE.require([site], list_known_sites(store, settings), "SITE")
         if door:
             _require_known_door(site, door, settings)
         state_history.add_override(store, row)
@@ -330,7 +329,7 @@ def _parse_end(text: str, now_us: int) -> int:
 
 
 @sites.command("end-override")
-@click.argument("site", shell_complete=complete_sites)
+@click.argument("site", type=SITE)
 @_JOBS_OPTION
 @_STORAGE_OPTION
 @_DOOR_OPTION
@@ -348,7 +347,7 @@ def end_override(settings: Settings, site: str, kind: str | None, door: str, who
             store, subject, kind, now_us=now_us, who=who or local_actor()
         )
         if not ended:
-            require_known_sites([site], list_known_sites(store, settings), "SITE")
+            SITE.require([site], list_known_sites(store, settings), "SITE")
             if door:
                 _require_known_door(site, door, settings)
             raise NothingToDoError(f"{subject} has no override")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,7 @@ from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import KIND_WORDS
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.cli.command_options import (
-    complete_sites,
-    list_known_sites,
-    require_known_sites,
-)
+from treehammer.submit.cli.command_options import list_known_sites
 from treehammer.submit.planning.site_selection import load_uses
 from treehammer.submit.sites import cric, sites_file, sites_schema
 from treehammer.submit.sites.downtime_documents import (
@@ -39,62 +35,16 @@ from treehammer.submit.sites.downtime_documents import (
 from treehammer.submit.sites.site_model import Ceilings, LoadPermission, Site
 from treehammer.submit.sites.site_probes import (
     PROBE_FAILED,
-    SiteProbeResult,
     probe_credentials,
     probe_sites,
 )
 from treehammer.submit.sites.site_registry import ALL_SITES, load_sites, select_sites
-from treehammer.tables import TableColumn
-from treehammer.terminal import TABLE, output_options, print_rows, progress_bar
+from treehammer.tables import Row, TableColumn, hidden_columns
+from treehammer.terminal import SITE, TABLE, CommandOutput, output_form, prints_rows, progress_bar
 from treehammer.text_formatting import format_size, format_time, pluralize, split_list
 
 #: Refused entries that are listed.
 _MAX_REFUSED_LINES = 10
-
-
-@click.group()
-def sites() -> None:
-    """Show and check the sites where jobs run."""
-
-
-@sites.command("list")
-@output_options
-@click.pass_obj
-def list_sites(settings: Settings, form: str) -> None:
-    """List sites with their doors, batch systems, labels and ceilings.
-
-    Example: treehammer sites list
-    """
-    rows = [row for site in load_sites(settings).values() for row in _door_rows(site)]
-    columns = (
-        TableColumn("site", "site"),
-        TableColumn("batch", "batch system"),
-        TableColumn("door_name", "door"),
-        TableColumn("door_prefix", "prefix"),
-        TableColumn("door_rse", "RSE"),
-        TableColumn("storage", "storage"),
-        TableColumn("labels", "labels", ", ".join),
-        TableColumn("ceilings", "at most", _format_ceilings),
-        TableColumn("door_load", "load tests", _format_load),
-    )
-    print_rows(rows, columns, form=form)
-
-
-def _door_rows(site: Site) -> list[dict[str, Any]]:
-    """Yield a row for each door."""
-    shared = {
-        "site": site.name,
-        "batch": site.batch,
-        "requirements": site.requirements,
-        "grid_resource": site.grid_resource,
-        "storage": site.storage,
-        "labels": list(site.labels),
-        "ceilings": asdict(site.ceilings),
-    }
-    return [
-        shared | {f"door_{key}": value for key, value in asdict(door).items()}
-        for door in site.doors
-    ]
 
 
 def _format_load(values: Mapping[str, Any]) -> str:
@@ -119,16 +69,87 @@ def _format_ceilings(values: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, parts)) or "–"
 
 
+def _format_finding(trial: Row) -> str:
+    finding, remedy = trial["finding"], trial["remedy"]
+    return f"{finding.rstrip('.')}. {remedy}" if remedy else str(finding)
+
+
+_SITE_COLUMNS = (
+    TableColumn("site", "site"),
+    TableColumn("batch", "batch system"),
+    TableColumn("door_name", "door"),
+    TableColumn("door_prefix", "prefix"),
+    TableColumn("door_rse", "RSE"),
+    TableColumn("storage", "storage"),
+    TableColumn("labels", "labels", ", ".join),
+    TableColumn("ceilings", "at most", _format_ceilings),
+    TableColumn("door_load", "load tests", _format_load),
+    *hidden_columns("requirements", "grid_resource", "door_protocol", "door_middleware"),
+    *hidden_columns("door_version", "door_settings", "door_token_pools"),
+)
+_CHECK_COLUMNS = (
+    TableColumn("site", "site"),
+    TableColumn("check", "check"),
+    TableColumn("result", "result"),
+    TableColumn("rtt_s", "round trip", lambda value: f"{1000 * value:.2f} ms", is_number=True),
+    TableColumn("server", "server"),
+    TableColumn("finding", "finding", format_row=_format_finding),
+    *hidden_columns("remedy"),
+)
+_DOWNTIME_COLUMNS = (
+    TableColumn("site", "site"),
+    TableColumn("of", "of"),
+    TableColumn("from", "from (UTC)"),
+    TableColumn("until", "until"),
+    TableColumn("severity", "severity"),
+    TableColumn("description", "description"),
+    *hidden_columns("id", "source", "subject_kind", "starts_us", "ends_us"),
+    *hidden_columns("url", "imported_us", "withdrawn_us"),
+)
+
+
+@click.group()
+def sites() -> None:
+    """Show and check the sites where jobs run."""
+
+
+@sites.command("list")
+@prints_rows(*_SITE_COLUMNS)
+@click.pass_obj
+def list_sites(settings: Settings) -> list[dict[str, Any]]:
+    """List sites with their doors, batch systems, labels and ceilings.
+
+    Example: treehammer sites list
+    """
+    return [row for site in load_sites(settings).values() for row in _door_rows(site)]
+
+
+def _door_rows(site: Site) -> list[dict[str, Any]]:
+    shared = {
+        "site": site.name,
+        "batch": site.batch,
+        "requirements": site.requirements,
+        "grid_resource": site.grid_resource,
+        "storage": site.storage,
+        "labels": list(site.labels),
+        "ceilings": asdict(site.ceilings),
+    }
+    return [
+        shared | {f"door_{key}": value for key, value in asdict(door).items()}
+        for door in site.doors
+    ]
+
+
 @sites.command()
-@click.argument("names", metavar="[SITES]", default=ALL_SITES, shell_complete=complete_sites)
+@click.argument("names", metavar="[SITES]", default=ALL_SITES, type=SITE)
 @click.option(
     "--dataset",
     default="",
     help="Read the first file of this dataset through each door [default: any file].",
 )
-@output_options
+@prints_rows(*_CHECK_COLUMNS)
 @click.pass_obj
-def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
+def check(settings: Settings, names: str, dataset: str) -> CommandOutput:
     """Check each door and batch system by using it, and write a small file where load tests may.
 
     SITES are names, labels (label:WORD) or all, comma separated. The exit code is 1 if a check fails.
@@ -142,36 +163,21 @@ def check(settings: Settings, names: str, dataset: str, form: str) -> ExitCode:
         *probe_credentials(chosen, os.environ),
         *probe_sites(chosen, _make_target(dataset, settings), settings, progress_bar),
     ]
-    _print_trials(trials, form)
     uses = load_uses(settings)
+    remarks = []
     for site in chosen:
         if reason := uses.describe_restrictions(site.name):
-            click.echo(f"Site {site.name}: {reason}.", err=True)
-        for use in uses.restricted_doors(site.name):
-            click.echo(f"Door {use.site}: {use.describe()}.", err=True)
+            remarks.append(f"Site {site.name}: {reason}.")
+        remarks += [
+            f"Door {use.site}: {use.describe()}." for use in uses.restricted_doors(site.name)
+        ]
     failed = sum(trial.result == PROBE_FAILED for trial in trials)
-    if form == TABLE:
+    if output_form() == TABLE:
         if any(not site.is_local for site in chosen):
-            click.echo(
-                "Only a job can check the interpreter, CVMFS and software of the nodes.", err=True
-            )
-        click.echo(f"{failed} of {pluralize(len(trials), 'check')} failed", err=True)
-    return ExitCode.REGRESSION if failed else ExitCode.DONE
-
-
-def _print_trials(trials: Sequence[SiteProbeResult], form: str) -> None:
-    columns = (
-        TableColumn("site", "site"),
-        TableColumn("check", "check"),
-        TableColumn("result", "result"),
-        TableColumn("rtt_s", "round trip", _format_milliseconds, is_number=True),
-        TableColumn("server", "server"),
-        TableColumn("details", "finding"),
-    )
-    rows = [asdict(trial) for trial in trials]
-    if form == TABLE:
-        rows = [{**asdict(trial), "details": _format_remedy(trial)} for trial in trials]
-    print_rows(rows, columns, form=form)
+            remarks.append("Only a job can check the interpreter, CVMFS and software of the nodes.")
+        remarks.append(f"{failed} of {pluralize(len(trials), 'check')} failed")
+    code = ExitCode.REGRESSION if failed else ExitCode.DONE
+    return CommandOutput(trials, remarks=remarks, exit_code=code)
 
 
 def _make_target(dataset: str, settings: Settings) -> ProbeTarget:
@@ -180,14 +186,6 @@ def _make_target(dataset: str, settings: Settings) -> ProbeTarget:
     manifest = FolderCatalogue(settings.datasets_dir).manifest(dataset)
     first = manifest.files[0]
     return ProbeTarget(f"{manifest.name}/{first.name}", first.size)
-
-
-def _format_milliseconds(value: float) -> str:
-    return f"{1000 * value:.2f} ms"
-
-
-def _format_remedy(trial: SiteProbeResult) -> str:
-    return f"{trial.finding.rstrip('.')}. {trial.remedy}" if trial.remedy else trial.finding
 
 
 @sites.group("import")
@@ -265,41 +263,30 @@ def downtimes() -> None:
 
 @downtimes.command("list")
 @click.option("--all", "show_all", is_flag=True, help="Also downtimes that have ended.")
-@output_options
+@prints_rows(*_DOWNTIME_COLUMNS)
 @click.pass_obj
-def list_downtimes(settings: Settings, show_all: bool, form: str) -> None:
+def list_downtimes(settings: Settings, show_all: bool) -> list[dict[str, Any]]:
     """List current and future downtimes.
 
     Example: treehammer sites downtimes list
     """
     ends_after_us = 0 if show_all else time.time_ns() // 1000
     with Store.open(settings.database, create=False) as store:
-        downtime_rows = state_history.list_downtimes(store, ends_after_us=ends_after_us)
-    rows = [
+        rows = state_history.list_downtimes(store, ends_after_us=ends_after_us)
+    return [
         {
             **asdict(row),
             "from": format_time(row.starts_us),
             "until": format_time(row.ends_us),
             "of": KIND_WORDS.get(row.subject_kind, "jobs and storage"),
         }
-        for row in downtime_rows
+        for row in rows
     ]
-    columns = (
-        TableColumn("site", "site"),
-        TableColumn("of", "of"),
-        TableColumn("from", "from (UTC)"),
-        TableColumn("until", "until"),
-        TableColumn("severity", "severity"),
-        TableColumn("description", "description"),
-    )
-    print_rows(rows, columns, form=form)
 
 
 @downtimes.command("import")
 @click.argument("address", metavar="FILE|URL")
-@click.option(
-    "--site", default="", shell_complete=complete_sites, help="Site of all entries of the document."
-)
+@click.option("--site", default="", type=SITE, help="Site of all entries of the document.")
 @click.option(
     "--map",
     "mapped",
@@ -325,8 +312,8 @@ def import_downtimes(
     content = fetch_document(address)
     with Store.open(settings.database) as store:
         known_sites = list_known_sites(store, settings)
-        require_known_sites([site] if site else [], known_sites, "--site")
-        require_known_sites(sites_by_name.values(), known_sites, "--map")
+        SITE.require([site] if site else [], known_sites, "--site")
+        SITE.require(sites_by_name.values(), known_sites, "--map")
         hosts = map_hosts(load_sites(settings).values())
         options = DowntimeOptions(source or address, site, sites_by_name, known_sites, hosts)
         document = parse_downtimes(content, options, now_us)

@@ -17,20 +17,20 @@ from treehammer.analysis.cli.watch_commands import print_limits
 from treehammer.analysis.statistics.verdict import SequentialPlan
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
-from treehammer.hctests.cli import complete_tests, definition_options
+from treehammer.hctests.cli import definition_options
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_request, job_reporting, submission
 from treehammer.submit.campaigns.campaign_polling import make_tracker
 from treehammer.submit.campaigns.job_rendering import render_jobs, render_preview, write_preview
 from treehammer.submit.cli.campaign_output import (
+    describe_progress,
     follow_on_terminal,
     make_display,
     print_notices,
-    print_progress,
     rate_progress,
 )
-from treehammer.submit.cli.command_options import complete_sites, submission_click_options
+from treehammer.submit.cli.command_options import submission_click_options
 from treehammer.submit.cli.comparison_commands import (
     print_local_verdict,
     print_planned_verdict,
@@ -45,25 +45,42 @@ from treehammer.submit.tools.local_comparison import (
     parse_sequential_plan,
     run_until_decided,
 )
-from treehammer.tables import TableColumn
+from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
+    SITE,
     TABLE,
+    TEST,
+    CommandOutput,
     on_interrupt,
-    output_options,
-    print_hint,
-    print_rows,
+    output_form,
+    print_early,
+    print_output,
+    prints_rows,
     progress_bar,
 )
 from treehammer.text_formatting import format_duration, format_size, pluralize, split_list
+
+_PLAN_COLUMNS = (
+    TableColumn("site", "site"),
+    TableColumn("storage_site", "storage"),
+    TableColumn("jobs", "jobs", is_number=True),
+    TableColumn("measurements", "measurements", is_number=True),
+    TableColumn("read_bytes", "reads", format_size, is_number=True),
+    TableColumn("wall_s", "wall time in one slot", format_duration, is_number=True),
+    TableColumn("cpu_s", "CPU time", format_duration, is_number=True),
+    TableColumn("reserved_s", "reserved", format_duration, is_number=True),
+    TableColumn("basis", "times are"),
+    *hidden_columns("campaign", "name"),
+)
 
 
 def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the arguments that describe a campaign; the command receives ``request``."""
 
-    @click.argument("spec", shell_complete=complete_tests)
+    @click.argument("spec", type=TEST)
     @click.option(
         "--sites",
-        shell_complete=complete_sites,
+        type=SITE,
         default="local",
         show_default=True,
         help="Sites to test, comma separated: names, label:WORD or all.",
@@ -81,7 +98,7 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "watches",
         multiple=True,
         metavar="TEST",
-        shell_complete=complete_tests,
+        type=TEST,
         help="Test that watches servers during a load, e.g. server-watch or log-parse; repeatable. "
         "-S watch.KEY=VALUE sets its [settings].",
     )
@@ -141,7 +158,7 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "repeats or rounds].",
 )
 @sequential_options
-@output_options
+@prints_rows(*_PLAN_COLUMNS)
 @click.pass_obj
 def submit(
     settings: Settings,
@@ -151,8 +168,7 @@ def submit(
     until: str | None,
     max_launches: int,
     delta: float,
-    form: str,
-) -> ExitCode:
+) -> int:
     """Run a test: plan its jobs, prepare their inputs, and submit them.
 
     With --wait a comparison on this machine in turns ends with its verdict, as soon as it is decided.
@@ -175,31 +191,29 @@ def submit(
         ends_early = wait and ends_when_decided(plan, request, until)
         if ends_early:
             plan = plan.until_decided(sequential)
-        _print_plan_table(plan, settings, form)
-        if ends_early and form == TABLE:
-            click.echo(describe_looks(sequential))
+        _print_plan(plan, settings)
+        if ends_early:
+            print_early(describe_looks(sequential))
         if dry_run:
             return ExitCode.DONE
     with on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)):
         if ends_early:
-            return _run_until_decided(plan, sequential, settings, form)
+            return _run_until_decided(plan, sequential, settings)
         campaign = submission.submit_plan(plan, settings)
-        if form == TABLE:
-            click.echo(f"Submitted as {campaign.id} ({campaign.name})")
+        print_early(f"Submitted as {campaign.id} ({campaign.name})")
         if wait:
-            verdict_delta = delta if until is None else None
-            return _wait_for_results(plan, campaign, verdict_delta, settings, form)
+            return _wait_for_results(plan, campaign, delta if until is None else None, settings)
         with Store.open(settings.database) as store:
             print_notices(make_tracker(store, settings).upload_campaign(campaign))
-    if form == TABLE:
-        print_hint(f"  treehammer status {campaign.id} --follow")
-        print_hint(f"  treehammer collect {campaign.id}")
+    print_early(
+        f"  treehammer status {campaign.id} --follow", f"  treehammer collect {campaign.id}"
+    )
     return ExitCode.DONE
 
 
 def _wait_for_results(
-    plan: Plan, campaign: CampaignRow, verdict_delta: float | None, settings: Settings, form: str
-) -> ExitCode:
+    plan: Plan, campaign: CampaignRow, verdict_delta: float | None, settings: Settings
+) -> int:
     """Wait until all jobs have ended and print the results; return the exit code.
 
     Args:
@@ -207,31 +221,28 @@ def _wait_for_results(
         campaign: the submitted campaign.
         verdict_delta: smallest relevant effect of a verdict; None to print no verdict.
         settings: all settings.
-        form: form of the output.
     """
     with Store.open(settings.database) as store:
         tracker = make_tracker(store, settings)
-        progress = follow_on_terminal(tracker, campaign, form)
-        if form == TABLE:
-            print_progress(tracker, campaign, progress, form)
+        output = describe_progress(tracker, campaign, follow_on_terminal(tracker, campaign))
+        if output_form() == TABLE:
+            print_output(output)
         if verdict_delta is not None:
-            print_planned_verdict(store, campaign, plan, verdict_delta, settings, form)
-        limits_code = _check_limits(store, campaign, form)
-    return rate_progress(progress) or limits_code
+            print_planned_verdict(store, campaign, plan, verdict_delta, settings)
+        limits_code = _check_limits(store, campaign)
+    return output.exit_code or limits_code
 
 
-def _run_until_decided(
-    plan: Plan, sequential: SequentialPlan, settings: Settings, form: str
-) -> ExitCode:
+def _run_until_decided(plan: Plan, sequential: SequentialPlan, settings: Settings) -> int:
     """Submit a comparison look by look, and print its verdict; return the exit code."""
-    verdict = run_until_decided(plan, sequential, settings, make_display(form))
-    print_local_verdict(verdict, sequential, form)
+    verdict = run_until_decided(plan, sequential, settings, make_display())
+    print_local_verdict(verdict, sequential)
     with Store.open(settings.database) as store:
-        limits_code = _check_limits(store, verdict.campaign, form)
+        limits_code = _check_limits(store, verdict.campaign)
     return rate_progress(verdict.progress) or limits_code
 
 
-def _check_limits(store: Store, campaign: CampaignRow, form: str) -> ExitCode:
+def _check_limits(store: Store, campaign: CampaignRow) -> ExitCode:
     """Judge and print the limits that the test states; return the exit code."""
     if not json.loads(campaign.plan)["definition"]["expect"]:
         return ExitCode.DONE
@@ -239,40 +250,30 @@ def _check_limits(store: Store, campaign: CampaignRow, form: str) -> ExitCode:
     from treehammer.analysis.comparison.limit_outcomes import judge_limits
 
     report = judge_limits(store, campaign, time.time_ns() // 1000)
-    if form == TABLE:
+    if output_form() == TABLE:
         click.echo()
         print_limits(report)
     return report.exit_code
 
 
-def _print_plan_table(plan: Plan, settings: Settings, form: str) -> None:
+def _print_plan(plan: Plan, settings: Settings) -> None:
     costs = campaign_request.find_review(plan, settings).costs
-    has_threads = any(cost.reserved_s != cost.wall_s for cost in costs)
-    is_remote = any(cost.storage_site != cost.site for cost in costs)
+    unused = {
+        "storage_site": all(cost.storage_site == cost.site for cost in costs),
+        "reserved_s": all(cost.reserved_s == cost.wall_s for cost in costs),
+    }
     rows = [{"campaign": plan.campaign_id, "name": plan.campaign_name} | asdict(c) for c in costs]
-    columns = (
-        TableColumn("site", "site"),
-        *([TableColumn("storage_site", "storage")] if is_remote else []),
-        TableColumn("jobs", "jobs", is_number=True),
-        TableColumn("measurements", "measurements", is_number=True),
-        TableColumn("read_bytes", "reads", format_size, is_number=True),
-        TableColumn("wall_s", "wall time in one slot", format_duration, is_number=True),
-        TableColumn("cpu_s", "CPU time", format_duration, is_number=True),
-        *(
-            [TableColumn("reserved_s", "reserved", format_duration, is_number=True)]
-            if has_threads
-            else []
-        ),
-        TableColumn("basis", "times are"),
-    )
-    if form == TABLE:
-        click.echo(plan.campaign_name)
-        if plan.pinned_test.definition.load:
-            click.echo(f"load: {plan.pinned_test.definition.load.describe()}")
-    if form == TABLE and len(rows) > 1:
+    if output_form() == TABLE and len(rows) > 1:
         rows.append({"site": "total", "storage_site": "", **_sum_costs(costs)})
-    print_rows(rows, columns, form=form)
-    print_notices(plan.notes)
+    load = plan.pinned_test.definition.load
+    print_output(
+        CommandOutput(
+            rows,
+            [column for column in _PLAN_COLUMNS if not unused.get(column.key)],
+            above=[plan.campaign_name, *([f"load: {load.describe()}"] if load else [])],
+            remarks=plan.notes,
+        )
+    )
 
 
 def _sum_costs(costs: Sequence[SiteCost]) -> dict[str, Any]:
@@ -292,10 +293,11 @@ def _sum_costs(costs: Sequence[SiteCost]) -> dict[str, Any]:
     type=click.Path(path_type=Path, file_okay=False),
     help="Write each job with all its inputs into a new folder instead.",
 )
+@prints_rows(*hidden_columns("batch", "jobs", "text"))
 @click.pass_obj
 def render(
     settings: Settings, request: campaign_request.CampaignRequest, full: bool, output: Path | None
-) -> None:
+) -> CommandOutput:
     """Show the files exactly as they would be sent to the batch system.
 
     In a folder made with -o each local job runs by itself:
@@ -311,7 +313,10 @@ def render(
         descriptions = render_jobs(plan, Path(folder), service=service, slots=settings.local_slots)
         if output is not None:
             number = write_preview(plan, descriptions, settings, output)
-            click.echo(f"{pluralize(number, 'job')} in {output}")
-            return
-        for text in render_preview(plan, descriptions, settings, full=full):
-            click.echo(text)
+            return CommandOutput(columns=(), notes=[f"{pluralize(number, 'job')} in {output}"])
+        texts = render_preview(plan, descriptions, settings, full=full)
+        if output_form() != TABLE:
+            return CommandOutput(list(texts))
+        for preview in texts:
+            click.echo(preview.text)
+    return CommandOutput(columns=())

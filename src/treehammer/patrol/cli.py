@@ -24,9 +24,8 @@ from treehammer.patrol.patrol_file import PatrolFile, read_patrol_file
 from treehammer.program_output import SystemdNotifier, log_to_stderr
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
-from treehammer.submit.cli.command_options import require_known_sites
-from treehammer.tables import TableColumn
-from treehammer.terminal import JSON, TABLE, output_options, print_rows
+from treehammer.tables import TableColumn, hidden_columns
+from treehammer.terminal import SITE, CommandOutput, TextTable, prints_rows
 from treehammer.text_formatting import (
     format_duration,
     format_size,
@@ -51,6 +50,17 @@ _ENTRY_COLUMNS = (
     TableColumn("in_flight", "in flight", _join_or_dash),
     TableColumn("result", "last result", lambda text: text or "–"),
     TableColumn("note", "remark"),
+    *hidden_columns("test", "follows", "sites", "campaign"),
+)
+_START_COLUMNS = (
+    TableColumn("entry", "entry"),
+    TableColumn("test", "test"),
+    TableColumn("follows", "follows", lambda text: text or "–"),
+    TableColumn("sites", "sites", ", ".join),
+    TableColumn("from", "from", _join_or_dash),
+    TableColumn(
+        "next", "next starts (UTC)", lambda times: "\n".join(map(format_time, times)) or "–"
+    ),
 )
 _SITE_COLUMNS = (
     TableColumn("site", "site"),
@@ -112,7 +122,7 @@ def _read_file(file: Path, settings: Settings) -> PatrolFile:
     content = read_patrol_file(file)
     from treehammer.submit.sites.site_registry import load_sites
 
-    require_known_sites(content.site_limits, load_sites(settings), f"{file}: budget.sites")
+    SITE.require(content.site_limits, load_sites(settings), f"{file}: budget.sites")
     return content
 
 
@@ -157,9 +167,9 @@ def _stop_on_signals(notifier: SystemdNotifier) -> Iterator[threading.Event]:
 
 @patrol.command()
 @_FILE
-@output_options
+@prints_rows(*_START_COLUMNS)
 @click.pass_obj
-def check(settings: Settings, file: Path, form: str) -> None:
+def check(settings: Settings, file: Path) -> CommandOutput:
     """Check FILE with its tests and sites, and show the next starts. Nothing is started.
 
     Example: treehammer patrol check patrol.toml
@@ -179,22 +189,12 @@ def check(settings: Settings, file: Path, form: str) -> None:
             where=str(file),
             hint="\n  ".join(problems),
         )
-    columns = (
-        TableColumn("entry", "entry"),
-        TableColumn("test", "test"),
-        TableColumn("follows", "follows", lambda text: text or "–"),
-        TableColumn("sites", "sites", ", ".join),
-        *([TableColumn("from", "from", _join_or_dash)] if any(row["from"] for row in rows) else []),
-        TableColumn(
-            "next", "next starts (UTC)", lambda times: "\n".join(map(format_time, times)) or "–"
-        ),
-    )
-    print_rows(rows, columns, form=form)
-    if form == TABLE:
-        _print_budget(content)
+    has_from = any(row["from"] for row in rows)
+    columns = [column for column in _START_COLUMNS if has_from or column.key != "from"]
+    return CommandOutput(rows, columns, below=[_describe_budget(content)])
 
 
-def _print_budget(content: PatrolFile) -> None:
+def _describe_budget(content: PatrolFile) -> str:
     limits = content.common_limits
     parts = [
         _format_cpu_hours(limits.cpu_s / 3600) if limits.cpu_s is not None else "",
@@ -202,7 +202,7 @@ def _print_budget(content: PatrolFile) -> None:
     ]
     text = " and ".join(filter(None, parts)) or "unlimited"
     more = f"; own budgets: {', '.join(content.site_limits)}" if content.site_limits else ""
-    click.echo(f"budget per site and day: {text}{more}")
+    return f"budget per site and day: {text}{more}"
 
 
 def _format_cpu_hours(hours: float) -> str:
@@ -210,37 +210,37 @@ def _format_cpu_hours(hours: float) -> str:
 
 
 @patrol.command()
-@output_options
+@prints_rows(*_ENTRY_COLUMNS)
 @click.pass_obj
-def status(settings: Settings, form: str) -> None:
+def status(settings: Settings) -> CommandOutput:
     """Show leader, entries, campaigns in flight, and the budget used and left today (UTC).
 
     Example: treehammer patrol status
     """
     with ResultsReader.open(settings.database) as reader:
         report, uses = fetch_report(reader), list_uses(reader)
-    if report.lease is None:
+    lease = report.lease
+    if lease is None:
         raise NothingToDoError(
             "no patrol has run on this database", hint="Start one: treehammer patrol run FILE"
         )
     entries, sites = _entry_rows(report), _site_rows(report, uses)
-    if form != TABLE:
-        if form == JSON:
-            leader = report.lease.holder if report.has_leader else None
-            document = {"leader": leader, "entries": entries, "sites": sites}
-            print_rows([document], (), form=form)
-        else:
-            print_rows(entries, _ENTRY_COLUMNS, form=form)
-        return
-    left_s = (report.lease.expires_us - report.now_us) / 1e6
-    click.echo(
-        f"leader: {report.lease.holder}, lease for {left_s:.0f} s"
-        if report.has_leader
-        else f"no patrol is running; the last one was {report.lease.holder}"
+    leader = f"no patrol is running; the last one was {lease.holder}"
+    if report.has_leader:
+        left_s = (lease.expires_us - report.now_us) / 1e6
+        leader = f"leader: {lease.holder}, lease for {left_s:.0f} s"
+    return CommandOutput(
+        entries,
+        above=[leader],
+        below=["", TextTable(sites, _SITE_COLUMNS)],
+        document=[
+            {
+                "leader": lease.holder if report.has_leader else None,
+                "entries": entries,
+                "sites": sites,
+            }
+        ],
     )
-    print_rows(entries, _ENTRY_COLUMNS, form=form)
-    click.echo()
-    print_rows(sites, _SITE_COLUMNS, form=form)
 
 
 @patrol.command()

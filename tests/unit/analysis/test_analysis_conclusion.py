@@ -6,16 +6,16 @@ import math
 from typing import Any
 
 import pytest
+from click import unstyle
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.cli.compare_command import print_conclusions
+from treehammer.analysis.cli.compare_command import describe_conclusions
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.comparison_notes import comparison_notes
 from treehammer.analysis.comparison.conclusion import describe_conclusion, select_headline
 from treehammer.analysis.statistics.verdict import Verdict, attach_controls
 from treehammer.sql.core.evidence import ControlCheck, VerdictEvidence
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.terminal import JSON
 
 A, B = "6.38.00", "6.40.00"
 CPU, WALL = "cpu_per_event_s", "wall_per_event_s"
@@ -324,11 +324,8 @@ def test_nothing_to_conclude() -> None:
     assert describe_conclusion([]) == ""
 
 
-def test_conclusion_goes_to_standard_error_beside_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_conclusion_is_emphasized_below_the_tables() -> None:
     samples = SimulatedCampaign(effect=0.1).samples()
     comparison = compare_samples(samples, ComparisonQuery("root", A, B), now_us=1)
-    print_conclusions([comparison], {})
-    print_conclusions([comparison], {}, form=JSON)
-    printed = capsys.readouterr()
-    assert printed.out == printed.err
-    assert printed.out.startswith(f"\nAt T2_A, ROOT {B} needs 10.")
+    (text,) = describe_conclusions([comparison], {})
+    assert unstyle(text).startswith(f"\nAt T2_A, ROOT {B} needs 10.")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.cli.compare_command import print_comparisons
+from treehammer.analysis.cli.compare_command import describe_comparisons, flatten_results
 from treehammer.analysis.comparison import count_changes
 from treehammer.analysis.comparison.comparison import (
     ComparisonQuery,
@@ -58,7 +58,7 @@ from treehammer.collectors.record.metric_catalogue import (
 from treehammer.sql.core.rows import InstructionRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.terminal import JSON
+from treehammer.terminal import CommandOutput, print_output
 
 A, B = "6.38.00", "6.40.00"
 COUNTERS = {"read_calls": 1000, "bytes_read": 5_000_000, "kernel_read_calls": 1000}
@@ -133,13 +133,16 @@ def test_changed_counters_are_printed_below_the_verdicts(
     comparison = compare_samples(
         SimulatedCampaign().samples(), ComparisonQuery("root", A, B), now_us=1
     )
-    print_comparisons([ComparisonResult(comparison, changes)], {})
+    print_output(
+        CommandOutput(
+            columns=(), above=describe_comparisons([ComparisonResult(comparison, changes)], {})
+        )
+    )
     printed = capsys.readouterr().out
     assert "+1.0 % read calls" in printed
     assert "1,010" in printed
     assert "Exact counters of 1 variant: 2 same, 1 more (+1.0 % read calls)." in printed
-    print_comparisons([ComparisonResult(comparison, changes)], {}, form=JSON)
-    rows = json.loads(capsys.readouterr().out)
+    rows = flatten_results([ComparisonResult(comparison, changes)])
     counters = {row["metric"]: row["verdict"] for row in rows if row["scope"] == "counter"}
     assert counters == {"read_calls": MORE, "bytes_read": SAME, "kernel_read_calls": SAME}
 
@@ -224,9 +227,9 @@ def test_notes_that_comparisons_share_are_printed_once(capsys: pytest.CaptureFix
     results = [
         ComparisonResult(sample) for sample in compare_together(samples, questions, now_us=0)
     ]
-    print_comparisons(results[:1], {})
+    print_output(CommandOutput(columns=(), above=describe_comparisons(results[:1], {})))
     alone = capsys.readouterr().out
-    print_comparisons(results, {})
+    print_output(CommandOutput(columns=(), above=describe_comparisons(results, {})))
     together = capsys.readouterr().out
     assert "All comparisons:" not in alone
     tables, _, common = together.partition("\nAll comparisons:\n")

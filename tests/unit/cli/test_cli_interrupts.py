@@ -140,7 +140,15 @@ NAMED_COMMAND = re.compile(rf"\btreehammer (?:{'|'.join(COMMANDS)})\b")
 #: Text for pages and nodes, which are read elsewhere than on this terminal.
 ELSEWHERE = ("web/api", "web/core", "web/display_formats", "web/pages", "collectors/kit")
 #: Functions through which a hint reaches the terminal; errors and tables do so by themselves.
-OUTLETS = ("print_hint", "add_global_options", "on_interrupt", "CommandOutput", "prints_rows")
+OUTLETS = (
+    "print_hint",
+    "print_early",
+    "print_notes",
+    "add_global_options",
+    "on_interrupt",
+    "CommandOutput",
+    "prints_rows",
+)
 #: Functions and constants whose text an error, a table or print_hint prints.
 PRINTED_ELSEWHERE = {
     "analysis/cli/summary_commands.py": "format_next_command, by print_hint",

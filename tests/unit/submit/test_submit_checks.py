@@ -538,12 +538,13 @@ def check(folder: Path, dataset: str, tree: str, branches: str, *options: str) -
     text = TEST_OF_TREE.format(dataset=dataset, tree=tree, branches=branches)
     (folder / "test.toml").write_text(text)
     settings = load_settings({"cache_dir": folder / "cache"}, environ={}, folder=folder)
-    return CliRunner().invoke(commands, ["check", str(folder), *options], obj=settings)
+    arguments = ["check", str(folder), *options]
+    return CliRunner().invoke(commands, arguments, obj=settings, standalone_mode=False)
 
 
 def test_names_of_a_shipped_dataset_are_known_before_it_is_made(folder: Path) -> None:
     result = check(folder, "reference-small", "events", "Jet_pt,nMuon,Muon_*")
-    assert (result.exit_code, result.output) == (0, f"ok {folder}: mine\n")
+    assert (result.return_value, result.output) == (0, f"ok {folder}: mine\n")
 
 
 @pytest.mark.parametrize(
@@ -579,7 +580,7 @@ def test_unknown_names_are_found(
     folder: Path, dataset: str, tree: str, branches: str, problem: str
 ) -> None:
     result = check(folder, dataset, tree, branches)
-    assert result.exit_code == 2
+    assert result.return_value == 2
     assert result.output.startswith(f"{folder / 'test.toml'}: {problem}")
     (document,) = json.loads(check(folder, dataset, tree, branches, "--json").output)
     assert not document["ok"]
@@ -589,7 +590,7 @@ def test_unknown_names_are_found(
 def test_a_payload_without_the_kit_is_not_started(folder: Path) -> None:
     (folder / "read.py").write_text("import sys\nsys.exit(9)\n")
     result = check(folder, "reference-small", "events", "Jet_pt", "--compile")
-    assert (result.exit_code, result.output) == (
+    assert (result.return_value, result.output) == (
         0,
         f"ok {folder}: mine (not compiled: its payload has no loop of the kit)\n",
     )
