@@ -290,11 +290,12 @@ def _list_letters(store: ResultsReader) -> CommandOutput:
     Raises:
         NothingToDoError: there was none.
     """
-    from treehammer.analysis.status.day_states import judge_storage_days, load_rule
+    from treehammer.analysis.status.load_tests import judge_storage_days
+    from treehammer.analysis.status.status_rules import load_operations_rule
 
     last_day = datetime.now(UTC).date()
     first_day = last_day - timedelta(days=DAYS - 1)
-    rule = load_rule()
+    rule = load_operations_rule()
     days = list_operation_days(store, day_to_number(first_day), day_to_number(last_day))
     judged = judge_storage_days(days, rule)
     if not judged:

@@ -1,28 +1,20 @@
-"""Comparison of a site with similar sites on the same work, and the days on which it was slow."""
+"""Comparison of a site with similar sites on the same work, its place among them, and the parts of its difference."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from treehammer.collectors.record.day_numbers import number_to_day
-from treehammer.sql.read.peer_sums import (
-    MAX_DAILY_PEERS,
-    Floats,
-    Integers,
-    WorkKey,
-    WorkSums,
-    fetch_peer_sums,
-)
-from treehammer.sql.read.reader import ResultsReader
-from treehammer.text_formatting import pluralize
+from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.sql.read.peer_sums import MAX_DAILY_PEERS, Floats, Integers, WorkKey, WorkSums
+from treehammer.sql.read.query_model import Moments
 
 #: Definition of similar sites, for people.
 SIMILAR_SITES_TEXT = (
@@ -257,127 +249,207 @@ def _build_comparison(
     )
 
 
-#: Difference that is slow: in standard deviations of the other sites, and at least.
-SLOW_SIGMAS, SLOW_LEAST = 4.0, 0.1
-#: Sites with the same work, and measurements, that a comparison needs.
-MIN_PEERS, MIN_TIMED = 3, 3
-#: Days before that a comparison with the past needs.
-MIN_DAYS = 5
-_SIGMA_PER_MAD = 1.4826
-_WALL, _CPU = "wall_per_event_s", "cpu_per_event_s"
+#: Relative variance below which differences are noise of the arithmetic.
+_LEAST_VARIANCE = 1e-8
 
 
 @dataclass(frozen=True)
-class Slowness:
-    """A slow day of a site.
+class SiteStanding:
+    """Place of a site among all that share work with others.
 
     Attributes:
-        ratio: time per event over that of the same work at other sites, or on the days before.
-        peers: number of other sites; 0 if it is compared with the days before.
-        since: end of a sentence with the first of the slow days in a row.
-        action: cause and remedy.
+        difference: the site's mean over the median of the same work, minus 1.
+        place: 1 for the best; None for metrics without a better direction.
+        sites: number of sites ranked.
+        better_sites: those with a better place, the best first.
     """
 
-    ratio: float
-    peers: int
-    since: str
-    action: str
-
-    def describe(self) -> str:
-        """Describe it without the origin."""
-        reference = (
-            f"at {pluralize(self.peers, 'other site')}" if self.peers else "on the days before"
-        )
-        return f"an event takes {self.ratio:.2g} times the wall time of the same work {reference}"
+    difference: float
+    place: int | None
+    sites: int
+    better_sites: tuple[str, ...] = ()
 
 
-def find_slowness(store: ResultsReader, site: str, days: tuple[int, int]) -> Slowness | None:
-    """Find out whether a site is slow on the last of some days (YYYYMMDD), and since when."""
-    last_day = days[1]
-    # Most sites are not slow, which the last day alone shows.
-    compared = compare_sites(_fetch_sums(store, site, (last_day, last_day)))
+@dataclass(frozen=True)
+class Contribution:
+    """Part of a site's difference, of one variant, door, host or CPU model.
+
+    Attributes:
+        name: of the variant, door, host or CPU model.
+        count: good measurements of work that other sites did, too.
+        own_mean: their mean.
+        peer_median: median of the other sites, weighted by the same work.
+        share: part of the site's relative difference; those of all names add up to it.
+    """
+
+    name: str
+    count: int
+    own_mean: float
+    peer_median: float
+    share: float
+
+    @property
+    def difference(self) -> float | None:
+        """The own mean over the median, minus 1."""
+        return self.own_mean / self.peer_median - 1 if self.peer_median else None
+
+
+def rank_site(
+    comparisons: Mapping[str, PeerComparison], site: str, better: str | None
+) -> SiteStanding | None:
+    """Rank a site by its difference from the median of the same work; None without any.
+
+    Args:
+        comparisons: of all sites.
+        site: the site.
+        better: ``higher`` or ``lower``; anything else gives no place.
+    """
     differences = {
-        name: comparison.difference for name, comparison in compared.items() if name != site
-    }
-    other_differences = [
-        difference for difference in differences.values() if difference is not None
-    ]
-    if len(other_differences) < MIN_PEERS:
-        return _compare_with_past(_fetch_sums(store, site, days), site, last_day)
-    on_last_day = compared.get(site)
-    slow = (on_last_day and on_last_day.difference) or 0.0
-    if (
-        on_last_day is None
-        or on_last_day.compared_count < MIN_TIMED
-        or not _is_slow(slow, other_differences)
-    ):
-        return None
-    sums = _fetch_sums(store, site, days)
-    daily = compare_over_time(sums, site, lambda day: day)
-    by_day = {
-        comparison.time: comparison.difference
-        for comparison in daily
+        name: comparison.difference
+        for name, comparison in comparisons.items()
         if comparison.difference is not None
     }
-    since = _find_begin({**by_day, last_day: slow}, last_day)
-    return Slowness(
-        1 + slow, on_last_day.peer_count, since, _suggest_action(store, site, last_day, slow)
+    if site not in differences:
+        return None
+    difference = differences[site]
+    sign = {"higher": 1, "lower": -1}.get(better or "")
+    if sign is None:
+        return SiteStanding(difference, None, len(differences))
+    order = sorted(differences, key=lambda name: (-sign * differences[name], name))
+    better_sites = tuple(name for name in order if sign * differences[name] > sign * difference)
+    return SiteStanding(difference, 1 + len(better_sites), len(differences), better_sites)
+
+
+@dataclass(frozen=True)
+class ConditionContrast:
+    """A condition that most better sites do not share with a site.
+
+    Attributes:
+        title: of the condition.
+        site_values: values at the site.
+        peer_counts: value -> number of better sites that have it, the most frequent first.
+        differing: better sites that share none of the site's values.
+        reporting: better sites that report the condition.
+    """
+
+    title: str
+    site_values: tuple[str, ...]
+    peer_counts: Mapping[str, int]
+    differing: int
+    reporting: int
+
+
+def contrast_conditions(
+    site_conditions: Mapping[str, Collection[str]],
+    peer_conditions: Iterable[Mapping[str, Collection[str]]],
+) -> list[ConditionContrast]:
+    """Find the conditions in which most of the better sites differ, the clearest first.
+
+    Args:
+        site_conditions: title of a condition -> the site's values.
+        peer_conditions: the same of each better site.
+    """
+    contrasts = []
+    better = list(peer_conditions)
+    for title, values in site_conditions.items():
+        reported = [set(conditions[title]) for conditions in better if conditions.get(title)]
+        differing = sum(site_values.isdisjoint(values) for site_values in reported)
+        if 2 * differing > len(reported):
+            counts = Counter(value for site_values in reported for value in site_values)
+            contrasts.append(
+                ConditionContrast(
+                    title,
+                    tuple(sorted(values, key=natural_sort_key)),
+                    dict(counts.most_common()),
+                    differing,
+                    len(reported),
+                )
+            )
+    return sorted(
+        contrasts,
+        key=lambda contrast: (
+            -contrast.differing / contrast.reporting,
+            -contrast.reporting,
+            contrast.title,
+        ),
     )
 
 
-def _fetch_sums(store: ResultsReader, site: str, days: tuple[int, int]) -> WorkSums:
-    return fetch_peer_sums(store, site, _WALL, days, {}).dailies
+def find_peer_medians(sums: WorkSums, site: str) -> dict[WorkKey, float]:
+    """Find the median of the other sites' means, of each work that they did."""
+    medians = {}
+    for work, means in list_site_means(sums).items():
+        if peer_means := [mean for name, mean in means.items() if name != site]:
+            medians[work] = statistics.median(peer_means)
+    return medians
 
 
-def _is_slow(slow: float, other_differences: Sequence[float]) -> bool:
-    """Return whether a difference is far above those of other sites or days."""
-    middle = statistics.median(other_differences)
-    spread = _SIGMA_PER_MAD * statistics.median(abs(value - middle) for value in other_differences)
-    return slow >= max(SLOW_LEAST, SLOW_SIGMAS * spread)
+def split_difference(
+    groups: Iterable[tuple[str, WorkKey, Moments]], medians: Mapping[WorkKey, float]
+) -> list[Contribution]:
+    """Split a site's difference into parts, the largest first.
+
+    Args:
+        groups: name of the part, work, and the site's moments.
+        medians: of the other sites by work; work without one is left out.
+    """
+    parts: dict[str, list[tuple[Moments, float]]] = defaultdict(list)
+    for name, work, moments in groups:
+        if work in medians and moments.value_count:
+            parts[name].append((moments, medians[work]))
+    expected_total = math.fsum(_expect(pairs) for pairs in parts.values())
+    contributions = [
+        _build_contribution(name, pairs, expected_total) for name, pairs in parts.items()
+    ]
+    return sorted(
+        contributions, key=lambda contribution: (-abs(contribution.share), contribution.name)
+    )
 
 
-def _compare_with_past(sums: WorkSums, site: str, last_day: int) -> Slowness | None:
-    """Compare a site with its own days before, where too few others did the same work."""
-    days = _compare_days_by_work(sums, site)
-    changes = {day: statistics.median(values) for day, values in days.items()}
-    past = [change for day, change in changes.items() if day < last_day]
-    slow = changes.get(last_day, 0.0)
-    if len(past) < MIN_DAYS or not _is_slow(slow, past):
-        return None
-    return Slowness(1 + slow, 0, "", "Cause: unknown. Run the same test at other sites.")
+def score_partition(
+    groups: Iterable[tuple[str, WorkKey, Moments]], medians: Mapping[WorkKey, float]
+) -> float:
+    """Score how well parts explain a site's difference: the lower, the better.
+
+    Schwarz's criterion, per measurement, for a model in which each part has a relative difference
+    of its own: many parts must explain more than few.
+
+    Args:
+        groups: as for :func:`split_difference`.
+        medians: as for :func:`split_difference`.
+    """
+    parts: dict[str, list[tuple[Moments, float]]] = defaultdict(list)
+    for name, work, moments in groups:
+        if medians.get(work) and moments.value_count:
+            parts[name].append((moments, medians[work]))
+    count = sum(moments.value_count for pairs in parts.values() for moments, _ in pairs)
+    if not count:
+        return math.inf
+    squares = math.fsum(map(_sum_residuals, parts.values()))
+    return math.log(max(squares / count, _LEAST_VARIANCE)) + len(parts) * math.log(count) / count
 
 
-def _compare_days_by_work(sums: WorkSums, site: str) -> Mapping[int, list[float]]:
-    """Return the relative difference of each work from its median over all days, by day."""
-    by_work: defaultdict[int, dict[int, float]] = defaultdict(dict)
-    rows = zip(sums.day, sums.site, sums.work, sums.count, sums.total, strict=True)
-    for day, index, work, count, total in rows:
-        if count and sums.sites[index] == site:
-            by_work[int(work)][int(day)] = total / count
-    differences: defaultdict[int, list[float]] = defaultdict(list)
-    for means in by_work.values():
-        usual = statistics.median(means.values())
-        for day, mean in means.items() if usual > 0 else ():
-            differences[day].append(mean / usual - 1)
-    return differences
+def _sum_residuals(pairs: Sequence[tuple[Moments, float]]) -> float:
+    """Sum the squares of relative deviations from the mean of a part."""
+    total = math.fsum(moments.total for moments, _ in pairs)
+    common = total / _expect(pairs)
+    return math.fsum(
+        moments.value_count
+        * (((moments.mean or 0.0) / median - common) ** 2 + ((moments.rms or 0.0) / median) ** 2)
+        for moments, median in pairs
+    )
 
 
-def _find_begin(by_day: Mapping[int, float], last_day: int) -> str:
-    """Find the first of the slow days in a row; it is open if all searched days are slow."""
-    threshold = by_day[last_day] / 2
-    first_day = last_day
-    for day in sorted((day for day in by_day if day < last_day), reverse=True):
-        if by_day[day] < threshold:
-            return f", since {number_to_day(first_day)}"
-        first_day = day
-    return f", since {number_to_day(first_day)} or before" if len(by_day) > 1 else ""
+def _expect(pairs: Iterable[tuple[Moments, float]]) -> float:
+    """Sum of the values that the site would have if it were the median."""
+    return math.fsum(moments.value_count * median for moments, median in pairs)
 
 
-def _suggest_action(store: ResultsReader, site: str, day: int, slow: float) -> str:
-    """Suggest to look at the nodes if the CPU time grew as well, otherwise at the door."""
-    sums = fetch_peer_sums(store, site, _CPU, (day, day), {}).dailies
-    comparison = compare_sites(sums).get(site)
-    cpu = comparison.difference if comparison else None
-    if cpu is not None and cpu >= slow / 2:
-        return "Cause: CPU time. Check load, CPU model and limits of the site's nodes."
-    return "Cause: waiting for data. Check the door's load and the network to it."
+def _build_contribution(
+    name: str, pairs: list[tuple[Moments, float]], expected_total: float
+) -> Contribution:
+    count = sum(moments.value_count for moments, _ in pairs)
+    total = math.fsum(moments.total for moments, _ in pairs)
+    expected = _expect(pairs)
+    share = (total - expected) / expected_total if expected_total else 0.0
+    return Contribution(name, count, total / count, expected / count, share)

@@ -6,9 +6,11 @@ evaluation in their evidence.
 
 from __future__ import annotations
 
-from collections import Counter
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from treehammer.analysis.status.failure_attribution import (
     MIN_CENTRAL_SITES,
@@ -41,6 +43,9 @@ from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import SUBJECT_KINDS
 from treehammer.text_formatting import format_minute, pluralize
 
+if TYPE_CHECKING:
+    from treehammer.sql.read import peer_sums
+
 #: Periods before a change of state whose results explain it. Shorter ones show new failures that the
 #: good results of a day would hide.
 STATE_PERIODS_US = (DAY_US, DAY_US // 4, DAY_US // 24)
@@ -48,6 +53,14 @@ STATE_PERIODS_US = (DAY_US, DAY_US // 4, DAY_US // 24)
 MAX_EXPLAINED = 100
 #: Days searched for the begin of failures or slowness.
 SEARCHED_DAYS = 14
+#: Difference that is slow: in standard deviations of the other sites, and at least.
+SLOW_SIGMAS, SLOW_LEAST = 4.0, 0.1
+#: Sites with the same work, and measurements, that a comparison needs.
+MIN_PEERS, MIN_TIMED = 3, 3
+#: Days before that a comparison with the past needs.
+MIN_PAST_DAYS = 5
+_SIGMA_PER_MAD = 1.4826
+_WALL, _CPU = "wall_per_event_s", "cpu_per_event_s"
 _BAD_STATES = (SiteState.WARNING, SiteState.CRITICAL)
 _UNDECIDED = (Culprit.UNKNOWN, Culprit.COMMON)
 
@@ -275,16 +288,103 @@ def _suggest_action(attribution: FailureAttribution, runs: Sequence[FailedRun]) 
 def explain_slowness(store: ResultsReader, site: str, period: Period) -> FailureExplanation | None:
     """Explain slower reading than of the same work at other sites; None without any."""
     # numpy takes a tenth of a second to load, which no check of a state should pay for.
-    from treehammer.analysis.descriptive.peer_comparison import find_slowness
+    from treehammer.analysis.descriptive import peer_comparison
 
-    slowness = find_slowness(store, site, period.extend(SEARCHED_DAYS).days)
-    if slowness is None:
+    days = period.extend(SEARCHED_DAYS).days
+    last_day = days[1]
+    # Most sites are not slow, which the last day alone shows.
+    compared = peer_comparison.compare_sites(_fetch_sums(store, site, _WALL, (last_day, last_day)))
+    differences = {
+        name: comparison.difference
+        for name, comparison in compared.items()
+        if comparison.difference is not None
+    }
+    slow = differences.pop(site, 0.0)
+    if len(differences) < MIN_PEERS:
+        return _compare_with_past(_fetch_sums(store, site, _WALL, days), site, last_day)
+    if (
+        site not in compared
+        or compared[site].compared_count < MIN_TIMED
+        or not _is_slow(slow, list(differences.values()))
+    ):
         return None
-    if not slowness.peers:
-        sentence = f"{slowness.describe()}: {Culprit.UNKNOWN}"
-        return FailureExplanation(Culprit.UNKNOWN.value, sentence, slowness.action)
+    sums = _fetch_sums(store, site, _WALL, days)
+    daily = peer_comparison.compare_over_time(sums, site, lambda day: day)
+    by_day = {row.time: row.difference for row in daily if row.difference is not None}
+    since = _find_first_slow_day({**by_day, last_day: slow}, last_day)
+    sentence = _describe_slowness(slow, f"at {pluralize(compared[site].peer_count, 'other site')}")
+    cpu = peer_comparison.compare_sites(_fetch_sums(store, site, _CPU, (last_day, last_day)))
     return FailureExplanation(
         Culprit.SITE.value,
-        f"{slowness.describe()}: {Culprit.SITE}{slowness.since}",
-        slowness.action,
+        f"{sentence}: {Culprit.SITE}{since}",
+        _blame_cpu_or_door(cpu[site].difference if site in cpu else None, slow),
     )
+
+
+def _fetch_sums(
+    store: ResultsReader, site: str, metric: str, days: tuple[int, int]
+) -> peer_sums.WorkSums:
+    from treehammer.sql.read.peer_sums import fetch_peer_sums
+
+    return fetch_peer_sums(store, site, metric, days, {}).dailies
+
+
+def _describe_slowness(slow: float, reference: str) -> str:
+    return f"an event takes {1 + slow:.2g} times the wall time of the same work {reference}"
+
+
+def _is_slow(slow: float, other_differences: Sequence[float]) -> bool:
+    """Return whether a difference is far above those of other sites or days."""
+    middle = statistics.median(other_differences)
+    spread = _SIGMA_PER_MAD * statistics.median(abs(value - middle) for value in other_differences)
+    return slow >= max(SLOW_LEAST, SLOW_SIGMAS * spread)
+
+
+def _compare_with_past(
+    sums: peer_sums.WorkSums, site: str, last_day: int
+) -> FailureExplanation | None:
+    """Compare a site with its own days before, where too few others did the same work."""
+    days = _compare_days_by_work(sums, site)
+    changes = {day: statistics.median(values) for day, values in days.items()}
+    past = [change for day, change in changes.items() if day < last_day]
+    slow = changes.get(last_day, 0.0)
+    if len(past) < MIN_PAST_DAYS or not _is_slow(slow, past):
+        return None
+    return FailureExplanation(
+        Culprit.UNKNOWN.value,
+        f"{_describe_slowness(slow, 'on the days before')}: {Culprit.UNKNOWN}",
+        "Cause: unknown. Run the same test at other sites.",
+    )
+
+
+def _compare_days_by_work(sums: peer_sums.WorkSums, site: str) -> Mapping[int, list[float]]:
+    """Return the relative difference of each work from its median over all days, by day."""
+    by_work: defaultdict[int, dict[int, float]] = defaultdict(dict)
+    rows = zip(sums.day, sums.site, sums.work, sums.count, sums.total, strict=True)
+    for day, index, work, count, total in rows:
+        if count and sums.sites[index] == site:
+            by_work[int(work)][int(day)] = total / count
+    differences: defaultdict[int, list[float]] = defaultdict(list)
+    for means in by_work.values():
+        usual = statistics.median(means.values())
+        for day, mean in means.items() if usual > 0 else ():
+            differences[day].append(mean / usual - 1)
+    return differences
+
+
+def _find_first_slow_day(by_day: Mapping[int, float], last_day: int) -> str:
+    """Find the first of the slow days in a row; it is open if all searched days are slow."""
+    threshold = by_day[last_day] / 2
+    first_day = last_day
+    for day in sorted((day for day in by_day if day < last_day), reverse=True):
+        if by_day[day] < threshold:
+            return f", since {number_to_day(first_day)}"
+        first_day = day
+    return f", since {number_to_day(first_day)} or before" if len(by_day) > 1 else ""
+
+
+def _blame_cpu_or_door(cpu: float | None, slow: float) -> str:
+    """Suggest to look at the nodes if the CPU time grew as well, otherwise at the door."""
+    if cpu is not None and cpu >= slow / 2:
+        return "Cause: CPU time. Check load, CPU model and limits of the site's nodes."
+    return "Cause: waiting for data. Check the door's load and the network to it."

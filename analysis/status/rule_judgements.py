@@ -142,24 +142,12 @@ def _judge_share(rule: ShareRule, window: RunWindow, before: RuleMemory) -> Stat
     if total < rule.min_measurements:
         reason = f"{pluralize(total, 'measurement')} in {rule.window}, too few to judge"
         return StateJudgement(SiteState.UNKNOWN, reason, collect_evidence)
-    state = classify_share(rule, good, bad, was_bad=before.state in _BAD)
+    state = rule.classify(good, bad, was_bad=before.state in _BAD)
     reason = f"{bad} of {pluralize(total, 'measurement')} in {rule.window} failed"
     return StateJudgement(state, reason, collect_evidence, RuleMemory(state))
 
 
 _BAD = (SiteState.WARNING, SiteState.CRITICAL)
-
-
-def classify_share(rule: ShareRule, good: int, bad: int, *, was_bad: bool = False) -> SiteState:
-    """Return the state by the share of bad measurements, without a minimum of their number."""
-    if not good + bad:
-        return SiteState.UNKNOWN
-    if not good:
-        return SiteState.CRITICAL
-    limit = min(rule.clear_below, rule.max_failed_per_success) if was_bad else None
-    if limit is not None:
-        return SiteState.WARNING if bad >= limit * good and bad else SiteState.OK
-    return SiteState.WARNING if bad > rule.max_failed_per_success * good else SiteState.OK
 
 
 @judge_runs.register

@@ -14,8 +14,8 @@ from functools import partial
 from itertools import chain
 from operator import attrgetter
 
-from treehammer.analysis.status.day_states import judge_storage_days
 from treehammer.analysis.status.failure_explanation import add_explanations
+from treehammer.analysis.status.load_tests import judge_storage_days
 from treehammer.analysis.status.rule_judgements import (
     ChargedRun,
     CollectEvidence,

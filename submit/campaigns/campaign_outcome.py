@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treehammer.analysis.descriptive.start_spread import (
+from treehammer.analysis.statistics.verdict import PLAN_KEY
+from treehammer.analysis.status.load_tests import (
     START_COLUMNS,
     StartSpread,
     count_lonely_starts,
     summarize_starts,
 )
-from treehammer.analysis.statistics.verdict import PLAN_KEY
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.collectors.record.outcome import (

@@ -10,8 +10,8 @@ import anyio
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.descriptive.start_spread import StartSpread
-from treehammer.analysis.status.day_states import load_rule
+from treehammer.analysis.status.load_tests import StartSpread
+from treehammer.analysis.status.status_rules import load_operations_rule
 from treehammer.collectors.record.operation_steps import CLIENT, QUANTILES, SERVER
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.operation_figures import FIGURE_NAMES
@@ -173,7 +173,9 @@ def _draw_level_charts(details: LoadDetails, test: str) -> list[LoadChart]:
         return []
     latency_line = details.labels.label_series(level_of(chosen))
     lines = details.group_by_line()
-    return draw_levels(lines, details.label, load_rule(), test, chosen.operation, latency_line)
+    return draw_levels(
+        lines, details.label, load_operations_rule(), test, chosen.operation, latency_line
+    )
 
 
 def _draw_step_charts(details: LoadDetails) -> list[LoadChart]:

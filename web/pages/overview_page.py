@@ -23,11 +23,11 @@ from treehammer.analysis.comparison.conclusion import (
     select_headline,
 )
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
-from treehammer.analysis.status.day_states import (
+from treehammer.analysis.status.load_tests import StorageDay
+from treehammer.analysis.status.status_rules import (
     DayOutcomes,
-    StorageDay,
     describe_daily_rule,
-    load_rule,
+    load_operations_rule,
 )
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
@@ -205,7 +205,7 @@ def overview_view(store: Store, request: Request) -> PageView:
             _make_explore_linker(request, "campaign_id"),
             site_address=_make_site_linker(request, linked),
         ),
-        "storage_rule": load_rule().describe(),
+        "storage_rule": load_operations_rule().describe(),
     }
     tables = (
         _site_day_table(() if is_page else lines),
@@ -341,7 +341,11 @@ def _storage_day_table(lines: Sequence[SiteRow[StorageDay]]) -> DataTable:
         for cell in line.cells
         if cell.judged.total
     ]
-    keys = ("storage_site", "day", *StorageDay.from_operations((), load_rule()).as_dict())
+    keys = (
+        "storage_site",
+        "day",
+        *StorageDay.from_operations((), load_operations_rule()).as_dict(),
+    )
     columns = tuple(TableColumn(key, key) for key in keys)
     return DataTable("storage_days", "Storages under load by day", columns, rows)
 

@@ -16,12 +16,8 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 
 from treehammer.analysis.comparison.conclusion import count_headline, count_slower
-from treehammer.analysis.status.day_states import (
-    DayOutcomes,
-    StorageDay,
-    judge_storage_days,
-    load_rule,
-)
+from treehammer.analysis.status.load_tests import StorageDay, judge_storage_days
+from treehammer.analysis.status.status_rules import DayOutcomes, load_operations_rule
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries
@@ -179,7 +175,7 @@ def make_good_column() -> TableColumn:
 def load_storage_days(store: Store, days: Sequence[date]) -> list[SiteRow[StorageDay]]:
     """Load the daily status of all storages that load tests used on these days."""
     operation_days = list_operation_days(store, day_number(days[0]), day_number(days[-1]))
-    rule = load_rule()
+    rule = load_operations_rule()
     judged = judge_storage_days(operation_days, rule)
     return _build_rows(judged, StorageDay.from_operations((), rule), days, STORAGE_SITE)
 

@@ -8,8 +8,8 @@ from datetime import date, timedelta
 
 from starlette.requests import Request
 
-from treehammer.analysis.descriptive import peer_comparison, site_standing
-from treehammer.analysis.descriptive.site_standing import ConditionContrast, SiteStanding
+from treehammer.analysis.descriptive import peer_comparison
+from treehammer.analysis.descriptive.peer_comparison import ConditionContrast, SiteStanding
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.value_checks import is_variant
 from treehammer.errors import ConfigError, suggest_word
@@ -204,7 +204,7 @@ def describe_standing(store: Store, query: SiteQuery, sums: WorkSums) -> Standin
         sums: in these days, of all sites that did the site's work.
     """
     comparisons = peer_comparison.compare_sites(sums)
-    standing = site_standing.rank_site(
+    standing = peer_comparison.rank_site(
         comparisons, query.site, METRICS_BY_NAME[query.metric].better
     )
     title = title_column(query.metric)
@@ -236,7 +236,7 @@ def _contrast_sites(
         store, [query.site, *better_sites], *query.day_numbers
     )
     better_conditions = [conditions[site] for site in better_sites if site in conditions]
-    return site_standing.contrast_conditions(conditions.get(query.site, {}), better_conditions)
+    return peer_comparison.contrast_conditions(conditions.get(query.site, {}), better_conditions)
 
 
 def _format_values(values: Mapping[str, int]) -> str:
@@ -280,7 +280,7 @@ def _ordinal(number: int) -> str:
 
 def _list_parts(store: Store, query: SiteQuery, sums: WorkSums) -> list[Row]:
     """List the parts of each kind; the kind that explains the difference best comes first."""
-    medians = site_standing.find_peer_medians(sums, query.site)
+    medians = peer_comparison.find_peer_medians(sums, query.site)
     site_sums = sums.select_site(query.site)
     names = label_variants({str(work[1]) for work, _ in site_sums}).names
     variants = [
@@ -289,7 +289,7 @@ def _list_parts(store: Store, query: SiteQuery, sums: WorkSums) -> list[Row]:
     doors = peer_sums.fetch_door_sums(store, query.site, query.metric, query.day_numbers)
     groups = {"variant": variants, "door": doors, **_load_node_sums(store, query)}
     best_first = sorted(
-        groups, key=lambda kind: site_standing.score_partition(groups[kind], medians)
+        groups, key=lambda kind: peer_comparison.score_partition(groups[kind], medians)
     )
     return [row for kind in best_first for row in _part_rows(kind, groups[kind], medians)]
 
@@ -300,7 +300,7 @@ def _part_rows(
     medians: dict[WorkKey, float],
 ) -> list[Row]:
     """Return the parts of one kind; a single one explains nothing."""
-    parts = site_standing.split_difference(groups, medians)
+    parts = peer_comparison.split_difference(groups, medians)
     return [
         {
             "kind": kind,

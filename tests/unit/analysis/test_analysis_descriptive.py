@@ -12,7 +12,7 @@ from measurement_factory import make_campaign_row, make_measurement, make_operat
 from repository_code import find_command
 
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison, compare_over_time
-from treehammer.analysis.descriptive.start_spread import count_lonely_starts, summarize_starts
+from treehammer.analysis.status.load_tests import count_lonely_starts, summarize_starts
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.toml_models import LoadTable

@@ -26,12 +26,7 @@ from measurement_factory import (
 )
 from repository_code import find_command
 
-from treehammer.analysis.status.day_states import (
-    DayOutcomes,
-    StorageDay,
-    judge_storage_days,
-    load_rule,
-)
+from treehammer.analysis.status.load_tests import StorageDay, judge_storage_days
 from treehammer.analysis.status.site_status import (
     SiteUses,
     StatusUpdate,
@@ -42,7 +37,9 @@ from treehammer.analysis.status.site_status import (
     update_states,
 )
 from treehammer.analysis.status.status_rules import (
+    DayOutcomes,
     StatusRules,
+    load_operations_rule,
     load_shipped_rules,
     parse_status_rules,
 )
@@ -415,7 +412,7 @@ def operations(
 
 
 def judge(*rows: OperationDay) -> StorageDay:
-    return judge_storage_days(rows, load_rule())["A", 1]
+    return judge_storage_days(rows, load_operations_rule())["A", 1]
 
 
 @pytest.mark.parametrize(

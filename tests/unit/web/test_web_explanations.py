@@ -19,8 +19,8 @@ from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels, MailServer
 from treehammer.analysis.alarms.alarm_watch import record_events
-from treehammer.analysis.descriptive.peer_comparison import PeerComparison
-from treehammer.analysis.descriptive.site_standing import (
+from treehammer.analysis.descriptive.peer_comparison import (
+    PeerComparison,
     contrast_conditions,
     find_peer_medians,
     rank_site,
