@@ -325,4 +325,5 @@ def explain_not_pooled(rows: Sequence[VerdictRow]) -> list[str]:
 def flatten_verdict(row: VerdictRow) -> dict[str, Any]:
     """Merge the row and its evidence into plain values, for tables, JSON and CSV."""
     values = dict(vars(row))
-    return {**values, **asdict(values.pop("evidence")), "sentence": describe_verdict(row)}
+    evidence = asdict(values.pop("evidence"))
+    return {**values, **evidence, "sentence": describe_verdict(row)}

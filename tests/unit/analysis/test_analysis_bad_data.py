@@ -340,7 +340,7 @@ def well_formed(found: Comparison) -> None:
         assert all(number is None or math.isfinite(number) for number in numbers)
         if row.low is not None and row.high is not None and row.effect is not None:
             assert row.low <= row.effect <= row.high
-        verdict_text.flatten_verdict(row)
+        json.dumps(verdict_text.flatten_verdict(row), allow_nan=False)
         for show in (verdict_text.format_verdict, verdict_text.format_interval):
             assert "nan" not in show(row)
         if row.verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME):
