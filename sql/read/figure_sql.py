@@ -17,18 +17,16 @@ from sqlalchemy.engine import Connection
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core import measurement_sql
+from treehammer.sql.core.column_types import text_equals
 from treehammer.sql.core.measurement_columns import DIMENSION_OF, DIMENSIONS, SUBJECT
 from treehammer.sql.core.measurement_sql import (
     MAX_BIN_READS,
     UNKNOWN_KIND,
     UNLIMITED_READS,
-    SubjectTable,
     credible_value,
     failure_class_column,
     has_outcome,
-    is_bad,
-    is_superseded,
-    load_subjects,
+    is_counted,
     moment_sums,
     outcome_column,
     parse_bins,
@@ -61,9 +59,6 @@ from treehammer.sql.read.query_model import (
 #: Rows that are fetched at once where many are read.
 FIGURE_FETCH_ROWS = 5000
 _OUTCOME, _COUNT = "outcome", "measurements"
-#: Grouping columns and metrics that the indexes of days and of subjects contain.
-_ROLLUP_INDEX_COLUMNS = (DAY, SUBJECT.key, "kind", "plausible", "failure_class")
-_INDEXED_METRICS = ("eff_job", "cpu_per_event_s", "wall_per_event_s")
 
 GroupKey = tuple[Scalar, ...]
 
@@ -85,42 +80,17 @@ def fetch_figure(
     Raises:
         ConfigError: there are more than ``most``.
     """
-    rolled = figure.source == "roll-ups"
-    shape = _Grouping.from_figure(figure)
+    grouping = _Grouping.from_columns(figure.by)
+    select_sums = _select_rollups if figure.source == "roll-ups" else _select_measurements
+    inner = select_sums(figure, grouping.keys, connection.dialect.name)
     groups: dict[GroupKey, _GroupSums] = {}
-    dialect = connection.dialect.name
-    sums = (_rollup_query if rolled else _measurement_query)(figure, shape, dialect)
-    for key, (outcome, *numbers) in shape.fetch_groups(connection, sums):
+    for key, (outcome, *numbers) in grouping.fetch_groups(connection, inner):
         _add_sums(groups.setdefault(key, _GroupSums(figure)), figure, outcome, numbers)
         if most is not None:
             require_max_groups(len(groups), most)
-    if not rolled:
-        _subtract_superseded(connection, figure, shape, groups)
     if figure.latencies:
-        _add_latencies(connection, figure, shape, groups)
+        _add_latencies(connection, figure, grouping, groups)
     return _build_result(figure, groups)
-
-
-def _subtract_superseded(
-    connection: Connection,
-    figure: FigureQuery,
-    shape: _Grouping,
-    groups: dict[GroupKey, _GroupSums],
-) -> None:
-    """Subtract failures that a later attempt made up for; the roll-ups leave them out.
-
-    In a query of their own: the other one reads an index alone, which has no attempts.
-    """
-    superseded = _measurement_query(
-        figure, shape, connection.dialect.name, is_bad(), is_superseded()
-    )
-    for key, (outcome, count, *_) in shape.fetch_groups(connection, superseded):
-        outcomes = groups[key].outcomes
-        outcomes[outcome] -= int(count)
-        if not outcomes[outcome]:
-            del outcomes[outcome]
-        if not outcomes:
-            del groups[key]
 
 
 def _build_result(figure: FigureQuery, groups: Mapping[GroupKey, _GroupSums]) -> FigureResult:
@@ -142,17 +112,17 @@ def _build_result(figure: FigureQuery, groups: Mapping[GroupKey, _GroupSums]) ->
 def _add_latencies(
     connection: Connection,
     figure: FigureQuery,
-    shape: _Grouping,
+    grouping: _Grouping,
     groups: Mapping[GroupKey, _GroupSums],
 ) -> None:
     """Add the latencies of reads to groups, because a database cannot add up lists."""
-    query, most = _measurement_latency_query, MAX_BIN_READS
+    select_latencies, most = _select_measured_latencies, MAX_BIN_READS
     if figure.source == "roll-ups":
-        query, most = _rollup_latency_query, UNLIMITED_READS
-    reads = query(figure, shape, connection.dialect.name)
-    with connection.execute(reads.execution_options(yield_per=FIGURE_FETCH_ROWS)) as rows:
+        select_latencies, most = _select_rolled_latencies, UNLIMITED_READS
+    query = select_latencies(figure, grouping.fetched, connection.dialect.name)
+    with connection.execute(query.execution_options(yield_per=FIGURE_FETCH_ROWS)) as rows:
         for *values, text in rows:
-            of_group = groups[shape.group_key(values)].reads
+            of_group = groups[grouping.group_key(values)].reads
             for place, count in parse_bins(text, most):
                 of_group[place] += count
 
@@ -204,10 +174,10 @@ class _Grouping:
     keys: tuple[str, ...]
 
     @classmethod
-    def from_figure(cls, figure: FigureQuery) -> _Grouping:
-        fetched = tuple(dict.fromkeys(map(_find_fetched_column, figure.by)))
+    def from_columns(cls, by: Sequence[str]) -> _Grouping:
+        fetched = tuple(dict.fromkeys(map(_find_fetched_column, by)))
         keys = (DIMENSION_OF[name].key if name in DIMENSION_OF else name for name in fetched)
-        return cls(figure.by, fetched, tuple(dict.fromkeys(keys)))
+        return cls(tuple(by), fetched, tuple(dict.fromkeys(keys)))
 
     def group_key(self, values: Iterable[Any]) -> GroupKey:
         """Return the group of a row with these values of :attr:`fetched`."""
@@ -217,8 +187,8 @@ class _Grouping:
     def fetch_groups(
         self, connection: Connection, inner: _InnerQuery
     ) -> Iterator[tuple[GroupKey, Sequence[Any]]]:
-        """Fetch the groups: key of each row, outcome and sums."""
-        inner_groups = inner.query.subquery("found")
+        """Fetch the groups: key of each row, the further columns and sums."""
+        inner_groups = inner.query.subquery("inner_groups")
         joined: sa.FromClause = inner_groups
         for dimension in DIMENSIONS:
             if dimension.key in self.keys:
@@ -228,13 +198,12 @@ class _Grouping:
             measurement_sql.catalogue_column(name) if name in DIMENSION_OF else inner_groups.c[name]
             for name in self.fetched
         ]
-        grouped = [*columns, inner_groups.c[_OUTCOME]]
-        sums = [how(inner_groups.c[name]) for name, how in inner.sums.items()]
+        grouped = [*columns, *(inner_groups.c[name] for name in inner.others)]
+        sums = [add(inner_groups.c[name]) for name, add in inner.sums.items()]
         query = sa.select(*grouped, *sums).select_from(joined).group_by(*grouped)
         with connection.execute(query.execution_options(yield_per=FIGURE_FETCH_ROWS)) as rows:
-            make_key = tuple if self.fetched == self.by else self.group_key
             for row in rows:
-                yield make_key(row[: len(columns)]), row[len(columns) :]
+                yield self.group_key(row[: len(columns)]), row[len(columns) :]
 
 
 def _find_fetched_column(name: str) -> str:
@@ -256,155 +225,70 @@ def _derive_value(name: str, values: Mapping[str, Any]) -> Scalar:
 
 @dataclass(frozen=True)
 class _InnerQuery:
-    """The inner step: rows by the keys of a shape and outcome; how each other column adds up."""
+    """The inner step: rows by the keys of a grouping and other columns, and how sums add up."""
 
     query: sa.Select[Any]
     sums: Mapping[str, Any]
+    others: tuple[str, ...] = (_OUTCOME,)
 
 
 # From the roll-ups.
 
 
-def _rollup_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> _InnerQuery:
-    table = rollup_day
+def _select_rollups(figure: FigureQuery, keys: Sequence[str], dialect: str) -> _InnerQuery:
+    table = rollup_day.c
     # Names by place: a database may allow 30 characters.
-    summed_columns = {_COUNT: table.c.measurements}
+    columns = {_COUNT: table.measurements}
     for place, metric in enumerate(figure.metrics):
-        number, total, squares = (table.c[name] for name in rollup_column_names(metric))
-        summed_columns |= {f"n{place}": number, f"s{place}": total, f"q{place}": squares}
-    keys = [_rollup_column(table, name).label(name) for name in shape.keys]
-    outcome = table.c[_OUTCOME]
-    where = [*_rollup_conditions(figure, table, dialect)]
-    if {DAY, SUBJECT.key} <= {*shape.keys}:
-        # The rows are these groups already, but for kinds.
-        columns = [column.label(name) for name, column in summed_columns.items()]
-        query = sa.select(*keys, outcome, *columns).where(*where)
-    else:
-        sums = [sa.func.sum(column).label(name) for name, column in summed_columns.items()]
-        # Group by the stored column, not by the expression: its parameters would differ.
-        stored = dict.fromkeys(
-            _ROLLUP_COLUMN_NAMES.get(name, name) for name in (*shape.keys, _OUTCOME)
+        number, total, squares = (table[name] for name in rollup_column_names(metric))
+        columns |= {f"n{place}": number, f"s{place}": total, f"q{place}": squares}
+    # Grouped by the stored column, not by the expression: its parameters would differ.
+    stored = dict.fromkeys(_ROLLUP_COLUMN_NAMES.get(name, name) for name in (*keys, _OUTCOME))
+    query = (
+        sa.select(
+            *(_rollup_column(rollup_day, name).label(name) for name in keys),
+            table[_OUTCOME],
+            *(sa.func.sum(column).label(name) for name, column in columns.items()),
         )
-        query = sa.select(*keys, outcome, *sums).where(*where)
-        query = query.group_by(*(table.c[name] for name in stored))
-    return _InnerQuery(query, dict.fromkeys(summed_columns, sa.func.sum))
+        .where(*_rollup_conditions(figure, rollup_day, dialect))
+        .group_by(*(table[name] for name in stored))
+    )
+    return _InnerQuery(query, dict.fromkeys(columns, sa.func.sum))
 
 
-#: Values of some columns, in order.
-WorkRow = tuple[Scalar, ...]
-
-
-def fetch_figure_and_work(
-    connection: Connection, figure: FigureQuery, columns: Sequence[str], most: int | None = None
-) -> tuple[FigureResult, Sequence[WorkRow]]:
-    """Fetch the groups of a figure that roll-ups answer, and the work in them.
+def fetch_work(
+    connection: Connection, figure: FigureQuery, columns: Sequence[str]
+) -> Sequence[GroupKey]:
+    """Fetch the distinct work in a figure that roll-ups answer.
 
     Args:
         connection: of a reader.
-        figure: the query; only measurements with all of its metrics count as work.
+        figure: the query; only good measurements with all of its metrics count as work.
         columns: of subjects, and kinds.
-        most: limit of the groups.
-
-    Returns:
-        the figure, and the values of ``columns`` of each subject with good measurements, once per
-        kind if this is one of them.
-
-    Raises:
-        ConfigError: there are more groups than ``most``.
     """
-    shape = _Grouping.from_figure(figure)
-    is_by_subject = SUBJECT.key in shape.keys and {*shape.keys} <= {SUBJECT.key, "kind"}
-    if is_by_subject and len(figure.metrics) == 1 and not figure.latencies:
-        return _fetch_by_subject(connection, figure, shape, columns, most)
-    result = fetch_figure(connection, figure, most)
-    return result, _fetch_work(connection, figure, columns)
-
-
-def _fetch_by_subject(
-    connection: Connection,
-    figure: FigureQuery,
-    shape: _Grouping,
-    columns: Sequence[str],
-    most: int | None,
-) -> tuple[FigureResult, Sequence[WorkRow]]:
-    """Fetch both with one scan, because the work needs the sums of each subject anyway."""
-    query = _rollup_query(figure, shape, connection.dialect.name).query
-    rows = connection.execute(query).all()
-    keys = [row[: len(shape.keys)] for row in rows]
-    subjects = load_subjects(connection)
-    names = _list_texts(subjects, shape.keys, keys, figure.by)
-    groups: dict[GroupKey, _GroupSums] = {}
-    good = []
-    for key, name, row in zip(keys, names, rows, strict=True):
-        outcome, *numbers = row[len(shape.keys) :]
-        if (sums := groups.get(name)) is None:
-            sums = groups[name] = _GroupSums(figure)
-        _add_sums(sums, figure, outcome, numbers)
-        if outcome == Outcome.GOOD and numbers[1] > 0:
-            good.append(key)
-    if most is not None:
-        require_max_groups(len(groups), most)
-    return _build_result(figure, groups), _list_texts(subjects, shape.keys, good, columns)
-
-
-def _list_subject_values(
-    subjects: SubjectTable, name: str, keys: Iterable[Any]
-) -> Iterator[Scalar]:
-    """List the values of a column of subjects, or of an axis in their variants."""
-    values = map(subjects.index_column(_find_fetched_column(name)).__getitem__, keys)
-    if not is_variant_axis(name):
-        return values
-    return (find_axis_value(str(variant or ""), name) for variant in values)
-
-
-def _list_texts(
-    subjects: SubjectTable,
-    names: Sequence[str],
-    keys: Sequence[Sequence[Any]],
-    columns: Sequence[str],
-) -> list[WorkRow]:
-    """List the values of columns of subjects.
-
-    Args:
-        subjects: of the database.
-        names: columns of ``keys``: the subject's number, and others.
-        keys: one for each row.
-        columns: of subjects, or in ``names``.
-    """
-    values_by_name = dict(zip(names, zip(*keys, strict=True), strict=True)) if keys else {}
-    if not values_by_name:
-        return []
-    # By columns, because a figure has thousands of subjects.
-    values = [
-        values_by_name[name]
-        if name in values_by_name
-        else _list_subject_values(subjects, name, values_by_name[SUBJECT.key])
-        for name in columns
-    ]
-    return [*zip(*values, strict=True)]
-
-
-def _fetch_work(
-    connection: Connection, figure: FigureQuery, columns: Sequence[str]
-) -> Sequence[WorkRow]:
-    table = rollup_day
-    numbers = [table.c[rollup_column_names(metric).value_count] for metric in figure.metrics]
-    names = [SUBJECT.key, "kind"] if "kind" in columns else [SUBJECT.key]
-    met = (
-        *_rollup_conditions(figure, table, connection.dialect.name),
-        table.c[_OUTCOME] == Outcome.GOOD.value,
-        *(number > 0 for number in numbers),
+    table = rollup_day.c
+    numbers = [table[rollup_column_names(metric).value_count] for metric in figure.metrics]
+    grouping = _Grouping.from_columns(columns)
+    query = (
+        sa.select(*(_rollup_column(rollup_day, name).label(name) for name in grouping.keys))
+        .where(
+            *_rollup_conditions(figure, rollup_day, connection.dialect.name),
+            table[_OUTCOME] == Outcome.GOOD.value,
+            *(number > 0 for number in numbers),
+        )
+        .distinct()
     )
-    query = sa.select(*(_rollup_column(table, name) for name in names)).where(*met).distinct()
-    rows = connection.execute(query).all()
-    return _list_texts(load_subjects(connection), names, rows, columns)
+    groups = grouping.fetch_groups(connection, _InnerQuery(query, {}, ()))
+    return [*dict.fromkeys(key for key, _ in groups)]
 
 
-def _rollup_latency_query(figure: FigureQuery, shape: _Grouping, dialect: str) -> sa.Select[Any]:
+def _select_rolled_latencies(
+    figure: FigureQuery, names: Sequence[str], dialect: str
+) -> sa.Select[Any]:
     subject = dimension_tables[SUBJECT.name]
     columns = [
         subject.c[name] if name in SUBJECT.columns else _rollup_column(rollup_day, name)
-        for name in shape.fetched
+        for name in names
     ]
     return (
         sa.select(*columns, sa.type_coerce(rollup_day.c.read_latency_hist, sa.Text))
@@ -454,11 +338,9 @@ def _day_conditions(figure: FigureQuery, table: sa.Table) -> Iterator[sa.ColumnE
 # From the measurements.
 
 
-def _measurement_query(
-    figure: FigureQuery, shape: _Grouping, dialect: str, *conditions: sa.ColumnElement[bool]
-) -> _InnerQuery:
+def _select_measurements(figure: FigureQuery, keys: Sequence[str], dialect: str) -> _InnerQuery:
     expressions: dict[str, sa.ColumnElement[Any]] = {_COUNT: sa.func.count()}
-    how: dict[str, Any] = {_COUNT: sa.func.sum}
+    sums: dict[str, Any] = {_COUNT: sa.func.sum}
     joined = measurement_sql.join_dimensions(figure.metrics)
     for place, metric in enumerate(figure.metrics):
         joined, column = measurement_sql.join_metric(joined, metric, place, outer=True)
@@ -466,55 +348,28 @@ def _measurement_query(
         aggregates = (*moment_sums(value), sa.func.min(value), sa.func.max(value))
         names = [f"{letter}{place}" for letter in "nsqlh"]
         expressions |= dict(zip(names, aggregates, strict=True))
-        how |= dict(zip(names, (*[sa.func.sum] * 3, sa.func.min, sa.func.max), strict=True))
-    outcome = outcome_column()
-    if (
-        figure.from_measurements
-        and set(shape.keys) <= set(_ROLLUP_INDEX_COLUMNS)
-        and set(figure.metrics) <= set(_INDEXED_METRICS)
-    ):
-        # Along the index, which knows classes of failures alone.
-        outcome = outcome_column(indexed_only=True)
-        keys: list[sa.ColumnElement[Any]] = [measurement.c[name] for name in shape.keys]
-        grouped: list[sa.ColumnElement[Any]] = [
-            measurement.c[name] for name in _ROLLUP_INDEX_COLUMNS
-        ]
-    else:
-        keys = [*map(_unindexed_column, shape.keys)]
-        grouped = [*keys, outcome]
+        sums |= dict(zip(names, (*[sa.func.sum] * 3, sa.func.min, sa.func.max), strict=True))
+    columns, outcome = [measurement.c[name] for name in keys], outcome_column()
     query = (
         sa.select(
-            *(key.label(name) for name, key in zip(shape.keys, keys, strict=True)),
+            *columns,
             outcome.label(_OUTCOME),
             *(column.label(name) for name, column in expressions.items()),
         )
         .select_from(joined)
-        .where(*measurement_conditions(figure, dialect), *conditions)
-        .group_by(*grouped)
+        .where(*measurement_conditions(figure, dialect), is_counted())
+        .group_by(*columns, outcome)
     )
-    return _InnerQuery(query, how)
+    return _InnerQuery(query, sums)
 
 
-def _unindexed_column(name: str) -> sa.ColumnElement[Any]:
-    """Hide a column from indexes.
-
-    To have its groups sorted, SQLite would read a whole table in the order of an index, all over
-    the disk.
-    """
-    column = measurement.c[name]
-    return column + sa.literal_column("0") if name in (DAY, SUBJECT.key) else column
-
-
-def _measurement_latency_query(
-    figure: FigureQuery, shape: _Grouping, dialect: str
+def _select_measured_latencies(
+    figure: FigureQuery, names: Sequence[str], dialect: str
 ) -> sa.Select[Any]:
     histogram = measurement.c.read_latency_hist
     return (
-        sa.select(
-            *map(measurement_sql.catalogue_column, shape.fetched),
-            sa.type_coerce(histogram, sa.Text),
-        )
-        .select_from(measurement_sql.join_dimensions(shape.fetched))
+        sa.select(*map(measurement_sql.catalogue_column, names), sa.type_coerce(histogram, sa.Text))
+        .select_from(measurement_sql.join_dimensions(names))
         .where(
             *measurement_conditions(figure, dialect),
             has_outcome(Outcome.GOOD),
@@ -527,9 +382,7 @@ def measurement_conditions(figure: FigureQuery, dialect: str) -> Iterator[sa.Col
     """Return the conditions on a figure's measurements."""
     yield from _day_conditions(figure, measurement)
     if figure.kind is not None:
-        kind = measurement.c.kind
-        # As a range: after "equal to" SQLite would not group along the index, but sort all rows.
-        yield kind.between(figure.kind, figure.kind) if figure.kind else kind.is_(None)
+        yield text_equals(measurement.c.kind, figure.kind)
     yield from compile_selection(figure.selection, dialect)
 
 

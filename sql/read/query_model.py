@@ -290,7 +290,7 @@ class FigureQuery:
 
     Means are taken over *good* measurements only: complete and plausible ones. All are counted by
     outcome: ``good``, ``implausible``, or the class of the failure. Tests that a release does not
-    support are counted separately (but not with ``from_measurements`` along an index).
+    support are counted separately.
 
     Attributes:
         metrics: catalogue names of numbers, and ``extra_NAME`` for those that tests define.

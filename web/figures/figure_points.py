@@ -16,7 +16,6 @@ from treehammer.collectors.record.outcome import Outcome, sum_outcomes
 from treehammer.errors import ConfigError
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import campaign_queries, figure_sql
-from treehammer.sql.read.figure_sql import fetch_figure_and_work
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.query_model import (
     TIME_UNITS,
@@ -164,8 +163,8 @@ def _load_groups(
     figure, snapshot = query.figure, DatabaseSnapshot(connection)
     if figure.source == "roll-ups" and not _is_interval(query):
         stored_columns = _stored_columns(figure.by, without=_OUTCOME_COLUMNS)
-        figure_groups, work = fetch_figure_and_work(connection, figure, stored_columns, MAX_GROUPS)
-        return figure_groups.groups, stored_columns, work
+        groups = snapshot.fetch_figure(figure, MAX_GROUPS).groups
+        return groups, stored_columns, figure_sql.fetch_work(connection, figure, stored_columns)
     # Measurements are read once, grouped by all aggregated columns, and by job for intervals.
     names = (*figure.by, "job_id") if _is_interval(query) else figure.by
     stored_columns = _stored_columns(names)

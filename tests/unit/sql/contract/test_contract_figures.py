@@ -14,7 +14,7 @@ from measurement_factory import RANDOM_DAYS, make_measurement, random_measuremen
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import LATENCY_BINS
 from treehammer.errors import ConfigError
-from treehammer.sql.read.figure_sql import fetch_figure_and_work, fetch_values
+from treehammer.sql.read.figure_sql import fetch_figure, fetch_values, fetch_work
 from treehammer.sql.read.query_model import (
     Condition,
     FigureGroup,
@@ -139,8 +139,7 @@ def test_figure_with_its_work(
     figure = FigureQuery(metrics, by, kind=kind)
     columns = (*WORK_COLUMNS, "kind") if "kind" in by else WORK_COLUMNS
     with filled.connection() as connection:
-        found, work = fetch_figure_and_work(connection, figure, columns)
-    check_equal(found, filled.fetch_figure(figure), ends=True)
+        work = fetch_work(connection, figure, columns)
     parts = compute_in_python(replace(figure, by=columns)).groups
     assert {*work} == {
         tuple(part.by.values())
@@ -149,23 +148,19 @@ def test_figure_with_its_work(
     }
 
 
-def test_figure_with_its_work_has_limit(filled: Store) -> None:
+def test_figure_has_limit(filled: Store) -> None:
     figure = FigureQuery(("eff_job",), ("site",), kind=None)
     with filled.connection() as connection:
-        count = len(fetch_figure_and_work(connection, figure, WORK_COLUMNS)[0].groups)
-        assert (
-            len(fetch_figure_and_work(connection, figure, WORK_COLUMNS, count)[0].groups) == count
-        )
+        count = len(fetch_figure(connection, figure).groups)
+        assert len(fetch_figure(connection, figure, count).groups) == count
         with pytest.raises(ConfigError, match="more than 2 groups"):
-            fetch_figure_and_work(connection, figure, WORK_COLUMNS, 2)
+            fetch_figure(connection, figure, 2)
 
 
 def test_figure_without_measurements_has_no_work(store: Store) -> None:
     with store.connection() as connection:
-        found, work = fetch_figure_and_work(
-            connection, FigureQuery(("eff_job",), ("site",)), WORK_COLUMNS
-        )
-    assert (found.groups, [*work]) == ((), [])
+        work = fetch_work(connection, FigureQuery(("eff_job",), ("site",)), WORK_COLUMNS)
+    assert not work
 
 
 def test_fallback_to_measurements(filled: Store) -> None:
