@@ -125,20 +125,14 @@ def literal_text(text: str) -> sa.ColumnClause[str]:
     return sa.literal_column(f"'{text}'")
 
 
-def outcome_column(*, indexed_only: bool = False) -> sa.ColumnElement[str]:
-    """Label of a measurement's outcome.
-
-    With ``indexed_only`` unsupported measurements count as failures, because the index does not
-    contain the failure's kind.
-    """
+def outcome_column() -> sa.ColumnElement[str]:
+    """Label of a measurement's outcome."""
     failure_class, kind = measurement.c.failure_class, measurement.c.failure_kind
     completed = sa.case(
         (measurement.c.plausible == sa.true(), literal_text(Outcome.GOOD.value)),
         else_=literal_text(Outcome.IMPLAUSIBLE.value),
     )
     label = sa.func.coalesce(failure_class, completed)
-    if indexed_only:
-        return label
     unsupported = kind == literal_text(NOT_SUPPORTED)
     return sa.case(
         *(

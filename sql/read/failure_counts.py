@@ -1,6 +1,6 @@
 """Counts of good and failed measurements by site, storage, test, release, door, host and commit.
 
-Counts of whole days are read from an index alone; single measurements are read of the failures at one
+Counts of whole days are read once; single measurements are read of the failures at one
 site or storage.
 """
 
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
-from treehammer.collectors.record.outcome import NOT_SUPPORTED, UNSUPPORTED_LABELS, Outcome
+from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.sql.core.measurement_sql import is_bad, load_subjects, outcome_column
 from treehammer.sql.core.schema import attempt, campaign, dimension_tables, job, measurement
 from treehammer.sql.engine.database_engine import split_ids
@@ -236,12 +236,12 @@ class PeriodCounts:
         for row in self._count_days(connection, period):
             if place_of[row[0]][column] != site:
                 yield row
-        exact = (*_is_within(period, by, site), _is_supported())
-        yield from _count_outcomes(connection, outcome_column(), *exact)
+        yield from _count_outcomes(connection, *_is_within(period, by, site))
 
     def _count_days(self, connection: Connection, period: Period) -> Sequence[tuple[int, str, int]]:
         if period.days not in self._by_day:
-            self._by_day[period.days] = [*_count_days(connection, period)]
+            of_days = measurement.c.day.between(*period.days)
+            self._by_day[period.days] = [*_count_outcomes(connection, of_days)]
         return self._by_day[period.days]
 
     def _list_lost_attempts(self, connection: Connection, period: Period) -> Sequence[FailedRun]:
@@ -370,25 +370,13 @@ def _build_cell(place: Sequence[str], outcomes: Mapping[str, int]) -> OutcomeCel
 
 
 def _count_outcomes(
-    connection: Connection, outcome: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]
+    connection: Connection, *conditions: sa.ColumnElement[bool]
 ) -> Iterator[tuple[int, str, int]]:
-    """Count measurements by subject and outcome."""
-    groups = (measurement.c.subject_id, outcome)
-    query = sa.select(*groups, sa.func.count()).where(*conditions).group_by(*groups)
-    for id_, label, count in connection.execute(query):
+    """Count measurements by subject and outcome, without unsupported ones."""
+    groups = (measurement.c.subject_id, outcome_column())
+    query = sa.select(*groups, sa.func.count()).where(*conditions, _is_supported())
+    for id_, label, count in connection.execute(query.group_by(*groups)):
         yield id_, label, int(count)
-
-
-def _count_days(connection: Connection, period: Period) -> Iterator[tuple[int, str, int]]:
-    """Count the measurements of whole days by subject and outcome; unsupported ones as negative."""
-    table = measurement.c
-    of_days = table.day.between(*period.days)
-    yield from _count_outcomes(connection, outcome_column(indexed_only=True), of_days)
-    # The kind of a failure is in no index; only failures of these classes are looked up.
-    is_candidate = table.failure_class.in_(UNSUPPORTED_LABELS)
-    few = (of_days, is_candidate, table.failure_kind == NOT_SUPPORTED)
-    for id_, label, count in _count_outcomes(connection, table.failure_class, *few):
-        yield id_, label, -count
 
 
 def _list_failed_runs(
@@ -397,7 +385,7 @@ def _list_failed_runs(
     """List the failures of a site or storage by attempt of a job, the most frequent first."""
     table = measurement.c
     attempts = (table.campaign_id, table.job_id, table.attempt)
-    groups = (table.subject_id, *attempts, outcome_column(indexed_only=True))
+    groups = (table.subject_id, *attempts, outcome_column())
     first_columns = (sa.func.min(table.measurement_id), sa.func.min(table.started_us))
     query = (
         sa.select(*groups, *first_columns, sa.func.count())

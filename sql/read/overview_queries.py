@@ -326,21 +326,11 @@ class SiteTotal:
 def count_site_outcomes(store: ResultsReader) -> list[SiteTotal]:
     """Count all measurements by site and outcome, sorted."""
     table = rollup_day.c
-    # A column that no index is sorted by: SQLite would read the table in an index's order.
-    subject = (table.subject_id + sa.literal_column("0")).label("subject_id")
-    sums = (
-        sa.func.sum(table.measurements).label("counted"),
-        sa.func.max(table.day).label("last_day"),
+    query = (
+        sa.select(_SITE, table.outcome, sa.func.sum(table.measurements), sa.func.max(table.day))
+        .join_from(rollup_day, dimension_tables["subject"])
+        .group_by(_SITE, table.outcome)
     )
-    by_subject = (
-        sa.select(subject, table.outcome, *sums).group_by(subject, table.outcome).subquery("one")
-    )
-    joined = by_subject.join(
-        dimension_tables["subject"], by_subject.c.subject_id == dimension_tables["subject"].c.id
-    )
-    added = sa.func.sum(by_subject.c.counted), sa.func.max(by_subject.c.last_day)
-    query = sa.select(_SITE, by_subject.c.outcome, *added).select_from(joined)
-    query = query.group_by(_SITE, by_subject.c.outcome)
     with store.connection() as connection:
         rows = connection.execute(query)
         totals = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -268,13 +268,8 @@ def _index_work(table: SubjectTable) -> _SharedWork:
     return _SharedWork([*sites], [*works], *columns)
 
 
-def _select_sums(metric: str, days: tuple[Any, ...]) -> tuple[sa.Select[Any], list[sa.Column[Any]]]:
-    """Return the selection of good timed measurements, and the columns of the sums.
-
-    Args:
-        metric: of the roll-ups.
-        days: the first and the last day (YYYYMMDD), or parameters for them.
-    """
+def _select_sums(metric: str, days: tuple[int, int]) -> tuple[sa.Select[Any], list[sa.Column[Any]]]:
+    """Return the selection of good timed measurements, and the columns of the sums."""
     table = rollup_day.c
     query = sa.select().where(
         table.day.between(*days), table.kind == TIMED, table.outcome == Outcome.GOOD.value
@@ -300,23 +295,14 @@ def _fetch_dailies(
     sites: Sequence[str] | None,
 ) -> WorkSums:
     """Fetch the sums by day, of some sites or of all."""
-    query = _select_dailies(metric)
+    chosen, sums = _select_sums(metric, days)
+    query = chosen.add_columns(rollup_day.c.day, rollup_day.c.subject_id, *sums)
     if sites is not None:
         without_site = _SUBJECT.site.is_(None) if "" in sites else sa.false()
         is_chosen = sa.or_(_SUBJECT.site.in_(sites), without_site)
         of_sites = sa.select(_SUBJECT.id).where(is_chosen)
         query = query.where(rollup_day.c.subject_id.in_(of_sites))
-    return subjects.collect(connection.execute(query, dict(zip(_DAYS, days, strict=True))).all())
-
-
-#: Parameters for the first and the last day (YYYYMMDD).
-_DAYS = ("first", "last")
-
-
-@cache
-def _select_dailies(metric: str) -> sa.Select[Any]:
-    chosen, sums = _select_sums(metric, tuple(sa.bindparam(n, type_=sa.BigInteger) for n in _DAYS))
-    return chosen.add_columns(rollup_day.c.day, rollup_day.c.subject_id, *sums)
+    return subjects.collect(connection.execute(query).all())
 
 
 def _space_evenly(names: Sequence[str]) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -129,9 +128,12 @@ def list_recorded_variants(
 
 def has_measured_before(store: ResultsReader, site: str, day: int) -> bool:
     """Return whether a site has a measurement of an earlier day (UTC, YYYYMMDD)."""
-    subject_ids = sa.select(_SUBJECT.id).where(text_equals(_SUBJECT.site, site))
     table = rollup_day.c
-    query = sa.select(table.day).where(table.subject_id.in_(subject_ids), table.day < day).limit(1)
+    query = (
+        sa.select(table.day)
+        .where(table.subject_id.in_(_select_site(site)), table.day < day)
+        .limit(1)
+    )
     with store.connection() as connection:
         return connection.scalar(query) is not None
 
@@ -148,18 +150,11 @@ def fetch_newest_solo(
         limit: how many at most.
         columns: names of the catalogue.
     """
-    query = _select_newest_solo(tuple(columns), limit, is_named=bool(site))
-    with store.connection() as connection:
-        return [*name_values(connection.execute(query, _site_parameters(site, days)), columns)]
-
-
-@cache
-def _select_newest_solo(columns: tuple[str, ...], limit: int, *, is_named: bool) -> sa.Select[Any]:
     table = measurement.c
     solo = sa.or_(_SUBJECT.run_mode.is_(None), _SUBJECT.run_mode != PAIRED)
     good = (
-        table.subject_id.in_(_select_site(is_named=is_named).where(solo)),
-        table.day.between(*_DAYS),
+        table.subject_id.in_(_select_site(site).where(solo)),
+        table.day.between(*days),
         table.kind == TIMED,
         has_outcome(Outcome.GOOD),
     )
@@ -168,25 +163,14 @@ def _select_newest_solo(columns: tuple[str, ...], limit: int, *, is_named: bool)
     newest = times.limit(limit).subquery("newest")
     since_us = sa.select(sa.func.min(newest.c.started_us)).scalar_subquery()
     query = measurement_sql.select_columns(columns).where(*good, table.started_us >= since_us)
-    return query.order_by(table.started_us.desc(), table.measurement_id).limit(limit)
+    query = query.order_by(table.started_us.desc(), table.measurement_id).limit(limit)
+    with store.connection() as connection:
+        return [*name_values(connection.execute(query), columns)]
 
 
-# Statements are built once: SQLAlchemy needs longer for that than SQLite for the rows of a site.
-
-#: Parameters for the first and the last day (YYYYMMDD).
-_DAYS = (sa.bindparam("first", type_=sa.BigInteger), sa.bindparam("last", type_=sa.BigInteger))
-
-
-def _site_parameters(site: str, days: tuple[int, int]) -> dict[str, Any]:
-    """Return the parameters of a statement on the days of a site."""
-    named = {"site": site} if site else {}
-    return {**named, "first": days[0], "last": days[1]}
-
-
-def _select_site(*, is_named: bool) -> sa.Select[Any]:
-    """Select the subjects of the site that is a parameter, or those without a site."""
-    is_site = _SUBJECT.site == sa.bindparam("site") if is_named else _SUBJECT.site.is_(None)
-    return sa.select(_SUBJECT.id).where(is_site)
+def _select_site(site: str) -> sa.Select[Any]:
+    """Select the subjects of a site."""
+    return sa.select(_SUBJECT.id).where(text_equals(_SUBJECT.site, site))
 
 
 def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> ContextHistory:
@@ -195,10 +179,23 @@ def fetch_history(store: ResultsReader, site: str, first: int, last: int) -> Con
     The last good timed measurement of each variant and day (UTC) is used.
     """
     history: dict[ContextAspect, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    query: sa.Select[Any] = sa.select(
+        rollup_day.c.day,
+        _SUBJECT.door,
+        _SUBJECT.door_protocol,
+        _SUBJECT.axis_root,
+        _STORAGE.server_version,
+        _STORAGE.address_family,
+        _SOFTWARE.root_version,
+        _SOFTWARE.root_commit,
+        _SOFTWARE.root_provider,
+        _NODE.os_name,
+    ).select_from(rollup_day)
+    query = _join_dimensions(query.where(*_is_measured(_select_site(site), first, last)))
+    query = query.join(dimension_tables["software"], _SOFTWARE.id == rollup_day.c.software_id)
     with store.connection() as connection:
-        query = _select_history(is_named=bool(site))
         for number, door, protocol, root, server, family, *software, system in connection.execute(
-            query, _site_parameters(site, (first, last))
+            query
         ):
             door_component = f"door {door or ''} ({protocol or 'unknown'})"
             build = ", ".join(text for text in _shorten_commit(*software) if text)
@@ -240,11 +237,26 @@ def fetch_conditions(
     The last good timed measurement is used, of each series on its last day from ``first`` to
     ``last`` (YYYYMMDD). Conditions without a report are left out.
     """
+    table = rollup_day.c
+    unnamed = _SUBJECT.site.is_(None) if "" in sites else sa.false()
+    subject_ids = sa.select(_SUBJECT.id).where(sa.or_(_SUBJECT.site.in_(sites), unnamed))
+    latest = (
+        sa.select(table.subject_id, sa.func.max(table.day).label("day"))
+        .where(*_is_measured(subject_ids, first, last))
+        .group_by(table.subject_id)
+        .subquery("latest")
+    )
+    is_latest = sa.and_(
+        table.subject_id == latest.c.subject_id, table.day == latest.c.day, *_IS_GOOD
+    )
+    # Many series were measured on the same nodes.
+    query: sa.Select[Any] = (
+        sa.select(_SUBJECT.site, *CONDITIONS.values()).distinct().select_from(latest)
+    )
+    query = _join_dimensions(query.join(rollup_day, is_latest))
     conditions: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     with store.connection() as connection:
-        query = _select_conditions(has_unnamed="" in sites)
-        named = {"sites": [site for site in sites if site], "first": first, "last": last}
-        for site, *values in connection.execute(query, named):
+        for site, *values in connection.execute(query):
             for title, value in zip(CONDITIONS, values, strict=True):
                 if value not in (None, ""):
                     conditions[site or ""][title].add(
@@ -256,52 +268,16 @@ def fetch_conditions(
     }
 
 
-@cache
-def _select_conditions(*, has_unnamed: bool) -> sa.Select[Any]:
-    table = rollup_day.c
-    at_sites = _SUBJECT.site.in_(sa.bindparam("sites", expanding=True))
-    unnamed = _SUBJECT.site.is_(None) if has_unnamed else sa.false()
-    subject_ids = sa.select(_SUBJECT.id).where(sa.or_(at_sites, unnamed))
-    last_day = sa.select(table.subject_id, sa.func.max(table.day).label("day"))
-    last_day = last_day.where(*_is_measured(subject_ids)).group_by(table.subject_id)
-    latest = last_day.subquery("latest")
-    is_latest = sa.and_(
-        table.subject_id == latest.c.subject_id, table.day == latest.c.day, *_IS_GOOD
-    )
-    # Many series were measured on the same nodes.
-    query = sa.select(_SUBJECT.site, *CONDITIONS.values()).distinct().select_from(latest)
-    return _join_dimensions(query.join(rollup_day, is_latest))
-
-
-@cache
-def _select_history(*, is_named: bool) -> sa.Select[Any]:
-    columns = (
-        rollup_day.c.day,
-        _SUBJECT.door,
-        _SUBJECT.door_protocol,
-        _SUBJECT.axis_root,
-        _STORAGE.server_version,
-        _STORAGE.address_family,
-        _SOFTWARE.root_version,
-        _SOFTWARE.root_commit,
-        _SOFTWARE.root_provider,
-        _NODE.os_name,
-    )
-    at_site = _is_measured(_select_site(is_named=is_named))
-    query = sa.select(*columns).select_from(rollup_day).where(*at_site)
-    return _join_dimensions(query).join(
-        dimension_tables["software"], _SOFTWARE.id == rollup_day.c.software_id
-    )
-
-
 #: Roll-ups of good timed measurements.
 _IS_GOOD = (rollup_day.c.kind == TIMED, rollup_day.c.outcome == Outcome.GOOD.value)
 
 
-def _is_measured(subjects: sa.Select[Any]) -> tuple[sa.ColumnElement[bool], ...]:
+def _is_measured(
+    subjects: sa.Select[Any], first: int, last: int
+) -> tuple[sa.ColumnElement[bool], ...]:
     """Return conditions of roll-ups: good timed measurements of subjects in some days."""
     table = rollup_day.c
-    return table.subject_id.in_(subjects), table.day.between(*_DAYS), *_IS_GOOD
+    return table.subject_id.in_(subjects), table.day.between(first, last), *_IS_GOOD
 
 
 def _join_dimensions(query: sa.Select[Any]) -> sa.Select[Any]:

@@ -1,7 +1,6 @@
 """Stored comparisons: the latest ones, and the newest of each pair of ROOT releases and each test.
 
-A comparison is stored as many verdicts, the first of which stands for it. Counts of verdicts are kept in
-memory under the first row, which is replaced together with the others.
+A comparison is stored as many verdicts, the first of which stands for it.
 """
 
 from __future__ import annotations
@@ -9,11 +8,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from typing import TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 
 from treehammer.sql.core.column_types import text_equals
 from treehammer.sql.core.rows import VerdictRow
@@ -25,14 +23,7 @@ from treehammer.sql.read.reader import ResultsReader
 MAX_COMPARISONS = CHUNK_ROWS
 #: Newest comparisons that are searched.
 MAX_SEARCHED = 500
-_Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
-#: Engine -> name of a query and first row of a comparison -> result. Clients that repeat a comparison
-#: replace all of its rows, the time of the first one included: if the first rows are equal, so
-#: are the others.
-_REMEMBERED: WeakKeyDictionary[Engine, dict[tuple[str, VerdictRow], Any]] = WeakKeyDictionary()
-#: Results that are kept; then the memory starts again.
-_MAX_REMEMBERED = 4000
 
 
 @dataclass(frozen=True)
@@ -103,36 +94,8 @@ def list_latest_comparisons(
 
 def _summarize_rows(connection: Connection, rows: Sequence[VerdictRow]) -> list[ComparisonSummary]:
     """Summarize comparisons, of which each row is the first."""
-    counts = _remember_results(connection, rows, "counts", _count_verdicts)
+    counts = _count_verdicts(connection, [row.comparison_id for row in rows])
     return [ComparisonSummary(row, counts[row.comparison_id]) for row in rows]
-
-
-def _remember_results(
-    connection: Connection,
-    rows: Sequence[VerdictRow],
-    name: str,
-    query: Callable[[Connection, Sequence[str]], Mapping[str, _Result]],
-) -> dict[str, _Result]:
-    """Return the result of a query for each of some comparisons, from memory where it is known.
-
-    Args:
-        connection: of a reader.
-        rows: the first row of each comparison.
-        name: of the query.
-        query: returns results by comparison, from the many rows of these.
-    """
-    remembered = _REMEMBERED.setdefault(connection.engine, {})
-    if len(remembered) > _MAX_REMEMBERED:
-        remembered.clear()
-    results = {
-        row.comparison_id: remembered[name, row] for row in rows if (name, row) in remembered
-    }
-    missing = {row.comparison_id: row for row in rows if row.comparison_id not in results}
-    if missing:
-        fetched = query(connection, [*missing])
-        remembered.update({(name, row): fetched[id_] for id_, row in missing.items()})
-        results.update(fetched)
-    return results
 
 
 def _count_verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, list[VerdictCount]]:
