@@ -9,7 +9,6 @@ would visit all of them for nothing, in up to 80 ms.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import resource
@@ -26,7 +25,7 @@ from typing import cast
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from treehammer import program_output
 from treehammer.config import PUBLIC, Settings
@@ -54,10 +53,6 @@ _LOG = logging.getLogger("treehammer.service")
 
 #: Seconds between two checks for changed files.
 CHECK_INTERVAL_S = 30.0
-#: New objects after which garbage is collected: while no request is handled, and while one is.
-IDLE_OBJECTS, BUSY_OBJECTS = 5_000, 200_000
-#: Collections of a generation before one of the next.
-_GENERATIONS = (20, 20)
 #: Seconds for which browsers use TLS only.
 HSTS_MAX_AGE_S = 365 * 86400
 
@@ -210,7 +205,7 @@ def serve(settings: Settings) -> None:
             over_tls=bool(address.certificate) or settings.serve_behind_proxy
         )
         config = configure_uvicorn(
-            GarbageCollection(trusting),
+            trusting,
             guard,
             headers,
             behind_proxy=settings.serve_behind_proxy,
@@ -434,36 +429,6 @@ def _load_chain(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
             where=f"{certificate}, {key}",
             hint="Both must be PEM files; the certificate is followed by its chain.",
         ) from error
-
-
-class GarbageCollection:
-    """Collects garbage while no request is handled, or after very many new objects.
-
-    Args:
-        app: handles the requests.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._active = 0
-        # Loaded modules are never garbage: exempt them from collections.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(IDLE_OBJECTS, *_GENERATIONS)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        self._active += 1
-        gc.set_threshold(BUSY_OBJECTS, *_GENERATIONS)
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._active -= 1
-            if not self._active:
-                gc.set_threshold(IDLE_OBJECTS, *_GENERATIONS)
 
 
 def security_headers(*, over_tls: bool) -> list[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import http.client
 import os
 import shutil
@@ -23,7 +22,6 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from treehammer import config
 from treehammer.errors import ConfigError
@@ -34,9 +32,6 @@ from treehammer.web.core.responses import AsciiJSONResponse, RequestRefusedError
 from treehammer.web.service import overload_guard, service_process
 from treehammer.web.service.overload_guard import RequestGuard
 from treehammer.web.service.service_process import (
-    BUSY_OBJECTS,
-    IDLE_OBJECTS,
-    GarbageCollection,
     ListenAddress,
     ServerCertificate,
 )
@@ -196,49 +191,6 @@ def test_unit_is_accepted_and_confined(shipped: str, name: str, tmp_path: Path) 
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert confined.returncode == 0, confined.stdout[-300:] + confined.stderr
-
-
-@pytest.fixture
-def restored_collector() -> Iterator[None]:
-    before = gc.get_threshold()
-    yield
-    gc.set_threshold(*before)
-
-
-@pytest.mark.usefixtures("restored_collector")
-@pytest.mark.parametrize("fails", [False, True])
-def test_collections_wait_for_the_last_of_several_requests(fails: bool) -> None:
-    found = []
-
-    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
-        await asyncio.sleep(0.01 * scope["number"])
-        found.append(gc.get_threshold()[0])
-        if fails:
-            raise ValueError
-
-    async def handle_two() -> None:
-        collecting = GarbageCollection(app)
-        found.append(gc.get_threshold()[0])
-        await asyncio.gather(
-            *(
-                collecting({"type": "http", "number": number}, _nothing, _ignore)
-                for number in range(2)
-            ),
-            return_exceptions=True,
-        )
-
-    async def _nothing() -> dict[str, object]:
-        return {}
-
-    async def _ignore(_message: object) -> None: ...
-
-    asyncio.run(handle_two())
-    assert [*found, gc.get_threshold()[0]] == [
-        IDLE_OBJECTS,
-        BUSY_OBJECTS,
-        BUSY_OBJECTS,
-        IDLE_OBJECTS,
-    ]
 
 
 def fetch_serial_number(certificate: ServerCertificate, ca: Path) -> int:
