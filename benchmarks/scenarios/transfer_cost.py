@@ -26,7 +26,7 @@ from benchmarks.harness.filled_databases import filled_database
 from benchmarks.harness.program_runs import TREEHAMMER, account_command, run_postgres
 from treehammer.collectors.record.metric_catalogue import CATALOGUE
 from treehammer.sql.core.measurement_columns import ALL_COLUMNS, stored_columns
-from treehammer.sql.read.measurement_queries import MeasurementQueries
+from treehammer.sql.read.measurement_queries import select_measurements
 from treehammer.sql.read.query_model import Selection
 
 EXPORT_FORMATS = ("parquet", "csv", "root")
@@ -119,7 +119,7 @@ def export_bare(database: str, target: str) -> None:
     kinds = {"int": pa.int64(), "float": pa.float64(), "bool": pa.int64()}
     types = {metric.name: kinds.get(metric.type, pa.string()) for metric in CATALOGUE}
     schema = pa.schema([(name, types.get(name, pa.binary())) for name in names])
-    query = MeasurementQueries(Selection(), "sqlite").measurements()
+    query = select_measurements(Selection(), "sqlite")
     with (
         closing(sqlite3.connect(database)) as connection,
         parquet.ParquetWriter(target, schema, compression="zstd") as writer,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -77,59 +76,22 @@ def name_values(
         yield {name: values[name] for name in columns} if packed else values
 
 
-@dataclass(frozen=True)
-class MeasurementQueries:
-    """The SELECTs behind a selection, for a dialect (``sqlite``, ``postgresql``, …).
+def select_measurements(
+    selection: Selection, dialect: str, columns: Sequence[str] = ALL_COLUMNS
+) -> sa.Select[Any]:
+    """Select columns of the selected measurements, as named by :func:`.stored_columns`, in order.
 
-    Everything is ordered by campaign, job, attempt, round and position.
+    Raises:
+        KeyError: a column is not in the catalogue.
     """
-
-    selection: Selection
-    dialect: str
-
-    def count(self) -> sa.Select[Any]:
-        """Count the selected measurements."""
-        return self._apply_selection(sa.select(sa.func.count()).select_from(measurement))
-
-    def measurements(self, columns: Sequence[str] = ALL_COLUMNS) -> sa.Select[Any]:
-        """Yield columns of the selected measurements, as named by :func:`.stored_columns`.
-
-        Raises:
-            KeyError: a column is not in the catalogue.
-        """
-        query = measurement_sql.select_columns(METRICS_BY_NAME[name].name for name in columns)
-        return self._apply_selection(query).order_by(*MEASUREMENT_ORDER)
-
-    def extra_names(self) -> sa.Select[Any]:
-        """List the test-defined metrics of the selected measurements."""
-        query = sa.select(extra.c.name).distinct().join(measurement).order_by(extra.c.name)
-        return self._apply_selection(query)
-
-    def extras(self, names: Sequence[str] | None = None) -> sa.Select[Any]:
-        """Select metrics that tests define: all, or the given ones."""
-        query = sa.select(extra.c.measurement_id, extra.c.name, extra.c.value).join(measurement)
-        if names is not None:
-            query = query.where(extra.c.name.in_(names))
-        return self._apply_selection(query).order_by(*MEASUREMENT_ORDER, extra.c.name)
-
-    def operations(self, columns: Sequence[str] = ()) -> sa.Select[Any]:
-        """Select the operations of the measurements, beside catalogue columns of these."""
-        id_, line = operation.c.measurement_id, operation.c.line
-        catalogue_columns = [measurement_sql.catalogue_column(name) for name in columns]
-        query = sa.select(
-            id_, line, *(operation.c[name] for name in OPERATION_COLUMNS), *catalogue_columns
-        )
-        tables = measurement_sql.join_dimensions(columns).join(operation)
-        return self._apply_selection(query.select_from(tables)).order_by(*MEASUREMENT_ORDER, line)
-
-    def _apply_selection(self, query: sa.Select[Any]) -> sa.Select[Any]:
-        return query.where(*compile_selection(self.selection, self.dialect))
+    query = measurement_sql.select_columns(METRICS_BY_NAME[name].name for name in columns)
+    return query.where(*compile_selection(selection, dialect)).order_by(*MEASUREMENT_ORDER)
 
 
 class DatabaseSnapshot:
     """Queries on one state of the database, unaffected by concurrent writes.
 
-    Everything is in the order of :class:`MeasurementQueries`.
+    Everything is ordered by campaign, job, attempt, round and position.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -149,20 +111,25 @@ class DatabaseSnapshot:
         self, selection: Selection, columns: Sequence[str]
     ) -> Iterator[Sequence[Any]]:
         """Stream the selected measurements as rows of :func:`.stored_columns`."""
-        return self._stream(self._build_queries(selection).measurements(columns))
+        return self._stream(self._select_measurements(selection, columns))
 
     def count_selected(self, selection: Selection) -> int:
         """Count the selected measurements."""
-        return int(self._connection.scalar(self._build_queries(selection).count()) or 0)
+        query = sa.select(sa.func.count()).select_from(measurement)
+        return int(self._connection.scalar(self._apply_selection(query, selection)) or 0)
 
     def extras(self, selection: Selection) -> Iterator[ExtraRow]:
         """Fetch metrics that tests define for the selected measurements."""
-        for row in self._stream(self._build_queries(selection).extras()):
+        columns = (extra.c.measurement_id, extra.c.name, extra.c.value)
+        query: sa.Select[Any] = sa.select(*columns).join(measurement)
+        query = self._apply_selection(query, selection)
+        for row in self._stream(query.order_by(*MEASUREMENT_ORDER, extra.c.name)):
             yield ExtraRow(*row)
 
     def extra_names(self, selection: Selection) -> list[str]:
         """List the test-defined metrics of the selected measurements, sorted."""
-        return [*self._connection.scalars(self._build_queries(selection).extra_names())]
+        query = sa.select(extra.c.name).distinct().join(measurement).order_by(extra.c.name)
+        return [*self._connection.scalars(self._apply_selection(query, selection))]
 
     def operations(
         self, selection: Selection, columns: Sequence[str] = ()
@@ -174,14 +141,15 @@ class DatabaseSnapshot:
             columns: catalogue columns of the measurement to add to each row.
         """
         names = ("measurement_id", "line", *OPERATION_COLUMNS, *columns)
-        for row in self._stream(self._build_queries(selection).operations(columns)):
+        query = self._select_operations(selection, columns)
+        for row in self._stream(query.order_by(*MEASUREMENT_ORDER, operation.c.line)):
             yield dict(zip(names, row, strict=True))
 
     def operation_owners(
         self, selection: Selection, columns: Sequence[str]
     ) -> list[dict[str, Value]]:
         """List catalogue columns of the selected measurements that have operations, in order."""
-        query = self._build_queries(selection).measurements(columns)
+        query = self._select_measurements(selection, columns)
         first = sa.and_(
             operation.c.measurement_id == measurement.c.measurement_id, operation.c.line == 0
         )
@@ -196,13 +164,12 @@ class DatabaseSnapshot:
         """Check whether any selected measurement has operations."""
         if self._connection.scalar(sa.select(operation.c.line).limit(1)) is None:
             return False
-        query = self._build_queries(selection).operations().order_by(None).limit(1)
+        query = self._select_operations(selection).limit(1)
         return self._connection.execute(query).first() is not None
 
     def count_operation_rows(self, selection: Selection) -> int:
         """Count the rows of operations of the selected measurements."""
-        query = self._build_queries(selection).operations().order_by(None)
-        count = query.with_only_columns(sa.func.count())
+        count = self._select_operations(selection).with_only_columns(sa.func.count())
         return int(self._connection.execute(count).scalar_one())
 
     def has_extra(self, name: str) -> bool:
@@ -246,8 +213,20 @@ class DatabaseSnapshot:
         rows = self._connection.execute(query)
         return {(str(job_id), int(number)): int(count) for job_id, number, count in rows}
 
-    def _build_queries(self, selection: Selection) -> MeasurementQueries:
-        return MeasurementQueries(selection, self._connection.dialect.name)
+    def _select_measurements(self, selection: Selection, columns: Sequence[str]) -> sa.Select[Any]:
+        return select_measurements(selection, self._connection.dialect.name, columns)
+
+    def _select_operations(
+        self, selection: Selection, columns: Sequence[str] = ()
+    ) -> sa.Select[Any]:
+        """Select the operations of the measurements, beside catalogue columns of these."""
+        names = [operation.c[name] for name in ("measurement_id", "line", *OPERATION_COLUMNS)]
+        query: sa.Select[Any] = sa.select(*names, *map(measurement_sql.catalogue_column, columns))
+        tables = measurement_sql.join_dimensions(columns).join(operation)
+        return self._apply_selection(query.select_from(tables), selection)
+
+    def _apply_selection(self, query: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
+        return query.where(*compile_selection(selection, self._connection.dialect.name))
 
     def _stream(self, query: sa.Select[Any]) -> Iterator[Any]:
         # Closes the server's cursor, also for a reader that stops early.

@@ -40,7 +40,7 @@ from treehammer.sql.engine.database_engine import (
     split_ids,
 )
 from treehammer.sql.engine.database_setup import open_engine
-from treehammer.sql.read.measurement_queries import DatabaseSnapshot, MeasurementQueries
+from treehammer.sql.read.measurement_queries import DatabaseSnapshot, select_measurements
 from treehammer.sql.read.query_model import FigureQuery, FigureResult, Selection
 
 #: Hits of each kind at most.
@@ -371,12 +371,13 @@ def fingerprint_selection(
 ) -> SelectionFingerprint:
     """Count the rows, implausible rows and absent values of a selection, up to ``limit`` + 1 rows."""
     with reader.connection() as connection:
-        queries = MeasurementQueries(selection, connection.dialect.name)
-        query = queries.measurements(["plausible", *prunable]).order_by(None).limit(limit + 1)
-        plausible, *columns = (selected := query.subquery("selected")).c
+        columns = ["plausible", *prunable]
+        query = select_measurements(selection, connection.dialect.name, columns)
+        query = query.order_by(None).limit(limit + 1)
+        plausible, *absent_columns = (selected := query.subquery("selected")).c
         # Oracle cannot count LOB columns, so that a CASE counts their NULLs.
         sql_one: sa.ColumnElement[int] = sa.literal_column("1")
-        conditions = (plausible == sa.false(), *(column.is_(None) for column in columns))
+        conditions = (plausible == sa.false(), *(column.is_(None) for column in absent_columns))
         counts = (sa.func.count(sa.case((condition, sql_one))) for condition in conditions)
         totals = sa.select(sa.func.count(), *counts).select_from(selected)
         rows, implausible, *absent = map(int, connection.execute(totals).one())
