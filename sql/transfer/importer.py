@@ -12,6 +12,7 @@ says, unless it was queued anew since.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,10 +30,11 @@ from treehammer.errors import ForeignCampaignError, MeasurementFileError
 from treehammer.sql.core.measurement_columns import EXTRA_PREFIX
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, InstructionRow, JobRow, ReplicaRow
 from treehammer.sql.transfer.arrow_stream import OPERATIONS_COLUMN
+from treehammer.sql.transfer.export import MANIFEST_NAME
 from treehammer.sql.transfer.measurement_files import (
+    READABLE_SUFFIXES,
     MeasurementFile,
     list_documents,
-    list_part_files,
     open_measurement_file,
     parse_rows,
 )
@@ -114,7 +116,7 @@ def collect_files(paths: Iterable[Path]) -> list[ImportFile]:
         if not path.is_dir():
             files.append(ImportFile(path))
             continue
-        parts = [ImportFile(part, rows) for part, rows in list_part_files(path)]
+        parts = [ImportFile(part, rows) for part, rows in _list_part_files(path)]
         if not parts:
             raise MeasurementFileError(
                 "no file in this folder can be imported",
@@ -123,6 +125,31 @@ def collect_files(paths: Iterable[Path]) -> list[ImportFile]:
             )
         files += parts
     return files
+
+
+def _list_part_files(folder: Path) -> list[tuple[Path, int | None]]:
+    """List the files of a folder with their numbers of measurements, known from the manifest.
+
+    Raises:
+        MeasurementFileError: the manifest cannot be read.
+    """
+    manifest = folder / MANIFEST_NAME
+    if not manifest.exists():
+        paths = (p for p in sorted(folder.rglob("*")) if p.suffix.lower() in READABLE_SUFFIXES)
+        return [(path, None) for path in paths if not _is_hidden(path.relative_to(folder))]
+    try:
+        document = json.loads(manifest.read_text(encoding="utf-8"))
+        return [(folder / str(part["path"]), int(part["rows"])) for part in document["parts"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise MeasurementFileError(
+            f"invalid manifest ({error})",
+            where=str(manifest),
+            hint="Export again, or delete it to import every file of the folder.",
+        ) from error
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)
 
 
 def import_files(

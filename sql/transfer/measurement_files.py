@@ -8,7 +8,6 @@ NaN is unknown: other programs write it for unknown values.
 from __future__ import annotations
 
 import base64
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,7 +40,7 @@ from treehammer.sql.transfer.arrow_stream import (
     OPERATION_TABLE,
     OPERATIONS_COLUMN,
 )
-from treehammer.sql.transfer.export import CAMPAIGN_COLUMN, MANIFEST_NAME
+from treehammer.sql.transfer.export import CAMPAIGN_COLUMN
 from treehammer.sql.transfer.file_writers import AMBIGUOUS_ROWS_KEY, COMPANION_PREFIX, TREE_NAME
 
 CompanionKind = TypeVar(
@@ -63,43 +62,6 @@ _OPERATION_TEXTS = tuple(metric.name for metric in OPERATION_METRICS if metric.t
 _OPERATION_TYPES = {metric.name: metric.type for metric in OPERATION_METRICS}
 #: Columns of the flat table that are not part of the record.
 _UNSTORED_COLUMNS = (ID_COLUMN, "line", *QUANTILES)
-
-
-# Folders
-
-
-def list_part_files(folder: Path) -> list[tuple[Path, int | None]]:
-    """List the files of a folder with their numbers of measurements, known from the manifest.
-
-    Raises:
-        MeasurementFileError: the manifest cannot be read.
-    """
-    manifest = folder / MANIFEST_NAME
-    if not manifest.exists():
-        paths = (p for p in sorted(folder.rglob("*")) if p.suffix.lower() in _READERS)
-        return [(path, None) for path in paths if not _is_hidden(path.relative_to(folder))]
-    try:
-        document = json.loads(manifest.read_text(encoding="utf-8"))
-        return [(folder / str(part["path"]), int(part["rows"])) for part in document["parts"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MeasurementFileError(
-            f"invalid manifest ({error})",
-            where=str(manifest),
-            hint="Export again, or delete it to import every file of the folder.",
-        ) from error
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith((".", "_")) for part in path.parts)
-
-
-def _campaign_from_path(file: Path) -> str | None:
-    """Return the campaign that the name of a file's folder gives."""
-    name, _, value = file.absolute().parent.name.partition("=")
-    return unquote(value) if name == CAMPAIGN_COLUMN and value else None
-
-
-# Files
 
 
 class MeasurementFile(ABC):
@@ -167,6 +129,12 @@ def _translate_damage(file: Path) -> Iterator[None]:
 
 def _batch_rows(columns: Sequence[str]) -> int:
     return NESTED_READ_ROWS if OPERATIONS_COLUMN in columns else READ_ROWS
+
+
+def _campaign_from_path(file: Path) -> str | None:
+    """Return the campaign that the name of a file's folder gives."""
+    name, _, value = file.absolute().parent.name.partition("=")
+    return unquote(value) if name == CAMPAIGN_COLUMN and value else None
 
 
 class _ParquetReader(MeasurementFile):
@@ -249,6 +217,8 @@ _READERS: Mapping[str, Callable[[Path], MeasurementFile]] = {
     ".root": _TreeReader,
     ".parquet": _ParquetReader,
 }
+#: Suffixes of files that can be imported.
+READABLE_SUFFIXES = tuple(_READERS)
 
 
 class _OperationTree:
@@ -360,9 +330,6 @@ def _restore_nulls(name: str, column: pa.Array, known_rows: Collection[int]) -> 
     mask = unknown.to_numpy(zero_copy_only=False).copy()
     mask[list(known_rows)] = False
     return pc.if_else(pa.array(mask), pa.scalar(None, kind), column) if mask.any() else column
-
-
-# Values
 
 
 class ColumnTypeError(Exception):
