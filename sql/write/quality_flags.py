@@ -125,14 +125,14 @@ def summarize_flags(flags: Iterable[FlagRow]) -> dict[str, Any]:
     later: list[str] = []
     for flag in flags:
         if flag.is_later:
-            later.append(f"{SEPARATOR}{flag.kind}: {flag.reason}")
+            later.append(f"{flag.kind}: {flag.reason}")
         else:
             recorded.append(flag.reason)
-    suffix = "".join(later)
-    reasons = SEPARATOR.join(filter(None, recorded))[: MAX_LONG_TEXT - len(suffix)] + suffix
+    room = MAX_LONG_TEXT - sum(len(SEPARATOR) + len(text) for text in later)
+    texts = [SEPARATOR.join(filter(None, recorded))[:room], *later]
     return {
         "plausible": not (recorded or later),
-        "implausible_reasons": reasons.removeprefix(SEPARATOR) or None,
+        "implausible_reasons": SEPARATOR.join(filter(None, texts)) or None,
     }
 
 
