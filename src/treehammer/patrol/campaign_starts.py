@@ -259,7 +259,7 @@ def estimate_charges(plan: Plan, settings: Settings, file: PatrolFile) -> dict[s
     charges: dict[str, SiteCharge] = {}
     wall_limit_s = plan.pinned_test.definition.test.wall_limit_s
     for cost in find_review(plan, settings).costs:
-        if cost.read_bytes is None and file.limits_of(cost.storage_site).bytes is not None:
+        if cost.read_bytes is None and file.budget.limits_of(cost.storage_site).bytes is not None:
             raise ConfigError(
                 "the bytes that the test reads are unknown, and the site has a budget for them",
                 where=f"{plan.pinned_test.definition.test.name} at {cost.storage_site}",
@@ -350,7 +350,7 @@ class CampaignStarter:
                 0, None, 0, "", request.format(), "; ".join(notes),
             )  # fmt: skip
             charges = estimate_charges(plan, self._settings, self._file)
-            limits = {site: self._file.limits_of(site) for site in charges}
+            limits = {site: self._file.budget.limits_of(site) for site in charges}
             allowed = _UNLIMITED if probe else entry.in_flight
             result = self._starts.claim(start, charges, limits, allowed)
             if result.start is not None:
@@ -447,7 +447,7 @@ def list_next_starts(
     now_us = time.time_ns() // 1000
     sites = select_entry_sites(entry, settings)
     select_comparison_sites(entry, settings, SiteUses({}))
-    finder = OccasionFinder(settings, content.look_every_s, content.releases)
+    finder = OccasionFinder(settings, content.patrol.look_every, content.releases)
     commit = finder.head_commit(entry, now_us)
     occasion = Occasion("check:", now_us, entry.spec_at(commit))
     if entry.tags:
@@ -458,7 +458,7 @@ def list_next_starts(
         if not releases:
             raise SourceError(
                 "the source lists no ROOT release",
-                where=content.releases.place if content.releases else "",
+                where=content.releases.source if content.releases else "",
             )
         occasion = next(iter(releases.values()))
     if not entry.quiet.end_of_quiet(now_us):
@@ -521,7 +521,7 @@ def _check_plan(
     check_plan_limits(plan, settings)
     exceeded: dict[str, str] = {}
     for site, charge in estimate_charges(plan, settings, content).items():
-        limits = content.limits_of(site)
+        limits = content.budget.limits_of(site)
         if limits.cpu_s is not None and charge.cpu_s > limits.cpu_s:
             used, most = charge.cpu_s / 3600, limits.cpu_s / 3600
             exceeded[site] = f"{used:.3g} CPU hours at {site}, of {most:.3g}"

@@ -122,7 +122,7 @@ def _read_file(file: Path, settings: Settings) -> PatrolFile:
     content = read_patrol_file(file)
     from treehammer.submit.sites.site_registry import load_sites
 
-    SITE.require(content.site_limits, load_sites(settings), f"{file}: budget.sites")
+    SITE.require(content.budget.sites, load_sites(settings), f"{file}: budget.sites")
     return content
 
 
@@ -178,7 +178,7 @@ def check(settings: Settings, file: Path) -> CommandOutput:
     from treehammer.patrol.campaign_starts import list_next_starts
 
     rows, problems = [], []
-    for entry in content.entries:
+    for entry in content.entries.values():
         try:
             rows.append(list_next_starts(entry, content, settings, _SHOWN_STARTS))
         except TreehammerError as error:
@@ -195,13 +195,13 @@ def check(settings: Settings, file: Path) -> CommandOutput:
 
 
 def _describe_budget(content: PatrolFile) -> str:
-    limits = content.common_limits
+    limits = content.budget.limit_uses()
     parts = [
         _format_cpu_hours(limits.cpu_s / 3600) if limits.cpu_s is not None else "",
         format_size(limits.bytes) if limits.bytes is not None else "",
     ]
     text = " and ".join(filter(None, parts)) or "unlimited"
-    more = f"; own budgets: {', '.join(content.site_limits)}" if content.site_limits else ""
+    more = f"; own budgets: {', '.join(content.budget.sites)}" if content.budget.sites else ""
     return f"budget per site and day: {text}{more}"
 
 

@@ -98,9 +98,7 @@ class OccasionFinder:
         self._refs: dict[str, RepeatedLook] = {}
         self._source = releases
         self._releases = (
-            RepeatedLook(lambda: list_releases(releases), releases.look_every_s)
-            if releases
-            else None
+            RepeatedLook(lambda: list_releases(releases), releases.look_every) if releases else None
         )
 
     def head_commit(self, entry: PatrolEntry, now_us: int) -> str:
@@ -187,10 +185,10 @@ def list_releases(source: ReleaseSource) -> dict[str, str]:
         ConfigError: the file or folder cannot be read.
         SoftwareError: the package index does not answer.
     """
-    if source.place == PACKAGE_INDEX:
+    if source.source == PACKAGE_INDEX:
         versions = list_root_releases()
     else:
-        versions = _list_local_releases(Path(source.place))
+        versions = _list_local_releases(Path(source.source))
     return {version: version for version in versions}
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainValidator, PrivateAttr, WithJsonSchema
 
 from treehammer.errors import ConfigError, PatrolFileError
 from treehammer.hctests.definition import document_problems
@@ -23,6 +23,7 @@ from treehammer.hctests.definition.document_problems import (
     DocumentProblem,
     DocumentTables,
     FilledLine,
+    Items,
     KeyPath,
     Name,
     ScalarText,
@@ -38,6 +39,7 @@ _MINUTES_PER_DAY = 1440
 #: Source of the releases on the package index.
 PACKAGE_INDEX = "pypi"
 _VERSION_FIELD = "{version}"
+_NO_LIMITS = SiteLimits()
 
 
 def _parse_seconds(value: object) -> int:
@@ -90,130 +92,6 @@ def _duration_field(default: str, description: str) -> Any:
         description=description,
         json_schema_extra={"default": default},
     )
-
-
-class PatrolTable(StrictModel):
-    """Values for all entries."""
-
-    timezone: _Zone = Field("UTC", description="Time zone of quiet hours.")
-    quiet_hours: list[_Quiet] = Field(
-        default_factory=list, description="Hours without starts, such as 22:00-06:00."
-    )
-    jitter: _Jitter = _duration_field("0", "Longest random delay of a start by time.")
-    look_every: _Seconds = _duration_field(
-        "1m", "Interval at which branches and tags of repositories are listed."
-    )
-    time_limit: _Seconds = _duration_field(
-        "1d", "Time after which the rest of a campaign is cancelled."
-    )
-
-
-class ReleasesTable(StrictModel):
-    """Source of ROOT releases."""
-
-    source: FilledLine = Field(
-        description='"pypi", a file with one version per line, or a folder with one folder per version.'
-    )
-    value: FilledLine = Field(
-        "",
-        description="Value of the root axis for a release, with {version}; by default the wheel, for "
-        "a folder path:FOLDER/{version}.",
-    )
-    look_every: _Seconds = _duration_field("1h", "How often the source is read.")
-
-
-class LimitsTable(StrictModel):
-    """Budget of a site per day (UTC)."""
-
-    cpu_hours: float | None = Field(None, gt=0, lt=1e9, description="CPU hours.")
-    bytes: Bytes | None = Field(
-        None, description='Bytes read from its storage, as a number or text such as "2 TB".'
-    )
-
-
-class BudgetTable(LimitsTable):
-    """Budget of each site per day (UTC), unless it has its own."""
-
-    sites: dict[Name, LimitsTable] = Field(
-        default_factory=dict, description="Budgets of single sites, in place of the common one."
-    )
-
-
-class EntryTable(StrictModel):
-    """A test at a ref against sites."""
-
-    test: FilledLine = Field(
-        "", description="Name of a shipped test, a folder, or URL@COMMIT:PATH; without repository."
-    )
-    repository: FilledLine = Field("", description="Address or path of the test's repository.")
-    path: FilledLine = Field("", description="The test's folder in the repository.")
-    branch: FilledLine = Field("", description="Branch; each new commit starts a campaign.")
-    tags: FilledLine = Field(
-        "", description='Pattern such as "v*"; each new tag starts a campaign.'
-    )
-    commit: FilledLine = Field("", description="Fixed commit.")
-    releases: bool = Field(False, description="Start a campaign for each new ROOT release.")
-    sites: list[FilledLine] = Field(description="Sites, label:WORD or all, as with --sites.")
-    from_sites: list[FilledLine] = Field(
-        default_factory=list,
-        alias="from",
-        description="Sites that run the jobs and read the storage of sites, as with --from.",
-    )
-    compare_at: list[FilledLine] | None = Field(
-        None,
-        description="Sites that measure a new commit of the branch in turns with the one before; the "
-        "first usable site by default, none with [].",
-    )
-    every: _Seconds | None = Field(None, description="Time between two starts.")
-    jitter: _Jitter | None = Field(None, description="In place of that of [patrol].")
-    quiet_hours: list[_Quiet] | None = Field(None, description="In place of those of [patrol].")
-    time_limit: _Seconds | None = Field(None, description="In place of that of [patrol].")
-    in_flight: int = Field(1, ge=1, le=1000, description="Campaigns in flight at a time.")
-    jobs_in_flight: int = Field(1, ge=1, le=100_000, description="Concurrent jobs per door.")
-    axes: dict[Name, list[ScalarText]] = Field(
-        default_factory=dict, description="Values of axes in place of the test's, as with -P."
-    )
-    set: dict[FilledLine, ScalarText] = Field(
-        default_factory=dict, description="Keys in place of the test's, as with -S."
-    )
-
-
-class PatrolDocument(StrictModel):
-    """The document patrol.toml; relative paths are relative to the file."""
-
-    patrol: PatrolTable = Field(default_factory=lambda: PatrolTable.model_validate({}))
-    releases: ReleasesTable | None = None
-    budget: BudgetTable = Field(default_factory=lambda: BudgetTable.model_validate({}))
-    entries: dict[Name, EntryTable] = Field(default_factory=dict, description="Entries by name.")
-
-
-def _name_table(path: KeyPath) -> str:
-    """Name the kind of table that contains a key."""
-    match path:
-        case ("budget", "sites", *_):
-            return "limits"
-        case (kind, _, *_):
-            return str(kind)
-    return ""
-
-
-#: Keys of each table, for hints on misplaced keys.
-PATROL_TABLES = DocumentTables(
-    {
-        "": PatrolDocument,
-        "patrol": PatrolTable,
-        "releases": ReleasesTable,
-        "budget": BudgetTable,
-        "limits": LimitsTable,
-        "entries": EntryTable,
-    },
-    _name_table,
-)
-
-
-def build_patrol_schema() -> dict[str, Any]:
-    """Build the JSON Schema (2020-12) of patrol.toml, for editors."""
-    return build_document_schema(PatrolDocument, "patrol.toml")
 
 
 @dataclass(frozen=True)
@@ -292,31 +170,158 @@ class QuietHours:
         )
 
 
-@dataclass(frozen=True)
-class PatrolEntry:
-    """A test at a ref against sites; see :class:`EntryTable` for the keys.
+class PatrolTable(StrictModel):
+    """Values for all entries."""
 
-    ``times`` is None for an entry that starts by commits, tags or releases only, ``compare_at`` if the
-    first usable site compares commits.
-    """
+    timezone: _Zone = Field("UTC", description="Time zone of quiet hours.")
+    quiet_hours: Items[_Quiet] = Field(
+        default_factory=tuple, description="Hours without starts, such as 22:00-06:00."
+    )
+    jitter: _Jitter = _duration_field("0", "Longest random delay of a start by time.")
+    look_every: _Seconds = _duration_field(
+        "1m", "Interval at which branches and tags of repositories are listed."
+    )
+    time_limit: _Seconds = _duration_field(
+        "1d", "Time after which the rest of a campaign is cancelled."
+    )
 
-    name: str
-    test: str
-    repository: str
-    path: str
-    branch: str
-    tags: str
-    follows_releases: bool
-    sites: tuple[str, ...]
-    from_sites: tuple[str, ...]
-    times: StartTimes | None
-    quiet: QuietHours
-    time_limit_s: int
-    in_flight: int
-    jobs_in_flight: int
-    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    compare_at: tuple[str, ...] | None = None
+
+class ReleaseSource(StrictModel):
+    """Source of ROOT releases."""
+
+    source: FilledLine = Field(
+        description='"pypi", a file with one version per line, or a folder with one folder per version.'
+    )
+    value: FilledLine = Field(
+        "",
+        description="Value of the root axis for a release, with {version}; by default the wheel, for "
+        "a folder path:FOLDER/{version}.",
+    )
+    look_every: _Seconds = _duration_field("1h", "How often the source is read.")
+
+    def complete(self, base: Path) -> ReleaseSource:
+        """Return the source with its path and the default of its value."""
+        source, value = self.source, _VERSION_FIELD
+        if source != PACKAGE_INDEX:
+            place = (base / Path(source).expanduser()).resolve()
+            source = str(place)
+            value = f"path:{place}/{_VERSION_FIELD}" if place.is_dir() else value
+        return self.model_copy(update={"source": source, "value": self.value or value})
+
+    def axis_value(self, version: str) -> str:
+        """Return the value of the root axis for a release."""
+        return self.value.replace(_VERSION_FIELD, version)
+
+
+class LimitsTable(StrictModel):
+    """Budget of a site per day (UTC)."""
+
+    cpu_hours: float | None = Field(None, gt=0, lt=1e9, description="CPU hours.")
+    bytes: Bytes | None = Field(
+        None, description='Bytes read from its storage, as a number or text such as "2 TB".'
+    )
+
+    def limit_uses(self, common: SiteLimits = _NO_LIMITS) -> SiteLimits:
+        """Return the limits; those that the table does not give are the common ones."""
+        return SiteLimits(
+            common.cpu_s if self.cpu_hours is None else self.cpu_hours * 3600,
+            common.bytes if self.bytes is None else self.bytes,
+        )
+
+
+class BudgetTable(LimitsTable):
+    """Budget of each site per day (UTC), unless it has its own."""
+
+    sites: dict[Name, LimitsTable] = Field(
+        default_factory=dict, description="Budgets of single sites, in place of the common one."
+    )
+
+    def limits_of(self, site: str) -> SiteLimits:
+        """Return the daily limits of a site."""
+        common = self.limit_uses()
+        return self.sites[site].limit_uses(common) if site in self.sites else common
+
+
+class PatrolEntry(StrictModel):
+    """A test at a ref against sites."""
+
+    test: FilledLine = Field(
+        "", description="Name of a shipped test, a folder, or URL@COMMIT:PATH; without repository."
+    )
+    repository: FilledLine = Field("", description="Address or path of the test's repository.")
+    path: FilledLine = Field("", description="The test's folder in the repository.")
+    branch: FilledLine = Field("", description="Branch; each new commit starts a campaign.")
+    tags: FilledLine = Field(
+        "", description='Pattern such as "v*"; each new tag starts a campaign.'
+    )
+    commit: FilledLine = Field("", description="Fixed commit.")
+    follows_releases: bool = Field(
+        False, alias="releases", description="Start a campaign for each new ROOT release."
+    )
+    sites: Items[FilledLine] = Field(description="Sites, label:WORD or all, as with --sites.")
+    from_sites: Items[FilledLine] = Field(
+        default_factory=tuple,
+        alias="from",
+        description="Sites that run the jobs and read the storage of sites, as with --from.",
+    )
+    compare_at: Items[FilledLine] | None = Field(
+        None,
+        description="Sites that measure a new commit of the branch in turns with the one before; the "
+        "first usable site by default, none with [].",
+    )
+    every: _Seconds | None = Field(None, description="Time between two starts.")
+    jitter: _Jitter | None = Field(None, description="In place of that of [patrol].")
+    quiet_hours: Items[_Quiet] | None = Field(None, description="In place of those of [patrol].")
+    time_limit: _Seconds | None = Field(None, description="In place of that of [patrol].")
+    in_flight: int = Field(1, ge=1, le=1000, description="Campaigns in flight at a time.")
+    jobs_in_flight: int = Field(1, ge=1, le=100_000, description="Concurrent jobs per door.")
+    axes: dict[Name, Items[ScalarText]] = Field(
+        default_factory=dict, description="Values of axes in place of the test's, as with -P."
+    )
+    overrides: dict[FilledLine, ScalarText] = Field(
+        default_factory=dict,
+        alias="set",
+        description="Keys in place of the test's, as with -S.",
+    )
+    _name: str = PrivateAttr("")
+    _timezone: str = PrivateAttr("UTC")
+
+    def complete(self, name: str, common: PatrolTable, base: Path) -> PatrolEntry:
+        """Return the entry with its name, the values of ``[patrol]`` and its paths."""
+        repository = _resolve_path(self.repository, base)
+        test, path = _resolve_path(self.test, base), self.path or "."
+        shared = {
+            key: getattr(common, key)
+            for key in ("jitter", "quiet_hours", "time_limit")
+            if getattr(self, key) is None
+        }
+        if self.commit:
+            test = f"{repository}@{self.commit}:{path}"
+        entry = self.model_copy(
+            update={"repository": repository, "test": test, "path": path, **shared}
+        )
+        entry._name, entry._timezone = name, common.timezone
+        return entry
+
+    @property
+    def name(self) -> str:
+        """Name in the file."""
+        return self._name
+
+    @property
+    def times(self) -> StartTimes | None:
+        """Starts by time; None for an entry that starts by commits, tags or releases only."""
+        return StartTimes(self.name, self.every, self.jitter or 0) if self.every else None
+
+    @property
+    def quiet(self) -> QuietHours:
+        """Hours without starts."""
+        return QuietHours(self.quiet_hours or (), self._timezone)
+
+    @property
+    def time_limit_s(self) -> int:
+        """Seconds after which the rest of a campaign is cancelled."""
+        return self.time_limit or 0
 
     @property
     def shown_test(self) -> str:
@@ -350,35 +355,42 @@ class PatrolEntry:
         return f"{self.repository}@{commit}:{self.path}" if commit else self.test
 
 
-@dataclass(frozen=True)
-class ReleaseSource:
-    """Source of ROOT releases: the package index, a file or a folder.
+class PatrolFile(StrictModel):
+    """The document patrol.toml; relative paths are relative to the file."""
 
-    ``value`` is the value of the root axis for a release, with ``{version}``.
-    """
-
-    place: str
-    value: str
-    look_every_s: int
-
-    def axis_value(self, version: str) -> str:
-        """Return the value of the root axis for a release."""
-        return self.value.replace(_VERSION_FIELD, version)
+    patrol: PatrolTable = Field(default_factory=lambda: PatrolTable.model_validate({}))
+    releases: ReleaseSource | None = None
+    budget: BudgetTable = Field(default_factory=lambda: BudgetTable.model_validate({}))
+    entries: dict[Name, PatrolEntry] = Field(default_factory=dict, description="Entries by name.")
 
 
-@dataclass(frozen=True)
-class PatrolFile:
-    """Content of a patrol file."""
+def _name_table(path: KeyPath) -> str:
+    """Name the kind of table that contains a key."""
+    match path:
+        case ("budget", "sites", *_):
+            return "limits"
+        case (kind, _, *_):
+            return str(kind)
+    return ""
 
-    entries: tuple[PatrolEntry, ...]
-    releases: ReleaseSource | None
-    look_every_s: int
-    common_limits: SiteLimits
-    site_limits: Mapping[str, SiteLimits]
 
-    def limits_of(self, site: str) -> SiteLimits:
-        """Return the daily limits of a site."""
-        return self.site_limits.get(site, self.common_limits)
+#: Keys of each table, for hints on misplaced keys.
+PATROL_TABLES = DocumentTables(
+    {
+        "": PatrolFile,
+        "patrol": PatrolTable,
+        "releases": ReleaseSource,
+        "budget": BudgetTable,
+        "limits": LimitsTable,
+        "entries": PatrolEntry,
+    },
+    _name_table,
+)
+
+
+def build_patrol_schema() -> dict[str, Any]:
+    """Build the JSON Schema (2020-12) of patrol.toml, for editors."""
+    return build_document_schema(PatrolFile, "patrol.toml")
 
 
 def read_patrol_file(path: Path) -> PatrolFile:
@@ -399,7 +411,7 @@ def parse_patrol_file(text: str, path: Path) -> PatrolFile:
         PatrolFileError: the text has mistakes.
     """
     document = document_problems.load_document(
-        PatrolDocument,
+        PatrolFile,
         text,
         str(path),
         PATROL_TABLES,
@@ -408,15 +420,14 @@ def parse_patrol_file(text: str, path: Path) -> PatrolFile:
         PatrolFileError,
     )
     base = path.resolve().parent
-    return PatrolFile(
-        tuple(_build_entry(*item, document.patrol, base) for item in document.entries.items()),
-        _build_releases(document.releases, base) if document.releases else None,
-        document.patrol.look_every,
-        _build_limits(document.budget),
-        {
-            name: _merge_limits(document.budget, site_limits)
-            for name, site_limits in document.budget.sites.items()
-        },
+    return document.model_copy(
+        update={
+            "entries": {
+                name: entry.complete(name, document.patrol, base)
+                for name, entry in document.entries.items()
+            },
+            "releases": document.releases and document.releases.complete(base),
+        }
     )
 
 
@@ -428,7 +439,7 @@ def _fill_missing_keys(document: dict[str, Any]) -> None:
         document["releases"].setdefault("source", PACKAGE_INDEX)
 
 
-def _check_across_tables(document: PatrolDocument) -> Iterator[DocumentProblem]:
+def _check_across_tables(document: PatrolFile) -> Iterator[DocumentProblem]:
     if not document.entries:
         yield DocumentProblem(("entries",), "has no entry (expected at least one [entries.NAME])")
     for name, entry in document.entries.items():
@@ -442,7 +453,7 @@ def _check_across_tables(document: PatrolDocument) -> Iterator[DocumentProblem]:
         )
 
 
-def _check_test(entry: EntryTable, path: tuple[str, ...]) -> Iterator[DocumentProblem]:
+def _check_test(entry: PatrolEntry, path: tuple[str, ...]) -> Iterator[DocumentProblem]:
     refs = [key for key in ("branch", "tags", "commit") if getattr(entry, key)]
     if bool(entry.test) == bool(entry.repository):
         yield DocumentProblem(path, "needs either test, or repository with path and a ref")
@@ -456,14 +467,14 @@ def _check_test(entry: EntryTable, path: tuple[str, ...]) -> Iterator[DocumentPr
 
 
 def _check_starts(
-    entry: EntryTable, path: tuple[str, ...], document: PatrolDocument
+    entry: PatrolEntry, path: tuple[str, ...], document: PatrolFile
 ) -> Iterator[DocumentProblem]:
-    jitter = _find_jitter(entry, document.patrol)
+    jitter = document.patrol.jitter if entry.jitter is None else entry.jitter
     is_timed, lacks_source = entry.every is not None, document.releases is None
     rules: tuple[tuple[Any, list[str], str], ...] = (
         (not entry.sites, ["sites"], "names no site"),
-        (entry.releases and lacks_source, ["releases"], "needs a source (add [releases])"),
-        (entry.releases and entry.tags, ["releases"], "cannot be combined with tags"),
+        (entry.follows_releases and lacks_source, ["releases"], "needs a source (add [releases])"),
+        (entry.follows_releases and entry.tags, ["releases"], "cannot be combined with tags"),
         (
             bool(entry.compare_at) and not entry.branch,
             ["compare_at"],
@@ -471,7 +482,7 @@ def _check_starts(
         ),
         (is_timed and entry.tags, ["every"], "cannot be combined with tags"),
         (
-            not any((is_timed, entry.branch, entry.tags, entry.releases)),
+            not any((is_timed, entry.branch, entry.tags, entry.follows_releases)),
             [],
             "never starts (add every, branch, tags or releases)",
         ),
@@ -486,62 +497,8 @@ def _check_starts(
             yield DocumentProblem((*path, *key), text)
 
 
-def _find_jitter(entry: EntryTable, common: PatrolTable) -> int:
-    return common.jitter if entry.jitter is None else entry.jitter
-
-
-def _build_entry(name: str, table: EntryTable, common: PatrolTable, base: Path) -> PatrolEntry:
-    jitter = _find_jitter(table, common)
-    quiet = common.quiet_hours if table.quiet_hours is None else table.quiet_hours
-    repository = _resolve_path(table.repository, base) if table.repository else ""
-    test = _resolve_path(table.test, base)
-    if table.commit:
-        test = f"{repository}@{table.commit}:{table.path or '.'}"
-    return PatrolEntry(
-        name=name,
-        test=test,
-        repository=repository,
-        path=table.path or ".",
-        branch=table.branch,
-        tags=table.tags,
-        follows_releases=table.releases,
-        sites=tuple(table.sites),
-        from_sites=tuple(table.from_sites),
-        times=StartTimes(name, table.every, jitter) if table.every else None,
-        quiet=QuietHours(tuple(quiet), common.timezone),
-        time_limit_s=table.time_limit or common.time_limit,
-        in_flight=table.in_flight,
-        jobs_in_flight=table.jobs_in_flight,
-        axes={axis: tuple(values) for axis, values in table.axes.items()},
-        overrides=table.set,
-        compare_at=None if table.compare_at is None else tuple(table.compare_at),
-    )
-
-
 def _resolve_path(text: str, base: Path) -> str:
     """Resolve a relative path from the file's folder; names and addresses stay unchanged."""
     if text.startswith(("./", "../", "~")):
         return str((base / Path(text).expanduser()).resolve())
     return text
-
-
-def _build_releases(table: ReleasesTable, base: Path) -> ReleaseSource:
-    if table.source == PACKAGE_INDEX:
-        return ReleaseSource(PACKAGE_INDEX, table.value or "{version}", table.look_every)
-    place = (base / Path(table.source).expanduser()).resolve()
-    default = f"path:{place}/{{version}}" if place.is_dir() else "{version}"
-    return ReleaseSource(str(place), table.value or default, table.look_every)
-
-
-def _build_limits(table: LimitsTable) -> SiteLimits:
-    cpu_s = None if table.cpu_hours is None else table.cpu_hours * 3600
-    return SiteLimits(cpu_s, table.bytes)
-
-
-def _merge_limits(common: BudgetTable, site_limits: LimitsTable) -> SiteLimits:
-    """Return a site's limits; those that it does not give are the common ones."""
-    shared, limits = _build_limits(common), _build_limits(site_limits)
-    return SiteLimits(
-        shared.cpu_s if limits.cpu_s is None else limits.cpu_s,
-        shared.bytes if limits.bytes is None else limits.bytes,
-    )

@@ -124,7 +124,7 @@ class Patrol:
         self._starter = CampaignStarter(settings, store, self._starts, file)
         self._rules = load_status_rules(settings.status_rules)
         self._settlement = CampaignSettlement(settings, store, self._starts)
-        self._finder = OccasionFinder(settings, file.look_every_s, file.releases)
+        self._finder = OccasionFinder(settings, file.patrol.look_every, file.releases)
         self._channels = AlarmChannels.from_settings(settings)
         self._next_watch_us = 0
         self._next_changes_us = self._read_clock() + CHANGES_AFTER_S * SECOND_US
@@ -197,12 +197,12 @@ class Patrol:
         if not self._has_written_limits:
             self._write_limits()
         self._watch()
-        states = {entry.name: _EntryState() for entry in self._file.entries}
+        states = {entry.name: _EntryState() for entry in self._file.entries.values()}
         for name, problem in problems.items():
             if name in states:
                 states[name].note(problem)
         uses = list_uses(self._store)
-        for entry in self._file.entries:
+        for entry in self._file.entries.values():
             if is_stopping():
                 return
             state = states[entry.name]
@@ -418,8 +418,10 @@ class Patrol:
     # State for people
 
     def _write_limits(self) -> None:
-        names = {name for entry in self._file.entries for name in self._known_sites(entry)}
-        limits = {name: self._file.limits_of(name) for name in names | {*self._file.site_limits}}
+        names = {name for entry in self._file.entries.values() for name in self._known_sites(entry)}
+        limits = {
+            name: self._file.budget.limits_of(name) for name in names | {*self._file.budget.sites}
+        }
         patrol_report.write_limits(self._store, self._lease, limits)
         self._has_written_limits = True
 
@@ -433,7 +435,7 @@ class Patrol:
         now_us = self._read_clock()
         rows = [
             describe_entry(entry, line, now_us, "; ".join(states[entry.name].notes))
-            for line, entry in enumerate(self._file.entries)
+            for line, entry in enumerate(self._file.entries.values())
         ]
         patrol_report.write_entries(self._store, self._lease, rows)
 

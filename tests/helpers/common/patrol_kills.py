@@ -200,7 +200,7 @@ class KilledPatrol:
 
     def _finish(self) -> None:
         """Start the last commit, then run until every campaign has ended."""
-        _, idea = self._content.entries
+        _, idea = self._content.entries.values()
         with open_patrol(self.settings, replace(self._content, entries=(idea,))) as patrol:
             self._drain(patrol)
         with open_patrol(self.settings, replace(self._content, entries=())) as patrol:

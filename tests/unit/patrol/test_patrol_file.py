@@ -110,7 +110,7 @@ def list_mistakes(text: str) -> str:
 
 def test_values_and_defaults() -> None:
     content = parse(FULL)
-    hourly, idea, release = content.entries
+    hourly, idea, release = content.entries.values()
     assert hourly.times is not None
     assert (hourly.times.every_s, hourly.times.jitter_s) == (3600, 300)
     assert hourly.axes == {"cache_mb": ("0", "30"), "root": ("6.40.00",)}
@@ -121,9 +121,13 @@ def test_values_and_defaults() -> None:
     assert (release.follows, release.spec_at("")) == ("ROOT releases", "ttree-read")
     assert (release.from_sites, idea.from_sites) == (("SITE_B", "SITE_C"), ())
     assert release.shown_sites == "SITE_A from SITE_B, SITE_C"
-    assert content.limits_of("SITE_A") == SiteLimits(5 * 3600, 2 * 10**12)
-    assert content.limits_of("SITE_B") == SiteLimits(20 * 3600, 2 * 10**12)
-    assert [entry.test_name for entry in content.entries] == ["ttree-read", "read", "ttree-read"]
+    assert content.budget.limits_of("SITE_A") == SiteLimits(5 * 3600, 2 * 10**12)
+    assert content.budget.limits_of("SITE_B") == SiteLimits(20 * 3600, 2 * 10**12)
+    assert [entry.test_name for entry in content.entries.values()] == [
+        "ttree-read",
+        "read",
+        "ttree-read",
+    ]
 
 
 @pytest.mark.parametrize(
