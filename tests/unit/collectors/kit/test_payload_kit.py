@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 import os
@@ -522,31 +523,21 @@ def make_pass(wall_s: float, cpu_s: float, waited_s: float) -> PassRead:
     return PassRead([FileRead(phases, 100, 0, 0, "TFile", True, -1.0, waited_s, {})])
 
 
-def test_slow_file_stalls_its_batch_alone() -> None:
+def test_bound_is_the_largest_cluster_or_an_even_share() -> None:
     files = [[1] * 8, [1], [1], [1], [1], [1]]
     assert column_analysis.bound_makespan(files, 2) == 6.5
-    assert column_analysis.list_makespan(files, 2) == 7
-    assert column_analysis.batch_makespan(files, 2) == 8 + 1 + 1
-    assert column_analysis.batch_makespan([[1] * 8, [1], [1] * 8, [1]], 2) == 16
     assert column_analysis.bound_efficiency([[3]], 2) == 0.5
     assert column_analysis.bound_efficiency([], 2) == 0
-
-
-def test_threads_share_the_last_files_by_clusters() -> None:
-    assert column_analysis.batch_makespan([[1] * 6, [1] * 6], 6) == 2
-    assert column_analysis.batch_makespan([[1] * 3, [1] * 9], 5) == 3
-    assert column_analysis.batch_makespan([[1, 1], [], [1, 1]], 8) == 1
 
 
 @given(FILES, st.integers(1, 9))
 def test_no_schedule_beats_the_bound(files: list[list[int]], threads: int) -> None:
     bound = column_analysis.bound_makespan(files, threads)
-    total = sum(itertools.chain(*files))
-    for makespan in (column_analysis.list_makespan, column_analysis.batch_makespan):
-        assert bound <= makespan(files, threads) <= total
-        assert makespan(files, 1) == total
+    ends = [0] * threads
+    for cluster in itertools.chain(*files):  # each thread takes the next cluster when it is free
+        heapq.heappush(ends, heapq.heappop(ends) + cluster)
     # Graham: any list schedule is within a factor of 2 of the best.
-    assert column_analysis.list_makespan(files, threads) <= 2 * bound
+    assert bound <= max(ends) <= 2 * bound
     assert 0 <= column_analysis.bound_efficiency(files, threads) <= 1
 
 
