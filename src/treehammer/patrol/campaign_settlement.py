@@ -11,6 +11,7 @@ from treehammer.analysis.comparison.commit_comparison import (
     compare_campaign_commits,
     compare_commits,
 )
+from treehammer.collectors.json_documents import parse_json
 from treehammer.config import Settings
 from treehammer.errors import TreehammerError
 from treehammer.hctests.definition.model import COMMIT_AXIS
@@ -72,7 +73,7 @@ class CampaignSettlement:
         campaign = self._store.campaign(start.campaign_id)
         progress = poll_campaign(self._tracker, campaign, _LOG.info)
         messages = [start.message]
-        limit_s = PatrolRequest.parse(start.request).time_limit_s
+        limit_s = parse_json(PatrolRequest, start.request).time_limit_s
         if not progress.is_finished:
             if now_us < start.claimed_us + limit_s * SECOND_US:
                 return False
@@ -94,7 +95,7 @@ class CampaignSettlement:
         """Compare a commit with an earlier one: in turns, or with the one before of the same entry."""
         try:
             if start.occasion.startswith(TURNS):
-                commits = PatrolRequest.parse(start.request).axes[COMMIT_AXIS]
+                commits = parse_json(PatrolRequest, start.request).axes[COMMIT_AXIS]
                 compare_commits(self._store, (start.campaign_id,), commits, now_us)
             elif start.occasion.startswith(COMMIT):
                 earlier = self._starts.find_earlier_start(start, COMMIT)
@@ -107,7 +108,7 @@ class CampaignSettlement:
     def _settle(self, start: PatrolStartRow, campaign: CampaignRow, message: str) -> None:
         tallies = tally_sites(self._store, campaign.id)
         charges = self._starts.charges(start.campaign_id)
-        reads_elsewhere = bool(PatrolRequest.parse(start.request).from_sites)
+        reads_elsewhere = bool(parse_json(PatrolRequest, start.request).from_sites)
         used = measure_use(charges, tallies, reads_elsewhere=reads_elsewhere)
         if self._starts.settle(start, used, state=FINISHED, message=message):
             _LOG.info(

@@ -150,46 +150,10 @@ def _drop_names(names: Iterable[str], dropped: Collection[str]) -> tuple[str, ..
 
 
 @dataclass(frozen=True)
-class PatrolRequest:
+class PatrolRequest(CampaignRequest):
     """Request of a campaign as the claim stores it: enough to repeat the submission."""
 
-    test_spec: str
-    sites: tuple[str, ...]
-    name: str
-    created_us: int
-    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    jobs_in_flight: int = 1
-    max_jobs: int = 0
     time_limit_s: int = 86_400
-    from_sites: tuple[str, ...] = ()
-    excluded: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, text: str) -> PatrolRequest:
-        """Parse a stored request."""
-        return parse_json(cls, text)
-
-    def format(self) -> str:
-        """Format the request as JSON."""
-        return format_json(self, sort_keys=True)
-
-    def make_campaign_request(self, campaign_id: str = "") -> CampaignRequest:
-        """Return the request for the planner; ``campaign_id`` of an earlier plan, if there is one."""
-        return CampaignRequest(
-            test_spec=self.test_spec,
-            axes=self.axes,
-            overrides=self.overrides,
-            sites=self.sites,
-            from_sites=self.from_sites,
-            name=self.name,
-            # The patrol has left out sites that may not be used, and probes them.
-            options=SubmissionOptions(Pace(self.jobs_in_flight), include_excluded=(EVERY_SITE,)),
-            created_us=self.created_us,
-            campaign_id=campaign_id,
-            max_jobs=self.max_jobs,
-            excluded=self.excluded,
-        )
 
 
 def make_start_request(
@@ -209,7 +173,8 @@ def make_start_request(
             **occasion.overrides,
             **({"repeats": "1"} if probe else {}),
         },
-        jobs_in_flight=entry.jobs_in_flight,
+        # The patrol has left out sites that may not be used, and probes them.
+        options=SubmissionOptions(Pace(entry.jobs_in_flight), include_excluded=(EVERY_SITE,)),
         max_jobs=1 if probe else 0,
         time_limit_s=entry.time_limit_s,
         excluded=sites.excluded,
@@ -343,11 +308,11 @@ class CampaignStarter:
         left: StartSites | None = sites
         while left is not None:
             request = make_start_request(entry, occasion, left, now_us, probe=probe)
-            plan = plan_request(request.make_campaign_request(), self._settings, fetch=True)
+            plan = plan_request(request, self._settings, fetch=True)
             check_plan_limits(plan, self._settings)
             start = PatrolStartRow(
                 entry.name, occasion.name, plan.campaign_id, CLAIMED, occasion.due_us,
-                0, None, 0, "", request.format(), "; ".join(notes),
+                0, None, 0, "", format_json(request, sort_keys=True), "; ".join(notes),
             )  # fmt: skip
             charges = estimate_charges(plan, self._settings, self._file)
             limits = {site: self._file.budget.limits_of(site) for site in charges}
@@ -392,10 +357,9 @@ class CampaignStarter:
 
     def _replan(self, start: PatrolStartRow) -> Plan | None:
         """Plan a claimed campaign again; None if it is stored with other jobs than planned now."""
-        request = PatrolRequest.parse(start.request)
-        plan = plan_request(
-            request.make_campaign_request(start.campaign_id), self._settings, fetch=True
-        )
+        request = parse_json(PatrolRequest, start.request)
+        request = replace(request, campaign_id=start.campaign_id)
+        plan = plan_request(request, self._settings, fetch=True)
         stored = {job.id for job in self._store.jobs(start.campaign_id)}
         if stored and stored != {job.spec.job_id for job in plan.jobs}:
             _LOG.warning(
@@ -417,7 +381,7 @@ def find_reruns(store: Store, starts: PatrolStarts, entry: str, now_us: int) -> 
     for request in requested_reruns(store):
         start = starts.find_campaign(request.campaign_id)
         if start is not None and start.entry == entry:
-            original = PatrolRequest.parse(start.request)
+            original = parse_json(PatrolRequest, start.request)
             name = _name_rerun(request)
             occasions[name] = Occasion(name, now_us, original.test_spec, original.axes)
     return occasions
@@ -517,7 +481,7 @@ def _check_plan(
         TreehammerError: the campaign cannot be planned.
     """
     request = make_start_request(entry, occasion, sites, occasion.due_us, probe=False)
-    plan = plan_request(request.make_campaign_request(), settings, fetch=False)
+    plan = plan_request(request, settings, fetch=False)
     check_plan_limits(plan, settings)
     exceeded: dict[str, str] = {}
     for site, charge in estimate_charges(plan, settings, content).items():

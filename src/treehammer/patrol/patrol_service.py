@@ -18,6 +18,7 @@ from treehammer.analysis.alarms.alarm_watch import watch_and_notify
 from treehammer.analysis.changes.change_update import update_changes
 from treehammer.analysis.status.site_status import SiteUses, SubjectUse, find_probe_time, list_uses
 from treehammer.analysis.status.status_rules import load_status_rules
+from treehammer.collectors.json_documents import parse_json
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.errors import (
@@ -182,7 +183,7 @@ class Patrol:
                 self._complete_start(claim, now_us)
 
     def _complete_start(self, start: PatrolStartRow, now_us: int) -> None:
-        limit_us = PatrolRequest.parse(start.request).time_limit_s * SECOND_US
+        limit_us = parse_json(PatrolRequest, start.request).time_limit_s * SECOND_US
         if now_us <= start.claimed_us + limit_us:
             self._starter.submit(start)
             self._delay(start.entry, start.occasion, "its submission was interrupted", now_us)

@@ -25,6 +25,7 @@ from treehammer import config, patrol
 from treehammer.analysis.alarms.alarm_overview import CheckState
 from treehammer.analysis.alarms.alarm_watch import requested_reruns, watch_campaigns
 from treehammer.analysis.comparison.commit_comparison import compare_campaign_commits
+from treehammer.collectors.json_documents import format_json
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
 from treehammer.errors import ConfigError, PatrolFileError
@@ -437,7 +438,7 @@ def test_failing_payloads_are_named_as_failures_of_the_campaign(
     )
     settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
     settlement = CampaignSettlement(settings, store, cast(Any, starts))
-    request = PatrolRequest("ttree-read", ("J",), "hourly", 1).format()
+    request = format_json(PatrolRequest("ttree-read", sites=("J",)))
     start = PatrolStartRow("e", "time:1", "campaign", "submitted", 1, 10, None, 1, "h", request, "")
     assert settlement.follow(start, 20)
     assert results == ["finished, failed: 2 × payload, 1 missing (of 4 measurements)"]
@@ -458,7 +459,7 @@ def test_consecutive_commits_of_an_entry_are_compared(store: Store, tmp_path: Pa
         store.add_campaign(make_campaign_row(id_, name=name, commit_id=commit), [])
         store.add(map(Measurement, rows))
     settings = load_settings({"data_dir": tmp_path}, environ={}, folder=tmp_path)
-    request = PatrolRequest("read", ("T2_A",), "idea", 1).format()
+    request = format_json(PatrolRequest("read", sites=("T2_A",)))
     earlier, start = (
         PatrolStartRow(
             "idea", f"commit:{commit}", store.campaign(name).id, "finished", 1, 10, 20, 1, "h",
@@ -503,7 +504,7 @@ def test_commits_in_turns_are_compared_within_their_campaign(store: Store, tmp_p
     axes = {"commit": tuple(commits.values())}
     start = PatrolStartRow(
         "idea", f"turns:{'b' * 40}", campaign, "finished", 1, 10, 20, 1, "h",
-        PatrolRequest("read", ("T2_A",), "idea", 1, axes).format(), "",
+        format_json(PatrolRequest("read", axes, sites=("T2_A",))), "",
     )  # fmt: skip
     starts = SimpleNamespace(charges=lambda _campaign: [], settle=lambda *_, **__: True)
     assert CampaignSettlement(settings, store, cast(Any, starts)).follow(start, 30)
@@ -517,9 +518,9 @@ AXES = {"root": ("6.38.00", "6.40.00")}
 
 
 def add_start(store: Store, occasion: str, campaign_id: str, state: str) -> None:
-    request = PatrolRequest("repository@c0ffee:ttree-read", ("T2_A",), "nightly", 1, AXES)
+    request = PatrolRequest("repository@c0ffee:ttree-read", AXES, sites=("T2_A",))
     row = PatrolStartRow(
-        "nightly", occasion, campaign_id, state, 1, 1, None, 1, "host", request.format(), ""
+        "nightly", occasion, campaign_id, state, 1, 1, None, 1, "host", format_json(request), ""
     )
     with store.writing_connection() as connection:
         same = patrol_start.c.occasion == occasion

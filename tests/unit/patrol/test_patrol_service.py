@@ -19,6 +19,7 @@ from treehammer.analysis.changes.change_update import UpdateResult
 from treehammer.analysis.status.site_status import SiteUses, SubjectUse, Usability
 from treehammer.analysis.status.status_rules import RULES_FILE
 from treehammer.analysis.status.subject_state import SiteState
+from treehammer.collectors.json_documents import parse_json
 from treehammer.errors import BatchError
 from treehammer.hctests.pinned_tests import EqualCommitsError
 from treehammer.patrol import campaign_starts, patrol_service
@@ -113,7 +114,7 @@ class SimulatedGrid:
     def _follow(self, settlement: CampaignSettlement, start: PatrolStartRow) -> bool:
         if self.is_running:
             return False
-        request = campaign_starts.PatrolRequest.parse(start.request)
+        request = parse_json(campaign_starts.PatrolRequest, start.request)
         runners = request.from_sites or request.sites
         used = {
             site: SiteCharge(self.cpu_s / 2 * (site in runners), 1000)
@@ -513,7 +514,7 @@ def test_budgets_count_for_the_site_of_the_job_and_for_the_storage(grid: Simulat
     # SITE_A has bytes for one campaign; this machine has 108 s: each reserves 60
     # and uses 30.
     started = [start.request for start in reversed(grid.report().starts)]
-    parsed = [campaign_starts.PatrolRequest.parse(one) for one in started]
+    parsed = [parse_json(campaign_starts.PatrolRequest, one) for one in started]
     assert [(one.sites, one.from_sites) for one in parsed] == [
         (("SITE_A", "SITE_B"), ("local",)),
         (("SITE_B",), ("local",)),
