@@ -25,10 +25,11 @@ from treehammer import config, patrol
 from treehammer.analysis.alarms.alarm_overview import CheckState
 from treehammer.analysis.alarms.alarm_watch import requested_reruns, watch_campaigns
 from treehammer.analysis.comparison.commit_comparison import compare_campaign_commits
+from treehammer.analysis.status.status_rules import parse_status_rules
 from treehammer.collectors.json_documents import format_json
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import load_settings
-from treehammer.errors import ConfigError, PatrolFileError
+from treehammer.errors import ConfigError, InvalidDocumentError, PatrolFileError
 from treehammer.patrol import cli
 from treehammer.patrol.campaign_settlement import CampaignSettlement, measure_use, tally_sites
 from treehammer.patrol.campaign_starts import PatrolRequest, find_reruns, record_reruns
@@ -58,6 +59,8 @@ from treehammer.sql.write.store import Store
 from treehammer.text_formatting import SECOND_US
 
 PATH = Path("/somewhere/patrol.toml")
+#: Every kind of mistake in a patrol file and in a file of status rules, with its full text.
+MISTAKES = Path(__file__).with_name("mistakes.jsonl")
 PUBLISHED = Path(patrol.__file__).parent / "patrol.schema.json"
 GUIDE = Path(__file__).parents[3] / "docs" / "patrol.md"
 FULL = """
@@ -131,30 +134,18 @@ def test_values_and_defaults() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "old, new, mistake",
-    [
-        ('every = "1h"', 'evry = "1h"', "20: entries.hourly.evry: unknown key of [entries]"),
-        ('every = "1h"', 'every = "soon"', "20: entries.hourly.every: 'soon' is wrong"),
-        ('every = "1h"', 'every = "1m"', "jitter of 300 s is longer than every"),
-        ('every = "1h"', 'tags = "v*"', "applies only to a repository"),
-        ('branch = "main"', 'branch = "main"\ntags = "v*"', "cannot be combined with branch"),
-        ('branch = "main"', "", "needs a ref (add branch, tags or commit)"),
-        ('every = "1h"', 'every = "1h"\ncompare_at = ["A"]', "applies only to a branch"),
-        ('source = "pypi"', 'source = "pypi"\nvalue = "6"', "lacks {version}"),
-        ('"22:00-06:00"', '"22-6"', "expected hours such as"),
-        ('"Europe/Zurich"', '"Mars/Base"', "is not a time zone"),
-        ("cpu_hours = 20", "cpu_hours = -1", "-1 is wrong (expected more than 0"),
-        ('sites = ["all"]', "", "entries.hourly.sites: is missing"),
-        ("releases = true", "releases = false", "never starts"),
-        ("from = [", "form = [", "set); did you mean 'from'?"),
-    ],
-)
-def test_mistakes_name_line_key_and_remedy(old: str, new: str, mistake: str) -> None:
-    assert old in FULL
-    listed = list_mistakes(FULL.replace(old, new, 1))
-    assert mistake in listed
-    assert listed.startswith("/somewhere/patrol.toml:")
+@pytest.mark.parametrize("file", ["patrol", "rules"])
+def test_mistakes_are_reported_with_line_key_and_remedy(file: str) -> None:
+    """Each line of the corpus replaces a line of a valid file, or holds a file of its own."""
+    header, *cases = map(json.loads, MISTAKES.read_text(encoding="utf-8").splitlines())
+    valid = FULL if file == "patrol" else header["rules"]
+    for case in (case for case in cases if case["file"] == file):
+        lines = [case["by"] if line == case.get("line") else line for line in valid.splitlines()]
+        text = case.get("text", "\n".join(lines))
+        with pytest.raises(InvalidDocumentError) as caught:
+            parse(text) if file == "patrol" else parse_status_rules(text, str(PATH))
+        problems = [problem.removeprefix(f"{PATH}:") for problem in caught.value.problems]
+        assert {**case, "problems": problems} == case
 
 
 def test_all_mistakes_are_reported_at_once() -> None:
