@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -201,10 +201,10 @@ class KilledPatrol:
     def _finish(self) -> None:
         """Start the last commit, then run until every campaign has ended."""
         _, idea = self._content.entries.values()
-        with open_patrol(self.settings, replace(self._content, entries=(idea,))) as patrol:
-            self._drain(patrol)
-        with open_patrol(self.settings, replace(self._content, entries=())) as patrol:
-            self._drain(patrol)
+        for entries in ({idea.name: idea}, {}):
+            content = self._content.model_copy(update={"entries": entries})
+            with open_patrol(self.settings, content) as patrol:
+                self._drain(patrol)
 
     def _drain(self, patrol: Patrol) -> None:
         deadline = time.monotonic() + 300
