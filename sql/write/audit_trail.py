@@ -17,8 +17,6 @@ import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import zip_longest
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -26,7 +24,6 @@ from sqlalchemy.engine import Connection, Engine
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
 from treehammer.errors import ForeignCampaignError
-from treehammer.sql.core.measurement_sql import literal_text
 from treehammer.sql.core.rows import AuditRow, CampaignOwnerRow, JobRow, ReceiptRow
 from treehammer.sql.core.schema import (
     access_key,
@@ -51,7 +48,8 @@ LOCAL_OWNER = "(this installation)"
 MEASUREMENTS, CAMPAIGN, JOB, REPLICA = "measurements", "campaign", "job", "replica"
 #: Kinds whose subjects are jobs.
 _OF_JOBS = (MEASUREMENTS, JOB)
-_RECEIPT, _OWNER, _REVOKED, _KEY = "receipt", "owner", "revoked", "key"
+#: Scope of revoked keys, beside :data:`CAMPAIGN` and :data:`JOB`.
+_KEY = "key"
 CREATE_KEY, REVOKE_KEY, REVOKE_TOKENS = "create key", "revoke key", "revoke tokens"
 ROTATE = "rotate master key"
 SIGN_IN, SIGN_OUT, END_SESSIONS = "sign in", "sign out", "end sessions"
@@ -219,17 +217,6 @@ class _StoredDeliveries:
     receipts: set[tuple[str, ...]] = field(default_factory=set)
     revoked: set[tuple[str, str]] = field(default_factory=set)
 
-    def add(self, source: str, id_: str, of: str, kind: str, *sender: str) -> None:
-        """Add a row of :data:`_SELECT_STORED`."""
-        if source == _OWNER:
-            self.owners[id_] = of
-        if source == _REVOKED:
-            self.revoked.add((of, id_))
-        if source == _RECEIPT:
-            self.receipts.add((id_, kind, *sender))
-            if kind in _OF_JOBS:
-                self.campaigns[id_] = of
-
     def has_receipt(self, delivery: Delivery, subject: str) -> bool:
         """Decide if a subject needs no further receipt.
 
@@ -241,44 +228,28 @@ class _StoredDeliveries:
         return (subject, delivery.kind, sender.key_id, sender.address) in self.receipts
 
 
-def _select_stored() -> sa.CompoundSelect[Any]:
-    """Select owners, receipts and revocations by one statement: each one costs a round trip."""
-    owner, sent, key, token = campaign_owner.c, receipt.c, access_key.c, access_revocation.c
-    subjects, campaigns, keys = (
-        sa.bindparam(name, expanding=True, type_=sa.String)
-        for name in ("subjects", "campaigns", "keys")
-    )
-    sent_columns = (sent.subject, sent.campaign_id, sent.kind, sent.key_id, sent.address)
-    padding = (sa.null(), sa.null(), sa.null())
-    return sa.union_all(
-        sa.select(literal_text(_RECEIPT), *sent_columns).where(sent.subject.in_(subjects)),
-        sa.select(literal_text(_OWNER), owner.campaign_id, owner.owner, *padding).where(
-            owner.campaign_id.in_(campaigns)
-        ),
-        sa.select(literal_text(_REVOKED), key.key_id, literal_text(_KEY), *padding).where(
-            key.key_id.in_(keys), key.revoked_us.is_not(None)
-        ),
-        sa.select(literal_text(_REVOKED), token.subject, token.scope, *padding).where(
-            sa.or_(token.subject.in_(subjects), token.subject.in_(campaigns))
-        ),
-    )
-
-
-_SELECT_STORED = _select_stored()
-
-
 def _fetch_stored(connection: Connection, deliveries: Sequence[Delivery]) -> _StoredDeliveries:
-    chunks = zip_longest(
-        split_ids(delivery.campaign_id for delivery in deliveries),
-        split_ids(subject for delivery in deliveries for subject in delivery.subjects),
-        split_ids(delivery.sender.key_id for delivery in deliveries),
-        fillvalue=list[str](),
-    )
+    owner, sent, key, token = campaign_owner.c, receipt.c, access_key.c, access_revocation.c
+    campaigns = {delivery.campaign_id for delivery in deliveries}
+    subjects = {subject for delivery in deliveries for subject in delivery.subjects}
     stored = _StoredDeliveries()
-    for campaigns, subjects, keys in chunks:
-        ids = {"campaigns": campaigns, "subjects": subjects, "keys": keys}
-        for row in connection.execute(_SELECT_STORED, ids):
-            stored.add(*row)
+    for ids in split_ids(campaigns):
+        owners = sa.select(owner.campaign_id, owner.owner).where(owner.campaign_id.in_(ids))
+        stored.owners.update(map(tuple, connection.execute(owners)))
+    for ids in split_ids(subjects):
+        receipts = sa.select(
+            sent.subject, sent.kind, sent.key_id, sent.address, sent.campaign_id
+        ).where(sent.subject.in_(ids))
+        for subject, kind, key_id, address, campaign_id in connection.execute(receipts):
+            stored.receipts.add((subject, kind, key_id, address))
+            if kind in _OF_JOBS:
+                stored.campaigns[subject] = campaign_id
+    for ids in split_ids(delivery.sender.key_id for delivery in deliveries):
+        revoked_keys = sa.select(key.key_id).where(key.key_id.in_(ids), key.revoked_us.is_not(None))
+        stored.revoked.update((_KEY, id_) for id_ in connection.scalars(revoked_keys))
+    for ids in split_ids(campaigns | subjects):
+        revoked_tokens = sa.select(token.scope, token.subject).where(token.subject.in_(ids))
+        stored.revoked.update(map(tuple, connection.execute(revoked_tokens)))
     return stored
 
 
