@@ -23,9 +23,14 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from treehammer.errors import ConfigError, StoreError, explain_missing_extra
 from treehammer.sql.core.rows import PairRow, StoredRow, VerdictRow
 from treehammer.sql.engine import backend
-from treehammer.sql.engine.backend import ACCESS_OPTION, Backend, SQLiteBackend, translate_errors
+from treehammer.sql.engine.backend import (
+    ACCESS_OPTION,
+    Backend,
+    PostgreSQLBackend,
+    SQLiteBackend,
+    translate_errors,
+)
 from treehammer.sql.engine.oracle_backend import OracleBackend
-from treehammer.sql.engine.postgresql_backend import PostgreSQLBackend
 
 _BACKENDS: dict[str, Backend] = {
     "sqlite": SQLiteBackend(),

@@ -31,7 +31,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_TEXT
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, StoreError
 from treehammer.sql.core.schema import metadata
-from treehammer.sql.engine import backend, database_engine, postgresql_backend
+from treehammer.sql.engine import backend, database_engine
 from treehammer.sql.engine.database_setup import upgrade_database
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import arrow_stream
@@ -122,7 +122,7 @@ def test_old_server_and_narrow_encoding_are_refused(
     with pytest.raises(StoreError, match=r"encoding is LATIN1(.|\n)*UTF8"):
         Store.open(postgresql.url(narrow))
     postgresql.drop_database(narrow)
-    monkeypatch.setattr(postgresql_backend, "MINIMUM_VERSION", (99,))
+    monkeypatch.setattr(backend, "MIN_POSTGRESQL_VERSION", (99,))
     for act in (Store.open, upgrade_database):
         with pytest.raises(StoreError, match=r"PostgreSQL \d+\.\d+; 99 or later"):
             act(url)
