@@ -372,6 +372,7 @@ def result_batches(
         frozen = stack.enter_context(reader.frozen())
         stream = stream_measurements(frozen, selection, {}, columns=names)
         batches = _iter_until_closed(stream.batches, stack.pop_all())
+        next(batches)
     return pa.RecordBatchReader.from_batches(stream.schema, batches)
 
 
@@ -388,10 +389,10 @@ def _split_names(name: str, words: OneOrMore | None) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def _iter_until_closed(
-    batches: Iterator[pa.RecordBatch], held: ExitStack
-) -> Iterator[pa.RecordBatch]:
+def _iter_until_closed(batches: Iterator[pa.RecordBatch], held: ExitStack) -> Iterator[Any]:
+    """Yield None, then the batches; whoever abandons the iterator afterwards releases ``held``."""
     with held:
+        yield None
         yield from batches
 
 

@@ -38,6 +38,7 @@ from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.errors import StoreError
 from treehammer.sql.auth.keyring import Keyring, SessionHolder, SessionTable
+from treehammer.sql.core.column_types import EvidenceText
 from treehammer.sql.core.rows import AttemptRow, ExtraRow, ReplicaRow
 from treehammer.sql.core.schema import metadata, rollup_day, rollup_operation
 from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
@@ -134,6 +135,8 @@ def _fill_empty_tables(store: Store) -> None:
 
 
 def _make_value(column: sa.Column[Any]) -> Any:
+    if isinstance(column.type, EvidenceText):
+        return column.type.kind()
     kind = getattr(column.type, "impl", column.type)
     if isinstance(kind, sa.Float):
         return 5e-324
