@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
@@ -37,18 +38,25 @@ from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
     CAMPAIGN,
+    JSON,
+    TABLE,
     Block,
     CommandOutput,
     Note,
     TextTable,
     on_interrupt,
+    print_hint,
+    print_rows,
     prints_rows,
 )
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison
+    from treehammer.analysis.comparison.limit_outcomes import LimitReport
 
 
+#: Form of limits in a pull request, besides those of the terminal.
+MARKDOWN = "markdown"
 #: Verdicts that are also said in a sentence, at most.
 MAX_SENTENCES = 6
 
@@ -261,3 +269,20 @@ def _make_table(
         return {**flat, **cells}
 
     return TextTable([build_row(verdict) for verdict in verdicts], columns, title)
+
+
+def print_limits(report: LimitReport, form: str = TABLE) -> None:
+    """Print the outcomes as a table with notes, as Markdown or as JSON."""
+    # scipy takes a third of a second to load, which commands without limits should not pay for.
+    from treehammer.analysis.comparison import limit_text
+
+    if form == MARKDOWN:
+        click.echo(limit_text.format_markdown(report))
+        return
+    if form == JSON:
+        click.echo(json.dumps(limit_text.build_document(report), indent=1))
+        return
+    click.echo(f"Limits: {limit_text.describe_limits(report)}")
+    print_rows(limit_text.flatten_outcomes(report), limit_text.limit_columns(report))
+    for note in limit_text.list_limit_notes(report):
+        print_hint(note)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from email.utils import format_datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -29,6 +29,7 @@ from treehammer.analysis.changes.change_text import (
 )
 from treehammer.analysis.changes.change_update import update_changes
 from treehammer.analysis.changes.daily_series import WINDOW_DAYS
+from treehammer.analysis.cli.compare_command import MARKDOWN, print_limits
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.analysis.status.subject_state import (
     PRODUCER,
@@ -64,18 +65,14 @@ from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     CAMPAIGN,
+    JSON,
     SITE,
-    TABLE,
     CommandOutput,
     on_interrupt,
     print_hint,
-    print_rows,
     prints_rows,
 )
 from treehammer.text_formatting import format_minute, make_single_line
-
-if TYPE_CHECKING:
-    from treehammer.analysis.comparison.limit_outcomes import LimitReport
 
 _CHANGE_COLUMNS = (
     TableColumn("since", "since"),
@@ -105,7 +102,7 @@ _NO_CHANNEL = (
     "Events are recorded, but no message is sent: set alarm_webhook_url or alarm_recipients."
 )
 #: Formats of ``check``.
-PLUGIN, MONIT, MARKDOWN, JSON = "plugin", "monit", "markdown", "json"
+PLUGIN, MONIT = "plugin", "monit"
 #: Value of --service without an address.
 _DATABASE = "-"
 
@@ -276,23 +273,6 @@ def _list_messages(messages: Sequence[AlarmMessage]) -> list[dict[str, Any]]:
         }
         for message in messages
     ]
-
-
-def print_limits(report: LimitReport, form: str = TABLE) -> None:
-    """Print the outcomes as a table with notes, as Markdown or as JSON."""
-    # scipy takes a third of a second to load, which commands without limits should not pay for.
-    from treehammer.analysis.comparison import limit_text
-
-    if form == MARKDOWN:
-        click.echo(limit_text.format_markdown(report))
-        return
-    if form == JSON:
-        click.echo(json.dumps(limit_text.build_document(report), indent=1))
-        return
-    click.echo(f"Limits: {limit_text.describe_limits(report)}")
-    print_rows(limit_text.flatten_outcomes(report), limit_text.limit_columns(report))
-    for note in limit_text.list_limit_notes(report):
-        print_hint(note)
 
 
 class _PluginCommand(click.Command):

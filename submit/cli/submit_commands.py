@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from treehammer.analysis.cli.watch_commands import print_limits
+from treehammer.analysis.cli.compare_command import print_limits
 from treehammer.analysis.statistics.verdict import SequentialPlan
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
