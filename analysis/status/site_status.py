@@ -13,6 +13,7 @@ from enum import StrEnum
 from functools import partial
 from itertools import chain
 from operator import attrgetter
+from typing import Any
 
 from treehammer.analysis.status.failure_explanation import add_explanations
 from treehammer.analysis.status.load_tests import judge_storage_days
@@ -57,11 +58,12 @@ from treehammer.sql.watch.state_history import (
     list_overrides,
     list_run_outcomes,
     list_state_changes,
+    name_subject,
     record_evaluation,
     split_door_label,
 )
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import format_minute
+from treehammer.text_formatting import format_minute, format_time
 
 
 @dataclass(frozen=True)
@@ -480,3 +482,31 @@ def refresh_uses(
 def is_evaluation_due(evaluated_us: int, now_us: int, rules: StatusRules) -> bool:
     """Return whether results of another step count by now."""
     return evaluated_us // rules.step_us < now_us // rules.step_us
+
+
+def flatten_change(row: StatusChangeRow) -> dict[str, Any]:
+    """Return a change of a state as a row for tables and programs."""
+    return {
+        "since": format_time(row.since_us),
+        "site": "" if row.subject_kind == CENTRAL else row.site,
+        "of": name_subject(row),
+        "previous": row.previous,
+        "state": row.state,
+        "cause": row.cause,
+        "reason": row.reason + (" (superseded)" if row.superseded_us else ""),
+        **_describe_use(row),
+        "rule_version": row.rule_version,
+        "decided": format_time(row.decided_us),
+        "superseded": format_time(row.superseded_us) if row.superseded_us else None,
+        "evidence": row.evidence.to_document(),
+        "id": row.id,
+    }
+
+
+def _describe_use(row: StatusChangeRow) -> dict[str, Any]:
+    """Describe the permitted use of the site, its end, and its cause."""
+    if row.subject_kind == CENTRAL:
+        return {"use": None, "until": None, "who": row.cause}
+    use = use_by_state(row)
+    until = None if use.until_us is None else format_time(use.until_us)
+    return {"use": use.usability.value, "until": until, "who": use.who}

@@ -383,6 +383,15 @@ class StatusRules(StrictModel):
         """Hash of all values."""
         return hashlib.sha256(self.document.encode()).hexdigest()[:12]
 
+    def describe_central(self) -> str:
+        """Describe the rule on mass events in words."""
+        central = self.central
+        return (
+            f"Central event: at least {central.min_sites} sites and {format_share(central.share)} of "
+            f"the judged ones turn critical within {central.within}; no exclusion until "
+            f"{central.grace} after it ends. Rules {self.version}."
+        )
+
     @property
     def longest_memory_us(self) -> int:
         """Longest time for which a run influences a state."""

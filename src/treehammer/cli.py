@@ -81,7 +81,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             "Compare a changed test with its last commit, in turns.",
         ),
         "read": LazyCommand(
-            "submit.cli.read_command:read_command",
+            "submit.cli.tool_commands:read_command",
             "Measure how fast ROOT reads one file, and what limits it.",
         ),
         "submit": LazyCommand(
@@ -112,7 +112,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
             "Count the instructions of a test's read with two ROOT releases.",
         ),
         "bisect": LazyCommand(
-            "submit.cli.bisect_command:bisect", "Find the build that changed a metric."
+            "submit.cli.tool_commands:bisect", "Find the build that changed a metric."
         ),
     },
     "Read results": {

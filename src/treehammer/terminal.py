@@ -42,7 +42,7 @@ from treehammer.errors import (
     suggest_word,
 )
 from treehammer.tables import TableColumn, format_csv
-from treehammer.text_formatting import ProgressCallback, parse_time, split_list
+from treehammer.text_formatting import ProgressCallback, parse_duration, parse_time, split_list
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -204,8 +204,7 @@ def print_output(
         print_rows(rows, columns, form=choice.form)
     for note in notes:
         print_hint(note, err=choice.form != TABLE)
-    for remark in output.remarks:
-        print_hint(remark, err=True)
+    print_remarks(output.remarks)
 
 
 def print_early(*blocks: Block) -> None:
@@ -220,6 +219,12 @@ def print_notes(*lines: str) -> None:
     """Print lines of the running command; with JSON and CSV on standard error."""
     for line in lines:
         print_hint(line, err=_find_choice().form != TABLE)
+
+
+def print_remarks(lines: Iterable[str]) -> None:
+    """Print lines on standard error, before the running command returns its output."""
+    for line in lines:
+        print_hint(line, err=True)
 
 
 def _print_block(block: Block) -> None:
@@ -331,17 +336,20 @@ DATASET = NameType("dataset", "datasets.catalogues.folder_catalogue:list_dataset
 TEST = NameType("test", "hctests.pinned_tests:list_test_names")
 
 
-class _TimeType(click.types.StringParamType):
-    """Date or date and time, by default in UTC, as microseconds since 1970."""
+class _ParsedType(click.types.StringParamType):
+    """Text that a function converts, which gets the option's name for its errors."""
+
+    def __init__(self, parse: Callable[[str, str], Any]) -> None:
+        self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse the text."""
-        return (
-            parse_time(value, param.opts[0] if param else "") if isinstance(value, str) else value
-        )
+        """Parse the text; a default may have another type."""
+        option = param.opts[0] if param else ""
+        return self._parse(value, option) if isinstance(value, str) else value
 
 
-TIME = _TimeType()
+#: Date or date and time, by default in UTC, as microseconds since 1970; duration in seconds.
+TIME, DURATION = _ParsedType(parse_time), _ParsedType(parse_duration)
 
 
 def print_hint(text: str, *, err: bool = False) -> None:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
 
 import click
 
-from treehammer.collectors.root_releases import check_unknown_wheels
-from treehammer.collectors.software.providers import parse_software_request
 from treehammer.config import Settings
-from treehammer.errors import DefinitionError, ExitCode, TreehammerError
-from treehammer.hctests import pinned_tests
+from treehammer.errors import ExitCode
 from treehammer.hctests.cli import tests
-from treehammer.hctests.definition.model import TEST_FILE_NAME, PinnedTest
-from treehammer.hctests.git_repository import mask_credentials
+from treehammer.submit.tools.checked_test import check_test
 from treehammer.submit.tools.installation_checks import (
     DiagnosisState,
     diagnose,
     list_checks,
-)
-from treehammer.submit.tools.payload_trial import (
-    can_try_payload,
-    find_dataset_problems,
-    find_payload_problems,
 )
 from treehammer.tables import Row, TableColumn, hidden_columns
 from treehammer.terminal import TABLE, TEST, CommandOutput, output_form, prints_rows, progress_bar
@@ -51,65 +41,13 @@ def check(settings: Settings, specs: tuple[str, ...], compiles: bool) -> Command
 
     Example: treehammer tests check my-test ./tests/another
     """
-    checked_tests = [_check_test(spec, settings, compiles=compiles) for spec in specs]
+    checked_tests = [check_test(spec, settings, progress_bar, compiles=compiles) for spec in specs]
     return CommandOutput(
         [checked.document for checked in checked_tests],
         (),
         above=[checked.describe() for checked in checked_tests],
         exit_code=max(checked.exit_code for checked in checked_tests),
     )
-
-
-@dataclass(frozen=True)
-class _CheckedTest:
-    """Result of checking one test; ``pinned`` is None if its definition has problems."""
-
-    spec: str
-    pinned: PinnedTest | None
-    problems: tuple[str, ...] = ()
-    exit_code: ExitCode = ExitCode.DONE
-    note: str = ""
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The result for programs."""
-        facts = {}
-        if self.pinned:
-            name, commit = self.pinned.definition.test.name, self.pinned.commit
-            facts = {"name": name, "commit": commit, "dirty": self.pinned.dirty}
-        return {"test": self.spec, "ok": not self.problems, **facts, "problems": self.problems}
-
-    def describe(self) -> str:
-        """Describe the result in one line, or each problem in one."""
-        if self.pinned is None or self.problems:
-            return "\n".join(self.problems)
-        dirty = ", modified in the working tree" if self.pinned.dirty else ""
-        at = f" at {self.pinned.commit[:12]}{dirty}" if self.pinned.commit else ""
-        return f"ok {self.spec}: {self.pinned.definition.test.name}{at}{self.note}"
-
-
-def _check_test(spec: str, settings: Settings, *, compiles: bool) -> _CheckedTest:
-    masked_spec = mask_credentials(spec)
-    try:
-        pinned = pinned_tests.pin_test(spec, settings)
-        _check_wheels(pinned, settings)
-        problems = [*find_dataset_problems(pinned, settings)]
-        is_tried = compiles and can_try_payload(pinned)
-        if is_tried:
-            problems += find_payload_problems(pinned, settings, progress_bar)
-    except TreehammerError as error:
-        texts = error.problems if isinstance(error, DefinitionError) else ()
-        return _CheckedTest(masked_spec, None, texts or (str(error),), error.exit_code)
-    file = pinned.folder / TEST_FILE_NAME
-    lines = tuple(f"{file}: {problem}" for problem in problems)
-    code = ExitCode.USAGE if lines else ExitCode.DONE
-    note = "" if is_tried or not compiles else " (not compiled: its payload has no loop of the kit)"
-    return _CheckedTest(masked_spec, pinned, lines, code, note)
-
-
-def _check_wheels(pinned: PinnedTest, settings: Settings) -> None:
-    releases = map(parse_software_request, pinned.definition.axis_values("root"))
-    check_unknown_wheels(releases, settings.software_dir, where="matrix.root")
 
 
 def _format_finding(diagnosis: Row) -> str:

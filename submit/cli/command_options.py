@@ -29,10 +29,9 @@ from treehammer.submit.planning.submission_options import (
     SubmissionOptions,
 )
 from treehammer.submit.sites.site_registry import load_sites
-from treehammer.terminal import on_interrupt, print_hint
+from treehammer.terminal import DURATION, on_interrupt, print_remarks
 from treehammer.text_formatting import (
     JobRamp,
-    parse_duration,
     split_list,
 )
 
@@ -80,7 +79,11 @@ def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]
 
     @click.option("--in-flight", type=int, help="Concurrent jobs per door [default: 1].")
     @click.option(
-        "--spread", metavar="TIME", help="Spread the starts of jobs over this time, e.g. 24h."
+        "--spread",
+        type=DURATION,
+        default=0,
+        metavar="TIME",
+        help="Spread the starts of jobs over this time, e.g. 24h.",
     )
     @click.option("--ramp", help="Raise the number of concurrent jobs in steps, e.g. 5/10m.")
     @click.option(
@@ -92,6 +95,8 @@ def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]
     )
     @click.option(
         "--replica-timeout",
+        type=DURATION,
+        default=0,
         metavar="TIME",
         help="Wait at most this long for good replicas, e.g. 6h; sites without are skipped "
         "[default: 0].",
@@ -99,6 +104,8 @@ def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]
     @service_option
     @click.option(
         "--service-timeout",
+        type=DURATION,
+        default=DEFAULT_WAIT_S,
         metavar="TIME",
         help="How long each job waits for the results service [default: 60s].",
     )
@@ -113,33 +120,30 @@ def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]
     def wrapper(
         *args: Any,
         in_flight: int | None,
-        spread: str | None,
+        spread: int,
         ramp: str | None,
         include: str,
-        replica_timeout: str | None,
-        service: bool,
-        service_timeout: str | None,
         authorities: Path | None,
         credentials: JobCredentials,
+        replica_timeout: int,
+        service: bool,
+        service_timeout: float,
         **kwargs: Any,
     ) -> Any:
-        wait_s = parse_duration(replica_timeout, "--replica-timeout") if replica_timeout else 0
-        patience_s = (
-            parse_duration(service_timeout, "--service-timeout")
-            if service_timeout
-            else DEFAULT_WAIT_S
-        )
-        pace = _parse_pace(in_flight, spread, ramp)
-        credentials = replace(credentials, authorities=authorities)
         options = SubmissionOptions(
-            pace, split_list(include), credentials, wait_s, service, patience_s
+            _make_pace(in_flight, spread, ramp),
+            split_list(include),
+            replace(credentials, authorities=authorities),
+            replica_timeout,
+            service,
+            service_timeout,
         )
         return function(*args, options=options, **kwargs)
 
     return wrapper
 
 
-def _parse_pace(in_flight: int | None, spread: str | None, ramp: str | None) -> Pace:
+def _make_pace(in_flight: int | None, spread_s: int, ramp: str | None) -> Pace:
     if in_flight is not None and in_flight < 1:
         raise ConfigError("must be at least 1", where=f"--in-flight {in_flight}")
     if ramp is not None and in_flight is None:
@@ -148,11 +152,7 @@ def _parse_pace(in_flight: int | None, spread: str | None, ramp: str | None) -> 
             where=f"--ramp {ramp}",
             hint="Add --in-flight N.",
         )
-    return Pace(
-        1 if in_flight is None else in_flight,
-        parse_duration(spread, "--spread") if spread is not None else 0,
-        JobRamp.parse(ramp, "--ramp") if ramp is not None else None,
-    )
+    return Pace(in_flight or 1, spread_s, JobRamp.parse(ramp, "--ramp") if ramp else None)
 
 
 def collect_before(command: click.Command) -> click.Command:
@@ -172,8 +172,7 @@ def collect_before(command: click.Command) -> click.Command:
         try:
             return answer(*arguments, **values)
         finally:
-            for line in lines:
-                print_hint(line, err=True)
+            print_remarks(lines)
 
     option = click.Option(
         ["--no-collect"], is_flag=True, help="Only say what waits; collect nothing first."

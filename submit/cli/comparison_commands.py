@@ -48,10 +48,9 @@ from treehammer.submit.campaigns.campaign_polling import (
     make_tracker,
 )
 from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
-from treehammer.submit.cli.campaign_output import (
+from treehammer.submit.cli.campaign_commands import (
     describe_progress,
     make_display,
-    print_notices,
     rate_progress,
 )
 from treehammer.submit.planning.plan import Plan
@@ -84,6 +83,7 @@ from treehammer.terminal import (
     print_early,
     print_notes,
     print_output,
+    print_remarks,
     prints_rows,
     progress_bar,
 )
@@ -187,7 +187,7 @@ def _count_instructions(compared: TreeComparison, valgrind: Valgrind, settings: 
     hashes = map(compute_test_hash, plan.pinned_test.commits.values())
     for pair in count_changes.pair_counts(rows, COMMIT_AXIS, *hashes):
         print_early("", *_describe_count_pair(pair, *compared.names.values()))
-    print_notices(result.problems)
+    print_remarks(result.problems)
     print_notes(count_changes.NOT_TIME)
 
 

@@ -59,6 +59,7 @@ from treehammer.submit.sites.site_registry import load_sites
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     DATASET,
+    DURATION,
     SITE,
     CommandOutput,
     TextTable,
@@ -139,6 +140,7 @@ _SITE_COLUMNS = (
 )
 @click.option(
     "--timeout",
+    type=DURATION,
     default="10m",
     show_default=True,
     help="Time to wait for stuck replicas when no others make progress.",
@@ -160,7 +162,7 @@ def place(
     sites: str,
     lifetime: str,
     upload_to: str,
-    timeout: str,
+    timeout: int,
     include: str,
     no_wait: bool,
     **rule_attributes: str,
@@ -173,7 +175,6 @@ def place(
     Example: treehammer datasets place reference-750mb --sites all --lifetime 90d
     """
     lifetime_s = None if lifetime == UNLIMITED_LIFETIME else parse_duration(lifetime, "--lifetime")
-    timeout_s = parse_duration(timeout, "--timeout")
     catalogue = RucioCatalogue(settings)
     rses = _drop_excluded(
         select_rses(sites, settings, catalogue.rucio), settings, split_list(include)
@@ -188,9 +189,7 @@ def place(
         )
         if not no_wait:
             with _live_rules(name) as show:
-                for latest in rucio_datasets.poll_replication(
-                    requested, catalogue.rucio, timeout_s
-                ):
+                for latest in rucio_datasets.poll_replication(requested, catalogue.rucio, timeout):
                     statuses = latest
                     show(statuses)
     is_bad = any(status.state in (STUCK, DENIED) for status in statuses)

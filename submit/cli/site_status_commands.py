@@ -6,12 +6,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
-from treehammer.analysis.status.site_status import update_states, use_by_state
-from treehammer.analysis.status.status_rules import StatusRules, load_status_rules
+from treehammer.analysis.status.site_status import flatten_change, update_states
+from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
@@ -19,12 +18,10 @@ from treehammer.sql.core.watch_rows import OverrideRow, StatusChangeRow
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import (
-    CENTRAL,
     DOOR,
     KIND_WORDS,
     STORAGE_SITE,
     label_door,
-    name_subject,
 )
 from treehammer.sql.write.audit_trail import local_actor
 from treehammer.sql.write.store import Store
@@ -32,11 +29,10 @@ from treehammer.submit.cli.command_options import collect_before, list_known_sit
 from treehammer.submit.cli.sites_commands import sites
 from treehammer.submit.sites.site_registry import load_sites
 from treehammer.tables import TableColumn, hidden_columns
-from treehammer.terminal import JSON, SITE, TABLE, CommandOutput, output_form, prints_rows
+from treehammer.terminal import JSON, SITE, TABLE, TIME, CommandOutput, output_form, prints_rows
 from treehammer.text_formatting import (
     SECOND_US,
     format_duration,
-    format_share,
     format_time,
     parse_duration,
     parse_time,
@@ -89,7 +85,11 @@ _BY_OPTION = click.option("--by", "who", default="", help="Your name [default: u
 @click.option("--site", default=None, type=SITE, help="Only this site.")
 @click.option("--history", is_flag=True, help="All changes instead of the current states.")
 @click.option(
-    "--since", metavar="TIME", help="With --history: only changes at TIME (UTC) or later."
+    "--since",
+    type=TIME,
+    default=0,
+    metavar="TIME",
+    help="With --history: only changes at TIME (UTC) or later.",
 )
 @click.option(
     "--superseded", is_flag=True, help="With --history: also changes that late results contradict."
@@ -97,7 +97,7 @@ _BY_OPTION = click.option("--by", "who", default="", help="Your name [default: u
 @prints_rows(*_STATE_COLUMNS)
 @click.pass_obj
 def status(
-    settings: Settings, site: str | None, history: bool, since: str | None, superseded: bool
+    settings: Settings, site: str | None, history: bool, since: int, superseded: bool
 ) -> CommandOutput:
     """Show the states of sites, storages and doors, worst first, with reason and evidence.
 
@@ -106,14 +106,13 @@ def status(
 
     Example: treehammer sites status --site SITE_A --history
     """
-    since_us = parse_time(since, "--since") if since else 0
     with Store.open(settings.database, create=False) as store:
         evaluation = state_history.find_latest_rule_set(store)
         if evaluation is None:
             raise NothingToDoError(
                 "no states have been evaluated yet", hint="Evaluate them: treehammer sites evaluate"
             )
-        changes = _find_changes(store, site, history, since_us, superseded)
+        changes = _find_changes(store, site, history, since, superseded)
         if site and not changes:
             SITE.require([site], list_known_sites(store, settings), "--site")
     if not changes:
@@ -146,35 +145,7 @@ def _find_changes(
 def _describe_changes(rows: Iterable[StatusChangeRow], *, history: bool) -> CommandOutput:
     ordered = sorted(rows, key=lambda row: (row.since_us, row.site)) if history else rows
     columns = _CHANGE_COLUMNS if history else _STATE_COLUMNS
-    return CommandOutput([describe_change(row) for row in ordered], columns)
-
-
-def describe_change(row: StatusChangeRow) -> dict[str, Any]:
-    """Describe a change of a state for tables and programs."""
-    return {
-        "since": format_time(row.since_us),
-        "site": "" if row.subject_kind == CENTRAL else row.site,
-        "of": name_subject(row),
-        "previous": row.previous,
-        "state": row.state,
-        "cause": row.cause,
-        "reason": row.reason + (" (superseded)" if row.superseded_us else ""),
-        **_describe_use(row),
-        "rule_version": row.rule_version,
-        "decided": format_time(row.decided_us),
-        "superseded": format_time(row.superseded_us) if row.superseded_us else None,
-        "evidence": row.evidence.to_document(),
-        "id": row.id,
-    }
-
-
-def _describe_use(row: StatusChangeRow) -> dict[str, Any]:
-    """Describe the permitted use of the site, its end, and its cause."""
-    if row.subject_kind == CENTRAL:
-        return {"use": None, "until": None, "who": row.cause}
-    use = use_by_state(row)
-    until = None if use.until_us is None else format_time(use.until_us)
-    return {"use": use.usability.value, "until": until, "who": use.who}
+    return CommandOutput([flatten_change(row) for row in ordered], columns)
 
 
 @click.command("evaluate")
@@ -229,16 +200,7 @@ def show_rules(settings: Settings, file: Path | None) -> CommandOutput:
         }
         for name, rule in rules.rules.items()
     ]
-    return CommandOutput(rows, remarks=[_describe_central(rules)] if form == TABLE else [])
-
-
-def _describe_central(rules: StatusRules) -> str:
-    central = rules.central
-    return (
-        f"Central event: at least {central.min_sites} sites and {format_share(central.share)} of the judged "
-        f"ones turn critical within {central.within}; no exclusion until {central.grace} after it "
-        f"ends. Rules {rules.version}."
-    )
+    return CommandOutput(rows, remarks=[rules.describe_central()] if form == TABLE else [])
 
 
 @sites.command("override")

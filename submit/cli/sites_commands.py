@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from treehammer.submit.cli.command_options import list_known_sites
 from treehammer.submit.planning.site_selection import load_uses
 from treehammer.submit.sites import cric, sites_file, sites_schema
 from treehammer.submit.sites.downtime_documents import (
-    DowntimeDocument,
     DowntimeOptions,
     fetch_document,
     map_hosts,
@@ -40,33 +38,16 @@ from treehammer.submit.sites.site_probes import (
 )
 from treehammer.submit.sites.site_registry import ALL_SITES, load_sites, select_sites
 from treehammer.tables import Row, TableColumn, hidden_columns
-from treehammer.terminal import SITE, TABLE, CommandOutput, output_form, prints_rows, progress_bar
-from treehammer.text_formatting import format_size, format_time, pluralize, split_list
-
-#: Refused entries that are listed.
-_MAX_REFUSED_LINES = 10
-
-
-def _format_load(values: Mapping[str, Any]) -> str:
-    load = LoadPermission(**values)
-    parts = (
-        f"{load.opens_per_s:,.15g} opens/s" if load.opens_per_s else "",
-        f"{load.clients:,} clients" if load.clients else "",
-        f"{load.mb_per_s:,.15g} MB/s" if load.mb_per_s else "",
-        f"writes in {load.writable}" if load.writable else "",
-    )
-    return ", ".join(filter(None, parts)) or "–"
-
-
-def _format_ceilings(values: Mapping[str, Any]) -> str:
-    ceilings = Ceilings(**values)
-    parts = (
-        f"{ceilings.jobs:,} jobs" if ceilings.jobs else "",
-        f"{ceilings.in_flight:,} in flight" if ceilings.in_flight else "",
-        f"{format_size(ceilings.bytes_per_day)} a day" if ceilings.bytes_per_day else "",
-        f"{ceilings.mb_per_s:g} MB/s" if ceilings.mb_per_s else "",
-    )
-    return ", ".join(filter(None, parts)) or "–"
+from treehammer.terminal import (
+    SITE,
+    TABLE,
+    CommandOutput,
+    output_form,
+    print_remarks,
+    prints_rows,
+    progress_bar,
+)
+from treehammer.text_formatting import format_time, pluralize, split_list
 
 
 def _format_finding(trial: Row) -> str:
@@ -82,8 +63,8 @@ _SITE_COLUMNS = (
     TableColumn("door_rse", "RSE"),
     TableColumn("storage", "storage"),
     TableColumn("labels", "labels", ", ".join),
-    TableColumn("ceilings", "at most", _format_ceilings),
-    TableColumn("door_load", "load tests", _format_load),
+    TableColumn("ceilings", "at most", lambda values: Ceilings(**values).describe()),
+    TableColumn("door_load", "load tests", lambda values: LoadPermission(**values).describe()),
     *hidden_columns("requirements", "grid_resource", "door_protocol", "door_middleware"),
     *hidden_columns("door_version", "door_settings", "door_token_pools"),
 )
@@ -230,8 +211,7 @@ def import_cric(
         raise ConfigError("exists already", where=str(output), hint="Name a new file.")
     options = cric.CricOptions(pool, requirements, storage_type, path_prefix)
     imported = cric.import_sites(files, options)
-    for line in imported.skipped:
-        click.echo(f"skipped: {line}", err=True)
+    print_remarks(f"skipped: {line}" for line in imported.skipped)
     if not imported.sites:
         raise NothingToDoError("no site in these documents has a door that ROOT can open")
     pools = [HTCondorPool(pool)]
@@ -317,7 +297,8 @@ def import_downtimes(
         hosts = map_hosts(load_sites(settings).values())
         options = DowntimeOptions(source or address, site, sites_by_name, known_sites, hosts)
         document = parse_downtimes(content, options, now_us)
-        _print_refused(document, address, known_sites)
+        print_remarks(document.list_refused())
+        document.require_downtimes(address, known_sites)
         done = state_history.replace_downtimes(store, options.source, document.downtimes, now_us)
         # Everything shows the change at once.
         update_states(store, time.time_ns() // 1000, load_status_rules(settings.status_rules))
@@ -325,37 +306,6 @@ def import_downtimes(
         f"{done.new} new, {done.changed} changed, {done.unchanged} unchanged, "
         f"{done.withdrawn} withdrawn"
     )
-
-
-def _print_refused(document: DowntimeDocument, address: str, known_sites: Collection[str]) -> None:
-    """Print the entries that are not imported.
-
-    Raises:
-        ConfigError: nothing is left, since the sites are unknown.
-        NothingToDoError: nothing is left, since no entry can be read.
-    """
-    for line in document.skipped:
-        click.echo(f"skipped: {line}", err=True)
-    # Typing errors first: a worldwide document lists many sites that are not measured.
-    refused = sorted(document.unknown, key=lambda line: "Did you mean" not in line)
-    # A service of GOCDB is an entry: each site is named once.
-    lines = list({line.partition(": ")[2]: line for line in reversed(refused)}.values())[::-1]
-    for line in lines[:_MAX_REFUSED_LINES]:
-        click.echo(f"refused: {line}", err=True)
-    if len(lines) > _MAX_REFUSED_LINES:
-        count = pluralize(len(document.unknown), "entry", "entries")
-        click.echo(f"refused: {count} of unknown sites in all", err=True)
-    if document.downtimes:
-        return
-    if document.unknown:
-        raise ConfigError(
-            f"no site of this document is known; the first is {document.unknown[0]}",
-            where=address,
-            hint="Name the site of an entry with --map NAME=SITE, or of all with --site SITE. "
-            f"Known: {', '.join(sorted(known_sites))}.",
-        )
-    if document.skipped:
-        raise NothingToDoError("no downtime in this document can be read", where=address)
 
 
 def _parse_map(mapped: tuple[str, ...]) -> dict[str, str]:

@@ -23,11 +23,10 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_request, job_reporting, submission
 from treehammer.submit.campaigns.campaign_polling import make_tracker
 from treehammer.submit.campaigns.job_rendering import render_jobs, render_preview, write_preview
-from treehammer.submit.cli.campaign_output import (
+from treehammer.submit.cli.campaign_commands import (
     describe_progress,
     follow_on_terminal,
     make_display,
-    print_notices,
     rate_progress,
 )
 from treehammer.submit.cli.command_options import submission_click_options
@@ -55,6 +54,7 @@ from treehammer.terminal import (
     output_form,
     print_early,
     print_output,
+    print_remarks,
     prints_rows,
     progress_bar,
 )
@@ -184,7 +184,7 @@ def submit(
         raise ConfigError("needs --wait", where="--until decided")
     with on_interrupt("nothing was submitted"):
         # Check first: jobs that cannot report need no downloads.
-        print_notices(job_reporting.check_service(settings, request.options))
+        print_remarks(job_reporting.check_service(settings, request.options))
         plan = campaign_request.plan_request(
             request, settings, fetch=not dry_run, bars=progress_bar
         )
@@ -204,7 +204,7 @@ def submit(
         if wait:
             return _wait_for_results(plan, campaign, delta if until is None else None, settings)
         with Store.open(settings.database) as store:
-            print_notices(make_tracker(store, settings).upload_campaign(campaign))
+            print_remarks(make_tracker(store, settings).upload_campaign(campaign))
     print_early(
         f"  treehammer status {campaign.id} --follow", f"  treehammer collect {campaign.id}"
     )
@@ -307,7 +307,7 @@ def render(
     Example: treehammer render ttree-read -o rendered
     """
     plan = campaign_request.plan_request(request, settings, fetch=False, bars=progress_bar)
-    print_notices(plan.notes)
+    print_remarks(plan.notes)
     with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
         service = job_reporting.reporting_for_preview(settings, plan.options)
         descriptions = render_jobs(plan, Path(folder), service=service, slots=settings.local_slots)

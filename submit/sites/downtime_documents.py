@@ -16,7 +16,12 @@ from xml.parsers import expat
 
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.record.metric_catalogue import MAX_TEXT
-from treehammer.errors import ConfigError, SourceUnreachableError, suggest_word
+from treehammer.errors import (
+    ConfigError,
+    NothingToDoError,
+    SourceUnreachableError,
+    suggest_word,
+)
 from treehammer.sql.core.watch_rows import DowntimeRow
 from treehammer.sql.watch.state_history import AT_RISK, OUTAGE, SITE, STORAGE_SITE
 from treehammer.submit.sites.downtime_entries import (
@@ -32,12 +37,15 @@ from treehammer.submit.sites.downtime_entries import (
     split_services,
 )
 from treehammer.submit.sites.site_model import Site
+from treehammer.text_formatting import pluralize
 from treehammer.version import __version__
 
 if TYPE_CHECKING:
     from icalendar import Event
 
 MAX_DOCUMENT_BYTES = 50_000_000
+#: Entries of unknown sites that are listed.
+MAX_REFUSED_LINES = 10
 #: Elements of an XML document: 50,000 downtimes of GOCDB.
 _MAX_ELEMENTS = 1_000_000
 _MAX_DEPTH = 50
@@ -80,6 +88,37 @@ class DowntimeDocument:
     downtimes: tuple[DowntimeRow, ...]
     skipped: tuple[str, ...]
     unknown: tuple[str, ...] = ()
+
+    def list_refused(self) -> Iterator[str]:
+        """List the entries that are not imported, at most :data:`MAX_REFUSED_LINES` of unknown sites."""
+        yield from (f"skipped: {line}" for line in self.skipped)
+        # Typing errors first: a worldwide document lists many sites that are not measured.
+        refused = sorted(self.unknown, key=lambda line: "Did you mean" not in line)
+        # A service of GOCDB is an entry: each site is named once.
+        lines = list({line.partition(": ")[2]: line for line in reversed(refused)}.values())[::-1]
+        yield from (f"refused: {line}" for line in lines[:MAX_REFUSED_LINES])
+        if len(lines) > MAX_REFUSED_LINES:
+            count = pluralize(len(self.unknown), "entry", "entries")
+            yield f"refused: {count} of unknown sites in all"
+
+    def require_downtimes(self, address: str, known_sites: Collection[str]) -> None:
+        """Check that a downtime can be imported, or that the document announces none.
+
+        Raises:
+            ConfigError: nothing is left, since the sites are unknown.
+            NothingToDoError: nothing is left, since no entry can be read.
+        """
+        if self.downtimes:
+            return
+        if self.unknown:
+            raise ConfigError(
+                f"no site of this document is known; the first is {self.unknown[0]}",
+                where=address,
+                hint="Name the site of an entry with --map NAME=SITE, or of all with --site SITE. "
+                f"Known: {', '.join(sorted(known_sites))}.",
+            )
+        if self.skipped:
+            raise NothingToDoError("no downtime in this document can be read", where=address)
 
 
 @dataclass(frozen=True)

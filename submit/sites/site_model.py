@@ -9,6 +9,7 @@ from urllib.parse import quote, urlsplit
 
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE, format_token_pools
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX, LOCAL_BATCH
+from treehammer.text_formatting import format_size
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,16 @@ class LoadPermission:
     clients: int = 0
     mb_per_s: float = 0.0
     writable: str = ""
+
+    def describe(self) -> str:
+        """Describe the permitted load in words."""
+        parts = (
+            f"{self.opens_per_s:,.15g} opens/s" if self.opens_per_s else "",
+            f"{self.clients:,} clients" if self.clients else "",
+            f"{self.mb_per_s:,.15g} MB/s" if self.mb_per_s else "",
+            f"writes in {self.writable}" if self.writable else "",
+        )
+        return ", ".join(filter(None, parts)) or "–"
 
 
 @dataclass(frozen=True)
@@ -84,6 +95,16 @@ class Ceilings:
     in_flight: int = 0
     bytes_per_day: int = 0
     mb_per_s: float = 0.0
+
+    def describe(self) -> str:
+        """Describe the limits in words."""
+        parts = (
+            f"{self.jobs:,} jobs" if self.jobs else "",
+            f"{self.in_flight:,} in flight" if self.in_flight else "",
+            f"{format_size(self.bytes_per_day)} a day" if self.bytes_per_day else "",
+            f"{self.mb_per_s:g} MB/s" if self.mb_per_s else "",
+        )
+        return ", ".join(filter(None, parts)) or "–"
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,7 @@ OUTLETS = (
     "print_hint",
     "print_early",
     "print_notes",
+    "print_remarks",
     "add_global_options",
     "on_interrupt",
     "CommandOutput",

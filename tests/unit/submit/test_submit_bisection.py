@@ -24,7 +24,7 @@ from treehammer.errors import ConfigError, CountingError, ExitCode, SoftwareErro
 from treehammer.hctests.git_repository import Repository
 from treehammer.hctests.pinned_tests import open_repository
 from treehammer.sql.write.store import Store
-from treehammer.submit.cli import bisect_command, comparison_commands
+from treehammer.submit.cli import comparison_commands, tool_commands
 from treehammer.submit.tools import instruction_counts
 from treehammer.submit.tools.bisection_state import (
     BisectionState,
@@ -204,10 +204,10 @@ def test_a_site_may_read_the_storage_of_another(
         begun.append(state)
         raise SearchStarted
 
-    monkeypatch.setattr(bisect_command, "BisectionRun", begin)
+    monkeypatch.setattr(tool_commands, "BisectionRun", begin)
     settings = config.load_settings({"data_dir": tmp_path / "data"}, environ={}, folder=tmp_path)
     arguments = ["path:/a", "path:/b", str(tmp_path), "--over", "path:/a,path:/b", *options]
-    result = CliRunner().invoke(bisect_command.bisect, arguments, obj=settings)
+    result = CliRunner().invoke(tool_commands.bisect, arguments, obj=settings)
     assert isinstance(result.exception, SearchStarted), result.output
     assert (begun[0].question.sites, begun[0].question.from_sites) == (sites, from_sites)
 
@@ -222,7 +222,7 @@ def test_several_series_are_refused_before_anything_is_submitted(tmp_path: Path)
         Path(build.removeprefix("build:")).mkdir()
     settings = config.load_settings({"data_dir": tmp_path / "data"}, environ={}, folder=tmp_path)
     arguments = [*builds, str(tmp_path), "--over", ",".join(builds), "--exact"]
-    result = CliRunner().invoke(bisect_command.bisect, arguments, obj=settings)
+    result = CliRunner().invoke(tool_commands.bisect, arguments, obj=settings)
     message = str(result.exception)
     assert "2 series of each build: size=small; size=large" in message, result.output
     assert not (tmp_path / "data" / "spool").exists()

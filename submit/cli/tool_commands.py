@@ -1,47 +1,192 @@
-"""Command ``treehammer bisect``."""
+"""Commands that measure with jobs of their own: ``treehammer read | bisect``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from treehammer.analysis.bisection import DEFAULT_CERTAINTY, Conclusion, FoundStep, SearchOutcome
-from treehammer.analysis.comparison.verdict_text import format_effect
+from treehammer.analysis.bisection import DEFAULT_CERTAINTY, SearchOutcome
+from treehammer.analysis.cli.compare_command import describe_conclusions, describe_verdicts
+from treehammer.analysis.comparison import verdict_text
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli import definition_options
 from treehammer.hctests.pinned_tests import load_pinned_test
+from treehammer.submit.cli.campaign_commands import make_display
 from treehammer.submit.cli.command_options import submission_click_options
 from treehammer.submit.planning.submission_options import SubmissionOptions
+from treehammer.submit.tools.bisection_report import (
+    describe_conclusion,
+    describe_probe,
+    describe_start,
+    make_document,
+)
 from treehammer.submit.tools.bisection_run import BisectionRun, is_exact_counter
 from treehammer.submit.tools.bisection_state import (
     DEFAULT_SOFTWARE,
     FOLDER_PLACEHOLDER,
-    SKIPPED,
     BisectionQuestion,
     BisectionState,
     CommitSource,
-    ProbeRecord,
     check_builds,
     list_builds,
     list_commits,
     load_state,
 )
-from treehammer.tables import hidden_columns
+from treehammer.submit.tools.file_read import ReadRequest, choose_releases
+from treehammer.submit.tools.read_session import describe_content, measure_files
+from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     SITE,
+    TABLE,
     TEST,
     CommandOutput,
     on_interrupt,
+    output_form,
     print_notes,
     prints_rows,
     progress_bar,
 )
-from treehammer.text_formatting import format_share, pluralize
+from treehammer.text_formatting import (
+    format_share,
+    format_significant,
+    split_list,
+)
+
+_COLUMNS = (
+    TableColumn("root", "ROOT"),
+    TableColumn("events_per_s", "events/s", "{:,.0f}".format, is_number=True),
+    TableColumn("compressed_mb_per_s", "MB/s compressed", format_significant, is_number=True),
+    TableColumn("uncompressed_mb_per_s", "MB/s uncompressed", format_significant, is_number=True),
+    TableColumn("cpu_efficiency", "CPU efficiency", format_share, is_number=True),
+    TableColumn("wall_s", "s/pass", format_significant, is_number=True),
+    TableColumn("cpu_s", "CPU s/pass", format_significant, is_number=True),
+    TableColumn("passes", "passes", is_number=True),
+)
+
+
+@click.command("read")
+@click.argument("addresses", nargs=-1, required=True, metavar="FILE|URL...")
+@click.option("--tree", default="", help="TTree or RNTuple to read [default: the largest].")
+@click.option(
+    "-b",
+    "--branches",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="Branches to read, e.g. 'Muon_*,!Muon_eta'; repeatable [default: all].",
+)
+@click.option(
+    "--root",
+    "releases",
+    default="",
+    metavar="A,B",
+    help="ROOT releases, as on the axis root; several are compared with the first "
+    "[default: the newest cached one].",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Threads; several fill histograms of the columns with RDataFrame.",
+)
+@click.option(
+    "--cache-mb",
+    type=click.FloatRange(0, 100_000),
+    default=30.0,
+    show_default=True,
+    help="MB of TTreeCache; 0 for none.",
+)
+@click.option(
+    "--cold", is_flag=True, help="Evict local files from the page cache before each read."
+)
+@click.option(
+    "--keep",
+    metavar="NAME",
+    default="",
+    help="Keep the measurements in the results database, as campaign NAME [default: keep nothing].",
+)
+@prints_rows(*_COLUMNS)
+@click.pass_obj
+def read_command(
+    settings: Settings,
+    addresses: tuple[str, ...],
+    tree: str,
+    patterns: tuple[str, ...],
+    releases: str,
+    threads: int,
+    cache_mb: float,
+    cold: bool,
+    keep: str,
+) -> CommandOutput:
+    """Measure how fast ROOT reads a file, and what limits it.
+
+    Reads the main TTree or RNTuple of a local file, or of one behind root://, http:// or https://,
+    event by event. With several releases, the exit code is 1 if one is slower than the first by more
+    than 2 %.
+
+    \b
+    Example: treehammer read ntuple.root
+             treehammer read root://server//store/ntuple.root --tree Events -b 'Muon_*'
+             treehammer read ntuple.root --root 6.38.00,6.40.00
+    """
+    roots = choose_releases(split_list(releases), addresses, settings.software_dir)
+    request = ReadRequest(roots, ",".join(patterns), cache_mb, cold, threads, keep, tree)
+    with (
+        _stop_on_sigterm(),
+        on_interrupt(f"campaign {keep} was cancelled" if keep else "nothing was kept"),
+    ):
+        result = measure_files(
+            addresses, request, settings, progress_bar, make_display(to_stderr=True)
+        )
+    rows = [rates.flatten() for rates in result.rates]
+    comparisons = [compared.comparison for compared in result.comparisons]
+    below = [f"{rates.root}: {rates.describe_bottleneck()}." for rates in result.rates]
+    if result.is_not_compared:
+        below.append("No verdict: with several threads, releases cannot take turns.")
+    is_kept = keep and output_form() == TABLE
+    return CommandOutput(
+        rows,
+        above=[*describe_content(result)],
+        below=[*below, *describe_verdicts(result.comparisons)],
+        notes=[
+            *describe_conclusions(comparisons, {}),
+            *([f"Kept: treehammer summary --campaign {result.campaign.name}"] if is_kept else []),
+        ],
+        document={
+            "files": list(result.urls),
+            "tree": result.manifest.tree,
+            "format": result.manifest.files[0].layout.format,
+            "unreadable_branches": dict(result.manifest.unreadable_branches),
+            "reads": rows,
+            "verdicts": [
+                verdict_text.flatten_verdict(row)
+                for comparison in comparisons
+                for row in comparison.verdicts
+            ],
+        },
+        exit_code=result.exit_code,
+    )
+
+
+@contextmanager
+def _stop_on_sigterm() -> Iterator[None]:
+    """Handle SIGTERM as Ctrl-C, so that no job outlives its folder."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
 
 DEFAULT_METRIC = "cpu_per_event_s"
+
+
 DEFAULT_JOB_LIMIT = 60
 
 
@@ -152,7 +297,7 @@ def bisect(
         state = load_state(settings, resume)
     else:
         state = BisectionState.start(_make_question(settings, **question))
-    print_notes(_describe_start(state))
+    print_notes(describe_start(state))
     run = BisectionRun(
         state,
         settings,
@@ -228,140 +373,3 @@ def _parse_source(over: str, repository: str, command: str, software: str) -> Co
     if FOLDER_PLACEHOLDER not in software:
         raise click.UsageError(f"--software must contain {FOLDER_PLACEHOLDER}.")
     return CommitSource(repository, command, software)
-
-
-def _describe_start(state: BisectionState) -> str:
-    question = state.question
-    first, last = question.builds[0], question.builds[-1]
-    how = "exact" if question.is_exact else f"until {format_share(question.certainty)} certain"
-    return (
-        f"Search {state.id}: {question.metric} ({how}) over {len(question.builds)} builds, "
-        f"{first.title} … {last.title}"
-    )
-
-
-def describe_probe(state: BisectionState, conclusion: Conclusion) -> str:
-    """Describe the last probe and the builds that are left in one line."""
-    probe = state.probes[-1]
-    title = state.question.builds[probe.build].title
-    first, last = conclusion.candidates
-    left = "one build left" if first == last else f"builds {first}–{last} left"
-    return (
-        f"{len(state.probes):3}  build {probe.build} {title}: {_describe_result(probe)}; {left}, "
-        f"best guess {format_share(conclusion.certainty)} certain"
-    )
-
-
-def _describe_result(probe: ProbeRecord) -> str:
-    if probe.state == SKIPPED:
-        return f"skipped ({probe.reason})"
-    if probe.counter is not None:
-        return f"{probe.counter[1]:g} (GOOD {probe.counter[0]:g})"
-    if not probe.effects:
-        return "no results"
-    return ", ".join(map(format_effect, probe.effects))
-
-
-def format_certainty(share: float) -> str:
-    """Format a certainty, of which rounding makes no full one."""
-    return "> 99.9 %" if 0.999 < share < 1 else format_share(share, 1)
-
-
-def describe_conclusion(state: BisectionState, conclusion: Conclusion) -> str:
-    """Describe the result of a search: builds, sizes, certainty and the campaigns behind it."""
-    lines = list(_describe_outcome(state, conclusion))
-    if skipped := [p for p in state.probes if p.state == SKIPPED]:
-        titles = ", ".join(state.question.builds[p.build].title for p in skipped)
-        lines.append(f"Skipped: {titles}")
-    campaigns = " ".join(p.campaign for p in state.probes if p.campaign)
-    lines += [f"{pluralize(state.jobs, 'job')}; campaigns: {campaigns}"]
-    return "\n".join(lines)
-
-
-def _describe_outcome(state: BisectionState, conclusion: Conclusion) -> list[str]:
-    question, certainty = state.question, format_certainty(conclusion.certainty)
-    if conclusion.outcome is SearchOutcome.UNCHANGED:
-        return [
-            f"{question.metric} did not change between GOOD and BAD (certainty {certainty})"
-            f"{_describe_last_level(conclusion)}."
-        ]
-    steps = [_describe_step(state, step) for step in conclusion.steps]
-    if conclusion.outcome is SearchOutcome.STEP:
-        return steps
-    if conclusion.outcome is SearchOutcome.SEVERAL_STEPS:
-        return [f"More than one step (certainty {certainty}):", *steps]
-    first, last = conclusion.candidates
-    builds = question.builds
-    return [
-        f"Undecided after {pluralize(state.jobs, 'job')}: the best guess is "
-        f"{certainty}{_describe_last_level(conclusion)}.",
-        f"Left: {builds[first].title} … {builds[last].title}"
-        f"{_describe_shares(conclusion)}. Allow more with --jobs, or measure longer jobs.",
-    ]
-
-
-def _describe_last_level(conclusion: Conclusion) -> str:
-    if conclusion.last_level is None:
-        return ""
-    mean, low, high = map(format_effect, conclusion.last_level)
-    return f"; BAD is {mean} [{low}, {high}]"
-
-
-def _describe_shares(conclusion: Conclusion) -> str:
-    if conclusion.shares is None:
-        return ""
-    none, single, more = map(format_share, conclusion.shares)
-    return f" (no step {none}, one {single}, more {more})"
-
-
-def _describe_step(state: BisectionState, step: FoundStep) -> str:
-    builds, metric = state.question.builds, state.question.metric
-    which = builds[step.last].title
-    if step.first != step.last:
-        which = f"one of {', '.join(b.title for b in builds[step.first : step.last + 1])}"
-    size = "from or to 0" if step.effect is None else format_effect(step.effect)
-    if step.low is not None and step.high is not None and step.low != step.high:
-        size += f" [{format_effect(step.low)}, {format_effect(step.high)}]"
-    before = builds[step.first - 1].title
-    return (
-        f"{which} changed {metric} by {size} (certainty {format_certainty(step.certainty)}); "
-        f"the build before is {before}"
-    )
-
-
-def make_document(state: BisectionState, conclusion: Conclusion) -> dict[str, Any]:
-    """Build the result for programs; effects are ln(build/GOOD)."""
-    builds = state.question.builds
-
-    def describe_step(step: FoundStep) -> dict[str, Any]:
-        return {
-            "builds": [build.name for build in builds[step.first : step.last + 1]],
-            "before": builds[step.first - 1].name,
-            "certainty": step.certainty,
-            "effect": step.effect,
-            "low": step.low,
-            "high": step.high,
-        }
-
-    return {
-        "id": state.id,
-        "outcome": conclusion.outcome.value,
-        "metric": state.question.metric,
-        "certainty": conclusion.certainty,
-        "steps": [describe_step(step) for step in conclusion.steps],
-        "candidates": [builds[place].name for place in conclusion.candidates],
-        "last_level": conclusion.last_level,
-        "shares": conclusion.shares,
-        "jobs": state.jobs,
-        "probes": [
-            {
-                "build": builds[probe.build].name,
-                "state": probe.state,
-                "campaign": probe.campaign,
-                "effects": probe.effects,
-                "counter": probe.counter,
-                "reason": probe.reason,
-            }
-            for probe in state.probes
-        ],
-    }

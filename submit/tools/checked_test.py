@@ -1,4 +1,7 @@
-"""Trial of a test's payload, which takes all steps of a job before a file is opened, and its dataset's names."""
+"""Check of a test: its definition, the names in its datasets, and a trial of its payload.
+
+The trial takes all steps of a job before a file is opened.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ import select
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from treehammer.collectors.job_spec import (
     COMPILE,
@@ -20,7 +24,7 @@ from treehammer.collectors.job_spec import (
     SoftwareRequest,
 )
 from treehammer.collectors.record.outcome import Failure
-from treehammer.collectors.root_releases import prepare_root
+from treehammer.collectors.root_releases import check_unknown_wheels, prepare_root
 from treehammer.collectors.software.providers import parse_software_request
 from treehammer.collectors.worker.child_processes import ForkedCall, StopSignals
 from treehammer.collectors.worker.run import payload_process
@@ -35,10 +39,12 @@ from treehammer.datasets.specs.dataset_specs import (
     list_shipped_specs,
     load_shipped_spec,
 )
-from treehammer.errors import DatasetError
+from treehammer.errors import DatasetError, DefinitionError, ExitCode, TreehammerError
+from treehammer.hctests import pinned_tests
 from treehammer.hctests.definition.matrix import expand_variants
-from treehammer.hctests.definition.model import PinnedTest, Variant
+from treehammer.hctests.definition.model import TEST_FILE_NAME, PinnedTest, Variant
 from treehammer.hctests.definition.toml_models import TestDefinition
+from treehammer.hctests.git_repository import mask_credentials
 from treehammer.submit.campaigns.job_rendering import copy_payload
 from treehammer.submit.planning.content_checks import (
     ContentProblem,
@@ -205,3 +211,58 @@ def _name_trial(spec: ExecutionSpec, failure: Failure) -> str:
     form = spec.variant.get("format")
     suffix = f" and format {form}" if form is not None else ""
     return f"fails with ROOT {spec.software.request}{suffix} ({failure.failure_class})"
+
+
+@dataclass(frozen=True)
+class CheckedTest:
+    """Result of checking one test; ``pinned`` is None if its definition has problems."""
+
+    spec: str
+    pinned: PinnedTest | None
+    problems: tuple[str, ...] = ()
+    exit_code: ExitCode = ExitCode.DONE
+    note: str = ""
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The result for programs."""
+        facts = {}
+        if self.pinned:
+            name, commit = self.pinned.definition.test.name, self.pinned.commit
+            facts = {"name": name, "commit": commit, "dirty": self.pinned.dirty}
+        return {"test": self.spec, "ok": not self.problems, **facts, "problems": self.problems}
+
+    def describe(self) -> str:
+        """Describe the result in one line, or each problem in one."""
+        if self.pinned is None or self.problems:
+            return "\n".join(self.problems)
+        dirty = ", modified in the working tree" if self.pinned.dirty else ""
+        at = f" at {self.pinned.commit[:12]}{dirty}" if self.pinned.commit else ""
+        return f"ok {self.spec}: {self.pinned.definition.test.name}{at}{self.note}"
+
+
+def check_test(
+    spec: str, settings: Settings, bars: ProgressFactory, *, compiles: bool
+) -> CheckedTest:
+    """Check a test; ``compiles`` also starts its payload with each ROOT."""
+    masked_spec = mask_credentials(spec)
+    try:
+        pinned = pinned_tests.pin_test(spec, settings)
+        _check_wheels(pinned, settings)
+        problems = [*find_dataset_problems(pinned, settings)]
+        is_tried = compiles and can_try_payload(pinned)
+        if is_tried:
+            problems += find_payload_problems(pinned, settings, bars)
+    except TreehammerError as error:
+        texts = error.problems if isinstance(error, DefinitionError) else ()
+        return CheckedTest(masked_spec, None, texts or (str(error),), error.exit_code)
+    file = pinned.folder / TEST_FILE_NAME
+    lines = tuple(f"{file}: {problem}" for problem in problems)
+    code = ExitCode.USAGE if lines else ExitCode.DONE
+    note = "" if is_tried or not compiles else " (not compiled: its payload has no loop of the kit)"
+    return CheckedTest(masked_spec, pinned, lines, code, note)
+
+
+def _check_wheels(pinned: PinnedTest, settings: Settings) -> None:
+    releases = map(parse_software_request, pinned.definition.axis_values("root"))
+    check_unknown_wheels(releases, settings.software_dir, where="matrix.root")
