@@ -83,12 +83,25 @@ def add_measurements(
     connection: Connection, measurements: Iterable[Measurement], *, dry_run: bool = False
 ) -> AddResult:
     """Write measurements inside the transaction of ``connection``, or only predict the result."""
-    writer = _TransactionWriter(connection, dry_run)
-    added = sum_results(
-        writer.add_batch(batch) for batch in split_batches(measurements, BATCH_MEASUREMENTS)
-    )
-    writer.finish()
-    return added
+    results: list[AddResult] = []
+    owners: set[rollups.Owner] = set()
+    later_ids: list[str] = []
+    copied_flags: dict[str, list[FlagRow]] = {}
+    for batch in split_batches(measurements, BATCH_MEASUREMENTS):
+        result, new, flags = _compare_with_stored(connection, batch)
+        results.append(result)
+        copied_flags |= flags
+        if new and not dry_run:
+            _insert_measurements(connection, new)
+            values = [content.values for content in new.values()]
+            owners.update((v["day"], v[SUBJECT.key]) for v in values)
+            later_ids += [v["measurement_id"] for v in values if v["attempt"] > 1]
+    if not dry_run:
+        superseded = rollups.find_superseded_owners(connection, later_ids)
+        rollups.rebuild_rollups(connection, owners | superseded)
+        quality_flags.copy_flags(connection, copied_flags)
+        quality_flags.flag_outliers(connection, owners)
+    return sum_results(results)
 
 
 def split_batches(measurements: Iterable[Measurement], size: int) -> Iterator[list[Measurement]]:
@@ -98,60 +111,28 @@ def split_batches(measurements: Iterable[Measurement], size: int) -> Iterator[li
         yield batch
 
 
-class _TransactionWriter:
-    """Writes batches of measurements, and at the end the roll-ups of their days and subjects.
-
-    Args:
-        connection: connection of the transaction.
-        dry_run: predict the results only.
-    """
-
-    def __init__(self, connection: Connection, dry_run: bool) -> None:
-        self._connection, self._dry_run = connection, dry_run
-        self._owners: set[rollups.Owner] = set()
-        # Later flags of known measurements that were copied from another store, by identity.
-        self._copied_flags: dict[str, list[FlagRow]] = {}
-        # New measurements of later attempts.
-        self._later_ids: list[str] = []
-
-    def add_batch(self, batch: Sequence[Measurement]) -> AddResult:
-        """Write one batch, except for its roll-ups."""
-        new: dict[str, _MeasurementContent] = {}
-        added = self._sort_batch(batch, new)
-        if new and not self._dry_run:
-            _insert_measurements(self._connection, new)
-            values = [content.values for content in new.values()]
-            self._owners.update((v["day"], v[SUBJECT.key]) for v in values)
-            self._later_ids += [v["measurement_id"] for v in values if (v["attempt"] or 0) > 1]
-        return added
-
-    def finish(self) -> None:
-        """Rebuild the roll-ups, then apply flags, which change them."""
-        if not self._dry_run:
-            superseded = rollups.find_superseded_owners(self._connection, self._later_ids)
-            rollups.rebuild_rollups(self._connection, self._owners | superseded)
-            quality_flags.copy_flags(self._connection, self._copied_flags)
-            quality_flags.flag_outliers(self._connection, self._owners)
-
-    def _sort_batch(
-        self, batch: Sequence[Measurement], new: dict[str, _MeasurementContent]
-    ) -> AddResult:
-        """Select the new measurements, and compare the others with the stored ones."""
-        stored = _fetch_recorded(self._connection, [item.id for item in batch])
-        known_ids: list[str] = []
-        conflicting: list[str] = []
-        for item in batch:
-            content = _normalize_content(item)
-            before = stored.setdefault(item.id, content)
-            if before is content:
-                new[item.id] = content
-            elif _is_same_content(before, content):
-                known_ids.append(item.id)
-                if later := [flag for flag in content.flags if flag.is_later]:
-                    self._copied_flags[item.id] = later
-            else:
-                conflicting.append(item.id)
-        return AddResult(len(new), len(known_ids), tuple(conflicting), tuple(known_ids))
+def _compare_with_stored(
+    connection: Connection, batch: Sequence[Measurement]
+) -> tuple[AddResult, dict[str, _MeasurementContent], dict[str, list[FlagRow]]]:
+    """Select the new measurements, and the later flags of known ones that another store set."""
+    stored = _fetch_recorded(connection, [item.id for item in batch])
+    new: dict[str, _MeasurementContent] = {}
+    copied_flags: dict[str, list[FlagRow]] = {}
+    known_ids: list[str] = []
+    conflicting: list[str] = []
+    for item in batch:
+        content = _normalize_content(item)
+        before = stored.setdefault(item.id, content)
+        if before is content:
+            new[item.id] = content
+        elif _is_same_content(before, content):
+            known_ids.append(item.id)
+            if later := [flag for flag in content.flags if flag.is_later]:
+                copied_flags[item.id] = later
+        else:
+            conflicting.append(item.id)
+    result = AddResult(len(new), len(known_ids), tuple(conflicting), tuple(known_ids))
+    return result, new, copied_flags
 
 
 def _is_same_content(first: _MeasurementContent, second: _MeasurementContent) -> bool:
