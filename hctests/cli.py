@@ -36,7 +36,6 @@ from treehammer.terminal import (
     TEST,
     CommandOutput,
     TextTable,
-    complete_names,
     prints_rows,
 )
 
@@ -51,8 +50,6 @@ _TEST_COLUMNS = (
     TableColumn("description", "description"),
 )
 _VARIANT_LETTERS = string.ascii_uppercase + string.ascii_lowercase
-
-complete_tests = complete_names(lambda _settings: pinned_tests.list_shipped_tests())
 
 
 def definition_options(function: Callable[P, R]) -> Callable[P, R]:

@@ -1,4 +1,4 @@
-"""Commands ``export`` and ``import``, and completion of campaigns in the shell."""
+"""Commands ``export`` and ``import``."""
 
 from __future__ import annotations
 
@@ -10,38 +10,26 @@ from pathlib import Path
 import click
 
 from treehammer.config import Settings
-from treehammer.errors import MeasurementFileError, NothingToDoError
+from treehammer.errors import ExitCode, MeasurementFileError, NothingToDoError
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.audit_trail import LOCAL_OWNER
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
-    complete_names,
+    CAMPAIGN,
+    CommandOutput,
     on_interrupt,
-    output_options,
-    print_rows,
+    print_output,
+    prints_rows,
     progress_bar,
 )
 from treehammer.text_formatting import pluralize
 
 _COUNTS = ("new", "duplicates", "conflicts", "invalid", "campaigns")
-_COLUMNS = [
+_COLUMNS = (
     TableColumn("file", "file"),
     *(TableColumn(name, name, is_number=True) for name in _COUNTS),
-]
-
-
-def _list_campaigns(settings: Settings) -> Iterator[str]:
-    """List the names of campaigns: ``last``, identities, and titles without spaces."""
-    yield "last"
-    with Store.open(settings.database, create=False) as store:
-        for campaign in store.campaigns():
-            yield campaign.id
-            if " " not in campaign.name:
-                yield campaign.name
-
-
-complete_campaigns = complete_names(_list_campaigns)
+)
 
 
 @click.command("export")
@@ -49,7 +37,7 @@ complete_campaigns = complete_names(_list_campaigns)
 @click.option(
     "--campaign",
     "campaigns",
-    shell_complete=complete_campaigns,
+    type=CAMPAIGN,
     multiple=True,
     metavar="ID",
     help="Only this campaign: its id, name, a prefix of either, or 'last'. Repeatable.",
@@ -151,7 +139,7 @@ def export_command(
     default=LOCAL_OWNER,
     help="Group whose keys may send more of these campaigns; by default only administrators may.",
 )
-@output_options
+@prints_rows(*_COLUMNS)
 @click.pass_obj
 @on_interrupt("imported measurements are kept; import again to continue")
 def import_command(
@@ -160,8 +148,7 @@ def import_command(
     dry_run: bool,
     ignore_unknown: bool,
     group: str,
-    form: str,
-) -> None:
+) -> ExitCode:
     """Import measurements that another installation exported; repeating it is harmless.
 
     FILE is a TTree (.root), Parquet, or a folder of either, as 'treehammer export' writes them, with
@@ -187,16 +174,15 @@ def import_command(
         {"file": str(result.file), **{name: getattr(result, name) for name in _COUNTS}}
         for result in results
     ]
-    print_rows(rows, _COLUMNS, form=form)
-    for result in results:
-        for remark in result.describe_remarks():
-            click.echo(remark, err=True)
+    remarks = [remark for result in results for remark in result.describe_remarks()]
+    print_output(CommandOutput(rows, remarks=remarks), _COLUMNS)
     if problems := tuple(problem for result in results for problem in result.problems):
         raise MeasurementFileError(
             "not everything could be imported",
             where=str(files[0]) if len(files) == 1 else "",
             problems=problems,
         )
+    return ExitCode.DONE
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -43,10 +43,6 @@ from treehammer.errors import (
 )
 from treehammer.tables import TableColumn, format_csv
 from treehammer.text_formatting import ProgressCallback, parse_duration, parse_time, split_list
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
 
 #: Minimum seconds between progress lines where standard error is not a terminal.
 MIN_LINE_INTERVAL_S = 2.0
@@ -255,42 +251,6 @@ def _require_columns(names: Iterable[str], keys: Collection[str]) -> None:
             raise ConfigError(f"no column {name!r}", where="--columns", hint=hint)
 
 
-def output_options(function: Callable[P, R]) -> Callable[P, R]:
-    """Add ``--json`` and ``--csv``; the verb receives ``form`` (``table``, ``json`` or ``csv``)."""
-
-    @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-    @click.option("--csv", "as_csv", is_flag=True, help="Print CSV for programs.")
-    @functools.wraps(function)
-    def wrapper(*args: Any, as_json: bool, as_csv: bool, **kwargs: Any) -> Any:
-        if as_json and as_csv:
-            raise click.UsageError("--json and --csv are mutually exclusive.")
-        form = JSON if as_json else CSV if as_csv else TABLE
-        return function(*args, form=form, **kwargs)  # type: ignore[arg-type]  # click names them
-
-    return wrapper  # type: ignore[return-value]  # other parameters, which click fills in
-
-
-def complete_names(
-    list_names: Callable[[Settings], Iterable[str]],
-) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Build the ``shell_complete`` of a parameter; of comma-separated names the last is completed.
-
-    Args:
-        list_names: lists the names; none are proposed where it raises an error.
-    """
-
-    def complete(context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
-        flags = dict(context.find_root().params)
-        before, comma, begun = typed.rpartition(",")
-        try:
-            names = list_names(config.load_settings(flags, config=flags.pop("config_file", None)))
-            return [f"{before}{comma}{name}" for name in names if name.startswith(begun)]
-        except (TreehammerError, OSError):
-            return []
-
-    return complete
-
-
 class NameType(click.types.StringParamType):
     """Name of something that exists, or several separated by commas; the shell completes the last.
 
@@ -308,10 +268,17 @@ class NameType(click.types.StringParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Propose names; none where they cannot be listed."""
-        return [
-            CompletionItem(name)
-            for name in complete_names(self._list_names)(ctx, param, incomplete)
-        ]
+        flags = dict(ctx.find_root().params)
+        before, comma, begun = incomplete.rpartition(",")
+        try:
+            names = self._list_names(
+                config.load_settings(flags, config=flags.pop("config_file", None))
+            )
+            return [
+                CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(begun)
+            ]
+        except (TreehammerError, OSError):
+            return []
 
     def require(self, names: Iterable[str], existing: Collection[str], where: str) -> None:
         """Check that names exist.
