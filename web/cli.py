@@ -17,9 +17,9 @@ from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.program_output import create_private_file
-from treehammer.sql.auth.access_keys import CAMPAIGN as CAMPAIGN_SCOPE
-from treehammer.sql.auth.access_keys import JOB as JOB_SCOPE
-from treehammer.sql.auth.access_keys import (
+from treehammer.sql.core.access_keys import CAMPAIGN as CAMPAIGN_SCOPE
+from treehammer.sql.core.access_keys import JOB as JOB_SCOPE
+from treehammer.sql.core.access_keys import (
     ROLES,
     AccessKey,
     MasterKeys,
@@ -27,7 +27,11 @@ from treehammer.sql.auth.access_keys import (
     fingerprint_master_key,
     parse_key,
 )
-from treehammer.sql.auth.keyring import (
+from treehammer.sql.core.rows import AccessKeyRow
+from treehammer.sql.engine.database_setup import opened_engine
+from treehammer.sql.write import audit_trail
+from treehammer.sql.write.audit_trail import LOCAL_OWNER
+from treehammer.sql.write.keyring import (
     Keyring,
     SessionTable,
     forget_previous_master_keys,
@@ -35,10 +39,6 @@ from treehammer.sql.auth.keyring import (
     rotate_master_key,
     session_id,
 )
-from treehammer.sql.core.rows import AccessKeyRow
-from treehammer.sql.engine.database_setup import opened_engine
-from treehammer.sql.write import audit_trail
-from treehammer.sql.write.audit_trail import LOCAL_OWNER
 from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import CAMPAIGN, CommandOutput, on_interrupt, print_hint, prints_rows

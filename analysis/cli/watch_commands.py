@@ -52,7 +52,7 @@ from treehammer.errors import (
     require_package,
 )
 from treehammer.setting_parsers import is_allowed_address
-from treehammer.sql.auth.access_keys import load_user_key
+from treehammer.sql.core.access_keys import load_user_key
 from treehammer.sql.core.watch_rows import AlarmMessage
 from treehammer.sql.read.overview_queries import (
     JOB_SITE,

@@ -30,9 +30,9 @@ from benchmarks.harness.figures import RatioFigure, print_table, write_results
 from benchmarks.harness.program_runs import run_postgres, wait_for_service
 from benchmarks.harness.synthetic_measurements import SyntheticCampaigns
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.auth.access_keys import SUBMIT, MasterKeys
-from treehammer.sql.auth.keyring import Keyring
+from treehammer.sql.core.access_keys import SUBMIT, MasterKeys
 from treehammer.sql.engine.database_setup import open_engine
+from treehammer.sql.write.keyring import Keyring
 from treehammer.sql.write.maintenance import check_database
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase

@@ -312,7 +312,7 @@ class AccessKeyRow(StoredRow):
 
     ``expires_us`` and ``revoked_us`` are None for a key that does not expire or was not revoked.
     ``master_key_fingerprint`` identifies the master key from which the key was derived; see
-    :func:`treehammer.sql.auth.access_keys.fingerprint_master_key`. Keys with the same ``owner`` share their campaigns.
+    :func:`treehammer.sql.core.access_keys.fingerprint_master_key`. Keys with the same ``owner`` share their campaigns.
     """
 
     key_id: Identity

@@ -26,7 +26,7 @@ from treehammer.collectors.worker.service_client import ServiceConfigError, Serv
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import DATASET_AXIS
-from treehammer.sql.auth.access_keys import load_user_key
+from treehammer.sql.core.access_keys import load_user_key
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.write.store import Store
 

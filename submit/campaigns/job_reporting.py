@@ -27,7 +27,7 @@ from treehammer.collectors.job_spec import (
 from treehammer.collectors.worker.service_client import ServiceConfigError, ServiceEndpoint
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
-from treehammer.sql.auth.access_keys import AccessKey, load_user_key, mint_job_token
+from treehammer.sql.core.access_keys import AccessKey, load_user_key, mint_job_token
 from treehammer.submit.batch.htcondor.submit_description import (
     IDLE_LIMIT_S,
     MAX_GRID_ATTEMPTS,

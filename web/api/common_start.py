@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from treehammer.errors import StoreError
-from treehammer.sql.auth.access_keys import AccessGrant
+from treehammer.sql.core.access_keys import AccessGrant
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.request_limits import (
     BodyBudget,

@@ -25,7 +25,7 @@ from treehammer.collectors.record.outcome import FAILURE_CLASSES
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ForeignCampaignError, StoreError, UnstorableContentError
 from treehammer.hctests.definition.model import Scalar
-from treehammer.sql.auth.access_keys import AccessGrant
+from treehammer.sql.core.access_keys import AccessGrant
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.core.schema import metadata
 from treehammer.sql.write.audit_trail import Sender

@@ -18,9 +18,9 @@ from starlette.requests import Request
 
 from treehammer.collectors.record.metric_catalogue import MAX_WORD
 from treehammer.errors import ConfigError, StoreError, TokenError
-from treehammer.sql.auth.access_keys import ADMIN, AccessGrant, AccessList, MasterKeys, verify_token
-from treehammer.sql.auth.keyring import verify_session
+from treehammer.sql.core.access_keys import ADMIN, AccessGrant, AccessList, MasterKeys, verify_token
 from treehammer.sql.write.audit_trail import Sender
+from treehammer.sql.write.keyring import verify_session
 from treehammer.web.core.request_limits import UploadQuota
 from treehammer.web.core.responses import KEY_ID, RequestRefusedError, service_unavailable
 

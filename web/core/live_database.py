@@ -18,8 +18,7 @@ from starlette.requests import Request
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import ConfigError, NothingToDoError, StoreError, UnstorableContentError
-from treehammer.sql.auth.access_keys import AccessList
-from treehammer.sql.auth.keyring import Keyring, SessionHolder, SessionTable, hash_session_token
+from treehammer.sql.core.access_keys import AccessList
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.engine.backend import display_url, sqlite_path
 from treehammer.sql.engine.database_engine import (
@@ -32,6 +31,7 @@ from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.read.measurement_queries import restore_operation
 from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.write.audit_trail import Delivery, Sender
+from treehammer.sql.write.keyring import Keyring, SessionHolder, SessionTable, hash_session_token
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import CampaignUpload, Store, UploadResult
 from treehammer.web.core.responses import RequestRefusedError, service_unavailable

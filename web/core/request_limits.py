@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from starlette.requests import Request
 
 from treehammer.config import Settings
-from treehammer.sql.auth.access_keys import AccessGrant
+from treehammer.sql.core.access_keys import AccessGrant
 from treehammer.web.core.responses import RequestRefusedError, service_unavailable
 
 _LOG = logging.getLogger("treehammer.service")

@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from treehammer.sql.auth.access_keys import ROLES
+from treehammer.sql.core.access_keys import ROLES
 
 #: Range of the seconds after which a refused client may try again, random to spread the load.
 RETRY_AFTER_S = (5, 15)

@@ -23,8 +23,8 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError, require_package
 from treehammer.program_output import read_secret_file
 from treehammer.setting_parsers import is_allowed_address
-from treehammer.sql.auth.access_keys import ADMIN, READ, ROLES, SUBMIT
-from treehammer.sql.auth.keyring import SessionHolder
+from treehammer.sql.core.access_keys import ADMIN, READ, ROLES, SUBMIT
+from treehammer.sql.write.keyring import SessionHolder
 from treehammer.web.core.responses import RequestRefusedError, redirect_locally, service_unavailable
 from treehammer.web.pages import sign_in_page
 from treehammer.web.pages.page_context import PageContext, PageModule

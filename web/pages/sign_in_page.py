@@ -13,8 +13,8 @@ from starlette.routing import BaseRoute, Route
 
 from treehammer.collectors.record.metric_catalogue import MAX_WORD
 from treehammer.errors import StoreError
-from treehammer.sql.auth.keyring import SessionHolder
 from treehammer.sql.write.audit_trail import SIGN_IN, SIGN_OUT
+from treehammer.sql.write.keyring import SessionHolder
 from treehammer.text_formatting import SECOND_US
 from treehammer.web.arranged_table import requested_address
 from treehammer.web.core.auth import (

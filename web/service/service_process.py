@@ -32,9 +32,9 @@ from treehammer.config import PUBLIC, Settings
 from treehammer.errors import ConfigError, remember_invocation
 from treehammer.program_output import SystemdNotifier, is_private
 from treehammer.setting_parsers import is_loopback
-from treehammer.sql.auth.keyring import load_master_keys
 from treehammer.sql.engine.backend import display_url, sqlite_path
 from treehammer.sql.engine.database_engine import parse_url
+from treehammer.sql.write.keyring import load_master_keys
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import pluralize
 from treehammer.web.core.auth import AccessControl

@@ -36,7 +36,6 @@ from measurement_factory import (
 from store_helpers import fill_database
 
 import treehammer
-from treehammer.sql.auth.keyring import Keyring, SessionHolder, SessionTable
 from treehammer.sql.core.rows import AttemptRow, ReplicaRow
 from treehammer.sql.core.watch_rows import RuleSetRow, StatusChangeRow
 from treehammer.sql.engine.database_engine import write_transaction
@@ -46,6 +45,7 @@ from treehammer.sql.watch import alarms, state_history
 from treehammer.sql.watch.state_history import list_run_outcomes
 from treehammer.sql.write import rollups
 from treehammer.sql.write.audit_trail import Delivery, Sender
+from treehammer.sql.write.keyring import Keyring, SessionHolder, SessionTable
 from treehammer.sql.write.maintenance import PRUNABLE, ChangeScope, DatabaseChange, check_database
 from treehammer.sql.write.store import CampaignUpload, Store
 from treehammer.text_formatting import no_progress

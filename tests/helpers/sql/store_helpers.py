@@ -37,7 +37,6 @@ from measurement_factory import (
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import Value
 from treehammer.errors import StoreError
-from treehammer.sql.auth.keyring import Keyring, SessionHolder, SessionTable
 from treehammer.sql.core.column_types import EvidenceText
 from treehammer.sql.core.rows import AttemptRow, ExtraRow, ReplicaRow
 from treehammer.sql.core.schema import metadata, rollup_day, rollup_operation
@@ -51,6 +50,7 @@ from treehammer.sql.watch import patrol_report
 from treehammer.sql.watch.alarms import replace_change_points, replace_watched_days
 from treehammer.sql.watch.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
 from treehammer.sql.write.audit_trail import Delivery, Sender
+from treehammer.sql.write.keyring import Keyring, SessionHolder, SessionTable
 from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import ProgressCallback, no_progress

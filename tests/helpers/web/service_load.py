@@ -19,10 +19,10 @@ from service_thread import make_body, make_sent_measurement
 
 from treehammer import config
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.sql.auth.access_keys import AccessKey
-from treehammer.sql.auth.keyring import Keyring, load_master_keys
+from treehammer.sql.core.access_keys import AccessKey
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.read.query_model import Selection
+from treehammer.sql.write.keyring import Keyring, load_master_keys
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 from treehammer.testbed.credentials import CertificateAuthority

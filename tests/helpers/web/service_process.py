@@ -23,10 +23,10 @@ import psutil
 from command_forker import ForkedCommand, start_command
 
 from treehammer.config import Settings
-from treehammer.sql.auth.access_keys import AccessKey
-from treehammer.sql.auth.keyring import Keyring, load_master_keys
+from treehammer.sql.core.access_keys import AccessKey
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.read.query_model import Selection
+from treehammer.sql.write.keyring import Keyring, load_master_keys
 from treehammer.sql.write.store import Store
 from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.testbed.network import find_free_ports

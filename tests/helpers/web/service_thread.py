@@ -22,9 +22,9 @@ from starlette.types import ASGIApp
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
-from treehammer.sql.auth.access_keys import AccessKey, MasterKeys
-from treehammer.sql.auth.keyring import Keyring
+from treehammer.sql.core.access_keys import AccessKey, MasterKeys
 from treehammer.sql.engine.database_setup import open_engine
+from treehammer.sql.write.keyring import Keyring
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.measurement_writer import MeasurementSink

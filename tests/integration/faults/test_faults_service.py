@@ -33,7 +33,7 @@ from storage_alone import SmallDisk, mounted_small_disk
 from store_helpers import write_export
 
 from treehammer import config
-from treehammer.sql.auth.access_keys import mint_job_token
+from treehammer.sql.core.access_keys import mint_job_token
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import ChangeScope, DatabaseChange, check_database
 from treehammer.sql.write.store import Store

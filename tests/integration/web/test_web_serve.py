@@ -21,9 +21,9 @@ from openid_provider import CLIENT_SECRET, serve_with_provider, sign_in_at_provi
 from service_load import exchange_request, pack_measurements
 from service_thread import make_sent_measurement
 
-from treehammer.sql.auth.access_keys import mint_job_token, parse_key
-from treehammer.sql.auth.keyring import Keyring, load_master_keys
+from treehammer.sql.core.access_keys import mint_job_token, parse_key
 from treehammer.sql.engine.database_setup import open_engine
+from treehammer.sql.write.keyring import Keyring, load_master_keys
 from treehammer.sql.write.store import Store
 from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.testbed.network import find_free_ports

@@ -15,7 +15,7 @@ import pytest
 from service_process import PATIENCE_S, VICTIM, AttackedService, run_attacked_service
 from service_thread import make_body, make_sent_measurement
 
-from treehammer.sql.auth.access_keys import mint_job_token
+from treehammer.sql.core.access_keys import mint_job_token
 
 HEALTH = "/api/v1/health"
 OPEN_SIGN_IN = (

@@ -14,9 +14,9 @@ from quick_databases import next_revision  # noqa: F401 - a fixture
 from repository_code import find_command
 
 from treehammer import config
-from treehammer.sql.auth.keyring import load_master_keys
 from treehammer.sql.engine.database_setup import upgrade_database
 from treehammer.sql.transfer.database_copy import copy_database
+from treehammer.sql.write.keyring import load_master_keys
 from treehammer.sql.write.store import Store
 from treehammer.text_formatting import no_progress
 

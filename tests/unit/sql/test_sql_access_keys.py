@@ -21,8 +21,8 @@ from measurement_factory import make_measurement
 from treehammer import config
 from treehammer.collectors.job_spec import TOKEN_VARIABLE
 from treehammer.errors import ConfigError, TokenError
-from treehammer.sql.auth import access_keys
-from treehammer.sql.auth.access_keys import (
+from treehammer.sql.core import access_keys
+from treehammer.sql.core.access_keys import (
     CLOCK_SKEW_S,
     OUTLIVE_DAYS,
     AccessGrant,
@@ -36,8 +36,8 @@ from treehammer.sql.auth.access_keys import (
     parse_key,
     verify_token,
 )
-from treehammer.sql.auth.keyring import Keyring, load_master_keys
 from treehammer.sql.core.rows import AccessKeyRow
+from treehammer.sql.write.keyring import Keyring, load_master_keys
 from treehammer.sql.write.store import Store
 
 MASTER = b"m" * 32
@@ -235,7 +235,7 @@ def test_user_key_comes_from_file_or_environment(
 def test_master_key_is_created_once_and_private(tmp_path: Path) -> None:
     file = tmp_path / "data" / "service.key"
     code = (
-        "import sys, pathlib; from treehammer.sql.auth.keyring import load_master_keys; "
+        "import sys, pathlib; from treehammer.sql.write.keyring import load_master_keys; "
         "print(load_master_keys(pathlib.Path(sys.argv[1])).current.hex())"
     )
     racing = [

@@ -384,7 +384,7 @@ CHANGING = {
 TRANSACTIONS = {
     "sql/write/store.py": "the store",
     "sql/write/audit_trail.py": "audit trail",
-    "sql/auth/keyring.py": "keys, revocations, and sessions of browsers",
+    "sql/write/keyring.py": "keys, revocations, and sessions of browsers",
     "sql/transfer/database_copy.py": "copies owners and receipts too",
 }
 #: Modules that insert rows by the helpers of the store.
@@ -395,7 +395,7 @@ INSERTIONS = {
     "sql/write/recording.py",
     "sql/write/maintenance.py",
     "sql/write/rollups.py",
-    "sql/auth/keyring.py",
+    "sql/write/keyring.py",
     "sql/transfer/database_copy.py",
 }
 _INSERT = {"insert_values", "insert_new_rows", "insert_missing_rows", "upsert_rows"}

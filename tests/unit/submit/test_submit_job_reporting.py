@@ -27,7 +27,7 @@ from treehammer.collectors.job_spec import (
 from treehammer.collectors.worker.service_client import ServiceEndpoint, ServiceResponse
 from treehammer.config import Settings, load_settings
 from treehammer.errors import ConfigError
-from treehammer.sql.auth import access_keys
+from treehammer.sql.core import access_keys
 from treehammer.sql.core.rows import AccessKeyRow, AttemptRow, ReplicaRow
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.submission_folder import Submission

@@ -19,10 +19,10 @@ from service_thread import ServiceThread, StartService
 
 from treehammer import config
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
-from treehammer.sql.auth.access_keys import AccessList, MasterKeys, parse_key
-from treehammer.sql.auth.keyring import load_master_keys
+from treehammer.sql.core.access_keys import AccessList, MasterKeys, parse_key
 from treehammer.sql.core.schema import read_session
 from treehammer.sql.engine.database_setup import open_engine
+from treehammer.sql.write.keyring import load_master_keys
 from treehammer.sql.write.store import Store
 from treehammer.web.core.auth import AccessControl
 
@@ -193,7 +193,7 @@ def test_unknown_session_is_named(service: ServiceThread, session: str) -> None:
 def test_holder_has_limited_number_of_sessions(
     service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treehammer.sql.auth.keyring.MAX_SESSIONS_PER_HOLDER", 2)
+    monkeypatch.setattr("treehammer.sql.write.keyring.MAX_SESSIONS_PER_HOLDER", 2)
     key, other = service.make_key("read").text, service.make_key("read").text
     kept = sign_in(service, other)
     cookies = []

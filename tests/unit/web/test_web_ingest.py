@@ -13,7 +13,7 @@ from polling import wait_until
 from service_thread import ServiceThread, StartService, make_body, make_sent_measurement
 
 from treehammer.errors import StoreError, UnstorableContentError
-from treehammer.sql.auth.access_keys import mint_job_token
+from treehammer.sql.core.access_keys import mint_job_token
 from treehammer.sql.core.rows import ReplicaRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.recording import AddResult

@@ -21,7 +21,7 @@ from service_thread import ServiceThread, StartService, make_body, make_sent_mea
 from treehammer import config
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError
-from treehammer.sql.auth.access_keys import mint_job_token
+from treehammer.sql.core.access_keys import mint_job_token
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write import audit_trail
 from treehammer.sql.write.audit_trail import Delivery

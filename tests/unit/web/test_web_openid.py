@@ -18,8 +18,8 @@ from service_thread import ServiceThread, run_service
 
 from treehammer import config
 from treehammer.errors import ConfigError
-from treehammer.sql.auth.keyring import SessionTable
 from treehammer.sql.engine.database_setup import open_engine
+from treehammer.sql.write.keyring import SessionTable
 from treehammer.web.pages import openid_sign_in
 from treehammer.web.pages.openid_sign_in import OpenIdSettings, parse_roles
 

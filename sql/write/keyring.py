@@ -27,7 +27,7 @@ from sqlalchemy.engine import Connection, Engine
 from treehammer.collectors.record.value_checks import is_storable
 from treehammer.errors import ConfigError, TokenError
 from treehammer.program_output import create_private_file
-from treehammer.sql.auth.access_keys import (
+from treehammer.sql.core.access_keys import (
     CAMPAIGN,
     JOB,
     ROLES,
@@ -99,7 +99,7 @@ class Keyring:
 
         Args:
             master: the service's master key.
-            role: one of :data:`~treehammer.sql.auth.access_keys.ROLES`.
+            role: one of :data:`~treehammer.sql.core.access_keys.ROLES`.
             name: its holder, for display.
             now_us: the current time.
             expires_us: expiry; None for a key that does not expire.
@@ -205,7 +205,7 @@ class Keyring:
         """Revoke the tokens of a campaign or a job.
 
         Args:
-            scope: :data:`~treehammer.sql.auth.access_keys.CAMPAIGN` or :data:`~treehammer.sql.auth.access_keys.JOB`.
+            scope: :data:`~treehammer.sql.core.access_keys.CAMPAIGN` or :data:`~treehammer.sql.core.access_keys.JOB`.
             subject: its identity, which may be unknown to the database.
             now_us: the current time.
 

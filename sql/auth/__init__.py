@@ -1,1 +1,0 @@
-"""Access keys, tokens and the keyring of the results service."""
