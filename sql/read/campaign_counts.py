@@ -137,17 +137,6 @@ class MeasurementCount:
         return "".join([text, *(f", {n} {name}" for name, n in sorted(self.missing.items()))])
 
 
-@dataclass
-class _SiteTally:
-    """Running totals of a site; see :class:`MeasurementCount`."""
-
-    jobs: Counter[str] = field(default_factory=Counter)
-    planned: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter)
-    missing: Counter[str] = field(default_factory=Counter)
-    superseded: int = 0
-
-
 @dataclass(frozen=True)
 class CampaignCount:
     """Count of a campaign by site.
@@ -185,11 +174,10 @@ def count_campaign(store: ResultsReader, campaign_id: str, now_us: int) -> Campa
     last = {row.job_id: row for row in store.attempts(jobs)}
     with store.connection() as connection:
         rows = list(connection.execute(_outcome_query(campaign_id)))
-    sites: defaultdict[str, _SiteTally] = defaultdict(_SiteTally)
+    sites: defaultdict[str, MeasurementCount] = defaultdict(MeasurementCount)
     recorded = _tally_recorded(sites, jobs, rows)
     _tally_planned(sites, jobs, recorded, last)
-    counts = {site: MeasurementCount(**vars(tally)) for site, tally in sorted(sites.items())}
-    counted = CampaignCount(counts)
+    counted = CampaignCount(dict(sorted(sites.items())))
     if counted.is_finished or not counted.total.outstanding:
         return counted
     with store.connection() as connection:
@@ -199,34 +187,39 @@ def count_campaign(store: ResultsReader, campaign_id: str, now_us: int) -> Campa
 
 
 def _tally_recorded(
-    sites: defaultdict[str, _SiteTally], jobs: Mapping[str, JobRow], rows: Iterable[Sequence[Any]]
+    sites: defaultdict[str, MeasurementCount],
+    jobs: Mapping[str, JobRow],
+    rows: Iterable[Sequence[Any]],
 ) -> Counter[str]:
     """Add the rows of :func:`_outcome_query` to their sites; return the recorded number by job."""
     recorded: Counter[str] = Counter()
-    for job_id, site, outcome, superseded, count in rows:
-        tally = sites[jobs[job_id].site if job_id in jobs else site or ""]
+    for job_id, job_site, outcome, superseded, count in rows:
+        site = jobs[job_id].site if job_id in jobs else job_site or ""
+        tally = MeasurementCount()
         if superseded:
-            tally.superseded += count
+            tally = MeasurementCount(superseded=count)
         elif outcome not in INTERRUPTED_CLASSES:  # missing, unless the job continues
             recorded[job_id] += count
-            tally.outcomes[outcome] += count
+            tally = MeasurementCount(outcomes=Counter({outcome: count}))
+        sites[site] += tally
     return recorded
 
 
 def _tally_planned(
-    sites: defaultdict[str, _SiteTally],
+    sites: defaultdict[str, MeasurementCount],
     jobs: Mapping[str, JobRow],
     recorded: Counter[str],
     last: Mapping[str, AttemptRow],
 ) -> None:
     """Add the jobs with their planned and missing measurements to their sites."""
     for row in jobs.values():
-        tally = sites[row.site]
-        tally.jobs[row.state] += 1
-        tally.planned += row.planned_measurements
         left = row.planned_measurements - recorded[row.id]
+        missing: Counter[str] = Counter()
         if left > 0 and JobState(row.state).is_final:
-            tally.missing[_explain_missing(row, last.get(row.id))] += left
+            missing[_explain_missing(row, last.get(row.id))] = left
+        sites[row.site] += MeasurementCount(
+            Counter([row.state]), row.planned_measurements, missing=missing
+        )
 
 
 def _estimate_remaining_s(
