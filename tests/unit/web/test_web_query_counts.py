@@ -141,8 +141,8 @@ def test_site_page_reads_measurements_by_index(many: ServiceThread) -> None:
     asked = _queries_of(many, f"/sites/{SITES[0]}?days=180")
     plans = [plan for text, plan in asked if re.search(r"\b(FROM|JOIN) measurement\b", text)]
     # Hosts, and the newest measurements; and of the last day, which is bad: the site's failures and
-    # their messages, all counts, unsupported and lost ones, the days before, and hosts.
-    assert len(plans) == 9
+    # their messages, all counts, lost ones, the days before, and hosts.
+    assert len(plans) == 8
     for plan in plans:
         looked_up = [step for step in plan if re.search(r"\bmeasurement\b", step)]
         assert all(re.search(r"(ix|autoindex)_measurement_", step) for step in looked_up), plan
