@@ -109,7 +109,7 @@ class JobStatus:
 
 
 class BatchSystem(Protocol):
-    """Operations that submission and tracking need."""
+    """Operations that submission and tracking need; by default a batch system holds and removes nothing."""
 
     name: str
 
@@ -123,7 +123,7 @@ class BatchSystem(Protocol):
 
     def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
         """Return job id -> batch id of queued jobs, e.g. after the submitter was killed."""
-        ...
+        return {}
 
     def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
         """Return the status of each known job.
@@ -131,11 +131,11 @@ class BatchSystem(Protocol):
         Raises:
             treehammer.errors.BatchError: the batch system does not answer.
         """
-        ...
+        return {}
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
         """Return attempt -> output folder (records/, logs/, attempt.json), as far as it has arrived."""
-        ...
+        return {}
 
     def cancel(self, batch_ids: Iterable[str]) -> int:
         """Cancel jobs that are not final and return their number."""
@@ -143,15 +143,15 @@ class BatchSystem(Protocol):
 
     def release(self, batch_ids: Iterable[str]) -> int:
         """Release held jobs and return their number."""
-        ...
+        return 0
 
     def hold(self, batch_ids: Iterable[str], reason: str) -> None:
         """Hold those of the jobs that wait in the queue; without support nothing happens."""
-        ...
+        return
 
     def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
         """Release jobs held by :meth:`hold` for a reason with this text; return whether there were any."""
-        ...
+        return False
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         """Queue final jobs again with their description; a second call queues nothing.
@@ -166,11 +166,11 @@ class BatchSystem(Protocol):
         Raises:
             treehammer.errors.BatchError: not all were queued.
         """
-        ...
+        return {}
 
     def explain_waiting(self, batch_ids: Iterable[str]) -> Sequence[str]:
         """Explain why these jobs make no progress, a line each; empty if nothing prevents it."""
-        ...
+        return ()
 
     def purge(self, batch_ids: Iterable[str]) -> int:
         """Remove final jobs with their sandboxes and return the freed bytes.
@@ -180,7 +180,7 @@ class BatchSystem(Protocol):
         Raises:
             treehammer.errors.BatchError: a folder cannot be removed.
         """
-        ...
+        return 0
 
 
 @dataclass(frozen=True)
@@ -216,8 +216,8 @@ def find_batch(name: str) -> BatchDeclaration:
     return declaration
 
 
-class ExternalBatch:
-    """Placeholder for a batch system that this installation cannot reach."""
+class ExternalBatch(BatchSystem):
+    """Placeholder for a batch system that this installation cannot reach; it refuses what has jobs."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -225,18 +225,6 @@ class ExternalBatch:
     def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
         """Refuse; no site uses this batch system."""
         raise self._refusal_error()
-
-    def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
-        """Find no jobs."""
-        return {}
-
-    def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
-        """Return no statuses; trackers do not query external jobs."""
-        return {}
-
-    def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
-        """Return no sandboxes."""
-        return {}
 
     def cancel(self, batch_ids: Iterable[str]) -> int:
         """Refuse unless ``batch_ids`` is empty."""
@@ -258,14 +246,6 @@ class ExternalBatch:
         """Refuse unless ``earlier`` is empty."""
         self._refuse_if_any(earlier)
         return {}
-
-    def explain_waiting(self, batch_ids: Iterable[str]) -> Sequence[str]:
-        """Explain nothing."""
-        return ()
-
-    def purge(self, batch_ids: Iterable[str]) -> int:
-        """Remove nothing."""
-        return 0
 
     def _refuse_if_any(self, batch_ids: Iterable[str]) -> int:
         if any(True for _ in batch_ids):

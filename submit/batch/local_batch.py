@@ -15,6 +15,7 @@ from treehammer.errors import BatchError
 from treehammer.submit.batch import local_runner
 from treehammer.submit.batch.interface import (
     BatchDeclaration,
+    BatchSystem,
     InputReplacement,
     JobDescription,
     JobStatus,
@@ -28,8 +29,8 @@ _CHANGE_INTERVAL_S = 0.05
 _CANCEL_WAIT_S = local_runner.TERMINATE_GRACE_S + 5.0
 
 
-class LocalBatch:
-    """Queue in a spool directory (see :mod:`treehammer.submit.batch.local_jobs`).
+class LocalBatch(BatchSystem):
+    """Queue in a spool directory (see :mod:`treehammer.submit.batch.local_jobs`); it holds no jobs.
 
     Every call that finds unfinished jobs starts a runner unless one is alive.
 
@@ -117,17 +118,6 @@ class LocalBatch:
                 break
             time.sleep(local_runner.TICK_INTERVAL_S)
         return len(open_ids)
-
-    def release(self, batch_ids: Iterable[str]) -> int:
-        """Release nothing: local jobs are never held."""
-        return 0
-
-    def hold(self, batch_ids: Iterable[str], reason: str) -> None:
-        """Hold nothing: this machine is never excluded by the rules."""
-
-    def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
-        """Release nothing: local jobs are never held."""
-        return False
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
         """Queue final jobs again; jobs that were queued again before keep their batch id.

@@ -50,6 +50,7 @@ from treehammer.submit.campaigns.tracker import (
     CampaignTracker,
     StagedSubmissions,
     describe_unqueued_jobs,
+    group_by_batch_system,
 )
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.text_formatting import (
@@ -294,20 +295,11 @@ def describe_exclusion(job: JobRow, uses: SiteUses, included: Collection[str] = 
     return "; ".join(filter(None, reasons))
 
 
-def _group_by_batch(jobs: Collection[JobRow]) -> dict[str, list[str]]:
-    """Return name of the batch system -> batch ids."""
-    ids: defaultdict[str, list[str]] = defaultdict(list)
-    for job in jobs:
-        if job.batch_id:
-            ids[job.batch_system].append(job.batch_id)
-    return dict(ids)
-
-
 def _release_jobs(tracker: CampaignTracker, jobs: Collection[JobRow]) -> list[str]:
     """Release jobs of sites that are usable again."""
     released = [
-        tracker.batch_system(name).release_held(ids, EXCLUDED_MESSAGE)
-        for name, ids in _group_by_batch(jobs).items()
+        tracker.batch_system(name).release_held([job.batch_id for job in group], EXCLUDED_MESSAGE)
+        for name, group in group_by_batch_system(jobs)
     ]
     return ["Held jobs of sites that are usable again were released"] if any(released) else []
 
@@ -320,8 +312,8 @@ def _hold_jobs(
     for site, cause in sorted({(job.site, reasons[job.id]) for job in jobs}):
         site_jobs = [job for job in jobs if (job.site, reasons[job.id]) == (site, cause)]
         reason = f"{EXCLUDED_MESSAGE}: {cause}"
-        for name, ids in _group_by_batch(site_jobs).items():
-            tracker.batch_system(name).hold(ids, reason)
+        for name, group in group_by_batch_system(site_jobs):
+            tracker.batch_system(name).hold([job.batch_id for job in group], reason)
         lines.append(f"Site {site}: {pluralize(len(site_jobs), 'queued job')} held back, {reason}")
     return lines
 
@@ -338,8 +330,8 @@ def _remove_jobs(
     """
     if not jobs:
         return
-    for name, ids in _group_by_batch(jobs).items():
-        tracker.batch_system(name).cancel(ids)
+    for name, group in group_by_batch_system(jobs):
+        tracker.batch_system(name).cancel([job.batch_id for job in group])
     now = _wait_until_final(tracker, campaign, {job.id for job in jobs})
     cancelled = [job for job in now if job.state == JobState.CANCELLED.value]
     last = load_last_attempts(tracker.store, cancelled)
@@ -422,11 +414,9 @@ def purge_campaign(tracker: CampaignTracker, campaign: CampaignRow, settings: Se
     StagedSubmissions(settings.submissions_dir).remove(campaign.id)
     jobs = tracker.store.jobs(campaign.id)
     freed = 0
-    for name in sorted({job.batch_system for job in jobs}):
+    for name, group in group_by_batch_system(jobs):
         if batch := tracker.find_batch_system(name, jobs):
-            freed += batch.purge(
-                [job.batch_id for job in jobs if job.batch_system == name and job.batch_id]
-            )
+            freed += batch.purge([job.batch_id for job in group if job.batch_id])
     return freed
 
 

@@ -10,7 +10,6 @@ import functools
 import json
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,7 +51,12 @@ from treehammer.submit.campaigns.job_reporting import (
     TokenRenewal,
     reporting_for_submission,
 )
-from treehammer.submit.campaigns.tracker import CampaignTracker, StagedSubmission, StagedSubmissions
+from treehammer.submit.campaigns.tracker import (
+    CampaignTracker,
+    StagedSubmission,
+    StagedSubmissions,
+    group_by_batch_system,
+)
 from treehammer.submit.planning import cost_estimate, submission_options
 from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
 from treehammer.submit.planning.plan import Plan
@@ -101,16 +105,9 @@ def submit_plan(
         TreehammerError: the store or a template is invalid; nothing was submitted.
     """
     check_plan_limits(plan, settings)
-    service = reporting_for_submission(settings, plan.options)
     campaign = plan.make_campaign_row()
-    rows = list(plan.make_job_rows())
-    with (
-        Store.open(settings.database) as store,
-        StagedSubmissions(settings.submissions_dir).hold(plan.campaign_id) as staged,
-    ):
-        staged.write(
-            render_jobs(plan, staged.rendered, service=service, slots=settings.local_slots)
-        )
+
+    def add_campaign(store: Store, rows: list[JobRow], service: JobReporting | None) -> None:
         if service is not None:
             CampaignUploader(settings).register_campaign(plan.campaign_id)
         # Fetching software may have taken an hour: the submission starts now.
@@ -120,9 +117,8 @@ def submit_plan(
             permit,
             key_id=service.key.key_id if service and service.key else "",
         )
-        _queue_jobs(store, functools.partial(open_batch_system, settings=settings), staged, rows)
-        staged.remove()
-        return store.campaign(plan.campaign_id)
+
+    return _store_and_queue(plan, settings, add_campaign)
 
 
 def extend_submission(plan: Plan, settings: Settings) -> CampaignRow:
@@ -132,6 +128,17 @@ def extend_submission(plan: Plan, settings: Settings) -> CampaignRow:
         BatchError: a batch system failed; the jobs that it did not take are stored as lost.
         TreehammerError: the store or a template is invalid; nothing was submitted.
     """
+    return _store_and_queue(
+        plan, settings, lambda store, rows, _: store.extend_campaign(plan.campaign_id, rows)
+    )
+
+
+def _store_and_queue(
+    plan: Plan,
+    settings: Settings,
+    add: Callable[[Store, list[JobRow], JobReporting | None], None],
+) -> CampaignRow:
+    """Stage the jobs of a plan, add them to the store, and queue them."""
     service = reporting_for_submission(settings, plan.options)
     rows = list(plan.make_job_rows())
     with (
@@ -141,7 +148,7 @@ def extend_submission(plan: Plan, settings: Settings) -> CampaignRow:
         staged.write(
             render_jobs(plan, staged.rendered, service=service, slots=settings.local_slots)
         )
-        store.extend_campaign(plan.campaign_id, rows)
+        add(store, rows, service)
         _queue_jobs(store, functools.partial(open_batch_system, settings=settings), staged, rows)
         staged.remove()
         return store.campaign(plan.campaign_id)
@@ -191,13 +198,14 @@ def _queue_jobs(
     queued: list[JobRow] = []
     missing = {job.id: job for job in rows}
     descriptions = [job for job in staged.read() if job.job_id in missing]
-    for name in sorted({missing[job.job_id].batch_system for job in descriptions}):
+    for name, group in group_by_batch_system([missing[job.job_id] for job in descriptions]):
+        selected = {job.id: job for job in group}
         jobs = {
             job.job_id: replace(job, inputs=inputs(job.job_id, job.inputs))
             for job in descriptions
-            if missing[job.job_id].batch_system == name
+            if job.job_id in selected
         }
-        queued += _submit_jobs(store, batch_system(name), jobs, {id_: missing[id_] for id_ in jobs})
+        queued += _submit_jobs(store, batch_system(name), jobs, selected)
     return queued
 
 
@@ -360,11 +368,11 @@ def _wall_limits_s(campaign: CampaignRow, jobs: Collection[JobRow]) -> dict[str,
 
 
 def _release_held_jobs(tracker: CampaignTracker, jobs: Collection[JobRow]) -> int:
-    held: dict[str, list[str]] = defaultdict(list)
-    for job in jobs:
-        if job.state == JobState.HELD.value:
-            held[job.batch_system].append(job.batch_id)
-    return sum(tracker.batch_system(name).release(ids) for name, ids in held.items())
+    held = [job for job in jobs if job.state == JobState.HELD.value]
+    return sum(
+        tracker.batch_system(name).release([job.batch_id for job in group])
+        for name, group in group_by_batch_system(held)
+    )
 
 
 def _select_jobs(
@@ -393,10 +401,8 @@ def _requeue_jobs(
 ) -> int:
     """Requeue jobs, store their new batch ids and return their number."""
     count = 0
-    for name in sorted({job.batch_system for job in jobs}):
-        jobs_by_batch_id = {
-            job.batch_id: job for job in jobs if job.batch_system == name and job.batch_id
-        }
+    for name, group in group_by_batch_system(jobs):
+        jobs_by_batch_id = {job.batch_id: job for job in group if job.batch_id}
         earlier = {
             old: last[job.id].number if job.id in last else 0
             for old, job in jobs_by_batch_id.items()

@@ -20,7 +20,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,7 +132,7 @@ class CampaignTracker:
         self, open_jobs: Sequence[JobRow]
     ) -> Iterator[tuple[JobRow, JobStatus | None, BatchSystem]]:
         """Yield the jobs of every batch system that answers; see :meth:`_query_jobs`."""
-        for name, group in _group_by_batch_system(open_jobs):
+        for name, group in group_by_batch_system(open_jobs):
             yield from self._query_jobs(name, group)
 
     def _require_answer(self, open_jobs: Sequence[JobRow]) -> None:
@@ -180,7 +180,7 @@ class CampaignTracker:
         lines = list(self._rejections)
         if unqueued := describe_unqueued_jobs(campaign, open_jobs):
             lines.append(unqueued)
-        for name, group in _group_by_batch_system(open_jobs):
+        for name, group in group_by_batch_system(open_jobs):
             if name in self._unanswered:
                 lines.append(str(self._unanswered[name]))
                 continue
@@ -271,7 +271,7 @@ class CampaignTracker:
     def cancel(self, campaign: CampaignRow) -> int:
         """Cancel the campaign's jobs that are not final and return their number."""
         count = 0
-        for name, group in _group_by_batch_system(self.refresh_jobs(campaign)):
+        for name, group in group_by_batch_system(self.refresh_jobs(campaign)):
             # Ended jobs may have been purged.
             open_ids = [j.batch_id for j in group if j.batch_id and not JobState(j.state).is_final]
             count += self.batch_system(name).cancel(open_ids) if open_ids else 0
@@ -347,7 +347,8 @@ def _may_change(job: JobRow) -> bool:
     return not (job.is_external or (job.batch_id and JobState(job.state).is_final))
 
 
-def _group_by_batch_system(jobs: Sequence[JobRow]) -> Iterator[tuple[str, list[JobRow]]]:
+def group_by_batch_system(jobs: Collection[JobRow]) -> Iterator[tuple[str, list[JobRow]]]:
+    """Yield the jobs of each batch system by its name."""
     for name in sorted({job.batch_system for job in jobs}):
         yield name, [job for job in jobs if job.batch_system == name]
 

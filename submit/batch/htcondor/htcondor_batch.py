@@ -45,7 +45,12 @@ from treehammer.submit.batch.htcondor.submission_folder import (
     rebuild_descriptions,
 )
 from treehammer.submit.batch.htcondor.submit_description import SUBMISSION_ATTRIBUTE
-from treehammer.submit.batch.interface import InputReplacement, JobDescription, JobStatus
+from treehammer.submit.batch.interface import (
+    BatchSystem,
+    InputReplacement,
+    JobDescription,
+    JobStatus,
+)
 
 #: Jobs per cluster with spooled inputs: all of them are in the queue at once.
 MAX_SPOOLED_JOBS = 1000
@@ -53,7 +58,7 @@ MAX_SPOOLED_JOBS = 1000
 _MAX_NAMED_JOBS = 50
 
 
-class HTCondorBatch:
+class HTCondorBatch(BatchSystem):
     """Jobs of one HTCondor pool.
 
     Args:

@@ -25,7 +25,12 @@ from treehammer.analysis.status.rule_judgements import (
     judge_runs,
     replay_rule,
 )
-from treehammer.analysis.status.status_rules import RULES_FILE, WindowRule, parse_status_rules
+from treehammer.analysis.status.status_rules import (
+    RULES_FILE,
+    StatusRule,
+    WindowRule,
+    parse_status_rules,
+)
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.cli import cli
 from treehammer.collectors.record.outcome import ExecutionError
@@ -209,10 +214,13 @@ def test_root_provider_of_another_package_travels_to_the_node(
 _BATCH_SYSTEM = """
 from pathlib import Path
 
-from treehammer.submit.batch.interface import BatchDeclaration, ExternalBatch
+from treehammer.submit.batch.interface import BatchDeclaration, BatchSystem
 
 
-class TideBatch(ExternalBatch):
+class TideBatch(BatchSystem):
+    def __init__(self, name):
+        self.name = name
+
     def submit(self, campaign_id, jobs):
         return {job.job_id: f"{self.name} {job.text}" for job in jobs}
 
@@ -302,18 +310,18 @@ def test_page_is_found_by_its_module(
     assert tables == {"tides": [{"height": 3}]}
 
 
-class TideRule(WindowRule):
-    """Warning when nothing ran at high water."""
+def test_registered_rule_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StatusRule, "MODELS", dict(StatusRule.MODELS))
 
-    kind: Literal["tide"]
+    class TideRule(WindowRule):
+        """Warning when nothing ran at high water."""
 
+        kind: Literal["tide"]
 
-@judge_runs.register
-def _judge_tide(rule: TideRule, window: RunWindow, _before: RuleMemory) -> StateJudgement:
-    return StateJudgement(SiteState.WARNING, f"{len(window.runs)} runs in {rule.window}")
+    @judge_runs.register(TideRule)
+    def _judge_tide(rule: TideRule, window: RunWindow, _before: RuleMemory) -> StateJudgement:
+        return StateJudgement(SiteState.WARNING, f"{len(window.runs)} runs in {rule.window}")
 
-
-def test_registered_rule_is_replayed() -> None:
     text = RULES_FILE.read_text() + '[rules.water]\nkind = "tide"\nwindow = "24h"\n'
     rules = parse_status_rules(text, "status_rules.toml")
     rule = rules.rules["water"]
