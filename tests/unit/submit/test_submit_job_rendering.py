@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 from machine_requirements import skip_or_fail
@@ -28,6 +29,7 @@ from plan_factory import (
     make_pinned_test,
 )
 
+from treehammer.cli import cli
 from treehammer.collectors.storage_access import make_tls_context
 from treehammer.collectors.worker.probes.credential_checks import unpack_authorities
 from treehammer.errors import ConfigError, SourceError
@@ -425,3 +427,16 @@ def test_source_without_certificates_is_refused(tmp_path: Path) -> None:
         write_bundle(tmp_path / "empty.pem", tmp_path / "out")
     with pytest.raises(ConfigError, match="contains no certificates"):
         write_bundle(tmp_path, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("options", "kinds"), [((), 1), (("--full",), 2)])
+def test_render_prints_texts_as_rows(tmp_path: Path, options: tuple[str, ...], kinds: int) -> None:
+    folder = make_pinned_test(tmp_path / "test", SHELL_TEST).folder
+    flags = [f"--{name}-dir={tmp_path / name}" for name in ("data", "cache")]
+    words = [*flags, "render", str(folder), *options]
+    plain, printed = (CliRunner().invoke(cli, [*words, *form]) for form in ((), ("--json",)))
+    rows = json.loads(printed.stdout)
+    assert len(rows) == kinds * len({job for row in rows for job in row["jobs"]})
+    assert {row["batch"] for row in rows} == {"local"}
+    # Identities and times differ between two runs, not their lengths.
+    assert sum(len(row["text"]) + 1 for row in rows) == len(plain.stdout)
