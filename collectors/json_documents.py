@@ -12,18 +12,35 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Any, Dict, List, Type, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 T = TypeVar("T")
 
+#: A mistake: keys that lead to the value, as text, and the description.
+Problem = Tuple[str, str]
+#: Converts a value and adds its mistakes, with keys relative to the value.
+Parser = Callable[[Any, List[Problem]], Any]
+
 _UNIONS = (Union, getattr(types, "UnionType", Union))
-#: Types of single values -> Python types of their JSON values, and their description.  To Python,
-#: true is a number.
-_SCALARS: Dict[Any, Any] = {
-    str: (str, "text"),
-    int: (int, "a whole number"),
+#: Types of single values -> types of their JSON values, and their description.
+_SCALARS: Dict[Any, Tuple[Tuple[type, ...], str]] = {
+    str: ((str,), "text"),
+    int: ((int,), "a whole number"),
     float: ((int, float), "a number"),
-    bool: (bool, "true or false"),
+    bool: ((bool,), "true or false"),
 }
 
 
@@ -60,10 +77,11 @@ def parse_document(kind: Type[T], document: Any) -> T:
     Raises:
         DocumentError: a value has another type, or a key is unknown or missing.
     """
-    problems: List[str] = []
-    item: T = _parse(kind, document, "", problems)
+    problems: List[Problem] = []
+    parse: Parser = _make_parser(cast(Any, kind))
+    item: T = parse(document, problems)
     if problems:
-        raise DocumentError(problems)
+        raise DocumentError([f"{key or 'document'}: {text}" for key, text in problems])
     return item
 
 
@@ -79,98 +97,127 @@ def _encode(value: Any) -> Any:
     raise TypeError(f"{value!r} has no form in JSON")
 
 
-def _parse(kind: Any, value: Any, key: str, problems: List[str]) -> Any:
-    """Convert a value, or add its problems under its key."""
+@lru_cache(maxsize=None)
+def _make_parser(kind: Any) -> Parser:
+    """Make the parser of a type that a field may have."""
     origin, arguments = get_origin(kind), get_args(kind)
-    if origin in _UNIONS:
-        if value is None and type(None) in arguments:
-            return None
-        members = [member for member in arguments if member is not type(None)]
-        # Of several types only single values and None occur.
-        kind = next((member for member in members if _fits(member, value)), members[0])
-        return _parse(kind, value, key, problems)
     if kind is Any:
-        return value
+        return lambda value, _problems: value
+    if origin in _UNIONS:
+        return _make_union_parser(arguments)
     if is_dataclass(kind):
-        return _parse_fields(kind, value, key, problems)
+        return _make_fields_parser(kind)
     if origin in (tuple, list, Sequence):
-        return _parse_sequence(origin, arguments, value, key, problems)
+        return _make_sequence_parser(origin, arguments)
     if origin in (dict, Mapping):
-        if not isinstance(value, dict):
-            return _refuse(value, key, "an object", problems)
-        key_kind, value_kind = arguments
+        return _make_mapping_parser(*arguments)
+    if issubclass(kind, Enum):
+        return _make_enum_parser(kind)
+    if issubclass(kind, PurePath):
+        parse_text = _make_parser(str)
+        return lambda value, problems: kind(parse_text(value, problems) or ".")
+    return _make_scalar_parser(*_SCALARS[kind])
+
+
+def _make_scalar_parser(kinds: Tuple[type, ...], description: str) -> Parser:
+    def parse(value: Any, problems: List[Problem]) -> Any:
+        # To Python, true is a number, but its type is another.
+        return value if type(value) in kinds else _refuse(value, description, problems)
+
+    return parse
+
+
+def _make_enum_parser(kind: Type[Enum]) -> Parser:
+    members = {member.value: member for member in kind}
+    description = f"one of {', '.join(map(str, members))}"
+
+    def parse(value: Any, problems: List[Problem]) -> Any:
+        is_known = isinstance(value, (str, int)) and value in members
+        return members[value] if is_known else _refuse(value, description, problems)
+
+    return parse
+
+
+def _make_union_parser(arguments: Sequence[Any]) -> Parser:
+    """Make the parser of an optional type, or of several types of single values."""
+    members = [member for member in arguments if member is not type(None)]
+    parse_first = _make_parser(members[0])
+    kinds = {kind for member in members[1:] for kind in _SCALARS[member][0]}
+    if len(members) < len(arguments):
+        kinds.add(type(None))
+
+    def parse(value: Any, problems: List[Problem]) -> Any:
+        return value if type(value) in kinds else parse_first(value, problems)
+
+    return parse
+
+
+def _make_fields_parser(kind: Any) -> Parser:
+    hints = get_type_hints(kind)
+    init_fields = [field for field in fields(kind) if field.init]
+    parsers = {field.name: _make_parser(hints[field.name]) for field in init_fields}
+    required = [
+        field.name for field in init_fields if field.default is field.default_factory is MISSING
+    ]
+
+    def parse(value: Any, problems: List[Problem]) -> Any:
+        if type(value) is not dict:
+            return _refuse(value, "an object", problems)
+        values, before = {}, len(problems)
+        for name, member in value.items():
+            if name in parsers:
+                values[name] = _parse_member(parsers[name], member, name, problems)
+            else:
+                problems.append((name, "unknown key"))
+        problems += [(name, "is missing") for name in required if name not in value]
+        return kind(**values) if len(problems) == before else None
+
+    return parse
+
+
+def _make_sequence_parser(origin: Any, arguments: Sequence[Any]) -> Parser:
+    make = list if origin is list else tuple
+    parsers = [_make_parser(kind) for kind in arguments if kind is not Ellipsis]
+    length = len(arguments) if make is tuple and arguments[-1] is not Ellipsis else None
+
+    def parse(value: Any, problems: List[Problem]) -> Any:
+        if not isinstance(value, (list, tuple)):
+            return _refuse(value, "a list", problems)
+        if length is not None and len(value) != length:
+            return _refuse(value, f"a list of {length} values", problems)
+        return make(
+            _parse_member(parsers[index if length else 0], member, index, problems)
+            for index, member in enumerate(value)
+        )
+
+    return parse
+
+
+def _make_mapping_parser(key_kind: Any, value_kind: Any) -> Parser:
+    parse_value = _make_parser(value_kind)
+
+    def parse(value: Any, problems: List[Problem]) -> Any:
+        if type(value) is not dict:
+            return _refuse(value, "an object", problems)
         return {
-            key_kind(name): _parse(value_kind, member, _join(key, name), problems)
+            key_kind(name): _parse_member(parse_value, member, name, problems)
             for name, member in value.items()
         }
-    if issubclass(kind, Enum):
-        values = [member.value for member in kind]
-        if value not in values:
-            return _refuse(value, key, f"one of {', '.join(map(str, values))}", problems)
-        return kind(value)
-    if issubclass(kind, PurePath):
-        return kind(_parse(str, value, key, problems) or ".")
-    return value if _fits(kind, value) else _refuse(value, key, _SCALARS[kind][1], problems)
+
+    return parse
 
 
-def _parse_fields(kind: Any, value: Any, key: str, problems: List[str]) -> Any:
-    if not isinstance(value, dict):
-        return _refuse(value, key, "an object", problems)
-    hints = _field_types(kind)
-    problems += [f"{_join(key, name)}: unknown key" for name in value if name not in hints]
-    count = len(problems)
-    values = {
-        name: _parse(hint, value[name], _join(key, name), problems)
-        for name, hint in hints.items()
-        if name in value
-    }
-    problems += [
-        f"{_join(key, field.name)}: is missing"
-        for field in fields(kind)
-        if field.name in hints
-        and field.name not in value
-        and field.default is field.default_factory is MISSING
-    ]
-    return kind(**values) if len(problems) == count else None
+def _parse_member(parse: Parser, value: Any, name: Union[str, int], problems: List[Problem]) -> Any:
+    """Parse a part of a value, and put its key or index in front of the keys of its mistakes."""
+    before = len(problems)
+    parsed = parse(value, problems)
+    for number in range(before, len(problems)):
+        key, text = problems[number]
+        separator = "" if not key or key.startswith("[") else "."
+        prefix = f"[{name}]" if isinstance(name, int) else name
+        problems[number] = f"{prefix}{separator}{key}", text
+    return parsed
 
 
-def _parse_sequence(
-    origin: Any, arguments: Sequence[Any], value: Any, key: str, problems: List[str]
-) -> Any:
-    if not isinstance(value, (list, tuple)):
-        return _refuse(value, key, "a list", problems)
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        if len(value) != len(arguments):
-            return _refuse(value, key, f"a list of {len(arguments)} values", problems)
-        kinds: Sequence[Any] = arguments
-    else:
-        kinds = [arguments[0]] * len(value)
-    members = (
-        _parse(kinds[index], member, f"{key}[{index}]", problems)
-        for index, member in enumerate(value)
-    )
-    return list(members) if origin is list else tuple(members)
-
-
-def _fits(kind: Any, value: Any) -> bool:
-    """Return whether a type is one of single values, and has this value."""
-    return (
-        kind in _SCALARS
-        and isinstance(value, _SCALARS[kind][0])
-        and isinstance(value, bool) == (kind is bool)
-    )
-
-
-def _refuse(value: Any, key: str, expected: str, problems: List[str]) -> None:
-    problems.append(f"{key or 'document'}: expected {expected}, not {value!r}")
-
-
-def _join(key: str, name: str) -> str:
-    return f"{key}.{name}" if key else name
-
-
-@lru_cache(maxsize=None)
-def _field_types(kind: Any) -> Dict[str, Any]:
-    """Return the types of the fields that a dataclass is made from, by their names."""
-    hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind) if field.init}
+def _refuse(value: Any, expected: str, problems: List[Problem]) -> None:
+    problems.append(("", f"expected {expected}, not {value!r}"))
