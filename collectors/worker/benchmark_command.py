@@ -10,6 +10,7 @@ import json
 import signal
 import statistics
 import sys
+from collections import Counter
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from ..kit.treehammer_load.operation import LoadFile
@@ -25,7 +26,6 @@ from .benchmark import (
     BenchmarkError,
     BenchmarkResult,
     Part,
-    PartResult,
     find_ratio,
     provide_files,
     require_folder,
@@ -128,19 +128,11 @@ def _describe_part(part: Part, result: BenchmarkResult) -> Dict[str, Any]:
         "ratio": None if value is None else find_ratio(part, value),
         "spread": _relative_spread(values),
         "rounds": [part_result.value for part_result in rounds],
-        "failures": _sum_failures(rounds),
+        "failures": dict(sum((Counter(result.failures) for result in rounds), Counter())),
         "client_cpu": max(part_result.client_cpu for part_result in rounds),
         "client_limited": any(part_result.client_limited for part_result in rounds),
         **latency.list_quantiles(),
     }
-
-
-def _sum_failures(rounds: Sequence[PartResult]) -> Dict[str, int]:
-    failures: Dict[str, int] = {}
-    for part_result in rounds:
-        for name, count in part_result.failures.items():
-            failures[name] = failures.get(name, 0) + count
-    return failures
 
 
 def summarize_runs(sheets: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:

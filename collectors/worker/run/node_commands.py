@@ -151,7 +151,11 @@ def _run_command(
     code = run_logged_command(
         [os.path.join(context.locate_payload(), before.command)],
         context.locate_payload(),
-        {**context.base_env, **_list_variables(context, variant)},
+        {
+            **context.base_env,
+            **list_axis_variables(variant),
+            "TREEHAMMER_DOOR_URL": context.job.door_url,
+        },
         log,
         before.timeout_s,
         check_stop,
@@ -163,12 +167,18 @@ def _run_command(
         raise ExecutionError(Failure("software-setup", SERVER_SETTING, "setup", message))
 
 
-def _list_variables(context: JobContext, variant: Mapping[str, Scalar]) -> Dict[str, str]:
-    axes = {
-        f"TREEHAMMER_AXIS_{axis.upper()}": value if isinstance(value, str) else json.dumps(value)
+def format_axes(variant: Mapping[str, Scalar]) -> Dict[str, str]:
+    """Format the values of axes as text, as environment variables have them."""
+    return {
+        axis: value if isinstance(value, str) else json.dumps(value)
         for axis, value in variant.items()
     }
-    return {**axes, "TREEHAMMER_DOOR_URL": context.job.door_url}
+
+
+def list_axis_variables(variant: Mapping[str, Scalar]) -> Dict[str, str]:
+    """List the environment variables with the values of axes."""
+    axes = format_axes(variant).items()
+    return {f"TREEHAMMER_AXIS_{axis.upper()}": text for axis, text in axes}
 
 
 # --- The test's own libraries

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
-from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, ExecutionSpec, InputFile, Scalar
+from ...job_spec import CHECKSUM, JOB_MARK_VARIABLE, ExecutionSpec, InputFile
 from ...shared_files import local_path, write_atomically
 from ...software import providers
 from ..load_start import LoadStart
@@ -280,7 +280,6 @@ class PayloadPreparation:
 
     def _payload_environment(self, spec: ExecutionSpec) -> Dict[str, str]:
         urls = [file.url for file in spec.files]
-        axes = {axis: _decode_text(value) for axis, value in spec.variant.items()}
         env = {
             "TREEHAMMER_JOB": os.path.join(self._folder, "job.json"),
             "TREEHAMMER_RESULT": os.path.join(self._folder, RESULT_FILE),
@@ -290,7 +289,7 @@ class PayloadPreparation:
             "TREEHAMMER_KIT": self._context.kit,
             "TREEHAMMER_PASSES": str(spec.passes),
             "TREEHAMMER_KIND": spec.kind,
-            **{f"TREEHAMMER_AXIS_{axis.upper()}": text for axis, text in axes.items()},
+            **node_commands.list_axis_variables(spec.variant),
         }
         libraries = node_commands.find_loop_libraries(self._context, spec)
         if libraries and self._loops_folder:
@@ -306,7 +305,7 @@ class PayloadPreparation:
             )
         if self._recorder is not None:
             env.update(self._recorder.environment)
-        env.update(self._declared_environment(axes))
+        env.update(self._declared_environment(node_commands.format_axes(spec.variant)))
         return env
 
     def _declared_environment(self, axes: Mapping[str, str]) -> Dict[str, str]:
@@ -331,7 +330,3 @@ class PayloadPreparation:
             }
         path = os.path.join(self._folder, "job.json")
         write_atomically(path, json.dumps(document, indent=1, sort_keys=True))
-
-
-def _decode_text(value: Scalar) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
