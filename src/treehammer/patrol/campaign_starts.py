@@ -252,14 +252,6 @@ class CampaignStarter:
         self._starts = starts
         self._file = file
 
-    def select_sites(self, entry: PatrolEntry) -> StartSites:
-        """Return the sites of an entry; see :func:`select_entry_sites`."""
-        return select_entry_sites(entry, self._settings)
-
-    def select_comparison_sites(self, entry: PatrolEntry, uses: SiteUses) -> StartSites | None:
-        """Return the sites that compare commits; see :func:`select_comparison_sites`."""
-        return select_comparison_sites(entry, self._settings, uses)
-
     def list_named_doors(self, entry: PatrolEntry, spec: str) -> tuple[str, ...]:
         """List the doors that an entry names, else those that its test names.
 

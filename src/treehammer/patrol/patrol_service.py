@@ -37,6 +37,8 @@ from treehammer.patrol.campaign_starts import (
     StartSites,
     find_reruns,
     record_reruns,
+    select_comparison_sites,
+    select_entry_sites,
 )
 from treehammer.patrol.occasions import (
     COMMIT,
@@ -118,6 +120,7 @@ class Patrol:
     def __init__(
         self, settings: Settings, file: PatrolFile, store: Store, lease: PatrolLease
     ) -> None:
+        self._settings = settings
         self._file = file
         self._store = store
         self._lease = lease
@@ -129,7 +132,6 @@ class Patrol:
         self._channels = AlarmChannels.from_settings(settings)
         self._next_watch_us = 0
         self._next_changes_us = self._read_clock() + CHANGES_AFTER_S * SECOND_US
-        self._control_release = settings.control_release
         self._retries: dict[tuple[str, str], _Retry] = {}
         self._has_written_limits = False
 
@@ -235,7 +237,7 @@ class Patrol:
         now = datetime.fromtimestamp(now_us / SECOND_US, UTC)
         try:
             with explain_missing_extra():
-                result = update_changes(self._store, now, control=self._control_release)
+                result = update_changes(self._store, now, control=self._settings.control_release)
         except MissingExtraError as error:
             _LOG.warning("changes were not searched: %s", error)
             return
@@ -248,7 +250,7 @@ class Patrol:
             TreehammerError: an obstacle; the entry is tried again later.
         """
         now_us = self._read_clock()
-        chosen = self._starter.select_sites(entry)
+        chosen = select_entry_sites(entry, self._settings)
         commit = self._finder.head_commit(entry, now_us)
         if entry.quiet.end_of_quiet(now_us) != now_us:
             state.note("quiet hours")
@@ -265,7 +267,7 @@ class Patrol:
         for occasion in self._find_occasions(entry, commit, now_us):
             sites = left
             if occasion.name.startswith(TURNS):
-                sites = self._starter.select_comparison_sites(entry, uses)
+                sites = select_comparison_sites(entry, self._settings, uses)
             if sites is not None:
                 self._start(entry, occasion, sites, state, message)
 
@@ -428,7 +430,7 @@ class Patrol:
 
     def _known_sites(self, entry: PatrolEntry) -> tuple[str, ...]:
         try:
-            return self._starter.select_sites(entry).names
+            return select_entry_sites(entry, self._settings).names
         except TreehammerError:
             return ()  # the entry's remark says why
 
