@@ -192,12 +192,8 @@ def _merge_definitions(common: TestDefinition, at_commit: TestDefinition) -> Tes
     """Combine the definition shared by all commits with that of one commit."""
     keys = {key: getattr(at_commit.test, key) for key in ("payload", "files", "load", "imports")}
     tables = ("settings", "environment", "metrics", "build")
-    return common.model_copy(
-        update={
-            "test": common.test.model_copy(update=keys),
-            **{table: getattr(at_commit, table) for table in tables},
-        }
-    )
+    replaced = {table: getattr(at_commit, table) for table in tables}
+    return common.replace(test=common.test.replace(**keys), **replaced)
 
 
 def _check_branch_files(definition: TestDefinition, where: str) -> None:
@@ -216,12 +212,10 @@ def _resolve_values(definition: TestDefinition, values: Mapping[str, str]) -> Te
         text = str(rule.get(COMMIT_AXIS, ""))
         return {**rule, COMMIT_AXIS: values[text]} if text in values else rule
 
-    return definition.model_copy(
-        update={
-            "matrix": definition.matrix.replace_axis(COMMIT_AXIS, [*values.values()]),
-            "exclude": tuple(map(resolve, definition.exclude)),
-            "include": tuple(map(resolve, definition.include)),
-        }
+    return definition.replace(
+        matrix=definition.matrix.replace_axis(COMMIT_AXIS, [*values.values()]),
+        exclude=tuple(map(resolve, definition.exclude)),
+        include=tuple(map(resolve, definition.include)),
     )
 
 

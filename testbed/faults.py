@@ -354,10 +354,9 @@ def _record_version(box: Workspace, site: str, door: str, version: str) -> None:
     path = sites_file_path(box)
     content = sites_file.read_sites_file(path)
     names = (door, HTTP_DOOR) if door == MAIN_DOOR else (door,)
-    changed = replace(
-        content.sites[site],
+    changed = content.sites[site].replace(
         doors=tuple(
-            replace(existing, version=version) if existing.name in names else existing
+            existing.replace(version=version) if existing.name in names else existing
             for existing in content.sites[site].doors
         ),
     )

@@ -86,8 +86,8 @@ def load_definition(
         if not any(problems_overlap(problem, shape) for shape in problems)
     ]
     if not problems:
-        test = definition.test.model_copy(update={"files": tuple(files)})
-        definition = definition.model_copy(update={"test": test})
+        test = definition.test.replace(files=tuple(files))
+        definition = definition.replace(test=test)
         problems += definition_checks.check_variants(definition)
         problems += file_checks.check_contents(folder, definition)
         if not (axes or settings):

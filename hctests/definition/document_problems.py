@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import tree_sitter_toml
 from pydantic import (
@@ -128,6 +128,10 @@ class StrictModel(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with valid values replaced."""
+        return self.model_copy(update=changes)
+
 
 T = TypeVar("T")
 #: A list of TOML, which a frozen model holds as a tuple.
@@ -155,7 +159,7 @@ class DocumentTables:
     def list_keys(self, table: str) -> list[str]:
         """List the keys that a table may have."""
         fields = self.models[table].model_fields
-        return [field.alias or name for name, field in fields.items()]
+        return [field.alias or name for name, field in fields.items() if not field.exclude]
 
 
 #: Maps a path to its line, to sort by, and to the location shown in messages.
@@ -237,6 +241,7 @@ def validate_document(
     raw: Mapping[str, Any],
     tables: DocumentTables,
     fill_required: Callable[[dict[str, Any]], None],
+    context: object = None,
 ) -> tuple[M, list[DocumentProblem]]:
     """Validate a document; return the model and all problems of shape.
 
@@ -247,7 +252,7 @@ def validate_document(
     valid = dict(raw)
     while True:
         try:
-            return model.model_validate(valid), problems
+            return model.model_validate(valid, context=context), problems
         except ValidationError as error:
             details = error.errors(include_url=False)
         if not problems:
@@ -282,14 +287,17 @@ def load_document(
     fill_required: Callable[[dict[str, Any]], None],
     check_across: Callable[[M], Iterable[DocumentProblem]],
     error: type[InvalidDocumentError],
+    context: object = None,
 ) -> M:
     """Parse and validate the text of a document, called ``name`` in messages.
+
+    Validators of the model receive ``context``.
 
     Raises:
         InvalidDocumentError: of the given type, with all problems of shape and across tables.
     """
     document, problems = validate_document(
-        model, parse_document(text, name, error), tables, fill_required
+        model, parse_document(text, name, error), tables, fill_required, context
     )
     # A problem that overlaps with a mistake of shape is only its consequence.
     problems += [

@@ -23,7 +23,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.cli.command_options import list_known_sites
 from treehammer.submit.planning.site_selection import load_uses
-from treehammer.submit.sites import cric, sites_file, sites_schema
+from treehammer.submit.sites import cric, site_model, sites_file
 from treehammer.submit.sites.downtime_documents import (
     DowntimeOptions,
     fetch_document,
@@ -113,10 +113,10 @@ def _door_rows(site: Site) -> list[dict[str, Any]]:
         "grid_resource": site.grid_resource,
         "storage": site.storage,
         "labels": list(site.labels),
-        "ceilings": asdict(site.ceilings),
+        "ceilings": site.ceilings.model_dump(),
     }
     return [
-        shared | {f"door_{key}": value for key, value in asdict(door).items()}
+        shared | {f"door_{key}": value for key, value in door.model_dump().items()}
         for door in site.doors
     ]
 
@@ -233,7 +233,7 @@ def schema() -> None:
 
     Example: treehammer sites schema > sites.schema.json
     """
-    click.echo(json.dumps(sites_schema.build_json_schema(), indent=1, sort_keys=True))
+    click.echo(json.dumps(site_model.build_json_schema(), indent=1, sort_keys=True))
 
 
 @sites.group("downtimes")

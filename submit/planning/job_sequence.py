@@ -285,7 +285,7 @@ def make_watch(pinned: PinnedTest, sites: Sequence[Site], loading: TestDefinitio
             hint='A test that watches has a table [load] and root = ["none"], as server-watch and '
             "log-parse have.",
         )
-    definition = pinned.definition.model_copy(update={"load": loading.load})
+    definition = pinned.definition.replace(load=loading.load)
     return ServerWatch(replace(pinned, definition=definition), tuple(sites))
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -239,7 +239,12 @@ class _CricImporter:
         if prefix not in (door.prefix for door in doors):
             number = sum(door.protocol == kind for door in doors) + 1
             doors.append(
-                Door(kind if number == 1 else f"{kind}-{number}", kind, prefix, middleware)
+                Door(
+                    name=kind if number == 1 else f"{kind}-{number}",
+                    protocol=kind,
+                    prefix=prefix,
+                    middleware=middleware,
+                )
             )
 
     # Batch selectors
@@ -330,7 +335,7 @@ def _with_server_version(door: Door, documents: _CricDocuments) -> Door:
             version = protocol.version or service.version
             if version and urlsplit(protocol.endpoint).hostname == host:
                 middleware = door.middleware or protocol.impl or service.impl
-                return replace(door, middleware=middleware, version=version)
+                return door.replace(middleware=middleware, version=version)
     return door
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from treehammer.collectors.storage_access import describe_read_limits
 from treehammer.collectors.worker.probes.credential_checks import (
@@ -28,9 +29,11 @@ from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import BatchError, ConfigError
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.htcondor.pool import HTCondorPool, daemon_url
-from treehammer.submit.sites.site_model import Door, Site
 from treehammer.submit.sites.site_registry import load_pools, open_htcondor_pool
 from treehammer.text_formatting import ProgressFactory, no_progress
+
+if TYPE_CHECKING:
+    from treehammer.submit.sites.site_model import Door, Site
 
 PROBE_OK, PROBE_FAILED, PROBE_SKIPPED = "ok", "failed", "skipped"
 

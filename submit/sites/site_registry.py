@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,25 +18,16 @@ from treehammer.submit.batch.interface import (
     UnknownBatchSystemError,
     find_batch,
 )
-from treehammer.submit.sites.site_model import (
-    Ceilings,
-    Door,
-    LoadPermission,
-    Site,
-    token_pool_environment,
-)
 
 if TYPE_CHECKING:
     from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
+    from treehammer.submit.sites.site_model import Site
     from treehammer.submit.sites.sites_file import SitesFileContent
 
 
 #: Maximum number of local jobs in one campaign.  Each has a folder in the queue, and one machine
 #: needs days for this many.
 MAX_LOCAL_JOBS = 10_000
-
-#: Load that the disk of this machine permits, which is its user's own.
-LOCAL_LOAD = LoadPermission(opens_per_s=1e6, clients=100_000, mb_per_s=1e6)
 
 #: Stands for every site of the sites file.
 ALL_SITES = "all"
@@ -59,9 +49,21 @@ def load_sites(settings: Settings) -> Mapping[str, Site]:
             where=f"cache_dir {settings.cache_dir}",
             hint="Choose a --cache-dir without these characters.",
         )
-    writable = str(settings.cache_dir / "load")
-    doors = (Door("file", "file", prefix, load=replace(LOCAL_LOAD, writable=writable)),)
-    local = Site(LOCAL_BATCH, LOCAL_BATCH, doors, Ceilings(jobs=MAX_LOCAL_JOBS))
+    # Pydantic and tree-sitter take a tenth of a second to load.
+    from treehammer.submit.sites.site_model import Ceilings, Door, LoadPermission, Site
+
+    # The disk of this machine is its user's own.
+    load = LoadPermission(
+        opens_per_s=1e6,
+        clients=100_000,
+        mb_per_s=1e6,
+        writable=str(settings.cache_dir / "load"),
+    )
+    local = Site(
+        name=LOCAL_BATCH,
+        doors=(Door(name="file", protocol="file", prefix=prefix, load=load),),
+        ceilings=Ceilings(jobs=MAX_LOCAL_JOBS),
+    )
     content = _load_sites_file(settings)
     sites = {local.name: local, **(content.sites if content else {})}
     _export_token_pools(sites.values())
@@ -70,6 +72,8 @@ def load_sites(settings: Settings) -> Mapping[str, Site]:
 
 def _export_token_pools(sites: Iterable[Site]) -> None:
     """Name the pools of all doors to this process's HTTP clients, as credentials are named."""
+    from treehammer.submit.sites.site_model import token_pool_environment
+
     os.environ.pop(TOKEN_POOLS_VARIABLE, None)
     os.environ.update(token_pool_environment(door for site in sites for door in site.doors))
 
@@ -87,7 +91,6 @@ def load_pools(settings: Settings) -> Mapping[str, HTCondorPool]:
 def _load_sites_file(settings: Settings) -> SitesFileContent | None:
     if settings.sites_file is None:
         return None
-    # Pydantic and tree-sitter take a tenth of a second to load.
     from treehammer.submit.sites.sites_file import read_sites_file
 
     return read_sites_file(settings.sites_file)

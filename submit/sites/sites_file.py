@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from treehammer.collectors.job_spec import HTCONDOR_PREFIX, LOCAL_BATCH
+from treehammer.collectors.job_spec import LOCAL_BATCH
 from treehammer.collectors.shared_files import write_atomically
 from treehammer.errors import ConfigError, SitesError, suggest_nearest
 from treehammer.hctests.definition import document_problems
 from treehammer.hctests.definition.document_problems import (
     NAME_PATTERN,
     DocumentProblem,
-    StrictModel,
 )
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.batch.htcondor.submit_description import (
@@ -25,18 +24,14 @@ from treehammer.submit.batch.htcondor.submit_description import (
     check_site_commands,
 )
 from treehammer.submit.batch.interface import find_batch
-from treehammer.submit.sites.site_model import Ceilings, Door, LoadPermission, Site
-from treehammer.submit.sites.sites_schema import (
+from treehammer.submit.sites.site_model import (
     RESERVED_NAMES,
     SITES_TABLES,
-    CeilingsTable,
-    DoorTable,
-    LoadPermissionTable,
+    Door,
     PoolTable,
+    Site,
     SitesDocument,
-    SiteTable,
     find_prefix_error,
-    normalize_prefix,
 )
 
 
@@ -73,12 +68,10 @@ def parse_sites_file(text: str, path: Path) -> SitesFileContent:
         _fill_missing_keys,
         _check_across_tables,
         SitesError,
+        context=path.resolve().parent,
     )
-    base = path.resolve().parent
-    return SitesFileContent(
-        sites={name: _build_site(name, table, base) for name, table in document.sites.items()},
-        pools={name: _build_pool(name, table, base) for name, table in document.pools.items()},
-    )
+    pools = {name: HTCondorPool(name, **dict(table)) for name, table in document.pools.items()}
+    return SitesFileContent(document.sites, pools)
 
 
 def _fill_missing_keys(tables: dict[str, Any]) -> None:
@@ -98,11 +91,11 @@ def _check_across_tables(document: SitesDocument) -> Iterator[DocumentProblem]:
             yield DocumentProblem(
                 path, f"is reserved for {RESERVED_NAMES[name]} (expected another name)"
             )
-        if site.pool is not None and site.pool not in document.pools:
+        if site.pool_name is not None and site.pool_name not in document.pools:
             pool_names = ", ".join(document.pools) or "none"
-            near = suggest_nearest(site.pool, document.pools)
+            near = suggest_nearest(site.pool_name, document.pools)
             yield DocumentProblem(
-                (*path, "pool"), f"unknown pool {site.pool!r} (known: {pool_names}){near}"
+                (*path, "pool"), f"unknown pool {site.pool_name!r} (known: {pool_names}){near}"
             )
         yield from _check_site(site, path)
         yield from _check_doors(site.doors, (*path, "doors"))
@@ -120,12 +113,12 @@ def _check_pool(pool: PoolTable, path: document_problems.KeyPath) -> Iterator[Do
         )
 
 
-def _check_site(site: SiteTable, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
-    if site.pool is None:
+def _check_site(site: Site, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
+    if site.pool_name is None:
         for key in ("requirements", "grid_resource", "submit"):
             if getattr(site, key):
                 yield DocumentProblem((*path, key), "applies only to sites with a pool (add pool)")
-    if site.batch is not None:
+    if "batch" in site.model_fields_set:
         yield from _check_batch(site, site.batch, (*path, "batch"))
     if site.requirements.endswith("\\"):
         yield DocumentProblem(
@@ -144,7 +137,7 @@ def _check_site(site: SiteTable, path: document_problems.KeyPath) -> Iterator[Do
 
 
 def _check_doors(
-    doors: list[DoorTable], path: document_problems.KeyPath
+    doors: Sequence[Door], path: document_problems.KeyPath
 ) -> Iterator[DocumentProblem]:
     if not doors:
         yield DocumentProblem(path, "has no door (expected at least one [[sites.NAME.doors]])")
@@ -154,7 +147,7 @@ def _check_doors(
         yield from _check_address(door, (*path, index))
 
 
-def _check_address(door: DoorTable, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
+def _check_address(door: Door, path: document_problems.KeyPath) -> Iterator[DocumentProblem]:
     if not (door.prefix or door.rse):
         yield DocumentProblem((*path, "prefix"), "is missing (expected prefix or rse)")
     if door.load and door.load.writable and not door.prefix:
@@ -172,9 +165,9 @@ def _check_address(door: DoorTable, path: document_problems.KeyPath) -> Iterator
 
 
 def _check_batch(
-    site: SiteTable, name: str, path: document_problems.KeyPath
+    site: Site, name: str, path: document_problems.KeyPath
 ) -> Iterator[DocumentProblem]:
-    if site.pool is not None:
+    if site.pool_name is not None:
         yield DocumentProblem(path, "cannot be combined with pool (expected one of them)")
     if name.partition("@")[0] == LOCAL_BATCH:  # the default, which has no name here
         yield DocumentProblem(path, f"unknown batch system {name!r}")
@@ -183,63 +176,6 @@ def _check_batch(
         find_batch(name)
     except ConfigError as error:
         yield DocumentProblem(path, error.message)
-
-
-def _build_pool(name: str, table: PoolTable, base: Path) -> HTCondorPool:
-    return HTCondorPool(
-        name=name,
-        config=_resolve_path(table.config, base),
-        collector=table.collector,
-        schedd=table.schedd,
-        token_dir=_resolve_path(table.token_dir, base),
-        scitoken_file=_resolve_path(table.scitoken_file, base),
-        spool=table.spool,
-        submit_dir=_resolve_path(table.submit_dir, base),
-    )
-
-
-def _build_site(name: str, table: SiteTable, base: Path) -> Site:
-    return Site(
-        name=name,
-        batch=f"{HTCONDOR_PREFIX}{table.pool}" if table.pool else table.batch or LOCAL_BATCH,
-        doors=tuple(_build_door(door, base) for door in table.doors),
-        ceilings=Ceilings(**dict(table.ceilings)),
-        storage=table.storage,
-        requirements=table.requirements,
-        grid_resource=table.grid_resource,
-        software=table.software,
-        cvmfs=table.cvmfs or "",
-        cert_dir=table.cert_dir or "",
-        python=table.python,
-        templates=_resolve_path(table.templates, base),
-        submit=table.submit,
-        labels=tuple(table.labels),
-    )
-
-
-def _build_door(table: DoorTable, base: Path) -> Door:
-    prefix = normalize_prefix(table.protocol, table.prefix) if table.prefix else ""
-    if prefix and table.protocol == "file":
-        prefix = str(_resolve_path(prefix, base))
-    load = LoadPermission(**table.load.model_dump()) if table.load else None
-    return Door(
-        table.name,
-        table.protocol,
-        prefix,
-        table.middleware,
-        table.version,
-        table.rse,
-        load,
-        tuple(table.settings),
-        tuple(table.token_pools),
-    )
-
-
-def _resolve_path(text: str | None, base: Path) -> Path | None:
-    if text is None:
-        return None
-    path = Path(text).expanduser()
-    return path if path.is_absolute() else (base / path).resolve()
 
 
 def write_sites_file(sites: Iterable[Site], pools: Iterable[HTCondorPool], path: Path) -> None:
@@ -259,7 +195,7 @@ def format_sites_file(sites: Iterable[Site], pools: Iterable[HTCondorPool], path
         SitesError: the sites are invalid.
     """
     document = {
-        "pools": {pool.name: _nondefault_values(asdict(pool), PoolTable) for pool in pools},
+        "pools": {pool.name: _list_values({**asdict(pool), "name": ""}) for pool in pools},
         "sites": {site.name: _site_table(site) for site in sites},
     }
     text = tomli_w.dumps({key: tables for key, tables in document.items() if tables})
@@ -268,30 +204,23 @@ def format_sites_file(sites: Iterable[Site], pools: Iterable[HTCondorPool], path
 
 
 def _site_table(site: Site) -> dict[str, Any]:
-    values = asdict(site) | {
-        "pool": site.pool or None,
-        "batch": None if site.is_local or site.pool else site.batch,
-        "labels": list(site.labels),
-    }
-    values["ceilings"] = _nondefault_values(values["ceilings"], CeilingsTable)
-    for door in values["doors"]:
-        door["settings"] = list(door["settings"])
-        door["token_pools"] = list(door["token_pools"])
-        door["load"] = (
-            _nondefault_values(door["load"], LoadPermissionTable) if door["load"] else None
-        )
-    values["doors"] = [_nondefault_values(door, DoorTable) for door in values["doors"]]
-    return _nondefault_values(values, SiteTable)
+    values = site.model_dump(exclude={"pool_name"})
+    is_external = not (site.is_local or site.pool)
+    return _list_values({"pool": site.pool, **values, "batch": site.batch * is_external})
 
 
-def _nondefault_values(values: Mapping[str, Any], table: type[StrictModel]) -> dict[str, Any]:
-    """Return the required and the non-empty values of a table, in its order."""
-    nondefault = {}
-    for key, field in table.model_fields.items():
-        value = values[key]
-        if (value is not None and value not in ("", {}, [], 0)) or field.is_required():
-            nondefault[key] = str(value) if isinstance(value, Path) else value
-    return nondefault
+def _list_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a table that are not empty."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return _list_values(value)
+        if isinstance(value, tuple):
+            return [convert(item) for item in value]
+        return str(value) if isinstance(value, Path) else value
+
+    converted = {key: convert(value) for key, value in values.items()}
+    return {key: value for key, value in converted.items() if value}
 
 
 def is_valid_name(text: str) -> bool:

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
@@ -259,17 +259,34 @@ class SecureStorage(Component):
         """Return the secure doors of a site."""
         ports, export = self.ports[site], xrootd_storage.DATASET_FOLDER
         doors = [
-            Door("roots", "root", f"roots://{HOST}:{ports['roots']}/{export}", "XRootD"),
-            Door("https", "https", f"https://{HOST}:{ports['https']}{export}", "XrdHttp"),
+            Door(
+                name="roots",
+                protocol="root",
+                prefix=f"roots://{HOST}:{ports['roots']}/{export}",
+                middleware="XRootD",
+            ),
+            Door(
+                name="https",
+                protocol="https",
+                prefix=f"https://{HOST}:{ports['https']}{export}",
+                middleware="XrdHttp",
+            ),
         ]
         if self._x509:
             doors += [
-                Door(kind, "root", f"roots://{HOST}:{ports[kind]}/{export}", "XRootD")
+                Door(
+                    name=kind,
+                    protocol="root",
+                    prefix=f"roots://{HOST}:{ports[kind]}/{export}",
+                    middleware="XRootD",
+                )
                 for kind in ("x509", "voms")
             ]
             https = f"https://{HOST}:{ports['voms-https']}{export}"
-            doors.append(Door("voms-https", "https", https, "XrdHttp"))
-        return tuple(replace(door, load=xrootd_storage.PERMITTED_LOAD) for door in doors)
+            doors.append(
+                Door(name="voms-https", protocol="https", prefix=https, middleware="XrdHttp")
+            )
+        return tuple(door.replace(load=xrootd_storage.PERMITTED_LOAD) for door in doors)
 
 
 def secure_folder(box: Workspace) -> Path:

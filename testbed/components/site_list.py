@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from treehammer.collectors.shared_files import DISK_FULL_ERRNOS
@@ -183,7 +182,7 @@ class SitesFileWriter(Component):
                 GRID_LABELS,
                 grid_resource=self.arc.grid_resource,
             )
-            tables.append(replace(table, submit=self.arc.submit_commands))
+            tables.append(table.replace(submit=self.arc.submit_commands))
         return tables
 
     def _is_secure(self, site: str) -> bool:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from treehammer.collectors.json_documents import format_json, parse_json
@@ -44,7 +44,7 @@ RUCIO_FOLDER = "/store/rucio"
 #: Folder for files of load tests, and the load that the servers permit.
 LOAD_FOLDER = "/load"
 PERMITTED_LOAD = LoadPermission(opens_per_s=50_000, clients=5_000, mb_per_s=5_000)
-_PERMITTED_WITH_WRITES = replace(PERMITTED_LOAD, writable=LOAD_FOLDER)
+_PERMITTED_WITH_WRITES = PERMITTED_LOAD.replace(writable=LOAD_FOLDER)
 #: Prefix that, followed by a site's name and a path, leads through the redirector to that site.
 SITE_ALIAS_FOLDER = "/store/test/xrootd"
 #: A file on one site only, to check that the redirector knows the site.
@@ -295,7 +295,7 @@ class XrootdStorage(Component):
                 name = "rucio" if door.name == "root" else f"rucio-{door.name}"
                 prefix = "" if is_registered else door.prefix
                 doors.append(
-                    replace(door, name=name, prefix=prefix, rse=rse_name(site), load=PERMITTED_LOAD)
+                    door.replace(name=name, prefix=prefix, rse=rse_name(site), load=PERMITTED_LOAD)
                 )
         return tuple(doors)
 
@@ -313,11 +313,13 @@ class XrootdStorage(Component):
         addresses["federation"] = f"root://{hub}:{self.redirector_port}/"
         return [
             Door(
-                name,
-                address.partition(":")[0],
-                f"{address}{export}",
-                "XRootD" if name in channels else _MIDDLEWARE.get(name, "XRootD redirector"),
-                self._versions.get(channels.get(name, SUITE), ""),
+                name=name,
+                protocol=address.partition(":")[0],
+                prefix=f"{address}{export}",
+                middleware="XRootD"
+                if name in channels
+                else _MIDDLEWARE.get(name, "XRootD redirector"),
+                version=self._versions.get(channels.get(name, SUITE), ""),
                 # A cache and a pinned path would write elsewhere than they read.
                 load=PERMITTED_LOAD if name in ("cache", "pinned") else _PERMITTED_WITH_WRITES,
             )

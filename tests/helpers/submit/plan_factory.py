@@ -96,21 +96,23 @@ def make_manifest(entries: int = 1000, clusters: int = 10) -> Manifest:
 
 
 def make_site(*doors: str, name: str = "local") -> Site:
-    paths = tuple(Door(door, "file", f"/{door}/data") for door in doors or ("file",))
-    return Site(name, "local", paths)
+    paths = tuple(
+        Door(name=door, protocol="file", prefix=f"/{door}/data") for door in doors or ("file",)
+    )
+    return Site(name=name, batch="local", doors=paths)
 
 
 def make_grid_site(*doors: str, name: str = "SITE_A", **changes: Any) -> Site:
     """Make a site with an HTCondor pool that has every release of ROOT on CVMFS."""
     urls = tuple(
-        Door(door, "root", f"root://{name.lower()}.example:1094//{door}")
+        Door(name=door, protocol="root", prefix=f"root://{name.lower()}.example:1094//{door}")
         for door in doors or ("root",)
     )
     defaults: dict[str, Any] = {
         "requirements": f'TARGET.GLIDEIN_Site == "{name}"',
         "software": {"*": "cvmfs:ROOT/{version}/x86_64-debian12-gcc12-opt"},
     }
-    return Site(name, "htcondor@pool", urls, **(defaults | changes))
+    return Site(name=name, batch="htcondor@pool", doors=urls, **(defaults | changes))
 
 
 def make_local_plan(

@@ -44,9 +44,15 @@ class GridUser(LocalUser):
 
     def _site_table(self, name: str, *, requirements: str = "", grid_resource: str = "") -> Site:
         return Site(
-            name,
-            f"htcondor@{pool_from_sites_file(self.grid).name}",
-            (Door("root", "root", f"root://{name.lower().replace('_', '-')}.invalid:1094//data"),),
+            name=name,
+            batch=f"htcondor@{pool_from_sites_file(self.grid).name}",
+            doors=(
+                Door(
+                    name="root",
+                    protocol="root",
+                    prefix=f"root://{name.lower().replace('_', '-')}.invalid:1094//data",
+                ),
+            ),
             requirements=requirements,
             grid_resource=grid_resource,
         )
@@ -54,7 +60,7 @@ class GridUser(LocalUser):
     def write_sites_file(self, **changes: Mapping[str, object]) -> None:
         """Write the sites file; ``changes`` are changed fields of sites, by name."""
         for name, values in changes.items():
-            self.sites[name] = replace(self.sites[name], **values)  # type: ignore[arg-type]
+            self.sites[name] = self.sites[name].replace(**values)
         path = self.folder / "sites.toml"
         sites_file.write_sites_file(self.sites.values(), [pool_from_sites_file(self.grid)], path)
         self.settings = replace(self.settings, sites_file=path)
@@ -69,8 +75,8 @@ class GridUser(LocalUser):
             token_dir=token_dir or second.client_folder / "tokens.d",
             spool=True,
         )
-        site = replace(self.sites["FAR"], name="REMOTE", batch="htcondor@remote", grid_resource="")
-        site = replace(site, **changes)  # type: ignore[arg-type]
+        site = self.sites["FAR"].replace(name="REMOTE", batch="htcondor@remote", grid_resource="")
+        site = site.replace(**changes)
         path = self.folder / "remote.toml"
         sites_file.write_sites_file([site], [pool], path)
         self.settings = replace(self.settings, sites_file=path)

@@ -47,7 +47,7 @@ def _user(secure: SecureDoors, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def test_every_door_is_ok_for_check_and_verification(secure: SecureDoors) -> None:
-    site = Site(SITE, "local", tuple(secure.doors.values()))
+    site = Site(name=SITE, batch="local", doors=tuple(secure.doors.values()))
     target = ProbeTarget("set/data.bin", len(CONTENT))
     results = probe_sites([site], target, config.load_settings())
     assert {(probe.check, probe.result) for probe in results} == {
@@ -166,7 +166,7 @@ def test_check_reports_the_proxy(
     path = secure.write_voms_proxy(
         tmp_path / "proxy", "/testers", "/testers/calibration", expired=expired
     )
-    site = Site(SITE, "local", (), submit={"x509userproxy": str(path)})
+    site = Site(name=SITE, batch="local", doors=(), submit={"x509userproxy": str(path)})
     (probe,) = probe_credentials([site], {})
     assert (probe.site, probe.result) == (SITE, "failed" if expired else "ok")
     assert expected in probe.finding

@@ -329,8 +329,8 @@ class TokenDesk(GridUser):
             self.grid, config=config, scitoken_file=token, spool=True, submit_dir=None
         )
         path = self.folder / "sites.toml"
-        site = replace(
-            self.sites[self.grid.box.sites[0]], doors=(Door("file", "file", "/nowhere"),)
+        site = self.sites[self.grid.box.sites[0]].replace(
+            doors=(Door(name="file", protocol="file", prefix="/nowhere"),),
         )
         sites_file.write_sites_file([site], [pool], path)
         self.settings = replace(self.settings, sites_file=path)

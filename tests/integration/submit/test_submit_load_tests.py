@@ -161,7 +161,7 @@ def test_jobs_of_a_pool_start_together(
     user = GridUser(tmp_path, wide_pool)
     for name in wide_pool.box.sites:
         (door,) = user.sites[name].doors
-        user.write_sites_file(**{name: {"doors": (replace(door, load=LoadPermission(clients=8)),)}})
+        user.write_sites_file(**{name: {"doors": (door.replace(load=LoadPermission(clients=8)),)}})
     test = write_load_test(tmp_path / "load", repeats="2")
     sites = ",".join(wide_pool.box.sites)
     refused = user.invoke_command("submit", str(test), "--sites", sites)
@@ -191,7 +191,7 @@ def test_servers_are_watched_from_slots_of_a_pool(
     user = GridUser(tmp_path, wide_pool)
     loaded, watching = wide_pool.box.sites
     (door,) = user.sites[loaded].doors
-    user.write_sites_file(**{loaded: {"doors": (replace(door, load=LoadPermission(clients=8)),)}})
+    user.write_sites_file(**{loaded: {"doors": (door.replace(load=LoadPermission(clients=8)),)}})
     test = write_load_test(tmp_path / "load", repeats="2", duration_s="60")
     user.settings = service_process.settings_for_user(user.settings)
     done = user.invoke_command(
@@ -236,7 +236,7 @@ def test_jobs_of_a_pool_change_settings_of_a_server(wide_pool: Grid, tmp_path: P
     user = GridUser(tmp_path, wide_pool)
     (site, *_) = wide_pool.box.sites
     (door,) = user.sites[site].doors
-    changed = replace(door, settings=("server_threads",))
+    changed = door.replace(settings=("server_threads",))
     user.write_sites_file(**{site: {"doors": (changed,)}})
     definition = user.test / "test.toml"
     axes = definition.read_text().replace('style = ["one", "two"]', "server_threads = [20, 70]")
@@ -333,7 +333,12 @@ def test_log_and_clients_count_the_same_calls(tmp_path: Path) -> None:
         site_list.place_dataset("streams", catalogue, storage.box)
         doors = tuple(one for one in storage.doors("SITE_A") if one.name == "root")
         write_sites_file(
-            [Site("NEAR", "local", doors), Site("DISK1", "local", doors)], [], settings.sites_file
+            [
+                Site(name="NEAR", batch="local", doors=doors),
+                Site(name="DISK1", batch="local", doors=doors),
+            ],
+            [],
+            settings.sites_file,
         )
         options: dict[str, Any] = {
             "load.together": "true",

@@ -110,16 +110,16 @@ class SixSitesUser(GridUser):
         known = sites_file.read_sites_file(grid.sites_file)
         sites: dict[str, Site] = dict(known.sites)
         behind = sites.pop(SECOND_SITE)
-        sites[REMOTE] = replace(behind, name=REMOTE, batch="htcondor@remote", grid_resource="")
+        sites[REMOTE] = behind.replace(name=REMOTE, batch="htcondor@remote", grid_resource="")
         templates = self.folder / "templates"
         templates.mkdir()
         (templates / "htcondor.sub.j2").write_text(
             '{% extends "shipped/htcondor.sub.j2" %}\n'
             f"{{% set limits = dict(limits, lease_s={LEASE_S}) %}}\n"
         )
-        sites[VANISHING] = replace(sites[VANISHING], templates=templates)
+        sites[VANISHING] = sites[VANISHING].replace(templates=templates)
         # XRootD's client cannot initialize TLS in ARC's root folder.
-        sites[ARC_SITE] = replace(sites[ARC_SITE], doors=sites[PLAIN[1]].doors)
+        sites[ARC_SITE] = sites[ARC_SITE].replace(doors=sites[PLAIN[1]].doors)
         path = self.folder / "six.toml"
         sites_file.write_sites_file(sites.values(), [*known.pools.values(), remote], path)
         self.settings = replace(self.settings, sites_file=path)

@@ -233,7 +233,7 @@ def test_requirements_without_matching_slot_fail(
     known: sites_file.SitesFileContent, tmp_path: Path
 ) -> None:
     site, pool = _first(known)
-    wrong = dataclasses.replace(site, requirements='TARGET.GLIDEIN_Site == "NOWHERE"')
+    wrong = site.replace(requirements='TARGET.GLIDEIN_Site == "NOWHERE"')
     found = probe(tmp_path, wrong, pool)["machines"]
     assert found.result == PROBE_FAILED
     assert "0 of " in found.finding
@@ -242,7 +242,7 @@ def test_requirements_without_matching_slot_fail(
 
 def test_invalid_requirements_fail(known: sites_file.SitesFileContent, tmp_path: Path) -> None:
     site, pool = _first(known)
-    wrong = dataclasses.replace(site, requirements="TARGET.GLIDEIN_Site == (")
+    wrong = site.replace(requirements="TARGET.GLIDEIN_Site == (")
     found = probe(tmp_path, wrong, pool)["machines"]
     assert found.result == PROBE_FAILED
     assert "not a ClassAd expression" in found.finding
@@ -302,18 +302,18 @@ def test_grid_resource_is_reached(
     grid: Grid, known: sites_file.SitesFileContent, tmp_path: Path
 ) -> None:
     site, pool = _first(known)
-    there = dataclasses.replace(site, requirements="", grid_resource=grid.grid_resource)
+    there = site.replace(requirements="", grid_resource=grid.grid_resource)
     assert probe(tmp_path, there, pool)["grid_resource"].result == PROBE_OK
-    gone = dataclasses.replace(there, grid_resource="condor other@nowhere 127.0.0.1:9")
+    gone = there.replace(grid_resource="condor other@nowhere 127.0.0.1:9")
     assert "does not answer" in probe(tmp_path, gone, pool)["grid_resource"].finding
 
 
 def _first(known: sites_file.SitesFileContent) -> tuple[Site, HTCondorPool]:
     """Return a site without reachable doors, and its pool."""
     site = next(iter(known.sites.values()))
-    door = dataclasses.replace(site.doors[0], protocol="file", prefix="/nowhere")
+    door = site.doors[0].replace(protocol="file", prefix="/nowhere")
     pool = known.pools[site.pool]
-    return dataclasses.replace(site, doors=(door,)), pool
+    return site.replace(doors=(door,)), pool
 
 
 def _token(claims: Mapping[str, Any]) -> str:

@@ -77,7 +77,9 @@ def storage() -> Iterator[XrootdStorage]:
     channels = (("stable", SUITE), ("testing", OLD_SUITE), ("patrolled", OLD_SUITE))
     with run_storage(network.PROXY, channels=channels, sites=1) as opened:
         path = sites_file_path(opened.box)
-        sites_file.write_sites_file([Site("SITE_A", "local", opened.doors("SITE_A"))], [], path)
+        sites_file.write_sites_file(
+            [Site(name="SITE_A", batch="local", doors=opened.doors("SITE_A"))], [], path
+        )
         yield opened
 
 

@@ -157,9 +157,11 @@ def test_load_table_is_read_with_defaults(write_test: WriteTest) -> None:
 def test_identity_contains_the_shape_of_the_load(write_test: WriteTest) -> None:
     pinned = pin(write_test(LOAD))
 
+    assert pinned.definition.load
+    load = pinned.definition.load
+
     def hash_with(**changes: object) -> str:
-        load = pinned.definition.load.model_copy(update=changes)
-        definition = pinned.definition.model_copy(update={"load": load})
+        definition = pinned.definition.replace(load=load.replace(**changes))
         return compute_test_hash(dataclasses.replace(pinned, definition=definition))
 
     same = hash_with()

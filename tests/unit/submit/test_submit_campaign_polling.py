@@ -305,7 +305,7 @@ def parse_rerun_command(
     pinned: PinnedTest, tmp_path: Path, location: Path
 ) -> tuple[list[str], PinnedTest]:
     """Return the words of the command and the test that they define."""
-    site = Site("SITE_A", "local", (Door("file", "file", ""),))
+    site = Site(name="SITE_A", batch="local", doors=(Door(name="file", protocol="file"),))
     row = make_campaign_row(
         repository=pinned.repository,
         commit_id=pinned.commit,

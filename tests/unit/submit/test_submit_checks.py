@@ -75,18 +75,18 @@ ENOUGH = LoadPermission(opens_per_s=200, clients=100, writable="/scratch/load")
 
 def load_plan(folder: Path, permitted: LoadPermission | None, load: str = CEILING) -> Plan:
     site = make_grid_site()
-    doors = (replace(site.doors[0], load=permitted),)
-    return make_grid_plan(folder, PERMITTED_LOAD_TEST.format(load), replace(site, doors=doors))
+    doors = (site.doors[0].replace(load=permitted),)
+    return make_grid_plan(folder, PERMITTED_LOAD_TEST.format(load), site.replace(doors=doors))
 
 
 @pytest.mark.parametrize(
     ("permitted", "load", "expected"),
     [
         (None, CEILING, "Door root of site SITE_A permits no load tests: it has no key load"),
-        (replace(ENOUGH, opens_per_s=100), CEILING, "at most 100 opens/s (load.opens_per_s)"),
-        (replace(ENOUGH, clients=0), CEILING, "at most 0 clients (load.clients)"),
+        (ENOUGH.replace(opens_per_s=100), CEILING, "at most 100 opens/s (load.opens_per_s)"),
+        (ENOUGH.replace(clients=0), CEILING, "at most 0 clients (load.clients)"),
         (ENOUGH, "ceiling = {mb_per_s = 1}", "at most 0 MB/s (load.mb_per_s)"),
-        (replace(ENOUGH, writable=""), f"{CEILING}\nwrites = true", "no writing (load.writable)"),
+        (ENOUGH.replace(writable=""), f"{CEILING}\nwrites = true", "no writing (load.writable)"),
         (ENOUGH, "", "states no bound of its load"),
     ],
 )
@@ -121,21 +121,30 @@ def test_own_machine_permits_load(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("door", "url"),
     [
-        (Door("r", "root", "root://h:1094//data"), "root://h:1094//scratch/load"),
-        (Door("w", "https", "https://h:8443/data"), "https://h:8443/scratch/load"),
-        (Door("f", "file", "/mnt/data"), "/scratch/load"),
+        (
+            Door(name="r", protocol="root", prefix="root://h:1094//data"),
+            "root://h:1094//scratch/load",
+        ),
+        (
+            Door(name="w", protocol="https", prefix="https://h:8443/data"),
+            "https://h:8443/scratch/load",
+        ),
+        (Door(name="f", protocol="file", prefix="/mnt/data"), "/scratch/load"),
     ],
 )
 def test_writable_area_is_a_path_of_the_storage(door: Door, url: str) -> None:
-    assert replace(door, load=ENOUGH).writable_url == url
+    assert door.replace(load=ENOUGH).writable_url == url
     assert door.writable_url == ""
 
 
 def test_sites_file_keeps_permissions(tmp_path: Path) -> None:
     site = make_grid_site(requirements="", software={})
-    doors = (replace(site.doors[0], load=ENOUGH), Door("other", "root", "root://h//d"))
+    doors = (
+        site.doors[0].replace(load=ENOUGH),
+        Door(name="other", protocol="root", prefix="root://h//d"),
+    )
     path = tmp_path / "sites.toml"
-    text = format_sites_file([replace(site, batch="local", doors=doors)], [], path)
+    text = format_sites_file([site.replace(batch="local", doors=doors)], [], path)
     assert parse_sites_file(text, path).sites["SITE_A"].doors == doors
 
 
@@ -165,7 +174,7 @@ def understated_plan(folder: Path, **values: Any) -> Plan:
     options = given.pop("options", DEFAULT_OPTIONS)
     site = make_grid_site()
     permitted = LoadPermission(opens_per_s=200, clients=100, mb_per_s=20)
-    site = replace(site, doors=(replace(site.doors[0], load=permitted),))
+    site = site.replace(doors=(site.doors[0].replace(load=permitted),))
     return make_grid_plan(folder, UNDERSTATED.format(**given), site, options=options)
 
 
@@ -224,7 +233,7 @@ def test_doors_without_limit_of_opens_permit_deletions(tmp_path: Path) -> None:
     for opens, count in ((0.0, 0), (200.0, 1)):
         site = make_grid_site()
         permitted = LoadPermission(opens_per_s=opens, clients=9, writable="/scratch")
-        site = replace(site, doors=(replace(site.doors[0], load=permitted),))
+        site = site.replace(doors=(site.doors[0].replace(load=permitted),))
         plan = make_grid_plan(tmp_path / str(count), text, site)
         assert len(list_load_violations(plan)) == count
 
@@ -246,7 +255,7 @@ LOAD = "[load]\ntogether = true\nceiling = {clients = 1}\n"
 
 def make_tunable_site(*settings: str) -> Site:
     site = make_grid_site()
-    return replace(site, doors=(replace(site.doors[0], settings=settings),))
+    return site.replace(doors=(site.doors[0].replace(settings=settings),))
 
 
 def make_plan(folder: Path, site: Site, text: str = TEST, in_flight: int = 1) -> Plan:
@@ -287,7 +296,7 @@ def test_jobs_that_overlap_are_refused(tmp_path: Path) -> None:
     plan = make_plan(tmp_path / "a", make_tunable_site("server_threads"), in_flight=3)
     (line,) = list_setting_violations(plan, 1)
     assert "3 jobs of a door run at once" in line
-    local = make_plan(tmp_path / "b", replace(make_tunable_site("server_threads"), batch="local"))
+    local = make_plan(tmp_path / "b", make_tunable_site("server_threads").replace(batch="local"))
     assert not list_setting_violations(local, 1)
     (line,) = list_setting_violations(local, 2)
     assert line.endswith("--local-slots 1.")
@@ -304,10 +313,8 @@ def test_jobs_that_overlap_are_refused(tmp_path: Path) -> None:
 
 
 def test_sites_file_keeps_settings(tmp_path: Path) -> None:
-    site = replace(
-        make_tunable_site("server_threads", "readahead_kb"), requirements="", software={}
-    )
-    text = format_sites_file([replace(site, batch="local")], [], tmp_path / "sites.toml")
+    site = make_tunable_site("server_threads", "readahead_kb").replace(requirements="", software={})
+    text = format_sites_file([site.replace(batch="local")], [], tmp_path / "sites.toml")
     assert "settings = [" in text
     assert parse_sites_file(text, tmp_path / "sites.toml").sites["SITE_A"].doors == site.doors
 
@@ -419,9 +426,9 @@ def make_listed_manifest(**origin: Any) -> Manifest:
 
 
 def with_branches(definition: TestDefinition, tree: str, *branches: str | float) -> TestDefinition:
-    test = definition.test.model_copy(update={"tree": tree})
+    test = definition.test.replace(tree=tree)
     matrix = definition.matrix.replace_axis("branches", branches)
-    return definition.model_copy(update={"test": test, "matrix": matrix})
+    return definition.replace(test=test, matrix=matrix)
 
 
 def test_existing_tree_and_branches_are_accepted(definition: TestDefinition) -> None:
@@ -433,8 +440,8 @@ def test_existing_tree_and_branches_are_accepted(definition: TestDefinition) -> 
 
 
 def test_bundled_datasets_have_the_same_events(definition: TestDefinition) -> None:
-    matrix = definition.matrix.model_copy(update={"bundle": ("dataset",)})
-    bundled = definition.model_copy(update={"matrix": matrix})
+    matrix = definition.matrix.replace(bundle=("dataset",))
+    bundled = definition.replace(matrix=matrix)
     twin, other = replace(make_manifest(), name="twin"), replace(make_manifest(999), name="other")
     check_contents(bundled, [make_manifest(), twin])
     with pytest.raises(DefinitionError, match="1000 events in 1 file and 999 events") as error:
@@ -476,7 +483,7 @@ def test_reads_larger_than_a_file_are_refused(name: str, blocks: tuple[int, ...]
     test = definition_loader.load_definition(pinned_tests.SHIPPED_TESTS_FOLDER / name)
     if blocks:
         matrix = test.matrix.replace_axis("block_kb", blocks)
-        test = test.model_copy(update={"matrix": matrix})
+        test = test.replace(matrix=matrix)
     manifest = make_manifest()
     small, large = (
         replace(manifest, files=tuple(replace(file, size=size) for file in manifest.files))

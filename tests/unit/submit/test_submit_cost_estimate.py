@@ -264,8 +264,8 @@ def test_concurrency_above_ceiling_is_reported(tmp_path: Path) -> None:
 
 
 def test_ceiling_violation_is_refused_before_storing(tmp_path: Path) -> None:
-    wide = Site("wide", "local", make_site().doors)
-    narrow = Site("narrow", "local", make_site().doors, ceilings=Ceilings(jobs=4))
+    wide = Site(name="wide", batch="local", doors=make_site().doors)
+    narrow = Site(name="narrow", batch="local", doors=make_site().doors, ceilings=Ceilings(jobs=4))
     plan = make_local_plan(tmp_path / "test", READING_TEST, wide, narrow)
     settings = make_settings(tmp_path)
     assert campaign_request.find_review(plan, settings).list_notes() == [

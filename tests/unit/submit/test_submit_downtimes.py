@@ -22,19 +22,19 @@ SITES = ("SITE_A", "SITE_B", "SITE_C")
 HOSTS = map_hosts(
     [
         Site(
-            "SITE_A",
-            "htcondor@pool",
-            (
-                Door("disk", "file", "/data"),
-                Door("xrootd", "root", "root://SE.a.example:1094//d"),
-                Door("rucio", "https", rse="A_DISK"),
+            name="SITE_A",
+            batch="htcondor@pool",
+            doors=(
+                Door(name="disk", protocol="file", prefix="/data"),
+                Door(name="xrootd", protocol="root", prefix="root://SE.a.example:1094//d"),
+                Door(name="rucio", protocol="https", rse="A_DISK"),
             ),
             grid_resource="condor ce.a.example ce.a.example:9619",
         ),
         Site(
-            "SITE_B",
-            "htcondor@pool",
-            (Door("web", "https", "https://all-in-one.b.example/d"),),
+            name="SITE_B",
+            batch="htcondor@pool",
+            doors=(Door(name="web", protocol="https", prefix="https://all-in-one.b.example/d"),),
             grid_resource="arc https://all-in-one.b.example:443/arex/rest/1.0",
         ),
     ]
@@ -364,8 +364,8 @@ def test_hosts_stand_for_sites(values: dict[str, object], expected: dict[str, st
 
 
 def test_a_host_of_two_sites_is_a_downtime_of_both() -> None:
-    door = Door("xrootd", "root", "root://shared.example//d")
-    hosts = map_hosts(Site(name, "local", (door,)) for name in SITES[:2])
+    door = Door(name="xrootd", protocol="root", prefix="root://shared.example//d")
+    hosts = map_hosts(Site(name=name, batch="local", doors=(door,)) for name in SITES[:2])
     document = parse(entry(hostname="shared.example"), DowntimeOptions("doc", "", {}, SITES, hosts))
     assert [row.site for row in document.downtimes] == ["SITE_A", "SITE_B"]
     assert len({row.id for row in document.downtimes}) == 2

@@ -159,7 +159,7 @@ def test_description_equals_golden_file(tmp_path: Path, universe: str) -> None:
     )
     site = make_grid_site(cvmfs="/my/cvmfs", submit={"accounting_group": "group_io"})
     if universe in REMOTE:
-        options, site = SubmissionOptions(), replace(site, grid_resource=REMOTE[universe])
+        options, site = SubmissionOptions(), site.replace(grid_resource=REMOTE[universe])
     plan = replace(
         make_grid_plan(tmp_path / "test", READING_TEST, site, options=options), campaign_name="C"
     )

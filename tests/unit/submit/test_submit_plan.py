@@ -374,10 +374,16 @@ def test_job_with_bundled_doors_reads_through_each(tmp_path: Path) -> None:
 def test_doors_of_one_protocol_are_bundled(tmp_path: Path) -> None:
     """A site's stable and testing servers differ in version alone."""
     doors = tuple(
-        Door(name, "root", f"root://{name}.example.org//data", "XRootD", version)
+        Door(
+            name=name,
+            protocol="root",
+            prefix=f"root://{name}.example.org//data",
+            middleware="XRootD",
+            version=version,
+        )
         for name, version in (("near", "5.8.1"), ("far", "6.2.0"))
     )
-    plan = make_local_plan(tmp_path, DOORS_TEST, replace(make_site("near"), doors=doors))
+    plan = make_local_plan(tmp_path, DOORS_TEST, make_site("near").replace(doors=doors))
     executions = [e for job in plan.jobs if job.kind == "timed" for e in job.spec.executions]
     assert {(e.identity["door"], e.identity["door_protocol"], e.door_url) for e in executions} == {
         (door.name, "root", door.prefix) for door in doors
@@ -528,10 +534,10 @@ def test_useless_options_are_refused(
 def test_clients_without_a_common_start_are_refused(tmp_path: Path) -> None:
     pinned = make_pinned_test(tmp_path, LOAD_TEST)
     assert pinned.definition.load
-    load = pinned.definition.load.model_copy(update={"together": False})
-    alone = pinned.definition.model_copy(update={"load": load})
+    load = pinned.definition.load.replace(together=False)
+    alone = pinned.definition.replace(load=load)
     watch = pin_shipped("server-watch", tmp_path)
     with pytest.raises(ConfigError, match="only after a common start"):
         make_watch(watch, [make_site()], alone)
     with pytest.raises(ConfigError, match="only after a common start"):
-        make_watch(watch, [make_site()], alone.model_copy(update={"load": None}))
+        make_watch(watch, [make_site()], alone.replace(load=None))

@@ -281,11 +281,11 @@ def find_files(
     finder = PlacementFinder(
         placed_manifest, catalogue, lambda p: ReplicaCheck(p, *states.get(p.url, ("good", "")))
     )
-    sites = [(Site(name, "htcondor@p", (door,)), door) for name, door in doors]
+    sites = [(Site(name=name, batch="htcondor@p", doors=(door,)), door) for name, door in doors]
     return finder.find_files([DoorAccess(site, site, door) for site, door in sites])
 
 
-ROOT = Door("root", "root", rse="A_DISK")
+ROOT = Door(name="root", protocol="root", rse="A_DISK")
 A = "root://a//rucio/u/f"
 
 
@@ -336,7 +336,7 @@ def test_different_dataset_of_same_name_is_refused(placed_manifest: Manifest) ->
 
 
 def test_site_without_replica_is_lacking(placed_manifest: Manifest) -> None:
-    other = Door("root", "root", rse="B_DISK")
+    other = Door(name="root", protocol="root", rse="B_DISK")
     placement = find_files(placed_manifest, {"A_DISK": [A]}, {}, ("A", ROOT), ("B", other))
     assert [*placement.files] == [("A", "root", "tiny")]
     (file,) = placed_manifest.files
@@ -347,7 +347,9 @@ def test_site_without_replica_is_lacking(placed_manifest: Manifest) -> None:
 
 
 def test_prefix_replaces_prefix_of_rse(placed_manifest: Manifest) -> None:
-    pinned = Door("pinned", "root", "root://r//store/test/xrootd/A", rse="A_DISK")
+    pinned = Door(
+        name="pinned", protocol="root", prefix="root://r//store/test/xrootd/A", rse="A_DISK"
+    )
     placement = find_files(placed_manifest, {"A_DISK": [A]}, {}, ("A", pinned))
     assert placement.files["A", "pinned", "tiny"][0].url == "root://r//store/test/xrootd/A/u/f"
 
@@ -372,7 +374,7 @@ def test_missing_replicas_are_awaited_until_timeout(
 
     monkeypatch.setattr(rucio_placement, "_find_once", check_once)
     monkeypatch.setattr(rucio_placement, "REPLICA_POLL_S", 0.01)
-    site = Site("A", "htcondor@p", (ROOT,))
+    site = Site(name="A", batch="htcondor@p", doors=(ROOT,))
     settings: Any = None
     placement = find_placement(
         [placed_manifest], [DoorAccess(site, site, ROOT)], settings, timeout_s=timeout_s
@@ -383,7 +385,11 @@ def test_missing_replicas_are_awaited_until_timeout(
 
 
 def test_doors_without_rse_need_no_placement(placed_manifest: Manifest) -> None:
-    site = Site("A", "htcondor@p", (Door("root", "root", "root://a//d"),))
+    site = Site(
+        name="A",
+        batch="htcondor@p",
+        doors=(Door(name="root", protocol="root", prefix="root://a//d"),),
+    )
     settings: Any = None
     assert (
         find_placement([placed_manifest], [DoorAccess(site, site, site.doors[0])], settings)
@@ -395,7 +401,14 @@ def test_plan_uses_placement_and_notes_skipped_doors(
     tmp_path: Path, placed_manifest: Manifest
 ) -> None:
     (file,) = placed_manifest.files
-    sites = [Site(name, "htcondor@p", (Door("root", "root", rse=f"{name}_DISK"),)) for name in "AB"]
+    sites = [
+        Site(
+            name=name,
+            batch="htcondor@p",
+            doors=(Door(name="root", protocol="root", rse=f"{name}_DISK"),),
+        )
+        for name in "AB"
+    ]
     input_file = InputFile(file.name, A, file.size, file.adler32)
     placement = RucioPlacement(
         {("A", "root", "tiny"): (input_file,)}, {("B", "root", "tiny"): "f: gone"}

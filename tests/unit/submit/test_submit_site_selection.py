@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -246,7 +245,7 @@ def remote_plan(folder: Path, pace: Pace | None = None, **changes: Any) -> Plan:
         folder,
         READING_TEST,
         A,
-        replace(B, **changes),
+        B.replace(**changes),
         from_sites=(A, C),
         options=SubmissionOptions(pace or Pace()),
     )
@@ -309,7 +308,7 @@ def test_traffic_counts_at_storage_and_jobs_at_reader(tmp_path: Path) -> None:
     # 5 GB for each of two sites.
     assert "SITE_B allows at most 1 GB a day" in traffic
     assert "10 GB are planned" in traffic
-    reader = replace(C, ceilings=Ceilings(jobs=9, bytes_per_day=10**9))
+    reader = C.replace(ceilings=Ceilings(jobs=9, bytes_per_day=10**9))
     (jobs,) = violations(make_grid_plan(tmp_path, READING_TEST, A, B, from_sites=(reader,)))
     assert "SITE_C allows at most 9 jobs in one campaign (ceilings.jobs); 10 are planned" in jobs
 
@@ -329,11 +328,11 @@ def test_rate_at_storage_sums_its_readers(tmp_path: Path) -> None:
 
 
 def test_remote_jobs_avoid_paths_by_default(tmp_path: Path) -> None:
-    doors = (Door("disk", "file", "/disk"), *B.doors)
+    doors = (Door(name="disk", protocol="file", prefix="/disk"), *B.doors)
     plan = remote_plan(tmp_path, doors=doors)
     assert {job.spec.door for job in plan.jobs} == {"root"}
     assert not plan.notes
-    (job, *_) = make_grid_plan(tmp_path, READING_TEST, replace(B, doors=doors)).jobs
+    (job, *_) = make_grid_plan(tmp_path, READING_TEST, B.replace(doors=doors)).jobs
     assert job.spec.door == "disk"
     notes = remote_plan(tmp_path, doors=doors[:1]).notes
     assert len(notes) == 2

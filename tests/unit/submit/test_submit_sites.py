@@ -34,7 +34,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_request import resolve_site_software
 from treehammer.submit.cli.campaign_commands import cancel, collect, purge, status
 from treehammer.submit.cli.sites_commands import sites
-from treehammer.submit.sites import sites_schema
+from treehammer.submit.sites import site_model
 from treehammer.submit.sites.site_registry import load_sites, open_batch_system, select_sites
 
 FILE = """
@@ -264,10 +264,9 @@ def test_xrootd_client_is_the_site_s_own() -> None:
     assert '"xrootd" = "xrootd:/FOLDER"' in str(caught.value)
 
 
-@pytest.mark.parametrize("word, said", [("cvfms:x", "cvmfs"), ("cvmfs:ROOT/6.38.00/P", "6.38.00")])
-def test_invalid_site_software_is_refused(word: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"site SITE_A: software.*{said}"):
-        _at("6.40.00", **{"*": word})
+def test_other_release_of_site_software_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"site SITE_A: software.*6\.38\.00"):
+        _at("6.40.00", **{"*": "cvmfs:ROOT/6.38.00/P"})
 
 
 def test_identity_has_requested_release(tmp_path: Path) -> None:
@@ -358,7 +357,7 @@ def test_unknown_site_or_dataset_is_refused(command_settings: Settings) -> None:
 
 def test_schema_is_printed(command_settings: Settings) -> None:
     assert (
-        json.loads(run_sites(command_settings, "schema").stdout) == sites_schema.build_json_schema()
+        json.loads(run_sites(command_settings, "schema").stdout) == site_model.build_json_schema()
     )
 
 

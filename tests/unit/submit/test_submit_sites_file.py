@@ -18,7 +18,7 @@ from treehammer.collectors.storage_access import find_scheme
 from treehammer.errors import ConfigError, NothingToDoError, SitesError
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.cli.sites_commands import sites as verbs
-from treehammer.submit.sites import cric, sites_file, sites_schema
+from treehammer.submit.sites import cric, site_model, sites_file
 from treehammer.submit.sites.site_model import Ceilings, Door, Site, token_pool_environment
 
 PUBLISHED = Path(submit.__file__).parent / "sites" / "sites.schema.json"
@@ -78,10 +78,18 @@ def test_complete_file_is_parsed(tmp_path: Path) -> None:
         name="SITE_A",
         batch="htcondor@testbed",
         doors=(
-            Door("root", "root", "root://127.0.0.1:1094//store/treehammer", "XRootD", "5.8.1"),
-            Door("https", "https", "https://127.0.0.1:1095/store"),
+            Door(
+                name="root",
+                protocol="root",
+                prefix="root://127.0.0.1:1094//store/treehammer",
+                middleware="XRootD",
+                version="5.8.1",
+            ),
+            Door(name="https", protocol="https", prefix="https://127.0.0.1:1095/store"),
         ),
-        ceilings=Ceilings(1000, 50, 10_000_000_000_000, 100.0),
+        ceilings=Ceilings(
+            jobs=1000, in_flight=50, bytes_per_day=10_000_000_000_000, mb_per_s=100.0
+        ),
         storage="XRootD",
         requirements='TARGET.GLIDEIN_Site == "SITE_A"',
         software={"*": "cvmfs:ROOT/{version}/x86_64-debian12-gcc12-opt"},
@@ -149,7 +157,7 @@ def test_unreadable_file_is_refused(tmp_path: Path, content: bytes | None) -> No
 
 def test_published_schema_matches_models() -> None:
     published = json.loads(PUBLISHED.read_text())
-    assert published == sites_schema.build_json_schema(), (
+    assert published == site_model.build_json_schema(), (
         "run: treehammer sites schema > submit/sites/sites.schema.json"
     )
     jsonschema.Draft202012Validator.check_schema(published)
@@ -168,7 +176,7 @@ def test_published_schema_matches_models() -> None:
 )
 def test_schema_rejects_invalid_documents(tmp_path: Path, text: str) -> None:
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(tomllib.loads(text), sites_schema.build_json_schema())
+        jsonschema.validate(tomllib.loads(text), site_model.build_json_schema())
     with pytest.raises(SitesError):
         read(tmp_path, text)
 
@@ -187,9 +195,21 @@ attributes = st.dictionaries(
 )
 counts = st.integers(0, 2**40)
 doors = st.one_of(
-    st.builds(Door, names, st.just("file"), names.map("/{}".format), lines, lines),
-    st.builds(Door, names, st.just("root"), names.map("root://h:1//{}".format), lines, lines),
-    st.builds(Door, names, st.just("https"), names.map("https://h/{}".format), lines, lines),
+    [
+        st.builds(
+            Door,
+            name=names,
+            protocol=st.just(protocol),
+            prefix=names.map(prefix.format),
+            middleware=lines,
+            version=lines,
+        )
+        for protocol, prefix in (
+            ("file", "/{}"),
+            ("root", "root://h:1//{}"),
+            ("https", "https://h/{}"),
+        )
+    ]
 )
 pools = st.builds(
     HTCondorPool, names, paths, lines, lines, st.just(None), paths, st.just(False), paths
@@ -201,23 +221,32 @@ def documents(draw: st.DrawFn) -> tuple[list[Site], list[HTCondorPool]]:
     made_pools = draw(st.lists(pools, min_size=1, max_size=3, unique_by=lambda pool: pool.name))
     site = st.builds(
         Site,
-        names,
-        st.sampled_from([f"htcondor@{pool.name}" for pool in made_pools]),
-        st.lists(doors, min_size=1, max_size=3, unique_by=lambda door: door.name).map(tuple),
-        st.builds(Ceilings, counts, counts, counts, st.floats(0, 1e9)),
-        lines,
-        lines,
-        st.sampled_from(["", "condor a b", "arc https://h/arex/rest/1.0"]),
-        st.dictionaries(lines, st.sampled_from(["cvmfs:ROOT/{version}/p", "6.40.00"]), max_size=2),
-        st.sampled_from(["", "/cvmfs"]),
-        names.map("/usr/{}".format),
-        paths,
-        st.builds(
+        name=names,
+        batch=st.sampled_from([f"htcondor@{pool.name}" for pool in made_pools]),
+        doors=st.lists(doors, min_size=1, max_size=3, unique_by=lambda door: door.name).map(tuple),
+        ceilings=st.builds(
+            Ceilings,
+            jobs=counts,
+            in_flight=counts,
+            bytes_per_day=counts,
+            mb_per_s=st.floats(0, 1e9),
+        ),
+        storage=lines,
+        requirements=lines,
+        grid_resource=st.sampled_from(["", "condor a b", "arc https://h/arex/rest/1.0"]),
+        software=st.dictionaries(
+            lines, st.sampled_from(["cvmfs:ROOT/{version}/p", "6.40.00"]), max_size=2
+        ),
+        cvmfs=st.sampled_from([None, "/cvmfs"]),
+        cert_dir=st.none(),
+        python=names.map("/usr/{}".format),
+        templates=paths,
+        submit=st.builds(
             lambda commands, attributes: commands | {"+Mine": "1"} | attributes,
             commands,
             attributes,
         ),
-        st.lists(names, max_size=3, unique=True).map(tuple),
+        labels=st.lists(names, max_size=3, unique=True).map(tuple),
     )
     return draw(st.lists(site, max_size=3, unique_by=lambda one: one.name)), made_pools
 
@@ -238,7 +267,17 @@ def test_written_file_round_trips(
 def test_invalid_site_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "sites.toml"
     with pytest.raises(SitesError, match="reserved for this machine"):
-        sites_file.write_sites_file([Site("local", "local", (Door("f", "file", "/"),))], [], path)
+        sites_file.write_sites_file(
+            [
+                Site(
+                    name="local",
+                    batch="local",
+                    doors=(Door(name="f", protocol="file", prefix="/"),),
+                )
+            ],
+            [],
+            path,
+        )
     assert not path.exists()
 
 
@@ -260,11 +299,26 @@ def test_documents_are_combined_to_sites() -> None:
             name="EXAMPLE-T1",
             batch="htcondor@grid",
             doors=(
-                Door("root", "root", f"root://dcache.example.org:1094//{PNFS}", "DCACHE", "9.2.30"),
                 Door(
-                    "https", "https", f"https://dcache.example.org:2880/{PNFS}", "DCACHE", "9.2.30"
+                    name="root",
+                    protocol="root",
+                    prefix=f"root://dcache.example.org:1094//{PNFS}",
+                    middleware="DCACHE",
+                    version="9.2.30",
                 ),
-                Door("root-2", "root", f"root://gateway.example.org:1094//{PNFS}", "DCACHE"),
+                Door(
+                    name="https",
+                    protocol="https",
+                    prefix=f"https://dcache.example.org:2880/{PNFS}",
+                    middleware="DCACHE",
+                    version="9.2.30",
+                ),
+                Door(
+                    name="root-2",
+                    protocol="root",
+                    prefix=f"root://gateway.example.org:1094//{PNFS}",
+                    middleware="DCACHE",
+                ),
             ),
             storage="DCACHE",
             grid_resource="condor ce1.example.org ce1.example.org:9619",
@@ -275,10 +329,10 @@ def test_documents_are_combined_to_sites() -> None:
             batch="htcondor@grid",
             doors=(
                 Door(
-                    "root",
-                    "root",
-                    "root://eos.example.net:1094//eos/atlas/atlasdatadisk/rucio",
-                    "EOS",
+                    name="root",
+                    protocol="root",
+                    prefix="root://eos.example.net:1094//eos/atlas/atlasdatadisk/rucio",
+                    middleware="EOS",
                 ),
             ),
             storage="EOS",
@@ -334,7 +388,11 @@ def test_services_provide_doors() -> None:
     assert site.name == "EXAMPLE-LCG2"
     assert site.doors == (
         Door(
-            "https", "https", "https://dcache.example.org:2880/pnfs/example.org", "dCache", "9.2.30"
+            name="https",
+            protocol="https",
+            prefix="https://dcache.example.org:2880/pnfs/example.org",
+            middleware="dCache",
+            version="9.2.30",
         ),
     )
 
