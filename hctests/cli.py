@@ -24,7 +24,6 @@ from treehammer.hctests.definition.matrix import (
     OrderedExecution,
     derive_job_seed,
     expand_variants,
-    find_label_axes,
     group_variants,
     order_job,
 )
@@ -197,7 +196,7 @@ def show(
 
 
 def _displayed_axes(definition: TestDefinition) -> tuple[str, ...]:
-    named = (("door",) if "door" in definition.axes else ()) + find_label_axes(definition)
+    named = (("door",) if "door" in definition.axes else ()) + definition.label_axes
     return named or ("root", "branches", "cache_mb")
 
 

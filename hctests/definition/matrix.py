@@ -375,16 +375,6 @@ def group_variants(definition: TestDefinition, *doors: str) -> tuple[VariantGrou
     return tuple(VariantGroup(tuple(members)) for members in gathered.values())
 
 
-def find_label_axes(definition: TestDefinition) -> tuple[str, ...]:
-    """Find the axes that distinguish the test's variants, for :meth:`Variant.label`."""
-    named = [
-        (name, {*values, *(rule[name] for rule in definition.include if name in rule)})
-        for name, values in definition.axes.items()
-        if name != "door"
-    ]
-    return tuple(name for name, values in named if len(values) > 1)
-
-
 def derive_job_seed(seed: int, *parts: str | int) -> int:
     """Derive a job's seed from the test's seed and parts that identify the job."""
     text = "\0".join(str(part) for part in (seed, *parts))

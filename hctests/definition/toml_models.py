@@ -360,6 +360,12 @@ class TestDefinition(StrictModel):
         return tuple(dict.fromkeys(map(str, (*self.axes.get(axis, ()), *included))))
 
     @property
+    def label_axes(self) -> tuple[str, ...]:
+        """The axes that distinguish the test's variants, for :meth:`.Variant.label`."""
+        names = (name for name in self.axes if name != DOOR_AXIS)
+        return tuple(name for name in names if len(self.axis_values(name)) > 1)
+
+    @property
     def dataset_names(self) -> tuple[str, ...]:
         """Names of all datasets that variants read, the main one first; empty for none."""
         listed = (self.dataset, *self.axis_values(DATASET_AXIS), *self.twins.values())

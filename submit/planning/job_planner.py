@@ -36,7 +36,6 @@ from treehammer.hctests.definition.matrix import (
     LaunchDesign,
     OrderedExecution,
     derive_job_seed,
-    find_label_axes,
     order_job,
 )
 from treehammer.hctests.definition.model import (
@@ -365,7 +364,7 @@ class JobPlanner:
 
     @cached_property
     def _axes_in_labels(self) -> tuple[str, ...]:
-        return find_label_axes(self.pinned.definition)
+        return self.pinned.definition.label_axes
 
     @cached_property
     def _axes_between_jobs(self) -> tuple[str, ...]:

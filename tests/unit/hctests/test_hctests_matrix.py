@@ -22,7 +22,6 @@ from treehammer.hctests.definition.definition_loader import load_definition
 from treehammer.hctests.definition.matrix import (
     derive_job_seed,
     expand_variants,
-    find_label_axes,
     group_variants,
     order_executions,
 )
@@ -73,7 +72,7 @@ def test_matrix_is_expanded_and_grouped(write_test: WriteTest) -> None:
     for group in groups:
         assert len(axes_of(group.variants, "branches", "cache_mb")) == 1
         assert [variant["root"] for variant in group.variants] == ["6.38.00", "6.40.00"]
-    assert find_label_axes(definition) == ("root", "branches", "cache_mb")
+    assert definition.label_axes == ("root", "branches", "cache_mb")
 
 
 def test_exclude_removes_and_include_adds(write_test: WriteTest) -> None:
