@@ -45,8 +45,7 @@ from treehammer.terminal import (
     Note,
     TextTable,
     on_interrupt,
-    print_hint,
-    print_rows,
+    print_early,
     prints_rows,
 )
 
@@ -282,7 +281,6 @@ def print_limits(report: LimitReport, form: str = TABLE) -> None:
     if form == JSON:
         click.echo(json.dumps(limit_text.build_document(report), indent=1))
         return
-    click.echo(f"Limits: {limit_text.describe_limits(report)}")
-    print_rows(limit_text.flatten_outcomes(report), limit_text.limit_columns(report))
-    for note in limit_text.list_limit_notes(report):
-        print_hint(note)
+    table = TextTable(limit_text.flatten_outcomes(report), limit_text.limit_columns(report))
+    title = f"Limits: {limit_text.describe_limits(report)}"
+    print_early(title, table, *limit_text.list_limit_notes(report))

@@ -6,7 +6,6 @@ that the watchdog need not act (``Type=notify``; see sd_notify(3)).
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -234,6 +233,9 @@ class SystemdNotifier:
             is_alive: whether everything without which the service is useless still runs.
             describe_failure: returns the reason why the service cannot work now, '' if it can.
         """
+        # Only the service needs it, and loading it takes a fifth of the time of --help.
+        import asyncio
+
         while self._address:
             if is_alive():
                 status = " ".join(describe_failure().split()) or "accepting measurements"
