@@ -112,10 +112,10 @@ DELETE FROM read_session WHERE read_session.key_id = :key_id_1
 DELETE FROM replica WHERE replica.id IN (:id_1_1)
 ;
 
-DELETE FROM rollup_day WHERE 1 = 1
+DELETE FROM rollup_day
 ;
 
-DELETE FROM rollup_operation WHERE 1 = 1
+DELETE FROM rollup_operation
 ;
 
 DELETE FROM verdict WHERE verdict.comparison_id = :comparison_id_1
@@ -276,7 +276,7 @@ INSERT INTO rollup_day (day, subject_id, kind, outcome, measurements, last_us, s
     n_stagein_wall_s, s_stagein_wall_s, q_stagein_wall_s, n_payload_wall_s, s_payload_wall_s,
     q_payload_wall_s, n_payload_run_queue_s, s_payload_run_queue_s, q_payload_run_queue_s,
     n_loop_wall_s, s_loop_wall_s, q_loop_wall_s, n_loop_cpu_s, s_loop_cpu_s, q_loop_cpu_ ...
-; -- many rows
+;
 
 INSERT INTO rollup_operation (day, subject_id, outcome, side, operation, steps, limited_steps,
     scheduled, done, failed, late, bytes, latency) VALUES (:day, :subject_id, :outcome, :side,
@@ -540,12 +540,6 @@ UPDATE job SET id=:id, campaign_id=:campaign_id, site=:site, door=:door, kind=:k
 
 UPDATE measurement SET passes=:passes WHERE measurement.day = :day_1 AND measurement.passes IS NOT
     NULL
-;
-
-UPDATE rollup_day SET last_us=:new_last_us, software_id=:new_software_id, node_id=:new_node_id,
-    storage_id=:new_storage_id, read_latency_hist=:reads WHERE rollup_day.day = :key_day AND
-    rollup_day.subject_id = :key_subject_id AND rollup_day.kind = :key_kind AND rollup_day.outcome =
-    :key_outcome
 ;
 
 UPDATE site_downtime SET id=:id, source=:source, site=:site, subject_kind=:subject_kind,
