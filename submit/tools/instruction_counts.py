@@ -67,7 +67,7 @@ class RepeatedCount:
     @property
     def spread(self) -> float | None:
         """Largest difference between two runs, relative to the count; None for a single run."""
-        counts = [read.profile.total for read in self.reads]
+        counts = [read.total for read in self.reads]
         return (max(counts) - min(counts)) / min(counts) if len(counts) > 1 else None
 
 
@@ -186,14 +186,12 @@ def build_rows(read: CountedRead, valgrind: Valgrind) -> list[InstructionRow]:
 
 def _list_parts(read: CountedRead) -> Iterator[tuple[str, str, int]]:
     libraries: dict[str, int] = {}
-    for (library, _), count in read.profile.instructions.items():
+    for (library, _), count in read.instructions.items():
         libraries[library] = libraries.get(library, 0) + count
     for library, count in sorted(libraries.items(), key=lambda item: -item[1]):
         yield library, "", count
-    least = MIN_SHARE * read.profile.total
-    for (library, function), count in sorted(
-        read.profile.instructions.items(), key=lambda item: -item[1]
-    ):
+    least = MIN_SHARE * read.total
+    for (library, function), count in sorted(read.instructions.items(), key=lambda item: -item[1]):
         if count >= least:
             yield library, function[:_MAX_NAME], count
 
@@ -231,11 +229,11 @@ def find_valgrind() -> Valgrind:
 
 @dataclass(frozen=True)
 class CountedRead:
-    """Counted loop of one execution; ``values`` is the payload's result by catalogue name."""
+    """Counted loop of one execution: the payload's result, and instructions by (library, function)."""
 
     spec: ExecutionSpec
     values: Mapping[str, Any]
-    profile: CallgrindProfile
+    instructions: Mapping[tuple[str, str], int]
 
     @property
     def events(self) -> int:
@@ -243,9 +241,9 @@ class CountedRead:
         return int(self.values["events_read"])
 
     @property
-    def per_event(self) -> float:
-        """Instructions per event."""
-        return self.profile.total / self.events
+    def total(self) -> int:
+        """All instructions."""
+        return sum(self.instructions.values())
 
 
 def count_read(
@@ -281,14 +279,14 @@ def count_read(
         if not output.is_file() or not values.get("events_read"):
             raise CountingError("no event was read", where=where, hint=log[-_MAX_LOG_EXCERPT:])
         with output.open(encoding="utf-8", errors="replace") as stream:
-            profile = parse_callgrind(stream, where)
-    if not profile.total:
+            read = CountedRead(spec, values, parse_callgrind(stream, where))
+    if not read.total:
         raise CountingError(
             "no instructions were counted",
             where=where,
             hint="Only payloads of the kit are counted.",
         )
-    return CountedRead(spec, values, profile)
+    return read
 
 
 def _build_command(
@@ -371,20 +369,8 @@ def _read_values(path: Path, log: str, where: str) -> Mapping[str, Any]:
     return values
 
 
-@dataclass(frozen=True)
-class CallgrindProfile:
-    """Instructions by (library, function)."""
-
-    instructions: Mapping[tuple[str, str], int]
-
-    @property
-    def total(self) -> int:
-        """All instructions."""
-        return sum(self.instructions.values())
-
-
-def parse_callgrind(lines: Iterable[str], where: str) -> CallgrindProfile:
-    """Parse the lines of a ``callgrind.out`` file, which are read once.
+def parse_callgrind(lines: Iterable[str], where: str) -> Mapping[tuple[str, str], int]:
+    """Parse the lines of a ``callgrind.out`` file to instructions by (library, function).
 
     Raises:
         CountingError: the costs differ from the total that callgrind states.
@@ -399,7 +385,7 @@ def parse_callgrind(lines: Iterable[str], where: str) -> CallgrindProfile:
             where=where,
             hint="The file is incomplete, or of an unknown version of valgrind.",
         )
-    return CallgrindProfile(dict(parser.costs))
+    return parser.costs
 
 
 @dataclass
