@@ -44,7 +44,7 @@ def is_storable(text: str) -> bool:
 
 def is_number(value: Any) -> bool:
     """Check that ``value`` is a finite number that fits a column; a bool is not one."""
-    return _is_int(value) or (isinstance(value, float) and isfinite(value))
+    return (isinstance(value, float) and isfinite(value)) or _is_int(value)
 
 
 def _is_int(value: Any) -> bool:
