@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,11 +16,11 @@ from treehammer.hctests.definition.document_problems import NAME_PATTERN, Docume
 from treehammer.hctests.definition.judged_metrics import (
     BOUNDS,
     ExpectTable,
+    HeadlineMetric,
     SiteLimitTable,
     find_headline_metric,
     find_numeric_metric,
-    list_headline_names,
-    list_numeric_names,
+    list_metric_names,
 )
 from treehammer.hctests.definition.matrix import (
     AXES_BY_NAME,
@@ -262,20 +262,26 @@ def _check_metrics(definition: TestDefinition) -> Iterator[DocumentProblem]:
 
 def _check_headline(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that the headline metrics exist, have a direction and are named once."""
-    names, declared = definition.test.headline, definition.metrics
-    is_load = definition.load is not None
+    names = definition.test.headline
     for index, name in enumerate(names):
         path: KeyPath = ("test", "headline", index)
-        try:
-            find_headline_metric(name, declared, is_load=is_load)
-        except KeyError:
-            metric_names = list_headline_names(declared, is_load=is_load)
-            suggestion = suggest_nearest(name, metric_names)
-            yield DocumentProblem(path, f"{name!r} is not a metric{suggestion}")
-        except ValueError as error:
-            yield DocumentProblem(path, f"{name!r} {error}")
+        yield from _check_metric(name, find_headline_metric, definition, path)
         if name in names[:index]:
             yield DocumentProblem(path, f"{name!r} is given twice")
+
+
+def _check_metric(
+    name: str, find: Callable[..., HeadlineMetric], definition: TestDefinition, path: KeyPath
+) -> Iterator[DocumentProblem]:
+    """Check that a function finds a metric of the catalogue, of the test or of its operations."""
+    declared, is_load = definition.metrics, definition.load is not None
+    try:
+        find(name, declared, is_load=is_load)
+    except KeyError:
+        near = suggest_nearest(name, list_metric_names(find, declared, is_load=is_load))
+        yield DocumentProblem(path, f"{name!r} is not a metric{near}")
+    except ValueError as error:
+        yield DocumentProblem(path, f"{name!r} {error}")
 
 
 def _check_load(definition: TestDefinition) -> Iterator[DocumentProblem]:
@@ -397,20 +403,9 @@ def _check_environment(definition: TestDefinition) -> Iterator[DocumentProblem]:
 
 def _check_limits(definition: TestDefinition) -> Iterator[DocumentProblem]:
     """Check that limits are of metrics that exist, and that their bounds leave something."""
-    declared, is_load = definition.metrics, definition.load is not None
     for index, limit in enumerate(definition.expect):
         path: KeyPath = ("expect", index)
-        try:
-            find_numeric_metric(limit.metric, declared, is_load=is_load)
-        except KeyError:
-            suggestion = suggest_nearest(
-                limit.metric, list_numeric_names(declared, is_load=is_load)
-            )
-            yield DocumentProblem(
-                (*path, "metric"), f"{limit.metric!r} is not a metric{suggestion}"
-            )
-        except ValueError as error:
-            yield DocumentProblem((*path, "metric"), f"{limit.metric!r} {error}")
+        yield from _check_metric(limit.metric, find_numeric_metric, definition, (*path, "metric"))
         if limit.where:
             yield from _check_rule(limit.where, definition.axes, (*path, "where"))
         yield from _check_bounds(limit, path)

@@ -24,6 +24,7 @@ from treehammer.hctests.definition.document_problems import (
     make_key_locator,
     parse_document,
     problems_overlap,
+    read_document_text,
 )
 from treehammer.hctests.definition.matrix import AXES_BY_NAME, have_same_kind, parse_axis_text
 from treehammer.hctests.definition.model import (
@@ -87,7 +88,13 @@ def load_definition(
     """
     path = folder / TEST_FILE_NAME
     name = name or str(path)
-    text = _read_file(path, name)
+    try:
+        text = read_document_text(path, DefinitionError, name=name)
+    except DefinitionError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        hint = "A test is a folder that contains test.toml."
+        raise DefinitionError("no test here", where=name, hint=hint) from error
     raw = parse_document(text, name, DefinitionError)
     files = dict(_list_named_files(raw))
     fill_default_axes(raw)
@@ -125,19 +132,6 @@ def _locate_option(keys: KeyPath) -> tuple[int, str]:
         return (0, f"-P {keys[1]}") if keys[0] == "matrix" else (1, f"-S {keys[1]}")
     option = "-S " if keys[0] in ("settings", "load") else ""
     return 2, option + format_key_path(keys)
-
-
-def _read_file(path: Path, name: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise DefinitionError(
-            "no test here", where=name, hint="A test is a folder that contains test.toml."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise DefinitionError(f"is not UTF-8 text ({error.reason})", where=name) from error
-    except OSError as error:
-        raise DefinitionError(f"cannot be read ({error.strerror})", where=name) from error
 
 
 def _check_files(

@@ -265,18 +265,21 @@ def validate_document(
         fill_required(valid)
 
 
-def read_document_text(path: Path, error: type[InvalidDocumentError], hint: str) -> str:
-    """Read the text of a document.
+def read_document_text(
+    path: Path, error: type[InvalidDocumentError], hint: str = "", *, name: str = ""
+) -> str:
+    """Read the text of a document, called ``name`` in messages; by its path by default.
 
     Raises:
         InvalidDocumentError: of the given type; ``hint`` is the remedy if the file cannot be read.
     """
+    where = name or str(path)
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as cause:
-        raise error(f"is not UTF-8 text ({cause.reason})", where=str(path)) from cause
+        raise error(f"is not UTF-8 text ({cause.reason})", where=where) from cause
     except OSError as cause:
-        raise error(f"cannot be read ({cause.strerror})", where=str(path), hint=hint) from cause
+        raise error(f"cannot be read ({cause.strerror})", where=where, hint=hint) from cause
 
 
 def load_document(

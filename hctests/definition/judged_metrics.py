@@ -127,19 +127,10 @@ def _split_figure(name: str) -> tuple[str, str]:
     return "", ""
 
 
-def list_headline_names(declared: Mapping[str, MetricTable], *, is_load: bool) -> Iterator[str]:
-    """Yield all names that :func:`find_headline_metric` accepts."""
-    return _list_accepted(find_headline_metric, declared, is_load=is_load)
-
-
-def list_numeric_names(declared: Mapping[str, MetricTable], *, is_load: bool) -> Iterator[str]:
-    """Yield all names that :func:`find_numeric_metric` accepts."""
-    return _list_accepted(find_numeric_metric, declared, is_load=is_load)
-
-
-def _list_accepted(
+def list_metric_names(
     find: Callable[..., HeadlineMetric], declared: Mapping[str, MetricTable], *, is_load: bool
 ) -> Iterator[str]:
+    """Yield all names that :func:`find_headline_metric` or :func:`find_numeric_metric` accepts."""
     figures = [
         *OPERATION_FIGURES,
         *(f"{operation}_{figure}" for operation in OPERATIONS for figure in OPERATION_FIGURES),

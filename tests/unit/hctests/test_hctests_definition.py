@@ -270,6 +270,19 @@ def test_typed_keys_get_the_key_type(overridden: Path) -> None:
     assert definition.settings["deep"] == {"er": 0.5}
 
 
+def test_replaced_value_need_not_be_valid(write_test: WriteTest) -> None:
+    folder = write_test(TEST_HEADER + "repeats = 0\n[matrix]\nevents = [2]\n")
+    changed = override(folder, "events=0.5", repeats="3")
+    assert (changed.test.repeats, changed.axes["events"]) == (3, (0.5,))
+    with pytest.raises(DefinitionError) as caught:
+        override(folder, "events=0.5")
+    # Mistakes of test.toml itself come first, all of them.
+    assert [problem.split(": ")[1] for problem in caught.value.problems] == [
+        "test.repeats",
+        "matrix.events",
+    ]
+
+
 def test_empty_override_changes_nothing(overridden: Path) -> None:
     definition = load_definition(overridden)
     assert override(overridden) == definition

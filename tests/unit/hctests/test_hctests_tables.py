@@ -22,7 +22,7 @@ from treehammer.hctests.definition.judged_metrics import (
     MetricTable,
     SiteLimitTable,
     find_headline_metric,
-    list_headline_names,
+    list_metric_names,
     parse_stored_limits,
 )
 from treehammer.hctests.definition.model import PinnedTest, Scalar, compute_test_hash
@@ -235,10 +235,10 @@ def test_metrics_have_unit_and_direction() -> None:
     assert find("vector_read_bytes_per_s").operation == "vector_read"
     assert find("rate_hz") == HeadlineMetric("rate_hz", "Hz", "higher", "rate_hz")
     assert [find(metric.name) for metric in DEFAULT_HEADLINE] == [*DEFAULT_HEADLINE]
-    names = [*list_headline_names(OWN, is_load=True)]
+    names = [*list_metric_names(find_headline_metric, OWN, is_load=True)]
     assert {"frames_hz", "open_p99_s", "rate_hz", "cpu_per_event_s"} <= {*names}
     assert not {"depth", "bytes_read", "host"} & {*names}
-    assert "open_p99_s" not in list_headline_names(OWN, is_load=False)
+    assert "open_p99_s" not in list_metric_names(find_headline_metric, OWN, is_load=False)
 
 
 def test_headline_is_read_and_is_no_part_of_the_identity(write_test: WriteTest) -> None:
