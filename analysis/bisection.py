@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from treehammer.analysis.comparison.count_changes import log_ratio
+from treehammer.analysis.comparison.series_changes import log_ratio
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

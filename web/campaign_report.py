@@ -22,9 +22,9 @@ from treehammer.analysis.comparison.comparison_notes import attribute_rows
 from treehammer.analysis.comparison.conclusion import describe_conclusion
 from treehammer.analysis.comparison.limit_outcomes import LimitReport, judge_limits
 from treehammer.analysis.comparison.limit_text import make_limit_table
-from treehammer.analysis.comparison.phase_changes import (
+from treehammer.analysis.comparison.series_changes import (
     PHASE_COLUMNS,
-    PhasedSample,
+    DetailedSample,
     compare_phases,
     describe_phases,
 )
@@ -34,7 +34,6 @@ from treehammer.analysis.statistics.job_pairs import Row
 from treehammer.analysis.statistics.sample import (
     BUILD_FACTS,
     SAMPLE_COLUMNS,
-    Sample,
     count_hosts,
     find_bundled_axes,
     find_varying_axes,
@@ -213,8 +212,8 @@ def build_report(
         limits: outcomes of the limits that the test states; None for a test without any.
     """
     rows = list(rows)
-    samples = [Sample.from_row(row) for row in rows]
-    phased = list(map(PhasedSample.from_row, rows, samples))
+    detailed = [DetailedSample.from_row(row) for row in rows]
+    samples = [item.sample for item in detailed]
     rows = select_counted(rows)
     cells = summarize_executions(rows)
     selection = Selection((campaign.id,))
@@ -232,7 +231,7 @@ def build_report(
             sorted({f"{s.dataset} ({s.dataset_hash[:12]})" for s in samples if s.dataset})
         ),
         test_hashes=_distinct_texts(rows, "test_hash"),
-        comparisons=tuple(_compare_axes(samples, phased, selection, made_us)),
+        comparisons=tuple(_compare_axes(detailed, selection, made_us)),
         cells=tuple(cells),
         explanations=tuple(_explain_sites(rows, sites)),
         efficiency_figure=draw_efficiency_figure(cells),
@@ -248,12 +247,10 @@ def build_report(
 
 
 def _compare_axes(
-    samples: Sequence[Sample],
-    phased: Sequence[PhasedSample],
-    selection: Selection,
-    made_us: int,
+    detailed: Sequence[DetailedSample], selection: Selection, made_us: int
 ) -> Iterator[Comparison]:
     """Compare every value of a bundled axis (else of ``root``) with the first, in natural order."""
+    samples = [item.sample for item in detailed]
     timed = [sample for sample in samples if sample.kind == TIMED]
     varying = find_varying_axes(sample.variant for sample in timed)
     for axis in find_bundled_axes(timed) or ("root",):
@@ -263,7 +260,7 @@ def _compare_axes(
             with suppress(NothingToDoError):
                 for comparison in compare_together(samples, questions, now_us=made_us):
                     query = comparison.query
-                    phases = describe_phases(compare_phases(phased, query.axis, query.a, query.b))
+                    phases = describe_phases(compare_phases(detailed, query.axis, query.a, query.b))
                     yield replace(comparison, notes=(*phases, *comparison.notes))
 
 

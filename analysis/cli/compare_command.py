@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treehammer.analysis.comparison import (
-    commit_comparison,
-    count_changes,
-    phase_changes,
+    comparison_result,
+    instruction_changes,
+    series_changes,
     verdict_text,
 )
 from treehammer.analysis.comparison.comparison_notes import attribute_rows
@@ -23,9 +23,7 @@ from treehammer.analysis.comparison.comparison_result import (
     rate_results,
 )
 from treehammer.analysis.comparison.conclusion import describe_conclusion
-from treehammer.analysis.comparison.count_changes import (
-    change_columns,
-)
+from treehammer.analysis.comparison.instruction_changes import change_columns
 from treehammer.analysis.statistics.verdict import (
     CERTAIN_VERDICTS,
     DEFAULT_DELTA,
@@ -113,7 +111,7 @@ def compare_command(
         results, names = compare_named(store, selection, axis, [a, *b], delta, settings)
         remarks = []
         if axis == COMMIT_AXIS and not any(result.is_comparable for result in results):
-            reason = commit_comparison.explain_incomparable(store, selection, names)
+            reason = comparison_result.explain_incomparable(store, selection, names)
             remarks = [f"The commits were measured in different ways: {reason}."] * bool(reason)
     instructions = [table for result in results for table in _list_instructions(result, names)]
     comparisons = [result.comparison for result in results]
@@ -164,8 +162,8 @@ def _list_notes(result: ComparisonResult, names: Mapping[str, str]) -> list[str]
     """List the sentences below the tables of a comparison."""
     notes = [*attribute_rows(result.comparison.verdicts, names), *result.comparison.notes]
     if result.counters:
-        notes.append(count_changes.summarize_counters(result.counters))
-    return notes + phase_changes.describe_phases(result.phases)
+        notes.append(series_changes.summarize_counters(result.counters))
+    return notes + series_changes.describe_phases(result.phases)
 
 
 def flatten_results(results: Sequence[ComparisonResult]) -> list[dict[str, Any]]:
@@ -208,9 +206,9 @@ def _list_tables(result: ComparisonResult, names: Mapping[str, str]) -> list[Blo
 
 def _list_changed_counters(result: ComparisonResult, names: Mapping[str, str]) -> list[Block]:
     rows = [
-        {**asdict(change), "shown_verdict": count_changes.format_counter_verdict(change)}
+        {**asdict(change), "shown_verdict": series_changes.format_counter_verdict(change)}
         for change in result.counters
-        if change.verdict != count_changes.SAME
+        if change.verdict != series_changes.SAME
     ]
     a, b = verdict_text.side_names(result.comparison.verdicts[0], names)
     columns = (
@@ -227,9 +225,9 @@ def _list_instructions(result: ComparisonResult, names: Mapping[str, str]) -> li
     if not result.instructions:
         return []
     sides = verdict_text.side_names(result.comparison.verdicts[0], names)
-    rows = [count_changes.flatten_change(pair.total) for pair in result.instructions]
+    rows = [instruction_changes.flatten_change(pair.total) for pair in result.instructions]
     columns = (TableColumn("label", "variant"), *change_columns(*sides))
-    return ["", TextTable(rows, columns, f"Instructions/event. {count_changes.NOT_TIME}")]
+    return ["", TextTable(rows, columns, f"Instructions/event. {instruction_changes.NOT_TIME}")]
 
 
 def _verdict_columns(rows: Sequence[VerdictRow], names: Mapping[str, str]) -> list[TableColumn]:

@@ -1,28 +1,55 @@
-"""Comparisons of stored measurements with the changes of counters, phases and instructions."""
+"""Comparisons of stored measurements, of commits too, with the changes of counters, phases and instructions."""
 
 from __future__ import annotations
 
+import json
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from treehammer.analysis.comparison import commit_comparison, count_changes, phase_changes
-from treehammer.analysis.comparison.count_changes import CountedSample, CounterChange
-from treehammer.analysis.comparison.phase_changes import PHASE_COLUMNS, PhaseChange, PhasedSample
-from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, find_axis_value
+from treehammer.analysis.comparison.instruction_changes import load_counted_work
+from treehammer.analysis.comparison.series_changes import (
+    DETAIL_COLUMNS,
+    CounterChange,
+    DetailedSample,
+    PhaseChange,
+    attach_counters,
+    attach_phases,
+    compare_counters,
+    compare_phases,
+    stored_phases,
+)
+from treehammer.analysis.statistics.headline_rows import load_earlier_checksums, load_headline_rows
+from treehammer.analysis.statistics.sample import find_axis_value
 from treehammer.analysis.statistics.verdict import INCOMPARABLE_VERDICTS, Verdict
-from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES
 from treehammer.config import Settings
-from treehammer.errors import ExitCode, NothingToDoError
-from treehammer.hctests.definition.model import COMMIT_AXIS
+from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
+from treehammer.hctests.definition.model import (
+    COMMIT_AXIS,
+    COMMIT_DIGITS,
+    DIRTY_SUFFIX,
+    SETUP_KEYS,
+    compute_setup,
+    format_commit,
+    identify_commit,
+)
 from treehammer.sql.read import campaign_queries
+from treehammer.sql.read.campaign_queries import fetch_campaign, fetch_plans
 from treehammer.sql.read.query_model import Selection
+from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison
-    from treehammer.analysis.comparison.count_changes import CountPair
+    from treehammer.analysis.comparison.instruction_changes import CountPair
+
+#: Commits that a message lists, at most.
+MAX_LISTED = 8
+
+_HASH = re.compile(r"[0-9a-f]{4,64}")
 
 
 @dataclass(frozen=True)
@@ -87,7 +114,7 @@ def compare_named(
     """
     names: Mapping[str, str] = {}
     if axis == COMMIT_AXIS:
-        names = commit_comparison.resolve_commits(store, selection, texts, settings)
+        names = resolve_commits(store, selection, texts, settings)
         texts = [*names]
     results = compare_selected(store, selection, axis, texts, delta)
     return results, _load_campaign_names(store, results) if axis == "campaign" else names
@@ -99,49 +126,247 @@ def compare_selected(
     """Compare each further value with the first and store the verdicts."""
     # scipy takes a third of a second to load, so load it only here.
     from treehammer.analysis.comparison.comparison import compare_together, compare_with_first
-    from treehammer.analysis.statistics.headline_rows import (
-        load_earlier_checksums,
-        load_headline_rows,
-    )
 
-    columns = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *COUNTER_NAMES, *PHASE_COLUMNS)))
-    rows = load_headline_rows(store, selection, columns)
-    rows += load_earlier_checksums(store, rows, columns)
-    counted = [CountedSample.from_row(row) for row in rows]
-    if not counted:
+    rows = load_headline_rows(store, selection, DETAIL_COLUMNS)
+    rows += load_earlier_checksums(store, rows, DETAIL_COLUMNS)
+    detailed = [DetailedSample.from_row(row) for row in rows]
+    if not detailed:
         raise NothingToDoError("no measurement is selected", where=str(selection))
     if axis == "campaign":
         texts = [campaign_queries.resolve_campaign(store, text) for text in texts]
     if axis == COMMIT_AXIS:
-        counted = commit_comparison.add_setups(store, counted)
-    samples = [item.sample for item in counted]
-    phased = [PhasedSample.from_row(row, sample) for row, sample in zip(rows, samples, strict=True)]
+        detailed = add_setups(store, detailed)
+    samples = [item.sample for item in detailed]
     values = [find_axis_value(samples, axis, text) for text in texts]
     queries = compare_with_first(axis, values, delta=delta, selection=selection)
-    return [
-        _store_result(store, counted, phased, comparison)
-        for comparison in compare_together(samples, queries, now_us=time.time_ns() // 1000)
-    ]
+    results = []
+    for comparison in compare_together(samples, queries, now_us=time.time_ns() // 1000):
+        result = add_changes(comparison, detailed)
+        verdicts = result.comparison.verdicts
+        store.replace_comparison(comparison.query.id, comparison.pairs, verdicts)
+        results.append(replace(result, instructions=load_counted_work(store, verdicts)))
+    return results
 
 
-def _store_result(
-    store: Store,
-    counted: Sequence[CountedSample],
-    phased: Sequence[PhasedSample],
-    comparison: Comparison,
-) -> ComparisonResult:
+def add_changes(comparison: Comparison, samples: Sequence[DetailedSample]) -> ComparisonResult:
+    """Add the changes of exact counters and of phases to the evidence of a comparison's series."""
     query = comparison.query
-    changes = count_changes.compare_counters(counted, query.axis, query.a, query.b)
-    verdicts = count_changes.attach_counters(comparison.verdicts, changes)
-    phases = phase_changes.compare_phases(phased, query.axis, query.a, query.b)
-    verdicts = phase_changes.attach_phases(verdicts, phases)
-    store.replace_comparison(query.id, comparison.pairs, verdicts)
-    instructions = count_changes.load_counted_work(store, verdicts)
-    phases = phase_changes.stored_phases(verdicts)
-    return ComparisonResult(replace(comparison, verdicts=verdicts), changes, phases, instructions)
+    counters = compare_counters(samples, query.axis, query.a, query.b)
+    phases = compare_phases(samples, query.axis, query.a, query.b)
+    rows = attach_phases(attach_counters(comparison.verdicts, counters), phases)
+    return ComparisonResult(replace(comparison, verdicts=rows), counters, stored_phases(rows))
 
 
 def _load_campaign_names(store: Store, results: Sequence[ComparisonResult]) -> dict[str, str]:
     queries = [result.comparison.query for result in results]
     compared = {str(value) for query in queries for value in (query.a, query.b)}
     return campaign_queries.fetch_distinct_names(store, compared)
+
+
+def add_setups(store: ResultsReader, items: Iterable[DetailedSample]) -> list[DetailedSample]:
+    """Add to each sample the setup of its campaign, '' where the database lacks the campaign."""
+    items = list(items)
+    plans = fetch_plans(store, {item.sample.campaign_id for item in items})
+    setups = {
+        campaign: compute_setup(json.loads(plan).get("definition", {}))
+        for campaign, plan in plans.items()
+    }
+    return [
+        replace(item, sample=replace(item.sample, setup=setups.get(item.sample.campaign_id, "")))
+        for item in items
+    ]
+
+
+def resolve_commits(
+    store: ResultsReader, selection: Selection, texts: Sequence[str], settings: Settings
+) -> dict[str, str]:
+    """Resolve hashes, branches and tags to measured commits, and name each of them.
+
+    Branches and tags are those of the repositories that were measured; where none of them knows a
+    name, that of the repository of the present folder counts.
+
+    Args:
+        store: the database.
+        selection: the measurements to compare.
+        texts: commits as typed; ``COMMIT+dirty`` is a modified working tree.
+        settings: ``git_dir`` contains the mirrors of remote repositories.
+
+    Returns:
+        measured values of the axis -> display names, in the order of ``texts``.
+
+    Raises:
+        NothingToDoError: a commit was not measured.
+        ConfigError: a text fits several measured commits, or two texts mean one commit.
+        SourceError: no repository knows a ref.
+    """
+    measured: set[str] = set()
+    repositories: set[str] = set()
+    columns = ("commit_id", "dirty", "test_hash", "repository")
+    with store.snapshot() as snapshot:
+        for row in snapshot.measurements(selection, columns):
+            if commit := _identify_row(row):
+                measured.add(commit)
+                repositories.add(str(row["repository"] or ""))
+    names: dict[str, str] = {}
+    for text in texts:
+        commit = find_measured(text, measured)
+        if not commit:
+            commit = _resolve_ref(text, measured, sorted(repositories - {""}), settings)
+        if commit in names:
+            raise ConfigError(f"both sides are commit {format_commit(commit)}", where="compare")
+        is_hash = commit.startswith(text.partition("+")[0])
+        names[commit] = format_commit(commit) if is_hash else f"{text} ({format_commit(commit)})"
+    return names
+
+
+def find_measured(text: str, measured: Iterable[str]) -> str:
+    """Find the measured commit that a hash, or its beginning, means; '' for none.
+
+    Raises:
+        ConfigError: it fits several.
+    """
+    start, plus, tree = text.partition("+")
+    if not _HASH.fullmatch(start):
+        return ""
+    candidates = [
+        commit
+        for commit in measured
+        if commit.startswith(start)
+        and bool(plus) == ("+" in commit)
+        and (tree == DIRTY_SUFFIX or commit.partition("+")[2].startswith(tree))
+    ]
+    if len(candidates) > 1:
+        raise ConfigError(
+            f"{text!r} fits {len(candidates)} measured commits: {_list_commits(candidates)}",
+            where="compare",
+            hint="Give more digits.",
+        )
+    return candidates[0] if candidates else ""
+
+
+def _resolve_ref(
+    text: str, measured: Iterable[str], repositories: Sequence[str], settings: Settings
+) -> str:
+    """Resolve a ref by Git in several repositories to the one measured commit that it means."""
+    # Only names of branches and tags need Git.
+    from treehammer.hctests.pinned_tests import open_repository
+
+    resolved: set[str] = set()
+    errors: list[SourceError] = []
+    for repository in (*repositories, str(Path.cwd())):
+        if resolved and repository not in repositories:
+            break
+        try:
+            resolved.add(open_repository(repository, text, settings.git_dir)[1])
+        except SourceError as error:
+            errors.append(error)
+    matches = resolved.intersection(measured)
+    if len(matches) == 1:
+        return matches.pop()
+    if matches:
+        raise ConfigError(
+            f"{text!r} is another commit in each of several repositories: {_list_commits(matches)}",
+            where="compare",
+            hint="Name the commit by its hash.",
+        )
+    if not resolved and errors:
+        raise errors[0]
+    where = f" ({_list_commits(resolved)})" if resolved else ""
+    raise NothingToDoError(
+        f"no measurement of commit {text}{where} is selected",
+        where="compare",
+        hint=f"Commits measured: {_list_commits(measured) or 'none'}.",
+    )
+
+
+def _list_commits(commits: Iterable[str]) -> str:
+    """List commits, those of modified trees with the hash that distinguishes them."""
+    ordered = sorted(commits)
+    names = [f"{commit.partition('+')[0][:COMMIT_DIGITS]}{_tree_of(commit)}" for commit in ordered]
+    more = len(names) - MAX_LISTED
+    return ", ".join(names[:MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _tree_of(commit: str) -> str:
+    _, plus, tree = commit.partition("+")
+    return plus + tree
+
+
+def explain_incomparable(
+    store: ResultsReader, selection: Selection, commits: Collection[str]
+) -> str:
+    """Name the parts of the setup in which measured commits differ; '' if they differ in none."""
+    columns = ("commit_id", "dirty", "test_hash", "campaign_id")
+    campaigns: dict[str, str] = {}
+    with store.snapshot() as snapshot:
+        for row in snapshot.measurements(selection, columns):
+            commit = _identify_row(row)
+            if commit in commits:
+                campaigns[str(row["campaign_id"])] = commit
+    plans = fetch_plans(store, campaigns)
+    setups = {campaigns[id_]: json.loads(plan).get("definition", {}) for id_, plan in plans.items()}
+    changes = []
+    for key in SETUP_KEYS:
+        values = {
+            format_commit(commit): json.dumps(setups[commit].get(key), sort_keys=True)
+            for commit in commits
+            if commit in setups
+        }
+        if len(set(values.values())) > 1:
+            listed = ", ".join(f"{value} at {commit}" for commit, value in values.items())
+            changes.append(f"{key}: {listed}")
+    return "; ".join(changes)
+
+
+def _identify_row(row: Mapping[str, Any]) -> str:
+    commit = str(row["commit_id"] or "")
+    return identify_commit(commit, bool(row["dirty"]), str(row["test_hash"]))
+
+
+def compare_campaign_commits(
+    store: Store, earlier_id: str, later_id: str, now_us: int
+) -> Comparison | None:
+    """Compare the commits of two campaigns of one test, and store the verdicts.
+
+    Returns:
+        None if there is nothing to compare: no measurements, the same commit, or commits that do
+        not differ in this test.
+    """
+    commits = [fetch_campaign(store, id_).commit_id for id_ in (earlier_id, later_id)]
+    if "" in commits or commits[0] == commits[1]:
+        return None
+    return compare_commits(store, (earlier_id, later_id), commits, now_us)
+
+
+def compare_commits(
+    store: Store, campaigns: Sequence[str], commits: Sequence[str], now_us: int
+) -> Comparison | None:
+    """Compare two commits within campaigns, and store the verdicts.
+
+    Args:
+        store: the database.
+        campaigns: identities of the campaigns.
+        commits: the earlier and the later commit.
+        now_us: time of the comparison, microseconds since 1970 UTC.
+
+    Returns:
+        None if there is nothing to compare; see :func:`compare_campaign_commits`.
+    """
+    # numpy takes a tenth of a second to load, and commands name commits without it.
+    from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
+
+    selection = Selection(tuple(campaigns))
+    rows = load_headline_rows(store, selection, DETAIL_COLUMNS)
+    detailed = add_setups(store, map(DetailedSample.from_row, rows))
+    samples = [item.sample for item in detailed]
+    tests = [{s.test_hash for s in samples if s.commit == commit} for commit in commits]
+    if not all(tests) or tests[0] & tests[1]:
+        return None
+    query = ComparisonQuery(COMMIT_AXIS, commits[0], commits[1], selection=selection)
+    try:
+        comparison = compare_samples(samples, query, now_us=now_us)
+    except NothingToDoError:
+        return None
+    comparison = add_changes(comparison, detailed).comparison
+    store.replace_comparison(query.id, comparison.pairs, comparison.verdicts)
+    return comparison

@@ -20,9 +20,9 @@ from treehammer.analysis.cli.compare_command import (
     describe_verdicts,
     flatten_results,
 )
-from treehammer.analysis.comparison import count_changes
+from treehammer.analysis.comparison import instruction_changes
 from treehammer.analysis.comparison.comparison_result import ComparisonResult, rate_results
-from treehammer.analysis.comparison.count_changes import (
+from treehammer.analysis.comparison.instruction_changes import (
     DIFFERENCE_COLUMN,
     CountPair,
     InstructionChange,
@@ -185,10 +185,10 @@ def _count_instructions(compared: TreeComparison, valgrind: Valgrind, settings: 
         build_rows(repeated.reads[0], valgrind) for repeated in result.counts
     )
     hashes = map(compute_test_hash, plan.pinned_test.commits.values())
-    for pair in count_changes.pair_counts(rows, COMMIT_AXIS, *hashes):
+    for pair in instruction_changes.pair_counts(rows, COMMIT_AXIS, *hashes):
         print_early("", *_describe_count_pair(pair, *compared.names.values()))
     print_remarks(result.problems)
-    print_notes(count_changes.NOT_TIME)
+    print_notes(instruction_changes.NOT_TIME)
 
 
 @click.command("count")
@@ -246,10 +246,10 @@ def count(
             with Store.open(settings.database) as store:
                 for rows in counts:
                     store.replace_instruction_count(rows)
-    pairs = count_changes.pair_counts(list(chain.from_iterable(counts)), "root", a, b)
+    pairs = instruction_changes.pair_counts(list(chain.from_iterable(counts)), "root", a, b)
     changes = [c for pair in pairs for c in (pair.total, *pair.libraries(), *pair.functions())]
     return CommandOutput(
-        [count_changes.flatten_change(change) for change in changes],
+        [instruction_changes.flatten_change(change) for change in changes],
         (),
         above=[block for pair in pairs for block in _describe_count_pair(pair, a, b)],
         notes=[_describe_repeats(result)],
@@ -282,7 +282,7 @@ def _describe_count_pair(pair: CountPair, a: str, b: str) -> list[Block]:
 
 
 def _flatten(change: InstructionChange) -> dict[str, Any]:
-    return {**count_changes.flatten_change(change), "library": change.library or "all"}
+    return {**instruction_changes.flatten_change(change), "library": change.library or "all"}
 
 
 def _shorten(function: str) -> str:
@@ -292,11 +292,9 @@ def _shorten(function: str) -> str:
 def _describe_repeats(result: CountResult) -> str:
     spreads = [repeated.spread for repeated in result.counts if repeated.spread is not None]
     if not spreads:
-        return count_changes.NOT_TIME
+        return instruction_changes.NOT_TIME
     runs = len(result.counts[0].reads)
-    return (
-        f"{count_changes.NOT_TIME} {runs} runs of a variant differ by at most {max(spreads):.0e}."
-    )
+    return f"{instruction_changes.NOT_TIME} {runs} runs of a variant differ by at most {max(spreads):.0e}."
 
 
 def print_local_verdict(verdict: LocalVerdict, sequential: SequentialPlan) -> None:

@@ -208,7 +208,7 @@ def run_until_decided(
 
 def _load_statistics() -> None:
     """Import the verdict's modules, which takes a third of a second, while the first launches start."""
-    from treehammer.analysis.comparison import comparison, phase_changes  # noqa: F401
+    from treehammer.analysis.comparison import comparison, series_changes  # noqa: F401
     from treehammer.analysis.statistics import estimates
 
     estimates.load_special()

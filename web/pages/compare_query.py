@@ -16,30 +16,21 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.comparison.commit_comparison import add_setups, find_measured
-from treehammer.analysis.comparison.count_changes import (
+from treehammer.analysis.comparison.comparison_result import add_changes, add_setups, find_measured
+from treehammer.analysis.comparison.series_changes import (
+    DETAIL_COLUMNS,
     SAME,
-    CountedSample,
     CounterChange,
-    attach_counters,
-    compare_counters,
-)
-from treehammer.analysis.comparison.phase_changes import (
-    PHASE_COLUMNS,
-    PhasedSample,
-    attach_phases,
-    compare_phases,
+    DetailedSample,
 )
 from treehammer.analysis.statistics.headline_rows import load_earlier_checksums, load_headline_rows
 from treehammer.analysis.statistics.sample import (
-    SAMPLE_COLUMNS,
     SELECTION_AXIS,
     Sample,
     find_axis_value,
     possible_values,
 )
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, Verdict
-from treehammer.collectors.record.metric_catalogue import COUNTER_NAMES
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
 from treehammer.sql.core.rows import VerdictRow
@@ -358,28 +349,17 @@ def compare_now(
 
     selections = _list_selections(query)
     _require_few_measurements(store, selections, max_read)
-    loaded, phased = _load_sides(store, selections, on_progress)
+    loaded = _load_sides(store, selections, on_progress)
     if query.axis == COMMIT_AXIS:
         loaded = [add_setups(store, side) for side in loaded]
     label_sides = _label_by_selection if query.axis == SELECTION_AXIS else _select_by_value
-    comparison_query, counted = label_sides(query, loaded)
-    samples = [sample.sample for sample in counted]
+    comparison_query, detailed = label_sides(query, loaded)
+    samples = [item.sample for item in detailed]
     comparison = compare_samples(samples, comparison_query, now_us=time.time_ns() // 1000)
-    sides_compared = comparison_query.axis, comparison_query.a, comparison_query.b
-    counters = compare_counters(counted, *sides_compared)
-    phases = compare_phases(
-        (
-            replace(phased[sample.measurement_id], sample=sample)
-            for sample in samples
-            if sample.measurement_id in phased
-        ),
-        *sides_compared,
-    )
     verdicts = {row.verdict for row in comparison.of_series}
     if verdicts <= {Verdict.ONLY_IN_A, Verdict.ONLY_IN_B}:
         _require_other_axis(comparison_query, samples)
-    rows = attach_counters(comparison.verdicts, counters)
-    return replace(comparison, verdicts=attach_phases(rows, phases))
+    return add_changes(comparison, detailed).comparison
 
 
 def _list_selections(query: CompareQuery) -> list[Selection]:
@@ -398,37 +378,34 @@ def _list_selections(query: CompareQuery) -> list[Selection]:
 
 def _load_sides(
     store: Store, selections: Iterable[Selection], on_progress: Callable[[int], None]
-) -> tuple[list[list[CountedSample]], dict[str, PhasedSample]]:
-    """Load the samples of each selection, and their phases by measurement."""
-    loaded: list[list[CountedSample]] = []
-    phased: dict[str, PhasedSample] = {}
+) -> list[list[DetailedSample]]:
+    """Load the samples of each selection."""
+    loaded: list[list[DetailedSample]] = []
     for side in selections:
         report = functools.partial(_report_further, on_progress, sum(map(len, loaded)))
-        counted, phased_side = _load_samples(store, side, report)
-        loaded.append(counted)
-        phased |= phased_side
-    return loaded, phased
+        loaded.append(_load_samples(store, side, report))
+    return loaded
 
 
 def _label_by_selection(
-    query: CompareQuery, loaded: Sequence[Sequence[CountedSample]]
-) -> tuple[ComparisonQuery, list[CountedSample]]:
+    query: CompareQuery, loaded: Sequence[Sequence[DetailedSample]]
+) -> tuple[ComparisonQuery, list[DetailedSample]]:
     """Label the samples of either selection with its conditions."""
     names = [" and ".join(map(str, side)) or "all" for side in query.sides]
     labeled = [
-        replace(counted, sample=replace(counted.sample, side=name))
+        replace(item, sample=replace(item.sample, side=name))
         for name, side in zip(names, loaded, strict=True)
-        for counted in side
+        for item in side
     ]
     return _build_question(query, *names), labeled
 
 
 def _select_by_value(
-    query: CompareQuery, loaded: Sequence[Sequence[CountedSample]]
-) -> tuple[ComparisonQuery, list[CountedSample]]:
+    query: CompareQuery, loaded: Sequence[Sequence[DetailedSample]]
+) -> tuple[ComparisonQuery, list[DetailedSample]]:
     """Take from either side's samples those with its value of the axis."""
     a, b = (
-        _find_side_value(query.axis, text, [counted.sample for counted in side])
+        _find_side_value(query.axis, text, [item.sample for item in side])
         for text, side in ((query.a, loaded[0]), (query.b, loaded[-1]))
     )
     comparison_query = _build_question(query, a, b)
@@ -436,10 +413,10 @@ def _select_by_value(
         return comparison_query, list(loaded[0])
     sides = zip(loaded, (a, b), strict=True)
     return comparison_query, [
-        counted
+        item
         for side, value in sides
-        for counted in side
-        if counted.sample.axis_value(query.axis) == value
+        for item in side
+        if item.sample.axis_value(query.axis) == value
     ]
 
 
@@ -506,24 +483,19 @@ def _require_few_measurements(
 
 def _load_samples(
     store: Store, selection: Selection, on_progress: Callable[[int], None]
-) -> tuple[list[CountedSample], dict[str, PhasedSample]]:
-    """Load samples with their counters, and those whose phases are known by measurement."""
+) -> list[DetailedSample]:
     try:
-        columns = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *COUNTER_NAMES, *PHASE_COLUMNS)))
-        rows = load_headline_rows(store, selection, columns, on_progress)
-        rows += load_earlier_checksums(store, rows, columns)
-        counted = [CountedSample.from_row(row) for row in rows]
+        rows = load_headline_rows(store, selection, DETAIL_COLUMNS, on_progress)
+        rows += load_earlier_checksums(store, rows, DETAIL_COLUMNS)
+        samples = [DetailedSample.from_row(row) for row in rows]
     except (ValueError, AttributeError) as error:
         # Measurements uploaded by other programs may hold any text.
         raise ConfigError(
             f"the variant of a measurement is not a JSON object ({error})",
             hint="Exclude such measurements with a condition.",
         ) from error
-    if not counted and selection == ALL_MEASUREMENTS:
+    if not samples and selection == ALL_MEASUREMENTS:
         raise NothingToDoError("there are no measurements yet")
-    if not counted:
+    if not samples:
         raise NothingToDoError(f"no measurements match {selection}")
-    phased = (
-        PhasedSample.from_row(row, item.sample) for row, item in zip(rows, counted, strict=True)
-    )
-    return counted, {one.sample.measurement_id: one for one in phased if one.phases}
+    return samples

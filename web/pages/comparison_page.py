@@ -14,13 +14,13 @@ from starlette.requests import Request
 from treehammer.analysis.changes import change_text
 from treehammer.analysis.comparison import (
     comparison_notes,
-    count_changes,
-    phase_changes,
+    instruction_changes,
+    series_changes,
     verdict_text,
 )
 from treehammer.analysis.comparison.comparison_notes import summarize_attribution
 from treehammer.analysis.comparison.conclusion import describe_conclusion, select_headline
-from treehammer.analysis.comparison.count_changes import CounterChange
+from treehammer.analysis.comparison.series_changes import CounterChange
 from treehammer.analysis.statistics.verdict import (
     DEFAULT_DELTA,
     ONE_SIDED_VERDICTS,
@@ -109,7 +109,7 @@ class DisplayedComparison:
     @cached_property
     def counters(self) -> list[CounterChange]:
         """Changes of exact counters."""
-        return count_changes.stored_counters(self.rows)
+        return series_changes.stored_counters(self.rows)
 
     @cached_property
     def shows_counter(self) -> bool:
@@ -159,7 +159,7 @@ def comparison_view(comparison: DisplayedComparison) -> PageView:
     description = describe_comparison(comparison.rows[0], comparison.names)
     delta = description["delta"] or DEFAULT_DELTA
     tables = _build_effect_tables(comparison, delta)
-    counts = count_changes.load_counted_work(comparison.store, comparison.rows)
+    counts = instruction_changes.load_counted_work(comparison.store, comparison.rows)
     instructions = instruction_table(counts, comparison.titled)
     counters = _build_counter_table(comparison, is_page=is_page)
     pairs = [] if comparison.is_live or is_page else [pair_table(comparison.pairs)]
@@ -192,11 +192,11 @@ def _page_values(comparison: DisplayedComparison) -> dict[str, Any]:
             comparison.request, comparison.filter, comparison.rows, comparison.counters
         ),
         "cell_charts": _draw_cell(comparison) if comparison.filter.is_one_cell else [],
-        "counter_summary": count_changes.summarize_counters(comparison.counters),
-        "not_time": count_changes.NOT_TIME,
+        "counter_summary": series_changes.summarize_counters(comparison.counters),
+        "not_time": instruction_changes.NOT_TIME,
         "first": first,
         "notes": [
-            *phase_changes.describe_phases(phase_changes.stored_phases(comparison.rows)),
+            *series_changes.describe_phases(series_changes.stored_phases(comparison.rows)),
             *verdict_text.explain_not_pooled(comparison.split.pooled),
             *comparison_notes.comparison_notes(comparison.rows),
         ],
@@ -285,7 +285,7 @@ def _build_counter_table(comparison: DisplayedComparison, *, is_page: bool) -> D
     is_counter = comparison.shows_counter
     chosen = comparison.filter.select(comparison.counters, any_metric=not is_counter)
     if is_page:
-        chosen = [change for change in chosen if change.verdict != count_changes.SAME]
+        chosen = [change for change in chosen if change.verdict != series_changes.SAME]
     return counter_table(comparison.request, chosen, comparison.titled)
 
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.conclusion import SCOPE_WORDS, select_headline
-from treehammer.analysis.comparison.count_changes import (
+from treehammer.analysis.comparison.series_changes import (
     FEWER,
     MORE,
     SAME,

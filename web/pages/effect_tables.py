@@ -12,13 +12,12 @@ from markupsafe import Markup
 from starlette.requests import Request
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.comparison.count_changes import (
-    CounterChange,
+from treehammer.analysis.comparison.instruction_changes import (
     CountPair,
     format_change,
     format_count,
-    format_counter_verdict,
 )
+from treehammer.analysis.comparison.series_changes import CounterChange, format_counter_verdict
 from treehammer.analysis.statistics.sample import SELECTION_AXIS
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.collectors.job_spec import TIMED

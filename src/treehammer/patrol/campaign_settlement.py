@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from treehammer.analysis.comparison.commit_comparison import (
+from treehammer.analysis.comparison.comparison_result import (
     compare_campaign_commits,
     compare_commits,
 )

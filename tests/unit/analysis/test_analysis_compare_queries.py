@@ -30,7 +30,7 @@ from simulated_campaign import (
 
 from treehammer import config
 from treehammer.analysis.cli.compare_command import compare_command
-from treehammer.analysis.comparison import commit_comparison, verdict_text
+from treehammer.analysis.comparison import comparison_result, verdict_text
 from treehammer.analysis.comparison.comparison import ComparisonQuery
 from treehammer.analysis.statistics.sample import HEADLINE_METRICS, Sample, comparison_key
 from treehammer.analysis.statistics.verdict import SERIES_SCOPES, Verdict
@@ -299,7 +299,7 @@ def sample(commit: str, **changes: Any) -> Sample:
 
 def resolve(settings: Settings, *texts: str) -> list[str]:
     with Store.open(settings.database) as store:
-        return list(commit_comparison.resolve_commits(store, Selection(), texts, settings))
+        return list(comparison_result.resolve_commits(store, Selection(), texts, settings))
 
 
 def test_branches_and_tags_of_separate_campaigns_are_compared(

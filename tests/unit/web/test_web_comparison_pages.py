@@ -21,7 +21,7 @@ from polling import wait_until
 from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
-from treehammer.analysis.comparison.count_changes import CounterChange
+from treehammer.analysis.comparison.series_changes import CounterChange
 from treehammer.analysis.statistics.sample import SAMPLE_COLUMNS, Sample
 from treehammer.analysis.statistics.verdict import attach_controls
 from treehammer.collectors.record.measurement_record import Measurement

@@ -12,7 +12,7 @@ import pytest
 from simulated_campaign import SimulatedCampaign
 
 from treehammer.analysis.cli.compare_command import describe_comparisons, flatten_results
-from treehammer.analysis.comparison import count_changes
+from treehammer.analysis.comparison import instruction_changes
 from treehammer.analysis.comparison.comparison import (
     ComparisonQuery,
     compare_samples,
@@ -20,31 +20,30 @@ from treehammer.analysis.comparison.comparison import (
     compare_with_first,
 )
 from treehammer.analysis.comparison.comparison_result import ComparisonResult
-from treehammer.analysis.comparison.count_changes import (
-    FEWER,
-    MORE,
-    SAME,
-    VARIES,
-    CountedSample,
-    CounterChange,
-    attach_counters,
-    compare_counters,
+from treehammer.analysis.comparison.instruction_changes import (
     format_change,
     format_count,
-    format_counter_verdict,
     load_counted_work,
     pair_counts,
-    stored_counters,
-    summarize_counters,
 )
-from treehammer.analysis.comparison.phase_changes import (
+from treehammer.analysis.comparison.series_changes import (
+    FEWER,
+    MORE,
     PHASES,
+    SAME,
+    VARIES,
+    CounterChange,
+    DetailedSample,
     PhaseChange,
-    PhasedSample,
+    attach_counters,
     attach_phases,
+    compare_counters,
     compare_phases,
     describe_phases,
+    format_counter_verdict,
+    stored_counters,
     stored_phases,
+    summarize_counters,
 )
 from treehammer.analysis.statistics.sample import Sample
 from treehammer.collectors.record.metric_catalogue import (
@@ -72,7 +71,7 @@ def build_rows(jobs: int = 1, **changes: Any) -> Iterator[dict[str, Any]]:
 
 
 def compare(rows: Iterator[dict[str, Any]]) -> dict[str, CounterChange]:
-    counted = [CountedSample.from_row(row) for row in rows]
+    counted = [DetailedSample.from_row(row) for row in rows]
     return {one.metric: one for one in compare_counters(counted, "root", A, B)}
 
 
@@ -208,7 +207,7 @@ def test_own_exact_metrics_are_compared_by_their_direction() -> None:
     assert not compare_own(hits=60)["hits"].is_regression(0.02)
     # Stored with the verdicts, with their direction.
     comparison = compare_samples(
-        [CountedSample.from_row(row).sample for row in build_rows()],
+        [DetailedSample.from_row(row).sample for row in build_rows()],
         ComparisonQuery("root", A, B),
         now_us=0,
     )
@@ -330,7 +329,7 @@ def test_numbers_are_written_with_their_sign() -> None:
     assert format_change(-0.0019) == "−0.19 %"
     assert format_count(400_873.4) == "400,873"
     assert format_count(-798.2, signed=True) == "−798"
-    assert "not time" in count_changes.NOT_TIME
+    assert "not time" in instruction_changes.NOT_TIME
 
 
 def test_commits_are_paired_by_the_hashes_of_their_tests() -> None:
@@ -342,7 +341,7 @@ def test_commits_are_paired_by_the_hashes_of_their_tests() -> None:
 
 def measure_rows(
     shifts: Mapping[str, float], door_protocol: str = "file", **columns: Any
-) -> list[PhasedSample]:
+) -> list[DetailedSample]:
     """Measurements of a campaign: shifts of side B in seconds for 1 s of the loop, and some noise."""
     measured = []
     for number, row in enumerate(SimulatedCampaign(jobs=6).rows()):
@@ -359,7 +358,7 @@ def measure_rows(
             "loop_cpu_s": 1.0 + sum(shift.get(name, 0.0) for name in PHASES[1:]) + 2 * noise,
             **columns,
         }
-        measured.append(PhasedSample.from_row({**row, **values}, sample))
+        measured.append(DetailedSample.from_row({**row, **values}))
     return measured
 
 

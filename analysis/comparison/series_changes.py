@@ -1,0 +1,471 @@
+"""Changes of exact counters and of phases of the read between two values of an axis.
+
+Two reads of the same data with the same software give the same exact counters, so any difference is
+a change of the software or of its configuration: one job decides. Phases tell which of them changed
+the time: each pair of executions of one round gives the change of each phase, in shares of the base's
+CPU time of the loop, so that the changes of the loop's phases add up to the loop's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+from typing import Any
+
+from treehammer.analysis.statistics.sample import (
+    SAMPLE_COLUMNS,
+    Sample,
+    comparison_key,
+    find_varying_axes,
+)
+from treehammer.analysis.statistics.verdict import attach_to_series
+from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.record.metric_catalogue import (
+    COUNTER_NAMES,
+    EXACT_COUNTERS,
+    METRICS_BY_NAME,
+    find_access_mode,
+)
+from treehammer.hctests.definition.model import Scalar
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.text_formatting import pluralize
+
+COUNTER_SCOPE, PHASE_SCOPE = "counter", "phase"
+SAME, MORE, FEWER, VARIES = "same", "more", "fewer", "varies"
+#: Changes by at least this factor are shown as a ratio, smaller ones in percent.
+SHOWN_AS_RATIO = 10
+#: More different changes are listed in the table alone.
+MAX_NAMED = 3
+OPEN, READ, DECOMPRESS, DESERIALIZE = "open", "read", "decompress", "deserialize"
+#: Phases in the order of a table.
+PHASES = (OPEN, READ, DECOMPRESS, DESERIALIZE)
+_OPENING_COLUMNS = tuple(
+    f"{phase}_{clock}_s" for phase in ("open", "get_tree", "prepare") for clock in ("user", "sys")
+)
+#: Columns of a measurement from which its phases are computed.
+PHASE_COLUMNS = (
+    *_OPENING_COLUMNS,
+    "loop_run_queue_s",
+    "perfstats_read_s",
+    "perfstats_unzip_s",
+    "ntuple_read_cpu_s",
+    "ntuple_unzip_cpu_s",
+)
+#: Pairs that an interval needs.
+MIN_PAIRS = 3
+#: Confidence of all intervals of one series together.
+CONFIDENCE = 0.95
+#: Columns of a measurement that a detailed sample is made of.
+DETAIL_COLUMNS = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *COUNTER_NAMES, *PHASE_COLUMNS)))
+
+
+@dataclass(frozen=True)
+class DetailedSample:
+    """A measurement with its exact counters, and the seconds of CPU of its phases in one pass.
+
+    ``declared`` maps counters that its test declares to their better direction, '' for none.
+    ``phases`` is empty where they are unknown.
+    """
+
+    sample: Sample
+    counters: Mapping[str, float]
+    declared: Mapping[str, str]
+    loop_s: float
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> DetailedSample:
+        """Build one from a row of the store with :data:`DETAIL_COLUMNS`; those of counters may lack."""
+        sample = Sample.from_row(row)
+        declared = row.get("exact_metrics") or {}
+        names = (*EXACT_COUNTERS.get(_find_mode(sample), ()), *declared)
+        counters = {name: float(row[name]) for name in names if row.get(name) is not None}
+        loop_s = row.get("loop_cpu_s") or 0.0
+        return cls(sample, counters, declared, loop_s, _measure_phases(row, sample, loop_s))
+
+
+def _find_mode(sample: Sample) -> str:
+    return find_access_mode(dict(sample.variant.values), sample.door_protocol) or ""
+
+
+def _measure_phases(row: Mapping[str, Any], sample: Sample, loop_s: float) -> dict[str, float]:
+    # TTreePerfStats has wall clocks, which run on while the thread waits for a CPU.
+    running = loop_s / (loop_s + (row.get("loop_run_queue_s") or 0.0)) if loop_s else 0.0
+    unzip_s = _find_cpu_time(row, "unzip", running)
+    if not loop_s or unzip_s is None:
+        return {}
+    phases = {OPEN: math.fsum(row.get(name) or 0.0 for name in _OPENING_COLUMNS)}
+    read_s = _find_cpu_time(row, "read", running if _is_warm_file(sample) else None)
+    if read_s is not None:
+        phases[READ] = read_s
+    phases[DECOMPRESS] = unzip_s
+    phases[DESERIALIZE] = loop_s - unzip_s - (read_s or 0.0)
+    return phases
+
+
+def _find_cpu_time(row: Mapping[str, Any], action: str, running: float | None) -> float | None:
+    """Find the CPU seconds of an action: an RNTuple's own, or a share of TTreePerfStats' wall time.
+
+    ``running`` is None where the wall time is not mostly CPU time.
+    """
+    if (of_ntuple := row.get(f"ntuple_{action}_cpu_s")) is not None:
+        return float(of_ntuple)
+    wall_s = row.get(f"perfstats_{action}_s")
+    return None if wall_s is None or running is None else running * float(wall_s)
+
+
+def _is_warm_file(sample: Sample) -> bool:
+    """Return whether reads come from the page cache; others mostly wait for storage."""
+    is_cold = dict(sample.variant.values).get("cache") == "cold"
+    return _find_mode(sample).startswith("file") and not is_cold
+
+
+@dataclass(frozen=True)
+class CounterChange:
+    """Change of one counter of one series.
+
+    ``verdict`` is ``same``, ``more``, ``fewer``, or ``varies`` where the executions of one side
+    differ from each other; then ``a_value`` and ``b_value`` are the smallest ones. ``effect`` is
+    ln(B/A), None where one side is 0. ``better`` is ``lower``, ``higher``, or '' for neither.
+    """
+
+    scope: str
+    site: str
+    label: str
+    metric: str
+    verdict: str
+    a_value: float
+    b_value: float
+    effect: float | None
+    jobs: int
+    comparison_key: str = ""
+    better: str = ""
+
+    def is_regression(self, delta: float) -> bool:
+        """Return whether B exceeds A by more than ``delta`` in ln, where less is better."""
+        if (self.verdict, self.better) not in ((MORE, "lower"), (FEWER, "higher")):
+            return False
+        return self.effect is None or abs(self.effect) > delta
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Usable samples of both sides, and the axes that label their series."""
+
+    axis: str
+    b: Scalar
+    samples: Sequence[DetailedSample]
+    label_axes: tuple[str, ...]
+
+    @classmethod
+    def select(cls, samples: Iterable[DetailedSample], axis: str, a: Scalar, b: Scalar) -> _Sides:
+        """Select the samples that were timed, succeeded and have a compared value."""
+        usable = [
+            item
+            for item in samples
+            if item.sample.axis_value(axis) in (a, b)
+            and item.sample.kind == TIMED
+            and not item.sample.failure_class
+            and item.sample.plausible
+        ]
+        varying = find_varying_axes(item.sample.variant for item in usable)
+        return cls(axis, b, usable, tuple(name for name in varying if name != axis))
+
+    def is_b(self, sample: Sample) -> bool:
+        """Return whether a sample is of the second side."""
+        return sample.axis_value(self.axis) == self.b
+
+    def identify(self, sample: Sample) -> tuple[str, str]:
+        """Return comparison key and site of a sample's series; '' where sites are compared."""
+        return comparison_key(sample, self.axis), "" if self.axis == "site" else sample.site
+
+    def label(self, sample: Sample) -> str:
+        """Return the label of a sample's series."""
+        return sample.variant.label(self.label_axes) if self.label_axes else sample.test_name
+
+
+def compare_counters(
+    samples: Iterable[DetailedSample], axis: str, a: Scalar, b: Scalar
+) -> list[CounterChange]:
+    """Compare the exact counters of all series that have usable executions on both sides."""
+    sides = _Sides.select(samples, axis, a, b)
+    series: dict[tuple[str, str], tuple[list[DetailedSample], list[DetailedSample]]] = defaultdict(
+        lambda: ([], [])
+    )
+    for item in sides.samples:
+        series[sides.identify(item.sample)][sides.is_b(item.sample)].append(item)
+    changes = [
+        change
+        for of_a, of_b in series.values()
+        if of_a and of_b
+        for change in _compare_sides(of_a, of_b, sides)
+    ]
+    return sorted(changes, key=lambda change: (change.label, change.site))
+
+
+def _compare_sides(
+    of_a: Sequence[DetailedSample], of_b: Sequence[DetailedSample], sides: _Sides
+) -> Iterator[CounterChange]:
+    first = of_a[0].sample
+    key, site = sides.identify(first)
+    declared = {name: better for item in (*of_a, *of_b) for name, better in item.declared.items()}
+    for name in (*COUNTER_NAMES, *sorted(declared)):
+        values_a, values_b = _collect_values(of_a, name), _collect_values(of_b, name)
+        if values_a and values_b:
+            a, b = min(values_a), min(values_b)
+            yield CounterChange(
+                scope=COUNTER_SCOPE,
+                site=site,
+                label=sides.label(first),
+                metric=name,
+                verdict=_decide(values_a, values_b),
+                a_value=a,
+                b_value=b,
+                effect=log_ratio(a, b),
+                jobs=len({item.sample.job_id for item in (*of_a, *of_b)}),
+                comparison_key=key,
+                better=declared[name] if name in declared else METRICS_BY_NAME[name].better,
+            )
+
+
+def log_ratio(a: float, b: float) -> float | None:
+    """Compute ln(B/A); None where a value is not positive."""
+    return math.log(b / a) if a > 0 and b > 0 else None
+
+
+def attach_counters(
+    rows: Iterable[VerdictRow], changes: Iterable[CounterChange]
+) -> tuple[VerdictRow, ...]:
+    """Add the counters of each series to the evidence of its first row."""
+    by_series: dict[str, dict[str, Sequence[str | float]]] = defaultdict(dict)
+    for change in changes:
+        by_series[change.comparison_key][change.metric] = (
+            change.verdict,
+            change.a_value,
+            change.b_value,
+            change.jobs,
+            # The direction of other counters is in the catalogue.
+            *((change.better,) if change.metric not in METRICS_BY_NAME else ()),
+        )
+    return attach_to_series(rows, "counters", by_series)
+
+
+def stored_counters(rows: Iterable[VerdictRow]) -> list[CounterChange]:
+    """Collect the changes that :func:`attach_counters` added to rows."""
+    return [
+        CounterChange(
+            COUNTER_SCOPE,
+            "" if row.axis == "site" else row.site,
+            row.label,
+            name,
+            str(verdict),
+            float(a),
+            float(b),
+            log_ratio(float(a), float(b)),
+            int(jobs),
+            row.comparison_key,
+            str(better[0]) if better else METRICS_BY_NAME[name].better,
+        )
+        for row in rows
+        for name, (verdict, a, b, jobs, *better) in row.evidence.counters.items()
+        if better or name in METRICS_BY_NAME
+    ]
+
+
+def _collect_values(side: Iterable[DetailedSample], name: str) -> set[float]:
+    return {item.counters[name] for item in side if name in item.counters}
+
+
+def _decide(a: set[float], b: set[float]) -> str:
+    if len(a) > 1 or len(b) > 1:
+        return VARIES
+    (value_a,), (value_b,) = a, b
+    return SAME if value_a == value_b else MORE if value_b > value_a else FEWER
+
+
+def format_counter_verdict(change: CounterChange) -> str:
+    """Format a verdict, e.g. ``+1.0 % read calls`` or ``372.0 × the read calls``."""
+    words = change.metric.replace("_", " ")
+    if change.verdict in (SAME, VARIES) or change.effect is None:
+        return f"{change.verdict} {words}"
+    ratio = math.exp(change.effect)
+    if ratio >= SHOWN_AS_RATIO:
+        return f"{ratio:,.1f} × the {words}"
+    if ratio <= 1 / SHOWN_AS_RATIO:
+        return f"1/{1 / ratio:,.1f} of the {words}"
+    per_cent = 100 * (ratio - 1)
+    number = f"{per_cent:+.1f}" if abs(per_cent) >= 1 else f"{per_cent:+.2g}"
+    return f"{number.replace('-', '−')} % {words}"
+
+
+def summarize_counters(changes: Sequence[CounterChange]) -> str:
+    """Summarize all counters in one sentence that names a few changes; '' without any."""
+    if not changes:
+        return ""
+    counts = Counter(change.verdict for change in changes)
+    series = len({(change.site, change.label) for change in changes})
+    verdicts = ", ".join(
+        f"{counts[name]} {name}" for name in (SAME, MORE, FEWER, VARIES) if counts[name]
+    )
+    changed = dict.fromkeys(
+        format_counter_verdict(change) for change in changes if change.verdict != SAME
+    )
+    named = f" ({', '.join(changed)})" if 0 < len(changed) <= MAX_NAMED else ""
+    return f"Exact counters of {pluralize(series, 'variant')}: {verdicts}{named}."
+
+
+@dataclass(frozen=True)
+class PhaseChange:
+    """Change of one phase of one series.
+
+    Attributes:
+        scope: ``phase``.
+        site: of the series; '' where sites are compared.
+        label: of its variant.
+        phase: one of :data:`PHASES`.
+        a_s: mean CPU seconds in one pass of side A.
+        b_s: the same of side B.
+        change: mean of B − A, as a share of A's CPU time of the loop.
+        low: lower bound of its interval, with the other phases' at :data:`CONFIDENCE`.
+        high: upper bound.
+        pairs: number of pairs of executions.
+        comparison_key: of the series.
+    """
+
+    scope: str
+    site: str
+    label: str
+    phase: str
+    a_s: float
+    b_s: float
+    change: float
+    low: float
+    high: float
+    pairs: int
+    comparison_key: str = ""
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.low > 0 or self.high < 0
+
+
+def compare_phases(
+    samples: Iterable[DetailedSample], axis: str, a: Scalar, b: Scalar
+) -> list[PhaseChange]:
+    """Compare the phases of all series with enough pairs of executions in one round of a job."""
+    sides = _Sides.select((item for item in samples if item.phases), axis, a, b)
+    series: dict[tuple[str, str], dict[tuple[str, int, int], dict[bool, DetailedSample]]] = (
+        defaultdict(lambda: defaultdict(dict))
+    )
+    for item in sides.samples:
+        sample = item.sample
+        pair = series[sides.identify(sample)][sample.job_id, sample.attempt, sample.round]
+        pair[sides.is_b(sample)] = item
+    changes: list[PhaseChange] = []
+    for rounds in series.values():
+        pairs = [(pair[False], pair[True]) for pair in rounds.values() if len(pair) == 2]
+        if len(pairs) >= MIN_PAIRS:
+            changes += _compare_pairs(pairs, sides)
+    return sorted(changes, key=lambda change: (change.label, change.site))
+
+
+def _compare_pairs(
+    pairs: Sequence[tuple[DetailedSample, DetailedSample]], sides: _Sides
+) -> list[PhaseChange]:
+    # Loads NumPy, for which the start of a command need not wait.
+    from treehammer.analysis.statistics.estimates import load_special
+
+    first = pairs[0][0].sample
+    key, site = sides.identify(first)
+    phases = [
+        name for name in PHASES if all(name in side.phases for pair in pairs for side in pair)
+    ]
+    level = 1 - (1 - CONFIDENCE) / len(phases) / 2
+    width = float(load_special().stdtrit(len(pairs) - 1, level)) / math.sqrt(len(pairs))
+    changes = []
+    for name in phases:
+        shares = [(b.phases[name] - a.phases[name]) / a.loop_s for a, b in pairs]
+        mean, spread = fmean(shares), width * stdev(shares)
+        changes.append(
+            PhaseChange(
+                scope=PHASE_SCOPE,
+                site=site,
+                label=sides.label(first),
+                phase=name,
+                a_s=fmean(a.phases[name] for a, _ in pairs),
+                b_s=fmean(b.phases[name] for _, b in pairs),
+                change=mean,
+                low=mean - spread,
+                high=mean + spread,
+                pairs=len(pairs),
+                comparison_key=key,
+            )
+        )
+    return changes
+
+
+def attach_phases(
+    rows: Iterable[VerdictRow], changes: Iterable[PhaseChange]
+) -> tuple[VerdictRow, ...]:
+    """Add the changes of each series' phases to the evidence of its first row."""
+    by_series: dict[str, dict[str, tuple[float, ...]]] = defaultdict(dict)
+    for change in changes:
+        by_series[change.comparison_key][change.phase] = (
+            change.a_s,
+            change.b_s,
+            change.change,
+            change.low,
+            change.high,
+            change.pairs,
+        )
+    return attach_to_series(rows, "phases", by_series)
+
+
+def stored_phases(rows: Iterable[VerdictRow]) -> list[PhaseChange]:
+    """Collect the changes that :func:`attach_phases` added to rows."""
+    return [
+        PhaseChange(
+            scope=PHASE_SCOPE,
+            site="" if row.axis == "site" else row.site,
+            label=row.label,
+            phase=phase,
+            a_s=a_s,
+            b_s=b_s,
+            change=change,
+            low=low,
+            high=high,
+            pairs=int(pairs),
+            comparison_key=row.comparison_key,
+        )
+        for row in rows
+        for phase, values in row.evidence.phases.items()
+        for a_s, b_s, change, low, high, pairs in (values,)
+    ]
+
+
+def describe_phases(changes: Sequence[PhaseChange]) -> list[str]:
+    """Name the phases that certainly changed, in one sentence for each series that has any."""
+    series: dict[tuple[str, str], list[PhaseChange]] = defaultdict(list)
+    for change in changes:
+        series[change.label, change.site].append(change)
+    sentences = []
+    for (label, site), phases in series.items():
+        certain = [_describe_change(change) for change in phases if change.is_certain]
+        if certain:
+            uncertain = [change.phase for change in phases if not change.is_certain]
+            unchanged = f"; no certain change of {', '.join(uncertain)}" if uncertain else ""
+            series_name = f"{label} at {site}" if site else label
+            sentences.append(
+                f"{series_name}, by phase, in % of the loop's CPU: {', '.join(certain)}{unchanged}."
+            )
+    return sentences
+
+
+def _describe_change(change: PhaseChange) -> str:
+    numbers = (f"{100 * value:+.2f}" for value in (change.change, change.low, change.high))
+    text = "{} {} [{}, {}]".format(change.phase, *numbers)
+    return text.replace("-", "−")
