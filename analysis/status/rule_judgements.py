@@ -1,4 +1,4 @@
-"""Judgement of a site's runs by one rule: in one time window, and replayed over time.
+"""Judgement of a site's runs by one rule: in one time window, replayed over time, and of single days.
 
 A replay depends on nothing but the runs, the rule and the state at its beginning: runs that arrive
 late lead to the states that they would have led to in time.
@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, singledispatch
+from functools import cached_property, partial, singledispatch
 from itertools import islice
 from typing import Any
 
@@ -24,6 +24,7 @@ from treehammer.analysis.status.status_rules import (
     StatusRules,
     WindowRule,
     duration_us,
+    load_shipped_rules,
 )
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.day_numbers import DAY_US, epoch_day_to_number
@@ -428,3 +429,78 @@ def _list_times(ends: Sequence[int], shifts: Sequence[int], window: ReplayWindow
     pending = [time for time in times if window.from_us < time <= window.to_us]
     heapq.heapify(pending)
     return pending
+
+
+def daily_rule() -> ShareRule:
+    """Return the shipped daily rule."""
+    return load_shipped_rules().list_rules(ShareRule)[0]
+
+
+def describe_daily_rule() -> str:
+    """Describe the judgment of single days in words; it needs no minimum of measurements."""
+    rule = daily_rule()
+    first, second = rule.severity_steps
+    return (
+        "Critical: no measurement of that day is good. "
+        f"Warning: failed and implausible ones are more than {format_share(rule.max_failed_per_success)} of "
+        "the good ones. "
+        f"OK: fewer. Darker warnings: from {format_share(first)} and from {format_share(second)} not good. "
+        "Unknown: nothing was measured. "
+        "Features that a release does not support are not counted."
+    )
+
+
+@dataclass(frozen=True)
+class DayOutcomes:
+    """Numbers of measurements by outcome, and the resulting state."""
+
+    good: int
+    failed: int
+    implausible: int
+    unsupported: int = 0
+
+    @classmethod
+    def from_outcomes(cls, outcomes: Mapping[str, int]) -> DayOutcomes:
+        """Sum up outcomes of roll-ups."""
+        sums = sum_outcomes(outcomes)
+        return cls(
+            sums[Outcome.GOOD],
+            sums[Outcome.FAILED],
+            sums[Outcome.IMPLAUSIBLE],
+            sums[Outcome.NOT_SUPPORTED],
+        )
+
+    @cached_property
+    def total(self) -> int:
+        """Number of all measurements."""
+        return self.assessed + self.unsupported
+
+    @property
+    def assessed(self) -> int:
+        """Number of those that say something about the site."""
+        return self.good + self.failed + self.implausible
+
+    @cached_property
+    def status(self) -> SiteState:
+        """State by the daily rule, however few there are."""
+        return daily_rule().classify(self.good, self.failed + self.implausible)
+
+    @property
+    def letter(self) -> str:
+        """Letter of the state."""
+        return self.status.letter
+
+    @property
+    def severity(self) -> int:
+        """Severity of a warning, from 1 to 3 by the share that is not good; 0 without a warning."""
+        if self.status is not SiteState.WARNING:
+            return 0
+        share = (self.failed + self.implausible) / self.assessed
+        return 1 + sum(share >= step for step in daily_rule().severity_steps)
+
+    def __str__(self) -> str:
+        parts = [f"{self.good} of {self.assessed} good"] if self.assessed else []
+        parts += [f"{self.failed} failed"] if self.failed else []
+        parts += [f"{self.implausible} implausible"] if self.implausible else []
+        parts += [f"{self.unsupported} not supported"] if self.unsupported else []
+        return ", ".join(parts) if self.total else "nothing was measured"

@@ -17,8 +17,8 @@ from treehammer.analysis.changes import change_text
 from treehammer.analysis.changes.daily_series import WINDOW_DAYS
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.statistics.verdict import SERIES_SCOPES, SITES_SCOPE
+from treehammer.analysis.status.rule_judgements import DayOutcomes
 from treehammer.analysis.status.site_status import use_by_state
-from treehammer.analysis.status.status_rules import DayOutcomes
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core.rows import VerdictRow

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import explain_period
-from treehammer.analysis.status.status_rules import DayOutcomes, describe_daily_rule
+from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
 from treehammer.errors import ConfigError
 from treehammer.sql.read import overview_queries

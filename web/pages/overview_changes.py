@@ -21,7 +21,7 @@ from treehammer.analysis.comparison.conclusion import (
     count_slower,
     describe_headline,
 )
-from treehammer.analysis.status.status_rules import DayOutcomes
+from treehammer.analysis.status.rule_judgements import DayOutcomes
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries, stored_comparisons

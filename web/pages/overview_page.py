@@ -24,11 +24,8 @@ from treehammer.analysis.comparison.conclusion import (
 )
 from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
 from treehammer.analysis.status.load_tests import StorageDay
-from treehammer.analysis.status.status_rules import (
-    DayOutcomes,
-    describe_daily_rule,
-    load_operations_rule,
-)
+from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
+from treehammer.analysis.status.status_rules import load_operations_rule
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.errors import ConfigError

@@ -17,7 +17,8 @@ from markupsafe import Markup
 
 from treehammer.analysis.comparison.conclusion import count_headline, count_slower
 from treehammer.analysis.status.load_tests import StorageDay, judge_storage_days
-from treehammer.analysis.status.status_rules import DayOutcomes, load_operations_rule
+from treehammer.analysis.status.rule_judgements import DayOutcomes
+from treehammer.analysis.status.status_rules import load_operations_rule
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries

@@ -19,8 +19,8 @@ from treehammer.analysis.descriptive.efficiency_diagnosis import DIAGNOSIS_COLUM
 from treehammer.analysis.descriptive.peer_comparison import PeerComparison
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import explain_period, explain_slowness
+from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.site_status import list_uses
-from treehammer.analysis.status.status_rules import DayOutcomes, describe_daily_rule
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.outcome import Outcome

@@ -27,6 +27,7 @@ from measurement_factory import (
 from repository_code import find_command
 
 from treehammer.analysis.status.load_tests import StorageDay, judge_storage_days
+from treehammer.analysis.status.rule_judgements import DayOutcomes
 from treehammer.analysis.status.site_status import (
     SiteUses,
     StatusUpdate,
@@ -37,7 +38,6 @@ from treehammer.analysis.status.site_status import (
     update_states,
 )
 from treehammer.analysis.status.status_rules import (
-    DayOutcomes,
     StatusRules,
     load_operations_rule,
     load_shipped_rules,

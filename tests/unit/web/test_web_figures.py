@@ -19,7 +19,7 @@ from page_contents import list_marks, load_charts
 from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
-from treehammer.analysis.status.status_rules import DayOutcomes
+from treehammer.analysis.status.rule_judgements import DayOutcomes
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import Scalar
