@@ -35,7 +35,7 @@ from treehammer.analysis.alarms.alarm_overview import (
     describe_check,
     link_check,
 )
-from treehammer.analysis.changes import change_text
+from treehammer.analysis.changes import change_points
 from treehammer.analysis.changes.daily_series import Attribution, ChangeState
 from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_together
 from treehammer.analysis.comparison.conclusion import select_headline
@@ -335,7 +335,7 @@ def list_slowdowns(changes: Iterable[ChangePointRow], now_us: int) -> list[Chang
         change
         for change in changes
         if change.state == ChangeState.CONFIRMED
-        and change_text.is_regression(change)
+        and change_points.is_regression(change)
         and change.found_us >= now_us - NEWS_US
         and change.day >= recent_day
     ]
@@ -380,7 +380,7 @@ def _build_change_event(change: ChangePointRow, now_us: int) -> AlarmMessage:
         severity="warning",
         happened_us=change.found_us,
         recorded_us=now_us,
-        title=f"Change: {change_text.describe_change(change)}",
+        title=f"Change: {change_points.describe_change(change)}",
         text=f"{change.days_before} days before and {change.days_after} since were measured.",
         evidence=f"/changes/{quote(change.id, safe='')}",
     )

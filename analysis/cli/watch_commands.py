@@ -19,15 +19,15 @@ import click
 from treehammer.analysis.alarms import alarm_overview
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
 from treehammer.analysis.alarms.remote_states import RemoteService
-from treehammer.analysis.changes.change_text import (
+from treehammer.analysis.changes.change_points import (
     WeeklyDigest,
     last_whole_week,
     load_digest,
     make_change_record,
     parse_week,
     select_changes,
+    update_changes,
 )
-from treehammer.analysis.changes.change_update import update_changes
 from treehammer.analysis.changes.daily_series import WINDOW_DAYS
 from treehammer.analysis.cli.compare_command import MARKDOWN, print_limits
 from treehammer.analysis.status.status_rules import load_status_rules

@@ -34,7 +34,7 @@ from benchmarks.scenarios.change_simulation import (
     SearchTally,
     SimulatedJob,
 )
-from treehammer.analysis.changes.change_update import update_changes
+from treehammer.analysis.changes.change_points import update_changes
 from treehammer.analysis.changes.daily_series import DAY_TOLERANCE, ChangeState, SeriesPlace
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.day_numbers import day_to_number, number_to_day

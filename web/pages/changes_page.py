@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.changes import change_text
+from treehammer.analysis.changes import change_points
 from treehammer.analysis.changes.daily_series import (
     WINDOW_DAYS,
     ChangeState,
@@ -115,7 +115,7 @@ def changes_view(store: Store, request: Request) -> PageView:
     names = {name: request.query_params.get(name, "") for name in ("site", "release")}
     changes = list_recent_changes(store, **names)
     table = build_change_point_table(changes, request)
-    first = change_text.describe_change(changes[0]) if changes else ""
+    first = change_points.describe_change(changes[0]) if changes else ""
     commits = _build_commit_table(store, request)
     values = {"changepoints": table, "commits": commits, "names": names, "first": first}
     return PageView("changes.html.j2", "Changes over time", values, (table, commits))
@@ -177,20 +177,20 @@ def change_view(store: Store, request: Request) -> PageView:
     releases = {row["release"] for row in table.rows if row["release"]}
     values = {
         "change": change,
-        "sentence": change_text.describe_change(change),
+        "sentence": change_points.describe_change(change),
         "places": table,
         "release": next(iter(releases)) if len(releases) == 1 else "",
         "facts": [
-            ("first day after the change", change_text.format_day(change.day)),
+            ("first day after the change", change_points.format_day(change.day)),
             ("state", change.state),
             ("p-value of no change", f"{change.p_value:.1g}"),
             ("measured days before", change.days_before),
             ("measured days from the change on", change.days_after),
             ("a second detector finds it", "yes" if change.seconded else "no"),
-            *(("nodes recognized by", name) for name in change_text.list_node_identities(change)),
+            *(("nodes recognized by", name) for name in change_points.list_node_identities(change)),
         ],
     }
-    return PageView("change.html.j2", change_text.name_subject(change), values, (table,))
+    return PageView("change.html.j2", change_points.name_subject(change), values, (table,))
 
 
 def _build_place_table(change: ChangePointRow, request: Request) -> DataTable:
@@ -274,11 +274,11 @@ def digest_view(store: Store, request: Request) -> PageView:
     """
     week = request.query_params.get("week", "")
     try:
-        first = change_text.parse_week(week) if week else change_text.last_whole_week(today())
+        first = change_points.parse_week(week) if week else change_points.last_whole_week(today())
         weeks = [_format_week(first + timedelta(days=days)) for days in (-7, 7)]
     except (ValueError, OverflowError):
         raise ConfigError(f"week must be like 2026-W46, not {week[:20]!r}") from None
-    digest = change_text.load_digest(store, first)
+    digest = change_points.load_digest(store, first)
     values = {"digest": digest, "weeks": weeks, "root": request.scope.get("root_path", "")}
     return PageView("digest.html.j2", digest.title, values)
 
@@ -293,7 +293,7 @@ def feed_view(store: Store, request: Request) -> Response:
     confirmed = [
         change
         for change in fetch_change_points(store)
-        if change_text.is_regression(change) and change.state == ChangeState.CONFIRMED
+        if change_points.is_regression(change) and change.state == ChangeState.CONFIRMED
     ]
     newest = sorted(confirmed, key=lambda change: (-change.found_us, change.id))[:MAX_ENTRIES]
     return Response(_write_feed(newest, request), media_type="application/atom+xml")
@@ -314,9 +314,7 @@ def _write_feed(changes: Iterable[ChangePointRow], request: Request) -> bytes:
     for change in entries:
         entry = ElementTree.SubElement(feed, "entry")
         size = verdict_text.format_effect(change.effect)
-        title = (
-            f"{change_text.name_subject(change)}: {change_text.describe_quantity(change)} {size}"
-        )
+        title = f"{change_points.name_subject(change)}: {change_points.describe_quantity(change)} {size}"
         add(entry, "title", title)
         address = base + link_to(request, "change", change=change.id).removeprefix(
             request.scope.get("root_path", "")
@@ -326,7 +324,7 @@ def _write_feed(changes: Iterable[ChangePointRow], request: Request) -> bytes:
         add(entry, "updated", _format_time(change.found_us))
         author = ElementTree.SubElement(entry, "author")
         add(author, "name", "Treehammer")
-        add(entry, "summary", change_text.describe_change(change))
+        add(entry, "summary", change_points.describe_change(change))
     body: bytes = ElementTree.tostring(feed, encoding="utf-8", xml_declaration=True)
     return body
 
@@ -422,7 +420,7 @@ def build_ratio_charts(
             ChartMark(
                 day_from_number(change.day),
                 number,
-                change_text.describe_change(change),
+                change_points.describe_change(change),
             )
             for number, change in enumerate(family_changes, 1)
             if first <= day_from_number(change.day) <= last

@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup
 from starlette.requests import Request
 
-from treehammer.analysis.changes import change_text
+from treehammer.analysis.changes import change_points
 from treehammer.analysis.changes.daily_series import WINDOW_DAYS
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.statistics.verdict import SERIES_SCOPES, SITES_SCOPE
@@ -227,7 +227,7 @@ def comparison_columns(request: Request) -> tuple[TableColumn, ...]:
 
 def build_change_point_table(changes: Sequence[ChangePointRow], request: Request) -> DataTable:
     """Build the table of changes; each leads to its evidence."""
-    rows = [change_text.make_change_record(change) for change in changes]
+    rows = [change_points.make_change_record(change) for change in changes]
     columns = (
         TableColumn(
             "since", "since", link=lambda row: link_to(request, "change", change=row["id"])
@@ -259,8 +259,8 @@ def list_recent_changes(store: Store, site: str = "", release: str = "") -> list
     """List the changes of the last 90 days, slower ones first, newest first."""
     first = today() - timedelta(days=WINDOW_DAYS)
     changes = fetch_change_points(store, day_number(first))
-    chosen = change_text.select_changes(changes, site, release)
-    return sorted(chosen, key=lambda change: (not change_text.is_regression(change), -change.day))
+    chosen = change_points.select_changes(changes, site, release)
+    return sorted(chosen, key=lambda change: (not change_points.is_regression(change), -change.day))
 
 
 def campaign_table(

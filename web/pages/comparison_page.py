@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from starlette.requests import Request
 
-from treehammer.analysis.changes import change_text
+from treehammer.analysis.changes import change_points
 from treehammer.analysis.comparison import (
     comparison_notes,
     instruction_changes,
@@ -230,11 +230,11 @@ def _list_regressions(comparison: DisplayedComparison) -> list[tuple[str, str]]:
         return []
     return [
         (
-            change_text.describe_change(change),
+            change_points.describe_change(change),
             link_to(comparison.request, "change", change=change.id),
         )
         for change in list_recent_changes(comparison.store, release=first.b)
-        if change_text.is_regression(change)
+        if change_points.is_regression(change)
     ][:MAX_REGRESSIONS]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
 from treehammer.analysis.alarms.alarm_watch import watch_and_notify
-from treehammer.analysis.changes.change_update import update_changes
+from treehammer.analysis.changes.change_points import update_changes
 from treehammer.analysis.status.site_status import SiteUses, SubjectUse, find_probe_time, list_uses
 from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.collectors.json_documents import parse_json

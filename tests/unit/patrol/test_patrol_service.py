@@ -15,7 +15,7 @@ import pytest
 from measurement_factory import make_campaign_row
 
 from treehammer import config
-from treehammer.analysis.changes.change_update import UpdateResult
+from treehammer.analysis.changes.change_points import UpdateResult
 from treehammer.analysis.status.site_status import SiteUses, SubjectUse, Usability
 from treehammer.analysis.status.status_rules import RULES_FILE
 from treehammer.analysis.status.subject_state import SiteState

@@ -28,7 +28,7 @@ from page_contents import read_tables
 from service_thread import ServiceThread, StartService, run_service
 from simulated_campaign import add_campaign
 
-from treehammer.analysis.changes.change_text import build_digest, parse_week
+from treehammer.analysis.changes.change_points import build_digest, parse_week
 from treehammer.cli import cli
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement

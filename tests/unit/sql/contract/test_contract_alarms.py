@@ -24,8 +24,11 @@ from measurement_factory import (
     variant_values,
 )
 
-from treehammer.analysis.changes.change_text import describe_change, select_changes
-from treehammer.analysis.changes.change_update import update_changes
+from treehammer.analysis.changes.change_points import (
+    describe_change,
+    select_changes,
+    update_changes,
+)
 from treehammer.analysis.changes.daily_series import NodeIdentity
 from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.analysis.status.site_status import update_states

@@ -1,28 +1,205 @@
-"""Changes in words, their selection by site and release, and the digest of a week."""
+"""Change points: their update in the database, their words and selection, and the digest of a week."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from html import escape
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 from urllib.parse import quote
 
+from treehammer.analysis.changes.change_search import Change, find_changes
 from treehammer.analysis.changes.daily_series import (
+    DAY_TOLERANCE,
+    WINDOW_DAYS,
     Attribution,
     ChangeState,
+    DailySeries,
     NodeIdentity,
     SeriesKind,
 )
+from treehammer.analysis.changes.job_points import (
+    POINT_COLUMNS,
+    SeriesFamily,
+    average_points,
+    build_families,
+    collect_points,
+)
 from treehammer.analysis.comparison.verdict_text import format_effect, title_metric
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
-from treehammer.collectors.record.day_numbers import DAY_US, number_to_day
+from treehammer.collectors.job_spec import TIMED
+from treehammer.collectors.record.day_numbers import DAY_US, day_to_number, number_to_day
+from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence
 from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
+from treehammer.sql.read.query_model import Condition, Selection
 from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch.alarms import fetch_change_points
+from treehammer.sql.watch import alarms
 from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS, list_state_changes
+from treehammer.sql.write.store import Store
 from treehammer.text_formatting import format_time, join_names
+
+#: Columns that two findings of one change share.
+_SAME = attrgetter("kind", "metric", "test_name", "control", "attribution", "subject")
+#: Days that are read again at each update: results may arrive late.
+LATE_DAYS = 7
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """Counts of an update: days read again, watched series, new and all changes of the window.
+
+    ``nodes_by`` maps the properties that identify nodes to the sites whose host names change.
+    """
+
+    days: int
+    series: int
+    new: int
+    changes: int
+    nodes_by: Mapping[NodeIdentity, Collection[str]] = field(default_factory=dict)
+
+
+def update_changes(
+    store: Store, now: datetime, *, control: str = "", rebuild: bool = False
+) -> UpdateResult:
+    """Average the newest days, search the last 90 days for changes, and store both.
+
+    A change that is found again keeps its identity. A provisional one that later days do not
+    support is removed, and so is a change of the window that late results contradict.
+
+    Args:
+        store: the database.
+        now: time of the update.
+        control: release to pin for tests without a stored control.
+        rebuild: read all days of the window again, such as after a change of the pinned control.
+    """
+    today = now.astimezone(UTC).date()
+    first_day = today - timedelta(days=WINDOW_DAYS - 1)
+    read_from = first_day if rebuild else _find_first_to_read(store, first_day)
+    _average_days(store, read_from, today, control, keep_controls=not rebuild)
+    window = day_to_number(first_day), day_to_number(today)
+    families = build_families(
+        alarms.fetch_watched_series(store),
+        alarms.fetch_watched_days(store, *window),
+    )
+    earlier = alarms.fetch_change_points(store, window[0])
+    rows = list(_find_rows(families, earlier, int(now.timestamp() * 1e6)))
+    alarms.replace_change_points(store, rows, window[0])
+    new = {row.id for row in rows} - {row.id for row in earlier}
+    return UpdateResult(
+        (today - read_from).days + 1,
+        sum(map(len, families.values())),
+        len(new),
+        len(rows),
+        _list_nameless_sites(chain.from_iterable(families.values())),
+    )
+
+
+def _list_nameless_sites(series: Iterable[DailySeries]) -> Mapping[NodeIdentity, Collection[str]]:
+    sites: dict[NodeIdentity, set[str]] = {}
+    for member in series:
+        if member.nodes_by not in (None, NodeIdentity.HOST):
+            sites.setdefault(member.nodes_by, set()).add(member.place.site)
+    return sites
+
+
+def _find_first_to_read(store: ResultsReader, first_day: date) -> date:
+    number = alarms.find_last_watched_day(store)
+    last_day = number_to_day(number) if number else None
+    return max(first_day, last_day - timedelta(days=LATE_DAYS)) if last_day else first_day
+
+
+def _average_days(
+    store: Store, first_day: date, last_day: date, control: str, *, keep_controls: bool
+) -> None:
+    days = day_to_number(first_day), day_to_number(last_day)
+    selection = Selection(
+        conditions=(
+            Condition("day", ">=", days[0]),
+            Condition("day", "<=", days[1]),
+            Condition("kind", "=", TIMED),
+        )
+    )
+    stored = alarms.fetch_watched_series(store) if keep_controls else []
+    controls = {row.test_name: row.control for row in stored}
+    points = collect_points(store.measurements(selection, POINT_COLUMNS), controls, control)
+    alarms.replace_watched_days(store, *average_points(points), *days)
+
+
+def _find_rows(
+    families: Mapping[SeriesFamily, Sequence[DailySeries]],
+    stored: Iterable[ChangePointRow],
+    now_us: int,
+) -> Iterable[ChangePointRow]:
+    unclaimed = list(stored)
+    for family, series in families.items():
+        places = {member.identity: member for member in series}
+        for change in find_changes(series, family.kind):
+            row = _build_row(family, change, places, now_us)
+            earlier = next((candidate for candidate in unclaimed if _is_same(candidate, row)), None)
+            if earlier:
+                unclaimed.remove(earlier)
+                same_state = earlier.state == row.state
+                found_us = earlier.found_us if same_state else now_us
+                row = replace(row, id=earlier.id, found_us=found_us)
+            yield row
+
+
+def _is_same(change: ChangePointRow, other: ChangePointRow) -> bool:
+    """Return whether two findings are one change, whose day and attribution may become clearer."""
+    day, other_day = number_to_day(change.day), number_to_day(other.day)
+    is_near = day and other_day and abs((day - other_day).days) <= DAY_TOLERANCE
+    return bool(is_near) and _SAME(change) == _SAME(other)
+
+
+def _build_row(
+    family: SeriesFamily, change: Change, series: Mapping[str, DailySeries], now_us: int
+) -> ChangePointRow:
+    day = day_to_number(date.fromordinal(change.day))
+    group = change.group
+    naming = (*family, day, group.attribution, group.subject, now_us, sorted(group.members))
+    return ChangePointRow(
+        id=hashlib.sha256(json.dumps(naming).encode()).hexdigest()[:12],
+        found_us=now_us,
+        updated_us=now_us,
+        day=day,
+        state=change.state.value,
+        kind=family.kind.value,
+        metric=family.metric,
+        test_name=family.test_name,
+        control=family.control,
+        attribution=group.attribution.value,
+        subject=group.subject,
+        effect=change.size,
+        low=change.interval[0],
+        high=change.interval[1],
+        p_value=change.p,
+        days_before=change.days_before,
+        days_after=change.days_after,
+        seconded=change.seconded,
+        cause="; ".join(map(str, change.causes)),
+        evidence=ChangeEvidence(tuple(_list_changed_series(change, series))),
+    )
+
+
+def _list_changed_series(change: Change, series: Mapping[str, DailySeries]) -> list[ChangedSeries]:
+    """List the changed series with their own sizes, the largest first."""
+    steps = {step.identity: step for step in change.steps}
+    changed = [
+        ChangedSeries(
+            **vars(series[identity].place),
+            nodes_by=series[identity].nodes_by,
+            effect=steps[identity].size if identity in steps else None,
+            error=steps[identity].error if identity in steps else None,
+        )
+        for identity in change.group.members
+    ]
+    return sorted(changed, key=lambda row: -abs(row.effect or 0))
+
 
 #: Attribution -> its wording; ``{}`` is the subject.
 _SUBJECTS: Mapping[str, str] = {
@@ -65,12 +242,19 @@ def describe_change(change: ChangePointRow) -> str:
     state = ", provisional" if change.state == ChangeState.PROVISIONAL else ""
     where = _describe_places(change) if change.attribution == Attribution.UNKNOWN else ""
     cause = f"; changed on that day: {change.cause}" if change.cause else ""
-    name = name_subject(change)
     return (
-        f"{name[0].upper()}{name[1:]}{where}: {describe_quantity(change)} of {change.test_name} "
-        f"{format_effect(change.effect)} ({format_interval(change)}) since {format_day(change.day)}"
-        f"{state}{cause}"
+        f"{_title_subject(change)}{where}: {describe_quantity(change)} of {change.test_name} "
+        f"{_format_size(change)} since {format_day(change.day)}{state}{cause}"
     )
+
+
+def _title_subject(change: ChangePointRow) -> str:
+    name = name_subject(change)
+    return f"{name[0].upper()}{name[1:]}"
+
+
+def _format_size(change: ChangePointRow) -> str:
+    return f"{format_effect(change.effect)} ({format_interval(change)})"
 
 
 def _describe_places(change: ChangePointRow) -> str:
@@ -167,6 +351,11 @@ class DigestSection:
     more: int
     empty: str
 
+    @classmethod
+    def cut(cls, title: str, lines: Sequence[DigestLine], empty: str) -> DigestSection:
+        """Make a section of the first lines."""
+        return cls(title, lines[:MAX_LINES], max(len(lines) - MAX_LINES, 0), empty)
+
 
 @dataclass(frozen=True)
 class WeeklyDigest:
@@ -230,7 +419,7 @@ def last_whole_week(today: date) -> date:
 def load_digest(store: ResultsReader, first_day: date) -> WeeklyDigest:
     """Load the digest of the week from ``first_day``, a Monday."""
     return build_digest(
-        fetch_change_points(store),
+        alarms.fetch_change_points(store),
         list_state_changes(store, since_us=_start_us(first_day)),
         first_day,
     )
@@ -247,14 +436,10 @@ def build_digest(
     start_us = _start_us(first_day)
     end_us = start_us + 7 * DAY_US
     found_in_week = [change for change in changes if start_us <= change.found_us < end_us]
-    slower: list[ChangePointRow] = []
-    faster: list[ChangePointRow] = []
-    provisional: list[ChangePointRow] = []
-    for change in found_in_week:
-        if change.state == ChangeState.PROVISIONAL:
-            provisional.append(change)
-        elif change.state == ChangeState.CONFIRMED:
-            (slower if is_regression(change) else faster).append(change)
+    provisional = [row for row in found_in_week if row.state == ChangeState.PROVISIONAL]
+    confirmed = [row for row in found_in_week if row.state == ChangeState.CONFIRMED]
+    slower = [change for change in confirmed if is_regression(change)]
+    faster = [change for change in confirmed if not is_regression(change)]
     return WeeklyDigest(
         first_day,
         (
@@ -287,10 +472,7 @@ def _build_state_section(states: Iterable[StatusChangeRow]) -> DigestSection:
         DigestLine(_describe_states(rows), f"/state-changes/{quote(rows[0].id, safe='')}")
         for rows in groups.values()
     ]
-    empty = "No site failed."
-    return DigestSection(
-        "Sites that failed", lines[:MAX_LINES], max(len(lines) - MAX_LINES, 0), empty
-    )
+    return DigestSection.cut("Sites that failed", lines, "No site failed.")
 
 
 def _order_state(row: StatusChangeRow) -> tuple[bool, int, int, str, str]:
@@ -311,33 +493,21 @@ def _describe_states(rows: Sequence[StatusChangeRow]) -> str:
 def _build_section(title: str, changes: Sequence[ChangePointRow], empty: str) -> DigestSection:
     groups: dict[tuple[object, ...], list[ChangePointRow]] = {}
     for change in sorted(changes, key=lambda change: (-abs(change.effect), change.metric)):
-        subject = (
-            change.kind,
-            change.test_name,
-            change.control,
-            change.attribution,
-            change.subject,
-        )
-        key = (
-            (*subject, change.day)
-            if change.subject or change.attribution == "central"
-            else (change.id,)
-        )
-        groups.setdefault(key, []).append(change)
+        origin = (change.attribution, change.subject)
+        key = (change.kind, change.test_name, change.control, *origin, change.day)
+        is_known = change.subject or change.attribution == Attribution.CENTRAL
+        groups.setdefault(key if is_known else (change.id,), []).append(change)
     lines = [
         DigestLine(_describe_group(group), f"/changes/{quote(group[0].id, safe='')}")
         for group in groups.values()
     ]
-    return DigestSection(title, lines[:MAX_LINES], max(len(lines) - MAX_LINES, 0), empty)
+    return DigestSection.cut(title, lines, empty)
 
 
 def _describe_group(group: Sequence[ChangePointRow]) -> str:
     first = group[0]
-    sizes = ", ".join(
-        f"{describe_quantity(change)} {format_effect(change.effect)} ({format_interval(change)})"
-        for change in group
-    )
+    sizes = ", ".join(f"{describe_quantity(change)} {_format_size(change)}" for change in group)
     causes = dict.fromkeys(change.cause for change in group if change.cause)
     cause = f"; changed on that day: {'; '.join(causes)}" if causes else ""
-    name = name_subject(first)
-    return f"{name[0].upper()}{name[1:]} since {format_day(first.day)}, test {first.test_name}: {sizes}{cause}"
+    since = f"{_title_subject(first)} since {format_day(first.day)}"
+    return f"{since}, test {first.test_name}: {sizes}{cause}"
