@@ -330,6 +330,14 @@ def make_change_record(change: ChangePointRow) -> dict[str, Any]:
     }
 
 
+SLOWER_SECTION, FASTER_SECTION = "Slower", "Faster"
+PROVISIONAL_SECTION = "Provisional, to be confirmed by the next days"
+#: Sections of changes in a digest -> their text without any.
+_EMPTY_SECTIONS = {
+    SLOWER_SECTION: "Nothing became slower.",
+    FASTER_SECTION: "Nothing became faster.",
+    PROVISIONAL_SECTION: "Nothing.",
+}
 #: Lines of a section; the rest is counted.
 MAX_LINES = 12
 
@@ -435,22 +443,23 @@ def build_digest(
     """
     start_us = _start_us(first_day)
     end_us = start_us + 7 * DAY_US
-    found_in_week = [change for change in changes if start_us <= change.found_us < end_us]
-    provisional = [row for row in found_in_week if row.state == ChangeState.PROVISIONAL]
-    confirmed = [row for row in found_in_week if row.state == ChangeState.CONFIRMED]
-    slower = [change for change in confirmed if is_regression(change)]
-    faster = [change for change in confirmed if not is_regression(change)]
+    sections: dict[str, list[ChangePointRow]] = {title: [] for title in _EMPTY_SECTIONS}
+    for change in changes:
+        if start_us <= change.found_us < end_us:
+            sections[_choose_section(change)].append(change)
     return WeeklyDigest(
         first_day,
         (
             _build_state_section([row for row in states if start_us <= row.since_us < end_us]),
-            _build_section("Slower", slower, "Nothing became slower."),
-            _build_section("Faster", faster, "Nothing became faster."),
-            _build_section(
-                "Provisional, to be confirmed by the next days", provisional, "Nothing."
-            ),
+            *(_build_section(title, rows) for title, rows in sections.items()),
         ),
     )
+
+
+def _choose_section(change: ChangePointRow) -> str:
+    if change.state == ChangeState.PROVISIONAL:
+        return PROVISIONAL_SECTION
+    return SLOWER_SECTION if is_regression(change) else FASTER_SECTION
 
 
 def _start_us(day: date) -> int:
@@ -490,7 +499,7 @@ def _describe_states(rows: Sequence[StatusChangeRow]) -> str:
     return f"{name}: {first.state} since {since} UTC: {text}"
 
 
-def _build_section(title: str, changes: Sequence[ChangePointRow], empty: str) -> DigestSection:
+def _build_section(title: str, changes: Sequence[ChangePointRow]) -> DigestSection:
     groups: dict[tuple[object, ...], list[ChangePointRow]] = {}
     for change in sorted(changes, key=lambda change: (-abs(change.effect), change.metric)):
         origin = (change.attribution, change.subject)
@@ -501,7 +510,7 @@ def _build_section(title: str, changes: Sequence[ChangePointRow], empty: str) ->
         DigestLine(_describe_group(group), f"/changes/{quote(group[0].id, safe='')}")
         for group in groups.values()
     ]
-    return DigestSection.cut(title, lines, empty)
+    return DigestSection.cut(title, lines, _EMPTY_SECTIONS[title])
 
 
 def _describe_group(group: Sequence[ChangePointRow]) -> str:

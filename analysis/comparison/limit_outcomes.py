@@ -393,13 +393,10 @@ class _LimitedCampaign:
         is_time = effect.metric in HEADLINE_METRICS
         if effect.refused is not Verdict.NOT_ENOUGH or not enough or is_zero or is_time:
             return None
-        if effect.pairs:
-            sides = [pair.a for pair in effect.pairs], [pair.b for pair in effect.pairs]
-        else:
-            sides = [job.mean for job in effect.a], [job.mean for job in effect.b]
-        if not all(side and max(side) - min(side) <= MIN_SPREAD * max(side) for side in sides):
+        a, b = effect.side_values
+        if not all(side and max(side) - min(side) <= MIN_SPREAD * max(side) for side in (a, b)):
             return None
-        return sides[1][0] / sides[0][0]
+        return b[0] / a[0]
 
 
 def _name_value(axis: str, value: Scalar | None) -> str:

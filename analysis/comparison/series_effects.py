@@ -133,14 +133,16 @@ class SeriesEffect:
         return f"t over {unit}" if self.pairs else f"Welch t over {unit}, unpaired (weaker)"
 
     @property
-    def side_means(self) -> tuple[float | None, float | None]:
-        """Means over jobs of both sides as measured, in the metric's unit; None without jobs.
-
-        Each job counts with the mean of its executions.  Their ratio need not be the effect.
-        """
+    def side_values(self) -> tuple[list[float], list[float]]:
+        """Means of the executions of each job on both sides as measured, in the metric's unit."""
         if self.pairs:
-            return fmean(job.a for job in self.pairs), fmean(job.b for job in self.pairs)
-        a, b = (fmean(job.mean for job in side) if side else None for side in (self.a, self.b))
+            return [job.a for job in self.pairs], [job.b for job in self.pairs]
+        return [job.mean for job in self.a], [job.mean for job in self.b]
+
+    @property
+    def side_means(self) -> tuple[float | None, float | None]:
+        """Means over jobs of :attr:`side_values`; None without jobs.  Their ratio need not be the effect."""
+        a, b = (fmean(values) if values else None for values in self.side_values)
         return a, b
 
     @property

@@ -227,16 +227,18 @@ def _make_pair(rounds: Sequence[_Round], metric: str) -> JobPair:
     launches = [round_ for round_ in rounds if round_.ratio is not None]
     counted = launches or rounds
     ratios = tuple(round_.ratio for round_ in launches if round_.ratio is not None)
-    executions = [sample for round_ in counted for sample in round_.executions]
+    a = list(chain.from_iterable(round_.a for round_ in counted))
+    b = list(chain.from_iterable(round_.b for round_ in counted))
+    cpu_a, cpu_b = _sum_loop_cpu(a), _sum_loop_cpu(b)
     return JobPair(
-        job_id=executions[0].job_id,
-        campaign_id=min(sample.campaign_id for sample in executions),
-        host=_first_host(executions),
+        job_id=a[0].job_id,
+        campaign_id=min(sample.campaign_id for sample in (*a, *b)),
+        host=_first_host((*a, *b)),
         rounds=len(counted),
-        a=fmean(sample.metrics[metric] for round_ in counted for sample in round_.a),
-        b=fmean(sample.metrics[metric] for round_ in counted for sample in round_.b),
+        a=fmean(sample.metrics[metric] for sample in a),
+        b=fmean(sample.metrics[metric] for sample in b),
         d=fmean(ratios) if ratios else _find_median_ratio(rounds, metric),
-        cpu_s=_sum_smaller_cpu(counted),
+        cpu_s=None if cpu_a is None or cpu_b is None else min(cpu_a, cpu_b),
         launches=ratios,
     )
 
@@ -248,13 +250,6 @@ def _find_median_ratio(rounds: Sequence[_Round], metric: str) -> float:
         - math.log(median(sample.metrics[metric] for sample in round_.a))
         for round_ in rounds
     )
-
-
-def _sum_smaller_cpu(rounds: Sequence[_Round]) -> float | None:
-    """Return the loops' CPU seconds on the side with less; None if a side's are not known."""
-    a = _sum_loop_cpu([sample for round_ in rounds for sample in round_.a])
-    b = _sum_loop_cpu([sample for round_ in rounds for sample in round_.b])
-    return None if a is None or b is None else min(a, b)
 
 
 def _find_launch_ratio(a: Sequence[Sample], b: Sequence[Sample], metric: str) -> float | None:

@@ -311,15 +311,16 @@ def _collect_test_evidence(
 def _name_evidence(runs: Sequence[ChargedRun]) -> dict[str, Any]:
     """Name the runs behind a judgement: those with failures if there are any, the newest first."""
     newest = sorted(runs, key=lambda run: run.run.ended_us, reverse=True)
-    named = [run.run for run in newest if not run.succeeded] or [run.run for run in newest]
-    evidence: dict[str, Any] = {
-        "campaigns": _list_newest(run.campaign_id for run in named),
-        "jobs": _list_newest(run.job_id for run in named),
-        "measurements": _list_newest(run.measurement_id for run in named if run.measurement_id),
-    }
+    failed = [run for run in newest if not run.succeeded]
+    named = [run.run for run in failed or newest]
     failures = sum((Counter(run.run.outcomes) for run in runs), Counter())
     del failures[Outcome.GOOD.value]
-    return evidence | ({"failures": dict(failures.most_common())} if failures else {})
+    return {
+        "campaigns": _list_newest(run.campaign_id for run in named),
+        "jobs": _list_newest(run.job_id for run in named),
+        "measurements": _list_newest(filter(None, (run.measurement_id for run in named))),
+        "failures": dict(failures.most_common()) or None,
+    }
 
 
 def _list_newest(identities: Iterable[str]) -> tuple[str, ...]:

@@ -261,23 +261,23 @@ def _replay_subject(
     window: ReplayWindow,
 ) -> SubjectInput:
     before = {row.rule: row for row in rows if row.rule}
+    judging = {name: rule for name, rule in rules.rules.items() if subject.kind in rule.sites}
     changes: list[StatusChangeRow] = []
-    for name, rule in rules.rules.items():
-        if subject.kind in rule.sites:
-            blank = StatusChangeRow("", subject.kind, subject.site, name, cause=name)
-            changes += replay_rule(rule, runs, before.get(name, blank), window, days)
-    for name, row in before.items():
-        rule_in_use = rules.rules.get(name)
-        is_judged = rule_in_use is not None and subject.kind in rule_in_use.sites
-        if not is_judged and row.state != SiteState.UNKNOWN:
-            version = rule_in_use.version if rule_in_use else rules.version
-            changes.append(_retire_rule(row, version, window))
+    for name, rule in judging.items():
+        blank = StatusChangeRow("", subject.kind, subject.site, name, cause=name)
+        changes += replay_rule(rule, runs, before.get(name, blank), window, days)
+    for row in before.values():
+        if row.rule not in judging and row.state != SiteState.UNKNOWN:
+            changes.append(_retire_rule(row, rules, window))
     overall = next((row for row in rows if not row.rule), None)
     return SubjectInput(before, overall, changes)
 
 
-def _retire_rule(before: StatusChangeRow, version: str, window: ReplayWindow) -> StatusChangeRow:
+def _retire_rule(
+    before: StatusChangeRow, rules: StatusRules, window: ReplayWindow
+) -> StatusChangeRow:
     """End the state by a rule that is no longer in use."""
+    rule = rules.rules.get(before.rule)
     return replace(
         before,
         id="",
@@ -285,7 +285,7 @@ def _retire_rule(before: StatusChangeRow, version: str, window: ReplayWindow) ->
         previous=before.state,
         since_us=window.ceil_step(window.from_us + 1),
         decided_us=window.to_us,
-        rule_version=version,
+        rule_version=rule.version if rule else rules.version,
         reason=f"the rule {before.rule} is no longer in use",
         evidence=StateEvidence(),
     )
