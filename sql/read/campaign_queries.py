@@ -292,8 +292,7 @@ def count_failed_attempts(store: ResultsReader, campaign_id: str) -> list[Failed
         .exists()
     )
     by = (job.c.site, attempt.c.failure_class)
-    sql_one, sql_zero = sa.literal_column("1", sa.BigInteger), sa.literal_column("0", sa.BigInteger)
-    retries = sa.func.sum(sa.case((followed, sql_one), else_=sql_zero))
+    retries = sa.func.count(sa.case((followed, attempt.c.job_id)))
     query = (
         sa.select(*by, sa.func.count(), retries)
         .select_from(attempt)

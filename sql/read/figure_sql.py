@@ -246,11 +246,11 @@ def _select_rollups(figure: FigureQuery, keys: Sequence[str], dialect: str) -> _
     stored = dict.fromkeys(_ROLLUP_COLUMN_NAMES.get(name, name) for name in (*keys, _OUTCOME))
     query = (
         sa.select(
-            *(_rollup_column(rollup_day, name).label(name) for name in keys),
+            *(_rollup_column(name).label(name) for name in keys),
             table[_OUTCOME],
             *(sa.func.sum(column).label(name) for name, column in columns.items()),
         )
-        .where(*_rollup_conditions(figure, rollup_day, dialect))
+        .where(*_rollup_conditions(figure, dialect))
         .group_by(*(table[name] for name in stored))
     )
     return _InnerQuery(query, dict.fromkeys(columns, sa.func.sum))
@@ -270,9 +270,9 @@ def fetch_work(
     numbers = [table[rollup_column_names(metric).value_count] for metric in figure.metrics]
     grouping = _Grouping.from_columns(columns)
     query = (
-        sa.select(*(_rollup_column(rollup_day, name).label(name) for name in grouping.keys))
+        sa.select(*(_rollup_column(name).label(name) for name in grouping.keys))
         .where(
-            *_rollup_conditions(figure, rollup_day, connection.dialect.name),
+            *_rollup_conditions(figure, connection.dialect.name),
             table[_OUTCOME] == Outcome.GOOD.value,
             *(number > 0 for number in numbers),
         )
@@ -287,45 +287,42 @@ def _select_rolled_latencies(
 ) -> sa.Select[Any]:
     subject = dimension_tables[SUBJECT.name]
     columns = [
-        subject.c[name] if name in SUBJECT.columns else _rollup_column(rollup_day, name)
-        for name in names
+        subject.c[name] if name in SUBJECT.columns else _rollup_column(name) for name in names
     ]
     return (
         sa.select(*columns, sa.type_coerce(rollup_day.c.read_latency_hist, sa.Text))
         .select_from(rollup_day.join(subject))
         .where(
-            *_rollup_conditions(figure, rollup_day, dialect),
+            *_rollup_conditions(figure, dialect),
             rollup_day.c.outcome == Outcome.GOOD.value,
         )
     )
 
 
-def _rollup_conditions(
-    figure: FigureQuery, table: sa.Table, dialect: str
-) -> Iterator[sa.ColumnElement[bool]]:
-    yield from _day_conditions(figure, table)
+def _rollup_conditions(figure: FigureQuery, dialect: str) -> Iterator[sa.ColumnElement[bool]]:
+    yield from _day_conditions(figure, rollup_day)
     if figure.kind is not None:
-        yield table.c.kind == (figure.kind or UNKNOWN_KIND)
+        yield rollup_day.c.kind == (figure.kind or UNKNOWN_KIND)
     for where in figure.selection.conditions:
         if where.column in SUBJECT.columns:
             subject = dimension_tables[SUBJECT.name]
             met = compile_condition(where, subject.c[where.column], dialect)
-            yield table.c.subject_id.in_(sa.select(subject.c.id).where(met))
+            yield rollup_day.c.subject_id.in_(sa.select(subject.c.id).where(met))
         else:
-            yield compile_condition(where, _rollup_column(table, where.column), dialect)
+            yield compile_condition(where, _rollup_column(where.column), dialect)
 
 
 #: Columns of measurements that are made of one of a roll-up.
 _ROLLUP_COLUMN_NAMES = {"failure_class": _OUTCOME}
 
 
-def _rollup_column(table: sa.Table, name: str) -> sa.ColumnElement[Any]:
+def _rollup_column(name: str) -> sa.ColumnElement[Any]:
     """Return a column as measurements have it."""
     if name == "kind":
-        return sa.func.nullif(table.c.kind, UNKNOWN_KIND)
+        return sa.func.nullif(rollup_day.c.kind, UNKNOWN_KIND)
     if name == "failure_class":
-        return failure_class_column(table.c.outcome)
-    return table.c[name]
+        return failure_class_column(rollup_day.c.outcome)
+    return rollup_day.c[name]
 
 
 def _day_conditions(figure: FigureQuery, table: sa.Table) -> Iterator[sa.ColumnElement[bool]]:

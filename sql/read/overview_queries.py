@@ -292,11 +292,10 @@ class MeasuredJob:
 
 def list_measured_jobs(store: ResultsReader, site: str, day: int) -> list[MeasuredJob]:
     """List up to :data:`MAX_MEASURED_JOBS` jobs that measured at a site on a day (YYYYMMDD)."""
-    sql_one, sql_zero = sa.literal_column("1", sa.BigInteger), sa.literal_column("0", sa.BigInteger)
     by = (measurement.c.campaign_id, measurement.c.job_id)
     counts = (
         sa.func.count(),
-        sa.func.sum(sa.case((has_outcome(Outcome.GOOD), sql_one), else_=sql_zero)),
+        sa.func.count(sa.case((has_outcome(Outcome.GOOD), measurement.c.job_id))),
     )
     query = sa.select(*by, *counts).where(measurement.c.day == day, _is_at_site(site)).group_by(*by)
     with store.connection() as connection:
