@@ -233,7 +233,7 @@ def _iter_batches(
             if has_operations:
                 lists = operations.take(values[ID_COLUMN])
                 values[OPERATIONS_COLUMN] = [steps or None for steps in lists.values()]
-            arrays = [_build_array(values[field.name], field.type) for field in schema]
+            arrays = [_build_array(values[field.name], field) for field in schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -250,10 +250,10 @@ def _list_extras(
     return {name: [values.get(name) for values in by_name] for name in names}
 
 
-def _build_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    if pa.types.is_string(kind):
-        values = [encode_numbers(value) if isinstance(value, list) else value for value in values]
-    return pa.array(values, kind)
+def _build_array(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    if pa.types.is_string(field.type) and field.metadata[b"kind"] != b"text":
+        values = [encode_numbers(numbers) for numbers in values]
+    return pa.array(values, field.type)
 
 
 def stream_operations(reader: ResultsReader, selection: Selection) -> RowStream:

@@ -37,7 +37,7 @@ from treehammer.sql.transfer.arrow_stream import (
 from treehammer.sql.transfer.file_writers import (
     FORMATS,
     ExportFormat,
-    OpenSink,
+    ExportSink,
     find_format,
     operations_file,
     shorten_cells,
@@ -96,8 +96,8 @@ def export_file(
     ):
         is_whole = not (selection.campaigns or selection.conditions)
         campaigns = None if is_whole else {*selection.campaigns}
-        part = _Part(file, source.stream.schema, source.stream.batches, selection, campaigns)
-        return source.write_part(begin, part, step)
+        with begin(file, source.stream.schema) as sink:
+            return source.write(sink, source.stream, campaigns, step)
 
 
 def export_partitions(
@@ -152,12 +152,15 @@ def export_partitions(
         about = source.stream.schema.metadata
         for campaign, batches in source.split_by_campaign(rows_by_campaign):
             schema = pa.schema(columns, {**about, CAMPAIGN_COLUMN: campaign})
-            selected = replace(selection, campaigns=(campaign,))
+            part = replace(source, selection=replace(selection, campaigns=(campaign,)))
             file = staged / _part_path(campaign, suffix)
             file.parent.mkdir()
-            part = _Part(file, schema, batches, selected, {campaign})
             before = sum(rows_by_campaign.values())
-            rows_by_campaign[campaign] = source.write_part(begin, part, step, before)
+            with begin(file, schema) as sink:
+                rows = part.write(
+                    sink, RowStream(campaign, schema, batches), {campaign}, step, before
+                )
+            rows_by_campaign[campaign] = rows
         document = {
             **_export_metadata(selection),
             "partition": CAMPAIGN_COLUMN,
@@ -168,25 +171,6 @@ def export_partitions(
         }
         (staged / MANIFEST_NAME).write_text(json.dumps(document, indent=1), encoding="utf-8")
     return sum(rows_by_campaign.values()), len(rows_by_campaign)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One file of an export.
-
-    Attributes:
-        file: its path.
-        schema: columns of the file.
-        batches: measurements, with these and perhaps more columns.
-        selection: the selection of these measurements.
-        campaigns: campaigns that travel along beside those of the measurements; None for all.
-    """
-
-    file: Path
-    schema: pa.Schema
-    batches: Iterable[pa.RecordBatch]
-    selection: Selection
-    campaigns: set[str] | None
 
 
 @dataclass(frozen=True)
@@ -209,33 +193,36 @@ class _ExportSource:
     has_operation_table: bool
     cell_limit: int | None
 
-    def write_part(
-        self, begin: OpenSink, part: _Part, step: ProgressCallback, before: int = 0
+    def write(
+        self,
+        sink: ExportSink,
+        stream: RowStream,
+        campaigns: set[str] | None,
+        step: ProgressCallback,
+        before: int = 0,
     ) -> int:
-        """Write a file with its companion tables; return its number of measurements.
+        """Write measurements and their companion tables; return the number of measurements.
 
         Args:
-            begin: begins the file.
-            part: what to write.
+            sink: receives them.
+            stream: the selected measurements, perhaps with more columns than its schema.
+            campaigns: travel along beside those of the measurements; None for all.
             step: receives the number of measurements after each batch.
             before: measurements of earlier files.
         """
-        rows = 0
-        campaigns, datasets = part.campaigns, set[str]()
-        with begin(part.file, part.schema) as sink:
-            for batch in part.batches:
-                sink.write(shorten_cells(batch.select(part.schema.names), self.cell_limit))
-                datasets.update(pc.unique(batch.column("dataset_hash")).to_pylist())
-                if campaigns is not None:
-                    campaigns.update(pc.unique(batch.column(CAMPAIGN_COLUMN)).to_pylist())
-                rows += batch.num_rows
-                step(before + rows)
-            if self.has_operation_table:
-                sink.attach(stream_operations(self.reader, part.selection))
-            for companion in iter_companion_tables(
-                self.reader, campaigns, None if campaigns is None else datasets
-            ):
-                sink.attach(companion)
+        rows, datasets = 0, set[str]()
+        for batch in stream.batches:
+            sink.write(shorten_cells(batch.select(stream.schema.names), self.cell_limit))
+            datasets.update(pc.unique(batch.column("dataset_hash")).to_pylist())
+            if campaigns is not None:
+                campaigns.update(pc.unique(batch.column(CAMPAIGN_COLUMN)).to_pylist())
+            rows += batch.num_rows
+            step(before + rows)
+        if self.has_operation_table:
+            sink.attach(stream_operations(self.reader, self.selection))
+        of_datasets = None if campaigns is None else datasets
+        for companion in iter_companion_tables(self.reader, campaigns, of_datasets):
+            sink.attach(companion)
         return rows
 
     def split_by_campaign(
