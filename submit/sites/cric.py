@@ -239,7 +239,7 @@ class _CricImporter:
         if prefix not in (door.prefix for door in doors):
             number = sum(door.protocol == kind for door in doors) + 1
             doors.append(
-                Door(
+                Door.model_construct(
                     name=kind if number == 1 else f"{kind}-{number}",
                     protocol=kind,
                     prefix=prefix,
@@ -263,7 +263,8 @@ class _CricImporter:
         grid_resource = "" if requirements else self._find_grid_resource(name, elements)
         if not requirements and not grid_resource:
             self._skip(name, "imported without a batch selector; add requirements or grid_resource")
-        return Site(
+        # Mistakes are listed where the sites file is written.
+        return Site.model_construct(
             name=name,
             batch=f"{HTCONDOR_PREFIX}{self._options.pool}",
             doors=tuple(doors),

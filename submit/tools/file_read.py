@@ -113,7 +113,8 @@ class OpenedFiles:
         """The door through which jobs read them; its prefix is the folder of the first."""
         scheme = find_scheme(self.urls[0])
         assert scheme is not None
-        return Door(
+        # A file may have any name, also one that the sites file does not permit.
+        return Door.model_construct(
             name=scheme.protocol, protocol=scheme.protocol, prefix=self.urls[0].rpartition("/")[0]
         )
 
@@ -346,7 +347,7 @@ def plan_read(
         raise ConfigError(
             error.message, where=f"--branches {request.branches}", hint=error.hint
         ) from error
-    site = Site(name=LOCAL_BATCH, batch=LOCAL_BATCH, doors=(files.door,))
+    site = Site.model_construct(name=LOCAL_BATCH, batch=LOCAL_BATCH, doors=(files.door,))
     inputs = tuple(
         InputFile(name, url, digest.size, digest.adler32)
         for name, url, digest in zip(files.names, files.urls, files.digests, strict=True)

@@ -219,7 +219,7 @@ class SitesFileWriter(Component):
             cvmfs=str(cvmfs_folder(self.box)),
             python=NODE_PYTHON,
             labels=labels,
-            cert_dir="" if self.secure is None else str(self.secure.certificates),
+            cert_dir=None if self.secure is None else str(self.secure.certificates),
         )
 
 
