@@ -266,6 +266,7 @@ class _CricImporter:
         # Mistakes are listed where the sites file is written.
         return Site.model_construct(
             name=name,
+            pool_name=self._options.pool,
             batch=f"{HTCONDOR_PREFIX}{self._options.pool}",
             doors=tuple(doors),
             storage=next((door.middleware for door in doors if door.middleware), ""),
