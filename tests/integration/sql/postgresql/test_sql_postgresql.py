@@ -360,7 +360,7 @@ def test_lost_connection_leaves_no_file(
     assert not [p for p in tmp_path.iterdir() if "parquet" in p.name]
 
 
-def test_password_reaches_only_the_reader(
+def test_reader_with_a_password_exports(
     store: Store, postgresql: SharedPostgresServer, tmp_path: Path, url: str
 ) -> None:
     store.add([make_measurement()])
