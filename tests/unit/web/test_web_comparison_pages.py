@@ -174,10 +174,9 @@ def test_live_comparison_has_matrix_and_filters(compared: tuple[ServiceThread, s
 
 def test_cell_of_a_load_test_has_no_trend(tmp_path: Path) -> None:
     """Figures know no daily means of a load test's headline metrics."""
-    conditions: dict[str, list[str]] = {
-        name: [] for name in ("campaigns", "where", "where_a", "where_b")
-    }
-    evidence = VerdictEvidence(of_a={"site": "A"}, of_b={"site": "A"}, **conditions)
+    evidence = VerdictEvidence(
+        of_a={"site": "A"}, of_b={"site": "A"}, campaigns=(), where=(), where_a=(), where_b=()
+    )
     rows = [build_verdict("load", scope="site", site="A", metric="open_p99_s", evidence=evidence)]
     with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
         store.replace_comparison("load", [], rows)
