@@ -22,7 +22,7 @@ from treehammer.collectors.worker.probes.credential_checks import (
     read_proxy,
 )
 from treehammer.errors import ConfigError
-from treehammer.submit.sites.site_probes import find_site_credentials
+from treehammer.submit.sites.site_registry import find_site_credentials
 from treehammer.text_formatting import JobRamp
 
 #: Names of the files in a job's sandbox.

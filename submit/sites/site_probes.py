@@ -15,7 +15,6 @@ from treehammer.collectors.storage_access import describe_read_limits
 from treehammer.collectors.worker.probes.credential_checks import (
     CREDENTIAL_NAMES,
     PROXY_VARIABLE,
-    TOKEN_FILE_VARIABLE,
     ProxyDetails,
     credential_expiry,
     format_time,
@@ -29,7 +28,11 @@ from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import BatchError, ConfigError
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.htcondor.pool import HTCondorPool, daemon_url
-from treehammer.submit.sites.site_registry import load_pools, open_htcondor_pool
+from treehammer.submit.sites.site_registry import (
+    find_site_credentials,
+    load_pools,
+    open_htcondor_pool,
+)
 from treehammer.text_formatting import ProgressFactory, no_progress
 
 if TYPE_CHECKING:
@@ -47,8 +50,6 @@ EXPIRY_WARNING_S = 86_400.0
 USER = "credentials"
 #: Seconds by which attributes may end before their proxy without mention.
 _SAME_END_S = 60.0
-#: Variable of a credential -> submit command by which HTCondor forwards one.
-_SUBMIT_COMMANDS = {PROXY_VARIABLE: "x509userproxy", TOKEN_FILE_VARIABLE: "scitokens_file"}
 
 
 @dataclass(frozen=True)
@@ -310,20 +311,6 @@ def probe_credentials(
     for site in sites:
         for name, path in find_site_credentials(site.submit).items():
             yield _probe_credential(site.name, CREDENTIAL_NAMES[name], name, path)
-
-
-def find_site_credentials(commands: Mapping[str, str]) -> dict[str, Path]:
-    """Find the credentials that HTCondor forwards: environment variable -> file.
-
-    Args:
-        commands: submit commands of a site.
-    """
-    plain = {key.lower(): value for key, value in commands.items()}
-    return {
-        name: Path(plain[command])
-        for name, command in _SUBMIT_COMMANDS.items()
-        if plain.get(command)
-    }
 
 
 def _probe_credential(subject: str, check: str, name: str, path: Path) -> SiteProbeResult:

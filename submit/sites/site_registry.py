@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 
 from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
 from treehammer.collectors.job_spec import EXTERNAL_PREFIX, HTCONDOR_PREFIX, LOCAL_BATCH
+from treehammer.collectors.worker.probes.credential_checks import (
+    PROXY_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+)
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, suggest_word
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 #: needs days for this many.
 MAX_LOCAL_JOBS = 10_000
 
+#: Variable of a credential -> submit command by which HTCondor forwards one.
+_SUBMIT_COMMANDS = {PROXY_VARIABLE: "x509userproxy", TOKEN_FILE_VARIABLE: "scitokens_file"}
 #: Stands for every site of the sites file.
 ALL_SITES = "all"
 #: Marks a word of ``--sites`` as a label.
@@ -193,3 +199,17 @@ def _check_path(
             where=where,
             hint="Correct the path. A testbed's files exist only while the testbed is up.",
         )
+
+
+def find_site_credentials(commands: Mapping[str, str]) -> dict[str, Path]:
+    """Find the credentials that HTCondor forwards: environment variable -> file.
+
+    Args:
+        commands: submit commands of a site.
+    """
+    plain = {key.lower(): value for key, value in commands.items()}
+    return {
+        name: Path(plain[command])
+        for name, command in _SUBMIT_COMMANDS.items()
+        if plain.get(command)
+    }
