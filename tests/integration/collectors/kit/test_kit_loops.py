@@ -429,9 +429,12 @@ def test_errors_that_would_fail_a_job_are_found(
     test = tmp_path / "test.toml"
     test.write_text(TEST.format(payload=payload, files=files, root=root))
     result = CliRunner().invoke(
-        commands, ["check", str(tmp_path), "--compile"], obj=config.load_settings()
+        commands,
+        ["check", str(tmp_path), "--compile"],
+        obj=config.load_settings(),
+        standalone_mode=False,
     )
-    assert result.exit_code == 2, result.output
+    assert result.return_value == 2, result.output
     assert result.output.startswith(
         f"{test}: test.payload: fails with ROOT {root} (payload). {problem}"
     ), result.output
