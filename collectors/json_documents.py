@@ -178,7 +178,7 @@ def _make_fields_parser(kind: Any) -> Parser:
 def _make_sequence_parser(origin: Any, arguments: Sequence[Any]) -> Parser:
     make = list if origin is list else tuple
     parsers = [_make_parser(kind) for kind in arguments if kind is not Ellipsis]
-    length = len(arguments) if make is tuple and arguments[-1] is not Ellipsis else None
+    length = len(arguments) if origin is tuple and arguments[-1] is not Ellipsis else None
 
     def parse(value: Any, problems: List[Problem]) -> Any:
         if not isinstance(value, (list, tuple)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -41,6 +41,7 @@ class Storage:
     first: Optional[Door] = None  # noqa: UP045 - as the worker writes it
     note: str | None = None
     free: Any = None
+    command: Sequence[str] = ()
 
 
 STORAGE = Storage(
@@ -52,6 +53,7 @@ STORAGE = Storage(
     {3: Door("late")},
     Door("first"),
     free={"anything": [1]},
+    command=("env", "xrootd"),
 )
 
 
