@@ -104,16 +104,18 @@ def test_order_is_abba_and_reversed_from_pass_to_pass(first: str) -> None:
     record, log, _ = conduct(first=first)
     passes = runs_by_pass(log)
     other = "B" if first == "A" else "A"
-    assert record.passes == len(passes) == 2
+    assert record.passes == len(passes) == 4
     assert passes[0][:8] == [first, other, other, first] * 2
     assert passes[1][:8] == [other, first, first, other] * 2
+    assert passes[::2] == [passes[0]] * 2
+    assert passes[1::2] == [passes[1]] * 2
 
 
 def test_each_side_is_equally_often_first_at_every_entry() -> None:
     _, log, _ = conduct()
     starts = [one[::2] for one in runs_by_pass(log)]
     for position in range(len(starts[0])):
-        assert Counter(one[position] for one in starts) == {"A": 1, "B": 1}
+        assert Counter(one[position] for one in starts) == {"A": 2, "B": 2}
 
 
 @pytest.mark.parametrize("files", [1, 3])
@@ -135,17 +137,17 @@ def test_passes_repeat_until_each_side_has_enough_cpu_time() -> None:
 
 def test_launch_stops_at_the_cpu_time_that_a_verdict_demands() -> None:
     """The sum of all passes may reach it before the median pass times their number does."""
-    sides = {name: SlowStart(name, [], 1000, 150_000) for name in "AB"}
+    sides = {name: SlowStart(name, [], 1000, 200_000) for name in "AB"}
     record = TurnConductor(sides, "A", 1, lambda: None, lambda: 0.0).conduct()
-    assert record.passes == 4  # three passes of 0.3, 0.15 and 0.15 s take 0.6 s in all
-    recorded = total_cpu_s(0.15, record.passes)  # as the record states it: median pass and number
+    assert record.passes == 5  # four passes of 0.4, 0.2, 0.2 and 0.2 s take 1.0 s in all
+    recorded = total_cpu_s(0.2, record.passes)  # as the record states it: median pass and number
     assert record.collected_cpu_s("A") == pytest.approx(recorded)
     assert recorded >= MIN_LAUNCH_CPU_S
 
 
 def test_no_pass_begins_that_would_exceed_the_wall_limit() -> None:
     assert conduct(limit=0.5)[0].passes == 1
-    assert conduct(limit=0.3)[0].passes == 2
+    assert conduct(limit=0.3)[0].passes == 4
 
 
 def test_cache_is_evicted_before_every_turn() -> None:
