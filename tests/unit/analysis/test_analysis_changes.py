@@ -178,8 +178,8 @@ def test_missing_members_do_not_bias_a_day() -> None:
     truth = {1: 0.0, 2: 0.5, 3: 0.2}
     levels = np.array([0.0, 10.0, -3.0])
     values = levels[items] + np.array([truth[day] for day in days])
-    found, effects = adjust_for_items(items, days, values)
-    assert list(found) == [1, 2, 3]
+    adjusted, effects = adjust_for_items(items, days, values)
+    assert list(adjusted) == [1, 2, 3]
     assert effects - effects[0] == pytest.approx([0.0, 0.5, 0.2], abs=1e-6)
 
 
@@ -343,9 +343,9 @@ def run_search(
 
 @pytest.mark.parametrize("place", [1, 2, 31, 62, 63])
 def test_step_is_found_anywhere(place: int) -> None:
-    found, search = run_search(lambda build: 0.05 if build >= place else 0.0)
-    assert found.outcome is SearchOutcome.STEP
-    (step,) = found.steps
+    result, search = run_search(lambda build: 0.05 if build >= place else 0.0)
+    assert result.outcome is SearchOutcome.STEP
+    (step,) = result.steps
     assert (step.first, step.last) == (place, place)
     assert step.certainty >= 0.95
     assert step.effect == pytest.approx(0.05, abs=0.02)
@@ -353,38 +353,38 @@ def test_step_is_found_anywhere(place: int) -> None:
     assert step.high is not None
     assert step.low < 0.05 < step.high
     assert len(search.jobs) <= 12
-    assert found.candidates == (place, place)
+    assert result.candidates == (place, place)
 
 
 def test_improvement_is_a_step() -> None:
-    found, _ = run_search(lambda build: -0.1 if build >= 20 else 0.0)
-    assert found.outcome is SearchOutcome.STEP
-    assert found.steps[0].last == 20
-    assert found.steps[0].effect == pytest.approx(-0.1, abs=0.02)
+    result, _ = run_search(lambda build: -0.1 if build >= 20 else 0.0)
+    assert result.outcome is SearchOutcome.STEP
+    assert result.steps[0].last == 20
+    assert result.steps[0].effect == pytest.approx(-0.1, abs=0.02)
 
 
 def test_large_step_is_found() -> None:
-    found, search = run_search(lambda build: 1.0 if build >= 20 else 0.0)
-    assert found.outcome is SearchOutcome.STEP
-    assert found.steps[0].last == 20
+    result, search = run_search(lambda build: 1.0 if build >= 20 else 0.0)
+    assert result.outcome is SearchOutcome.STEP
+    assert result.steps[0].last == 20
     assert len(search.jobs) <= 10
 
 
 def test_equal_builds_are_unchanged() -> None:
-    found, _ = run_search(lambda _build: 0.0)
-    assert found.outcome is SearchOutcome.UNCHANGED
-    assert found.steps == ()
-    assert found.last_level is not None
-    mean, low, high = found.last_level
+    result, _ = run_search(lambda _build: 0.0)
+    assert result.outcome is SearchOutcome.UNCHANGED
+    assert result.steps == ()
+    assert result.last_level is not None
+    mean, low, high = result.last_level
     assert low < 0 < high
     assert abs(mean) < 0.01
 
 
 def test_two_steps_are_reported() -> None:
-    found, _ = run_search(lambda build: 0.0 if build < 10 else 0.15 if build < 40 else 0.05)
-    assert found.outcome is SearchOutcome.SEVERAL_STEPS
-    assert [step.last for step in found.steps] == [10, 40]
-    sizes = [step.effect for step in found.steps]
+    result, _ = run_search(lambda build: 0.0 if build < 10 else 0.15 if build < 40 else 0.05)
+    assert result.outcome is SearchOutcome.SEVERAL_STEPS
+    assert [step.last for step in result.steps] == [10, 40]
+    sizes = [step.effect for step in result.steps]
     assert sizes == [pytest.approx(0.15, abs=0.03), pytest.approx(-0.10, abs=0.03)]
 
 
@@ -399,14 +399,14 @@ def test_disturbed_job_makes_no_steps() -> None:
 
 
 def test_search_without_enough_jobs_is_undecided() -> None:
-    found, search = run_search(lambda build: 0.02 if build >= 30 else 0.0, limit=5)
-    assert found.outcome is SearchOutcome.UNDECIDED
+    result, search = run_search(lambda build: 0.02 if build >= 30 else 0.0, limit=5)
+    assert result.outcome is SearchOutcome.UNDECIDED
     assert len(search.jobs) == 5
-    assert found.certainty < 0.95
-    first, last = found.candidates
+    assert result.certainty < 0.95
+    first, last = result.candidates
     assert first <= 30 <= last
-    assert found.shares is not None
-    assert sum(found.shares) == pytest.approx(1)
+    assert result.shares is not None
+    assert sum(result.shares) == pytest.approx(1)
 
 
 def test_skipped_builds_widen_the_result() -> None:
@@ -428,8 +428,8 @@ def test_stated_certainty_holds() -> None:
     right = 0
     for seed in range(20):
         place = 1 + 7 * seed % 15
-        found, _ = run_search(lambda b, p=place: 0.03 if b >= p else 0.0, 16, seed=seed)  # type: ignore[misc]
-        right += found.outcome is SearchOutcome.STEP and found.steps[0].last == place
+        result, _ = run_search(lambda b, p=place: 0.03 if b >= p else 0.0, 16, seed=seed)  # type: ignore[misc]
+        right += result.outcome is SearchOutcome.STEP and result.steps[0].last == place
     assert right >= 18
 
 
@@ -458,32 +458,32 @@ def count_probes(values: list[float], skipped: tuple[int, ...] = ()) -> tuple[Co
 
 
 def test_counter_needs_one_job_a_halving() -> None:
-    found, probes = count_probes([100.0] * 37 + [110.0] * 27)
-    assert found.outcome is SearchOutcome.STEP
-    assert found.certainty == 1
-    assert (found.steps[0].first, found.steps[0].last) == (37, 37)
-    assert found.steps[0].effect == pytest.approx(math.log(1.1))
+    result, probes = count_probes([100.0] * 37 + [110.0] * 27)
+    assert result.outcome is SearchOutcome.STEP
+    assert result.certainty == 1
+    assert (result.steps[0].first, result.steps[0].last) == (37, 37)
+    assert result.steps[0].effect == pytest.approx(math.log(1.1))
     assert probes <= 7
 
 
 def test_equal_counters_need_one_job() -> None:
-    found, probes = count_probes([5.0] * 64)
-    assert (found.outcome, probes) == (SearchOutcome.UNCHANGED, 1)
+    result, probes = count_probes([5.0] * 64)
+    assert (result.outcome, probes) == (SearchOutcome.UNCHANGED, 1)
 
 
 def test_counter_with_a_third_value_has_several_steps() -> None:
-    found, _ = count_probes([1.0] * 5 + [2.0] * 3 + [3.0] * 8)
-    assert found.outcome is SearchOutcome.SEVERAL_STEPS
-    assert found.steps[0].last == 5
+    result, _ = count_probes([1.0] * 5 + [2.0] * 3 + [3.0] * 8)
+    assert result.outcome is SearchOutcome.SEVERAL_STEPS
+    assert result.steps[0].last == 5
 
 
 def test_counter_of_zero_has_no_ratio() -> None:
-    found, _ = count_probes([0.0, 0.0, 4.0, 4.0])
-    assert found.outcome is SearchOutcome.STEP
-    assert (found.steps[0].last, found.steps[0].effect) == (2, None)
+    result, _ = count_probes([0.0, 0.0, 4.0, 4.0])
+    assert result.outcome is SearchOutcome.STEP
+    assert (result.steps[0].last, result.steps[0].effect) == (2, None)
 
 
 def test_skipped_builds_widen_the_result_of_a_counter() -> None:
-    found, _ = count_probes([1.0] * 8 + [2.0] * 8, skipped=(7, 8))
-    assert found.outcome is SearchOutcome.STEP
-    assert (found.steps[0].first, found.steps[0].last) == (7, 9)
+    result, _ = count_probes([1.0] * 8 + [2.0] * 8, skipped=(7, 8))
+    assert result.outcome is SearchOutcome.STEP
+    assert (result.steps[0].first, result.steps[0].last) == (7, 9)

@@ -56,15 +56,15 @@ def make_settings(folder: Path) -> Settings:
 
 
 def test_list_is_cut_to_good_and_bad() -> None:
-    found = list_builds("6.38.00", "6.40.00", "6.36.00, 6.38.00,6.39.01,6.40.00,current")
-    assert [build.name for build in found] == ["6.38.00", "6.39.01", "6.40.00"]
+    builds = list_builds("6.38.00", "6.40.00", "6.36.00, 6.38.00,6.39.01,6.40.00,current")
+    assert [build.name for build in builds] == ["6.38.00", "6.39.01", "6.40.00"]
 
 
 def test_file_has_one_build_a_line(tmp_path: Path) -> None:
     path = tmp_path / "builds.txt"
     path.write_text("# nightlies\npath:/a\n\npath:/b  # Tuesday\npath:/c\n")
-    found = list_builds("path:/a", "path:/c", str(path))
-    assert [build.name for build in found] == ["path:/a", "path:/b", "path:/c"]
+    builds = list_builds("path:/a", "path:/c", str(path))
+    assert [build.name for build in builds] == ["path:/a", "path:/b", "path:/c"]
 
 
 def test_unknown_build_is_named() -> None:
@@ -94,9 +94,9 @@ def answer_index(status: int, printed: str, errors: str = "") -> object:
 def test_releases_of_a_package_are_listed_by_version(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = "uproot (5.3.0)\nAvailable versions: 5.3.0, 5.2.10, 5.2.9, 5.1.2, 4.3.7\n"
     monkeypatch.setattr(subprocess, "run", answer_index(0, printed))
-    found = list_builds("5.1.2", "5.3.0", "pypi:uproot awkward<2.7")
-    assert [build.title for build in found] == ["5.1.2", "5.2.9", "5.2.10", "5.3.0"]
-    assert found[1].name == "pypi:uproot==5.2.9 awkward<2.7"
+    builds = list_builds("5.1.2", "5.3.0", "pypi:uproot awkward<2.7")
+    assert [build.title for build in builds] == ["5.1.2", "5.2.9", "5.2.10", "5.3.0"]
+    assert builds[1].name == "pypi:uproot==5.2.9 awkward<2.7"
 
 
 def test_index_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,9 +110,9 @@ def test_commits_are_listed_and_built_once(tmp_path: Path) -> None:
     command = f"echo x >> {tmp_path}/built; sh build.sh"
     source = CommitSource(str(tmp_path / "library"), command, "build:{build}")
     settings = make_settings(tmp_path)
-    found = list_commits(commits[1][:9], "main", source, settings)
-    assert [build.name for build in found] == commits[1:]
-    assert found[1].title.endswith("Revise library, part 2")
+    builds = list_commits(commits[1][:9], "main", source, settings)
+    assert [build.name for build in builds] == commits[1:]
+    assert builds[1].title.endswith("Revise library, part 2")
     repository, _ = open_repository(source.url, "main", settings.git_dir)
     builder = CommitBuilder(repository, command, settings.builds_dir)
     folder = builder.build(commits[2])
@@ -372,10 +372,10 @@ def test_releases_are_given_once(user: LocalUser, arguments: tuple[str, ...], pr
 
 def test_each_variant_is_counted_repeatedly(user: LocalUser, tmp_path: Path) -> None:
     plan = make_local_plan(tmp_path / "again")
-    found = count_plan(plan, VALGRIND, user.settings, no_progress, events=50, repeats=3)
-    assert [len(one.reads) for one in found.counts] == [3, 3]
-    assert [one.spread for one in found.counts] == [0, 0]
-    assert len(found.problems) == 2
+    counted = count_plan(plan, VALGRIND, user.settings, no_progress, events=50, repeats=3)
+    assert [len(count.reads) for count in counted.counts] == [3, 3]
+    assert [count.spread for count in counted.counts] == [0, 0]
+    assert len(counted.problems) == 2
 
 
 def test_spread_is_relative_to_smallest_count(tmp_path: Path) -> None:

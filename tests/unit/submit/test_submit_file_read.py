@@ -300,9 +300,9 @@ def test_findings_keep_their_order_and_errors_become_findings() -> None:
         yield Diagnosis("two", OK, "half of it")
         raise CatalogueError("does not answer", where="rucio", hint="Call the operator.")
 
-    found = list(diagnose([InstallationCheck("a", succeed), InstallationCheck("b", fail)]))
-    assert [one.part for one in found] == ["one", "two", "b"]
-    assert found[2] == Diagnosis("b", FAILED, "rucio: does not answer", "Call the operator.")
+    diagnoses = list(diagnose([InstallationCheck("a", succeed), InstallationCheck("b", fail)]))
+    assert [diagnosis.part for diagnosis in diagnoses] == ["one", "two", "b"]
+    assert diagnoses[2] == Diagnosis("b", FAILED, "rucio: does not answer", "Call the operator.")
 
 
 def test_check_that_hangs_is_not_waited_for() -> None:
@@ -313,26 +313,26 @@ def test_check_that_hangs_is_not_waited_for() -> None:
         release.wait()
 
     check = InstallationCheck("server", hang, limit_s=0.05, remedy="Look there.")
-    found = list(diagnose([check]))
+    diagnoses = list(diagnose([check]))
     release.set()
-    assert found[-1] == Diagnosis("server", FAILED, "no answer within 0 s", "Look there.")
+    assert diagnoses[-1] == Diagnosis("server", FAILED, "no answer within 0 s", "Look there.")
 
 
 def test_missing_package_names_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     required = ["click>=8", "nowhere>=1", 'PyJWT>=999; extra == "grid"', 'gone; extra == "oracle"']
     monkeypatch.setattr(importlib.metadata, "requires", lambda _name: required)
-    found = {one.part: one for one in installation_checks.check_packages()}
-    assert found["packages"].state is FAILED
-    assert found["packages"].finding == "missing: nowhere"
-    assert found["packages [grid]"].state is FAILED
-    assert "instead of >=999" in found["packages [grid]"].finding
-    assert found["packages [grid]"].remedy == "Run: pip install 'treehammer[grid]'"
-    assert found["packages [oracle]"].state is NOT_CONFIGURED
+    diagnoses = {diagnosis.part: diagnosis for diagnosis in installation_checks.check_packages()}
+    assert diagnoses["packages"].state is FAILED
+    assert diagnoses["packages"].finding == "missing: nowhere"
+    assert diagnoses["packages [grid]"].state is FAILED
+    assert "instead of >=999" in diagnoses["packages [grid]"].finding
+    assert diagnoses["packages [grid]"].remedy == "Run: pip install 'treehammer[grid]'"
+    assert diagnoses["packages [oracle]"].state is NOT_CONFIGURED
 
 
 def test_packages_of_this_installation_are_complete() -> None:
-    found = {one.part: one for one in installation_checks.check_packages()}
-    assert found["packages"].state is OK
+    diagnoses = {diagnosis.part: diagnosis for diagnosis in installation_checks.check_packages()}
+    assert diagnoses["packages"].state is OK
 
 
 @pytest.mark.parametrize(("free", "state"), [(9e9, OK), (1e9, WARNING), (1e6, FAILED)])
@@ -346,13 +346,13 @@ def test_space_of_a_disk(
 
 def test_folder_that_is_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
-    found = installation_checks.check_folder("disk", tmp_path / "cache")
-    assert (found.state, "--cache-dir" in found.remedy) == (FAILED, True)
+    diagnosis = installation_checks.check_folder("disk", tmp_path / "cache")
+    assert (diagnosis.state, "--cache-dir" in diagnosis.remedy) == (FAILED, True)
 
 
 def test_counters_of_the_processor_are_no_failure() -> None:
-    (found,) = installation_checks.check_hardware_counters()
-    assert found.state is not FAILED
+    (diagnosis,) = installation_checks.check_hardware_counters()
+    assert diagnosis.state is not FAILED
 
 
 def test_database(settings: Settings) -> None:
@@ -372,21 +372,21 @@ def test_database_of_another_revision_fails(settings: Settings) -> None:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
     check = InstallationCheck("database", lambda: installation_checks.check_revision(settings))
-    (found,) = diagnose([check])
-    assert (found.state, "9999" in found.finding) == (FAILED, True)
+    (diagnosis,) = diagnose([check])
+    assert (diagnosis.state, "9999" in diagnosis.finding) == (FAILED, True)
 
 
 @pytest.mark.parametrize(("offset", "state"), [(0.2, OK), (-5.0, WARNING), (90.0, FAILED)])
 def test_clock(offset: float, state: DiagnosisState) -> None:
-    found = installation_checks.compare_clocks(1e9 + offset, 1e9)
-    assert found.state is state
-    assert f"{offset:+.1f} s" in found.finding
+    diagnosis = installation_checks.compare_clocks(1e9 + offset, 1e9)
+    assert diagnosis.state is state
+    assert f"{offset:+.1f} s" in diagnosis.finding
 
 
 def test_service_that_does_not_answer(settings: Settings) -> None:
     away = dataclasses.replace(settings, service_url="http://127.0.0.1:1")
-    (found,) = installation_checks.check_service(away)
-    assert (found.state, "service_url" in found.remedy) == (FAILED, True)
+    (diagnosis,) = installation_checks.check_service(away)
+    assert (diagnosis.state, "service_url" in diagnosis.remedy) == (FAILED, True)
     (none,) = installation_checks.check_service(settings)
     assert none.state is NOT_CONFIGURED
 
@@ -397,14 +397,14 @@ def test_token_expiry(
 ) -> None:
     path = tmp_path / "token"
     path.write_text(make_token(time.time() + left_s))
-    (found,) = installation_checks.check_credentials(settings, {"BEARER_TOKEN_FILE": str(path)})
-    assert found.state is state
+    (diagnosis,) = installation_checks.check_credentials(settings, {"BEARER_TOKEN_FILE": str(path)})
+    assert diagnosis.state is state
 
 
 def test_missing_credentials(settings: Settings, tmp_path: Path) -> None:
     gone = {"X509_USER_PROXY": str(tmp_path / "gone")}
-    (found,) = installation_checks.check_credentials(settings, gone)
-    assert found.state is FAILED
+    (diagnosis,) = installation_checks.check_credentials(settings, gone)
+    assert diagnosis.state is FAILED
     (none,) = installation_checks.check_credentials(settings, {})
     assert none.state is NOT_CONFIGURED
 
@@ -444,9 +444,9 @@ def test_doors_are_checked(settings: Settings, tmp_path: Path) -> None:
         '[sites.DESK]\ndoors = [{ name = "gone", protocol = "file", prefix = "gone" }]\n'
     )
     named = dataclasses.replace(settings, sites_file=path)
-    found = {one.part: one for one in installation_checks.check_sites(named)}
-    assert found["sites file"].state is OK
-    assert found["DESK door gone"].state is FAILED
+    diagnoses = {diagnosis.part: diagnosis for diagnosis in installation_checks.check_sites(named)}
+    assert diagnoses["sites file"].state is OK
+    assert diagnoses["DESK door gone"].state is FAILED
     path.write_text("[sites.DESK]\ndors = []\n")
     check = InstallationCheck("sites", lambda: installation_checks.check_sites(named))
     (wrong,) = diagnose([check])
