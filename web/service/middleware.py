@@ -46,7 +46,6 @@ from treehammer.web.core.responses import (
     is_local_address,
 )
 
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _ACCESS = logging.getLogger("treehammer.access")
 _LOG = logging.getLogger("treehammer.service")
 
