@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import uproot
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from machine_requirements import skip_or_fail
 
 from treehammer import config
@@ -392,6 +392,16 @@ UPROOT = (
 )
 
 
+def check_compiled(folder: Path) -> Result:
+    """Run ``treehammer tests check --compile``; its exit code is the returned value."""
+    return CliRunner().invoke(
+        commands,
+        ["check", str(folder), "--compile"],
+        obj=config.load_settings(),
+        standalone_mode=False,
+    )
+
+
 @pytest.mark.parametrize(
     ("root", "sources", "problem"),
     [
@@ -428,12 +438,7 @@ def test_errors_that_would_fail_a_job_are_found(
         (tmp_path / name).write_text(text)
     test = tmp_path / "test.toml"
     test.write_text(TEST.format(payload=payload, files=files, root=root))
-    result = CliRunner().invoke(
-        commands,
-        ["check", str(tmp_path), "--compile"],
-        obj=config.load_settings(),
-        standalone_mode=False,
-    )
+    result = check_compiled(tmp_path)
     assert result.return_value == 2, result.output
     assert result.output.startswith(
         f"{test}: test.payload: fails with ROOT {root} (payload). {problem}"
@@ -446,9 +451,7 @@ def test_payloads_that_compile_are_good_before_their_dataset_is_made(tmp_path: P
     (tmp_path / "loop.C").write_text(CHECKED_LOOP)
     # The worker kills what descends from its process, with all of its process group.
     with subprocess.Popen(["sleep", "600"], process_group=0) as bystander:
-        result = CliRunner().invoke(
-            commands, ["check", str(tmp_path), "--compile"], obj=config.load_settings()
-        )
+        result = check_compiled(tmp_path)
         assert bystander.poll() is None
         bystander.kill()
-    assert (result.exit_code, result.output) == (0, f"ok {tmp_path}: mine\n")
+    assert (result.return_value, result.output) == (0, f"ok {tmp_path}: mine\n")
