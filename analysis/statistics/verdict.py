@@ -79,11 +79,12 @@ ONE_SIDED_VERDICTS = (Verdict.ONLY_IN_A, Verdict.ONLY_IN_B, Verdict.FAILED)
 INCOMPARABLE_VERDICTS = (*ONE_SIDED_VERDICTS, Verdict.BUILD_DIFFERS, Verdict.VALUES_DIFFER)
 
 
-#: Launches of a series after which a comparison may end.  Three are the fewest that a verdict on one
-#: host needs; each further look doubles them, so that few looks share the error rate.
-LOOKS = (3, 6, 12, 24, 48, 96)
+#: Launches of a series after which a comparison may end.  The interval of five is half as wide as that
+#: of three, the fewest that a verdict on one host needs, so that most comparisons end at the first look;
+#: each further look doubles them, so that few looks share the error rate.
+LOOKS = (5, 10, 20, 40, 80)
 #: Limit of the launches of a series unless the user sets one.
-DEFAULT_MAX_LAUNCHES = 24
+DEFAULT_MAX_LAUNCHES = 40
 #: Verdicts that further launches may change.
 _OPEN_VERDICTS = (Verdict.UNDECIDED, Verdict.NOT_ENOUGH)
 #: Key of the plan in the request of a campaign.

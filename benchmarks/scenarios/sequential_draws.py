@@ -40,12 +40,12 @@ TRIAL_COUNT = 1000
 SLOWDOWNS = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05)
 DELTAS = (0.02, 0.005, 0.001)
 #: Name of a plan -> its looks; a plan with one look is a fixed one.
-UNTIL_DECIDED = "until decided, at most 24"
+UNTIL_DECIDED = "until decided, at most 40"
 PLANS = {
-    UNTIL_DECIDED: SequentialPlan.up_to(24).looks,
+    UNTIL_DECIDED: SequentialPlan.up_to(40).looks,
     "fixed, 4": (4,),
     "fixed, 12": (12,),
-    "fixed, 24": (24,),
+    "fixed, 40": (40,),
 }
 
 

@@ -114,7 +114,7 @@ class TestTable(StrictModel):
         ge=1,
         le=10_000,
         description="Executions of the loop; the first of a warm execution is not counted. Paired "
-        "launches read whole passes until each side has used 1 s of CPU.",
+        "launches read whole passes until each side has used 0.75 s of CPU.",
     )
     seed: int = Field(1, ge=0, lt=2**63, description="Seed of orders and selections.")
     wall_limit_s: float = Field(

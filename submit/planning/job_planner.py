@@ -62,9 +62,9 @@ PAYLOAD_FOLDER = "payload"
 WALL_LIMIT_OVERHEAD_S = 120.0
 
 
-#: Two jobs of a campaign that ends when it is decided take equally long side by side: one holds a launch
-#: and a control, the other two launches.
-SEQUENTIAL_JOBS, SEQUENTIAL_LAUNCHES = 2, 3
+#: Two jobs of a campaign that ends when it is decided take equally long side by side: one holds two
+#: launches and a control, the other three launches.
+SEQUENTIAL_JOBS, SEQUENTIAL_LAUNCHES = 2, 5
 
 #: Label of a door, and CPUs of a job that reads through it.
 Lane = tuple[str, int]
@@ -204,8 +204,8 @@ class JobPlanner:
         pairs, is_second = divmod(repeat - 1, SEQUENTIAL_JOBS)
         before = pairs * SEQUENTIAL_LAUNCHES
         if is_second:
-            return LaunchDesign(2, 0, before + 1, pairs + 1, seed)
-        return LaunchDesign(1, 1, before, pairs, seed)
+            return LaunchDesign(3, 0, before + 2, pairs + 1, seed)
+        return LaunchDesign(2, 1, before, pairs, seed)
 
     def _describe_load(self, load: LoadTable, position: LoadPosition, door: Door) -> LoadSpec:
         name = hash_values(self.campaign_id, position.key)[:24] if load.together else ""

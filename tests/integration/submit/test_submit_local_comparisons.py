@@ -154,7 +154,7 @@ bundle = ["release"]
 """
 
 
-def test_comparison_ends_with_a_verdict_after_three_launches(local_user: LocalUser) -> None:
+def test_comparison_ends_with_a_verdict_after_five_launches(local_user: LocalUser) -> None:
     payload = local_user.test / "run.py"
     payload.write_text(TURNS)
     payload.chmod(0o755)
@@ -163,10 +163,10 @@ def test_comparison_ends_with_a_verdict_after_three_launches(local_user: LocalUs
     assert result.exception is None, result.output
     assert result.return_value == 0
     assert "slower" in result.output
-    assert "Decided after 3 launches of each variant, of at most 24." in result.output
+    assert "Decided after 5 launches of each variant, of at most 40." in result.output
     rows = local_user.read_measurements("round", "kind")
     launches = {(row["job_id"], row["round"]): row["kind"] for row in rows}
-    assert sorted(map(str, launches.values())) == ["control", "timed", "timed", "timed"]
+    assert sorted(map(str, launches.values())) == ["control", *5 * ["timed"]]
     assert {row["failure_class"] for row in rows} == {None}
     campaign = local_user.last_campaign_id()
     compared = local_user.invoke_command(

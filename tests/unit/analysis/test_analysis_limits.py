@@ -328,7 +328,7 @@ def test_looks_of_a_sequential_plan_share_the_error_rate(store: Store) -> None:
     plan = json.loads(make_plan([{"metric": "cpu_per_event_s", "at_most": 3e-6}]))
     fill(store)
     row = replace(store.campaign("campaign"), id="looked", name="looked")
-    plan["until_decided"] = {"looks": [3, 6, 12, 24], "delta": 0.02}
+    plan["until_decided"] = {"looks": [5, 10, 20, 40], "delta": 0.02}
     store.add_campaign(replace(row, plan=json.dumps(plan, sort_keys=True)), [])
     for number in range(4):
         seconds = 2e-6 + number * 1e-9

@@ -360,7 +360,7 @@ def test_command_names_source_of_test() -> None:
 
 
 PAIRED_TEST = READING_TEST.replace("rounds = 2", 'rounds = 2\nmode = "paired"')
-SEQUENTIAL = SequentialPlan.up_to(12)
+SEQUENTIAL = SequentialPlan.up_to(20)
 
 
 @pytest.fixture
@@ -395,34 +395,34 @@ def make_checksum_records(plan: Plan) -> list[Measurement]:
     ]
 
 
-def test_first_look_has_two_jobs_of_two_launches_for_each_variant(plan: Plan) -> None:
-    jobs = plan.between_looks(0, 3).jobs
+def test_first_look_has_two_jobs_of_three_launches_for_each_variant(plan: Plan) -> None:
+    jobs = plan.between_looks(0, 5).jobs
     *timed, checksum = jobs
     assert checksum.kind == "checksum"
     assert Counter(job.label for job in timed) == {"cache_mb=0": 2, "cache_mb=30": 2}
-    assert {len(job.spec.executions) for job in timed} == {4}
+    assert {len(job.spec.executions) for job in timed} == {6}
     for label in ("cache_mb=0", "cache_mb=30"):
         counts = count_launches(timed)
-        assert (counts[label, "timed"], counts[label, "control"]) == (3, 1)
+        assert (counts[label, "timed"], counts[label, "control"]) == (5, 1)
     assert len(jobs) == len(list(jobs)) == 5
 
 
 def test_looks_follow_each_other_without_gap_or_repetition(plan: Plan) -> None:
-    parts = [plan.between_looks(*look) for look in ((0, 3), (3, 6), (6, 12))]
+    parts = [plan.between_looks(*look) for look in ((0, 5), (5, 10), (10, 20))]
     ids = [job.spec.job_id for part in parts for job in part.jobs]
     assert len(ids) == len(set(ids))
     assert set(ids) == {job.spec.job_id for job in plan.jobs}
     assert count_launches(job for part in parts for job in part.jobs) == {
         (label, kind): count
         for label in ("cache_mb=0", "cache_mb=30")
-        for kind, count in (("timed", 12), ("control", 4))
+        for kind, count in (("timed", 20), ("control", 4))
     }
     assert plan.execution_count == sum(part.execution_count for part in parts)
 
 
 def test_request_keeps_the_looks(plan: Plan) -> None:
     document = json.loads(plan.make_campaign_row().plan)
-    assert document["until_decided"] == {"looks": [3, 6, 12], "delta": 0.02}
+    assert document["until_decided"] == {"looks": [5, 10, 20], "delta": 0.02}
 
 
 @pytest.mark.parametrize("is_sequential", [True, False])
@@ -454,7 +454,7 @@ def test_campaigns_differ_in_the_order_of_their_launches(tmp_path: Path) -> None
 
 
 def test_campaign_grows_with_each_look(plan: Plan, tmp_path: Path) -> None:
-    first, second = plan.between_looks(0, 3), plan.between_looks(3, 6)
+    first, second = plan.between_looks(0, 5), plan.between_looks(5, 10)
     with Store.open(f"sqlite:///{tmp_path}/results.db") as store:
         store.add_campaign(first.make_campaign_row(), first.make_job_rows())
         store.extend_campaign(plan.campaign_id, second.make_job_rows())
