@@ -72,10 +72,10 @@ def normalize_values(values: Mapping[str, Any], metrics: Sequence[Metric]) -> di
 
     Absent values and '' are None, and whole numbers are floats in columns of floats.
     """
-    row = {}
+    row = {metric.name: values.get(metric.name) for metric in metrics}
     for metric in metrics:
-        value, convert = values.get(metric.name), _CONVERTERS.get(metric.type)
-        row[metric.name] = value if convert is None or value is None else convert(value)
+        if row[metric.name] is not None and (convert := _CONVERTERS.get(metric.type)):
+            row[metric.name] = convert(row[metric.name])
     return row
 
 

@@ -221,11 +221,15 @@ def _insert_dimension(
 ) -> None:
     """Insert missing rows of a dimension, and set their ids in the measurements' rows."""
     table = dimension_tables[dimension.name]
-    needed = {}
+    # Most measurements of a batch share their rows.
+    described_rows: dict[tuple[Value, ...], dict[str, Any]] = {}
     for row in rows:
-        described = dimension.extract_row(row)
+        values = tuple(row[name] for name in dimension.columns)
+        described = described_rows.get(values)
+        if described is None:
+            described = described_rows[values] = dimension.extract_row(row)
         row[dimension.key] = described["id"]
-        needed[described["id"]] = described
+    needed = {described["id"]: described for described in described_rows.values()}
     stored = connection.scalars(sa.select(table.c.id).where(table.c.id.in_(list(needed))))
     for id_ in stored.all():
         del needed[id_]
