@@ -200,16 +200,20 @@ def on_startup(**_: object) -> None:
     cli.commands = {name: verb for name, verb in commands.items() if verb}
 
 
-def on_page_content(html: str, *, page: Page, **_: object) -> None:
-    """Refuse a command reference that lacks a command."""
-    if page.file.src_uri == "reference/commands.md":
-        verbs = cli.list_commands(click.Context(cli))
-        if missing := [name for name in verbs if f'id="treehammer-{name}"' not in html]:
-            raise PluginError(f"reference/commands.md lacks {', '.join(missing)}")
+def on_page_content(html: str, *, page: Page, **_: object) -> str:
+    """Refuse a command reference that lacks a command, and leave defaults that are not set blank."""
+    if page.file.src_uri != "reference/commands.md":
+        return html
+    verbs = cli.list_commands(click.Context(cli))
+    if missing := [name for name in verbs if f'id="treehammer-{name}"' not in html]:
+        raise PluginError(f"reference/commands.md lacks {', '.join(missing)}")
+    return html.replace("<code>Sentinel.UNSET</code>", "")
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: object) -> None:
-    """Refuse an index or README that lists other pages than the menu."""
+    """Refuse an index or README that lists other pages than the menu; let decisions be found last."""
+    if page.file.src_uri.startswith("decisions/"):
+        page.meta["search"] = {"boost": 0.1}
     if page.file.src_uri != "index.md":
         return
     menu = {name for name in _pages(config.nav) if "/" not in name} - {page.file.src_uri}
