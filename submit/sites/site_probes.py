@@ -187,10 +187,10 @@ def _probe_pool(name: str, settings: Settings) -> _PoolProbe:
     batch.connection.pauses_s = PROBE_RETRY_PAUSES_S
 
     def count_slots() -> str:
-        return f"the pool has {batch.matching_slots('true')[1]} slots"
+        return f"the pool has {batch.connection.matching_slots('true')[1]} slots"
 
     def identify_schedd() -> str:
-        schedd = batch.check()
+        schedd = batch.connection.check()
         return f"{schedd.schedd} accepts jobs of {schedd.user}"
 
     tokens = _probe_tokens(subject, load_pools(settings)[name])
@@ -267,7 +267,7 @@ def _probe_requirements(site: Site, batch: HTCondorBatch | None) -> SiteProbeRes
     if batch is None:
         return SiteProbeResult(site.name, check, PROBE_SKIPPED, "the pool does not respond")
     try:
-        matching, total = batch.matching_slots(site.requirements or "true")
+        matching, total = batch.connection.matching_slots(site.requirements or "true")
     except BatchError as error:
         return SiteProbeResult(site.name, check, PROBE_FAILED, error.message, error.hint)
     finding = f"{matching} of {total} slots match"

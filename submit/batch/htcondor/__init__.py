@@ -60,12 +60,15 @@ Files
           cluster.json           the resulting cluster; absent: it may or may not be queued
           submit.txt             the submitted description
           cancelled              exists once the submission was cancelled
-          events.log             HTCondor's event log
-          event_log_state.json   state read from it so far; only a cache
+          events.log             HTCondor's event log, from which states are read
           shared/                inputs that all jobs share
           packed/                their archive, and the start script, if the template uses it
           jobs/JOBID/job.json    inputs of one job
           jobs/JOBID/output/attempt-N/  output of its start number N
+
+A job's state comes from the event log alone.  The schedd submits, removes, holds and releases jobs, and
+explains why they wait.  It is asked for states only where the log is missing, damaged, or silent for a
+minute, and always of spooled jobs, whose logs arrive with their output.
 
 ``TAG`` is computed from campaign, description and job ids: a repeated submission, after any failure,
 first asks the schedd for that tag.

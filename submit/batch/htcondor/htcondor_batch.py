@@ -2,49 +2,39 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX, JobState
+from treehammer.collectors.shared_files import is_locked
 from treehammer.errors import BatchError
-from treehammer.submit.batch.htcondor.event_log import EventLogState, GuessedAttemptStatus
-from treehammer.submit.batch.htcondor.job_status import (
+from treehammer.submit.batch.htcondor.diagnosis import describe_lost_nodes, explain_idle_jobs
+from treehammer.submit.batch.htcondor.event_log import EventLog
+from treehammer.submit.batch.htcondor.hold_codes import SPOOLING
+from treehammer.submit.batch.htcondor.job_events import (
     CANCEL_REASON,
-    CANCELLED_REASON,
-    COMPLETED,
-    FACTORY_PROJECTION,
-    HELD,
-    IDLE,
+    COMPLETED_STATUS,
+    HELD_STATUS,
+    IDLE_STATUS,
     JOB_PROJECTION,
-    LOST_NODE_PROJECTION,
-    RUNNING,
     ClassAdValues,
-    derive_status,
-    describe_disconnections,
-    find_disconnections,
 )
 from treehammer.submit.batch.htcondor.pool import (
     HTCondorPool,
     PoolConnection,
     PoolUnreachableError,
-    known_values,
-)
-from treehammer.submit.batch.htcondor.schedd_queue import (
-    ScheddIdentity,
-    ScheddQueue,
-    check_pool,
-    count_matching_slots,
-    explain_idle_jobs,
+    configured_bindings,
+    is_refusal,
 )
 from treehammer.submit.batch.htcondor.submission_folder import (
+    QueuedCluster,
     Submission,
     find_submissions,
     parse_batch_id,
-    rebuild_descriptions,
 )
-from treehammer.submit.batch.htcondor.submit_description import SUBMISSION_ATTRIBUTE
 from treehammer.submit.batch.interface import (
     BatchSystem,
     InputReplacement,
@@ -56,6 +46,7 @@ from treehammer.submit.batch.interface import (
 MAX_SPOOLED_JOBS = 1000
 #: Limit of jobs named in a history query; more are queried by their cluster.
 _MAX_NAMED_JOBS = 50
+_QUEUE_PROJECTION = ("ClusterId", "JobMaterializeNextProcId", "StageOutFinish", *JOB_PROJECTION)
 
 
 class HTCondorBatch(BatchSystem):
@@ -71,7 +62,7 @@ class HTCondorBatch(BatchSystem):
         self.pool = pool
         self.root = (pool.submit_dir or folder).resolve()
         self.connection = PoolConnection(pool)
-        self.queue = ScheddQueue(self.connection)
+        self._logs: dict[tuple[Submission, int], EventLog] = {}
 
     # -- submission
 
@@ -116,14 +107,67 @@ class HTCondorBatch(BatchSystem):
         if not submission.path.exists():
             submission.stage(text, jobs, spool=self.pool.spool)
         try:
-            cluster = self.queue.add(submission)
+            return submission.batch_ids(self._add_cluster(submission))
         except PoolUnreachableError:
             # A later find() or query() resolves whether it is queued.
             raise
         except BatchError:
             submission.remove()
             raise
-        return submission.batch_ids(cluster)
+
+    def _add_cluster(self, submission: Submission) -> QueuedCluster:
+        """Submit a cluster exactly once.
+
+        Raises:
+            PoolUnreachableError: it is unknown whether the cluster is queued.
+            BatchError: the cluster is not queued.
+        """
+        for pause in (*self.connection.pauses_s, None):
+            try:
+                return submission.record_cluster(self._add_once(submission))
+            except _SubmissionInDoubtError as error:
+                cluster = self._find_cluster(submission)
+                if cluster is not None:
+                    return submission.record_cluster(cluster)
+                if is_refusal(error):
+                    refused = self.connection.unreachable_error(error)
+                    raise BatchError(
+                        refused.message, where=refused.where, hint=refused.hint
+                    ) from error
+                if pause is None:
+                    raise BatchError(
+                        f"HTCondor does not accept the jobs ({error})",
+                        where=f"pools.{self.pool.name}",
+                        hint="Nothing of this cluster was submitted. Try again later.",
+                    ) from error
+                time.sleep(pause)
+        raise AssertionError("the last pause is None")
+
+    def _add_once(self, submission: Submission) -> QueuedCluster:
+        text = submission.description_file.read_text(encoding="utf-8")
+        items = ({"job_id": job_id} for job_id in submission.job_ids)
+
+        def submit(schedd: Any) -> QueuedCluster:
+            result = schedd.submit(description, spool=self.pool.spool, itemdata=items)
+            if self.pool.spool:
+                schedd.spool(result)
+            queued = result.clusterad().get("QDate")
+            return QueuedCluster(result.cluster(), int(queued or time.time()))
+
+        with configured_bindings(self.pool) as htcondor:
+            try:
+                description = htcondor.Submit(text)
+            except (htcondor.HTCondorException, ValueError) as error:
+                raise _make_refusal_error(submission, error) from error
+            try:
+                return self.connection.command_schedd(submit)
+            except PoolUnreachableError as error:
+                # The daemon was not found, so nothing was queued.
+                raise BatchError(error.message, where=error.where, hint=error.hint) from error
+            except ValueError as error:
+                raise _make_refusal_error(submission, error) from error
+            except htcondor.HTCondorException as error:
+                raise _SubmissionInDoubtError(" ".join(str(error).split())) from error
 
     # -- finding again
 
@@ -147,7 +191,7 @@ class HTCondorBatch(BatchSystem):
             contained_ids = requested_ids.intersection(submission.job_ids)
             if not contained_ids:
                 continue
-            cluster = submission.cluster or self.queue.resolve_unconfirmed(
+            cluster = submission.cluster or self._resolve_unconfirmed(
                 submission, holds_lock=holds_lock
             )
             if cluster is not None:
@@ -158,147 +202,153 @@ class HTCondorBatch(BatchSystem):
                 }
         return batch_ids
 
+    def _resolve_unconfirmed(
+        self, submission: Submission, *, holds_lock: bool
+    ) -> QueuedCluster | None:
+        """Find out whether a submission without a recorded cluster is queued.
+
+        ``holds_lock`` if the caller holds the campaign's lock, so that no submitter is alive.
+        """
+        abandoned = holds_lock or not is_locked(submission.lock_file)
+        cluster = self._find_cluster(submission)
+        if cluster is None or not abandoned:
+            return cluster
+        spooling = f"{submission.constraint} && ProcId >= 0 && HoldReasonCode == {SPOOLING}"
+        if self.pool.spool and self.connection.query_ads(spooling, ["ProcId"], limit=1):
+            # Its inputs will never arrive.
+            self.connection.act_on_jobs("Remove", submission.constraint, CANCEL_REASON)
+            submission.remove()
+            return None
+        return submission.record_cluster(cluster)
+
+    def _find_cluster(self, submission: Submission) -> QueuedCluster | None:
+        """Find a submission's cluster in queue and history.
+
+        Raises:
+            PoolUnreachableError: HTCondor does not answer.
+        """
+        constraint, projection = submission.constraint, ["ClusterId", "QDate"]
+        ads = self.connection.query_ads(
+            constraint, projection, limit=1
+        ) or self.connection.query_history(constraint, projection, match=1)
+        for ad in ads:
+            return QueuedCluster(int(ad["ClusterId"]), int(ad.get("QDate") or time.time()))
+        return None
+
     # -- state
 
     def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
         """Return the status of each known job.
 
         Raises:
-            BatchError: HTCondor does not answer.
+            BatchError: HTCondor does not answer, and a log is missing or incomplete.
         """
-        groups = self._group_by_cluster(batch_ids)
-        if not groups:
-            return {}
-        queue = self._query_queue([submission for submission, _, _ in groups])
-        statuses: dict[str, JobStatus] = {}
-        for submission, cluster, procs in groups:
-            ads = queue.get((submission.name, cluster), {})
-            statuses |= self._derive_statuses(submission, cluster, procs, ads)
-        return statuses
+        groups = [
+            (self._read_log(submission, cluster), procs)
+            for submission, cluster, procs in self._group_by_cluster(batch_ids)
+        ]
+        now_us = time.time_ns() // 1000
+        doubtful = [(log, procs) for log, procs in groups if log.needs_schedd(procs, now_us)]
+        unknown: set[str] = set()
+        try:
+            if doubtful:
+                unknown = self._ask_schedd(doubtful)
+        except PoolUnreachableError:
+            if not all(log.is_complete for log, _ in doubtful):
+                raise
+        statuses = (log.status(proc) for log, procs in groups for proc in procs)
+        return {status.batch_id: status for status in statuses if status.batch_id not in unknown}
 
-    def _query_queue(
-        self, submissions: Sequence[Submission]
-    ) -> Mapping[tuple[str, int], Mapping[int, ClassAdValues]]:
-        """Return (submission, cluster) -> proc -> ad; the cluster's own ad is proc -1."""
-        clauses = {submission.constraint for submission in submissions}
-        ads = self.queue.query_ads(
-            " || ".join(sorted(clauses)), (*JOB_PROJECTION, *FACTORY_PROJECTION)
-        )
-        queue: dict[tuple[str, int], dict[int, ClassAdValues]] = defaultdict(dict)
-        for ad in ads:
-            key = (str(ad.get(SUBMISSION_ATTRIBUTE)), int(ad["ClusterId"]))
-            queue[key][int(ad.get("ProcId", -1))] = ad
-        return queue
+    def _read_log(self, submission: Submission, cluster: int) -> EventLog:
+        """Read what was added to the event log of a cluster."""
+        log = self._find_log(submission, cluster)
+        log.read()
+        return log
 
-    def _derive_statuses(
-        self,
-        submission: Submission,
-        cluster: int,
-        procs: Sequence[int],
-        ads: Mapping[int, ClassAdValues],
-    ) -> Mapping[str, JobStatus]:
-        """Derive the statuses of some jobs of one cluster."""
-        fetched = self._fetch_output(cluster, procs, ads) if self.pool.spool else ()
-        # Read after the queue: the log explains why a job has left it.
-        events = EventLogState.read(submission, fetched)
-        cancelled = submission.is_cancelled
-        factory = ads.get(-1, {})
-        next_proc = factory.get("JobMaterializeNextProcId")
-        statuses: dict[str, JobStatus] = {}
-        vanished: list[int] = []
-        for proc in procs:
-            batch_id = f"{cluster}.{proc}@{submission.name}"
-            is_unmaterialized = isinstance(next_proc, int) and proc >= next_proc
-            ad = ads.get(proc)
-            status = derive_status(batch_id, events.job_state(proc), ad, cancelled)
-            if status is None and is_unmaterialized:
-                status = JobStatus(batch_id, JobState.QUEUED)
-            if status is None:
-                vanished.append(proc)
-            else:
-                statuses[batch_id] = _correct_attempt_number(status, submission, proc)
-        if vanished:
-            statuses |= self._statuses_from_history(submission, cluster, vanished, events)
-        return statuses
+    def _find_log(self, submission: Submission, cluster: int) -> EventLog:
+        key = submission, cluster
+        if key not in self._logs:
+            self._logs[key] = EventLog(*key)
+        return self._logs[key]
 
-    def _statuses_from_history(
-        self, submission: Submission, cluster: int, procs: Sequence[int], events: EventLogState
-    ) -> Mapping[str, JobStatus]:
-        """Derive the statuses of jobs that left the queue without an event."""
-        constraint = submission.cluster_constraint(
-            cluster, procs if len(procs) <= _MAX_NAMED_JOBS else ()
+    def _ask_schedd(self, groups: Sequence[tuple[EventLog, list[int]]]) -> set[str]:
+        """Add to the logs what queue and history say of open jobs; return ids that neither knows.
+
+        Raises:
+            PoolUnreachableError: HTCondor does not answer.
+        """
+        constraint = " || ".join(sorted({log.submission.constraint for log, _ in groups}))
+        queue: dict[int, dict[int, ClassAdValues]] = defaultdict(dict)
+        # A complete log does without.
+        retries = not all(log.is_complete for log, _ in groups)
+        for ad in self.connection.query_ads(constraint, _QUEUE_PROJECTION, retries=retries):
+            queue[int(ad["ClusterId"])][int(ad.get("ProcId", -1))] = ad
+        unknown: set[str] = set()
+        for log, procs in groups:
+            ads = queue[log.cluster]
+            if self.pool.spool:
+                self._fetch_output(log, procs, ads)
+            log.read()  # after the queue: it says why a job has left it
+            next_proc = ads.get(-1, {}).get("JobMaterializeNextProcId")
+            vanished = []
+            for proc in procs:
+                if proc in log.jobs and log.jobs[proc].is_final:
+                    continue
+                if proc in ads:
+                    log.job(proc).apply_ad(ads[proc])
+                elif not (isinstance(next_proc, int) and proc >= next_proc):
+                    vanished.append(proc)
+            unknown |= {log.batch_id(proc) for proc in self._ask_history(log, vanished)}
+            log.confirmed_us = time.time_ns() // 1000
+        return unknown
+
+    def _ask_history(self, log: EventLog, procs: Sequence[int]) -> list[int]:
+        """Add to the log how jobs left the queue; return those that the history does not know.
+
+        Raises:
+            PoolUnreachableError: HTCondor does not answer.
+        """
+        if not procs:
+            return []
+        constraint = log.submission.cluster_constraint(
+            log.cluster, procs if len(procs) <= _MAX_NAMED_JOBS else ()
         )
-        queued_cluster = submission.cluster
-        since = (
-            f"CompletionDate > 0 && CompletionDate < {queued_cluster.queued_s - 60}"
-            if queued_cluster
-            else None
-        )
-        ads = self.connection.query_schedd(
-            lambda schedd: known_values(
-                schedd.history(constraint, list(JOB_PROJECTION), since=since)
-            )
+        since = f"CompletionDate > 0 && CompletionDate < {log.queued_s - 60}"
+        ads = self.connection.query_history(
+            constraint, JOB_PROJECTION, since=since if log.queued_s else None
         )
         ads_by_proc = {int(ad["ProcId"]): ad for ad in ads}
-        statuses: dict[str, JobStatus] = {}
+        is_removed = log.is_cluster_removed or ads or log.submission.cancellation_mark.exists()
         for proc in procs:
-            batch_id = f"{cluster}.{proc}@{submission.name}"
-            ad = ads_by_proc.get(proc)
-            status = derive_status(batch_id, events.job_state(proc), ad, submission.is_cancelled)
-            if status is None:
-                status = self._status_if_never_materialized(
-                    batch_id, submission, events, known_jobs=bool(ads_by_proc)
-                )
-            if status is not None:
-                statuses[batch_id] = _correct_attempt_number(status, submission, proc)
-        return statuses
-
-    @staticmethod
-    def _status_if_never_materialized(
-        batch_id: str, submission: Submission, events: EventLogState, *, known_jobs: bool
-    ) -> JobStatus | None:
-        """Derive the status of an unknown job in a known cluster: it was removed before its turn."""
-        if submission.is_cancelled:
-            return JobStatus(batch_id, JobState.CANCELLED, (), "", CANCELLED_REASON)
-        if events.cluster_removed or known_jobs:
-            reason = "its cluster was removed from the queue before the job's turn came"
-            removal_reasons = {
-                job.removal_reason for job in events.jobs.values() if job.removal_reason
-            }
-            if removal_reasons:
-                reason += f": {sorted(removal_reasons)[0]}"
-            return JobStatus(batch_id, JobState.LOST, (), "lost", reason)
-        return None
+            if proc in ads_by_proc:
+                log.job(proc).apply_ad(ads_by_proc[proc])
+            elif is_removed:
+                log.remove_unstarted(proc)
+        return [] if is_removed else [*procs]
 
     def _fetch_output(
-        self, cluster: int, procs: Sequence[int], ads: Mapping[int, ClassAdValues]
-    ) -> Sequence[int]:
-        """Fetch output of completed jobs from the schedd, which then forgets them.
-
-        Returns:
-            Procs whose output and event log have arrived.
-        """
-        completed = [f"{cluster}.{proc}" for proc in procs if _has_output_waiting(ads.get(proc))]
-        if completed:
-            self.connection.query_schedd(lambda schedd: schedd.retrieve(completed))
-        return [proc for proc in procs if _has_left_queue(ads.get(proc))]
+        self, log: EventLog, procs: Sequence[int], ads: Mapping[int, ClassAdValues]
+    ) -> None:
+        """Fetch output and events of completed jobs from the schedd, which then forgets them."""
+        ended = [p for p in procs if ads.get(p, {}).get("JobStatus", 0) in (0, COMPLETED_STATUS)]
+        waiting = [p for p in ended if p in ads and not ads[p].get("StageOutFinish")]
+        if waiting:
+            jobs = [f"{log.cluster}.{proc}" for proc in waiting]
+            self.connection.query_schedd(lambda schedd: schedd.retrieve(jobs))
+        for proc in ended:
+            log.read_returned(proc)
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
         """Return attempt -> output folder, as far as the output has arrived."""
         parsed_id = parse_batch_id(batch_id, self.root)
         if parsed_id is None:
             return {}
-        submission = self._cached_submission(parsed_id[0])
+        submission, cluster, proc = parsed_id
         try:
-            return submission.sandboxes(parsed_id[2])
+            # The submission of a log has read its index already.
+            return self._find_log(submission, cluster).submission.sandboxes(proc)
         except (BatchError, IndexError):
             return {}
-
-    def _cached_submission(self, submission: Submission) -> Submission:
-        """Return the last submission if it is the same; its index has been read already."""
-        if submission != getattr(self, "_last", None):
-            self._last = submission
-        return self._last
 
     # -- ends
 
@@ -310,27 +360,20 @@ class HTCondorBatch(BatchSystem):
         Raises:
             BatchError: HTCondor does not answer; some jobs may be cancelled.
         """
-        statuses = self.query(batch_ids)
-        open_ids = [batch_id for batch_id, status in statuses.items() if not status.state.is_final]
+        open_ids = self._find_open(batch_ids)
         for submission, cluster, procs in self._group_by_cluster(open_ids):
-            cluster_statuses = self.query(
-                f"{cluster}.{proc}@{submission.name}" for proc in range(len(submission.job_ids))
-            )
-            remaining = [
-                status
-                for batch_id, status in cluster_statuses.items()
-                if not status.state.is_final and batch_id not in open_ids
-            ]
-            if remaining:
-                self.queue.act_on_jobs(
-                    "Remove", submission.cluster_constraint(cluster, procs), CANCEL_REASON
-                )
-            else:
-                submission.mark_cancelled()
-                self.queue.act_on_jobs(
-                    "Remove", submission.cluster_constraint(cluster), CANCEL_REASON
-                )
+            ids = (f"{cluster}.{proc}@{submission.name}" for proc in range(len(submission.job_ids)))
+            is_whole = open_ids.issuperset(self._find_open(ids))
+            if is_whole:
+                submission.cancellation_mark.touch()
+            constraint = submission.cluster_constraint(cluster, () if is_whole else procs)
+            self.connection.act_on_jobs("Remove", constraint, CANCEL_REASON)
         return len(open_ids)
+
+    def _find_open(self, batch_ids: Iterable[str]) -> set[str]:
+        """Return the ids of jobs that are known and not final."""
+        statuses = self.query(batch_ids)
+        return {batch_id for batch_id, status in statuses.items() if not status.state.is_final}
 
     def hold(self, batch_ids: Iterable[str], reason: str) -> None:
         """Hold those of the jobs that wait in the queue, with a reason.
@@ -342,9 +385,9 @@ class HTCondorBatch(BatchSystem):
         """
         for submission, cluster, procs in self._group_by_cluster(batch_ids):
             factory = f"{submission.cluster_constraint(cluster)} && isUndefined(ProcId)"
-            self.queue.act_on_jobs("Hold", factory, reason)
-            idle = f"{submission.cluster_constraint(cluster, procs)} && JobStatus == {IDLE}"
-            self.queue.act_on_jobs("Hold", idle, reason)
+            self.connection.act_on_jobs("Hold", factory, reason)
+            idle = f"{submission.cluster_constraint(cluster, procs)} && JobStatus == {IDLE_STATUS}"
+            self.connection.act_on_jobs("Hold", idle, reason)
 
     def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
         """Release jobs and clusters that are held for a reason with this text, which is without quotes.
@@ -356,12 +399,12 @@ class HTCondorBatch(BatchSystem):
         for submission, cluster, _ in self._group_by_cluster(batch_ids):
             held = (
                 f"{submission.cluster_constraint(cluster)} && "
-                f'(JobStatus == {HELD} && regexp("{reason}", HoldReason ?: "") || isUndefined(ProcId) '
+                f'(JobStatus == {HELD_STATUS} && regexp("{reason}", HoldReason ?: "") || isUndefined(ProcId) '
                 f'&& JobMaterializePaused =?= 1 && regexp("{reason}", JobMaterializePauseReason ?: ""))'
             )
-            if self.queue.query_ads(held, ["ClusterId"], limit=1):
+            if self.connection.query_ads(held, ["ClusterId"], limit=1):
                 was_held = True
-                self.queue.act_on_jobs("Release", held, "usable again")
+                self.connection.act_on_jobs("Release", held, "usable again")
         return was_held
 
     def release(self, batch_ids: Iterable[str]) -> int:
@@ -373,8 +416,8 @@ class HTCondorBatch(BatchSystem):
         held = [b for b, status in self.query(batch_ids).items() if status.state is JobState.HELD]
         for submission, cluster, procs in self._group_by_cluster(held):
             constraint = submission.cluster_constraint(cluster, procs)
-            self.queue.act_on_jobs(
-                "Release", f"{constraint} && JobStatus == {HELD}", "treehammer resume"
+            self.connection.act_on_jobs(
+                "Release", f"{constraint} && JobStatus == {HELD_STATUS}", "treehammer resume"
             )
         return len(held)
 
@@ -388,13 +431,13 @@ class HTCondorBatch(BatchSystem):
         for old, cluster, procs in self._group_by_cluster(earlier):
             ids = {old.job_ids[proc]: f"{cluster}.{proc}@{old.name}" for proc in procs}
             last = max(earlier[batch_id] for batch_id in ids.values())
-            jobs = rebuild_descriptions(old, ids, last, inputs)
+            jobs = old.rebuild_jobs(ids, last, inputs)
             text = jobs[0].text
             new = Submission.for_jobs(self.root, old.campaign, text, [job.job_id for job in jobs])
             with new.locked():
                 queued = None
                 if new.path.exists():
-                    queued = new.cluster or self.queue.resolve_unconfirmed(new, holds_lock=True)
+                    queued = new.cluster or self._resolve_unconfirmed(new, holds_lock=True)
                 queued_ids = (
                     new.batch_ids(queued)
                     if queued
@@ -437,7 +480,7 @@ class HTCondorBatch(BatchSystem):
     ) -> set[str]:
         """Return the ids of jobs that are final or unknown to HTCondor."""
         ids = {f"{cluster}.{proc}@{submission.name}": proc for proc in procs}
-        open_ids = {i for i, status in self.query(ids).items() if not status.state.is_final}
+        open_ids = self._find_open(ids)
         return {submission.job_ids[proc] for i, proc in ids.items() if i not in open_ids}
 
     # -- diagnosis
@@ -449,75 +492,22 @@ class HTCondorBatch(BatchSystem):
             BatchError: HTCondor does not answer.
         """
         groups = self._group_by_cluster(batch_ids)
-        constraints = sorted({submission.constraint for submission, _, _ in groups})
-        if not constraints:
-            return []
-        lost = [line for group in groups for line in self._describe_lost_nodes(*group[:2])]
-        return [
-            *lost,
-            *explain_idle_jobs(self.connection, " || ".join(constraints)),
+        submissions = {submission for submission, _, _ in groups}
+        lost = [
+            line
+            for submission, cluster, _ in groups
+            for line in describe_lost_nodes(self.connection, self._read_log(submission, cluster))
         ]
-
-    def _describe_lost_nodes(self, submission: Submission, cluster: int) -> Iterator[str]:
-        ads = self.queue.query_ads(
-            f"{submission.cluster_constraint(cluster)} && JobStatus == {RUNNING}",
-            LOST_NODE_PROJECTION,
-        )
-        lease_s = max((int(ad.get("JobLeaseDuration", 0)) for ad in ads), default=0)
-        if lease_s:  # in the grid universe, the other pool watches the node
-            disconnections = find_disconnections(ads, EventLogState.read(submission).jobs)
-            yield from describe_disconnections(disconnections, lease_s)
-
-    def matching_slots(self, requirements: str) -> tuple[int, int]:
-        """Count the slots that a requirements expression matches, and all slots of the pool.
-
-        Raises:
-            BatchError: HTCondor does not answer, or the expression is invalid.
-        """
-        return count_matching_slots(self.connection, requirements)
-
-    def check(self) -> ScheddIdentity:
-        """Check that the pool's collector and schedd answer and accept submissions.
-
-        Raises:
-            BatchError: one does not answer or denies access.
-        """
-        return check_pool(self.connection)
+        return [*lost, *explain_idle_jobs(self.connection, submissions)] if groups else []
 
 
-def _correct_attempt_number(status: JobStatus, submission: Submission, proc: int) -> JobStatus:
-    """Replace the guessed numbers of attempts.
-
-    They continue those before a requeue, as the start script counts. Output shows the last number.
-    """
-    if not status.attempts:
-        return status
-    previous = submission.previous_attempts
-    if status.attempts[0].number <= previous:  # no event and no ad gave the numbers
-        counted = (
-            replace(guessed, number=guessed.number + previous) for guessed in status.attempts
-        )
-        status = replace(status, attempts=tuple(counted))
-    if not status.state.is_final:
-        return status
-    *earlier, last = status.attempts
-    if not isinstance(last, GuessedAttemptStatus):
-        return status
-    number = max(submission.sandboxes(proc), default=last.number)
-    earlier = [attempt for attempt in earlier if attempt.number < number]
-    if number > last.number:
-        reason = "the other pool restarted it"
-        earlier.append(
-            replace(last, state=JobState.LOST, exit_code=None, reason=reason, failure_class="lost")
-        )
-    return replace(status, attempts=(*earlier, replace(last, number=number)))
+class _SubmissionInDoubtError(Exception):
+    """The schedd did not confirm whether it accepted the jobs."""
 
 
-def _has_left_queue(ad: ClassAdValues | None) -> bool:
-    """Return whether a job left the queue, except possibly for its output."""
-    return ad is None or ad.get("JobStatus") == COMPLETED
-
-
-def _has_output_waiting(ad: ClassAdValues | None) -> bool:
-    """Return whether the schedd holds a job's output."""
-    return ad is not None and ad.get("JobStatus") == COMPLETED and not ad.get("StageOutFinish")
+def _make_refusal_error(submission: Submission, error: Exception) -> BatchError:
+    return BatchError(
+        f"HTCondor does not accept the jobs ({error})",
+        where=str(submission.description_file),
+        hint="Nothing of this cluster was submitted. Correct the template or the site.",
+    )

@@ -1,4 +1,4 @@
-"""HTCondor pools: definition, and connection with retries and converted errors.
+"""HTCondor pools: definition, connection with retries and converted errors.
 
 The bindings have one configuration per process.  It is reloaded, which takes half a millisecond,
 whenever another pool than before is used.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +61,15 @@ class HTCondorPool:
     submit_dir: Path | None = None
 
 
+@dataclass(frozen=True)
+class ScheddIdentity:
+    """Name and version of a schedd, and the user it maps Treehammer to."""
+
+    schedd: str
+    version: str
+    user: str
+
+
 class PoolUnreachableError(BatchError):
     """The pool did not answer, so the state of the request is unknown."""
 
@@ -78,29 +87,72 @@ class PoolConnection:
         self.pauses_s: tuple[float, ...] = RETRY_PAUSES_S
         self._location: Any = None
 
-    def query_schedd(self, operation: Callable[[Any], T]) -> T:
+    def query_schedd(self, operation: Callable[[Any], T], *, retries: bool = True) -> T:
         """Run an operation on the schedd that is safe to repeat.
 
         Raises:
             PoolUnreachableError: the schedd did not answer, or denied access.
         """
-        return self.call_with_retries(lambda htcondor: operation(self._open_schedd(htcondor)))
+        return self.call_with_retries(
+            lambda htcondor: operation(htcondor.Schedd(self._locate_schedd(htcondor))),
+            self.pauses_s if retries else (),
+        )
 
-    def query_collector(self, operation: Callable[[Any], T]) -> T:
-        """Run a query on the collector.
-
-        Raises:
-            PoolUnreachableError: the collector did not answer, or denied access.
-        """
-        return self.call_with_retries(lambda htcondor: operation(self._open_collector(htcondor)))
-
-    def schedd_ad(self) -> Any:
-        """Return the ad with the schedd's address.
+    def query_ads(
+        self, constraint: str, projection: Sequence[str], limit: int = -1, *, retries: bool = True
+    ) -> list[Mapping[str, Any]]:
+        """Query ads of the queue, including ads of clusters that are not fully materialized.
 
         Raises:
-            PoolUnreachableError: the collector did not answer, or knows no schedd.
+            PoolUnreachableError: the schedd did not answer, or denied access.
         """
-        return self.call_with_retries(self._locate_schedd)
+
+        def query(schedd: Any) -> list[Mapping[str, Any]]:
+            import htcondor2
+
+            opts = htcondor2.QueryOpts.IncludeClusterAd
+            return known_values(schedd.query(constraint, [*projection], limit=limit, opts=opts))
+
+        return self.query_schedd(query, retries=retries)
+
+    def query_history(
+        self, constraint: str, projection: Sequence[str], match: int = -1, since: str | None = None
+    ) -> list[Mapping[str, Any]]:
+        """Query ads of jobs that have left the queue.
+
+        Raises:
+            PoolUnreachableError: the schedd did not answer, or denied access.
+        """
+        return self.query_schedd(
+            lambda schedd: known_values(
+                schedd.history(constraint, [*projection], match=match, since=since)
+            )
+        )
+
+    def find_job(self, cluster: int, proc: int) -> Any:
+        """Return the whole ad of a job; None if it has left the queue.
+
+        Raises:
+            PoolUnreachableError: the schedd did not answer, or denied access.
+        """
+        job = f"ClusterId == {cluster} && ProcId == {proc}"
+        ads = self.query_schedd(lambda schedd: schedd.query(job, limit=1))
+        return ads[0] if ads else None
+
+    def act_on_jobs(self, action: str, constraint: str, reason: str) -> None:
+        """Apply an action (``Hold``, ``Release``, ``Remove``) to all jobs that match a constraint.
+
+        Raises:
+            PoolUnreachableError: the schedd did not answer, or denied access.
+        """
+
+        def act(schedd: Any) -> None:
+            import htcondor2
+
+            # HTCondor drops a reason without a code.
+            schedd.act(getattr(htcondor2.JobAction, action), constraint, (reason, 0))
+
+        self.query_schedd(act)
 
     def command_schedd(self, operation: Callable[[Any], T]) -> T:
         """Run an operation on the schedd once; it must not be repeated.
@@ -109,21 +161,23 @@ class PoolConnection:
             PoolUnreachableError: the schedd was not found, so nothing was done.
             htcondor2.HTCondorException: the operation may or may not have been done.
         """
-        self.schedd_ad()
+        location = self.call_with_retries(self._locate_schedd)
         with configured_bindings(self.pool) as htcondor:
             try:
-                return operation(self._open_schedd(htcondor))
+                return operation(htcondor.Schedd(location))
             except htcondor.HTCondorException:
                 self._location = None
                 raise
 
-    def call_with_retries(self, operation: Callable[[ModuleType], T]) -> T:
+    def call_with_retries(
+        self, operation: Callable[[ModuleType], T], pauses_s: Sequence[float] | None = None
+    ) -> T:
         """Call the bindings until a daemon answers.
 
         Raises:
             PoolUnreachableError: no daemon answered, or one denied access.
         """
-        for pause in (*self.pauses_s, None):
+        for pause in (*(self.pauses_s if pauses_s is None else pauses_s), None):
             with configured_bindings(self.pool) as htcondor:
                 try:
                     return operation(htcondor)
@@ -136,9 +190,6 @@ class PoolConnection:
 
     def _open_collector(self, htcondor: ModuleType) -> Any:
         return htcondor.Collector(self.pool.collector or None)
-
-    def _open_schedd(self, htcondor: ModuleType) -> Any:
-        return htcondor.Schedd(self._locate_schedd(htcondor))
 
     def _locate_schedd(self, htcondor: ModuleType) -> Any:
         if self._location is None:
@@ -166,30 +217,81 @@ class PoolConnection:
         """Convert an error of the bindings."""
         pool = self.pool
         message = " ".join(str(error).split())
-        place = f"pools.{pool.name}"
-        key = "scitoken_file" if pool.scitoken_file else "token_dir"
-        hint = f"Check {key} of this pool in the sites file, and that the token has not expired."
-        if is_refusal(error):
-            return PoolUnreachableError(
-                f"HTCondor denies access ({message})", where=place, hint=hint
-            )
+        denied = is_refusal(error)
         if message == _COLLECTOR_FAILED and self._is_collector_listening():
-            message = "its collector accepts connections and closes them"
-            return PoolUnreachableError(
-                f"HTCondor denies access ({message})", where=place, hint=hint
+            message, denied = "its collector accepts connections and closes them", True
+        if denied:
+            key = "scitoken_file" if pool.scitoken_file else "token_dir"
+            text = f"HTCondor denies access ({message})"
+            hint = (
+                f"Check {key} of this pool in the sites file, and that the token has not expired."
             )
-        return PoolUnreachableError(
-            f"HTCondor does not answer ({message})",
-            where=place,
-            hint="Check config, collector and schedd of this pool in the sites file, and that its "
-            "schedd runs. Queued jobs continue.",
-        )
+        else:
+            text = f"HTCondor does not answer ({message})"
+            hint = (
+                "Check config, collector and schedd of this pool in the sites file, and that its "
+                "schedd runs. Queued jobs continue."
+            )
+        return PoolUnreachableError(text, where=f"pools.{pool.name}", hint=hint)
 
     def _is_collector_listening(self) -> bool:
         """Return whether the collector accepts connections, so that it denied access."""
         with configured_bindings(self.pool) as htcondor:
             address = self.pool.collector or htcondor.param.get("COLLECTOR_HOST", "")
         return measure_reachability(daemon_url(address.partition(",")[0])).rtt_s is not None
+
+    def check(self) -> ScheddIdentity:
+        """Check that collector and schedd answer and accept submissions.
+
+        Raises:
+            BatchError: one does not answer or denies access.
+        """
+        location = self.call_with_retries(self._locate_schedd)
+        try:
+            answer = self.call_with_retries(lambda htcondor: htcondor.ping(location, "WRITE"))
+        except PoolUnreachableError as error:
+            # The bindings report a read-only schedd like an unreachable one: only reading distinguishes them.
+            self.call_with_retries(lambda htcondor: htcondor.ping(location, "READ"))
+            denial = PermissionError("DENIED: read access only, no submission")
+            raise self.unreachable_error(denial) from error
+        version = str(answer.get("RemoteVersion", "")).removeprefix("$CondorVersion: ")
+        user = str(answer.get("MyRemoteUserName", ""))
+        if not answer.get("AuthorizationSucceeded", False):
+            denial = PermissionError(f"DENIED to {user or 'this user'}: WRITE")
+            raise self.unreachable_error(denial)
+        return ScheddIdentity(str(location.get("Name", "")), version.partition(" ")[0], user)
+
+    def matching_slots(self, requirements: str) -> tuple[int, int]:
+        """Count the slots that a requirements expression matches, and all slots of the pool.
+
+        Raises:
+            BatchError: the pool does not answer, or the expression is invalid.
+        """
+        with configured_bindings(self.pool):
+            import classad2
+
+            try:
+                job = classad2.ClassAd({"Requirements": classad2.ExprTree(requirements or "true")})
+            except classad2.ClassAdException as error:
+                raise BatchError(
+                    f"{requirements!r} is not a ClassAd expression",
+                    where="requirements",
+                    hint='Write it like TARGET.GLIDEIN_Site == "NAME".',
+                ) from error
+        slots = self.query_slots()
+        return sum(bool(slot.matches(job)) for slot in slots), len(slots)
+
+    def query_slots(self) -> Sequence[Any]:
+        """Query all slots except dynamic ones.
+
+        Raises:
+            PoolUnreachableError: the collector did not answer, or denied access.
+        """
+        return self.call_with_retries(
+            lambda htcondor: self._open_collector(htcondor).query(
+                htcondor.AdType.Startd, 'SlotType =!= "Dynamic"'
+            )
+        )
 
 
 def known_values(ads: Iterable[Any]) -> list[Mapping[str, Any]]:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -20,12 +21,16 @@ from treehammer.collectors.shared_files import hold_lock, write_atomically
 from treehammer.errors import BatchError
 from treehammer.submit.batch.htcondor.submit_description import (
     ATTEMPT_PREFIX,
+    CAMPAIGN_ATTRIBUTE,
     EVENT_LOG_NAME,
+    JOB_ATTRIBUTE,
     OUTPUT_FOLDER,
+    PREVIOUS_ATTEMPTS,
     PREVIOUS_ATTEMPTS_ATTRIBUTE,
     START_SCRIPT,
     SUBMISSION_ATTRIBUTE,
-    build_description,
+    list_statements,
+    output_statements,
     parse_previous_attempts,
     uses_archives,
 )
@@ -110,58 +115,26 @@ class Submission:
         return self.path / "submit.txt"
 
     @property
-    def is_cancelled(self) -> bool:
-        """Whether Treehammer cancelled the submission."""
-        return (self.path / "cancelled").exists()
-
-    def mark_cancelled(self) -> None:
-        """Record that Treehammer cancels the submission."""
-        (self.path / "cancelled").touch()
+    def cancellation_mark(self) -> Path:
+        """File that exists once Treehammer has cancelled the submission."""
+        return self.path / "cancelled"
 
     @property
-    def job_ids(self) -> tuple[str, ...]:
-        """Ids of its jobs: number N is proc N of the cluster.
+    def lock_file(self) -> Path:
+        """File locked by the submitter of the campaign."""
+        return self.root / _LOCKS / self.campaign
 
-        Raises:
-            BatchError: the folder is damaged.
-        """
-        return self._read_index[0]
-
-    @property
-    def description_text(self) -> str:
-        """Description of the jobs, as given to :meth:`stage`.
-
-        Raises:
-            BatchError: the folder is damaged.
-        """
-        return self._read_index[1]
+    def locked(self) -> AbstractContextManager[object]:
+        """Lock the campaign, so that no other process stages or submits for it."""
+        return hold_lock(self.lock_file)
 
     @cached_property
-    def previous_attempts(self) -> int:
-        """Number of the last attempt of its jobs before they were requeued.
-
-        It is 0 for new jobs, and for a submission whose folder was removed after collection.
+    def _index(self) -> tuple[tuple[str, ...], str]:
+        """Job ids, and the text of their description.
 
         Raises:
             BatchError: the folder is damaged.
         """
-        if not self.path.exists():
-            return 0
-        return parse_previous_attempts(self.description_text)
-
-    def inputs(self, job_id: str) -> dict[str, Path]:
-        """Return name in the sandbox -> file or folder of a job's inputs."""
-        files: dict[str, Path] = {}
-        for folder in (self.path / "shared", self.path / "jobs" / job_id):
-            files |= {
-                item.name: item
-                for item in folder.iterdir()
-                if item.name not in (OUTPUT_FOLDER, OUTPUT_ARCHIVE, EVENT_LOG_NAME)
-            }
-        return files
-
-    @cached_property
-    def _read_index(self) -> tuple[tuple[str, ...], str]:
         path = self.path / "submission.json"
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
@@ -172,6 +145,26 @@ class Submission:
                 where=str(path),
                 hint="Remove this folder; records of its jobs that were not collected are lost.",
             ) from error
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        """Ids of its jobs: number N is proc N of the cluster.
+
+        Raises:
+            BatchError: the folder is damaged.
+        """
+        return self._index[0]
+
+    @cached_property
+    def previous_attempts(self) -> int:
+        """Number of the last attempt of its jobs before they were requeued.
+
+        It is 0 for new jobs, and for a submission whose folder was removed after collection.
+
+        Raises:
+            BatchError: the folder is damaged.
+        """
+        return parse_previous_attempts(self._index[1]) if self.path.exists() else 0
 
     @property
     def cluster(self) -> QueuedCluster | None:
@@ -204,29 +197,59 @@ class Submission:
 
         An archive with the output is unpacked; one that is damaged, or not complete yet, stays.
         """
-        folders = {}
         job_folder = self.job_folder(proc)
         if (job_folder / OUTPUT_ARCHIVE).exists():
             with suppress(BatchError):
                 unpack_output(job_folder / OUTPUT_ARCHIVE, OUTPUT_FOLDER)
-        try:
-            with os.scandir(job_folder / OUTPUT_FOLDER) as entries:
-                for entry in entries:
-                    number = entry.name.removeprefix(ATTEMPT_PREFIX)
-                    if number.isdigit() and entry.is_dir(follow_symlinks=False):
-                        folders[int(number)] = Path(entry.path)
-        except OSError:
-            return {}
+        folders = {}
+        with suppress(OSError), os.scandir(job_folder / OUTPUT_FOLDER) as entries:
+            for entry in entries:
+                number = entry.name.removeprefix(ATTEMPT_PREFIX)
+                if number.isdigit() and entry.is_dir(follow_symlinks=False):
+                    folders[int(number)] = Path(entry.path)
         return dict(sorted(folders.items()))
 
-    def locked(self) -> AbstractContextManager[object]:
-        """Lock the campaign, so that no other process stages or submits for it."""
-        return hold_lock(self.lock_file)
+    def full_description(self, text: str, jobs: Sequence[JobDescription], *, spool: bool) -> str:
+        """Build the submit description without its ``queue`` statement.
 
-    @property
-    def lock_file(self) -> Path:
-        """File locked by the submitter of the campaign."""
-        return self.root / _LOCKS / self.campaign
+        Args:
+            text: the rendered template.
+            jobs: its jobs.
+            spool: whether inputs are sent to the schedd and outputs fetched from it.
+
+        Raises:
+            BatchError: the text sets a reserved key, an input has an invalid name, or the folder's
+                name cannot be expressed.
+        """
+        folder = str(self.path)
+        if re.search(r'[$"\n]', folder):
+            raise BatchError(
+                "HTCondor does not support folder names with $, quotation marks or line breaks",
+                where=folder,
+                hint="Choose another submit_dir for this pool, or another --data-dir.",
+            )
+        shared = _shared_inputs(jobs)
+        # HTCondor names a file in the sandbox by the last part of its path.
+        if uses_archives(text):
+            inputs = [f"../../{_PACKED}/{name}" for name in (INPUT_ARCHIVE, START_SCRIPT)]
+        else:
+            inputs = [f"../../shared/{name}" for name in (*shared, OUTPUT_FOLDER)]
+        inputs += [name for name in jobs[0].inputs if name not in shared]
+        return "\n".join(
+            [
+                *list_statements(text, spool=spool),
+                f"initialdir = {folder}/jobs/$(job_id)",
+                # The log of a spooled job is written at the schedd and returned with the output.
+                f"log = {EVENT_LOG_NAME if spool else self.log_file}",
+                "should_transfer_files = YES",
+                f"transfer_input_files = {','.join(inputs)}",
+                *output_statements(text),
+                f'My.{CAMPAIGN_ATTRIBUTE} = "{self.campaign}"',
+                f'My.{SUBMISSION_ATTRIBUTE} = "{self.name}"',
+                f'My.{JOB_ATTRIBUTE} = "$(job_id)"',
+                "",
+            ]
+        )
 
     def stage(self, text: str, jobs: Sequence[JobDescription], *, spool: bool) -> None:
         """Write all files of the jobs. The caller holds the campaign.
@@ -235,60 +258,47 @@ class Submission:
             BatchError: the folder cannot be written; none of it exists then.
         """
         hint = "Free disk space, or choose another submit_dir for the pool."
+        whole = self.full_description(text, jobs, spool=spool)
         with create_folder_atomically(
             self.path, self.root / _INCOMING / self.name, hint
         ) as incoming:
-            self._write_folder(incoming, text, jobs, spool)
+            _write_inputs(incoming, text, jobs)
+            (incoming / self.description_file.name).write_text(whole, encoding="utf-8")
+            index = json.dumps({"jobs": [job.job_id for job in jobs], "text": text})
+            (incoming / "submission.json").write_text(index, encoding="utf-8")
             _change_owner(incoming, self.root)
             if not self.path.parent.exists():
                 self.path.parent.mkdir()
                 _change_owner(self.path.parent, self.root)
 
-    def full_description(self, text: str, jobs: Sequence[JobDescription], *, spool: bool) -> str:
-        """Build the submit description without its ``queue`` statement.
+    def rebuild_jobs(
+        self, job_ids: Collection[str], previous_attempts: int, inputs: InputReplacement
+    ) -> list[JobDescription]:
+        """Rebuild the descriptions of jobs that are queued again.
+
+        Args:
+            job_ids: the jobs.
+            previous_attempts: number of the last attempt of any of them; the next continues from
+                there.
+            inputs: gives the new inputs of each.
 
         Raises:
-            BatchError: the text sets a reserved key, or an input has an invalid name.
+            BatchError: the folder is damaged.
         """
-        shared = _shared_inputs(jobs)
-        # HTCondor names a file in the sandbox by the last part of its path.
-        if uses_archives(text):
-            inputs = [f"../../{_PACKED}/{name}" for name in (INPUT_ARCHIVE, START_SCRIPT)]
-        else:
-            inputs = [f"../../shared/{name}" for name in (*shared, OUTPUT_FOLDER)]
-        inputs += [name for name in jobs[0].inputs if name not in shared]
-        return build_description(
-            text,
-            folder=str(self.path),
-            campaign=self.campaign,
-            submission=self.name,
-            inputs=inputs,
-            spool=spool,
-        )
+        text = PREVIOUS_ATTEMPTS.sub("", self._index[1]).rstrip("\n")
+        text += f"\nMy.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = {previous_attempts}\n"
+        return [
+            JobDescription(job_id, text, inputs(job_id, self._find_inputs(job_id)))
+            for job_id in self.job_ids
+            if job_id in job_ids
+        ]
 
-    def _write_folder(
-        self, folder: Path, text: str, jobs: Sequence[JobDescription], spool: bool
-    ) -> None:
-        shared = _shared_inputs(jobs)
-        whole = self.full_description(text, jobs, spool=spool)
-        (folder / "shared" / OUTPUT_FOLDER).mkdir(parents=True)
-        for name, source in shared.items():
-            copy_input(source, folder / "shared" / name)
-        if uses_archives(text):
-            (folder / _PACKED).mkdir()
-            pack_inputs(shared, folder / _PACKED / INPUT_ARCHIVE)
-            shutil.copy(Path(__file__).with_name("start.sh"), folder / _PACKED / START_SCRIPT)
-        (folder / "jobs").mkdir()
-        own_inputs = [name for name in jobs[0].inputs if name not in shared]
-        for job in jobs:
-            # Plain strings and hard links are fast enough for ten thousand jobs.
-            job_folder = f"{folder}/jobs/{job.job_id}"
-            os.mkdir(job_folder)  # noqa: PTH102
-            for name in own_inputs:
-                _link_or_copy(job.inputs[name], f"{job_folder}/{name}")
-        (folder / self.description_file.name).write_text(whole, encoding="utf-8")
-        index = json.dumps({"jobs": [job.job_id for job in jobs], "text": text})
-        (folder / "submission.json").write_text(index, encoding="utf-8")
+    def _find_inputs(self, job_id: str) -> dict[str, Path]:
+        """Return name in the sandbox -> file or folder of a job's inputs."""
+        outputs = (OUTPUT_FOLDER, OUTPUT_ARCHIVE, EVENT_LOG_NAME)
+        folders = (self.path / "shared", self.path / "jobs" / job_id)
+        items = (item for folder in folders for item in folder.iterdir())
+        return {item.name: item for item in items if item.name not in outputs}
 
     def remove(self) -> int:
         """Remove the folder and return its bytes.
@@ -297,10 +307,8 @@ class Submission:
             BatchError: it cannot be removed.
         """
         size = remove_folder_atomically(self.path, self.root / _INCOMING / f"{self.name}.removed")
-        try:
+        with suppress(OSError):  # the campaign has other submissions
             self.path.parent.rmdir()
-        except OSError:
-            pass  # the campaign has other submissions
         return size
 
 
@@ -338,12 +346,28 @@ def _shared_inputs(jobs: Sequence[JobDescription]) -> Mapping[str, Path]:
     }
 
 
-def _link_or_copy(source: Path, target: str) -> None:
-    """Create a hard link, or a copy across disks; the file is never changed."""
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:  # another disk, or a folder
-        copy_input(source, Path(target))
+def _write_inputs(folder: Path, text: str, jobs: Sequence[JobDescription]) -> None:
+    """Write the inputs that jobs share, their archive if the template needs it, and those of each."""
+    shared = _shared_inputs(jobs)
+    (folder / "shared" / OUTPUT_FOLDER).mkdir(parents=True)
+    for name, source in shared.items():
+        copy_input(source, folder / "shared" / name)
+    if uses_archives(text):
+        (folder / _PACKED).mkdir()
+        pack_inputs(shared, folder / _PACKED / INPUT_ARCHIVE)
+        shutil.copy(Path(__file__).with_name("start.sh"), folder / _PACKED / START_SCRIPT)
+    (folder / "jobs").mkdir()
+    own_inputs = [name for name in jobs[0].inputs if name not in shared]
+    for job in jobs:
+        # Plain strings and hard links are fast enough for ten thousand jobs.
+        job_folder = f"{folder}/jobs/{job.job_id}"
+        os.mkdir(job_folder)  # noqa: PTH102
+        for name in own_inputs:
+            target = f"{job_folder}/{name}"
+            try:
+                os.link(job.inputs[name], target, follow_symlinks=False)
+            except OSError:  # another disk, or a folder
+                copy_input(job.inputs[name], Path(target))
 
 
 def _change_owner(folder: Path, like: Path) -> None:
@@ -354,45 +378,11 @@ def _change_owner(folder: Path, like: Path) -> None:
     status = like.stat()
     if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
         return
-    for parent, _, files in os.walk(folder):
-        paths = (parent, *(f"{parent}/{name}" for name in files))
-        for path in paths:
-            if os.geteuid() == 0:
-                os.lchown(path, status.st_uid, status.st_gid)
-            else:
-                _grant_access(Path(path), status.st_mode)
-
-
-def _grant_access(path: Path, like: int) -> None:
-    mode = path.lstat().st_mode
-    if path.is_dir():
-        path.chmod(mode | (like & 0o7777))
-    elif not path.is_symlink() and mode & 0o077:
-        path.chmod(mode | (like & 0o666))
-
-
-def rebuild_descriptions(
-    submission: Submission,
-    job_ids: Collection[str],
-    previous_attempts: int,
-    inputs: InputReplacement,
-) -> list[JobDescription]:
-    """Rebuild the descriptions of jobs with the number of their previous attempts.
-
-    Args:
-        submission: their last submission.
-        job_ids: selected jobs of it.
-        previous_attempts: number of the last attempt of any of them; the next continues from there.
-        inputs: gives the new inputs of each.
-
-    Raises:
-        BatchError: the folder is damaged.
-    """
-    pattern = rf"^My\.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = .*\n?"
-    text = re.sub(pattern, "", submission.description_text, flags=re.MULTILINE).rstrip("\n")
-    text += f"\nMy.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = {previous_attempts}\n"
-    return [
-        JobDescription(job_id, text, inputs(job_id, submission.inputs(job_id)))
-        for job_id in submission.job_ids
-        if job_id in job_ids
-    ]
+    for path in (folder, *folder.rglob("*")):
+        mode = path.lstat().st_mode
+        if os.geteuid() == 0:
+            os.lchown(path, status.st_uid, status.st_gid)
+        elif stat.S_ISDIR(mode):
+            path.chmod(mode | (status.st_mode & 0o7777))
+        elif stat.S_ISREG(mode) and mode & 0o077:
+            path.chmod(mode | (status.st_mode & 0o666))

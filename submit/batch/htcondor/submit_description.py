@@ -7,7 +7,8 @@ site is therefore checked against HTCondor's list.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -55,60 +56,23 @@ PREVIOUS_ATTEMPTS_ATTRIBUTE = "TreehammerPreviousAttempts"
 # kept when it reconnects.  No spaces: HTCondor would quote them inside quoted arguments.
 _ATTEMPT_VALUE = f"$$([(NumShadowStarts?:1)+({PREVIOUS_ATTEMPTS_ATTRIBUTE}?:0)])"
 #: Keys that Treehammer sets, in lower case.
-RESERVED_KEYS = frozenset(
-    {
-        "initialdir",
-        "log",
-        "transfer_input_files",
-        "transfer_output_files",
-        "transfer_output_remaps",
-        "should_transfer_files",
-        "job_ad_information_attrs",
-        "treehammer_attempt",
-        "treehammer_output",
-        "treehammer_start",
-        "queue",
-        *(
-            prefix + name.lower()
-            for prefix in ("my.", "+")
-            for name in (
-                CAMPAIGN_ATTRIBUTE,
-                SUBMISSION_ATTRIBUTE,
-                JOB_ATTRIBUTE,
-                ATTEMPT_ATTRIBUTE,
-            )
-        ),
-    }
+_RESERVED_KEY = re.compile(
+    r"initialdir|log|queue|should_transfer_files|job_ad_information_attrs|transfer_input_files"
+    r"|transfer_output_(files|remaps)|treehammer_(attempt|output|start)"
+    r"|(my\.|\+)treehammer(campaign|submission|job|attempt)"
 )
 #: Keys of late materialization, which HTCondor cannot combine with spooling.
 _MATERIALIZATION_KEYS = frozenset({"max_materialize", "max_idle", "materialize_max_idle"})
-_PREVIOUS_ATTEMPTS = re.compile(rf"^My\.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = (\d+)$", re.MULTILINE)
-_KEY_PATTERN = re.compile(r"\s*([+\w.]+)")
-_COMMANDS_FILE = Path(__file__).with_name("known_commands.txt")
-#: Prefixes that accept any word, and the words that HTCondor itself knows after them.
-_COMMAND_FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "request_": ("cpus", "memory", "disk", "gpus"),
-    "require_": ("gpus",),
-    "transform_body_": (),
-    "ec2_tag_": ("names",),
-    "ec2_parameter_": ("names",),
-    "cloud_label_": ("names",),
-}
-_OWN_ATTRIBUTE = re.compile(r"(\+|my\.)[a-z_]\w*", re.IGNORECASE)
-#: First words of lines that are not assignments.
-_NON_COMMANDS = frozenset({"if", "elif", "else", "endif", "include", "use", "warning", "error"})
-_ASSIGNMENT = re.compile(r"\s*(?P<name>[+\w.]+)\s*(?P<sign>@?=)\s*(?P<value>.*)", re.DOTALL)
-_REFERENCE = re.compile(r"\$\w*\((\w+)")
 #: Commands that Treehammer sets -> the option of a site or of submit to use instead.
 RESERVED_COMMANDS: Mapping[str, str] = {
     "requirements": "the site's own 'requirements'",
-    "universe": "the site's own 'grid_resource'",
-    "grid_resource": "the site's own 'grid_resource'",
+    **dict.fromkeys(("universe", "grid_resource"), "the site's own 'grid_resource'"),
     "executable": "the site's own 'python'",
-    "max_materialize": "--in-flight, or the site's ceilings.in_flight",
-    "max_idle": "--in-flight, or the site's ceilings.in_flight",
     **dict.fromkeys(
-        (
+        ("max_materialize", "max_idle"), "--in-flight, or the site's ceilings.in_flight"
+    ),
+    **dict.fromkeys(
+        [
             "arguments",
             "batch_name",
             "environment",
@@ -123,40 +87,37 @@ RESERVED_COMMANDS: Mapping[str, str] = {
             "transfer_input_files",
             "transfer_output_files",
             "transfer_output_remaps",
-        ),
+        ],
         "a template of the site's own in its 'templates' folder",
     ),
 }
-#: Tokens of a ClassAd expression: string, number, name with scope, operator, bracket, other.
-_EXPRESSION_TOKEN = re.compile(
-    r"""\s+|(?P<string>"(?:\\.|[^"\\])*")|(?P<number>\d[\w.]*)|(?P<name>[A-Za-z_][\w.]*|'[^']+')"""
-    r"|(?P<operator>=\?=|=!=|[<>=!]=|&&|\|\||[-+*/%<>!~&|^?:,])|(?P<bracket>[()\[\]{}])|(?P<other>.)"
+#: Prefixes that accept any word, and the words that HTCondor itself knows after them.
+_COMMAND_FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "request_": ("cpus", "memory", "disk", "gpus"),
+    "require_": ("gpus",),
+    "transform_body_": (),
+    "ec2_tag_": ("names",),
+    "ec2_parameter_": ("names",),
+    "cloud_label_": ("names",),
+}
+#: Names in expressions, in lower case, beside the job's own and those named like a submit command.
+_KNOWN_NAME = re.compile(
+    r"(my|target)\..*|true|false|undefined|error|clusterid|procid|owner|user|qdate|jobstatus|jobprio"
+    r"|jobuniverse|numjobstarts|numholds|diskusage|memoryusage|imagesize|residentsetsize|cmd|iwd"
+    r"|enteredcurrentstatus|currenttime"
 )
-_LITERALS = frozenset({"true", "false", "undefined", "error"})
-_WORD_OPERATORS = frozenset({"is", "isnt"})
-#: Attributes of jobs beside those named like a submit command.
-_JOB_ATTRIBUTES = frozenset(
-    [
-        "clusterid",
-        "procid",
-        "owner",
-        "user",
-        "qdate",
-        "jobstatus",
-        "numjobstarts",
-        "numholds",
-        "diskusage",
-        "memoryusage",
-        "imagesize",
-        "residentsetsize",
-        "cmd",
-        "iwd",
-        "jobprio",
-        "jobuniverse",
-        "enteredcurrentstatus",
-        "currenttime",
-    ]
-)
+#: Line of a requeued job's template.
+PREVIOUS_ATTEMPTS = re.compile(rf"^My\.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = (\d+)$\n?", re.MULTILINE)
+_KEY_PATTERN = re.compile(r"\s*([+\w.]+)")
+_OWN_ATTRIBUTE = re.compile(r"(\+|my\.)[a-z_]\w*", re.IGNORECASE)
+#: First words of lines that are not assignments.
+_NON_COMMANDS = frozenset({"if", "elif", "else", "endif", "include", "use", "warning", "error"})
+_ASSIGNMENT = re.compile(r"\s*(?P<name>[+\w.]+)\s*(?P<sign>@?=)\s*(?P<value>.*)", re.DOTALL)
+_REFERENCE = re.compile(r"\$\w*\((\w+)")
+_STRING_OR_NUMBER = re.compile(r'"(?:\\.|[^"\\])*"|[-+]?\d[\d.]*(e[-+]?\d+)?', re.IGNORECASE)
+#: Anything by which an expression is more than a text without its quotes.
+_EXPRESSION_MARK = re.compile(r'[()\[\]{}<>=!&|?"]|\b(is|isnt)\b', re.IGNORECASE)
+_NUMBER_OR_NAME = re.compile(r"\d[\w.]*|(?P<name>'[^']+'|[A-Za-z_][\w.]*)")
 
 
 def lease_duration_s(wall_s: int) -> int:
@@ -167,97 +128,10 @@ def lease_duration_s(wall_s: int) -> int:
     return min(wall_s, MAX_LEASE_S)
 
 
-def build_description(
-    text: str, *, folder: str, campaign: str, submission: str, inputs: Sequence[str], spool: bool
-) -> str:
-    """Build the submit description of a cluster, without its ``queue`` statement.
-
-    Args:
-        text: the rendered template.
-        folder: absolute path of the submission.
-        campaign: id of the campaign.
-        submission: unique name of the submission.
-        inputs: inputs of a job, relative to its folder.
-        spool: whether inputs are sent to the schedd and outputs fetched from it.
-
-    Raises:
-        BatchError: the text sets a reserved key, or the folder's name cannot be expressed.
-    """
-    if re.search(r'[$"\n]', folder):
-        raise BatchError(
-            "HTCondor does not support folder names with $, quotation marks or line breaks",
-            where=folder,
-            hint="Choose another submit_dir for this pool, or another --data-dir.",
-        )
-    statements = []
-    for key, statement in _split_statements(text):
-        if key in RESERVED_KEYS:
-            raise BatchError(
-                f"{key!r} is set by Treehammer",
-                where="submit description",
-                hint="Remove it from the template.",
-            )
-        if not (spool and key in _MATERIALIZATION_KEYS):
-            statements.append(statement)
-    return "\n".join(
-        [
-            *statements,
-            f"initialdir = {folder}/jobs/$(job_id)",
-            # The log of a spooled job is written at the schedd and returned with the output.
-            f"log = {EVENT_LOG_NAME}" if spool else f"log = {folder}/{EVENT_LOG_NAME}",
-            "should_transfer_files = YES",
-            f"transfer_input_files = {','.join(inputs)}",
-            *_output_statements(text),
-            f'My.{CAMPAIGN_ATTRIBUTE} = "{campaign}"',
-            f'My.{SUBMISSION_ATTRIBUTE} = "{submission}"',
-            f'My.{JOB_ATTRIBUTE} = "$(job_id)"',
-            "",
-        ]
-    )
-
-
-def parse_previous_attempts(text: str) -> int:
-    """Return the number of the last attempt before a template's jobs were requeued; 0 for new ones."""
-    match = _PREVIOUS_ATTEMPTS.search(text)
-    return int(match[1]) if match else 0
-
-
-def uses_archives(text: str) -> bool:
-    """Return whether the jobs of a template receive and return plain files only."""
-    return START_VARIABLE in text
-
-
-def _output_statements(text: str) -> Iterator[str]:
-    """Yield the statements that number the starts and return their output."""
-    # Adds the number of the start to each event.
-    yield f"job_ad_information_attrs = {ATTEMPT_ATTRIBUTE}"
-    if uses_archives(text):
-        # The other batch system counts the starts; their output shows the number.
-        yield f'My.{ATTEMPT_ATTRIBUTE} = "unknown"'
-        yield f"transfer_output_files = {OUTPUT_ARCHIVE}"
-        yield f"treehammer_start = {START_SCRIPT} {parse_previous_attempts(text)}"
-        return
-    yield f"transfer_output_files = {OUTPUT_FOLDER}"
-    yield f"treehammer_attempt = {_ATTEMPT_VALUE}"
-    yield f"treehammer_output = {OUTPUT_FOLDER}/{ATTEMPT_PREFIX}{ATTEMPT_VARIABLE}"
-    yield f'My.{ATTEMPT_ATTRIBUTE} = "{ATTEMPT_VARIABLE}"'
-
-
-def _split_statements(text: str) -> Iterator[tuple[str, str]]:
-    """Yield key (lower case, '' for none) and text of each statement with its continuation lines."""
-    lines = iter(text.splitlines())
-    for line in lines:
-        parts = [line]
-        while parts[-1].endswith("\\") and not line.lstrip().startswith("#"):
-            parts.append(next(lines, ""))
-        match = _KEY_PATTERN.match(line)
-        yield match.group(1).lower() if match else "", "\n".join(parts)
-
-
 @cache
 def load_known_commands() -> frozenset[str]:
     """Load all commands, in lower case."""
-    lines = _COMMANDS_FILE.read_text(encoding="utf-8").splitlines()
+    lines = Path(__file__).with_name("known_commands.txt").read_text(encoding="utf-8").splitlines()
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
 
@@ -304,18 +178,13 @@ def _check_command(name: str, where: str, variables: frozenset[str]) -> None:
             if not suggest_word(plain[len(prefix) :], words):
                 return
             break
+    attribute = re.sub(r"\W", "_", name.strip())
     raise ConfigError(
         f"HTCondor has no submit command {name!r}",
         where=where,
         hint=f"{suggest_word(plain, load_known_commands())}A custom attribute is written "
-        f"+{_normalize_attribute(name)}.",
+        f"+{attribute}.",
     )
-
-
-def _list_own_attributes(names: Iterable[str]) -> frozenset[str]:
-    """List the attributes that a description sets itself, in lower case."""
-    matches = (_OWN_ATTRIBUTE.fullmatch(name.strip().lower()) for name in names)
-    return frozenset(match[0].removeprefix(match[1]) for match in matches if match)
 
 
 def check_command_value(name: str, value: str, where: str, names: Iterable[str]) -> None:
@@ -339,7 +208,7 @@ def check_command_value(name: str, value: str, where: str, names: Iterable[str])
         )
     if not _OWN_ATTRIBUTE.fullmatch(name.strip().lower()) or "$(" in value:
         return
-    if problem := _find_expression_problem(value, _list_own_attributes(names)):
+    if problem := _find_expression_problem(value, names):
         quoted = value.replace("\\", "\\\\").replace('"', '\\"')
         raise ConfigError(
             f"the value of {name!r} {problem}",
@@ -349,48 +218,28 @@ def check_command_value(name: str, value: str, where: str, names: Iterable[str])
         )
 
 
-def _find_expression_problem(value: str, own_attributes: frozenset[str]) -> str:
+def _find_expression_problem(value: str, names: Iterable[str]) -> str:
     """Describe why a value is no ClassAd expression, or only by chance; '' if it is one."""
-    tokens = [
-        (match.lastgroup or "", match[0])
-        for match in _EXPRESSION_TOKEN.finditer(value)
-        if match.lastgroup
-    ]
-    misplaced = _find_misplaced_token(tokens)
-    if misplaced:
-        return f"is not a ClassAd expression (at {misplaced!r})"
-    if any(_marks_expression(kind, text) for kind, text in tokens):
+    if not value or _STRING_OR_NUMBER.fullmatch(value):
         return ""
-    names = (text for kind, text in tokens if kind == "name")
-    unknown = next((name for name in names if not _is_known_name(name.lower(), own_attributes)), "")
-    return f"names the attribute {unknown}, which jobs do not have" if unknown else ""
+    # HTCondor's own parser; without the bindings, the pool's schedd refuses the value.
+    with suppress(ImportError):
+        import classad2
 
-
-def _marks_expression(kind: str, text: str) -> bool:
-    """Return whether a token shows that a value is more than a text without its quotes."""
-    return kind == "bracket" or text[0] in '<>=!&|?"' or text.lower() in _WORD_OPERATORS
-
-
-def _find_misplaced_token(tokens: Iterable[tuple[str, str]]) -> str:
-    """Find an unknown character, or an operand that follows another one; '' if there is none."""
-    operands = ("string", "number", "name")
-    before = "operator"
-    for kind, text in tokens:
-        is_word = kind == "name" and text.lower() in _WORD_OPERATORS
-        if kind == "other" or (before in operands and kind in operands and not is_word):
-            return text
-        before = "operator" if is_word else kind
+        try:
+            classad2.ExprTree(value)
+        except classad2.ClassAdException:
+            return "is not a ClassAd expression"
+    if _EXPRESSION_MARK.search(value):
+        return ""
+    own = (_OWN_ATTRIBUTE.fullmatch(name.strip().lower()) for name in names)
+    attributes = {match[0].removeprefix(match[1]) for match in own if match}
+    attributes |= {command.replace("_", "") for command in load_known_commands()}
+    for match in _NUMBER_OR_NAME.finditer(value):
+        name = (match["name"] or "true").lower()
+        if name not in attributes and not _KNOWN_NAME.fullmatch(name):
+            return f"names the attribute {match['name']}, which jobs do not have"
     return ""
-
-
-def _is_known_name(name: str, own_attributes: frozenset[str]) -> bool:
-    if name.startswith(("my.", "target.")) or name in own_attributes | _LITERALS | _JOB_ATTRIBUTES:
-        return True
-    return name in {command.replace("_", "") for command in load_known_commands()}
-
-
-def _normalize_attribute(name: str) -> str:
-    return re.sub(r"\W", "_", name.strip())
 
 
 def _list_assignments(text: str, where: str) -> Iterator[tuple[str, str]]:
@@ -414,3 +263,49 @@ def _list_assignments(text: str, where: str) -> Iterator[tuple[str, str]]:
                 pass
             value = ""
         yield match["name"], value
+
+
+def uses_archives(text: str) -> bool:
+    """Return whether the jobs of a template receive and return plain files only."""
+    return START_VARIABLE in text
+
+
+def parse_previous_attempts(text: str) -> int:
+    """Return the number of the last attempt before a template's jobs were requeued; 0 for new ones."""
+    match = PREVIOUS_ATTEMPTS.search(text)
+    return int(match[1]) if match else 0
+
+
+def list_statements(text: str, *, spool: bool) -> Iterator[str]:
+    """Yield the statements of a template, each with its continuation lines."""
+    lines = iter(text.splitlines())
+    for line in lines:
+        parts = [line]
+        while parts[-1].endswith("\\") and not line.lstrip().startswith("#"):
+            parts.append(next(lines, ""))
+        match = _KEY_PATTERN.match(line)
+        key = match[1].lower() if match else ""
+        if _RESERVED_KEY.fullmatch(key):
+            raise BatchError(
+                f"{key!r} is set by Treehammer",
+                where="submit description",
+                hint="Remove it from the template.",
+            )
+        if not (spool and key in _MATERIALIZATION_KEYS):
+            yield "\n".join(parts)
+
+
+def output_statements(text: str) -> Iterator[str]:
+    """Yield the statements that number the starts and return their output."""
+    # Adds the number of the start to each event.
+    yield f"job_ad_information_attrs = {ATTEMPT_ATTRIBUTE}"
+    if uses_archives(text):
+        # The other batch system counts the starts; their output shows the number.
+        yield f'My.{ATTEMPT_ATTRIBUTE} = "unknown"'
+        yield f"transfer_output_files = {OUTPUT_ARCHIVE}"
+        yield f"treehammer_start = {START_SCRIPT} {parse_previous_attempts(text)}"
+        return
+    yield f"transfer_output_files = {OUTPUT_FOLDER}"
+    yield f"treehammer_attempt = {_ATTEMPT_VALUE}"
+    yield f"treehammer_output = {OUTPUT_FOLDER}/{ATTEMPT_PREFIX}{ATTEMPT_VARIABLE}"
+    yield f'My.{ATTEMPT_ATTRIBUTE} = "{ATTEMPT_VARIABLE}"'

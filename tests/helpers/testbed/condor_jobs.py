@@ -104,6 +104,10 @@ class CondorJobs:
         self.ids |= batch_ids
         return batch_ids
 
+    def restart_client(self) -> None:
+        """Forget what was read of the jobs, as another process does."""
+        self.batch = HTCondorBatch(self.batch.pool, self.batch.root)
+
     def statuses(self) -> dict[str, JobStatus]:
         """Return job id -> status of all submitted jobs."""
         by_batch_id = self.batch.query(self.ids.values())

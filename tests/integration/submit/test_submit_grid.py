@@ -22,10 +22,9 @@ from grid_campaigns import GridUser
 from service_process import ServiceProcess
 
 from treehammer.collectors.job_spec import TOKEN_FILE
-from treehammer.errors import BatchError, ConfigError, ExitCode
+from treehammer.errors import ConfigError, ExitCode
 from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.htcondor import pool
 from treehammer.submit.batch.interface import INPUT_ARCHIVE
 from treehammer.submit.campaigns.campaign_polling import make_tracker
 
@@ -43,6 +42,20 @@ def _attempts(user: GridUser, site: str = "", campaign: str = "last") -> list[At
     with Store.open(user.settings.database) as store:
         jobs = store.jobs(store.campaign(campaign).id)
         return store.attempts(job.id for job in jobs if not site or job.site == site)
+
+
+#: Requirements of a job that no machine meets.
+NOWHERE = 'requirements = TARGET.GLIDEIN_Site == "NOWHERE"'
+
+
+def write_template(folder: Path, limits: str = "", block: str = "") -> Path:
+    """Write a template with other limits, or with more commands."""
+    folder.mkdir()
+    (folder / "htcondor.sub.j2").write_text(
+        '{% extends "shipped/htcondor.sub.j2" %}\n'
+        f"{{% set limits = dict(limits, {limits}) %}}\n{{% block site %}}\n{block}\n{{% endblock %}}\n"
+    )
+    return folder
 
 
 def test_campaign_runs_at_many_sites(user: GridUser) -> None:
@@ -173,25 +186,30 @@ def test_transient_failures_are_retried_within_budget(user: GridUser, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "limit, script, kind, said",
+    "limits, block, script, kind, said",
     [
-        ("wall_s", "sleep 60", "evicted", "ran longer than its wall limit of 5 s"),
-        ("idle_s", "true", "submission", "no machine of the site took the job within 5 s"),
+        ("wall_s=5", "", "sleep 60", "evicted", "ran longer than its wall limit of 5 s"),
+        (
+            "idle_s=5",
+            NOWHERE,
+            "true",
+            "submission",
+            "no machine of the site took the job within 5 s",
+        ),
+        (
+            "idle_s=600",
+            "request_disk = 20000",
+            "head -c 50000000 /dev/zero >big; sleep 60",
+            "evicted",
+            "MiB of disk, more than the 19 MiB requested",
+        ),
     ],
 )
 def test_limits_end_job_with_reason(
-    user: GridUser, tmp_path: Path, limit: str, script: str, kind: str, said: str
+    user: GridUser, tmp_path: Path, limits: str, block: str, script: str, kind: str, said: str
 ) -> None:
-    folder = tmp_path / "templates"
-    folder.mkdir()
-    (folder / "htcondor.sub.j2").write_text(
-        f'{{% extends "shipped/htcondor.sub.j2" %}}\n{{% set limits = dict(limits, {limit}=5) %}}\n'
-    )
     site = user.grid.box.sites[0]
-    changes: dict[str, object] = {"templates": folder}
-    if limit == "idle_s":
-        changes["requirements"] = 'TARGET.GLIDEIN_Site == "NOWHERE"'
-    user.write_sites_file(**{site: changes})
+    user.write_sites_file(**{site: {"templates": write_template(tmp_path / "t", limits, block)}})
     user.set_payload(script)
     user.submit_campaign("--sites", site, "-S", "repeats=1", "--wait")
     attempt = _attempts(user)[-1]
@@ -304,15 +322,6 @@ def test_condor_submit_accepts_rendered_files(user: GridUser, tmp_path: Path) ->
         assert 'JobBatchName="a\\"b $(x) $$(DOLLARDOLLAR)(y) \\."' in ads
 
 
-def test_htcondor_error_is_reported(user: GridUser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "RETRY_PAUSES_S", (0.1,))
-    site = user.grid.box.sites[0]
-    user.write_sites_file(**{site: {"submit": {"periodic_hold": "1 +* 2"}}})
-    error = user.invoke_command("submit", str(user.test), "--sites", site).exception
-    assert isinstance(error, BatchError)
-    assert "HTCondor does not accept the jobs" in str(error)
-
-
 #: Ways to the router: through the grid universe of the first pool, and to its schedd directly.
 WAYS = ("FAR", "REMOTE")
 
@@ -323,16 +332,6 @@ def use_way(user: GridUser, way: str, templates: Path) -> None:
         user.write_sites_file(FAR={"templates": templates})
     else:
         user.use_remote_schedd(templates=templates)
-
-
-def write_template(folder: Path, limits: str = "", block: str = "") -> Path:
-    """Write a template with other limits, or with more commands."""
-    folder.mkdir()
-    (folder / "htcondor.sub.j2").write_text(
-        '{% extends "shipped/htcondor.sub.j2" %}\n'
-        f"{{% set limits = dict(limits, {limits}) %}}\n{{% block site %}}\n{block}\n{{% endblock %}}\n"
-    )
-    return folder
 
 
 def list_jobs(user: GridUser) -> list[dict[str, Any]]:

@@ -10,11 +10,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from condor_jobs import (
@@ -78,13 +77,12 @@ def test_materialized_jobs_return_every_attempt(pool: Grid, jobs: CondorJobs) ->
     sandbox = jobs.batch.sandboxes(ids["plain2"])[1]
     assert (sandbox / "seen.json").read_text() == '"plain2"'
 
-    # The result is the same without the cached state, and without the event log.
-    for path in pool.submit_dir.glob(f"{jobs.campaign}/*/event_log_state.json"):
-        path.unlink()
+    # The result is the same for another process, and without the event log.
+    jobs.restart_client()
     assert jobs.statuses() == found
-    for name in ("event_log_state.json", "events.log"):
-        for path in pool.submit_dir.glob(f"{jobs.campaign}/*/{name}"):
-            path.unlink()
+    for path in pool.submit_dir.glob(f"{jobs.campaign}/*/events.log"):
+        path.unlink()
+    jobs.restart_client()
     bare = jobs.statuses()
     assert {j: s.state for j, s in bare.items()} == {j: s.state for j, s in found.items()}
     assert {j: s.attempts[-1].exit_code for j, s in bare.items()} == dict.fromkeys(ids, 0)
@@ -192,10 +190,47 @@ def test_killed_schedd_loses_and_repeats_nothing(pool: Grid, jobs: CondorJobs) -
     pool.wait_until(lambda: pool.starter_pids(site), "its starter is there")
     time.sleep(1)
     pool.kill_schedd()
-    found = jobs.wait_until_final()  # retries while no schedd answers
-    assert {status.state for status in found.values()} == {JobState.DONE}
-    assert [len(status.attempts) for status in found.values()] == [1, 1, 1, 1], found
+    assert jobs.statuses()["job0"].state is JobState.RUNNING, "the log does without the schedd"
+    jobs.wait_until_final()
+    check_each_ran_once(jobs)
+
+
+def check_each_ran_once(jobs: CondorJobs) -> None:
+    """Check that every job is done after one attempt, and that the pool had it once."""
+    statuses = jobs.statuses()
+    assert {status.state for status in statuses.values()} == {JobState.DONE}, statuses
+    assert {len(status.attempts) for status in statuses.values()} == {1}, statuses
     assert all(jobs.output_files(job_id) == {1: ALL} for job_id in jobs.ids)
+    in_pool = find_jobs(jobs, "query") | find_jobs(jobs, "history")
+    assert Counter(job_id for _, job_id in in_pool) == dict.fromkeys(jobs.ids, 1)
+
+
+def rotate_log(log: Path) -> None:
+    log.rename(log.with_suffix(".old"))
+    log.touch()
+    os.chown(log, log.parent.stat().st_uid, log.parent.stat().st_gid)
+
+
+#: Damage to the event log of a submission, by its name.
+LOG_DAMAGE: dict[str, Callable[[Path], object]] = {
+    "removed": lambda log: log.unlink(),
+    "cut": lambda log: os.truncate(log, log.stat().st_size // 2),
+    "rotated": rotate_log,
+}
+
+
+def test_damaged_log_loses_and_repeats_nothing(pool: Grid, jobs: CondorJobs) -> None:
+    for name, site in zip(LOG_DAMAGE, pool.box.sites, strict=False):
+        ids = jobs.submit(jobs.describe_jobs(name, 3, submit_text("nap", site=site, at_once=2)))
+        assert len(ids) == 3
+    jobs.wait_until_running(*(f"{name}0" for name in LOG_DAMAGE))
+    for name, damage in LOG_DAMAGE.items():
+        tag = jobs.ids[f"{name}0"].rpartition(".")[2]
+        damage(pool.submit_dir / jobs.campaign / tag / "events.log")
+    assert not any(status.state is JobState.LOST for status in jobs.statuses().values())
+    jobs.restart_client()
+    jobs.wait_until_final()
+    check_each_ran_once(jobs)
 
 
 def test_full_disk_is_met_by_another_attempt(pool: Grid, jobs: CondorJobs) -> None:
@@ -264,12 +299,14 @@ def test_grid_universe_runs_jobs_in_another_pool(pool: Grid, jobs: CondorJobs) -
 
 def test_errors_are_reported(pool: Grid, jobs: CondorJobs, tmp_path: Path) -> None:
     good = pool_from_sites_file(pool)
-    assert jobs.batch.check().user.startswith("treehammer@")
-    matching, total = jobs.batch.matching_slots(f'TARGET.GLIDEIN_Site == "{pool.box.sites[0]}"')
+    assert jobs.batch.connection.check().user.startswith("treehammer@")
+    matching, total = jobs.batch.connection.matching_slots(
+        f'TARGET.GLIDEIN_Site == "{pool.box.sites[0]}"'
+    )
     assert 0 < matching < total
-    assert jobs.batch.matching_slots("false") == (0, total)
+    assert jobs.batch.connection.matching_slots("false") == (0, total)
     with pytest.raises(BatchError, match="is not a ClassAd expression"):
-        jobs.batch.matching_slots("GLIDEIN_Site = (")
+        jobs.batch.connection.matching_slots("GLIDEIN_Site = (")
 
     jobs.batch.connection.pauses_s = (0.1,)
     jobs.submit(jobs.describe_jobs("kept", 1, submit_text(site="NOWHERE")))
@@ -281,7 +318,7 @@ def test_errors_are_reported(pool: Grid, jobs: CondorJobs, tmp_path: Path) -> No
     with pytest.raises(BatchError, match="does not answer"):
         nobody.query(jobs.ids.values())
     with pytest.raises(BatchError, match=r"HTCondor configuration .* not found"):
-        HTCondorBatch(replace(good, config=tmp_path / "none"), tmp_path).check()
+        HTCondorBatch(replace(good, config=tmp_path / "none"), tmp_path).connection.check()
     with pytest.raises(BatchError, match="is set by Treehammer"):
         jobs.submit(jobs.describe_jobs("own", 1, submit_text() + "initialdir = /tmp\n"))
     with pytest.raises(BatchError, match="does not accept the jobs"):
@@ -304,7 +341,7 @@ from treehammer.submit.batch.htcondor.pool import HTCondorPool
 pool = HTCondorPool("first", config=Path({config!r}), token_dir=Path({str(tokens)!r}))
 batch = HTCondorBatch(pool, Path({str(tmp_path / "q")!r}))
 batch.connection.pauses_s = (0.1,)
-batch.check()
+batch.connection.check()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "HTCondor denies access" in done.stderr, done.stderr
@@ -390,22 +427,15 @@ def test_unusable_scitokens_are_reported(user: TokenDesk, issuer: ScitokenIssuer
     assert secret not in said
 
 
-#: Spooled -> rounds, and latest kill of a submitter in seconds after its start.
-ROUNDS = {False: (6, 0.6), True: (2, 2.0)}
-
 SUBMITTER = """
 import sys
 from pathlib import Path
 from condor_jobs import CondorJobs, submit_text
-from treehammer.errors import NothingToDoError
-from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
-from treehammer.errors import NothingToDoError
-from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
-config, submit_dir, folder, campaign, spool, *sites = sys.argv[1:]
-pool = HTCondorPool("first", config=Path(config), submit_dir=Path(submit_dir), spool=spool == "1")
-jobs = CondorJobs(HTCondorBatch(pool, Path(folder) / "unused"), Path(folder) / f"made-{spool}")
+config, submit_dir, folder, campaign, *sites = sys.argv[1:]
+pool = HTCondorPool("first", config=Path(config), submit_dir=Path(submit_dir), spool=True)
+jobs = CondorJobs(HTCondorBatch(pool, Path(folder) / "unused"), Path(folder) / "made")
 jobs.campaign = campaign
 described = [job for n, site in enumerate(sites) for job in jobs.describe_jobs(f"{campaign}-{n}-", 2, submit_text(site=site))]
 print("ready", flush=True)
@@ -414,12 +444,12 @@ print("done", flush=True)
 """
 
 
-def submitter(grid: Grid, jobs: CondorJobs, folder: Path, spool: bool) -> subprocess.Popen[str]:
-    """Start a process that submits six jobs in three clusters."""
+def submitter(grid: Grid, jobs: CondorJobs, folder: Path) -> subprocess.Popen[str]:
+    """Start a process that submits six jobs in three spooled clusters."""
     pool = jobs.batch.pool
-    arguments = [pool.config, pool.submit_dir, folder, jobs.campaign, str(int(spool))]
+    arguments = [pool.config, pool.submit_dir, folder, jobs.campaign, *grid.box.sites[:3]]
     return subprocess.Popen(
-        [sys.executable, "-c", SUBMITTER, *map(str, arguments), *grid.box.sites[:3]],
+        [sys.executable, "-c", SUBMITTER, *map(str, arguments)],
         stdout=subprocess.PIPE,
         text=True,
         env=helper_environment(),
@@ -438,8 +468,8 @@ def find_jobs(jobs: CondorJobs, source: str) -> set[tuple[str, str]]:
 KILLS_BETWEEN_SITES = [
     ("submit.batch.htcondor.htcondor_batch:HTCondorBatch.submit", 1),
     ("submit.batch.htcondor.htcondor_batch:HTCondorBatch._submit_cluster", 2),
-    ("submit.batch.htcondor.schedd_queue:ScheddQueue.add", 1),
-    ("submit.batch.htcondor.schedd_queue:ScheddQueue.add", 2),
+    ("submit.batch.htcondor.htcondor_batch:HTCondorBatch._add_cluster", 1),
+    ("submit.batch.htcondor.htcondor_batch:HTCondorBatch._add_cluster", 2),
     ("submit.batch.htcondor.submission_folder:Submission.record_cluster", 1),
     ("submit.batch.htcondor.submission_folder:Submission.record_cluster", 2),
     ("submit.batch.local_batch:LocalBatch.submit", 1),
@@ -493,56 +523,52 @@ def check_killed_submission(user: GridUser) -> None:
     print(f"{unqueued} of 3 jobs were left by the submitter")
 
 
+#: Submitters of spooled jobs that are killed, and the latest kill in seconds after the start.
+SPOOLED_KILLS, LATEST_SPOOLED_KILL_S = 2, 2.0
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("spool", [False, True], ids=["shared", "spooled"])
-def test_next_submitter_completes_killed_submission(
-    pool: Grid, tmp_path: Path, spool: bool
+def test_next_submitter_completes_killed_submission_of_spooled_jobs(
+    pool: Grid, tmp_path: Path
 ) -> None:
-    rounds, latest_s = ROUNDS[spool]
     campaigns: list[CondorJobs] = []
-    for seed in range(rounds):
+    for seed in range(SPOOLED_KILLS):
         folder = tmp_path / str(seed)
         folder.mkdir()
-        changes: dict[str, Any] = {"spool": True, "submit_dir": folder / "spooled"} if spool else {}
-        batch = HTCondorBatch(pool_from_sites_file(pool, **changes), folder / "unused")
-        jobs = CondorJobs(batch, folder / "watcher")
-        first = submitter(pool, jobs, folder, spool)
+        spooled = pool_from_sites_file(pool, spool=True, submit_dir=folder / "spooled")
+        jobs = CondorJobs(HTCondorBatch(spooled, folder / "unused"), folder / "watcher")
+        first = submitter(pool, jobs, folder)
         assert first.stdout is not None
         assert first.stdout.readline() == "ready\n"
-        wanted = [f"{jobs.campaign}-{n}-{number}" for n in range(3) for number in range(2)]
+        expected = [f"{jobs.campaign}-{n}-{number}" for n in range(3) for number in range(2)]
         if seed == 0:  # at least one dies with jobs in the queue, however slow the machine is
             wait_until(partial(find_jobs, jobs, "query"), "a job is queued")
         else:
-            time.sleep(random.Random(seed).uniform(0.0, latest_s))
+            time.sleep(random.Random(seed).uniform(0.0, LATEST_SPOOLED_KILL_S))
         first.send_signal(signal.SIGKILL)
         first.wait()
         first.stdout.close()
-        early = dict(batch.find(wanted))
-        second = submitter(pool, jobs, folder, spool)
-        out, _ = second.communicate(timeout=60)
-        assert out == "ready\ndone\n"
-        jobs.ids = dict(batch.find(wanted))
-        assert set(jobs.ids) == set(wanted)
+        early = dict(jobs.batch.find(expected))
+        output, _ = submitter(pool, jobs, folder).communicate(timeout=60)
+        assert output == "ready\ndone\n"
+        jobs.ids = dict(jobs.batch.find(expected))
+        assert set(jobs.ids) == set(expected)
         assert jobs.ids.items() >= early.items(), "queued jobs keep their batch ids"
         campaigns.append(jobs)
     for jobs in campaigns:
-        found = jobs.wait_until_final(180)
-        assert {status.state for status in found.values()} == {JobState.DONE}
-        assert {len(status.attempts) for status in found.values()} == {1}
-        # The schedd knows each job once; spooled ones may still be leaving the queue.
-        known = find_jobs(jobs, "query") | find_jobs(jobs, "history")
-        assert Counter(job_id for _, job_id in known) == dict.fromkeys(jobs.ids, 1)
+        jobs.wait_until_final(180)
+        check_each_ran_once(jobs)
 
 
 LEASE_S = 20
 
 
-def _limit_jobs(user: GridUser, folder: Path, limits: str, lines: str = "") -> str:
-    """Change limits of the first site's template; return the site."""
+def _shorten_lease(user: GridUser, folder: Path) -> str:
+    """Let the first site's jobs be given up early; return the site."""
     folder.mkdir()
     (folder / "htcondor.sub.j2").write_text(
-        f'{{% extends "shipped/htcondor.sub.j2" %}}\n{{% set limits = dict(limits, {limits}) %}}\n'
-        f"{{% block site %}}\n{lines}\n{{% endblock %}}\n"
+        '{% extends "shipped/htcondor.sub.j2" %}\n'
+        f"{{% set limits = dict(limits, lease_s={LEASE_S}) %}}\n"
     )
     site = user.grid.box.sites[0]
     user.write_sites_file(**{site: {"templates": folder}})
@@ -558,7 +584,7 @@ def _attempts(user: GridUser) -> list[AttemptRow]:
 def test_status_names_lost_node_until_job_runs_again(
     user: GridUser, tmp_path: Path, schedd_too: bool
 ) -> None:
-    site = _limit_jobs(user, tmp_path / "templates", f"lease_s={LEASE_S}")
+    site = _shorten_lease(user, tmp_path / "templates")
     user.set_payload("sleep 5")
     user.submit_campaign("--sites", site, "-S", "repeats=1")
     started = user.grid.submit_dir / user.last_campaign_id()
@@ -579,12 +605,3 @@ def test_status_names_lost_node_until_job_runs_again(
     first, *_, last = _attempts(user)
     assert (first.failure_class, last.failure_class) == ("lost", "")
     assert last.started_us - first.started_us < 60e6, "no longer than the lease"
-
-
-def test_job_that_fills_its_disk_is_removed(user: GridUser, tmp_path: Path) -> None:
-    site = _limit_jobs(user, tmp_path / "templates", "idle_s=600", "request_disk = 20000")
-    user.set_payload("head -c 50000000 /dev/zero >big; sleep 60")
-    user.submit_campaign("--sites", site, "-S", "repeats=1", "--wait")
-    attempt = _attempts(user)[-1]
-    assert attempt.failure_class == "evicted"
-    assert "MiB of disk, more than the 19 MiB requested" in attempt.message

@@ -163,7 +163,7 @@ PRINTED_ELSEWHERE = {
     "submit/batch/htcondor/hold_codes.py": "messages of attempts, which are stored",
     "analysis/status/failure_attribution.py": "actions on pages and in messages, which are stored",
     "submit/batch/htcondor/htcondor_batch.py": "reason for HTCondor",
-    "submit/batch/htcondor/job_status.py": "reason for HTCondor",
+    "submit/batch/htcondor/job_events.py": "reason for HTCondor",
     "submit/campaigns/waiting_campaigns.py": "lines, by print_hint",
     "submit/tools/installation_checks.py": "findings and remedies, in a table",
     "submit/campaigns/campaign_upload.py": "notice, by print_hint",

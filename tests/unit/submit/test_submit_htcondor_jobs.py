@@ -19,30 +19,31 @@ from treehammer.collectors.job_spec import JobState
 from treehammer.errors import BatchError, ConfigError
 from treehammer.submit.batch import interface
 from treehammer.submit.batch.htcondor import submission_folder
-from treehammer.submit.batch.htcondor.event_log import (
-    EventLogState,
-    JobEventState,
-    LogClock,
-    parse_events,
-)
+from treehammer.submit.batch.htcondor.diagnosis import split_conjunction
+from treehammer.submit.batch.htcondor.event_log import CONFIRM_AFTER_US, LogClock, parse_events
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
-from treehammer.submit.batch.htcondor.job_status import derive_status
-from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.batch.htcondor.schedd_queue import split_conjunction
+from treehammer.submit.batch.htcondor.job_events import EventType, JobEvents
+from treehammer.submit.batch.htcondor.pool import HTCondorPool, PoolUnreachableError
 from treehammer.submit.batch.htcondor.submission_folder import QueuedCluster, Submission
 from treehammer.submit.batch.htcondor.submit_description import (
     RESERVED_COMMANDS,
-    build_description,
     check_command_value,
     check_description,
     check_site_commands,
     load_known_commands,
 )
-from treehammer.submit.batch.interface import JobDescription, pack_inputs, unpack_output
+from treehammer.submit.batch.interface import (
+    JobDescription,
+    JobStatus,
+    pack_inputs,
+    unpack_output,
+)
 
 QUEUED_S = 1_767_225_600
-EXECUTE, EVICTED, TERMINATED, ABORTED, HELD = 1, 4, 5, 9, 12
-DISCONNECTED, RECONNECTED, RECONNECT_FAILED = 22, 23, 24
+EXECUTE, EVICTED, TERMINATED = EventType.EXECUTE, EventType.EVICTED, EventType.TERMINATED
+ABORTED, HELD, RELEASED = EventType.ABORTED, EventType.HELD, EventType.RELEASED
+DISCONNECTED, RECONNECTED = EventType.DISCONNECTED, EventType.RECONNECTED
+RECONNECT_FAILED, CLUSTER_REMOVED = EventType.RECONNECT_FAILED, EventType.CLUSTER_REMOVED
 
 
 def event(kind: int, second: int, attempt: int = 0, proc: int = 0, **values: object) -> str:
@@ -63,14 +64,16 @@ def event(kind: int, second: int, attempt: int = 0, proc: int = 0, **values: obj
 SUBMITTED = event(0, 0)
 
 
-def apply_events(*events: str) -> JobEventState:
+def apply_events(*events: str) -> JobEvents:
     text = "".join((SUBMITTED, *events))
-    clock = LogClock.from_first_event(text, QUEUED_S)
-    assert clock is not None
-    seen = JobEventState()
-    for item in parse_events(text, 7, clock):
-        seen.apply(item)
-    return seen
+    job = JobEvents()
+    for item in parse_events(text, 7, LogClock.from_first_event(text, QUEUED_S)):
+        job.apply(item)
+    return job
+
+
+def status_of(job: JobEvents, *, cancelled: bool = False) -> JobStatus:
+    return job.status("b", cancelled=cancelled)
 
 
 def test_times_are_converted_from_writers_zone() -> None:
@@ -101,8 +104,9 @@ def test_missing_event_loses_no_attempt(missing: int) -> None:
     ]
     del events[missing]
     ad = {"JobStatus": 4, "MATCH_EXP_TreehammerAttempt": "2", "NumShadowStarts": 2, "ExitCode": 0}
-    status = derive_status("b", apply_events(*events), ad, cancelled=False)
-    assert status is not None
+    job = apply_events(*events)
+    job.apply_ad(ad)
+    status = status_of(job)
     assert status.state is JobState.DONE
     assert [a.number for a in status.attempts] == [1, 2]
     assert [a.state for a in status.attempts] == [JobState.LOST, JobState.DONE]
@@ -143,8 +147,7 @@ def test_removal_is_classified_by_cause() -> None:
         ([event(ABORTED, 30, Reason="submission: idle too long")], False, "lost", "submission"),
     ]
     for events, cancelled, state, failure in cases:
-        status = derive_status("b", apply_events(*events), None, cancelled)
-        assert status is not None
+        status = status_of(apply_events(*events), cancelled=cancelled)
         assert (status.state.value, status.failure_class) == (state, failure), events
 
 
@@ -182,13 +185,14 @@ def test_hold_has_class_cause_and_remedy(
         "HoldReasonSubCode": subcode,
     }
     seen = apply_events(event(EXECUTE, 10, 1), event(HELD, 20, **values))
-    queued = derive_status("b", None, {"JobStatus": 5, **values}, cancelled=False)
+    shown = JobEvents()
+    shown.apply_ad({"JobStatus": 5, **values})
+    queued = status_of(shown)
     removed = apply_events(
         event(EXECUTE, 10, 1), event(HELD, 20, **values), event(ABORTED, 30, Reason="held: x")
     )
-    gone = derive_status("b", removed, None, cancelled=False)
-    assert queued
-    assert gone
+    gone = status_of(removed)
+    assert queued.state is JobState.HELD
     assert seen.starts[1].failure_class == queued.failure_class == gone.failure_class == failure
     for text in (seen.starts[1].reason, queued.reason, gone.reason):
         suffix = f": {cause}" if cause else ""
@@ -196,34 +200,175 @@ def test_hold_has_class_cause_and_remedy(
         assert text.endswith(".")
 
 
-def test_unknown_job_has_no_status() -> None:
-    assert derive_status("b", None, None, cancelled=False) is None
-    assert derive_status("b", apply_events(event(EXECUTE, 1, 1)), None, cancelled=False) is None
+def test_state_of_open_job_follows_its_events() -> None:
+    held = event(HELD, 20, HoldReason="x", HoldReasonCode=1, HoldReasonSubCode=0)
+    cases = [
+        ((), JobState.QUEUED),
+        ((event(EXECUTE, 10, 1),), JobState.RUNNING),
+        ((event(EXECUTE, 10, 1), event(DISCONNECTED, 20, 1)), JobState.RUNNING),
+        ((event(EXECUTE, 10, 1), event(EVICTED, 20, 1)), JobState.QUEUED),
+        ((event(EXECUTE, 10, 1), held), JobState.HELD),
+        ((event(EXECUTE, 10, 1), held, event(RELEASED, 30)), JobState.QUEUED),
+        ((event(TERMINATED, 40, TerminatedNormally=True, ReturnValue=0),), JobState.DONE),
+    ]
+    for events, state in cases:
+        assert status_of(apply_events(*events)).state is state, events
 
 
-def test_log_is_read_from_last_offset(tmp_path: Path) -> None:
-    submission = Submission(tmp_path, "campaign", "0a")
-    submission.path.mkdir(parents=True)
-    (submission.path / "cluster.json").write_text(f'{{"cluster": 7, "queued_s": {QUEUED_S}}}')
-    assert not EventLogState.read(submission).jobs, "no log yet"
+class Schedd:
+    """A schedd whose queue and history are lists of ads, and the log of a cluster of two jobs."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.queue: list[dict[str, Any]] = []
+        self.history: list[dict[str, Any]] = []
+        self.asked = 0
+        self.answers = True
+        self.now_us = QUEUED_S * 1_000_000
+        self.folder = folder
+        self.submission = Submission.for_jobs(folder, "c", "", ["a", "b"])
+        self.submission.path.mkdir(parents=True)
+        (self.submission.path / "submission.json").write_text('{"jobs": ["a", "b"], "text": ""}')
+        self.submission.record_cluster(QueuedCluster(7, QUEUED_S))
+        self.log = self.submission.log_file
+        self._monkeypatch = monkeypatch
+        self.restart_client()
+
+    def restart_client(self) -> None:
+        """Forget what was read, as another process does."""
+        self.batch = HTCondorBatch(HTCondorPool("p"), self.folder)
+        replace = self._monkeypatch.setattr
+        connection = self.batch.connection
+        replace(connection, "query_ads", lambda *_, **__: self._answer(self.queue))
+        replace(
+            connection, "query_history", lambda text, *_, **__: self._answer(self.history, text)
+        )
+        replace(time, "time_ns", lambda: self.now_us * 1000)
+
+    def _answer(self, ads: list[dict[str, Any]], constraint: str = "") -> list[dict[str, Any]]:
+        if not self.answers:
+            raise PoolUnreachableError("HTCondor does not answer")
+        self.asked += 1
+        selected = [ad for ad in ads if not constraint or f"ProcId == {ad['ProcId']}" in constraint]
+        return [{"ClusterId": 7, **ad} for ad in selected]
+
+    def write(self, *events: str) -> None:
+        with self.log.open("a") as stream:
+            stream.writelines(events)
+
+    def pass_time(self) -> None:
+        self.now_us += 2 * CONFIRM_AFTER_US
+
+    def statuses(self) -> list[JobStatus | None]:
+        ids = [f"7.{proc}@{self.submission.name}" for proc in range(2)]
+        statuses = self.batch.query(ids)
+        return [statuses.get(batch_id) for batch_id in ids]
+
+    def states(self) -> list[str]:
+        return [status.state.value if status else "unknown" for status in self.statuses()]
+
+
+#: First event of a log and, as HTCondor writes it, the same as attributes.
+FIRST = "000 (007.000.000) 2026-01-01 02:00:00 Job submitted\n...\n" + SUBMITTED
+DONE = {"TerminatedNormally": True, "ReturnValue": 0}
+RUNNING = {"JobStatus": 2, "NumShadowStarts": 1, "MATCH_EXP_TreehammerAttempt": "1"}
+
+
+@pytest.fixture
+def schedd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Schedd:
+    return Schedd(tmp_path, monkeypatch)
+
+
+def test_states_come_from_log_without_schedd(schedd: Schedd) -> None:
+    schedd.answers = False
     started = event(EXECUTE, 10, 1)
-    submission.log_file.write_text(SUBMITTED + started[:-10])
-    assert not any(job.starts for job in EventLogState.read(submission).jobs.values()), (
-        "half an event"
-    )
-    submission.log_file.write_text(SUBMITTED + started)
-    assert EventLogState.read(submission).jobs[0].starts[1].executing
-    ended = event(TERMINATED, 40, 1, TerminatedNormally=True, ReturnValue=0)
-    with submission.log_file.open("a") as stream:
-        stream.write(ended)
-    assert EventLogState.read(submission).jobs[0].is_over
-    submission.log_file.unlink()
-    assert EventLogState.read(submission).jobs[0].is_over, "state survives the log"
-    submission.log_file.write_text(event(EXECUTE, 50, 1, proc=1))  # rotated
-    seen = EventLogState.read(submission)
-    assert (seen.jobs[0].is_over, seen.jobs[1].starts[1].executing) == (True, True)
-    (submission.path / "event_log_state.json").write_text("{")
-    assert list(EventLogState.read(submission).jobs) == [1]
+    schedd.write(FIRST, started[:-10])
+    assert schedd.states() == ["queued", "queued"], "the last event is incomplete"
+    schedd.write(started[-10:])
+    assert schedd.states() == ["running", "queued"]
+    schedd.write(event(TERMINATED, 20, 1, **DONE), event(ABORTED, 21, proc=1, Reason="by a person"))
+    assert schedd.states() == ["done", "lost"]
+    schedd.log.unlink()
+    assert schedd.states() == ["done", "lost"], "final states outlive the log"
+
+
+def test_silent_job_is_confirmed_once_a_minute(schedd: Schedd) -> None:
+    schedd.write(FIRST, event(EXECUTE, 10, 1), event(EXECUTE, 10, 1, proc=1))
+    schedd.queue = [{"ProcId": 0, **RUNNING}, {"ProcId": 1, **RUNNING}]
+    schedd.pass_time()
+    assert schedd.states() == ["running", "running"]
+    assert schedd.states() == ["running", "running"]
+    assert schedd.asked == 1
+    # The ends are missing from the log: one job has left the queue, one is held.
+    schedd.queue = [{"ProcId": 1, "JobStatus": 5, "HoldReasonCode": 1}]
+    schedd.history = [{"ProcId": 0, "JobStatus": 4, "ExitCode": 0}]
+    assert schedd.states() == ["running", "running"]
+    schedd.pass_time()
+    assert schedd.states() == ["done", "held"]
+    schedd.queue, schedd.answers = [], False
+    schedd.pass_time()
+    assert schedd.states() == ["done", "held"], "a silent schedd changes nothing"
+    schedd.answers = True
+    assert schedd.states() == ["done", "unknown"], "neither queue nor history has the job"
+
+
+def test_missing_cut_and_replaced_logs_are_completed_by_schedd(schedd: Schedd) -> None:
+    end = event(TERMINATED, 20, 1, **DONE)
+    schedd.queue = [{"ProcId": 1, **RUNNING}]
+    schedd.history = [{"ProcId": 0, "JobStatus": 4, "ExitCode": 3}]
+
+    def remove() -> None:
+        schedd.log.unlink()
+
+    def cut() -> None:
+        schedd.log.write_text(event(EXECUTE, 10, 1, proc=1))
+
+    def rotate() -> None:
+        schedd.log.rename(schedd.log.with_suffix(".old"))
+        schedd.write(event(EXECUTE, 10, 1, proc=1))
+
+    def leave_hole() -> None:
+        schedd.log.write_bytes(bytes(300) + event(EXECUTE, 10, 1, proc=1).encode())
+
+    for damage in (remove, cut, rotate, leave_hole):
+        for is_new_process in (False, True):
+            schedd.log.write_text(FIRST + event(EXECUTE, 10, 1))
+            schedd.restart_client()
+            assert schedd.states() == ["running", "queued"]
+            damage()
+            if is_new_process:
+                schedd.restart_client()
+            assert schedd.states() == ["done", "running"], damage
+            schedd.answers = False
+            with pytest.raises(PoolUnreachableError):
+                schedd.states()
+            schedd.answers = True
+            schedd.write(event(EXECUTE, 10, 1, proc=1), end.replace(".000.", ".001."))
+            assert schedd.states() == ["done", "done"], damage
+
+
+@pytest.mark.parametrize(("cancelled", "state"), [(False, "lost"), (True, "cancelled")])
+def test_job_removed_before_its_turn_is_lost_or_cancelled(
+    schedd: Schedd, cancelled: bool, state: str
+) -> None:
+    removal = event(CLUSTER_REMOVED, 30, proc=-1)
+    schedd.write(FIRST, event(ABORTED, 20, Reason="by a person"), removal)
+    if cancelled:
+        schedd.submission.cancellation_mark.touch()
+    assert schedd.states()[1] == state
+    status = schedd.statuses()[1]
+    assert status
+    expected = "cancelled" if cancelled else "before the job's turn came: by a person"
+    assert status.reason.endswith(expected)
+
+
+def test_log_in_another_zone_and_of_other_clusters_is_read(schedd: Schedd) -> None:
+    foreign = event(TERMINATED, 5, 1, **DONE).replace("(007.", "(006.")
+    schedd.write(FIRST, foreign, event(EXECUTE, 10, 1, SlotName="slot1@x"))
+    assert schedd.states() == ["running", "queued"]
+    status = schedd.statuses()[0]
+    assert status
+    (attempt,) = status.attempts
+    assert (attempt.started_us, attempt.host) == ((QUEUED_S + 10) * 1_000_000, "slot1@x")
 
 
 @pytest.mark.parametrize(
@@ -248,12 +393,12 @@ def test_requeued_job_of_another_pool_keeps_earlier_attempts(
     submission = Submission.for_jobs(batch.root, "c", text, ["job"])
     submission.stage(text, [JobDescription("job", text, {})], spool=False)
     submission.record_cluster(QueuedCluster(7, QUEUED_S))
-    submission.log_file.write_text("".join((SUBMITTED, event(EXECUTE, 10), *later)))
+    submission.log_file.write_text("".join((FIRST, event(EXECUTE, 10), *later)))
     if output:
         (submission.job_folder(0) / f"output/attempt-{output}").mkdir(parents=True)
     ad = {"JobStatus": 2, "ClusterId": 7, "ProcId": 0, "TreehammerSubmission": submission.name}
     grid = {"GridResource": "condor a b", "JobStartDate": QUEUED_S + 10}
-    monkeypatch.setattr(batch.queue, "query_ads", lambda *_: [] if later else [ad | grid])
+    monkeypatch.setattr(batch.connection, "query_ads", lambda *_, **__: [ad | grid])
     batch_id = f"7.0@{submission.name}"
     assert [a.number for a in batch.query([batch_id])[batch_id].attempts] == numbers
 
@@ -268,17 +413,18 @@ def test_routed_job_without_events_has_its_exit_code() -> None:
         "ExitCode": 3,
         "RoutedToJobId": "8.0",
     }
-    found = derive_status("7.0", None, ad, cancelled=False)
-    assert found is not None
-    (attempt,) = found.attempts
+    job = JobEvents()
+    job.apply_ad(ad)
+    (attempt,) = status_of(job).attempts
     assert (attempt.exit_code, attempt.started_us) == (3, (QUEUED_S + 1) * 1_000_000)
 
 
 def test_reserved_keys_are_refused() -> None:
+    job = JobDescription("job", "", {"a": Path("a")})
+
     def build(text: str, folder: str = "/f") -> str:
-        return build_description(
-            text, folder=folder, campaign="c", submission="c.0", inputs=["a"], spool=True
-        )
+        submission = Submission.for_jobs(Path(folder), "c", text, ["job"])
+        return submission.full_description(text, [job], spool=True)
 
     assert "max_materialize" not in build("max_materialize = 5\nuniverse = vanilla")
     for line in ("Log = x", "queue 5", "+TreehammerJob = 1", "a = b \\\nc\nmy.treehammerjob = 1"):
