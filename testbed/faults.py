@@ -16,7 +16,6 @@ import psutil
 
 from treehammer.collectors.worker.probes.storage_door import query_server
 from treehammer.errors import ConfigError, NothingToDoError, TestbedError, suggest_word
-from treehammer.submit.batch.local_jobs import start_time
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door
 from treehammer.testbed import lifecycle
@@ -172,7 +171,7 @@ def _end_daemon(running: RunningDaemon, signal_number: int) -> None:
     if not lifecycle.is_alive(running.pid, running.start_ticks):
         return
     # Its children may outlive it for a moment.
-    processes = [(pid, start_time(pid)) for pid in _descendant_pids(running.pid)]
+    processes = [(pid, lifecycle.start_time(pid)) for pid in _descendant_pids(running.pid)]
     processes.append((running.pid, running.start_ticks))
     os.kill(running.pid, signal_number)
     wait_until(

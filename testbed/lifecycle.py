@@ -18,7 +18,6 @@ from typing import Any
 import psutil
 
 from treehammer.errors import TestbedError
-from treehammer.submit.batch.local_jobs import send_signal, start_time
 from treehammer.testbed import mount_namespace
 from treehammer.testbed.workspace import (
     ENVIRONMENT_MARK,
@@ -295,6 +294,27 @@ def read_last_lines(path: Path, lines: int) -> list[str]:
 
 
 # --- processes
+
+
+def start_time(pid: int) -> int:
+    """Return the process's start in clock ticks since boot; 0 for a zombie or no process.
+
+    Pid and start time identify a process; a pid alone is reused.  ``psutil``'s creation time depends
+    on the wall clock, which may be set.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    # The command name is in parentheses and may contain anything, even ") R 1".
+    fields = text.rpartition(")")[2].split()
+    return 0 if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may just have ended."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def is_alive(pid: int, started: int) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.collectors.shared_files import (
@@ -26,10 +26,12 @@ from treehammer.collectors.shared_files import (
     IrregularFileError,
     open_regular_file,
 )
-from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError
 from treehammer.extensions import ExtensionGroup, load_declaration
 from treehammer.program_output import create_private_file, is_private
+
+if TYPE_CHECKING:
+    from treehammer.config import Settings
 
 #: Maps a job id and its earlier inputs (name in the sandbox -> file) to its new inputs.
 InputReplacement = Callable[[str, Mapping[str, Path]], Mapping[str, Path]]

@@ -1,36 +1,209 @@
-"""Local batch system: jobs of this machine's user, run by a detached runner process."""
+"""Local batch system: jobs of this machine's user in one SQLite file, run by one detached process.
+
+::
+
+    SPOOL/
+      queue.db         a row for each job; only the runner changes states and attempts
+      queue.lock       held while jobs are added or removed, and while the runner decides to leave
+      runner.lock      held by the runner for its lifetime
+      runner.log       log of the runners, which grows with every change of a job's state
+      jobs/
+        000012-CAMPAIGN/          one cluster: the jobs of one submission
+          starts/                 where jobs that start together meet, written by the workers
+          3/                      batch id 000012-CAMPAIGN.3
+            description.toml
+            inputs/               copied into each attempt's sandbox
+            attempt-1/            sandbox of the first attempt
+            attempt-1.lock        held by the worker for its lifetime
+
+A cluster's folder is complete before its rows are inserted in one transaction.  No process id is
+stored: the kernel releases the lock of a process that has ended, also by a reboot, and the path of a
+job's folder marks its processes.
+"""
 
 from __future__ import annotations
 
-import fcntl
+import json
+import shutil
+import sqlite3
 import subprocess
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
-from treehammer.collectors.job_spec import LOCAL_BATCH
+from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
+from treehammer.collectors.json_documents import format_json, parse_document
+from treehammer.collectors.shared_files import hold_lock, is_locked
 from treehammer.errors import BatchError
-from treehammer.submit.batch import local_runner
 from treehammer.submit.batch.interface import (
+    AttemptStatus,
     BatchDeclaration,
     BatchSystem,
     InputReplacement,
     JobDescription,
     JobStatus,
+    copy_input,
+    create_folder_atomically,
     describe_os_error,
+    remove_folder_atomically,
+    require_folder_name,
 )
-from treehammer.submit.batch.local_jobs import Spool
 
-#: Seconds between two looks at the states of jobs, which open no file.
-_CHANGE_INTERVAL_S = 0.05
-#: Longest time in seconds that a cancel waits for its jobs to end.
-_CANCEL_WAIT_S = local_runner.TERMINATE_GRACE_S + 5.0
+#: Attempts of a queued job that was lost or requested a retry.
+MAX_LOCAL_ATTEMPTS = 2
+#: Seconds between SIGTERM, which lets the worker write its records, and SIGKILL.
+TERMINATE_GRACE_S = 10.0
+#: Free bytes that a job needs to start; its records need room.
+MIN_FREE_BYTES = 16_000_000
+#: Names in a job's folder.
+DESCRIPTION_NAME, INPUTS_NAME = "description.toml", "inputs"
+#: Condition for jobs that have not ended.
+OPEN = "state IN ('queued', 'running')"
+_LISTED = "batch_id IN (SELECT value FROM json_each(?))"
+#: Seconds between two looks at the length of the runner's log.
+_CHANGE_INTERVAL_S = 0.02
+#: Longest time in seconds that a cancel waits for its jobs to end, and its interval between looks.
+_CANCEL_WAIT_S, _CANCEL_INTERVAL_S = TERMINATE_GRACE_S + 5.0, 0.2
+#: Longest time in seconds that a transaction waits for others.
+_TRANSACTION_TIMEOUT_S = 60.0
+
+_SCHEMA = """
+PRAGMA journal_mode = WAL;
+CREATE TABLE IF NOT EXISTS job (
+    number INTEGER PRIMARY KEY,
+    batch_id TEXT NOT NULL UNIQUE,
+    job_id TEXT NOT NULL UNIQUE,
+    slots INTEGER NOT NULL,
+    together INTEGER NOT NULL,
+    previous_attempts INTEGER NOT NULL DEFAULT 0,
+    is_cancelled INTEGER NOT NULL DEFAULT FALSE,
+    state TEXT NOT NULL DEFAULT 'queued',
+    attempts TEXT NOT NULL DEFAULT '[]'
+);
+CREATE INDEX IF NOT EXISTS job_state ON job (state, number);
+"""
+
+
+class QueuedJob(NamedTuple):
+    """A row of the queue.
+
+    Attributes:
+        number: its place in the queue.
+        slots: number of jobs that run at once since its submission, until the next one.
+        together: number of jobs, with this one, that start together; 0 for none.
+        previous_attempts: number of its last attempt before it was requeued.
+        is_cancelled: whether a cancellation was requested.
+        attempts: JSON of its attempts.
+    """
+
+    number: int
+    batch_id: str
+    job_id: str
+    slots: int
+    together: int
+    previous_attempts: int
+    is_cancelled: int
+    state: str
+    attempts: str
+
+    @property
+    def cluster(self) -> str:
+        """Name of its cluster."""
+        return self.batch_id.rpartition(".")[0]
+
+    @property
+    def status(self) -> JobStatus:
+        """Its status for batch systems."""
+        attempts = parse_document(tuple[AttemptStatus, ...], json.loads(self.attempts))
+        return JobStatus(self.batch_id, JobState(self.state), attempts)
+
+
+class LocalQueue:
+    """Jobs of one spool directory, which is created if missing."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.jobs = root.absolute(), root.absolute() / "jobs"
+        self.runner_lock, self.runner_log = self.root / "runner.lock", self.root / "runner.log"
+        try:
+            self.jobs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BatchError(
+                f"cannot create the local queue ({error.strerror})",
+                where=str(self.root),
+                hint="Choose another --data-dir, or make this one writable.",
+            ) from error
+        # Two processes must not turn on the write-ahead log at once.
+        with hold_lock(self.root / "schema.lock"), self.transaction() as connection:
+            connection.executescript(_SCHEMA)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Read or change rows, all or none.
+
+        Raises:
+            BatchError: the file cannot be used, or the disk is full.
+        """
+        path = self.root / "queue.db"
+        try:
+            with closing(sqlite3.connect(path, _TRANSACTION_TIMEOUT_S)) as connection, connection:
+                yield connection
+        except sqlite3.Error as error:
+            raise BatchError(
+                f"the local queue cannot be used ({error})",
+                where=str(path),
+                hint="Free disk space. Move this file away if it is damaged: records that were not "
+                "collected are in jobs/*/*/attempt-*/records beside it.",
+            ) from error
+
+    def select(
+        self, condition: str, ids: Iterable[str] | None = None, limit: int = -1
+    ) -> list[QueuedJob]:
+        """Select jobs in the order of the queue; ``ids`` is the parameter of the condition, if any."""
+        parameters = () if ids is None else (json.dumps([*ids]),)
+        query = f"SELECT * FROM job WHERE {condition} ORDER BY number LIMIT {limit}"  # noqa: S608
+        with self.transaction() as connection:
+            return [QueuedJob(*row) for row in connection.execute(query, parameters)]
+
+    def update(
+        self, job: QueuedJob, state: JobState, attempts: Sequence[AttemptStatus]
+    ) -> QueuedJob:
+        """Write the state and the attempts of a job, and return it with them; for the runner only."""
+        updated = job._replace(state=state.value, attempts=format_json(attempts))
+        with self.transaction() as connection:
+            connection.execute(
+                "UPDATE job SET state = ?, attempts = ? WHERE batch_id = ?",
+                (updated.state, updated.attempts, job.batch_id),
+            )
+        return updated
+
+    def locked(self) -> AbstractContextManager[object]:
+        """Hold the queue: no job is added or removed and no runner leaves meanwhile."""
+        return hold_lock(self.root / "queue.lock")
+
+    def locate(self, batch_id: str) -> Path:
+        """Return the folder of a job."""
+        cluster, _, number = batch_id.rpartition(".")
+        return self.jobs / cluster / number
+
+    def has_disk_space(self) -> bool:
+        """Return whether at least :data:`MIN_FREE_BYTES` bytes are free, so that jobs may start."""
+        return shutil.disk_usage(self.root).free >= MIN_FREE_BYTES
+
+
+def stage_job(job: JobDescription, folder: Path) -> None:
+    """Write a job's description and copies of its inputs into a new folder."""
+    (folder / INPUTS_NAME).mkdir(parents=True)
+    for name, source in job.inputs.items():
+        copy_input(source, folder / INPUTS_NAME / name)
+    (folder / DESCRIPTION_NAME).write_text(job.text, encoding="utf-8")
 
 
 class LocalBatch(BatchSystem):
-    """Queue in a spool directory (see :mod:`treehammer.submit.batch.local_jobs`); it holds no jobs.
+    """The local queue as a batch system; it holds no jobs.
 
     Every call that finds unfinished jobs starts a runner unless one is alive.
 
@@ -42,7 +215,7 @@ class LocalBatch(BatchSystem):
     name = LOCAL_BATCH
 
     def __init__(self, spool_dir: Path, slots: int = 1) -> None:
-        self.spool = Spool(spool_dir)
+        self.queue = LocalQueue(spool_dir)
         self.slots = slots
 
     def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
@@ -51,45 +224,62 @@ class LocalBatch(BatchSystem):
         Raises:
             BatchError: nothing was queued.
         """
+        require_folder_name(campaign_id)
         unique = {job.job_id: job for job in jobs}
-        with self.spool.locked():
-            queued = self.spool.find(unique)
-            new = [job for job_id, job in unique.items() if job_id not in queued]
-            added = self.spool.add(campaign_id, new, self.slots) if new else {}
-            self._ensure_runner()
-        return {**queued, **added}
+        with self._hold_with_runner():
+            batch_ids = {**self.find(unique)}
+            if new := [job for job_id, job in unique.items() if job_id not in batch_ids]:
+                batch_ids |= self._add(campaign_id, new)
+        return batch_ids
+
+    def _add(self, campaign_id: str, jobs: Sequence[JobDescription]) -> dict[str, str]:
+        """Queue new jobs as one cluster, or none; return job id -> batch id."""
+        numbers = (int(folder.name.partition("-")[0]) for folder in self.queue.jobs.iterdir())
+        folder = self.queue.jobs / f"{max(numbers, default=0) + 1:06d}-{campaign_id}"
+        hint = "Free disk space or choose another --data-dir."
+        with create_folder_atomically(folder, self.queue.root / "incoming", hint) as staged:
+            for number, job in enumerate(jobs, start=1):
+                stage_job(job, staged / str(number))
+        batch_ids = {job.job_id: f"{folder.name}.{n}" for n, job in enumerate(jobs, start=1)}
+        together = max(job.together for job in jobs)
+        with self.queue.transaction() as connection:
+            connection.executemany(
+                "INSERT INTO job (batch_id, job_id, slots, together) VALUES (?, ?, ?, ?)",
+                [(batch_id, id_, self.slots, together) for id_, batch_id in batch_ids.items()],
+            )
+        return batch_ids
 
     def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
         """Return job id -> batch id of queued jobs."""
-        return self.spool.find(job_ids)
+        jobs = self.queue.select("job_id IN (SELECT value FROM json_each(?))", job_ids)
+        return {job.job_id: job.batch_id for job in jobs}
 
     def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
         """Return the status of each known job."""
-        statuses = self._read_statuses(batch_ids)
+        statuses = {job.batch_id: job.status for job in self.queue.select(_LISTED, batch_ids)}
         if any(not status.state.is_final for status in statuses.values()):
-            with self.spool.locked():
+            with self.queue.locked():
                 self._ensure_runner()
         return statuses
 
-    def state_times(self, batch_ids: Iterable[str]) -> list[int]:
-        """List when the state of each known job last changed, in nanoseconds; 0 before its start."""
-        jobs = (self.spool.job(batch_id) for batch_id in batch_ids)
-        return [job.state_time_ns() for job in jobs if job]
+    def count_changes(self) -> int:
+        """Return a number that grows with every change of a job's state."""
+        log = self.queue.runner_log
+        return log.stat().st_size if log.exists() else 0
 
-    def wait_for_change(
-        self, batch_ids: Sequence[str], before: Sequence[int], timeout_s: float
-    ) -> None:
-        """Wait until the :meth:`state_times` of jobs are not ``before``, at most ``timeout_s`` seconds."""
+    def wait_for_change(self, before: int, timeout_s: float) -> None:
+        """Wait until :meth:`count_changes` is not ``before``, at most ``timeout_s`` seconds."""
         deadline = time.monotonic() + timeout_s
-        while self.state_times(batch_ids) == before and time.monotonic() < deadline:
+        while self.count_changes() == before and time.monotonic() < deadline:
             time.sleep(_CHANGE_INTERVAL_S)
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
         """Return attempt -> output folder."""
-        job = self.spool.job(batch_id)
-        if job is None:
-            return {}
-        folders = {a.number: job.sandbox_folder(a.number) for a in job.read_status().attempts}
+        folders = {
+            attempt.number: self.queue.locate(batch_id) / f"attempt-{attempt.number}"
+            for job in self.queue.select(_LISTED, [batch_id])
+            for attempt in job.status.attempts
+        }
         return {number: folder for number, folder in folders.items() if folder.is_dir()}
 
     def cancel(self, batch_ids: Iterable[str]) -> int:
@@ -97,131 +287,107 @@ class LocalBatch(BatchSystem):
 
         Waits until they have ended, up to some seconds.
         """
-        statuses = self._read_statuses(batch_ids)
-        open_ids = [batch_id for batch_id, status in statuses.items() if not status.state.is_final]
+        open_ids = [job.batch_id for job in self.queue.select(f"{_LISTED} AND {OPEN}", batch_ids)]
         if not open_ids:
             return 0
-        with self.spool.locked():
-            try:
-                for batch_id in open_ids:
-                    (self.spool.cancels / batch_id).touch()
-            except OSError as error:
-                raise BatchError(
-                    f"cannot request the cancellation of jobs ({describe_os_error(error)})",
-                    where=str(self.spool.cancels),
-                    hint="Free some disk space and cancel again.",
-                ) from error
-            self._ensure_runner()
+        with self._hold_with_runner(), self.queue.transaction() as connection:
+            connection.executemany(
+                "UPDATE job SET is_cancelled = TRUE WHERE batch_id = ?", [(i,) for i in open_ids]
+            )
         deadline = time.monotonic() + _CANCEL_WAIT_S
         while time.monotonic() < deadline:
-            if all(status.state.is_final for status in self._read_statuses(open_ids).values()):
+            if not self.queue.select(f"{_LISTED} AND {OPEN}", open_ids, limit=1):
                 break
-            time.sleep(local_runner.TICK_INTERVAL_S)
+            time.sleep(_CANCEL_INTERVAL_S)
         return len(open_ids)
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
-        """Queue final jobs again; jobs that were queued again before keep their batch id.
+        """Queue final jobs again, at the end; jobs with a later attempt than ``earlier`` have been.
 
         Raises:
             BatchError: nothing was queued.
         """
-        requeued: dict[str, str] = {}
-        with self.spool.locked():
-            for campaign_id, jobs in self._group_by_campaign(earlier).items():
-                newest = self.spool.find(jobs)
-                requeued_before = {
-                    jobs[job_id]: new for job_id, new in newest.items() if new != jobs[job_id]
-                }
-                unqueued = {
-                    job_id: old for job_id, old in jobs.items() if old not in requeued_before
-                }
-                attempts = {job_id: earlier[old] for job_id, old in unqueued.items()}
-                requeued |= requeued_before | self._queue_again(
-                    campaign_id, unqueued, attempts, inputs
+        with self._hold_with_runner():
+            jobs = self.queue.select(_LISTED, earlier)
+            again = [
+                job
+                for job in jobs
+                if job.status.state.is_final
+                and all(a.number <= earlier[job.batch_id] for a in job.status.attempts)
+            ]
+            for job in again:
+                self._replace_inputs(job, inputs)
+            with self.queue.transaction() as connection:
+                connection.executemany(
+                    "UPDATE job SET state = 'queued', is_cancelled = FALSE, together = 0, "
+                    "slots = (SELECT slots FROM job ORDER BY number DESC LIMIT 1), "
+                    "number = (SELECT max(number) + 1 FROM job), previous_attempts = ? "
+                    "WHERE batch_id = ?",
+                    [(earlier[job.batch_id], job.batch_id) for job in again],
                 )
-            if requeued:
-                self._ensure_runner()
-        return requeued
+        return {job.batch_id: job.batch_id for job in jobs}
 
-    def _queue_again(
-        self,
-        campaign_id: str,
-        jobs: Mapping[str, str],
-        attempts: Mapping[str, int],
-        inputs: InputReplacement,
-    ) -> dict[str, str]:
-        """Add jobs to the spool once more; return their earlier batch id -> their new one."""
-        if not jobs:
-            return {}
-        rebuilt = [_rebuild_description(self.spool, *item, inputs) for item in jobs.items()]
-        added = self.spool.add(campaign_id, rebuilt, self.spool.slots, attempts)
-        return {jobs[job_id]: new for job_id, new in added.items()}
-
-    def _group_by_campaign(self, batch_ids: Iterable[str]) -> dict[str, dict[str, str]]:
-        """Group final jobs: campaign -> job id -> batch id."""
-        groups: dict[str, dict[str, str]] = defaultdict(dict)
-        for batch_id, status in self._read_statuses(batch_ids).items():
-            if status.state.is_final:
-                name, _, number = batch_id.rpartition(".")
-                job_id = self.spool.read_cluster(name).job_ids[int(number) - 1]
-                groups[_campaign_of(name)][job_id] = batch_id
-        return groups
+    def _replace_inputs(self, job: QueuedJob, inputs: InputReplacement) -> None:
+        folder = self.queue.locate(job.batch_id) / INPUTS_NAME
+        try:
+            sent = {entry.name: entry for entry in folder.iterdir()}
+            replaced = inputs(job.job_id, sent)
+            for name in sent.keys() - replaced.keys():
+                sent[name].unlink()
+            for name, source in replaced.items():
+                if source != sent.get(name):
+                    copy_input(source, folder / name)
+        except OSError as error:
+            raise BatchError(
+                f"cannot queue a job again ({describe_os_error(error)})", where=str(folder)
+            ) from error
 
     def explain_waiting(self, batch_ids: Iterable[str]) -> list[str]:
         """Explain why no queued job starts."""
-        if local_runner.has_disk_space(self.spool):
+        if self.queue.has_disk_space():
             return []
-        least = local_runner.MIN_FREE_BYTES // 1_000_000
-        return [
-            f"No job starts: less than {least} MB are free in {self.spool.root}. Free disk space there."
-        ]
+        least, root = MIN_FREE_BYTES // 1_000_000, self.queue.root
+        return [f"No job starts: less than {least} MB are free in {root}. Free disk space there."]
 
     def purge(self, batch_ids: Iterable[str]) -> int:
         """Remove clusters whose jobs are all listed and final; return the freed bytes.
 
-        A requeued job is listed by its last batch id.
-
         Raises:
             BatchError: a folder cannot be removed.
         """
-        freed = 0
-        with self.spool.locked():
-            listed = set(batch_ids)
-            campaigns = {_campaign_of(batch_id) for batch_id in listed}
-            names = [name for name in self.spool.cluster_names() if _campaign_of(name) in campaigns]
-            clusters = [self.spool.read_cluster(name) for name in names]
-            ended = {
-                job_id
-                for cluster in clusters
-                for job_id, job in zip(cluster.job_ids, cluster.jobs, strict=True)
-                if job.batch_id in listed and job.read_status().state.is_final
-            }
-            for cluster in clusters:
-                if ended.issuperset(cluster.job_ids):
-                    freed += self.spool.remove(cluster.path.name)
+        freed, queue = 0, self.queue
+        with queue.locked():
+            ended = set(queue.select(f"{_LISTED} AND NOT {OPEN}", batch_ids))
+            others = {job.cluster for job in queue.select("TRUE") if job not in ended}
+            for cluster in sorted({job.cluster for job in ended} - others):
+                if (queue.jobs / cluster).exists():  # unless a killed process removed it
+                    freed += remove_folder_atomically(queue.jobs / cluster, queue.root / "removed")
+                with queue.transaction() as connection:
+                    connection.execute("DELETE FROM job WHERE batch_id GLOB ?", (f"{cluster}.*",))
         return freed
 
-    def _read_statuses(self, batch_ids: Iterable[str]) -> dict[str, JobStatus]:
-        jobs = (self.spool.job(batch_id) for batch_id in batch_ids)
-        return {job.batch_id: job.read_status() for job in jobs if job is not None}
+    @contextmanager
+    def _hold_with_runner(self) -> Iterator[None]:
+        """Hold the queue during the block; a runner starts meanwhile unless one is alive."""
+        with self.queue.locked(), ThreadPoolExecutor(1) as thread:
+            runner = thread.submit(self._ensure_runner)
+            yield
+            runner.result()
 
     def _ensure_runner(self) -> None:
         """Start a runner unless one is alive. The caller holds the queue, so no runner can leave now."""
-        with self.spool.runner_lock.open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return
-        command = [sys.executable, "-P", "-m", local_runner.__name__, str(self.spool.root)]
+        if is_locked(self.queue.runner_lock):
+            return
+        module, root = f"{__package__}.local_runner", str(self.queue.root)
         try:
             subprocess.run(
-                command,
+                [sys.executable, "-P", "-m", module, root],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 timeout=60,
                 check=True,
-                cwd=self.spool.root,
+                cwd=root,
                 # Ctrl-C must not reach the runner.
                 start_new_session=True,
             )
@@ -229,33 +395,9 @@ class LocalBatch(BatchSystem):
             output = getattr(error, "stderr", None) or b""
             raise BatchError(
                 f"the local runner does not start ({error}) {output.decode(errors='replace')}".rstrip(),
-                where=str(self.spool.root),
+                where=root,
                 hint="Queued jobs stay queued; `treehammer status` tries again.",
             ) from error
-
-
-def _campaign_of(name: str) -> str:
-    """Return the campaign in the name of a cluster, or in the batch id of a job."""
-    return name.partition("-")[2].partition(".")[0]
-
-
-def _rebuild_description(
-    spool: Spool, job_id: str, batch_id: str, inputs: InputReplacement
-) -> JobDescription:
-    """Rebuild the description of a job from the spool, with its new inputs.
-
-    Raises:
-        BatchError: its files cannot be read.
-    """
-    job = spool.job(batch_id)
-    assert job is not None  # its status was read
-    try:
-        text = job.description_file.read_text(encoding="utf-8")
-        return JobDescription(job_id, text, inputs(job_id, job.read_inputs()))
-    except OSError as error:
-        raise BatchError(
-            f"cannot queue a job again ({describe_os_error(error)})", where=str(job.path)
-        ) from error
 
 
 BATCH = BatchDeclaration(

@@ -1,11 +1,11 @@
-"""Runner of the local batch system: one detached process per spool that runs the queued jobs.
+"""Runner of the local queue: one detached process per spool that runs the queued jobs.
 
 ``python -m treehammer.submit.batch.local_runner SPOOL`` returns at once and leaves the runner in its
-own session, unless one is alive.  It starts jobs in the order of submission, ``slots`` at once, ends
-cancelled jobs and jobs over their wall limit, and leaves when no job is left.
+own session, unless one is alive.  It starts jobs in the order of the queue, ends cancelled jobs and
+jobs over their wall limit, and leaves when there has been no job for some seconds.
 
-If the runner is killed, its workers continue.  The next runner recognizes them by the lock that
-each holds, adopts them, and restarts, as a new attempt, only those that ended unobserved.
+If the runner is killed, its workers continue.  The next runner waits until each has released its
+lock.  A job whose worker did not complete is queued once more.
 """
 
 from __future__ import annotations
@@ -20,127 +20,166 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from treehammer.collectors.job_spec import RETRY_EXIT_CODE, JobState
+import psutil
+
+from treehammer.collectors.job_spec import JOB_MARK_VARIABLE, RETRY_EXIT_CODE, JobState
 from treehammer.collectors.shared_files import is_locked, read_regular_file
+from treehammer.collectors.worker.child_processes import StopSignals
 from treehammer.collectors.worker.run.payload_process import become_subreaper
 from treehammer.errors import BatchError
-from treehammer.submit.batch.interface import AttemptStatus, JobStatus, describe_os_error
-from treehammer.submit.batch.local_jobs import (
-    NoDiskSpaceError,
-    Spool,
-    SpooledJob,
-    WorkerCommand,
-    kill_job_processes,
-    kill_orphans,
-    prepare_attempt,
-    send_signal,
-    start_time,
+from treehammer.submit.batch.interface import (
+    AttemptStatus,
+    copy_input,
+    describe_os_error,
+    is_disk_full,
+)
+from treehammer.submit.batch.local_batch import (
+    DESCRIPTION_NAME,
+    INPUTS_NAME,
+    MAX_LOCAL_ATTEMPTS,
+    OPEN,
+    TERMINATE_GRACE_S,
+    LocalQueue,
+    QueuedJob,
 )
 
-#: Attempts of a queued job that was lost or requested a retry.
-MAX_LOCAL_ATTEMPTS = 2
-#: Seconds between SIGTERM, which lets the worker write its records, and SIGKILL.
-TERMINATE_GRACE_S = 10.0
-#: Seconds between two polls: short compared to a job, and no load on its measurements.
+#: Longest time in seconds between two polls: short compared to a job, and no load on measurements.
 TICK_INTERVAL_S = 0.2
 #: Seconds before a failed disk operation is retried.
 STALLED_S = 2.0
-#: Free bytes that a job needs to start; its records need room.
-MIN_FREE_BYTES = 16_000_000
+#: Seconds for which a runner without jobs waits for more, such as those of a comparison's next look.
+IDLE_S = 5.0
+#: Environment variable with the worker's slot.
+SLOT_VARIABLE = "TREEHAMMER_BATCH_SLOT"
+#: Placeholder in a description's arguments for the number of the attempt.
+ATTEMPT_PLACEHOLDER = "$(ATTEMPT)"
+#: Reason of an attempt that the user ended.
+CANCELLED = "cancelled"
+#: Rounds of killing, as processes may fork while others are being killed.
+_KILL_ROUNDS = 20
+#: Longest time in seconds that killed processes get to end before another round.
+_KILL_WAIT_S = 1.0
+#: Errors of a description that is not one.
+_DESCRIPTION_ERRORS = (ValueError, KeyError, TypeError, AttributeError)
 #: Size limit of a worker's account of its attempt.
 _MAX_ACCOUNT_BYTES = 16_000_000
 
 
 @dataclass
-class RunningAttempt:
-    """One attempt in progress; ``process`` is None if adopted from a killed runner.
+class Worker:
+    """Worker of the last attempt of a running job.
 
-    ``cpus`` is the number of slots that it takes.  ``reason`` explains why it is being ended, or could not be started.
+    Attributes:
+        job: the job with its running attempt.
+        sandbox: working folder of the attempt.
+        slot: number of its slot, from 1.
+        cpus: number of slots that it takes.
+        deadline: end of its wall limit, by the monotonic clock.
+        process: None if a killed runner left it, or if it did not start.
+        reason: why it is being ended, or did not start.
+        kill_at: time of SIGKILL, by the monotonic clock.
     """
 
-    job: SpooledJob
+    job: QueuedJob
+    sandbox: Path
     slot: int
+    cpus: int
     deadline: float
-    cpus: int = 1
     process: subprocess.Popen[bytes] | None = None
     reason: str = ""
-    kill_at: float = 0.0
+    kill_at: float = math.inf
 
-    def pid(self, attempt: int) -> int:
-        """Return the worker's pid; 0 if it has ended or is not known yet."""
-        try:
-            pid, started = map(int, self.job.pid_file(attempt).read_text("ascii").split())
-        except (FileNotFoundError, ValueError):
-            return 0
-        return pid if start_time(pid) == started else 0
+    def has_ended(self) -> bool:
+        """Return whether the worker has ended."""
+        if self.process is not None:
+            return self.process.poll() is not None
+        return not is_locked(self.sandbox.with_suffix(".lock"))
+
+    def terminate(self, reason: str) -> None:
+        """Send SIGTERM; the job's processes are killed if the worker does not end."""
+        if self.reason:
+            return
+        self.reason, self.kill_at = reason, time.monotonic()
+        if self.process is not None:
+            self.kill_at += TERMINATE_GRACE_S
+            self.process.terminate()
+
+    def describe_end(self) -> tuple[JobState, AttemptStatus]:
+        """Return the state of the job and its attempt after the worker ended."""
+        code = self.process.returncode if self.process else None
+        state, reason = JobState.LOST, self.reason or f"the worker {_describe_exit_code(code)}"
+        ended_by_itself = (code is not None and code >= 0) or _is_complete(self.sandbox)
+        if self.reason == CANCELLED:
+            state = JobState.CANCELLED
+        elif not self.reason and ended_by_itself and code != RETRY_EXIT_CODE:
+            state, reason = JobState.DONE, ""
+        attempt = replace(
+            self.job.status.attempts[-1],
+            state=state,
+            ended_us=_now_us(),
+            exit_code=code,
+            reason=reason,
+        )
+        is_repeated = attempt.number - self.job.previous_attempts < MAX_LOCAL_ATTEMPTS
+        if state is JobState.LOST and not self.reason and is_repeated:
+            state = JobState.QUEUED
+        return state, attempt
 
 
 class QueueRunner:
-    """Runs the jobs of one spool until all have ended."""
+    """Runs the jobs of one queue until all have ended."""
 
-    def __init__(self, spool: Spool, log: IO[str]) -> None:
-        self.spool = spool
+    def __init__(self, queue: LocalQueue, log: IO[str]) -> None:
+        self.queue = queue
         self.log = log
-        self.loaded_clusters: set[str] = set()
-        self.active: dict[str, JobStatus] = {}
-        self.folders: dict[str, SpooledJob] = {}
-        self.running: dict[str, RunningAttempt] = {}
-        self.together: dict[str, int] = {}
+        self.workers: dict[str, Worker] = {}
+        self.idle_since = time.monotonic()
 
     def run(self, lock: IO[str]) -> None:
-        """Run until the queue is empty; ``lock`` is the runner's lock, already held."""
+        """Run until there are no jobs; ``lock`` is the runner's lock, already held."""
         self.log_line(f"runner {os.getpid()} starts")
-        # A removed spool never has jobs again.
-        while self.spool.jobs.is_dir():
-            if self.run_once() and not self.active and self.release_if_idle(lock):
-                return
-            self.wait_for_worker()
+        steps = (self.record_ended, self.end_workers, self.start_queued)
+        with StopSignals() as signals, self.queue.transaction() as held:
+            # The files of its log stay for as long as it is open: a full disk has no room for them.
+            held.execute("SELECT count(*) FROM job").fetchone()
+            _signal_changes(self.queue.root)
+            while not self.try_step(self.find_workers):
+                time.sleep(STALLED_S)
+            # A removed spool never has jobs again.
+            while not signals.stopped_by and self.queue.jobs.is_dir():
+                succeeded = [self.try_step(step) for step in steps]
+                if not all(succeeded):
+                    time.sleep(STALLED_S)
+                elif self.leave_if_idle(lock):
+                    return
+                select.select([signals.fd], [], [], TICK_INTERVAL_S)
+                signals.drain()
 
-    def wait_for_worker(self) -> None:
-        """Wait until a worker ends, at most :data:`TICK_INTERVAL_S`."""
-        pids = [running.process.pid for running in self.running.values() if running.process]
-        descriptors: list[int] = []
-        # Linux before 5.3 has no such descriptors.
-        with ExitStack() as files, suppress(OSError):
-            for pid in pids:
-                descriptors.append(os.pidfd_open(pid))
-                files.callback(os.close, descriptors[-1])
-            select.select(descriptors, [], [], TICK_INTERVAL_S)
-            return
-        time.sleep(TICK_INTERVAL_S)
+    def try_step(self, step: Callable[[], object]) -> bool:
+        """Take a step; one that fails, as on a full disk, is taken again later."""
+        try:
+            step()
+        except (OSError, BatchError) as error:
+            text = describe_os_error(error) if isinstance(error, OSError) else str(error)
+            self.log_line(f"stalled: {text}")
+            return False
+        return True
 
-    def run_once(self) -> bool:
-        """Run every step once; returns whether all succeeded.
-
-        A step that fails on a disk error is retried later and does not stop the others.
-        """
-        succeeded = True
-        for step in (
-            self.load_new_clusters,
-            self.record_finished,
-            self.apply_cancel_requests,
-            self.enforce_limits,
-            self.start_queued,
-        ):
-            try:
-                step()
-            except OSError as error:
-                succeeded = False
-                self.log_line(f"stalled: {describe_os_error(error)}")
-        if not succeeded:
-            time.sleep(STALLED_S)
-        return succeeded
-
-    def release_if_idle(self, lock: IO[str]) -> bool:
-        """Release the runner's lock unless there are new jobs."""
-        with self.spool.locked():
-            self.load_new_clusters()
-            if self.active:
+    def leave_if_idle(self, lock: IO[str]) -> bool:
+        """Release the runner's lock if there have been no jobs for some seconds."""
+        if self.workers or self.queue.select(OPEN, limit=1):
+            self.idle_since = time.monotonic()
+        if time.monotonic() < self.idle_since + IDLE_S:
+            return False
+        with self.queue.locked():
+            if self.queue.select(OPEN, limit=1):
                 return False
             self.log_line(f"runner {os.getpid()} leaves: no jobs left")
             lock.close()
@@ -152,198 +191,167 @@ class QueueRunner:
         with suppress(OSError):
             print(f"{stamp} {text}", file=self.log, flush=True)
 
-    def load_new_clusters(self) -> None:
-        """Load submissions that are new to this runner."""
-        for name in self.spool.cluster_names():
-            if name in self.loaded_clusters:
-                continue
-            self.loaded_clusters.add(name)
-            try:
-                cluster = self.spool.read_cluster(name)
-                if cluster.is_finished:
-                    continue
-                statuses = {job.batch_id: job.read_status() for job in cluster.jobs}
-            except BatchError as error:
-                self.log_line(f"skipped: {error}")
-                continue
-            for job in cluster.jobs:
-                status = statuses[job.batch_id]
-                if not status.state.is_final:
-                    self.folders[job.batch_id] = job
-                    self.together[job.batch_id] = cluster.together
-                    self.active[job.batch_id] = status
-                    if status.state is JobState.RUNNING:
-                        self.adopt_attempt(job, status)
+    def update(
+        self, job: QueuedJob, state: JobState, attempts: Sequence[AttemptStatus]
+    ) -> QueuedJob:
+        """Write the state and the attempts of a job, and return it with them."""
+        updated = self.queue.update(job, state, attempts)
+        number = f" (attempt {attempts[-1].number})" if attempts else ""
+        self.log_line(f"{job.batch_id}: {state.value}{number}")
+        return updated
 
-    def adopt_attempt(self, job: SpooledJob, status: JobStatus) -> None:
-        """Watch an attempt that a killed runner left; the next step finds out whether it is alive."""
-        attempt = status.attempts[-1]
-        self.log_line(f"{job.batch_id}: attempt {attempt.number} adopted")
-        try:
-            task = WorkerCommand.read(job.description_file)
-            wall_s, cpus = task.wall_s, task.cpus
-        except BatchError:  # damaged after the start
-            wall_s, cpus = math.inf, 1
-        elapsed_s = (_now_us() - attempt.started_us) / 1e6
-        deadline = time.monotonic() + wall_s - elapsed_s
-        self.running[job.batch_id] = RunningAttempt(job, self.free_slot(), deadline, cpus)
+    def find_workers(self) -> None:
+        """Find the jobs that a killed runner left running; their workers may be alive."""
+        for job in self.queue.select("state = 'running'"):
+            self.add_worker(job)
 
-    def free_slot(self) -> int:
-        """Return the lowest slot number without a running attempt."""
-        taken = {running.slot for running in self.running.values()}
-        return next(n for n in range(1, len(taken) + 2) if n not in taken)
+    def add_worker(self, job: QueuedJob) -> Worker:
+        """Give the running attempt of a job the lowest free slot."""
+        attempt = job.status.attempts[-1]
+        sandbox = self.queue.locate(job.batch_id) / f"attempt-{attempt.number}"
+        taken = {worker.slot for worker in self.workers.values()}
+        slot = next(n for n in range(1, len(taken) + 2) if n not in taken)
+        wall_s, cpus = self.read_limits(job)
+        deadline = time.monotonic() + wall_s - (_now_us() - attempt.started_us) / 1e6
+        self.workers[job.batch_id] = worker = Worker(job, sandbox, slot, cpus, deadline)
+        return worker
+
+    def read_description(self, job: QueuedJob) -> dict[str, Any]:
+        """Read the rendered description of a job."""
+        path = self.queue.locate(job.batch_id) / DESCRIPTION_NAME
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+
+    def read_limits(self, job: QueuedJob) -> tuple[float, int]:
+        """Return the wall limit of a job in seconds, or infinity, and its CPUs.
+
+        Infinity and 1 if its description is damaged, with which it cannot start.
+        """
+        with suppress(OSError, *_DESCRIPTION_ERRORS):
+            limits = self.read_description(job)["limits"]
+            return float(limits["wall_s"]) or math.inf, int(limits.get("cpus", 1))
+        return math.inf, 1
 
     def start_queued(self) -> None:
-        """Start jobs in the order of submission while slots and disk space are free.
+        """Start jobs in the order of the queue while slots and disk space are free.
 
-        A job takes a slot for each of its CPUs; one with more CPUs than slots runs alone.  Jobs that start together have as many slots as they are.  Beside them no others run: every
-        running job accepts only as many at once as there are slots for it.
+        A job takes a slot for each of its CPUs; one with more CPUs than slots runs alone.  Jobs that
+        start together have as many slots as they are.  Beside them no others run: every running job
+        accepts only as many at once as there are slots for it.
         """
-        slots = self.spool.slots
-        for batch_id, status in list(self.active.items()):
-            if status.state is not JobState.QUEUED:
-                continue
-            bound = min(
-                max(slots, self.together[started_id]) for started_id in (*self.running, batch_id)
-            )
-            taken = sum(running.cpus for running in self.running.values())
-            needed = count_cpus(self.folders[batch_id]) if taken < bound else 1
-            if (taken and taken + needed > bound) or not has_disk_space(self.spool):
+        while queued := self.queue.select("state = 'queued'", limit=1):
+            (job,) = queued
+            (newest,) = self.queue.select("number = (SELECT max(number) FROM job)")
+            running = [worker.job for worker in self.workers.values()]
+            bound = min(max(newest.slots, other.together) for other in (*running, job))
+            taken = sum(worker.cpus for worker in self.workers.values())
+            needed = self.read_limits(job)[1] if taken < bound else 1
+            if (taken and taken + needed > bound) or not self.queue.has_disk_space():
                 return
-            self.start_attempt(self.folders[batch_id], status)
+            self.start_attempt(job)
 
-    def start_attempt(self, job: SpooledJob, status: JobStatus) -> None:
-        """Start the next attempt of a job."""
-        number = job.previous_attempts + len(status.attempts) + 1
+    def start_attempt(self, job: QueuedJob) -> None:
+        """Start the next attempt of a job.
+
+        Raises:
+            OSError: the disk is full; the attempt can be started later.
+        """
+        earlier = job.status.attempts
+        number = max((job.previous_attempts, *(attempt.number for attempt in earlier))) + 1
         attempt = AttemptStatus(number, JobState.RUNNING, _now_us(), 0, None, "")
-        try:
-            with prepare_attempt(job, number) as ready:
-                # Recorded before the start: if this runner is killed in between, the successor finds a
-                # free lock and tries again; the reverse order could run a job twice.
-                self.record_status(
-                    JobStatus(job.batch_id, JobState.RUNNING, (*status.attempts, attempt))
+        sandbox, reason = self.queue.locate(job.batch_id) / f"attempt-{number}", ""
+        with ExitStack() as files:
+            try:
+                description = self.read_description(job)
+                executable, arguments = (description["job"][k] for k in ("executable", "arguments"))
+                environment = {**description["environment"], JOB_MARK_VARIABLE: str(sandbox.parent)}
+                lock, out, err = _fill_sandbox(sandbox, files)
+            except OSError as error:
+                if is_disk_full(error):
+                    raise
+                reason = f"cannot start: {describe_os_error(error)}"
+            except _DESCRIPTION_ERRORS as error:
+                reason = f"{sandbox.parent / DESCRIPTION_NAME}: not a job description ({error!r})"
+            # Recorded before the start: if this runner is killed in between, the successor finds a
+            # free lock and tries again; the reverse order could run a job twice.
+            worker = self.add_worker(self.update(job, JobState.RUNNING, (*earlier, attempt)))
+            worker.reason = reason
+            if reason:
+                return
+            try:
+                worker.process = subprocess.Popen(
+                    [executable, *(a.replace(ATTEMPT_PLACEHOLDER, str(number)) for a in arguments)],
+                    cwd=sandbox,
+                    env={**environment, SLOT_VARIABLE: f"slot{worker.slot}"},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    pass_fds=(lock.fileno(),),  # the worker holds the lock for its lifetime
+                    start_new_session=True,
                 )
-                running = RunningAttempt(
-                    job, self.free_slot(), time.monotonic() + ready.task.wall_s, ready.task.cpus
-                )
-                self.running[job.batch_id] = running
-                try:
-                    running.process = ready.launch(running.slot)
-                except (OSError, ValueError, subprocess.SubprocessError) as error:
-                    running.reason = f"cannot start: {error}"
-        except NoDiskSpaceError as error:
-            self.log_line(f"{job.batch_id}: waits for disk space ({error})")
-        except BatchError as error:
-            lost = replace(attempt, state=JobState.LOST, ended_us=_now_us(), reason=str(error))
-            self.record_status(JobStatus(job.batch_id, JobState.LOST, (*status.attempts, lost)))
+            except (OSError, ValueError, subprocess.SubprocessError) as error:
+                worker.reason = f"cannot start: {error}"
 
-    def record_status(self, status: JobStatus) -> None:
-        """Write a job's new status; a final job leaves the runner."""
-        job = self.folders[status.batch_id]
-        job.write_status(status)
-        number = f" (attempt {status.attempts[-1].number})" if status.attempts else ""
-        self.log_line(f"{status.batch_id}: {status.state.value}{number}")
-        self.active[status.batch_id] = status
-        if not status.state.is_final:
-            return
-        del self.active[status.batch_id], self.folders[status.batch_id]
-        (self.spool.cancels / status.batch_id).unlink(missing_ok=True)
-        cluster = status.batch_id.rpartition(".")[0]
-        if not any(other.rpartition(".")[0] == cluster for other in self.active):
-            with suppress(OSError):  # only saves the next runner some work
-                self.spool.mark_finished(cluster)
-
-    def record_finished(self) -> None:
+    def record_ended(self) -> None:
         """Record the attempts that ended since the last poll."""
-        for batch_id, running in list(self.running.items()):
-            status = self.active[batch_id]
-            number = status.attempts[-1].number
-            if running.process is not None:
-                code = running.process.poll()
-                if code is None:
-                    continue
-            elif is_locked(running.job.lock_file(number)):
-                continue
+        for batch_id, worker in list(self.workers.items()):
+            if worker.has_ended():
+                if leftovers := self.kill_leftovers(worker):
+                    self.log_line(
+                        f"{batch_id}: killed {leftovers} processes that outlived the worker"
+                    )
+                state, attempt = worker.describe_end()
+                self.update(worker.job, state, (*worker.job.status.attempts[:-1], attempt))
+                del self.workers[batch_id]
+
+    def kill_leftovers(self, ended: Worker) -> int:
+        """Kill what outlived a worker: marked processes, and orphans, in whatever environment."""
+        pids = {worker.process.pid for worker in self.workers.values() if worker.process}
+
+        def find_leftovers() -> set[psutil.Process]:
+            orphans = {p for p in psutil.Process().children() if p.pid not in pids}
+            return orphans | find_job_processes(ended.sandbox.parent)
+
+        return _kill_processes(find_leftovers)
+
+    def end_workers(self) -> None:
+        """Cancel the requested jobs, and end attempts over their wall limit."""
+        for job in self.queue.select(f"is_cancelled AND {OPEN}"):
+            if worker := self.workers.get(job.batch_id):
+                worker.terminate(CANCELLED)
             else:
-                code = None
-            leftover = kill_job_processes(running.job.path) + kill_orphans(
-                {r.process.pid for r in self.running.values() if r.process and r is not running}
-            )
-            if leftover:
-                self.log_line(f"{batch_id}: killed {leftover} processes that outlived the worker")
-            self.record_status(self.status_after_attempt(status, running, code))
-            del self.running[batch_id]
+                self.update(job, JobState.CANCELLED, job.status.attempts)
+        for worker in self.workers.values():
+            if time.monotonic() > worker.deadline:
+                worker.terminate("over the wall limit of the job")
+            if time.monotonic() > worker.kill_at:
+                kill_job_processes(worker.sandbox.parent)
 
-    def status_after_attempt(
-        self, status: JobStatus, running: RunningAttempt, code: int | None
-    ) -> JobStatus:
-        """Return a job's status after its attempt ended with ``code`` (None: no runner saw it)."""
-        attempt = replace(status.attempts[-1], ended_us=_now_us(), exit_code=code)
-        if running.reason:
-            state = JobState.CANCELLED if running.reason == "cancelled" else JobState.LOST
-            attempt = replace(attempt, state=state, reason=running.reason)
-        elif code != RETRY_EXIT_CODE and (
-            (code is not None and code >= 0)
-            or _is_attempt_complete(running.job.sandbox_folder(attempt.number))
-        ):
-            state = JobState.DONE
-            attempt = replace(attempt, state=state)
-        else:
-            attempt = replace(
-                attempt, state=JobState.LOST, reason=f"the worker {_describe_exit_code(code)}"
-            )
-            is_repeated = len(status.attempts) < MAX_LOCAL_ATTEMPTS
-            state = JobState.QUEUED if is_repeated else JobState.LOST
-        return JobStatus(status.batch_id, state, (*status.attempts[:-1], attempt))
 
-    def apply_cancel_requests(self) -> None:
-        """Cancel the requested jobs; requests for final jobs are dropped."""
-        for batch_id in self.spool.cancel_requests():
-            status = self.active.get(batch_id)
-            if status is None:
-                (self.spool.cancels / batch_id).unlink(missing_ok=True)
-            elif batch_id in self.running:
-                self.terminate_attempt(batch_id, "cancelled")
-            else:
-                self.record_status(JobStatus(batch_id, JobState.CANCELLED, status.attempts))
+def _fill_sandbox(sandbox: Path, files: ExitStack) -> tuple[IO[str], IO[bytes], IO[bytes]]:
+    """Fill the sandbox of an attempt; return its lock, already held, and its output files.
 
-    def enforce_limits(self) -> None:
-        """End attempts over their wall limit, and kill those that ignore SIGTERM."""
-        now = time.monotonic()
-        for batch_id, running in self.running.items():
-            if now > running.deadline:
-                self.terminate_attempt(batch_id, "over the wall limit of the job")
-            if running.kill_at and now > running.kill_at:
-                kill_job_processes(running.job.path)
-
-    def terminate_attempt(self, batch_id: str, reason: str) -> None:
-        """Send SIGTERM to a worker; :meth:`enforce_limits` kills it if it does not end."""
-        running = self.running[batch_id]
-        if running.reason:
-            return
-        number = self.active[batch_id].attempts[-1].number
-        pid = running.pid(number)
-        running.reason = reason
-        running.kill_at = time.monotonic() + (TERMINATE_GRACE_S if pid else 0.0)
-        if pid:
-            send_signal(pid, signal.SIGTERM)
+    Raises:
+        OSError: the disk failed.
+    """
+    if sandbox.exists():  # a partial copy of a killed runner, or from a full disk
+        shutil.rmtree(sandbox)
+    copy_input(sandbox.with_name(INPUTS_NAME), sandbox)
+    lock = files.enter_context(sandbox.with_suffix(".lock").open("w"))
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    out, err = ((sandbox / f"worker.{name}").open("wb") for name in ("out", "err"))
+    return lock, files.enter_context(out), files.enter_context(err)
 
 
 def _now_us() -> int:
     return time.time_ns() // 1000
 
 
-def count_cpus(job: SpooledJob) -> int:
-    """Count the CPUs that a job needs; 1 if its description is damaged."""
-    try:
-        return WorkerCommand.read(job.description_file).cpus
-    except BatchError:
-        return 1
-
-
-def has_disk_space(spool: Spool) -> bool:
-    """Return whether at least :data:`MIN_FREE_BYTES` bytes are free, so that jobs may start."""
-    return shutil.disk_usage(spool.root).free >= MIN_FREE_BYTES
+def _signal_changes(folder: Path) -> None:
+    """Let the kernel send a signal when a file in a folder is written."""
+    signal.signal(signal.SIGIO, lambda *_: None)
+    with suppress(OSError):  # the file system has no notices: changes are noticed at the next poll
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.fcntl(descriptor, fcntl.F_NOTIFY, fcntl.DN_MODIFY | fcntl.DN_MULTISHOT)
 
 
 def _describe_exit_code(code: int | None) -> str:
@@ -358,7 +366,7 @@ def _describe_exit_code(code: int | None) -> str:
         return f"was killed by signal {-code}"
 
 
-def _is_attempt_complete(sandbox: Path) -> bool:
+def _is_complete(sandbox: Path) -> bool:
     """Return whether the worker completed its attempt.json, which it creates at its start."""
     try:
         account = json.loads(read_regular_file(sandbox / "attempt.json", _MAX_ACCOUNT_BYTES))
@@ -367,10 +375,42 @@ def _is_attempt_complete(sandbox: Path) -> bool:
         return False
 
 
+def find_job_processes(folder: Path) -> set[psutil.Process]:
+    """Find the live processes of a job, in any session or process group.
+
+    Their environment names the job's folder rather than its batch id, which other queues may use.
+    """
+    return {
+        process
+        for process in psutil.process_iter(["environ"])
+        if (process.info["environ"] or {}).get(JOB_MARK_VARIABLE) == str(folder)
+    }
+
+
+def kill_job_processes(folder: Path) -> int:
+    """Kill every process of a job and return their number."""
+    return _kill_processes(lambda: find_job_processes(folder))
+
+
+def _kill_processes(find: Callable[[], set[psutil.Process]]) -> int:
+    """Kill processes until none is left, at most for some rounds; return their number."""
+    killed: set[psutil.Process] = set()
+    for _ in range(_KILL_ROUNDS):
+        processes = find()
+        if not processes:
+            break
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, _KILL_WAIT_S)
+        killed |= processes
+    return len(killed)
+
+
 def main(root: str) -> None:
     """Start a runner in the background unless one is alive; returns once it runs."""
-    spool = Spool(Path(root))
-    lock = spool.runner_lock.open("a")
+    queue = LocalQueue(Path(root))
+    lock = queue.runner_lock.open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -378,15 +418,15 @@ def main(root: str) -> None:
     if os.fork():
         os._exit(0)
     os.setsid()
-    os.chdir(spool.root)
-    log = spool.runner_log.open("a", encoding="utf-8")
+    os.chdir(queue.root)
+    log = queue.runner_log.open("a", encoding="utf-8")
     with Path(os.devnull).open("rb") as devnull:
         os.dup2(devnull.fileno(), 0)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
     # Orphans of killed workers become children of this process, in every environment.
     become_subreaper()
-    QueueRunner(spool, log).run(lock)
+    QueueRunner(queue, log).run(lock)
 
 
 if __name__ == "__main__":

@@ -155,13 +155,11 @@ def follow_campaign(
             notified.add(line)
             notify(line)
 
-    jobs = tracker.store.jobs(campaign.id)
-    local = _find_local_batch(tracker, jobs)
-    batch_ids = [job.batch_id for job in jobs if job.batch_id]
+    local = _find_local_batch(tracker, tracker.store.jobs(campaign.id))
     last, changed_s = "", time.monotonic()
     while True:
         # Before the poll, so that no change between both is missed.
-        state_times = local.state_times(batch_ids) if local else []
+        changes = local.count_changes() if local else 0
         progress = poll_campaign(tracker, campaign, notify_once)
         show(progress)
         state = f"{progress.total.outstanding} {progress.total.describe_jobs()}"
@@ -176,7 +174,7 @@ def follow_campaign(
                 notify_once(line)
             return progress
         if local is not None:
-            local.wait_for_change(batch_ids, state_times, LOCAL_POLL_S)
+            local.wait_for_change(changes, LOCAL_POLL_S)
         else:
             time.sleep(GRID_POLL_S)
 

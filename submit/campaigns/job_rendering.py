@@ -43,7 +43,7 @@ from treehammer.submit.batch.htcondor.submit_description import (
     lease_duration_s,
 )
 from treehammer.submit.batch.interface import JobDescription, find_batch
-from treehammer.submit.batch.local_jobs import stage_job
+from treehammer.submit.batch.local_batch import stage_job
 from treehammer.submit.campaigns.job_reporting import (
     JobReporting,
     TokenDeadlines,

@@ -33,7 +33,7 @@ from treehammer.submit.batch.htcondor.submit_description import (
     MAX_GRID_ATTEMPTS,
     RETRY_PAUSE_S,
 )
-from treehammer.submit.batch.local_runner import MAX_LOCAL_ATTEMPTS, TERMINATE_GRACE_S
+from treehammer.submit.batch.local_batch import MAX_LOCAL_ATTEMPTS, TERMINATE_GRACE_S
 from treehammer.submit.planning.job_planner import PlannedJob
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import Pace, SubmissionOptions

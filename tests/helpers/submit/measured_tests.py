@@ -12,7 +12,7 @@ from pathlib import Path
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
-from treehammer.submit.batch.local_jobs import stage_job
+from treehammer.submit.batch.local_batch import stage_job
 from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
 from treehammer.submit.campaigns.job_rendering import render_jobs
 from treehammer.submit.campaigns.job_reporting import reporting_for_submission

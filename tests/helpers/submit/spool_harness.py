@@ -9,38 +9,60 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 from polling import wait_until
 
-from treehammer.collectors.job_spec import JobState
-from treehammer.submit.batch import local_jobs
+from treehammer.collectors.job_spec import JOB_MARK_VARIABLE, JobState
+from treehammer.submit.batch import local_runner
 from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.batch.local_batch import LocalBatch
+from treehammer.submit.batch.local_runner import SLOT_VARIABLE
 
 # Writes the files of a real worker, runs for the given time, and logs its start and end.
 STAND_IN_WORKER = """
-import json, os, signal, subprocess, sys, time
+import fcntl, json, os, signal, subprocess, sys, time
 cluster, number = os.getcwd().split(os.sep)[-3:-1]
 JOURNAL = os.path.join(os.environ["JOURNAL"], f"{cluster}.{number}")
 attempt, seconds, mode = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-with open(JOURNAL, "a") as f:
-    f.write("start %d %.6f\\n" % (attempt, time.time()))
+def note(event):
+    with open(JOURNAL, "a") as f:
+        f.write("%s %d %.6f\\n" % (event, attempt, time.time()))
+
+def account(**values):
+    try:
+        with open("attempt.json.tmp", "w") as f:
+            json.dump({"attempt": attempt, **values}, f)
+        os.rename("attempt.json.tmp", "attempt.json")
+    except OSError:
+        sys.exit(75)
+
+note("start")
+if mode == "alone":
+    other = open(os.path.join(os.environ["JOURNAL"], "alone"), "w")
+    try:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        note("met")
 if mode == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if mode in ("stubborn", "escape", "alone"):
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-if mode == "escape":
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-with open("attempt.json", "w") as f:
-    json.dump({"attempt": attempt, "ended_us": None}, f)
+account(ended_us=None)
 if mode == "suicide":
     os.kill(os.getpid(), signal.SIGKILL)
 time.sleep(seconds)
-with open(JOURNAL, "a") as f:
-    f.write("end %d %.6f\\n" % (attempt, time.time()))
-with open("attempt.json.tmp", "w") as f:
-    json.dump({"attempt": attempt, "ended_us": time.time_ns() // 1000}, f)
-os.rename("attempt.json.tmp", "attempt.json")
+account(ended_us=time.time_ns() // 1000)
+note("end")
 sys.exit(3 if mode == "fail" else 0)
 """
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs, unlike one that was not reaped yet."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 class SpoolHarness:
@@ -118,11 +140,21 @@ class SpoolHarness:
 
     def job_pids(self, batch_id: str) -> list[int]:
         """List the pids of a job's live processes."""
-        return list(local_jobs.find_marked_processes(self._job(batch_id)))
+        return [p.pid for p in local_runner.find_job_processes(self._job(batch_id))]
+
+    def worker_pids(self) -> list[int]:
+        """List the pids of live workers, whose payloads do not know their slot."""
+        parents = {
+            process.pid: process.ppid()
+            for process in psutil.process_iter(["environ"])
+            if SLOT_VARIABLE in (environ := process.info["environ"] or {})
+            and environ[JOB_MARK_VARIABLE].startswith(f"{self.spool}/")
+        }
+        return [pid for pid, parent in parents.items() if parent not in parents]
 
     def end_processes(self) -> dict[str, int]:
         """Kill all processes of every job; return batch id -> number of killed processes."""
-        return {b: local_jobs.kill_job_processes(self._job(b)) for b in self.batch_ids()}
+        return {b: local_runner.kill_job_processes(self._job(b)) for b in self.batch_ids()}
 
     def _job(self, batch_id: str) -> Path:
         cluster, _, number = batch_id.rpartition(".")

@@ -23,7 +23,7 @@ from polling import wait_until
 
 from treehammer import config
 from treehammer.errors import TestbedError
-from treehammer.submit.batch.local_jobs import start_time
+from treehammer.testbed.lifecycle import start_time
 from treehammer.submit.sites.site_model import Door
 from treehammer.testbed import lifecycle, mount_namespace, workspace
 from treehammer.testbed.components import condor_pool, site_list

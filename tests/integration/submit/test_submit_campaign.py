@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 import uproot
 from local_user import TEST_TOML, LocalUser
-from spool_harness import SpoolHarness
+from spool_harness import SpoolHarness, is_alive
 
 from treehammer import config
 from treehammer.errors import BatchError, ConfigError, DatasetError, NothingToDoError
-from treehammer.submit.batch import local_jobs
 
 
 def test_submit_and_wait(local_user: LocalUser) -> None:
@@ -95,9 +94,9 @@ def test_payload_of_killed_worker_is_killed(local_user: LocalUser) -> None:
     bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
     bench.wait_for_status(escaped.exists)
     payload = int(escaped.read_text())
-    (worker,) = local_user.settings.spool_dir.glob("jobs/*/*/attempt-1.pid")
-    os.kill(int(worker.read_text().split()[0]), signal.SIGKILL)
-    bench.wait_for_status(lambda: not local_jobs.start_time(payload))
+    (worker,) = bench.worker_pids()
+    os.kill(worker, signal.SIGKILL)
+    bench.wait_for_status(lambda: not is_alive(payload))
     local_user.invoke_command("cancel", "last")
 
 
@@ -182,7 +181,7 @@ def test_refused_submission_is_stored_with_lost_jobs(
     def refuse(*_: object) -> None:
         raise BatchError("no room")
 
-    monkeypatch.setattr("treehammer.submit.batch.local_jobs.Spool.add", refuse)
+    monkeypatch.setattr("treehammer.submit.batch.local_batch.LocalBatch._add", refuse)
     assert isinstance(
         local_user.invoke_command("submit", str(local_user.test)).exception, BatchError
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from local_user import LocalUser
 from machine_requirements import helper_environment
-from spool_harness import SpoolHarness
+from spool_harness import SpoolHarness, is_alive
 from storage_alone import SmallDisk, mounted_small_disk
 
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE, JobState
@@ -23,10 +23,8 @@ from treehammer.errors import BatchError, ConfigError, ExitCode, NothingToDoErro
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch import local_jobs
 from treehammer.submit.batch.interface import JobDescription
-from treehammer.submit.batch.local_jobs import ATTEMPT_PLACEHOLDER, SpooledJob
-from treehammer.submit.batch.local_runner import RunningAttempt
+from treehammer.submit.batch.local_runner import ATTEMPT_PLACEHOLDER
 from treehammer.submit.campaigns.tracker import StagedSubmissions
 
 
@@ -100,16 +98,17 @@ def test_cancelled_jobs_are_queued_again_once(spool: SpoolHarness) -> None:
     assert batch.find(["a", "b"]) == {"a": first["a"], "b": again[first["b"]]}
 
 
-def test_requeued_jobs_are_purged_with_their_earlier_cluster(spool: SpoolHarness) -> None:
+def test_clusters_are_purged_whole(spool: SpoolHarness) -> None:
     batch = spool.make_batch()
-    first = batch.submit("c1", [spool.describe_job("a"), spool.describe_job("b")])
+    first = batch.submit("c1", [spool.describe_job("a"), spool.describe_job("b", 0.3)])
+    spool.wait_until_final([first["a"]])
+    assert batch.purge([first["a"]]) == 0
     spool.wait_until_final(list(first.values()))
-    again = batch.requeue({first["a"]: 1}, lambda _job, sent: sent)
-    spool.wait_until_final(list(again.values()))
-    assert batch.purge([again[first["a"]]]) > 0
+    assert batch.purge([first["a"]]) == 0
     assert batch.find(["a", "b"]) == first
-    assert batch.purge([first["a"], first["b"]]) > 0
+    assert batch.purge(first.values()) > 0
     assert batch.find(["a", "b"]) == {}
+    assert not any((spool.spool / "jobs").iterdir())
 
 
 def test_requeued_job_has_replaced_inputs(spool: SpoolHarness, tmp_path: Path) -> None:
@@ -192,7 +191,7 @@ def test_killed_runner_loses_and_duplicates_nothing(spool: SpoolHarness) -> None
     spans = [spool.job_times(batch_id) for batch_id in order]
     assert all([(w, a) for w, a, _ in span] == [("start", 1), ("end", 1)] for span in spans)
     for before, after in itertools.pairwise(spans):
-        assert before[1][2] <= after[0][2], "the successor counts adopted jobs as running"
+        assert before[1][2] <= after[0][2], "the successor counts jobs that it found as running"
 
 
 def test_job_that_ended_without_runner_is_recognized(spool: SpoolHarness) -> None:
@@ -215,7 +214,7 @@ def test_job_that_ended_without_runner_is_recognized(spool: SpoolHarness) -> Non
     assert (first.state, second.state) == (JobState.LOST, JobState.CANCELLED)
 
 
-def test_cancel_ends_adopted_job(spool: SpoolHarness) -> None:
+def test_cancel_ends_job_of_killed_runner(spool: SpoolHarness) -> None:
     batch = spool.make_batch()
     ids = batch.submit("c1", [spool.describe_job("a", 600, "escape")])
     spool.wait_for_status(lambda: len(spool.job_pids(ids["a"])) >= 2)
@@ -250,8 +249,8 @@ def test_submission_is_all_or_nothing(spool: SpoolHarness) -> None:
     with pytest.raises(BatchError, match="Nothing was submitted"):
         spool.make_batch().submit("c1", [spool.describe_job("a"), broken])
     assert spool.make_batch().find(["a", "b"]) == {}
-    leftover = spool.spool / "incoming" / "000009-killed"
-    leftover.mkdir()
+    leftover = spool.spool / "incoming" / "1"
+    leftover.mkdir(parents=True)
     ids = spool.make_batch().submit("c1", [spool.describe_job("a")])
     assert not leftover.exists()
     spool.wait_until_final([ids["a"]])
@@ -301,8 +300,8 @@ def test_submitter_killed_before_storing(local_user: LocalUser, function: str) -
 
 
 def test_submitter_killed_while_writing_the_spool(local_user: LocalUser) -> None:
-    submit_and_die(local_user, "submit.batch.local_jobs:stage_job", call=2)
-    assert any(local_user.settings.spool_dir.glob("incoming/*/1"))
+    submit_and_die(local_user, "submit.batch.local_batch:stage_job", call=2)
+    assert any(local_user.settings.spool_dir.glob("incoming/1"))
     printed = local_user.invoke_command("status", "last").output
     assert "2 × submission at local: the submission ended before this job was queued" in printed
     (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
@@ -319,7 +318,7 @@ def test_submitter_killed_while_writing_the_spool(local_user: LocalUser) -> None
     [
         "submit.campaigns.submission:open_batch_system",
         "submit.batch.local_batch:LocalBatch.submit",
-        "submit.batch.local_jobs:Spool.add",
+        "submit.batch.local_batch:LocalBatch._add",
         "submit.batch.local_batch:LocalBatch._ensure_runner",
         "sql.write.store:Store.set_jobs",
         "submit.campaigns.tracker:StagedSubmission.remove",
@@ -350,7 +349,7 @@ def test_resume_without_the_staged_jobs_asks_for_another_submission(local_user: 
 
 
 def test_submitter_killed_after_queueing(local_user: LocalUser) -> None:
-    submit_and_die(local_user, "submit.batch.local_batch:LocalBatch._ensure_runner")
+    submit_and_die(local_user, "sql.write.store:Store.set_jobs")
     assert "4 of 4" in local_user.invoke_command("status", "last", "--follow").output
     (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
     assert (site["done"], site["failures"]) == (2, {})
@@ -380,21 +379,10 @@ def test_unmarked_process_dies_with_its_worker(local_user: LocalUser) -> None:
     bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
     bench.wait_for_status(escaped.exists, 60)
     payload = int(escaped.read_text())
-    (worker,) = local_user.settings.spool_dir.glob("jobs/*/*/attempt-1.pid")
-    os.kill(int(worker.read_text().split()[0]), signal.SIGKILL)
-    bench.wait_for_status(lambda: not local_jobs.start_time(payload), 60)
+    (worker,) = bench.worker_pids()
+    os.kill(worker, signal.SIGKILL)
+    bench.wait_for_status(lambda: not is_alive(payload), 60)
     local_user.invoke_command("cancel", "last")
-
-
-def test_reused_pid_is_not_the_worker(tmp_path: Path) -> None:
-    job = SpooledJob("000001-c.1", tmp_path)
-    running = RunningAttempt(job, slot=1, deadline=0.0)
-    me, started = os.getpid(), local_jobs.start_time(os.getpid())
-    assert running.pid(1) == 0
-    job.pid_file(1).write_text(f"{me} {started}")
-    assert running.pid(1) == me
-    job.pid_file(1).write_text(f"{me} {started - 1}")
-    assert running.pid(1) == 0
 
 
 def test_worker_that_requests_a_retry_is_restarted(spool: SpoolHarness) -> None:
@@ -531,9 +519,7 @@ def test_records_that_find_no_room_are_measured_again(tight: LocalUser, disk: Sm
     tight.invoke_command("submit", str(tight.test), "-S", "repeats=2")
     bench = SpoolHarness(tight.folder / "bench", spool=tight.settings.spool_dir)
     first = sorted(tight.settings.spool_dir.glob("jobs/*/1"))[0]
-    bench.wait_for_status(
-        lambda: (first / "attempt-1.pid").exists() and not bench.job_pids(_id(first)), 120
-    )
+    bench.wait_for_status(lambda: once.exists() and not bench.job_pids(_id(first)), 120)
     disk.free_space()
     campaign = tight.last_campaign_id()
     tight.invoke_command("status", campaign, "--follow")
@@ -591,11 +577,19 @@ def test_collecting_into_a_full_database_keeps_the_records(tmp_path: Path, disk:
     assert (site["done"], site["failures"]) == (2, {})
 
 
-@pytest.mark.parametrize("failure, seed", [("kill", 10), ("interrupt", 1)])
-def test_every_job_is_accounted_for(failure: str, seed: int, tmp_path: Path) -> None:
-    # In another process, because it forks the user's commands.
+@pytest.mark.parametrize(
+    "program, arguments",
+    [
+        ("interrupt_rounds", ["1"]),
+        ("queue_chaos", ["kill", "2", "10", "11"]),
+        ("queue_chaos", ["disk", "2", "3"]),
+    ],
+    ids=["interrupt", "kill", "disk"],
+)
+def test_every_job_is_accounted_for(program: str, arguments: list[str], tmp_path: Path) -> None:
+    # In another process, because it forks.
     done = subprocess.run(
-        [sys.executable, "-m", "chaos_rounds", failure, str(tmp_path), str(seed)],
+        [sys.executable, "-m", program, str(tmp_path), *arguments],
         env=helper_environment(),
         capture_output=True,
         text=True,

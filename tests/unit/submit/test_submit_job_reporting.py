@@ -33,7 +33,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.batch.htcondor.submission_folder import Submission
 from treehammer.submit.batch.htcondor.submit_description import IDLE_LIMIT_S, MAX_GRID_ATTEMPTS
 from treehammer.submit.batch.interface import JobDescription
-from treehammer.submit.batch.local_jobs import Spool
+from treehammer.submit.batch.local_batch import LocalBatch
 from treehammer.submit.campaigns import campaign_upload, job_rendering
 from treehammer.submit.campaigns.campaign_upload import CampaignUploader
 from treehammer.submit.campaigns.job_rendering import render_jobs
@@ -280,12 +280,13 @@ def test_job_tokens_are_separate_and_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("open_umask")
-def test_tokens_stay_private_in_queues(tmp_path: Path) -> None:
+def test_tokens_stay_private_in_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalBatch, "_ensure_runner", lambda _batch: None)
     known = make_service_settings(tmp_path)
     plan = make_local_plan(tmp_path / "test", SHELL_TEST)
     jobs = described(plan, known, tmp_path / "out")
-    spool = Spool(tmp_path / "spool")
-    spool.add(plan.campaign_id, jobs, 1)
+    spool = tmp_path / "spool"
+    LocalBatch(spool).submit(plan.campaign_id, jobs)
     grid = make_grid_plan(tmp_path / "grid", READING_TEST)
     described_grid = described(grid, known, tmp_path / "grid-out")
     root = tmp_path / "pool"
@@ -295,7 +296,7 @@ def test_tokens_stay_private_in_queues(tmp_path: Path) -> None:
         root, grid.campaign_id, text, [j.job_id for j in described_grid]
     )
     submission.stage(text, described_grid, spool=False)
-    for folder, count in ((spool.root, len(jobs)), (root, len(described_grid))):
+    for folder, count in ((spool, len(jobs)), (root, len(described_grid))):
         token_files = [p for p in files(folder) if p.name == TOKEN_FILE]
         assert len(token_files) == count
         assert {stat.S_IMODE(path.stat().st_mode) for path in token_files} == {0o600}

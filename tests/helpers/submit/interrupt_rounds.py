@@ -1,7 +1,7 @@
-"""Local campaign under random failures, and checks of its outcome.
+"""Local campaign whose commands are interrupted, and checks of its outcome.
 
-``python -m chaos_rounds kill|interrupt FOLDER SEED...`` runs one round for each seed, with the helper
-folders on PYTHONPATH.
+``python -m interrupt_rounds FOLDER SEED...`` runs one round for each seed, with the helper folders on
+PYTHONPATH.
 
 The user's commands are forks of this process, because starting Python takes longer than a command;
 runner, workers and payloads are real.
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from spool_harness import SpoolHarness
+from spool_harness import SpoolHarness, is_alive
 
 from treehammer import __main__ as face
 from treehammer import config
@@ -30,7 +30,6 @@ from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch import local_jobs
 from treehammer.submit.campaigns import campaign_polling
 
 TEST_TOML = """
@@ -63,7 +62,7 @@ echo '{{"format": 1, "values": {{}}, "extras": {{}}, "failure": null}}' > "$TREE
 TIMEOUT_S = 240.0
 
 
-class ChaosRound:
+class InterruptedCampaign:
     """One user with one campaign and one seed."""
 
     def __init__(self, folder: Path, seed: int) -> None:
@@ -143,16 +142,6 @@ class ChaosRound:
         files = (self.settings.spool_dir / "runner.log", self.output)
         return "\n".join(f.read_text(errors="replace") for f in files if f.exists())
 
-    def worker_pids(self) -> list[int]:
-        """List the pids of live workers."""
-        found = []
-        for path in self.settings.spool_dir.glob("jobs/*/*/attempt-*.pid"):
-            with suppress(OSError, ValueError):
-                pid, started = map(int, path.read_text().split())
-                if local_jobs.start_time(pid) == started:
-                    found.append(pid)
-        return found
-
     def campaign_ids(self) -> list[CampaignRow]:
         """List the campaigns in the database."""
         if not (self.settings.data_dir / "results.db").exists():
@@ -160,41 +149,7 @@ class ChaosRound:
         with Store.open(self.settings.database) as store:
             return store.campaigns()
 
-    # -- failures
-
-    def kill_processes(self, command: int, role: str) -> None:
-        """Kill the processes of one role, or of all."""
-        victims = {
-            "submitter": [command],
-            "runner": self.bench.runner_pids(),
-            "worker": self.worker_pids(),
-        }
-        chosen = [pid for name, pids in victims.items() if role in (name, "all") for pid in pids]
-        for pid in chosen:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-    def kill_repeatedly(self, times: int = 5) -> None:
-        """Submit and kill processes repeatedly; a killed command is followed by another."""
-        command = self.start_submission()
-        for _ in range(times):
-            code = self.wait_exit_code(command, self.random.uniform(0.0, 1.2))
-            if code is None:
-                role = self.random.choice(["submitter", "runner", "worker", "worker", "all"])
-                self.kill_processes(command, role)
-                if role not in ("submitter", "all"):
-                    continue
-                self.wait_for_command(command)
-            else:
-                no_runner = code == 4 and "runner does not start" in self.output.read_text()
-                assert code in (0, 1) or no_runner, self.read_logs()
-            command = (
-                self.start_command("status", "last", "--follow")
-                if self.campaign_ids()
-                else self.start_submission()
-            )
-        self.wait_for_command(command)
-        self.complete_campaigns()
+    # -- interruption
 
     def interrupt_repeatedly(self, times: int = 4) -> None:
         """Submit and collect, and press Ctrl-C repeatedly."""
@@ -249,8 +204,7 @@ class ChaosRound:
                 seen += self._check_campaign(store, campaign)
         met = self.folder / "met"
         assert not met.exists(), met.read_text()
-        assert not list((self.settings.spool_dir / "cancel").iterdir())
-        alive = [pid for pid in self._payload_pids() if local_jobs.start_time(pid)]
+        alive = [pid for pid in self._payload_pids() if is_alive(pid)]
         assert not alive, f"payloads live on: {alive}"
         return seen
 
@@ -298,22 +252,20 @@ class ChaosRound:
                     os.kill(pid, signal.SIGKILL)
 
 
-def run_rounds(failure: str, folder: Path, seeds: list[int]) -> Iterator[tuple[int, Counter[str]]]:
+def run_rounds(folder: Path, seeds: list[int]) -> Iterator[tuple[int, Counter[str]]]:
     """Run and check a round for each seed; the folder of a failed round is kept."""
     for seed in seeds:
-        place = Path(tempfile.mkdtemp(prefix=f"{failure}-{seed}-", dir=folder))
-        chaos = ChaosRound(place, seed)
+        place = Path(tempfile.mkdtemp(prefix=f"{seed}-", dir=folder))
+        interrupted = InterruptedCampaign(place, seed)
         try:
-            {"kill": chaos.kill_repeatedly, "interrupt": chaos.interrupt_repeatedly}[failure]()
-            outcomes = chaos.check_outcome()
+            interrupted.interrupt_repeatedly()
+            outcomes = interrupted.check_outcome()
         finally:
-            chaos.end_processes()
+            interrupted.end_processes()
         shutil.rmtree(place)
         yield seed, outcomes
 
 
 if __name__ == "__main__":
-    for seed, outcomes in run_rounds(
-        sys.argv[1], Path(sys.argv[2]), [int(s) for s in sys.argv[3:]]
-    ):
+    for seed, outcomes in run_rounds(Path(sys.argv[1]), [int(s) for s in sys.argv[2:]]):
         print(seed, dict(outcomes), flush=True)
