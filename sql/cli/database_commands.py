@@ -6,25 +6,13 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from sqlalchemy.engine import make_url
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.sql.core.rows import AuditRow
-from treehammer.sql.engine import database_setup
-from treehammer.sql.engine.database_setup import upgrade_database
-from treehammer.sql.write import maintenance
-from treehammer.sql.write.audit_trail import local_actor
-from treehammer.sql.write.maintenance import (
-    ChangeScope,
-    DatabaseChange,
-    check_database,
-    first_kept_day,
-)
-from treehammer.sql.write.store import Store
+from treehammer.sql.cli import pass_store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     CAMPAIGN,
@@ -32,12 +20,17 @@ from treehammer.terminal import (
     JSON,
     TIME,
     CommandOutput,
+    add_options,
     on_interrupt,
     output_form,
     prints_rows,
     progress_bar,
 )
 from treehammer.text_formatting import format_time, pluralize
+
+if TYPE_CHECKING:
+    from treehammer.sql.core.rows import AuditRow
+    from treehammer.sql.write.store import Store
 
 #: Seconds between two looks for new entries.
 POLL_S = 2.0
@@ -98,6 +91,8 @@ def check_command(settings: Settings) -> list[dict[str, Any]]:
 
     Example: treehammer db check
     """
+    from treehammer.sql.write.maintenance import check_database
+
     _warn_untested_oracle(settings.database)
     return _list_tables(check_database(settings.database))
 
@@ -118,8 +113,12 @@ def upgrade_command(settings: Settings, backed_up: bool) -> None:
 
     Example: treehammer db upgrade
     """
+    from sqlalchemy.engine import make_url
+
+    from treehammer.sql.engine import database_setup
+
     _warn_untested_oracle(settings.database)
-    backup = upgrade_database(settings.database, backed_up=backed_up)
+    backup = database_setup.upgrade_database(settings.database, backed_up=backed_up)
     backend = make_url(settings.database).get_backend_name()
     if backup:
         click.echo(f"backup: {backup}")
@@ -129,16 +128,15 @@ def upgrade_command(settings: Settings, backed_up: bool) -> None:
 
 
 @db_group.command("rebuild")
-@click.pass_obj
-def rebuild_command(settings: Settings) -> None:
+@pass_store
+def rebuild_command(_settings: Settings, store: Store) -> None:
     """Recompute the roll-ups from the measurements.
 
     Every write of measurements does so for their days and series; this is for manual changes of tables.
 
     Example: treehammer db rebuild
     """
-    with Store.open(settings.database, create=False) as store:
-        store.rebuild_rollups()
+    store.rebuild_rollups()
     click.echo("the roll-ups were recomputed from the measurements")
 
 
@@ -188,6 +186,9 @@ def prune_command(
         raise ConfigError(
             "no data to prune", hint="Give --passes-after, --logs-after or --operations-after DAYS."
         )
+    from treehammer.sql.write.maintenance import first_kept_day
+    from treehammer.sql.write.store import Store
+
     with Store.open(settings.database, create=False) as store:
         prune = store.prunable if dry_run else store.prune
         results = [prune(name, first_kept_day(days)) for name, days in ages.items()]
@@ -218,8 +219,9 @@ def copy_command(source: str, target: str) -> CommandOutput:
 
 
 def scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select measurements."""
-    options = (
+    """Add the options that select measurements; the command receives them as keywords."""
+    return add_options(
+        command,
         click.option(
             "--campaign", default="", type=CAMPAIGN, help="Measurements of this campaign."
         ),
@@ -236,9 +238,6 @@ def scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--dry-run", is_flag=True, help="Only count the measurements."),
         prints_rows(*_SCOPE_COLUMNS),
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 @db_group.command("quarantine")
@@ -254,9 +253,7 @@ def quarantine_command(settings: Settings, /, reason: str, **selected: Any) -> C
     """
     if not reason.strip() or not reason.isprintable():
         raise ConfigError("must be printable text", where="--reason")
-    return _change(
-        settings, maintenance.QUARANTINE, "put into quarantine", reason.strip(), selected
-    )
+    return _change(settings, "quarantine", "put into quarantine", selected, reason.strip())
 
 
 @db_group.command("restore")
@@ -267,7 +264,7 @@ def restore_command(settings: Settings, /, **selected: Any) -> CommandOutput:
 
     Example: treehammer db restore --key 4bc07c79b8b1
     """
-    return _change(settings, maintenance.RESTORE, "restored", "", selected)
+    return _change(settings, "restore", "restored", selected)
 
 
 @db_group.command("delete")
@@ -287,44 +284,39 @@ def delete_command(settings: Settings, /, checks: bool, **selected: Any) -> Comm
     Example: treehammer db delete --campaign 3f2a90c1d4e85b76 --dry-run
     """
     if not checks:
-        return _change(settings, maintenance.DELETE, "deleted", "", selected)
+        return _change(settings, "delete", "deleted", selected)
     options = [name for name in ("campaign", "since", "until") if selected[name]]
     if not selected["key"] or options or selected["dry_run"]:
         raise click.UsageError("--checks needs --key, and no other option.")
-    return _change(settings, maintenance.DELETE_CHECKS, "no longer marked", "", selected)
+    return _change(settings, "delete checks", "no longer marked", selected)
 
 
 def _change(
-    settings: Settings, action: str, outcome: str, reason: str, selected: dict[str, Any]
+    settings: Settings, action: str, outcome: str, selected: dict[str, Any], reason: str = ""
 ) -> CommandOutput:
+    """Change the selected measurements by an action of :mod:`.maintenance`."""
+    from treehammer.sql.write import maintenance
+    from treehammer.sql.write.audit_trail import local_actor
+    from treehammer.sql.write.store import Store
+
     with Store.open(settings.database, create=False) as store:
-        scope, title = _parse_scope(store, selected)
+        campaign_id = _find_campaign(store, selected["campaign"]) if selected["campaign"] else ""
+        scope = maintenance.ChangeScope(
+            campaign_id, selected["key"], selected["since"], selected["until"]
+        )
+        title = scope.describe()
+        if not title:
+            raise click.UsageError("Give --campaign, --key, --since or --until.")
         counts = store.count_scope(scope)
         if not counts and action != maintenance.DELETE_CHECKS:
             raise NothingToDoError(f"no measurements of {title}")
         if selected["dry_run"]:
             return CommandOutput(counts, remarks=["dry run: nothing was changed"])
-        now_us = time.time_ns() // 1000
-        change = DatabaseChange(action, scope, local_actor(), now_us, reason, title)
+        change = maintenance.DatabaseChange(
+            action, scope, local_actor(), time.time_ns() // 1000, reason, title
+        )
         changed = store.apply_change(change)
     return CommandOutput(counts, remarks=[f"{pluralize(changed, 'measurement')} {outcome}"])
-
-
-def _parse_scope(store: Store, selected: dict[str, Any]) -> tuple[ChangeScope, str]:
-    """Return the scope, and its description."""
-    campaign_id = _find_campaign(store, selected["campaign"]) if selected["campaign"] else ""
-    since_us, until_us = selected["since"], selected["until"]
-    scope = ChangeScope(campaign_id, selected["key"], since_us, until_us)
-    words = [
-        f"campaign {campaign_id}" if campaign_id else "",
-        f"key {scope.key_id}" if scope.key_id else "",
-        f"since {format_time(since_us)}" if since_us is not None else "",
-        f"until {format_time(until_us)}" if until_us is not None else "",
-    ]
-    title = ", ".join(filter(None, words))
-    if not title:
-        raise click.UsageError("Give --campaign, --key, --since or --until.")
-    return scope, title
 
 
 def _find_campaign(store: Store, reference: str) -> str:
@@ -356,6 +348,8 @@ def audit_command(
 
     Example: treehammer db audit --action refuse --since 2026-03-01
     """
+    from treehammer.sql.write.store import Store
+
     if follow and output_form() == CSV:
         raise click.UsageError("--follow prints text or, with --json, objects, but no CSV.")
 

@@ -6,14 +6,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from treehammer.config import Settings
 from treehammer.errors import ExitCode, MeasurementFileError, NothingToDoError
-from treehammer.sql.read.query_model import Selection
-from treehammer.sql.write.audit_trail import LOCAL_OWNER
-from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
     CAMPAIGN,
@@ -24,6 +22,9 @@ from treehammer.terminal import (
     progress_bar,
 )
 from treehammer.text_formatting import pluralize
+
+if TYPE_CHECKING:
+    from treehammer.sql.write.store import Store
 
 _COUNTS = ("new", "duplicates", "conflicts", "invalid", "campaigns")
 _COLUMNS = (
@@ -87,9 +88,10 @@ def export_command(
 
     Example: treehammer export results --partition campaign
     """
-    # Arrow takes a tenth of a second to load.
+    from treehammer.sql.read.query_model import Selection
     from treehammer.sql.transfer.export import export_file, export_partitions
     from treehammer.sql.transfer.file_writers import find_format
+    from treehammer.sql.write.store import Store
 
     if form and not partition:
         raise click.UsageError("--format requires --partition; a file's suffix decides its format.")
@@ -97,30 +99,19 @@ def export_command(
     suffix = f".{form}" if form else default
     if cell_limit and (suffix if partition else file.suffix.lower()) != ".csv":
         raise click.UsageError("--cell-limit is for CSV; other formats hold whole texts.")
-    software = settings.software_dir
+    options: dict[str, Any] = {
+        "software_dir": settings.software_dir,
+        "bars": progress_bar,
+        "cell_limit": cell_limit,
+    }
     with Store.open(settings.database, create=False) as store:
         selection = Selection.parse((store.campaign(c).id for c in campaigns), wheres)
-        if not partition:
-            rows = export_file(
-                store,
-                selection,
-                file,
-                software_dir=software,
-                bars=progress_bar,
-                cell_limit=cell_limit,
-            )
-            click.echo(f"{pluralize(rows, 'measurement')} in {file}")
-            return
-        rows, parts = export_partitions(
-            store,
-            selection,
-            file,
-            suffix,
-            software_dir=software,
-            bars=progress_bar,
-            cell_limit=cell_limit,
-        )
-    click.echo(f"{pluralize(rows, 'measurement')} of {pluralize(parts, 'campaign')} in {file}")
+        if partition:
+            rows, parts = export_partitions(store, selection, file, suffix, **options)
+            scope = f" of {pluralize(parts, 'campaign')}"
+        else:
+            rows, scope = export_file(store, selection, file, **options), ""
+    click.echo(f"{pluralize(rows, 'measurement')}{scope} in {file}")
 
 
 @click.command("import")
@@ -136,7 +127,7 @@ def export_command(
 @click.option(
     "--group",
     metavar="NAME",
-    default=LOCAL_OWNER,
+    default="",
     help="Group whose keys may send more of these campaigns; by default only administrators may.",
 )
 @prints_rows(*_COLUMNS)
@@ -157,6 +148,7 @@ def import_command(
     Example: treehammer import theirs.root --dry-run
     """
     from treehammer.sql.transfer.importer import collect_files, import_files, is_readable
+    from treehammer.sql.write.audit_trail import LOCAL_OWNER
 
     sources = collect_files(files)
     # Without a readable file no database is created either.
@@ -188,6 +180,8 @@ def import_command(
 @contextmanager
 def _open_store(settings: Settings, *, create: bool) -> Iterator[Store]:
     """Open the store, or a temporary empty one if it does not exist and must not be created."""
+    from treehammer.sql.write.store import Store
+
     try:
         store = Store.open(settings.database, create=create)
     except NothingToDoError:

@@ -55,7 +55,7 @@ from treehammer.sql.engine.database_setup import require_complete_schema
 from treehammer.sql.read.measurement_queries import FETCH_ROWS, OperationRow, fetch_operations_of
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write import audit_trail, quality_flags, rollups
-from treehammer.text_formatting import pluralize
+from treehammer.text_formatting import format_time, pluralize
 
 #: Prunable category -> column that holds it.
 PRUNABLE: Mapping[str, sa.Column[Any]] = {
@@ -271,6 +271,16 @@ class ChangeScope:
     key_id: str = ""
     since_us: int | None = None
     until_us: int | None = None
+
+    def describe(self) -> str:
+        """Describe the conditions; '' without any."""
+        parts = [
+            f"campaign {self.campaign_id}" if self.campaign_id else "",
+            f"key {self.key_id}" if self.key_id else "",
+            f"since {format_time(self.since_us)}" if self.since_us is not None else "",
+            f"until {format_time(self.until_us)}" if self.until_us is not None else "",
+        ]
+        return ", ".join(filter(None, parts))
 
     @property
     def condition(self) -> sa.ColumnElement[bool]:

@@ -111,6 +111,12 @@ class TableColumn:
         )
 
 
+def format_finding(row: Row) -> str:
+    """Format the finding of a check with its remedy."""
+    finding, remedy = str(row["finding"]), row["remedy"]
+    return f"{finding.rstrip('.')}. {remedy}" if remedy else finding
+
+
 def hidden_columns(*keys: str) -> tuple[TableColumn, ...]:
     """Build columns that are exported but not shown."""
     return tuple(TableColumn(key, hidden=True) for key in keys)

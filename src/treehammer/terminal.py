@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
 import sys
@@ -11,24 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Column as GridColumn
-from rich.table import Table
-from rich.text import Text
 
 from treehammer import config
 from treehammer.config import Settings
@@ -43,6 +29,13 @@ from treehammer.errors import (
 )
 from treehammer.tables import TableColumn, format_csv
 from treehammer.text_formatting import ProgressCallback, parse_duration, parse_time, split_list
+
+# Help and completion shall not pay for Rich: the functions that need it import it.
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+    from rich.console import Console
+    from rich.progress import ProgressColumn, Task
+    from rich.table import Table
 
 #: Minimum seconds between progress lines where standard error is not a terminal.
 MIN_LINE_INTERVAL_S = 2.0
@@ -83,6 +76,7 @@ class CommandOutput:
         below: lines and tables below it, likewise.
         notes: lines after all of these; with JSON and CSV on standard error.
         remarks: lines on standard error in every form.
+        summary: lines on standard error after them, beside a table alone.
         document: printed by ``--json`` in place of the rows.
         exit_code: of the command.
     """
@@ -94,6 +88,7 @@ class CommandOutput:
     below: Sequence[Block] = ()
     notes: Sequence[str] = ()
     remarks: Sequence[str] = ()
+    summary: Sequence[str] = ()
     document: Any = None
     exit_code: int = ExitCode.DONE
 
@@ -157,6 +152,34 @@ def prints_rows(
     return decorate
 
 
+def option_group(
+    target: str, make: Callable[..., Any], *options: Callable[..., Any]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a decorator that adds options to a command, which gets one argument made of them.
+
+    Args:
+        target: name of that argument.
+        make: makes it; its parameters are the names of the options' values.
+        options: decorators of click, and other groups, whose arguments ``make`` gets.
+    """
+    names = inspect.signature(make).parameters
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            kwargs[target] = make(**{name: kwargs.pop(name) for name in names})
+            return function(*args, **kwargs)
+
+        return add_options(wrapper, *options)
+
+    return decorate
+
+
+def add_options(command: Callable[..., Any], *options: Callable[..., Any]) -> Callable[..., Any]:
+    """Add options to a command, in the order of its help."""
+    return functools.reduce(lambda function, option: option(function), reversed(options), command)
+
+
 def output_form() -> str:
     """Return the form of the running command's output."""
     return _find_choice().form
@@ -200,7 +223,7 @@ def print_output(
         print_rows(rows, columns, form=choice.form)
     for note in notes:
         print_hint(note, err=choice.form != TABLE)
-    print_remarks(output.remarks)
+    print_remarks([*output.remarks, *(output.summary if choice.form == TABLE else ())])
 
 
 def print_early(*blocks: Block) -> None:
@@ -268,6 +291,8 @@ class NameType(click.types.StringParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Propose names; none where they cannot be listed."""
+        from click.shell_completion import CompletionItem
+
         flags = dict(ctx.find_root().params)
         before, comma, begun = incomplete.rpartition(",")
         try:
@@ -317,6 +342,8 @@ class _ParsedType(click.types.StringParamType):
 
 #: Date or date and time, by default in UTC, as microseconds since 1970; duration in seconds.
 TIME, DURATION = _ParsedType(parse_time), _ParsedType(parse_duration)
+#: Names separated by commas.
+NAMES = _ParsedType(lambda text, _option: split_list(text))
 
 
 def print_hint(text: str, *, err: bool = False) -> None:
@@ -326,6 +353,8 @@ def print_hint(text: str, *, err: bool = False) -> None:
 
 def make_console() -> Console:
     """Return standard output, 120 columns wide if it is not a terminal."""
+    from rich.console import Console
+
     return Console(width=None if sys.stdout.isatty() else 120, highlight=False, soft_wrap=False)
 
 
@@ -372,6 +401,9 @@ def build_grid(
         width: of the terminal, to fold long columns and leave short ones whole; 0 folds any.
         title: printed above the table.
     """
+    from rich.table import Table
+    from rich.text import Text
+
     columns = [column for column in columns if not column.hidden]
     lines = [[add_global_options(column.cell_text(row)) for column in columns] for row in rows]
     whole = _find_unfolded_columns(columns, lines, width)
@@ -423,24 +455,28 @@ def on_interrupt(left: str | Callable[[], str]) -> Iterator[None]:
         raise Interruption(left if isinstance(left, str) else left()) from error
 
 
-class _NoteColumn(ProgressColumn):
-    """A short note, truncated to the available width."""
-
-    def render(self, task: Task) -> Text:
-        return Text(task.fields["note"], no_wrap=True, overflow="ellipsis")
-
-
 def make_bar_columns() -> tuple[ProgressColumn, ...]:
     """Return the columns of a progress bar; on a narrow terminal the note is dropped first."""
+    from rich import progress
+    from rich.table import Column
+    from rich.text import Text
+
+    class NoteColumn(progress.ProgressColumn):
+        """A short note, truncated to the available width."""
+
+        def render(self, task: Task) -> Text:
+            """Render the note of a task."""
+            return Text(task.fields["note"], no_wrap=True, overflow="ellipsis")
+
     return (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("elapsed"),
-        TimeElapsedColumn(),
-        TextColumn("remaining"),
-        TimeRemainingColumn(),
-        _NoteColumn(table_column=GridColumn(no_wrap=False)),
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=20),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("elapsed"),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("remaining"),
+        progress.TimeRemainingColumn(),
+        NoteColumn(table_column=Column(no_wrap=False)),
     )
 
 
@@ -453,6 +489,9 @@ def progress_bar(what: str, total: int) -> Iterator[ProgressCallback]:
     step, each note is printed.
     """
     if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress
+
         with Progress(*make_bar_columns(), console=Console(stderr=True)) as bar:
             task = bar.add_task(what, total=total, note="")
 
