@@ -1,4 +1,4 @@
-"""``tests list | show | check | schema``, and the options ``-P/--axis`` and ``-S/--set`` of tests.
+"""Commands ``treehammer tests list | show | schema``, and options that modify tests.
 
 Every command that takes a test has these options.
 """
@@ -8,38 +8,14 @@ from __future__ import annotations
 import functools
 import json
 import re
-import string
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import click
 
-from treehammer.collectors.job_spec import PAIRED
 from treehammer.config import Settings
-from treehammer.errors import NothingToDoError, TreehammerError
-from treehammer.hctests import pinned_tests
-from treehammer.hctests.definition import toml_models
-from treehammer.hctests.definition.judged_metrics import find_numeric_metric
-from treehammer.hctests.definition.matrix import (
-    OrderedExecution,
-    derive_job_seed,
-    expand_variants,
-    group_variants,
-    order_job,
-)
-from treehammer.hctests.definition.model import PinnedTest, Variant, compute_test_hash
-from treehammer.hctests.definition.toml_models import TestDefinition
-from treehammer.hctests.git_repository import mask_credentials
 from treehammer.tables import TableColumn
-from treehammer.terminal import (
-    TEST,
-    CommandOutput,
-    TextTable,
-    prints_rows,
-)
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from treehammer.terminal import TEST, CommandOutput, TextTable, prints_rows
 
 _TEST_COLUMNS = (
     TableColumn("test", "test"),
@@ -48,10 +24,9 @@ _TEST_COLUMNS = (
     TableColumn("dataset", "dataset"),
     TableColumn("description", "description"),
 )
-_VARIANT_LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 
-def definition_options(function: Callable[P, R]) -> Callable[P, R]:
+def definition_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``-P axis=v1,v2`` and ``-S key=value``.
 
     The command receives ``axes`` (axis -> values as typed) and ``overrides`` (key -> value as
@@ -81,9 +56,9 @@ def definition_options(function: Callable[P, R]) -> Callable[P, R]:
     ) -> Any:
         axes = parse_axis_options(parameters)
         overrides = dict(_split_option(text, "-S", "KEY=VALUE") for text in assignments)
-        return function(*args, axes=axes, overrides=overrides, **kwargs)  # type: ignore[arg-type]  # by click
+        return function(*args, axes=axes, overrides=overrides, **kwargs)
 
-    return wrapper  # type: ignore[return-value]  # click supplies the parameters
+    return wrapper
 
 
 def parse_axis_options(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -121,41 +96,9 @@ def list_tests(settings: Settings, where: tuple[str, ...]) -> list[dict[str, Any
 
     Example: treehammer tests list https://gitlab.example.org/io/tests.git@main:
     """
-    specs = [spec for place in where for spec in pinned_tests.find_tests(place, settings)]
-    rows = [
-        _describe_test(spec, settings)
-        for spec in specs or ([] if where else pinned_tests.list_shipped_tests())
-    ]
-    if not rows:
-        raise NothingToDoError(
-            "no test.toml found",
-            where=", ".join(mask_credentials(place) for place in where),
-            hint="A test is a folder that contains test.toml.",
-        )
-    return rows
+    from treehammer.hctests import pinned_test_facts
 
-
-def _describe_test(spec: str, settings: Settings) -> dict[str, Any]:
-    """Build a test's row; a test with mistakes is listed with them."""
-    row: dict[str, Any] = {"test": mask_credentials(spec)}
-    empty = dict.fromkeys(("name", "variants", "dataset"))
-    try:
-        definition = pinned_tests.pin_test(spec, settings).definition
-    except TreehammerError as error:
-        return {**row, **empty, "description": f"{error.message}: see 'tests check'"}
-    count = sum(len(expand_variants(definition, door)) for door in _display_doors(definition))
-    return {
-        **row,
-        "name": definition.test.name,
-        "variants": count,
-        "dataset": ", ".join(definition.dataset_names) or None,
-        "description": definition.test.description,
-    }
-
-
-def _display_doors(definition: TestDefinition) -> tuple[str, ...]:
-    """Return the doors that a test names; without names all doors have the same variants."""
-    return tuple(str(door) for door in definition.axes.get("door", ("any",)))
+    return pinned_test_facts.list_tests(where, settings)
 
 
 @tests.command()
@@ -170,13 +113,15 @@ def show(
 
     Example: treehammer tests show ttree-read -P cache_mb=0,30 -S repeats=6
     """
-    pinned = pinned_tests.load_pinned_test(spec, axes, overrides, settings)
-    rows, orders = _build_variant_rows(pinned.definition)
-    executions = sum(row["executions"] for row in orders)
-    facts = _collect_facts(pinned, len(rows), len(orders), executions)
-    axes_shown = _displayed_axes(pinned.definition)
-    orders_shown = [{**row, "orders": ", ".join(row["orders"])} for row in orders]
+    from treehammer.hctests import pinned_test_facts
+    from treehammer.hctests.pinned_tests import load_pinned_test
+
+    pinned = load_pinned_test(spec, axes, overrides, settings)
+    rows, orders = pinned_test_facts.build_variant_rows(pinned.definition)
+    facts = pinned_test_facts.collect_facts(pinned, rows, orders)
+    axes_shown = pinned_test_facts.displayed_axes(pinned.definition)
     job = TableColumn("job", "job", is_number=True)
+    order = TableColumn("orders", "orders, drawn again for each job", ", ".join)
     return CommandOutput(
         rows,
         [
@@ -184,127 +129,10 @@ def show(
             TableColumn("letter", "letter"),
             *(TableColumn(axis, axis, is_number=axis == "cache_mb") for axis in axes_shown),
         ],
-        above=[*_describe_facts(facts, pinned.definition), ""],
-        below=[
-            "",
-            TextTable(
-                orders_shown, [job, TableColumn("orders", "orders, drawn again for each job")]
-            ),
-        ],
+        above=[*pinned_test_facts.describe_facts(facts, pinned.definition), ""],
+        below=["", TextTable(orders, [job, order])],
         document={"test": facts, "variants": rows, "orders": orders},
     )
-
-
-def _displayed_axes(definition: TestDefinition) -> tuple[str, ...]:
-    named = (("door",) if "door" in definition.axes else ()) + definition.label_axes
-    return named or ("root", "branches", "cache_mb")
-
-
-def _build_variant_rows(
-    definition: TestDefinition,
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Build a row for each variant, and for each job a row with the orders of its rounds."""
-    rows: list[dict[str, Any]] = []
-    orders: list[dict[str, Any]] = []
-    doors = _display_doors(definition)
-    for shared in [doors] if definition.bundles_doors else [(door,) for door in doors]:
-        for group in group_variants(definition, *shared):
-            number = len(orders) + 1
-            letters = {variant: _variant_letter(n) for n, variant in enumerate(group.variants)}
-            named = {"door": shared[0]} if "door" in definition.axes else {}
-            rows += [
-                {
-                    "job": number,
-                    "letter": letters[variant],
-                    **(named | ({"door": variant.door} if variant.door else {})),
-                    **dict(variant.values),
-                }
-                for variant in group.variants
-            ]
-            seed = derive_job_seed(definition.test.seed, number)
-            order = order_job(definition, group, seed)
-            orders.append(
-                {"job": number, "executions": len(order), "orders": _format_orders(order, letters)}
-            )
-    return rows, orders
-
-
-def _variant_letter(number: int) -> str:
-    return _VARIANT_LETTERS[number] if number < len(_VARIANT_LETTERS) else f"<{number + 1}>"
-
-
-def _format_orders(order: Iterable[OrderedExecution], letters: Mapping[Variant, str]) -> list[str]:
-    texts: dict[int, str] = {}
-    for execution in order:
-        texts[execution.round] = texts.get(execution.round, "") + letters[execution.variant]
-    return list(texts.values())
-
-
-def _collect_facts(
-    pinned: PinnedTest, variants: int, groups: int, executions: int
-) -> dict[str, Any]:
-    definition, tables = pinned.definition, pinned.definition.describe()
-    return {
-        "name": definition.test.name,
-        "description": definition.test.description,
-        "repository": pinned.repository,
-        "ref": pinned.ref,
-        "commit": pinned.commit,
-        "dirty": pinned.dirty,
-        "path": pinned.path,
-        "payload": definition.test.payload,
-        "kind": definition.payload_kind,
-        "dataset": definition.dataset,
-        "datasets": list(definition.dataset_names),
-        "tree": definition.test.tree,
-        "files": dict(pinned.hashes),
-        "test_hash": compute_test_hash(pinned),
-        "bundle": list(definition.matrix.bundle),
-        **({"headline": list(definition.test.headline)} if definition.test.headline else {}),
-        "repeats": definition.test.repeats,
-        "mode": definition.test.mode,
-        "rounds": definition.test.rounds,
-        "passes": definition.test.passes,
-        "variants": variants,
-        "jobs": groups * definition.test.repeats,
-        "executions": executions * definition.test.repeats,
-        "settings": dict(definition.settings),
-        **{key: tables[key] for key in ("load", "expect", "before", "build") if tables[key]},
-    }
-
-
-def _describe_facts(facts: dict[str, Any], definition: TestDefinition) -> list[str]:
-    state = ", modified in the working tree" if facts["dirty"] else ""
-    paired = "in paired mode, " if facts["mode"] == PAIRED else ""
-    of_each = "site" if definition.bundles_doors else "site and door"
-    commit = f"commit {facts['commit'][:12]}{state}" if facts["commit"] else "not in Git"
-    lines = {
-        "test": f"{facts['name']}  {facts['description']}".rstrip(),
-        "from": f"{facts['repository']} {facts['path']} ({commit})",
-        "payload": f"{facts['payload']} ({facts['kind']})",
-        "reads": f"{', '.join(facts['datasets']) or 'no dataset'} {facts['tree']}".rstrip(),
-        "hash": facts["test_hash"][:16],
-        "plan": f"variants {facts['variants']}, jobs {facts['jobs']}, executions "
-        f"{facts['executions']} for each {of_each} ({paired}"
-        f"repeats {facts['repeats']}, rounds {facts['rounds']}, passes {facts['passes']})",
-    }
-    if "headline" in facts:
-        lines["headline"] = ", ".join(facts["headline"])
-    if "before" in facts:
-        command, applied = facts["before"]["command"], ", ".join(facts["before"]["settings"])
-        lines["before"] = f"{command} applies {applied} before each execution"
-    if definition.build:
-        made = ", ".join(definition.build.outputs)
-        lines["build"] = f"{definition.build.command} makes {made} once for each ROOT of a job"
-    if definition.load:
-        lines["load"] = definition.load.describe()
-    is_load = definition.load is not None
-    limits = [
-        limit.describe(find_numeric_metric(limit.metric, definition.metrics, is_load=is_load).unit)
-        for limit in definition.expect
-    ]
-    pairs = [*lines.items(), *(("expect", text) for text in limits)]
-    return [f"{name:8} {text}" for name, text in pairs]
 
 
 @tests.command()
@@ -313,4 +141,6 @@ def schema() -> None:
 
     Example: treehammer tests schema > test.schema.json
     """
-    click.echo(json.dumps(toml_models.build_test_schema(), indent=1, sort_keys=True))
+    from treehammer.hctests.definition.toml_models import build_test_schema
+
+    click.echo(json.dumps(build_test_schema(), indent=1, sort_keys=True))
