@@ -22,6 +22,7 @@ import numpy.typing as npt
 from scipy import special
 
 from treehammer.analysis.comparison.series_changes import log_ratio
+from treehammer.analysis.statistics.verdict import DEFAULT_CERTAINTY
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -247,7 +248,6 @@ def _predict_effect(
 
 #: Builds of a search at most: hypotheses grow with their square.
 MAX_BUILDS = 1000
-DEFAULT_CERTAINTY = 0.95
 #: Jobs of the builds on both sides of a step: a single one may have been disturbed.
 MIN_SIDE_JOBS = 2
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from treehammer.collectors.json_documents import parse_document
 from treehammer.config import Settings
-from treehammer.datasets import production
-from treehammer.datasets.catalogues import dataset_rewriting, dataset_verification, recordings
-from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
+from treehammer.datasets import DEFAULT_ROOT
 from treehammer.datasets.manifest import (
     BRANCHES,
     MANIFEST_NAME,
@@ -29,8 +26,6 @@ from treehammer.datasets.manifest import (
     flatten_layout,
     layout_facts,
 )
-from treehammer.datasets.specs import dataset_specs
-from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.datasets.specs.rewrite_options import FORMATS, ORDERS, RewriteOptions
 from treehammer.errors import DatasetError
 from treehammer.tables import TableColumn
@@ -46,8 +41,10 @@ from treehammer.terminal import (
 )
 from treehammer.text_formatting import format_size, pluralize
 
-#: Suffix of a user's spec.
-SPEC_SUFFIX = ".toml"
+if TYPE_CHECKING:
+    from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+    from treehammer.datasets.specs.dataset_specs import AnySpec
+
 LIST_COLUMNS = (
     TableColumn("name", "dataset"),
     TableColumn("state", "state"),
@@ -75,6 +72,9 @@ def list_(settings: Settings) -> list[dict[str, Any]]:
 
     Example: treehammer datasets list
     """
+    from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+    from treehammer.datasets.specs import dataset_specs
+
     catalogue = FolderCatalogue(settings.datasets_dir)
     rows = [_manifest_row(catalogue.manifest(name)) for name in catalogue.names()]
     rows += [
@@ -98,7 +98,9 @@ def _manifest_row(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _planned_row(plan: dataset_specs.AnySpec) -> dict[str, Any]:
+def _planned_row(plan: AnySpec) -> dict[str, Any]:
+    from treehammer.datasets.specs.dataset_specs import RawSpec
+
     return {
         "name": plan.name,
         "state": "not made",
@@ -129,6 +131,9 @@ def show(settings: Settings, name: str, compared: Path | None) -> CommandOutput:
 
     Example: treehammer datasets show nanoaod-merged --compare production.root
     """
+    from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+    from treehammer.datasets.specs import dataset_specs
+
     catalogue = FolderCatalogue(settings.datasets_dir)
     plan = dataset_specs.load_shipped_spec(name)
     if plan and not catalogue.has(name):
@@ -184,6 +189,9 @@ def _layouts_to_compare(
     Raises:
         DatasetError: the dataset holds no tree.
     """
+    from treehammer.collectors.json_documents import parse_document
+    from treehammer.datasets import production
+
     if compared and manifest.is_raw:
         raise DatasetError(
             "holds raw files, which have no tree to compare",
@@ -194,7 +202,7 @@ def _layouts_to_compare(
     layouts = {str(source["file"]): parse_document(TreeLayout, source["layout"])} if source else {}
     if compared:
         software = production.prepare_dataset_root(
-            production.DEFAULT_ROOT, settings.software_dir, progress_bar
+            DEFAULT_ROOT, settings.software_dir, progress_bar
         )
         (layouts[str(compared)],) = production.measure_layouts(
             [compared], software, bars=progress_bar
@@ -285,87 +293,21 @@ def make(
     Example: treehammer datasets make nanoaod-merged --source ~/Downloads
              treehammer datasets make reference-small --compression zstd:5 --order branch
     """
-    requested = RewriteOptions(**options)
-    settings_with_source = replace(settings, sources_dir=source or settings.sources_dir)
+    from treehammer.datasets.catalogues.dataset_rewriting import make_dataset
+    from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+
     catalogue = FolderCatalogue(settings.datasets_dir)
-    plan = dataset_specs.load_shipped_spec(name)
-    if name.endswith(SPEC_SUFFIX):
-        manifest = _make_own(catalogue, Path(name), requested, new, replace_existing)
-    elif requested.changes_layout or new or (requested.root and not plan):
-        manifest = _rewrite_dataset(settings_with_source, name, requested, new, replace_existing)
-    elif plan:
-        manifest = _make_shipped(settings_with_source, plan, requested.root, replace_existing)
-    else:
-        hint = f"Shipped: {', '.join(dataset_specs.list_shipped_specs())}."
-        if catalogue.has(name):
-            hint += " To rewrite it, give options such as --compression, --order or --format."
-        raise DatasetError("is not a shipped dataset", where=name, hint=hint)
-    _print_dataset(catalogue, manifest)
-
-
-def _make_shipped(
-    settings: Settings, plan: dataset_specs.AnySpec, root: str, replace_existing: bool
-) -> Manifest:
-    """Make a shipped dataset with a ROOT release; '' for that of its specification."""
-    catalogue = FolderCatalogue(settings.datasets_dir)
-    if isinstance(plan, RawSpec):
-        return catalogue.make_raw(plan, bars=progress_bar, replace_existing=replace_existing)
-    software = production.prepare_dataset_root(
-        root or plan.root, settings.software_dir, progress_bar
-    )
-    return catalogue.make(
-        plan,
-        software,
-        source=settings.sources_dir,
-        bars=progress_bar,
-        replace_existing=replace_existing,
-    )
-
-
-def _make_own(
-    catalogue: FolderCatalogue,
-    path: Path,
-    requested: RewriteOptions,
-    new: str,
-    replace_existing: bool,
-) -> Manifest:
-    """Make a dataset from a user's spec.
-
-    Raises:
-        DatasetError: it is not a spec of raw files, or has a name or options that it cannot have.
-    """
-    spec = dataset_specs.load_spec(path)
-    if not isinstance(spec, RawSpec):
-        raise DatasetError(
-            "is not a spec of raw files", where=str(path), hint="It needs a table [raw]."
-        )
-    if requested != RewriteOptions() or new:
-        raise DatasetError(
-            "raw files have no layout",
-            where=str(path),
-            hint="Options other than --replace do not apply.",
-        )
-    dataset_verification.check_new_name(spec.name)
-    return catalogue.make_raw(spec, bars=progress_bar, replace_existing=replace_existing)
-
-
-def _rewrite_dataset(
-    settings: Settings, name: str, requested: RewriteOptions, new: str, replace_existing: bool
-) -> Manifest:
-    new_name = new or requested.suggest_name(name)
-    source = ensure_dataset(name, settings, progress_bar)
-    release = requested.root or source.origin.get("root_requested", production.DEFAULT_ROOT)
-    software = production.prepare_dataset_root(release, settings.software_dir, progress_bar)
-    catalogue = FolderCatalogue(settings.datasets_dir)
-    return dataset_rewriting.rewrite_dataset(
+    settings = replace(settings, sources_dir=source or settings.sources_dir)
+    manifest = make_dataset(
         catalogue,
-        source,
-        requested,
-        new_name,
-        software,
+        settings,
+        name,
+        RewriteOptions(**options),
+        new,
         bars=progress_bar,
         replace_existing=replace_existing,
     )
+    _print_dataset(catalogue, manifest)
 
 
 @datasets.command("add")
@@ -376,7 +318,7 @@ def _rewrite_dataset(
 @click.option("--tree", default="", help="Main tree [default: of most entries times branches].")
 @click.option(
     "--root",
-    default=production.DEFAULT_ROOT,
+    default=DEFAULT_ROOT,
     show_default=True,
     metavar="RELEASE",
     help="ROOT to measure the files with, as on the root axis.",
@@ -410,6 +352,10 @@ def add(
     Example: treehammer datasets add nanoaod ttbar.root --tree Events
              treehammer datasets add analysis recordings/1-1.csv
     """
+    from treehammer.datasets import production
+    from treehammer.datasets.catalogues import recordings
+    from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+
     catalogue = FolderCatalogue(settings.datasets_dir)
     if any(path.suffix == recordings.RECORDING_SUFFIX for path in files):
         _print_dataset(catalogue, recordings.add_recording(catalogue, name, files, progress_bar))

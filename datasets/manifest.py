@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -21,6 +22,9 @@ from treehammer.errors import DatasetError
 from treehammer.text_formatting import format_size, pluralize
 
 MANIFEST_NAME = "manifest.json"
+DATASET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+#: Compression algorithms and the number ROOT gives each.
+ALGORITHMS = {"zlib": 1, "lzma": 2, "lz4": 4, "zstd": 5}
 #: Formats of the main tree, and of files without any.
 TTREE, RNTUPLE, RAW = "ttree", "rntuple", "raw"
 #: Kind of a dataset that holds a recording of the XRootD client.

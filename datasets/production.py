@@ -37,8 +37,6 @@ if TYPE_CHECKING:  # every submission imports this module, and none measures
     import numpy as np
 
 
-#: Release that measures files by default.
-DEFAULT_ROOT = "6.40.00"
 GENERATE_SCRIPT = Path(__file__).parent / "generate"
 KIT_FOLDER = Path(providers.__file__).parents[1] / "kit"
 #: Library of glibc with checks of the heap.

@@ -6,9 +6,10 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,19 +28,6 @@ from treehammer.sql.core.access_keys import (
     fingerprint_master_key,
     parse_key,
 )
-from treehammer.sql.core.rows import AccessKeyRow
-from treehammer.sql.engine.database_setup import opened_engine
-from treehammer.sql.write import audit_trail
-from treehammer.sql.write.audit_trail import LOCAL_OWNER
-from treehammer.sql.write.keyring import (
-    Keyring,
-    SessionTable,
-    forget_previous_master_keys,
-    load_master_keys,
-    rotate_master_key,
-    session_id,
-)
-from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import CAMPAIGN, CommandOutput, on_interrupt, print_hint, prints_rows
 from treehammer.text_formatting import (
@@ -49,6 +37,10 @@ from treehammer.text_formatting import (
     parse_duration,
     pluralize,
 )
+
+if TYPE_CHECKING:
+    from treehammer.sql.core.rows import AccessKeyRow
+    from treehammer.sql.write.keyring import Keyring
 
 #: Maximum length of a holder's name.
 MAX_KEY_NAME_CHARS = 200
@@ -192,22 +184,28 @@ def rotate_master_command(settings: Settings, finish: bool, at_once: bool) -> No
     """
     if finish and at_once:
         raise click.UsageError("Give --finish or --at-once.")
+    from treehammer.sql.write.keyring import load_master_keys, rotate_master_key
+
     path = settings.master_key_file
-    with opened_engine(settings.database, create=False) as engine:
-        keyring = Keyring(engine)
+    with _open_keyring(settings) as keyring:
         masters = load_master_keys(path, create=False) if finish else rotate_master_key(path)
         if not finish:
-            _record_rotation(keyring, masters)
-            click.echo(f"{path}: new master key {fingerprint_master_key(masters.current)}")
+            old, new = map(fingerprint_master_key, (masters.previous[0], masters.current))
+            keyring.record_rotation(f"master key {old} to {new}", now_us=time.time_ns() // 1000)
+            click.echo(f"{path}: new master key {new}")
         if finish or at_once:
             _finish(settings, keyring, masters)
         else:
             _describe_next_steps(keyring, masters)
 
 
-def _record_rotation(keyring: Keyring, masters: MasterKeys) -> None:
-    old, new = (fingerprint_master_key(master) for master in (masters.previous[0], masters.current))
-    keyring.record_rotation(f"master key {old} to {new}", now_us=time.time_ns() // 1000)
+@contextmanager
+def _open_keyring(settings: Settings, *, create: bool = False) -> Iterator[Keyring]:
+    from treehammer.sql.engine.database_setup import opened_engine
+    from treehammer.sql.write.keyring import Keyring
+
+    with opened_engine(settings.database, create=create) as engine:
+        yield Keyring(engine)
 
 
 def _finish(settings: Settings, keyring: Keyring, masters: MasterKeys) -> None:
@@ -215,6 +213,8 @@ def _finish(settings: Settings, keyring: Keyring, masters: MasterKeys) -> None:
         raise NothingToDoError(
             "no rotation is in progress", hint="Begin one: treehammer token rotate-master"
         )
+    from treehammer.sql.write.keyring import forget_previous_master_keys
+
     revoked = keyring.revoke_keys_of(masters.previous, now_us=time.time_ns() // 1000)
     forget_previous_master_keys(settings.master_key_file)
     click.echo(
@@ -224,13 +224,12 @@ def _finish(settings: Settings, keyring: Keyring, masters: MasterKeys) -> None:
 
 
 def _describe_next_steps(keyring: Keyring, masters: MasterKeys) -> None:
-    old = [
-        row
+    old = sum(
+        row.revoked_us is None and masters.is_previous(row.master_key_fingerprint)
         for row in keyring.list_keys()
-        if row.revoked_us is None and masters.is_previous(row.master_key_fingerprint)
-    ]
+    )
     print_hint(
-        f"{pluralize(len(old), 'key')} of previous master keys still valid: create new ones, then run "
+        f"{pluralize(old, 'key')} of previous master keys still valid: create new ones, then run "
         "treehammer token rotate-master --finish",
         err=True,
     )
@@ -244,9 +243,24 @@ def sessions_command(settings: Settings) -> list[dict[str, Any]]:
 
     Example: treehammer token sessions
     """
+    from treehammer.sql.engine.database_setup import opened_engine
+    from treehammer.sql.write.keyring import SessionTable, session_id
+
     with opened_engine(settings.database, create=False) as engine:
-        table = SessionTable(engine)
-        return [_session_row(row) for row in table.list_sessions(now_us=time.time_ns() // 1000)]
+        sessions = SessionTable(engine).list_sessions(now_us=time.time_ns() // 1000)
+    return [
+        {
+            "session": session_id(session),
+            "key_id": session.key_id or "",
+            "role": session.role,
+            "name": session.name,
+            "identity": session.identity or "",
+            "address": session.address,
+            "created_us": session.created_us,
+            "expires_us": session.expires_us,
+        }
+        for session in sessions
+    ]
 
 
 def _end_sessions(
@@ -257,40 +271,29 @@ def _end_sessions(
     Raises:
         ConfigError: there are none.
     """
+    from treehammer.sql.engine.database_setup import opened_engine
+    from treehammer.sql.write import audit_trail
+    from treehammer.sql.write.keyring import SessionTable
+
+    now_us = time.time_ns() // 1000
     with opened_engine(settings.database, create=False) as engine:
         table = SessionTable(engine)
-        chosen = [
-            session
-            for session in table.list_sessions(now_us=time.time_ns() // 1000)
-            if matches(session)
-        ]
+        chosen = [row for row in table.list_sessions(now_us=now_us) if matches(row)]
         if not chosen:
             raise ConfigError(
                 "no such session",
                 where=f"{option} {text!r}",
                 hint="To list all sessions: treehammer token sessions",
             )
+        names = ", ".join(sorted({session.name for session in chosen}))
         entry = audit_trail.make_entry(
             audit_trail.END_SESSIONS,
             audit_trail.local_actor(),
-            f"sessions of {', '.join(sorted({session.name for session in chosen}))}",
-            now_us=time.time_ns() // 1000,
+            f"sessions of {names}",
+            now_us=now_us,
         )
         ended = table.end_sessions([session.token_hash for session in chosen], [entry])
     return f"{pluralize(ended, 'session')} ended"
-
-
-def _session_row(session: ReadSession) -> dict[str, Any]:
-    return {
-        "session": session_id(session),
-        "key_id": session.key_id or "",
-        "role": session.role,
-        "name": session.name,
-        "identity": session.identity or "",
-        "address": session.address,
-        "created_us": session.created_us,
-        "expires_us": session.expires_us,
-    }
 
 
 @token.command("create")
@@ -312,6 +315,8 @@ def create_command(
 
     Example: treehammer token create --role submit --name alice --expires 365d
     """
+    from treehammer.sql.write.keyring import load_master_keys
+
     name = _check_name(name, "--name")
     owner = _check_name(group.strip() or name, "--group")
     now_us = time.time_ns() // 1000
@@ -319,8 +324,7 @@ def create_command(
     if output is not None and output.exists():
         raise ConfigError("exists already", where=str(output), hint="Give another file name.")
     masters = load_master_keys(settings.master_key_file)
-    with opened_engine(settings.database, create=True) as engine:
-        keyring = Keyring(engine)
+    with _open_keyring(settings, create=True) as keyring:
         _warn_of_foreign_keys(settings, keyring.list_keys(), masters)
         key = keyring.create_key(
             masters.current, role, name, now_us=now_us, expires_us=end_us, owner=owner
@@ -341,6 +345,8 @@ def _check_name(text: str, option: str) -> str:
     Raises:
         ConfigError: it is empty, too long, not printable or reserved.
     """
+    from treehammer.sql.write.audit_trail import LOCAL_OWNER
+
     name = text.strip()
     if name == LOCAL_OWNER:
         raise ConfigError(f"{name} is reserved", where=option, hint="Give another name.")
@@ -354,14 +360,12 @@ def _check_name(text: str, option: str) -> str:
 def _warn_of_foreign_keys(
     settings: Settings, rows: Sequence[AccessKeyRow], masters: MasterKeys
 ) -> None:
-    foreign = [
-        row
-        for row in rows
-        if row.revoked_us is None and masters.find(row.master_key_fingerprint) is None
-    ]
+    foreign = sum(
+        row.revoked_us is None and masters.find(row.master_key_fingerprint) is None for row in rows
+    )
     if foreign:
         click.echo(
-            f"warning: {pluralize(len(foreign), 'key')} in this database created with another master "
+            f"warning: {pluralize(foreign, 'key')} in this database created with another master "
             f"key than {settings.master_key_file}; a service with that one refuses the new key. "
             "Create keys as the service's user, with its configuration (service_key_file).",
             err=True,
@@ -389,9 +393,10 @@ def list_command(settings: Settings, revoked: bool) -> CommandOutput:
 
     Example: treehammer token list
     """
+    from treehammer.sql.write.keyring import load_master_keys
+
     path = settings.master_key_file
-    with opened_engine(settings.database, create=False) as engine:
-        keyring = Keyring(engine)
+    with _open_keyring(settings) as keyring:
         # Listing must not create a master key.
         masters = load_master_keys(path) if path.exists() else None
         rows = [_key_row(row, masters) for row in keyring.list_keys()]
@@ -410,17 +415,8 @@ def list_command(settings: Settings, revoked: bool) -> CommandOutput:
 
 
 def _key_row(row: AccessKeyRow, masters: MasterKeys | None) -> dict[str, Any]:
-    state = "active"
-    if row.revoked_us is not None:
-        state = f"revoked {_format_day(row.revoked_us)}"
-    elif masters is None:
-        state = "master key missing"
-    elif masters.find(row.master_key_fingerprint) is None:
-        state = "other master key"
-    elif row.expires_us is not None and row.expires_us < time.time_ns() // 1000:
-        state = "expired"
-    elif masters.is_previous(row.master_key_fingerprint):
-        state = "active, previous master key"
+    from treehammer.sql.write.keyring import describe_key_state
+
     return {
         "key_id": row.key_id,
         "role": row.role,
@@ -429,7 +425,7 @@ def _key_row(row: AccessKeyRow, masters: MasterKeys | None) -> dict[str, Any]:
         "created_us": row.created_us,
         "expires_us": row.expires_us,
         "revoked_us": row.revoked_us,
-        "state": state,
+        "state": describe_key_state(row, masters),
     }
 
 
@@ -464,6 +460,8 @@ def revoke_command(
         raise click.UsageError(
             "Give one of KEY_ID, --campaign, --job, --session and --sessions-of."
         )
+    from treehammer.sql.write.keyring import session_id
+
     if session is not None:
         done = _end_sessions(settings, "--session", session, lambda row: session_id(row) == session)
     elif sessions_of is not None:
@@ -481,8 +479,7 @@ def revoke_command(
 def _revoke_tokens(
     settings: Settings, key_id: str | None, campaign: str | None, job: str | None
 ) -> str:
-    with opened_engine(settings.database, create=True) as engine:
-        keyring = Keyring(engine)
+    with _open_keyring(settings, create=True) as keyring:
         if key_id is not None:
             # The full key is accepted instead of its identity.
             key_id = parse_key(key_id).key_id if key_id.startswith("th1.") else key_id
@@ -506,6 +503,8 @@ def _resolve_identity(settings: Settings, keyring: Keyring, scope: str, text: st
         return text
     hint = f"Give its full identity: {_IDENTITY_HINTS[scope]}."
     if scope == CAMPAIGN_SCOPE and printable:
+        from treehammer.sql.write.store import Store
+
         try:
             with Store.open(settings.database) as store:
                 return store.campaign(text).id

@@ -23,18 +23,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import format_datetime, parseaddr
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treehammer.analysis.status.subject_state import AlarmKind
 from treehammer.collectors.http_requests import Deadline, connect_socket, open_reader, send_request
 from treehammer.config import Settings
-from treehammer.errors import DeliveryError
+from treehammer.errors import ConfigError, DeliveryError
 from treehammer.program_output import read_secret_file
 from treehammer.setting_parsers import split_recipients
 from treehammer.sql.core.watch_rows import AlarmMessage
 from treehammer.sql.watch.alarms import NO_SEVERITY, AlarmOutbox
 from treehammer.text_formatting import SECOND_US
 from treehammer.version import __version__
+
+if TYPE_CHECKING:
+    from treehammer.analysis.changes.change_points import WeeklyDigest
 
 #: Seconds for a message, from the connection to the answer that it is accepted.
 TIMEOUT_S = 60.0
@@ -83,18 +86,31 @@ class MailServer:
 
     def send_message(self, message: AlarmMessage, link: str) -> None:
         """Send a message to its recipient."""
-        mail = EmailMessage()
-        mail["Subject"] = f"[treehammer] {' '.join(message.title.split())}"[:MAX_SUBJECT]
-        mail["From"] = self.sender
-        mail["To"] = message.recipient
-        mail["Date"] = format_datetime(datetime.fromtimestamp(message.happened_us / 1e6, UTC))
+        subject = f"[treehammer] {' '.join(message.title.split())}"[:MAX_SUBJECT]
+        happened = datetime.fromtimestamp(message.happened_us / 1e6, UTC)
+        mail = self._make_mail(message.recipient, subject, happened)
         domain = parseaddr(self.sender)[1].rpartition("@")[2] or "localhost"
         mail["Message-ID"] = f"<{message.id}@{domain}>"
-        mail["Auto-Submitted"] = "auto-generated"
         mail["X-Treehammer-Event"] = message.event_id
         mail["X-Treehammer-State"] = message.state
         mail.set_content(f"{message.title}\n\n{message.text}\n\nEvidence: {link}\n")
         self.send_mail(mail)
+
+    def send_digest(self, digest: WeeklyDigest, recipient: str, base_url: str) -> None:
+        """Send a digest as text and as HTML."""
+        mail = self._make_mail(recipient, digest.title, datetime.now(UTC))
+        mail.set_content(digest.to_markdown(base_url))
+        mail.add_alternative(digest.to_html(base_url), subtype="html")
+        self.send_mail(mail)
+
+    def _make_mail(self, recipient: str, subject: str, date: datetime) -> EmailMessage:
+        mail = EmailMessage()
+        mail["Subject"] = subject
+        mail["From"] = self.sender
+        mail["To"] = recipient
+        mail["Date"] = format_datetime(date)
+        mail["Auto-Submitted"] = "auto-generated"
+        return mail
 
     def send_mail(self, mail: EmailMessage) -> None:
         """Send a mail to its recipient.
@@ -214,6 +230,23 @@ class AlarmChannels:
                 read_secret_file("alarm_smtp_password_file", settings.alarm_smtp_password_file),
             )
         return cls(settings.alarm_minimum, webhook, mail, addresses, settings.serve_url)
+
+    def send_digest(self, digest: WeeklyDigest) -> int:
+        """Send a digest to the recipients of all sites' alarms; return their number.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        addresses = [address for site, address in self.addresses if not site]
+        if self.mail is None or not addresses:
+            raise ConfigError(
+                "no recipients",
+                where="digest --mail",
+                hint="Set alarm_recipients in treehammer.toml.",
+            )
+        for address in addresses:
+            self.mail.send_digest(digest, address, self.base_url)
+        return len(addresses)
 
     def list_recipients(self, event: AlarmMessage) -> Iterator[tuple[str, str]]:
         """List channel and address of an event's recipients; none below the least severity."""

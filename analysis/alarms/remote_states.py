@@ -25,7 +25,10 @@ from treehammer.analysis.status.subject_state import (
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.job_spec import API_PREFIX
 from treehammer.collectors.storage_access import make_tls_context
+from treehammer.config import Settings
 from treehammer.errors import ConfigError, InvalidAnswerError, NothingToDoError, StoreError
+from treehammer.setting_parsers import is_allowed_address
+from treehammer.sql.core.access_keys import load_user_key
 
 #: Seconds that the service may take for its state.
 ANSWER_WARNING_S, ANSWER_CRITICAL_S = 5.0, 20.0
@@ -89,6 +92,20 @@ class RemoteService:
 
     def __repr__(self) -> str:
         return f"RemoteService({self.url!r})"
+
+    @classmethod
+    def open(cls, settings: Settings, url: str, timeout_s: float) -> RemoteService:
+        """Open the service at an address with the user's key.
+
+        Raises:
+            NothingToDoError: the address is neither encrypted nor of this machine.
+        """
+        if not is_allowed_address(url):
+            raise NothingToDoError(
+                "must begin with https://, or be an address of this machine", where=url
+            )
+        key = load_user_key(settings)
+        return cls(url, timeout_s, key.text if key else "", str(settings.service_ca_file or ""))
 
     def fetch_states(self, kind: AlarmKind | None = None, name: str = "") -> list[SubjectState]:
         """Fetch the states of all subjects, or the one of a kind and name.

@@ -13,10 +13,10 @@ from operator import attrgetter
 from typing import Any
 from urllib.parse import quote
 
+from treehammer.analysis.changes import WINDOW_DAYS
 from treehammer.analysis.changes.change_search import Change, find_changes
 from treehammer.analysis.changes.daily_series import (
     DAY_TOLERANCE,
-    WINDOW_DAYS,
     Attribution,
     ChangeState,
     DailySeries,

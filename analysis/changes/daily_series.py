@@ -18,9 +18,6 @@ import numpy.typing as npt
 
 from treehammer.analysis.statistics.estimates import MIN_SPREAD, Estimate
 
-#: Days that are searched.
-WINDOW_DAYS = 90
-
 
 class ChangeState(StrEnum):
     """Whether later days confirm a change."""

@@ -10,27 +10,11 @@ import json
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from email.message import EmailMessage
-from email.utils import format_datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from treehammer.analysis.alarms import alarm_overview
-from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
-from treehammer.analysis.alarms.remote_states import RemoteService
-from treehammer.analysis.changes.change_points import (
-    WeeklyDigest,
-    last_whole_week,
-    load_digest,
-    make_change_record,
-    parse_week,
-    select_changes,
-    update_changes,
-)
-from treehammer.analysis.changes.daily_series import WINDOW_DAYS
-from treehammer.analysis.cli.compare_command import MARKDOWN, print_limits
-from treehammer.analysis.status.status_rules import load_status_rules
+from treehammer.analysis.changes import WINDOW_DAYS
 from treehammer.analysis.status.subject_state import (
     PRODUCER,
     SERVICE_NAME,
@@ -41,38 +25,35 @@ from treehammer.analysis.status.subject_state import (
     format_plugin_output,
     worst_level,
 )
-from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.config import Settings
 from treehammer.errors import (
     ConfigError,
     ExitCode,
-    NothingToDoError,
     StoreError,
     TreehammerError,
     require_package,
 )
-from treehammer.setting_parsers import is_allowed_address
-from treehammer.sql.core.access_keys import load_user_key
-from treehammer.sql.core.watch_rows import AlarmMessage
-from treehammer.sql.read.overview_queries import (
-    JOB_SITE,
-    STORAGE_SITE,
-    build_unknown_site_error,
-    list_sites,
-)
-from treehammer.sql.watch.alarms import SENT, AlarmOutbox, fetch_change_points
-from treehammer.sql.write.store import Store
+from treehammer.sql.cli import pass_store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     CAMPAIGN,
     JSON,
     SITE,
+    TABLE,
     CommandOutput,
+    TextTable,
     on_interrupt,
+    print_early,
     print_hint,
     prints_rows,
 )
 from treehammer.text_formatting import format_minute, make_single_line
+
+if TYPE_CHECKING:
+    from treehammer.analysis.comparison.limit_outcomes import LimitReport
+    from treehammer.sql.core.rows import CampaignRow
+    from treehammer.sql.core.watch_rows import AlarmMessage
+    from treehammer.sql.write.store import Store
 
 _CHANGE_COLUMNS = (
     TableColumn("since", "since"),
@@ -101,8 +82,8 @@ MAX_LISTED = 200
 _NO_CHANNEL = (
     "Events are recorded, but no message is sent: set alarm_webhook_url or alarm_recipients."
 )
-#: Formats of ``check``.
-PLUGIN, MONIT = "plugin", "monit"
+#: Formats of ``check``; that of limits in a pull request beside those of the terminal.
+PLUGIN, MONIT, MARKDOWN = "plugin", "monit", "markdown"
 #: Value of --service without an address.
 _DATABASE = "-"
 
@@ -120,9 +101,11 @@ _DATABASE = "-"
 @click.option("--update", is_flag=True, help="Search the newest results first.")
 @click.option("--rebuild", is_flag=True, help="Update from all results of the last 90 days.")
 @prints_rows(*_CHANGE_COLUMNS, empty="No changes found.")
-@click.pass_obj
+@pass_store
 def changes_command(
     settings: Settings,
+    store: Store,
+    /,
     site: str,
     release: str,
     since: datetime | None,
@@ -138,35 +121,40 @@ def changes_command(
     Example: treehammer changes --update
              treehammer changes --site SITE_A --since 2026-03-01
     """
+    from treehammer.analysis.changes import change_points
+    from treehammer.collectors.record.day_numbers import day_to_number
+    from treehammer.sql.watch.alarms import fetch_change_points
+
     now = datetime.now(UTC)
     first_day = since.date() if since else now.date() - timedelta(days=WINDOW_DAYS - 1)
-    with Store.open(settings.database, create=False) as store:
-        if update or rebuild:
-            control = settings.control_release
-            result = update_changes(store, now, control=control, rebuild=rebuild)
-            click.echo(
-                f"Read {result.days} days again; {result.series} series; {result.changes} changes, "
-                f"{result.new} of them new.",
-                err=True,
-            )
-            for identity, sites in result.nodes_by.items():
-                click.echo(
-                    f"Host names change at {', '.join(sorted(sites))}: nodes by {identity}.",
-                    err=True,
-                )
-        changes = fetch_change_points(store, day_to_number(first_day))
-        chosen = select_changes(changes, site, release)
-        if not chosen:
-            _require_known(store, site, release)
-    return [make_change_record(change) for change in chosen]
+    if update or rebuild:
+        control = settings.control_release
+        result = change_points.update_changes(store, now, control=control, rebuild=rebuild)
+        click.echo(
+            f"Read {result.days} days again; {result.series} series; {result.changes} changes, "
+            f"{result.new} of them new.",
+            err=True,
+        )
+        for identity, sites in result.nodes_by.items():
+            places = ", ".join(sorted(sites))
+            click.echo(f"Host names change at {places}: nodes by {identity}.", err=True)
+    changes = fetch_change_points(store, day_to_number(first_day))
+    chosen = change_points.select_changes(changes, site, release)
+    if not chosen:
+        _require_known(store, site, release)
+    return [change_points.make_change_record(change) for change in chosen]
 
 
 def _require_known(store: Store, site: str, release: str) -> None:
     """Check that the names of a site and a release are not mistyped; '' is none."""
-    if site and not any(site in list_sites(store, by) for by in (JOB_SITE, STORAGE_SITE)):
-        raise build_unknown_site_error(store, site)
+    from treehammer.analysis.alarms.alarm_overview import require_measured_release
+    from treehammer.sql.read import overview_queries
+
+    kinds = overview_queries.JOB_SITE, overview_queries.STORAGE_SITE
+    if site and not any(site in overview_queries.list_sites(store, kind) for kind in kinds):
+        raise overview_queries.build_unknown_site_error(store, site)
     if release:
-        alarm_overview.require_measured_release(store, release)
+        require_measured_release(store, release)
 
 
 @click.command("digest")
@@ -184,6 +172,9 @@ def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> Com
     Example: treehammer digest --week 2026-W46
              treehammer digest --mail
     """
+    from treehammer.analysis.changes.change_points import last_whole_week, load_digest, parse_week
+    from treehammer.sql.write.store import Store
+
     try:
         first_day = parse_week(week) if week else last_whole_week(datetime.now(UTC).date())
     except ValueError:
@@ -191,7 +182,9 @@ def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> Com
     with Store.open(settings.database, create=False) as store:
         digest = load_digest(store, first_day)
     if mail:
-        count = _mail_digest(settings, digest)
+        from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
+
+        count = AlarmChannels.from_settings(settings).send_digest(digest)
         return CommandOutput(columns=(), remarks=[f"Sent to {count} recipients."])
     rows = [
         {"section": section.title, "text": line.text, "evidence": settings.serve_url + line.path}
@@ -200,27 +193,6 @@ def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> Com
     ]
     write = digest.to_html if html else digest.to_markdown
     return CommandOutput(rows, (), above=[write(settings.serve_url).removesuffix("\n")])
-
-
-def _mail_digest(settings: Settings, digest: WeeklyDigest) -> int:
-    """Send the digest to the recipients of all sites' alarms; return their number."""
-    channels = AlarmChannels.from_settings(settings)
-    addresses = [address for site, address in channels.addresses if not site]
-    if channels.mail is None or not addresses:
-        raise ConfigError(
-            "no recipients", where="digest --mail", hint="Set alarm_recipients in treehammer.toml."
-        )
-    for address in addresses:
-        mail = EmailMessage()
-        mail["Subject"] = digest.title
-        mail["From"] = channels.mail.sender
-        mail["To"] = address
-        mail["Date"] = format_datetime(datetime.now(UTC))
-        mail["Auto-Submitted"] = "auto-generated"
-        mail.set_content(digest.to_markdown(settings.serve_url))
-        mail.add_alternative(digest.to_html(settings.serve_url), subtype="html")
-        channels.mail.send_mail(mail)
-    return len(addresses)
 
 
 @click.command("notify")
@@ -240,12 +212,17 @@ def notify_command(settings: Settings, listing: bool) -> CommandOutput:
     Example: treehammer notify
              treehammer notify --list
     """
+    from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
+    from treehammer.sql.watch.alarms import SENT, AlarmOutbox
+    from treehammer.sql.write.store import Store
+
     channels = AlarmChannels.from_settings(settings)
     with Store.open(settings.database, create=False) as store:
         if listing:
             return CommandOutput(_list_messages(AlarmOutbox(store).list_messages(MAX_LISTED)))
         # Comparisons load scipy, which takes a third of a second.
         from treehammer.analysis.alarms.alarm_watch import watch_and_notify
+        from treehammer.analysis.status.status_rules import load_status_rules
 
         rules = load_status_rules(settings.status_rules)
         messages = watch_and_notify(store, rules, channels, lambda: time.time_ns() // 1000)
@@ -403,19 +380,40 @@ def check_command(
 
 def _check_limits(settings: Settings, campaign: str, url: str | None, form: str) -> int:
     """Judge and print the limits of a campaign; return the exit code."""
-    # scipy takes a third of a second to load, which checks of states should not pay for.
-    from treehammer.analysis.comparison.limit_outcomes import judge_limits
-
     if url is not None or form == MONIT:
         option = "--format monit" if form == MONIT else "--url"
         return _print_failure("", f"{option} and --campaign are mutually exclusive")
+    from treehammer.sql.write.store import Store
+
     with Store.open(settings.database, create=False) as store:
         row = store.campaign(campaign)
-        report = judge_limits(store, row, time.time_ns() // 1000)
+        report = judge_limits(store, row)
     if not report.outcomes:
         return _print_failure("", f"the test of {row.name} states no limit; add [[expect]] to it")
     print_limits(report, form)
     return report.exit_code
+
+
+def judge_limits(store: Store, campaign: CampaignRow) -> LimitReport:
+    """Judge the limits that the test of a campaign states."""
+    # scipy takes a third of a second to load, which checks of states should not pay for.
+    from treehammer.analysis.comparison import limit_outcomes
+
+    return limit_outcomes.judge_limits(store, campaign, time.time_ns() // 1000)
+
+
+def print_limits(report: LimitReport, form: str = TABLE) -> None:
+    """Print the outcomes as a table with notes, as Markdown or as JSON."""
+    from treehammer.analysis.comparison import limit_text
+
+    if form == MARKDOWN:
+        click.echo(limit_text.format_markdown(report))
+    elif form == JSON:
+        click.echo(json.dumps(limit_text.build_document(report), indent=1))
+    else:
+        table = TextTable(limit_text.flatten_outcomes(report), limit_text.limit_columns(report))
+        title = f"Limits: {limit_text.describe_limits(report)}"
+        print_early(title, table, *limit_text.list_limit_notes(report))
 
 
 def _load_states(
@@ -423,25 +421,20 @@ def _load_states(
 ) -> list[SubjectState]:
     """Load the states from the service at ``url``, or from the database."""
     if url is not None:
-        remote = _open_remote(settings, url, timeout)
+        from treehammer.analysis.alarms.remote_states import RemoteService
+
+        remote = RemoteService.open(settings, url, timeout)
         if kind is AlarmKind.SERVICE:
             return [remote.assess_service()]
         return remote.fetch_states(kind, name)
+    from treehammer.analysis.alarms import alarm_overview
+    from treehammer.sql.write.store import Store
+
     now_us = time.time_ns() // 1000
     with Store.open(settings.database, create=False) as store:
         if kind is None:
             return alarm_overview.assess_all(store, now_us)
         return [alarm_overview.assess_subject(store, kind, name, now_us)]
-
-
-def _open_remote(settings: Settings, url: str, timeout: int) -> RemoteService:
-    if not is_allowed_address(url):
-        raise NothingToDoError(
-            "must begin with https://, or be an address of this machine", where=url
-        )
-    key = load_user_key(settings)
-    ca = settings.service_ca_file
-    return RemoteService(url, timeout, key.text if key else "", str(ca) if ca else "")
 
 
 def _print_states(states: Sequence[SubjectState], form: str, producer: str, verbose: int) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treehammer.hctests.definition.model import COMMIT_AXIS, Scalar, parse_axes
 from treehammer.sql.core.rows import InstructionRow, VerdictRow
-from treehammer.sql.read.reader import ResultsReader
 from treehammer.tables import TableColumn
+
+if TYPE_CHECKING:
+    from treehammer.sql.read.reader import ResultsReader
 
 #: Stands beside every table of counts.
 NOT_TIME = "Counts under callgrind; they are not time."

@@ -29,6 +29,8 @@ MIN_JOBS = 3
 MIN_HOSTS, MIN_SITES = 3, 4
 #: Effects within ±DELTA (in ln, so about 2 %) are too small to matter.
 DEFAULT_DELTA = 0.02
+#: Probability at which a search for a change ends.
+DEFAULT_CERTAINTY = 0.95
 #: Larger campaigns are not worth naming.
 MAX_JOBS_NAMED = 10_000
 #: Raised when a rule changes: a verdict is only as good as the rule that gave it.

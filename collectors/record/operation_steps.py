@@ -24,6 +24,29 @@ from .value_checks import is_number, make_check
 
 #: Name of a latency that people read, in s -> its quantile.
 QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99, "max_s": 1.0}
+#: Figures of the operations of load tests beside these quantiles, and all, in the order of tables.
+OPERATION_FIGURES = (
+    "operation",
+    "side",
+    "active_clients",
+    "attempted_hz",
+    "observed_hz",
+    "failed_fraction",
+    "bytes_per_s",
+    "measurements",
+    "seconds",
+    "scheduled",
+    "done",
+    "failed",
+    "late",
+    "bytes",
+    "failures",
+    "steps",
+    "limited_steps",
+    "least_hz",
+    "least_bytes_per_s",
+)
+FIGURE_NAMES = (*OPERATION_FIGURES, *QUANTILES)
 #: Largest latency with a bin of its own, in microseconds: one day.
 HIGHEST_US = 86_400_000_000
 

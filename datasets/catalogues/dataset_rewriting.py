@@ -1,4 +1,7 @@
-"""Rewritten datasets: same content in another layout, verified by value checksums."""
+"""Datasets on request: shipped ones, a user's raw files, and the same content in another layout.
+
+A rewritten dataset is verified by value checksums.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from treehammer.collectors.job_spec import SoftwareRequest
-from treehammer.datasets import production
+from treehammer.config import Settings
+from treehammer.datasets import DEFAULT_ROOT, production
+from treehammer.datasets.catalogues.dataset_verification import check_new_name
 from treehammer.datasets.catalogues.folder_catalogue import (
     REWRITTEN,
     FolderCatalogue,
     describe_content,
     describe_file,
+    ensure_dataset,
 )
 from treehammer.datasets.manifest import RNTUPLE, Manifest, ManifestFile, digest_file
-from treehammer.datasets.specs import rewrite_options
+from treehammer.datasets.specs import dataset_specs, rewrite_options
+from treehammer.datasets.specs.dataset_specs import RawSpec
 from treehammer.datasets.specs.rewrite_options import RewriteOptions
 from treehammer.errors import DatasetError
 from treehammer.text_formatting import ProgressFactory, byte_progress
 from treehammer.version import __version__
 
+#: Suffix of a user's spec.
+SPEC_SUFFIX = ".toml"
 #: Factor of the required space, since compressed sizes differ between layouts.
 DISK_SPACE_MARGIN = 1.25
 #: Maximum number of leaves listed in a message.
@@ -37,6 +46,89 @@ class ValueChecksums:
     checksum: str
     leaves: Mapping[str, str]
     uncovered: tuple[str, ...]
+
+
+def make_dataset(
+    catalogue: FolderCatalogue,
+    settings: Settings,
+    name: str,
+    options: RewriteOptions,
+    new_name: str,
+    *,
+    bars: ProgressFactory,
+    replace_existing: bool = False,
+) -> Manifest:
+    """Make a dataset, or verify an existing one.
+
+    Args:
+        catalogue: of the new dataset.
+        settings: all settings.
+        name: of a shipped dataset, of one to rewrite, or of a file with a user's spec.
+        options: layout of a rewritten one; ``root`` alone is the release of a shipped one.
+        new_name: of a rewritten one; '' for one by its options.
+        bars: opens progress bars.
+        replace_existing: replace a dataset of that name.
+
+    Raises:
+        DatasetError: there is no such dataset, or the options do not apply to it.
+        SoftwareError: the requested ROOT cannot be used.
+    """
+    plan = dataset_specs.load_shipped_spec(name)
+    if name.endswith(SPEC_SUFFIX):
+        spec = _load_own_spec(Path(name), options, new_name)
+        return catalogue.make_raw(spec, bars=bars, replace_existing=replace_existing)
+    if options.changes_layout or new_name or (options.root and not plan):
+        new_name = new_name or options.suggest_name(name)
+        source = ensure_dataset(name, settings, bars)
+        release = options.root or source.origin.get("root_requested", DEFAULT_ROOT)
+        software = production.prepare_dataset_root(release, settings.software_dir, bars)
+        return rewrite_dataset(
+            catalogue,
+            source,
+            options,
+            new_name,
+            software,
+            bars=bars,
+            replace_existing=replace_existing,
+        )
+    if isinstance(plan, RawSpec):
+        return catalogue.make_raw(plan, bars=bars, replace_existing=replace_existing)
+    if plan:
+        software = production.prepare_dataset_root(
+            options.root or plan.root, settings.software_dir, bars
+        )
+        return catalogue.make(
+            plan,
+            software,
+            source=settings.sources_dir,
+            bars=bars,
+            replace_existing=replace_existing,
+        )
+    hint = f"Shipped: {', '.join(dataset_specs.list_shipped_specs())}."
+    if catalogue.has(name):
+        hint += " To rewrite it, give options such as --compression, --order or --format."
+    raise DatasetError("is not a shipped dataset", where=name, hint=hint)
+
+
+def _load_own_spec(path: Path, options: RewriteOptions, new_name: str) -> RawSpec:
+    """Load a user's spec.
+
+    Raises:
+        DatasetError: it is not a spec of raw files, or has a name or options that it cannot have.
+    """
+    spec = dataset_specs.load_spec(path)
+    if not isinstance(spec, RawSpec):
+        raise DatasetError(
+            "is not a spec of raw files", where=str(path), hint="It needs a table [raw]."
+        )
+    if options != RewriteOptions() or new_name:
+        raise DatasetError(
+            "raw files have no layout",
+            where=str(path),
+            hint="Options other than --replace do not apply.",
+        )
+    check_new_name(spec.name)
+    return spec
 
 
 def rewrite_dataset(

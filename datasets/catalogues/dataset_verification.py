@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from treehammer.datasets.manifest import (
+    DATASET_NAME,
     MANIFEST_NAME,
     FileDigest,
     Manifest,
@@ -97,14 +98,12 @@ def check_new_name(name: str) -> None:
     Raises:
         DatasetError: The name is malformed or reserved.
     """
-    if not dataset_specs.DATASET_NAME.fullmatch(name):
+    if not DATASET_NAME.fullmatch(name):
         suggestion = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip(".-_")[:100]
         raise DatasetError(
             "a dataset's name has lower-case letters, digits, '.', '_' and '-' only",
             where=name,
-            hint=f"For example: {suggestion}"
-            if dataset_specs.DATASET_NAME.fullmatch(suggestion)
-            else "",
+            hint=f"For example: {suggestion}" if DATASET_NAME.fullmatch(suggestion) else "",
         )
     if name in dataset_specs.list_shipped_specs():
         raise DatasetError("is the name of a shipped dataset", where=name, hint="Choose another.")

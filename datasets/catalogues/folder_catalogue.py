@@ -21,6 +21,7 @@ from treehammer.datasets import production
 from treehammer.datasets.catalogues import dataset_verification
 from treehammer.datasets.manifest import (
     BRANCHES,
+    DATASET_NAME,
     FRIEND_TREES,
     MANIFEST_NAME,
     MISSING_BRANCHES,
@@ -103,7 +104,7 @@ class FolderCatalogue:
 
     def has(self, name: str) -> bool:
         """Return whether a dataset of that name exists."""
-        return bool(dataset_specs.DATASET_NAME.fullmatch(name)) and self.folder(name).exists()
+        return bool(DATASET_NAME.fullmatch(name)) and self.folder(name).exists()
 
     def manifest(self, name: str) -> Manifest:
         """Read a dataset's manifest without checking its files.

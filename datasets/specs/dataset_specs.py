@@ -29,12 +29,10 @@ from pydantic import (
     model_validator,
 )
 
+from treehammer.datasets.manifest import ALGORITHMS, DATASET_NAME
 from treehammer.errors import DatasetError, suggest_nearest
 
 SPECS_FOLDER = Path(__file__).parent
-DATASET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
-#: Compression algorithms and the number ROOT gives each.
-ALGORITHMS = {"zlib": 1, "lzma": 2, "lz4": 4, "zstd": 5}
 #: Most files of a dataset.
 MAX_RAW_FILES = 100_000
 #: Most random bits that a value of each type can hold.

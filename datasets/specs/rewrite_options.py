@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from treehammer.datasets.manifest import RNTUPLE, TTREE
-from treehammer.datasets.specs import dataset_specs
+from treehammer.datasets.manifest import ALGORITHMS, DATASET_NAME, RNTUPLE, TTREE
 from treehammer.errors import DatasetError
 
 #: Order of baskets in the file -> its name in TTreeCloner.
@@ -114,9 +113,7 @@ class RewriteOptions:
                 hint=f"Known are {', '.join(DEFAULT_LEVELS)}, each with a level from 1 to 9 as in zstd:5, "
                 "and none.",
             )
-        return 100 * dataset_specs.ALGORITHMS[name] + (
-            int(level) if colon else DEFAULT_LEVELS[name]
-        )
+        return 100 * ALGORITHMS[name] + (int(level) if colon else DEFAULT_LEVELS[name])
 
     @property
     def auto_flush(self) -> int:
@@ -173,7 +170,7 @@ class RewriteOptions:
         options = self.to_mapping()
         words = [text.format(options[key]) for key, text in parts.items() if key in options]
         name = "-".join([source, *words]).replace(":", "").lower()
-        if not dataset_specs.DATASET_NAME.fullmatch(name):
+        if not DATASET_NAME.fullmatch(name):
             raise DatasetError(
                 f"{name!r} is not a valid name", where=source, hint="Name it with --as NEW."
             )

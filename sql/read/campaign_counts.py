@@ -37,6 +37,12 @@ OPEN_STATES = tuple(state.value for state in JobState if not state.is_final)
 PACE_MEASUREMENTS = 50
 
 
+def load_last_attempts(store: ResultsReader, jobs: Iterable[JobRow]) -> dict[str, AttemptRow]:
+    """Return job id -> last attempt. Only the last attempt of a job counts."""
+    # The store orders attempts by job and number.
+    return {row.job_id: row for row in store.attempts(job.id for job in jobs)}
+
+
 def list_selection_notes(plan: Mapping[str, Any]) -> list[str]:
     """List the sites and doors that a plan left out, and those that it used nevertheless."""
     left_out = plan.get("excluded", {}).items()

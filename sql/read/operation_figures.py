@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from treehammer.collectors.job_spec import TIMED
-from treehammer.collectors.record.operation_steps import CLIENT, QUANTILES, LatencyHistogram
+from treehammer.collectors.record.operation_steps import CLIENT, OPERATION_FIGURES, LatencyHistogram
 from treehammer.collectors.record.outcome import OUTCOME_COLUMNS, Outcome, classify_outcome
 from treehammer.sql.core.measurement_columns import decode_latency
 from treehammer.sql.core.schema import (
@@ -139,33 +139,9 @@ class OperationGroup:
 
     def list_figures(self) -> dict[str, Any]:
         """Return all figures by name, with the quantiles of the latency in seconds."""
-        return {name: getattr(self, name) for name in _FIGURES} | self.latency.list_quantiles()
-
-
-#: Attributes of a group that are figures, in the order of tables.
-_FIGURES = (
-    "operation",
-    "side",
-    "active_clients",
-    "attempted_hz",
-    "observed_hz",
-    "failed_fraction",
-    "bytes_per_s",
-    "measurements",
-    "seconds",
-    "scheduled",
-    "done",
-    "failed",
-    "late",
-    "bytes",
-    "failures",
-    "steps",
-    "limited_steps",
-    "least_hz",
-    "least_bytes_per_s",
-)
-#: Names of all figures.
-FIGURE_NAMES = (*_FIGURES, *QUANTILES)
+        return {
+            name: getattr(self, name) for name in OPERATION_FIGURES
+        } | self.latency.list_quantiles()
 
 
 def fetch_operations(

@@ -16,6 +16,7 @@ import hashlib
 import os
 import secrets
 import stat
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, fields
@@ -52,6 +53,7 @@ from treehammer.sql.core.schema import (
 )
 from treehammer.sql.engine.database_engine import fetch_rows, read_transaction, write_transaction
 from treehammer.sql.write import audit_trail
+from treehammer.text_formatting import format_time
 
 _TOKEN_BYTES = 32
 #: Maximum number of characters of a session token.
@@ -415,6 +417,20 @@ def forget_previous_master_keys(path: Path) -> None:
         ConfigError: the file cannot be read or written.
     """
     _replace_master_keys(path, MasterKeys(load_master_keys(path, create=False).current))
+
+
+def describe_key_state(row: AccessKeyRow, masters: MasterKeys | None) -> str:
+    """Describe whether a key is valid with the master keys of a service; None without any."""
+    if row.revoked_us is not None:
+        return f"revoked {format_time(row.revoked_us)[:10]}"
+    if masters is None:
+        return "master key missing"
+    if masters.find(row.master_key_fingerprint) is None:
+        return "other master key"
+    if row.expires_us is not None and row.expires_us < time.time_ns() // 1000:
+        return "expired"
+    is_previous = masters.is_previous(row.master_key_fingerprint)
+    return "active, previous master key" if is_previous else "active"
 
 
 def _parse_master_key(line: str) -> bytes:

@@ -117,17 +117,17 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
     },
     "Read results": {
         "compare": LazyCommand(
-            "analysis.cli.compare_command:compare_command",
+            "analysis.cli.result_commands:compare_command",
             "Compare two ROOT releases or variants.",
             reads_results=True,
         ),
         "summary": LazyCommand(
-            "analysis.cli.summary_commands:summary_command",
+            "analysis.cli.result_commands:summary_command",
             "Show mean values of a campaign by group.",
             reads_results=True,
         ),
         "explain": LazyCommand(
-            "analysis.cli.summary_commands:explain_command",
+            "analysis.cli.result_commands:explain_command",
             "Explain a low CPU efficiency.",
             reads_results=True,
         ),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
+import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treehammer.analysis.statistics.verdict import PLAN_KEY
+from treehammer.analysis.status.failure_explanation import explain_results
 from treehammer.analysis.status.load_tests import (
     START_COLUMNS,
     StartSpread,
@@ -26,16 +28,20 @@ from treehammer.collectors.record.outcome import (
     Outcome,
     classify_outcome,
 )
-from treehammer.errors import ConfigError
+from treehammer.errors import BatchError, ConfigError
 from treehammer.hctests.definition.model import Scalar
-from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
+from treehammer.sql.core.rows import AttemptRow, CampaignRow
+from treehammer.sql.read import campaign_queries
+from treehammer.sql.read.campaign_counts import load_last_attempts
+from treehammer.sql.read.failure_counts import PeriodCounts
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.write.store import Store
-from treehammer.text_formatting import pluralize
+from treehammer.text_formatting import join_names, pluralize
 
 if TYPE_CHECKING:
     from treehammer.hctests.definition.toml_models import LoadTable
+    from treehammer.submit.campaigns.tracker import CampaignTracker
 
 _MeasurementRow = Mapping[str, Value]
 _FailureKey = tuple[str, str, str]
@@ -44,6 +50,8 @@ _SUMMARY_COLUMNS = ("site", "failure_message", "implausible_reasons", "log_excer
 _PLACE_COLUMNS = ("job_id", "attempt", "round", "position", "ended_us")
 #: Common starts described one by one; of more, only those that are not good.
 MAX_SHOWN_STARTS = 10
+#: Failure groups that are described, and sites whose failures are explained.
+MAX_DESCRIBED_FAILURES, MAX_EXPLAINED_SITES = 5, 20
 #: Keys of [test] that ``-S`` can override.
 _OVERRIDABLE_KEYS = (
     "dataset",
@@ -135,12 +143,6 @@ def name_failure(row: _MeasurementRow) -> str:
     return str(row["failure_class"] if outcome is Outcome.FAILED else outcome)
 
 
-def load_last_attempts(store: Store, jobs: Iterable[JobRow]) -> dict[str, AttemptRow]:
-    """Return job id -> last attempt. Only the last attempt of a job counts."""
-    # The store orders attempts by job and number.
-    return {attempt.job_id: attempt for attempt in store.attempts(job.id for job in jobs)}
-
-
 def _measurement_failures(
     store: Store, campaign: CampaignRow
 ) -> Iterator[tuple[_FailureKey, _FailureExample, int]]:
@@ -181,6 +183,44 @@ def _attempt_failures(
         if attempt.failure_class:
             key = (sites[attempt.job_id], attempt.failure_class, attempt.message)
             yield key, ("", None), attempt.ended_us
+
+
+def describe_failures(tracker: CampaignTracker, campaign: CampaignRow) -> Iterator[str]:
+    """Describe the most frequent failures, each with a part of a log, and the causes at each site."""
+    groups = summarize_failures(tracker.store, campaign)
+    for group in groups[:MAX_DESCRIBED_FAILURES]:
+        yield f"\n{group.count} × {group.failure} at {group.site}: {group.message}"
+        if group.log:
+            yield textwrap.indent(group.log.rstrip(), "  | ")
+        if (path := _find_log(tracker, group.execution)) is not None:
+            yield f"  log: {path}"
+    if len(groups) > MAX_DESCRIBED_FAILURES:
+        yield f"\nand {len(groups) - MAX_DESCRIBED_FAILURES} more failures: see failure_message,"
+        yield "implausible_reasons and log_excerpt in the output of 'treehammer export'"
+    counts = PeriodCounts(tracker.store)
+    ends_us: dict[str, int] = {}
+    for group in groups:
+        ends_us[group.site] = max(ends_us.get(group.site, 0), group.last_us)
+    sites_of: dict[str, list[str]] = {}
+    for site, end_us in [*ends_us.items()][:MAX_EXPLAINED_SITES]:
+        explanation = explain_results(tracker.store, site, end_us, campaign.test_name, counts)
+        if explanation:
+            sites_of.setdefault(str(explanation), []).append(site)
+    for text, sites in sites_of.items():
+        yield f"\n{join_names(sites)}: {text}"
+    if len(ends_us) > MAX_EXPLAINED_SITES:
+        yield f"\nand {len(ends_us) - MAX_EXPLAINED_SITES} more sites: see their pages"
+
+
+def _find_log(tracker: CampaignTracker, execution: FailedExecution | None) -> Path | None:
+    """Find the log of an execution on this machine; None without one."""
+    if execution is None:
+        return None
+    try:
+        job = campaign_queries.fetch_job(tracker.store, execution.job_id)
+        return execution.find_log(tracker.sandboxes(job))
+    except (BatchError, ConfigError):  # another installation's job, or a silent batch system
+        return None
 
 
 def describe_starts(store: ResultsReader, campaign: CampaignRow) -> Iterator[str]:

@@ -8,28 +8,24 @@ go on, because their results show how the site does.
 from __future__ import annotations
 
 import json
-import textwrap
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from treehammer.analysis.status.failure_explanation import explain_results
 from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
 from treehammer.collectors.record.day_numbers import DAY_US
 from treehammer.config import HOLD_JOBS, KEEP_JOBS, Settings
 from treehammer.errors import BatchError, ConfigError
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
-from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import (
     EXCLUDED_MESSAGE,
     CampaignCount,
+    load_last_attempts,
 )
-from treehammer.sql.read.failure_counts import PeriodCounts
 from treehammer.sql.watch.state_history import (
     SITE,
     STORAGE_SITE,
@@ -40,11 +36,6 @@ from treehammer.sql.watch.state_history import (
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.local_batch import LocalBatch
 from treehammer.submit.campaigns.attempt_rows import REJECTED_FOLDER
-from treehammer.submit.campaigns.campaign_outcome import (
-    FailedExecution,
-    load_last_attempts,
-    summarize_failures,
-)
 from treehammer.submit.campaigns.campaign_upload import CampaignUploader
 from treehammer.submit.campaigns.tracker import (
     CampaignTracker,
@@ -55,7 +46,6 @@ from treehammer.submit.campaigns.tracker import (
 from treehammer.submit.sites.site_registry import open_batch_system
 from treehammer.text_formatting import (
     ProgressFactory,
-    join_names,
     no_progress,
     pluralize,
 )
@@ -139,6 +129,31 @@ def poll_campaign(
     for line in [*excluded, *tracker.upload_campaign(campaign)]:
         notify(line)
     return tracker.compute_progress(campaign) if excluded else progress
+
+
+def list_campaigns(tracker: CampaignTracker) -> tuple[list[dict[str, Any]], list[str]]:
+    """Bring all campaigns up to date; list their rows, and lines on batch systems and uploads."""
+    rows, remarks = [], []
+    for campaign in tracker.store.campaigns():
+        try:
+            jobs = tracker.refresh_jobs(campaign)
+        except (BatchError, ConfigError) as error:  # show the other campaigns
+            remarks.append(f"{campaign.id} may have changed since the last status: {error}")
+            jobs = tracker.store.jobs(campaign.id)
+        remarks += tracker.upload_campaign(campaign)
+        states = Counter(job.state for job in jobs)
+        total = tracker.compute_progress(campaign).total
+        rows.append(
+            {
+                "id": campaign.id,
+                "name": campaign.name,
+                "jobs": {s.value: states[s.value] for s in JobState if states[s.value]},
+                "planned": campaign.planned_measurements,
+                "collected": total.measured,
+                "failed": total.failed,
+            }
+        )
+    return rows, remarks
 
 
 def follow_campaign(
@@ -416,45 +431,3 @@ def purge_campaign(tracker: CampaignTracker, campaign: CampaignRow, settings: Se
         if batch := tracker.find_batch_system(name, jobs):
             freed += batch.purge([job.batch_id for job in group if job.batch_id])
     return freed
-
-
-#: Failure groups that are described, and sites whose failures are explained.
-MAX_DESCRIBED_FAILURES, MAX_EXPLAINED_SITES = 5, 20
-
-
-def describe_failures(tracker: CampaignTracker, campaign: CampaignRow) -> Iterator[str]:
-    """Describe the most frequent failures, each with a part of a log, and the causes at each site."""
-    groups = summarize_failures(tracker.store, campaign)
-    for group in groups[:MAX_DESCRIBED_FAILURES]:
-        yield f"\n{group.count} × {group.failure} at {group.site}: {group.message}"
-        if group.log:
-            yield textwrap.indent(group.log.rstrip(), "  | ")
-        if (path := _find_log(tracker, group.execution)) is not None:
-            yield f"  log: {path}"
-    if len(groups) > MAX_DESCRIBED_FAILURES:
-        yield f"\nand {len(groups) - MAX_DESCRIBED_FAILURES} more failures: see failure_message,"
-        yield "implausible_reasons and log_excerpt in the output of 'treehammer export'"
-    counts = PeriodCounts(tracker.store)
-    ends_us: dict[str, int] = {}
-    for group in groups:
-        ends_us[group.site] = max(ends_us.get(group.site, 0), group.last_us)
-    sites_of: dict[str, list[str]] = {}
-    for site, end_us in [*ends_us.items()][:MAX_EXPLAINED_SITES]:
-        explanation = explain_results(tracker.store, site, end_us, campaign.test_name, counts)
-        if explanation:
-            sites_of.setdefault(str(explanation), []).append(site)
-    for text, sites in sites_of.items():
-        yield f"\n{join_names(sites)}: {text}"
-    if len(ends_us) > MAX_EXPLAINED_SITES:
-        yield f"\nand {len(ends_us) - MAX_EXPLAINED_SITES} more sites: see their pages"
-
-
-def _find_log(tracker: CampaignTracker, execution: FailedExecution | None) -> Path | None:
-    """Find the log of an execution on this machine; None without one."""
-    if execution is None:
-        return None
-    try:
-        job = campaign_queries.fetch_job(tracker.store, execution.job_id)
-        return execution.find_log(tracker.sandboxes(job))
-    except (BatchError, ConfigError):  # another installation's job, or a silent batch system
-        return None

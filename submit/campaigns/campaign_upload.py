@@ -18,17 +18,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treehammer.collectors.job_spec import CAMPAIGNS_PATH
 from treehammer.collectors.shared_files import hold_lock, write_atomically
-from treehammer.collectors.worker.service_client import ServiceConfigError, ServiceEndpoint
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import DATASET_AXIS
-from treehammer.sql.core.access_keys import load_user_key
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow, ReplicaRow
 from treehammer.sql.write.store import Store
+
+if TYPE_CHECKING:
+    from treehammer.collectors.worker.service_client import ServiceEndpoint
 
 #: Approximate limits of rows and characters per request; the service accepts twice as many.
 MAX_ROWS, MAX_CHARACTERS = 1000, 500_000
@@ -109,6 +110,10 @@ class CampaignUploader:
         return problem
 
     def _open_endpoint(self) -> ServiceEndpoint:
+        # Most installations report to no service, and need not load its client.
+        from treehammer.collectors.worker.service_client import ServiceConfigError, ServiceEndpoint
+        from treehammer.sql.core.access_keys import load_user_key
+
         key = load_user_key(self._settings)
         url, ca = self._settings.service_url, self._settings.service_ca_file
         try:

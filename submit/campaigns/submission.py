@@ -23,13 +23,12 @@ from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
 from treehammer.errors import BatchError, ConfigError, NothingToDoError
 from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
-from treehammer.sql.read.campaign_counts import CampaignCount
+from treehammer.sql.read.campaign_counts import CampaignCount, load_last_attempts
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import BatchSystem, InputReplacement, JobDescription
 from treehammer.submit.campaigns.attempt_rows import make_lost_job
 from treehammer.submit.campaigns.campaign_outcome import (
     is_from_last_attempt,
-    load_last_attempts,
     refuse_resumption,
     select_failed_measurements,
 )
@@ -62,7 +61,7 @@ from treehammer.submit.planning.job_planner import WALL_LIMIT_OVERHEAD_S
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.site_selection import read_uses
 from treehammer.submit.sites.site_registry import open_batch_system
-from treehammer.text_formatting import ProgressFactory, no_progress
+from treehammer.text_formatting import ProgressFactory, no_progress, pluralize
 
 #: Limit of attempts per job over all resumptions.
 MAX_ATTEMPTS_IN_ALL = 9
@@ -285,6 +284,16 @@ class ResumeResult:
     exhausted: int
     unqueued: int
     excluded: Mapping[str, str] = field(default_factory=dict)
+
+    def describe_left_out(self) -> Iterator[str]:
+        """Describe the jobs that stay as they are, and the reasons."""
+        for site, reason in self.excluded.items():
+            yield f"Site {site} is left out: {reason}."
+        if self.exhausted:
+            yield f"{pluralize(self.exhausted, 'job')} had {MAX_ATTEMPTS_IN_ALL} attempts"
+        if self.unqueued:
+            jobs = pluralize(self.unqueued, "job")
+            yield f"{jobs} cannot be queued, because their inputs are not on this machine or were purged; submit again"
 
 
 def resume_campaign(

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from treehammer.config import Settings
 from treehammer.errors import ExitCode
 from treehammer.hctests.cli import tests
-from treehammer.submit.tools.checked_test import check_test
-from treehammer.submit.tools.installation_checks import (
-    DiagnosisState,
-    diagnose,
-    list_checks,
-)
-from treehammer.tables import Row, TableColumn, hidden_columns
-from treehammer.terminal import TABLE, TEST, CommandOutput, output_form, prints_rows, progress_bar
+from treehammer.tables import TableColumn, format_finding, hidden_columns
+from treehammer.terminal import TEST, CommandOutput, prints_rows, progress_bar
 from treehammer.text_formatting import pluralize
 
 __all__ = ["tests"]
@@ -41,6 +33,8 @@ def check(settings: Settings, specs: tuple[str, ...], compiles: bool) -> Command
 
     Example: treehammer tests check my-test ./tests/another
     """
+    from treehammer.submit.tools.checked_test import check_test
+
     checked_tests = [check_test(spec, settings, progress_bar, compiles=compiles) for spec in specs]
     return CommandOutput(
         [checked.document for checked in checked_tests],
@@ -50,17 +44,11 @@ def check(settings: Settings, specs: tuple[str, ...], compiles: bool) -> Command
     )
 
 
-def _format_finding(diagnosis: Row) -> str:
-    finding, remedy = str(diagnosis["finding"]), diagnosis["remedy"]
-    is_ok = diagnosis["state"] == DiagnosisState.OK.value
-    return finding if is_ok or not remedy else f"{finding.rstrip('.')}. {remedy}"
-
-
 @click.command("doctor")
 @prints_rows(
     TableColumn("part", "part"),
     TableColumn("state", "state"),
-    TableColumn("finding", "finding", format_row=_format_finding),
+    TableColumn("finding", "finding", format_row=format_finding),
     *hidden_columns("remedy"),
 )
 @click.pass_obj
@@ -72,12 +60,14 @@ def doctor(settings: Settings) -> CommandOutput:
 
     Example: treehammer doctor
     """
+    from treehammer.submit.tools.installation_checks import DiagnosisState, diagnose, list_checks
+
     diagnoses = list(diagnose(list_checks(settings)))
     states = [diagnosis.state for diagnosis in diagnoses]
     failed, warned = map(states.count, (DiagnosisState.FAILED, DiagnosisState.WARNING))
     summary = f"{failed} failed, {pluralize(warned, 'warning')}"
     return CommandOutput(
-        [{**asdict(diagnosis), "state": diagnosis.state.value} for diagnosis in diagnoses],
-        remarks=[summary] if output_form() == TABLE else [],
+        diagnoses,
+        summary=[summary],
         exit_code=ExitCode.REGRESSION if failed else ExitCode.DONE,
     )

@@ -1,13 +1,12 @@
-"""Options that commands share: names of sites, credentials, and options of submissions."""
+"""Options that commands share: credentials, submissions, and collection before an answer."""
 
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,22 +17,17 @@ from treehammer.collectors.worker.probes.credential_checks import (
 )
 from treehammer.config import Settings
 from treehammer.errors import ConfigError
-from treehammer.sql.read.overview_queries import list_sites
-from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch.state_history import STORAGE_SITE
 from treehammer.submit.campaigns.waiting_campaigns import report_waiting
-from treehammer.submit.planning.submission_options import (
-    INCLUDE_OPTION,
-    JobCredentials,
-    Pace,
-    SubmissionOptions,
-)
-from treehammer.submit.sites.site_registry import load_sites
-from treehammer.terminal import DURATION, on_interrupt, print_remarks
-from treehammer.text_formatting import (
-    JobRamp,
-    split_list,
-)
+from treehammer.submit.planning import INCLUDE_OPTION
+from treehammer.terminal import DURATION, NAMES, on_interrupt, option_group, print_remarks
+from treehammer.text_formatting import JobRamp
+
+if TYPE_CHECKING:
+    from treehammer.submit.planning.submission_options import (
+        JobCredentials,
+        Pace,
+        SubmissionOptions,
+    )
 
 _CREDENTIAL_FILE = click.Path(path_type=Path, dir_okay=False, resolve_path=True)
 #: Adds ``--no-service``; the command receives ``service``.
@@ -47,103 +41,64 @@ service_option = click.option(
 )
 
 
-def list_known_sites(store: ResultsReader, settings: Settings) -> set[str]:
-    """List the sites that have measured anything, or are in the sites file."""
-    return {*list_sites(store), *list_sites(store, STORAGE_SITE), *load_sites(settings)}
+def include_option(help_text: str) -> Callable[..., Any]:
+    """Make ``--include-excluded``; the command receives ``include``."""
+    return click.option(
+        INCLUDE_OPTION, "include", type=NAMES, default="", metavar="SITES", help=help_text
+    )
 
 
-def credential_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--proxy`` and ``--token-file``; the command receives ``credentials``."""
+def _make_credentials(proxy: Path | None, token_file: Path | None) -> JobCredentials:
+    from treehammer.submit.planning.submission_options import JobCredentials
 
-    @click.option(
+    return JobCredentials(proxy, token_file)
+
+
+#: Adds ``--proxy`` and ``--token-file``; the command receives ``credentials``.
+credential_options = option_group(
+    "credentials",
+    _make_credentials,
+    click.option(
         "--proxy",
         type=_CREDENTIAL_FILE,
         envvar=PROXY_VARIABLE,
         help=f"x509 proxy for storage [{PROXY_VARIABLE}].",
-    )
-    @click.option(
+    ),
+    click.option(
         "--token-file",
         type=_CREDENTIAL_FILE,
         envvar=TOKEN_FILE_VARIABLE,
         help=f"Bearer token [{TOKEN_FILE_VARIABLE}].",
-    )
-    @functools.wraps(function)
-    def wrapper(*args: Any, proxy: Path | None, token_file: Path | None, **kwargs: Any) -> Any:
-        return function(*args, credentials=JobCredentials(proxy, token_file), **kwargs)
-
-    return wrapper
+    ),
+)
 
 
-def submission_click_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add all submission options; the command receives ``options``."""
+def _make_options(
+    in_flight: int | None,
+    spread: int,
+    ramp: str | None,
+    include: tuple[str, ...],
+    authorities: Path | None,
+    credentials: JobCredentials,
+    replica_timeout: int,
+    service: bool,
+    service_timeout: float,
+) -> SubmissionOptions:
+    from treehammer.submit.planning.submission_options import SubmissionOptions
 
-    @click.option("--in-flight", type=int, help="Concurrent jobs per door [default: 1].")
-    @click.option(
-        "--spread",
-        type=DURATION,
-        default=0,
-        metavar="TIME",
-        help="Spread the starts of jobs over this time, e.g. 24h.",
+    return SubmissionOptions(
+        _make_pace(in_flight, spread, ramp),
+        include,
+        replace(credentials, authorities=authorities),
+        replica_timeout,
+        service,
+        service_timeout,
     )
-    @click.option("--ramp", help="Raise the number of concurrent jobs in steps, e.g. 5/10m.")
-    @click.option(
-        INCLUDE_OPTION,
-        "include",
-        default="",
-        metavar="SITES",
-        help="Use these sites although their state excludes them; or all.",
-    )
-    @click.option(
-        "--replica-timeout",
-        type=DURATION,
-        default=0,
-        metavar="TIME",
-        help="Wait at most this long for good replicas, e.g. 6h; sites without are skipped "
-        "[default: 0].",
-    )
-    @service_option
-    @click.option(
-        "--service-timeout",
-        type=DURATION,
-        default=DEFAULT_WAIT_S,
-        metavar="TIME",
-        help="How long each job waits for the results service [default: 60s].",
-    )
-    @click.option(
-        "--authorities",
-        type=click.Path(path_type=Path, exists=True, resolve_path=True),
-        help="Certificate authorities to send with jobs through HTCondor: a PEM file, or a folder "
-        "with hashed names [default: those of the nodes].",
-    )
-    @credential_options
-    @functools.wraps(function)
-    def wrapper(
-        *args: Any,
-        in_flight: int | None,
-        spread: int,
-        ramp: str | None,
-        include: str,
-        authorities: Path | None,
-        credentials: JobCredentials,
-        replica_timeout: int,
-        service: bool,
-        service_timeout: float,
-        **kwargs: Any,
-    ) -> Any:
-        options = SubmissionOptions(
-            _make_pace(in_flight, spread, ramp),
-            split_list(include),
-            replace(credentials, authorities=authorities),
-            replica_timeout,
-            service,
-            service_timeout,
-        )
-        return function(*args, options=options, **kwargs)
-
-    return wrapper
 
 
 def _make_pace(in_flight: int | None, spread_s: int, ramp: str | None) -> Pace:
+    from treehammer.submit.planning.submission_options import Pace
+
     if in_flight is not None and in_flight < 1:
         raise ConfigError("must be at least 1", where=f"--in-flight {in_flight}")
     if ramp is not None and in_flight is None:
@@ -153,6 +108,46 @@ def _make_pace(in_flight: int | None, spread_s: int, ramp: str | None) -> Pace:
             hint="Add --in-flight N.",
         )
     return Pace(in_flight or 1, spread_s, JobRamp.parse(ramp, "--ramp") if ramp else None)
+
+
+#: Adds all submission options; the command receives ``options``.
+submission_click_options = option_group(
+    "options",
+    _make_options,
+    click.option("--in-flight", type=int, help="Concurrent jobs per door [default: 1]."),
+    click.option(
+        "--spread",
+        type=DURATION,
+        default=0,
+        metavar="TIME",
+        help="Spread the starts of jobs over this time, e.g. 24h.",
+    ),
+    click.option("--ramp", help="Raise the number of concurrent jobs in steps, e.g. 5/10m."),
+    include_option("Use these sites although their state excludes them; or all."),
+    click.option(
+        "--replica-timeout",
+        type=DURATION,
+        default=0,
+        metavar="TIME",
+        help="Wait at most this long for good replicas, e.g. 6h; sites without are skipped "
+        "[default: 0].",
+    ),
+    service_option,
+    click.option(
+        "--service-timeout",
+        type=DURATION,
+        default=DEFAULT_WAIT_S,
+        metavar="TIME",
+        help="How long each job waits for the results service [default: 60s].",
+    ),
+    click.option(
+        "--authorities",
+        type=click.Path(path_type=Path, exists=True, resolve_path=True),
+        help="Certificate authorities to send with jobs through HTCondor: a PEM file, or a folder "
+        "with hashed names [default: those of the nodes].",
+    ),
+    credential_options,
+)
 
 
 def collect_before(command: click.Command) -> click.Command:

@@ -10,67 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from treehammer.analysis.cli.compare_command import (
-    delta_option,
-    describe_conclusions,
-    describe_verdicts,
-    flatten_results,
-)
+from treehammer.analysis.cli.result_commands import delta_option
 from treehammer.analysis.comparison import instruction_changes
-from treehammer.analysis.comparison.comparison_result import ComparisonResult, rate_results
-from treehammer.analysis.comparison.instruction_changes import (
-    DIFFERENCE_COLUMN,
-    CountPair,
-    InstructionChange,
-    change_columns,
-)
-from treehammer.analysis.statistics.verdict import (
-    DEFAULT_DELTA,
-    DEFAULT_MAX_LAUNCHES,
-    SequentialPlan,
-)
+from treehammer.analysis.comparison.instruction_changes import CountPair, InstructionChange
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, DEFAULT_MAX_LAUNCHES
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli import definition_options
-from treehammer.hctests.definition.model import (
-    COMMIT_AXIS,
-    compute_test_hash,
-    format_commit,
-)
-from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.write.store import Store
-from treehammer.submit.campaigns import submission
-from treehammer.submit.campaigns.campaign_polling import (
-    make_tracker,
-)
-from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
-from treehammer.submit.cli.campaign_commands import (
-    describe_progress,
-    make_display,
-    rate_progress,
-)
-from treehammer.submit.planning.plan import Plan
-from treehammer.submit.tools.instruction_counts import (
-    CountResult,
-    Valgrind,
-    build_rows,
-    count_plan,
-    find_valgrind,
-)
-from treehammer.submit.tools.local_comparison import (
-    LocalVerdict,
-    TreeComparison,
-    compare_sides,
-    find_changed_test,
-    find_compared_axis,
-    parse_sequential_plan,
-    plan_tree_comparison,
-    run_until_decided,
-)
+from treehammer.hctests.definition.model import COMMIT_AXIS, compute_test_hash, format_commit
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     TABLE,
@@ -78,6 +29,7 @@ from treehammer.terminal import (
     Block,
     CommandOutput,
     TextTable,
+    add_options,
     on_interrupt,
     output_form,
     print_early,
@@ -88,23 +40,33 @@ from treehammer.terminal import (
     progress_bar,
 )
 
+if TYPE_CHECKING:
+    from treehammer.analysis.comparison.comparison_result import ComparisonResult
+    from treehammer.analysis.statistics.verdict import SequentialPlan
+    from treehammer.sql.core.rows import CampaignRow
+    from treehammer.sql.write.store import Store
+    from treehammer.submit.planning.plan import Plan
+    from treehammer.submit.tools.instruction_counts import CountResult, Valgrind
+    from treehammer.submit.tools.local_comparison import LocalVerdict, TreeComparison
+
 _CHANGE_KEYS = (*(field.name for field in fields(InstructionChange)), "difference")
 #: Events of each file that are counted by default.
 DEFAULT_EVENTS = 1000
 
 
-_max_launches_option = click.option(
-    "--max-launches",
-    type=int,
-    default=DEFAULT_MAX_LAUNCHES,
-    show_default=True,
-    help="Launches of each variant after which an undecided comparison ends, 3 to 96.",
-)
-
-
 def sequential_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of :func:`parse_sequential_plan` to a command."""
-    return _max_launches_option(delta_option(command))
+    """Add the options of :func:`.parse_sequential_plan` to a command."""
+    return add_options(
+        command,
+        click.option(
+            "--max-launches",
+            type=int,
+            default=DEFAULT_MAX_LAUNCHES,
+            show_default=True,
+            help="Launches of each variant after which an undecided comparison ends, 3 to 96.",
+        ),
+        delta_option,
+    )
 
 
 @click.command("try")
@@ -145,13 +107,18 @@ def try_command(
              treehammer try tests/muons -P branches=0.02 --count
              treehammer try tests/muons --against main
     """
+    from treehammer.submit.tools import local_comparison
+    from treehammer.submit.tools.instruction_counts import find_valgrind
+
     if counts and output_form() != TABLE:
         raise ConfigError("counts are printed as a table only", where="--count")
-    sequential = parse_sequential_plan(max_launches, delta)
+    sequential = local_comparison.parse_sequential_plan(max_launches, delta)
     valgrind = find_valgrind() if counts else None
     with on_interrupt("nothing was submitted"):
-        folder = find_changed_test(path, against, settings)
-        compared = plan_tree_comparison(folder, against, axes, overrides, settings, progress_bar)
+        folder = local_comparison.find_changed_test(path, against, settings)
+        compared = local_comparison.plan_tree_comparison(
+            folder, against, axes, overrides, settings, progress_bar
+        )
     code = _measure_times(compared, sequential, settings)
     if valgrind is not None:
         with on_interrupt("the verdict is stored"):
@@ -163,14 +130,24 @@ def _measure_times(
     compared: TreeComparison, sequential: SequentialPlan, settings: Settings
 ) -> ExitCode:
     """Run launches until the comparison is decided, print the verdicts and return the exit code."""
+    from treehammer.analysis.cli.comparison_output import flatten_results
+    from treehammer.analysis.comparison.comparison_result import rate_results
+    from treehammer.sql.write.store import Store
+    from treehammer.submit.campaigns import submission
+    from treehammer.submit.campaigns.campaign_polling import make_tracker
+    from treehammer.submit.cli import campaign_output
+    from treehammer.submit.tools.local_comparison import run_until_decided
+
     plan = compared.plan
     with on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)):
-        verdict = run_until_decided(plan, sequential, settings, make_display())
-        failed = rate_progress(verdict.progress)
+        verdict = run_until_decided(plan, sequential, settings, campaign_output.make_display())
+        failed = campaign_output.rate_progress(verdict.progress)
         if failed and output_form() == TABLE:
             with Store.open(settings.database) as store:
                 tracker = make_tracker(store, settings)
-                print_output(describe_progress(tracker, verdict.campaign, verdict.progress))
+                print_output(
+                    campaign_output.describe_progress(tracker, verdict.campaign, verdict.progress)
+                )
     if output_form() != TABLE:
         print_output(CommandOutput(flatten_results(verdict.results), ()))
     print_local_verdict(replace(verdict, names=compared.names), sequential)
@@ -179,6 +156,8 @@ def _measure_times(
 
 def _count_instructions(compared: TreeComparison, valgrind: Valgrind, settings: Settings) -> None:
     """Count instructions of both sides, and print those of functions that changed."""
+    from treehammer.submit.tools.instruction_counts import build_rows, count_plan
+
     plan = compared.plan
     result = count_plan(plan, valgrind, settings, progress_bar, events=DEFAULT_EVENTS, repeats=1)
     rows = chain.from_iterable(
@@ -232,6 +211,10 @@ def count(
     \b
     Example: treehammer count 6.38.00 6.40.00 ttree-read -P branches=1 -P cache_mb=30
     """
+    from treehammer.sql.write.store import Store
+    from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
+    from treehammer.submit.tools.instruction_counts import build_rows, count_plan, find_valgrind
+
     if a == b:
         raise ConfigError(f"both sides are {a}", where="count")
     if "root" in axes:
@@ -266,13 +249,13 @@ def _describe_count_pair(pair: CountPair, a: str, b: str) -> list[Block]:
         "Instructions/event by library",
         TextTable(
             [_flatten(change) for change in (*pair.libraries(), pair.total)],
-            (TableColumn("library", "library"), *change_columns(a, b)),
+            (TableColumn("library", "library"), *instruction_changes.change_columns(a, b)),
         ),
         "\nFunctions with the largest changes",
         TextTable(
             [_flatten(change) for change in pair.functions()],
             (
-                DIFFERENCE_COLUMN,
+                instruction_changes.DIFFERENCE_COLUMN,
                 TableColumn("library", "library"),
                 TableColumn("function", "function", _shorten),
             ),
@@ -313,6 +296,9 @@ def print_planned_verdict(
     store: Store, campaign: CampaignRow, plan: Plan, delta: float, settings: Settings
 ) -> None:
     """Print the verdict of a comparison on this machine in turns that ran as planned, if it is one."""
+    from treehammer.submit.cli.campaign_output import make_display
+    from treehammer.submit.tools.local_comparison import compare_sides, find_compared_axis
+
     compared = find_compared_axis(plan)
     if compared is not None:
         notify = make_display().notify
@@ -326,8 +312,10 @@ def _print_verdict(
     campaign: CampaignRow,
     *sentences: str,
 ) -> None:
-    print_early(*describe_verdicts(results, names))
-    conclusions = describe_conclusions([result.comparison for result in results], names)
+    from treehammer.analysis.cli import comparison_output
+
+    print_early(*comparison_output.describe_verdicts(results, names))
+    conclusions = comparison_output.describe_conclusions(results, names)
     print_notes(*conclusions, *sentences, *_describe_details(results, campaign))
 
 

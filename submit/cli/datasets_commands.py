@@ -7,55 +7,19 @@ that read bad ones are flagged.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.live import Live
-from rich.text import Text
 
-from treehammer.analysis.status.site_status import EVERY_SITE
 from treehammer.config import Settings
-from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue, ensure_dataset
 from treehammer.datasets.cli import datasets
-from treehammer.datasets.manifest import Manifest
-from treehammer.datasets.rucio import rucio_datasets
-from treehammer.datasets.rucio.rucio_conversions import (
-    AccountQuota,
-    ReplicationRule,
-    Rse,
-    RucioDeniedError,
-)
-from treehammer.datasets.rucio.rucio_datasets import (
-    COMPLETE,
-    DENIED,
-    STUCK,
-    ReplicationStatus,
-    RucioCatalogue,
-    RuleOptions,
-)
 from treehammer.errors import DatasetError, ExitCode, NothingToDoError
-from treehammer.sql.watch.state_history import STORAGE_SITE
-from treehammer.submit.planning.site_selection import load_uses
-from treehammer.submit.planning.submission_options import INCLUDE_OPTION
-from treehammer.submit.sites.replica_selection import (
-    find_manifest,
-    list_expected_replicas,
-    open_rucio_catalogue,
-    select_rses,
-    select_storage,
-)
-from treehammer.submit.sites.replicas import (
-    ReplicaCheck,
-    _declare_bad_replicas,
-    check_replicas,
-    record_findings,
-    worst_check,
-)
-from treehammer.submit.sites.site_registry import load_sites
+from treehammer.submit.cli.command_options import include_option
+from treehammer.submit.planning import INCLUDE_OPTION
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     DATASET,
@@ -67,10 +31,21 @@ from treehammer.terminal import (
     make_console,
     on_interrupt,
     print_early,
+    print_remarks,
     prints_rows,
     progress_bar,
 )
-from treehammer.text_formatting import format_size, parse_duration, pluralize, split_list
+from treehammer.text_formatting import format_size, parse_duration, pluralize
+
+if TYPE_CHECKING:
+    from treehammer.datasets.manifest import Manifest
+    from treehammer.datasets.rucio.rucio_conversions import ReplicationRule, Rse
+    from treehammer.datasets.rucio.rucio_datasets import (
+        ReplicationStatus,
+        RucioCatalogue,
+        RuleOptions,
+    )
+    from treehammer.submit.sites.replicas import ReplicaCheck
 
 #: Value of ``--lifetime`` for rules without an end.
 UNLIMITED_LIFETIME = "forever"
@@ -145,13 +120,7 @@ _SITE_COLUMNS = (
     show_default=True,
     help="Time to wait for stuck replicas when no others make progress.",
 )
-@click.option(
-    INCLUDE_OPTION,
-    "include",
-    default="",
-    metavar="SITES",
-    help="Use these sites although their state excludes them; or all.",
-)
+@include_option("Use these sites although their state excludes them; or all.")
 @click.option("--no-wait", is_flag=True, help="Request the replicas without waiting for them.")
 @prints_rows(*_RULE_COLUMNS)
 @click.pass_obj
@@ -163,7 +132,7 @@ def place(
     lifetime: str,
     upload_to: str,
     timeout: int,
-    include: str,
+    include: tuple[str, ...],
     no_wait: bool,
     **rule_attributes: str,
 ) -> CommandOutput:
@@ -174,15 +143,16 @@ def place(
 
     Example: treehammer datasets place reference-750mb --sites all --lifetime 90d
     """
+    from treehammer.datasets.catalogues.folder_catalogue import ensure_dataset
+    from treehammer.datasets.rucio import rucio_datasets
+    from treehammer.submit.sites.replica_selection import select_rses
+
     lifetime_s = None if lifetime == UNLIMITED_LIFETIME else parse_duration(lifetime, "--lifetime")
-    catalogue = RucioCatalogue(settings)
-    rses = _drop_excluded(
-        select_rses(sites, settings, catalogue.rucio), settings, split_list(include)
-    )
+    catalogue = rucio_datasets.RucioCatalogue(settings)
+    rses = _drop_excluded(select_rses(sites, settings, catalogue.rucio), settings, include)
     manifest = ensure_dataset(name, settings, progress_bar)
-    quotas = _list_quotas(manifest, rses, catalogue.rucio.list_quotas())
-    print_early(TextTable(quotas, _QUOTA_COLUMNS), "")
-    options = RuleOptions(lifetime_s, **rule_attributes)
+    print_early(TextTable(_list_quotas(manifest, rses, catalogue), _QUOTA_COLUMNS), "")
+    options = rucio_datasets.RuleOptions(lifetime_s, **rule_attributes)
     with on_interrupt("Rucio continues; the same command shows the progress again"):
         requested = statuses = _create_rules(
             manifest, rses, options, upload_to, catalogue, settings
@@ -192,12 +162,12 @@ def place(
                 for latest in rucio_datasets.poll_replication(requested, catalogue.rucio, timeout):
                     statuses = latest
                     show(statuses)
-    is_bad = any(status.state in (STUCK, DENIED) for status in statuses)
+    states = {status.state for status in statuses}
+    is_bad = bool(states & {rucio_datasets.STUCK, rucio_datasets.DENIED})
     return CommandOutput(
         [_rule_row(status) for status in statuses],
         below=[f"As reported by Rucio; check with: treehammer datasets verify {name} --sites …"]
-        if any(status.state == COMPLETE for status in statuses)
-        else [],
+        * (rucio_datasets.COMPLETE in states),
         exit_code=ExitCode.INFRASTRUCTURE if is_bad else ExitCode.DONE,
     )
 
@@ -210,6 +180,9 @@ def _create_rules(
     catalogue: RucioCatalogue,
     settings: Settings,
 ) -> list[ReplicationStatus]:
+    from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+    from treehammer.datasets.rucio import rucio_datasets
+
     rucio = catalogue.rucio
     folder = FolderCatalogue(settings.datasets_dir).folder(manifest.name)
     through = [rucio.fetch_rse(upload_to)] if upload_to else rses
@@ -220,23 +193,24 @@ def _create_rules(
 
 
 def _list_quotas(
-    manifest: Manifest, rses: Sequence[Rse], quotas: Mapping[str, AccountQuota]
+    manifest: Manifest, rses: Sequence[Rse], catalogue: RucioCatalogue
 ) -> list[dict[str, Any]]:
     """List the size of each replica and the free quota, before anything is requested."""
-    rows = []
-    for rse in rses:
-        quota = quotas.get(rse.name, AccountQuota(0, 0))
-        rows.append(
-            {
-                "site": rse.site,
-                "rse": rse.name,
-                "needed": manifest.size,
-                "used": quota.used,
-                "free": quota.free,
-                "writable": rse.writable,
-            }
-        )
-    return rows
+    from treehammer.datasets.rucio.rucio_conversions import AccountQuota
+
+    quotas = catalogue.rucio.list_quotas()
+    return [
+        {
+            "site": rse.site,
+            "rse": rse.name,
+            "needed": manifest.size,
+            "used": quota.used,
+            "free": quota.free,
+            "writable": rse.writable,
+        }
+        for rse in rses
+        for quota in (quotas.get(rse.name, AccountQuota(0, 0)),)
+    ]
 
 
 def _drop_excluded(
@@ -247,21 +221,14 @@ def _drop_excluded(
     Raises:
         NothingToDoError: nothing is left.
     """
-    uses = load_uses(settings)
-    site_of = {door.rse: site.name for site in load_sites(settings).values() for door in site.doors}
-    reasons = {
-        rse.name: reason
-        for rse in rses
-        for site in (site_of.get(rse.name, rse.site),)
-        if not {EVERY_SITE, site} & {*include}
-        and (reason := uses.describe_restrictions(site, (STORAGE_SITE,)))
-    }
-    for name, reason in reasons.items():
-        click.echo(f"{name} is left out: {reason}.", err=True)
+    from treehammer.submit.planning.site_selection import find_excluded_storage
+
+    reasons = find_excluded_storage(rses, settings, include)
+    print_remarks(f"{name} is left out: {reason}." for name, reason in reasons.items())
     if reasons and len(reasons) == len(rses):
         raise NothingToDoError(
             "no storage of this request may be used",
-            hint=f"To place replicas nevertheless: {INCLUDE_OPTION} {EVERY_SITE}",
+            hint=f"To place replicas nevertheless: {INCLUDE_OPTION} all",
         )
     return tuple(rse for rse in rses if rse.name not in reasons)
 
@@ -273,6 +240,9 @@ def _rule_row(status: ReplicationStatus) -> dict[str, Any]:
 @contextmanager
 def _live_rules(name: str) -> Iterator[Callable[[Sequence[ReplicationStatus]], None]]:
     """Show statuses: a live table on a terminal, otherwise a line for each change."""
+    from rich.live import Live
+    from rich.text import Text
+
     console = make_console()
     if not console.is_terminal:
         printed: dict[str, ReplicationStatus] = {}
@@ -315,6 +285,9 @@ def remove(settings: Settings, /, name: str, sites: str) -> CommandOutput:
 
     Example: treehammer datasets remove reference-750mb --sites EXAMPLE-T2
     """
+    from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
+    from treehammer.submit.sites.replica_selection import select_rses
+
     rucio = RucioCatalogue(settings).rucio
     rules = rucio.list_rules(rucio.names.dataset(name))
     if sites:
@@ -335,6 +308,8 @@ def remove(settings: Settings, /, name: str, sites: str) -> CommandOutput:
 
 def _withdraw_rule(rule: ReplicationRule, withdraw: Callable[[ReplicationRule], None]) -> str:
     """Remove a rule; returns why it stays, '' if it was removed."""
+    from treehammer.datasets.rucio.rucio_conversions import RucioDeniedError
+
     try:
         withdraw(rule)
     except RucioDeniedError as error:
@@ -404,17 +379,22 @@ def _verify_replicas(
     full: bool,
     declare: bool,
 ) -> CommandOutput:
-    catalogue = open_rucio_catalogue(settings)
-    storage = select_storage(sites, settings, catalogue.rucio if catalogue else None)
+    from treehammer.submit.sites import replica_selection, replicas
+
+    catalogue = replica_selection.open_rucio_catalogue(settings)
+    storage = replica_selection.select_storage(
+        sites, settings, catalogue.rucio if catalogue else None
+    )
     declaring_catalogue = catalogue if declare else None
     rows, files, marked = [], [], 0
     for name in names:
-        manifest = find_manifest(name, settings, catalogue)
-        expected = list_expected_replicas(manifest, storage, doors, catalogue)
-        checks = check_replicas(manifest, expected, full=full, bars=progress_bar)
-        marked += record_findings(manifest, checks, settings)
-        declared = _declare_bad_replicas(manifest, checks, declaring_catalogue)
-        rows += [_door_row(manifest, [*g], declared) for _, g in groupby(checks, _door_key)]
+        manifest = replica_selection.find_manifest(name, settings, catalogue)
+        expected = replica_selection.list_expected_replicas(manifest, storage, doors, catalogue)
+        checks = replicas.check_replicas(manifest, expected, full=full, bars=progress_bar)
+        marked += replicas.record_findings(manifest, checks, settings)
+        declared = replicas.declare_bad_replicas(manifest, checks, declaring_catalogue)
+        by_door = groupby(checks, lambda check: (check.expected.site, check.expected.door))
+        rows += [_door_row(manifest, [*group], declared) for _, group in by_door]
         files += [_file_row(manifest, check, declared) for check in checks]
     is_good = all(file["state"] == "good" for file in files)
     return CommandOutput(
@@ -427,6 +407,8 @@ def _verify_replicas(
 
 
 def _verify_local(names: Sequence[str], settings: Settings) -> CommandOutput:
+    from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+
     catalogue = FolderCatalogue(settings.datasets_dir)
     unknown = [name for name in names if not catalogue.has(name)]
     if unknown:
@@ -443,14 +425,12 @@ def _verify_local(names: Sequence[str], settings: Settings) -> CommandOutput:
     return CommandOutput(rows, _LOCAL_COLUMNS, exit_code=code)
 
 
-def _door_key(check: ReplicaCheck) -> tuple[str, str]:
-    return check.expected.site, check.expected.door
-
-
 def _door_row(
     manifest: Manifest, checks: Sequence[ReplicaCheck], declared: dict[ReplicaCheck, str]
 ) -> dict[str, Any]:
     """Summarize the checks at one door in a table row."""
+    from treehammer.submit.sites.replicas import worst_check
+
     worst = worst_check(checks)
     other_bad = sum(not check.is_good for check in checks) - 1
     message = f"{worst.expected.file.name}: {worst.message}" if not worst.is_good else ""

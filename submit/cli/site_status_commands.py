@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from treehammer.analysis.status.site_status import flatten_change, update_states
-from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
-from treehammer.sql.core.watch_rows import OverrideRow, StatusChangeRow
-from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch import state_history
-from treehammer.sql.watch.state_history import (
-    DOOR,
-    KIND_WORDS,
-    STORAGE_SITE,
-    label_door,
-)
-from treehammer.sql.write.audit_trail import local_actor
-from treehammer.sql.write.store import Store
-from treehammer.submit.cli.command_options import collect_before, list_known_sites
+from treehammer.sql.cli import pass_store
+from treehammer.submit.cli.command_options import collect_before
 from treehammer.submit.cli.sites_commands import sites
-from treehammer.submit.sites.site_registry import load_sites
 from treehammer.tables import TableColumn, hidden_columns
-from treehammer.terminal import JSON, SITE, TABLE, TIME, CommandOutput, output_form, prints_rows
+from treehammer.terminal import (
+    JSON,
+    SITE,
+    TABLE,
+    TIME,
+    CommandOutput,
+    add_options,
+    output_form,
+    prints_rows,
+)
 from treehammer.text_formatting import (
     SECOND_US,
     format_duration,
@@ -38,6 +35,11 @@ from treehammer.text_formatting import (
     parse_time,
     pluralize,
 )
+
+if TYPE_CHECKING:
+    from treehammer.sql.core.watch_rows import StatusChangeRow
+    from treehammer.sql.read.reader import ResultsReader
+    from treehammer.sql.write.store import Store
 
 __all__ = ["sites"]
 
@@ -65,20 +67,18 @@ _CHANGE_COLUMNS = (
     *hidden_columns("use", "until"),
     *_HIDDEN,
 )
-_RULES_OPTION = click.option(
-    "--rules",
-    "rules_file",
-    type=click.Path(path_type=Path),
-    help="Rules file [default: status_rules in the configuration, or the shipped rules].",
-)
-_JOBS_OPTION = click.option("--jobs", "kind", flag_value=state_history.SITE, help="Only its jobs.")
-_STORAGE_OPTION = click.option(
-    "--storage", "kind", flag_value=STORAGE_SITE, help="Only its storage."
-)
-_DOOR_OPTION = click.option(
-    "--door", default="", metavar="NAME", help="Only this door of its storage."
-)
-_BY_OPTION = click.option("--by", "who", default="", help="Your name [default: user@host].")
+
+
+def subject_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that name the subject of an override, and who sets it, to a command."""
+    return add_options(
+        command,
+        # The kinds of :mod:`.state_history`.
+        click.option("--jobs", "kind", flag_value="site", help="Only its jobs."),
+        click.option("--storage", "kind", flag_value="storage_site", help="Only its storage."),
+        click.option("--door", default="", metavar="NAME", help="Only this door of its storage."),
+        click.option("--by", "who", default="", help="Your name [default: user@host]."),
+    )
 
 
 @sites.command("status")
@@ -95,9 +95,15 @@ _BY_OPTION = click.option("--by", "who", default="", help="Your name [default: u
     "--superseded", is_flag=True, help="With --history: also changes that late results contradict."
 )
 @prints_rows(*_STATE_COLUMNS)
-@click.pass_obj
+@pass_store
 def status(
-    settings: Settings, site: str | None, history: bool, since: int, superseded: bool
+    settings: Settings,
+    store: Store,
+    /,
+    site: str | None,
+    history: bool,
+    since: int,
+    superseded: bool,
 ) -> CommandOutput:
     """Show the states of sites, storages and doors, worst first, with reason and evidence.
 
@@ -106,15 +112,17 @@ def status(
 
     Example: treehammer sites status --site SITE_A --history
     """
-    with Store.open(settings.database, create=False) as store:
-        evaluation = state_history.find_latest_rule_set(store)
-        if evaluation is None:
-            raise NothingToDoError(
-                "no states have been evaluated yet", hint="Evaluate them: treehammer sites evaluate"
-            )
-        changes = _find_changes(store, site, history, since, superseded)
-        if site and not changes:
-            SITE.require([site], list_known_sites(store, settings), "--site")
+    from treehammer.sql.watch.state_history import find_latest_rule_set
+    from treehammer.submit.planning.site_selection import list_known_sites
+
+    evaluation = find_latest_rule_set(store)
+    if evaluation is None:
+        raise NothingToDoError(
+            "no states have been evaluated yet", hint="Evaluate them: treehammer sites evaluate"
+        )
+    changes = _find_changes(store, site, history, since, superseded)
+    if site and not changes:
+        SITE.require([site], list_known_sites(store, settings), "--site")
     if not changes:
         raise NothingToDoError(
             f"no state of {site!r}" if site else "no site has a state yet",
@@ -124,16 +132,15 @@ def status(
     age_s = (time.time_ns() // 1000 - evaluation.evaluated_us) / SECOND_US
     old = f" ({format_duration(age_s)} ago)" if age_s > OLD_S else ""
     time_text = format_time(evaluation.evaluated_us)
-    remark = f"evaluated {time_text} UTC{old} by rules {evaluation.version}"
-    return replace(
-        _describe_changes(changes, history=history),
-        remarks=[remark] if output_form() == TABLE else [],
-    )
+    summary = f"evaluated {time_text} UTC{old} by rules {evaluation.version}"
+    return _describe_changes(changes, history=history, summary=[summary])
 
 
 def _find_changes(
     store: ResultsReader, site: str | None, history: bool, since_us: int, superseded: bool
 ) -> list[StatusChangeRow]:
+    from treehammer.sql.watch import state_history
+
     if history:
         return state_history.list_state_changes(
             store, site=site, since_us=since_us, superseded=superseded, doors=True
@@ -142,14 +149,23 @@ def _find_changes(
     return sorted(rows, key=lambda row: (WORST_FIRST.index(SiteState(row.state)), row.site))
 
 
-def _describe_changes(rows: Iterable[StatusChangeRow], *, history: bool) -> CommandOutput:
+def _describe_changes(
+    rows: Iterable[StatusChangeRow], *, history: bool, **output: Any
+) -> CommandOutput:
+    from treehammer.analysis.status.site_status import flatten_change
+
     ordered = sorted(rows, key=lambda row: (row.since_us, row.site)) if history else rows
     columns = _CHANGE_COLUMNS if history else _STATE_COLUMNS
-    return CommandOutput([flatten_change(row) for row in ordered], columns)
+    return CommandOutput([flatten_change(row) for row in ordered], columns, **output)
 
 
 @click.command("evaluate")
-@_RULES_OPTION
+@click.option(
+    "--rules",
+    "rules_file",
+    type=click.Path(path_type=Path),
+    help="Rules file [default: status_rules in the configuration, or the shipped rules].",
+)
 @prints_rows(*_CHANGE_COLUMNS)
 @click.pass_obj
 def evaluate(settings: Settings, rules_file: Path | None) -> CommandOutput:
@@ -157,16 +173,21 @@ def evaluate(settings: Settings, rules_file: Path | None) -> CommandOutput:
 
     Example: treehammer sites evaluate
     """
+    from treehammer.analysis.status.site_status import update_states
+    from treehammer.analysis.status.status_rules import load_status_rules
+    from treehammer.sql.write.store import Store
+
     rules = load_status_rules(rules_file or settings.status_rules)
     with Store.open(settings.database, create=False) as store:
         update = update_states(store, time.time_ns() // 1000, rules)
-    remarks = [] if update.recorded else ["another evaluation was recorded at the same time"]
-    output = _describe_changes(update.changes, history=True)
-    if output_form() == TABLE:
-        gone = f", {len(update.superseded)} superseded" if update.superseded else ""
-        remarks.append(f"{pluralize(len(update.changes), 'change')}{gone}")
-        output = output if update.changes else CommandOutput(columns=())
-    return replace(output, remarks=remarks)
+    gone = f", {len(update.superseded)} superseded" if update.superseded else ""
+    output = _describe_changes(
+        update.changes,
+        history=True,
+        remarks=["another evaluation was recorded at the same time"] * (not update.recorded),
+        summary=[f"{pluralize(len(update.changes), 'change')}{gone}"],
+    )
+    return output if update.changes or output_form() != TABLE else replace(output, columns=())
 
 
 sites.add_command(collect_before(evaluate))
@@ -187,8 +208,11 @@ def show_rules(settings: Settings, file: Path | None) -> CommandOutput:
 
     Example: treehammer sites rules my_rules.toml
     """
+    from treehammer.analysis.status.status_rules import load_status_rules
+    from treehammer.sql.watch.state_history import KIND_WORDS
+
     rules = load_status_rules(file or settings.status_rules)
-    form = output_form()
+    is_json = output_form() == JSON
     rows = [
         {
             "rule": name,
@@ -196,11 +220,11 @@ def show_rules(settings: Settings, file: Path | None) -> CommandOutput:
             "kind": rule.kind,
             "sites": [KIND_WORDS[kind] for kind in rule.sites],
             "about": rule.describe(),
-            **({"values": rule.model_dump()} if form == JSON else {}),
+            **({"values": rule.model_dump()} if is_json else {}),
         }
         for name, rule in rules.rules.items()
     ]
-    return CommandOutput(rows, remarks=[rules.describe_central()] if form == TABLE else [])
+    return CommandOutput(rows, summary=[rules.describe_central()])
 
 
 @sites.command("override")
@@ -213,10 +237,7 @@ def show_rules(settings: Settings, file: Path | None) -> CommandOutput:
     metavar="TIME",
     help="End: a time (UTC) such as 2026-03-01T12:00, or a duration such as 24h.",
 )
-@_JOBS_OPTION
-@_STORAGE_OPTION
-@_DOOR_OPTION
-@_BY_OPTION
+@subject_options
 @click.pass_obj
 def override(
     settings: Settings,
@@ -234,15 +255,18 @@ def override(
 
     Example: treehammer sites override SITE_A critical --why "disk server burns" --until 24h
     """
+    from treehammer.sql.core.watch_rows import OverrideRow
+    from treehammer.sql.watch.state_history import add_override
+    from treehammer.sql.write.audit_trail import local_actor
+    from treehammer.sql.write.store import Store
+
     now_us = time.time_ns() // 1000
     until_us = _parse_end(until, now_us)
     subject, kind = _name_overridden(site, kind, door)
     row = OverrideRow("", subject, kind, state, who or local_actor(), why, now_us, until_us)
     with Store.open(settings.database, create=False) as store:
-        SITE.require([site], list_known_sites(store, settings), "SITE")
-        if door:
-            _require_known_door(site, door, settings)
-        state_history.add_override(store, row)
+        _require_known(store, site, door, settings)
+        add_override(store, row)
         _evaluate_again(store, settings)
     click.echo(f"{subject} is {state} until {format_time(until_us)} UTC")
 
@@ -253,6 +277,8 @@ def _name_overridden(site: str, kind: str | None, door: str) -> tuple[str, str]:
     Raises:
         ConfigError: a door is named together with jobs or storage.
     """
+    from treehammer.sql.watch.state_history import DOOR, label_door
+
     if not door:
         return site, kind or ""
     if kind:
@@ -264,20 +290,24 @@ def _name_overridden(site: str, kind: str | None, door: str) -> tuple[str, str]:
     return label_door(site, door), DOOR
 
 
-def _require_known_door(site: str, name: str, settings: Settings) -> None:
-    """Refuse a door that the sites file does not have.
+def _require_known(store: Store, site: str, door: str, settings: Settings) -> None:
+    """Refuse a site that is unknown, or a door that the sites file does not have; '' is none.
 
     Raises:
-        ConfigError: the door is unknown; names the nearest one.
+        ConfigError: names the nearest one.
     """
+    from treehammer.submit.planning.site_selection import list_known_sites
+    from treehammer.submit.sites.site_registry import load_sites
+
+    SITE.require([site], list_known_sites(store, settings), "SITE")
     sites_by_name = load_sites(settings)
-    door_names = [door.name for door in sites_by_name[site].doors] if site in sites_by_name else []
-    if name not in door_names:
-        doors = ", ".join(door_names) or "none in the sites file"
+    doors = [item.name for item in sites_by_name[site].doors] if site in sites_by_name else []
+    if door and door not in doors:
         raise ConfigError(
-            f"site {site} has no door {name!r}",
+            f"site {site} has no door {door!r}",
             where="--door",
-            hint=f"{suggest_word(name, door_names)}Known: {doors}.",
+            hint=f"{suggest_word(door, doors)}"
+            f"Known: {', '.join(doors) or 'none in the sites file'}.",
         )
 
 
@@ -292,26 +322,22 @@ def _parse_end(text: str, now_us: int) -> int:
 
 @sites.command("end-override")
 @click.argument("site", type=SITE)
-@_JOBS_OPTION
-@_STORAGE_OPTION
-@_DOOR_OPTION
-@_BY_OPTION
+@subject_options
 @click.pass_obj
 def end_override(settings: Settings, site: str, kind: str | None, door: str, who: str) -> None:
     """End the override of a site or of one of its doors, whose state follows the rules again.
 
     Example: treehammer sites end-override SITE_A
     """
+    from treehammer.sql.watch.state_history import end_overrides
+    from treehammer.sql.write.audit_trail import local_actor
+    from treehammer.sql.write.store import Store
+
     now_us = time.time_ns() // 1000
     subject, kind = _name_overridden(site, kind, door)
     with Store.open(settings.database, create=False) as store:
-        ended = state_history.end_overrides(
-            store, subject, kind, now_us=now_us, who=who or local_actor()
-        )
-        if not ended:
-            SITE.require([site], list_known_sites(store, settings), "SITE")
-            if door:
-                _require_known_door(site, door, settings)
+        if not end_overrides(store, subject, kind, now_us=now_us, who=who or local_actor()):
+            _require_known(store, site, door, settings)
             raise NothingToDoError(f"{subject} has no override")
         _evaluate_again(store, settings)
     click.echo(f"{subject} follows the rules again")
@@ -319,4 +345,7 @@ def end_override(settings: Settings, site: str, kind: str | None, door: str, who
 
 def _evaluate_again(store: Store, settings: Settings) -> None:
     """Evaluate states now, so that everything shows the change at once."""
+    from treehammer.analysis.status.site_status import update_states
+    from treehammer.analysis.status.status_rules import load_status_rules
+
     update_states(store, time.time_ns() // 1000, load_status_rules(settings.status_rules))

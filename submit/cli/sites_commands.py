@@ -5,54 +5,36 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from treehammer.analysis.status.site_status import update_states
-from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.config import Settings
-from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.datasets.doors import ProbeTarget
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError
-from treehammer.sql.watch import state_history
-from treehammer.sql.watch.state_history import KIND_WORDS
-from treehammer.sql.write.store import Store
-from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.cli.command_options import list_known_sites
-from treehammer.submit.planning.site_selection import load_uses
-from treehammer.submit.sites import cric, site_model, sites_file
-from treehammer.submit.sites.downtime_documents import (
-    DowntimeOptions,
-    fetch_document,
-    map_hosts,
-    parse_downtimes,
-)
-from treehammer.submit.sites.site_model import Ceilings, LoadPermission, Site
-from treehammer.submit.sites.site_probes import (
-    PROBE_FAILED,
-    probe_credentials,
-    probe_sites,
-)
-from treehammer.submit.sites.site_registry import ALL_SITES, load_sites, select_sites
-from treehammer.tables import Row, TableColumn, hidden_columns
-from treehammer.terminal import (
-    SITE,
-    TABLE,
-    CommandOutput,
-    output_form,
-    print_remarks,
-    prints_rows,
-    progress_bar,
-)
+from treehammer.sql.cli import pass_store
+from treehammer.tables import TableColumn, format_finding, hidden_columns
+from treehammer.terminal import SITE, CommandOutput, print_remarks, prints_rows, progress_bar
 from treehammer.text_formatting import format_time, pluralize, split_list
 
+if TYPE_CHECKING:
+    from treehammer.datasets.doors import ProbeTarget
+    from treehammer.sql.write.store import Store
+    from treehammer.submit.sites.site_model import Site
 
-def _format_finding(trial: Row) -> str:
-    finding, remedy = trial["finding"], trial["remedy"]
-    return f"{finding.rstrip('.')}. {remedy}" if remedy else str(finding)
+
+def _describe_ceilings(values: Mapping[str, Any]) -> str:
+    from treehammer.submit.sites.site_model import Ceilings
+
+    return Ceilings(**values).describe()
+
+
+def _describe_load(values: Mapping[str, Any]) -> str:
+    from treehammer.submit.sites.site_model import LoadPermission
+
+    return LoadPermission(**values).describe()
 
 
 _SITE_COLUMNS = (
@@ -63,8 +45,8 @@ _SITE_COLUMNS = (
     TableColumn("door_rse", "RSE"),
     TableColumn("storage", "storage"),
     TableColumn("labels", "labels", ", ".join),
-    TableColumn("ceilings", "at most", lambda values: Ceilings(**values).describe()),
-    TableColumn("door_load", "load tests", lambda values: LoadPermission(**values).describe()),
+    TableColumn("ceilings", "at most", _describe_ceilings),
+    TableColumn("door_load", "load tests", _describe_load),
     *hidden_columns("requirements", "grid_resource", "door_protocol", "door_middleware"),
     *hidden_columns("door_version", "door_settings", "door_token_pools"),
 )
@@ -74,7 +56,7 @@ _CHECK_COLUMNS = (
     TableColumn("result", "result"),
     TableColumn("rtt_s", "round trip", lambda value: f"{1000 * value:.2f} ms", is_number=True),
     TableColumn("server", "server"),
-    TableColumn("finding", "finding", format_row=_format_finding),
+    TableColumn("finding", "finding", format_row=format_finding),
     *hidden_columns("remedy"),
 )
 _DOWNTIME_COLUMNS = (
@@ -102,19 +84,14 @@ def list_sites(settings: Settings) -> list[dict[str, Any]]:
 
     Example: treehammer sites list
     """
+    from treehammer.submit.sites.site_registry import load_sites
+
     return [row for site in load_sites(settings).values() for row in _door_rows(site)]
 
 
 def _door_rows(site: Site) -> list[dict[str, Any]]:
-    shared = {
-        "site": site.name,
-        "batch": site.batch,
-        "requirements": site.requirements,
-        "grid_resource": site.grid_resource,
-        "storage": site.storage,
-        "labels": list(site.labels),
-        "ceilings": site.ceilings.model_dump(),
-    }
+    keys = ("batch", "requirements", "grid_resource", "storage", "labels", "ceilings")
+    shared = {"site": site.name, **site.model_dump(include={*keys}, by_alias=False)}
     return [
         shared | {f"door_{key}": value for key, value in door.model_dump().items()}
         for door in site.doors
@@ -122,7 +99,7 @@ def _door_rows(site: Site) -> list[dict[str, Any]]:
 
 
 @sites.command()
-@click.argument("names", metavar="[SITES]", default=ALL_SITES, type=SITE)
+@click.argument("names", metavar="[SITES]", default="all", type=SITE)
 @click.option(
     "--dataset",
     default="",
@@ -137,6 +114,10 @@ def check(settings: Settings, names: str, dataset: str) -> CommandOutput:
 
     Example: treehammer sites check label:near --dataset reference-750mb
     """
+    from treehammer.submit.planning.site_selection import load_uses
+    from treehammer.submit.sites.site_probes import PROBE_FAILED, probe_credentials, probe_sites
+    from treehammer.submit.sites.site_registry import select_sites
+
     chosen = select_sites(split_list(names), settings, option="SITES")
     if not chosen:
         raise NothingToDoError("no site given", hint="Try: treehammer sites check all")
@@ -153,15 +134,17 @@ def check(settings: Settings, names: str, dataset: str) -> CommandOutput:
             f"Door {use.site}: {use.describe()}." for use in uses.restricted_doors(site.name)
         ]
     failed = sum(trial.result == PROBE_FAILED for trial in trials)
-    if output_form() == TABLE:
-        if any(not site.is_local for site in chosen):
-            remarks.append("Only a job can check the interpreter, CVMFS and software of the nodes.")
-        remarks.append(f"{failed} of {pluralize(len(trials), 'check')} failed")
+    summary = [f"{failed} of {pluralize(len(trials), 'check')} failed"]
+    if any(not site.is_local for site in chosen):
+        summary.insert(0, "Only a job can check the interpreter, CVMFS and software of the nodes.")
     code = ExitCode.REGRESSION if failed else ExitCode.DONE
-    return CommandOutput(trials, remarks=remarks, exit_code=code)
+    return CommandOutput(trials, remarks=remarks, summary=summary, exit_code=code)
 
 
 def _make_target(dataset: str, settings: Settings) -> ProbeTarget:
+    from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+    from treehammer.datasets.doors import ProbeTarget
+
     if not dataset:
         return ProbeTarget()
     manifest = FolderCatalogue(settings.datasets_dir).manifest(dataset)
@@ -207,6 +190,9 @@ def import_cric(
 
     Example: treehammer sites import cric ddmendpoint.json site.json -o sites.toml
     """
+    from treehammer.submit.batch.htcondor.pool import HTCondorPool
+    from treehammer.submit.sites import cric, sites_file
+
     if output is not None and output.exists():
         raise ConfigError("exists already", where=str(output), hint="Name a new file.")
     options = cric.CricOptions(pool, requirements, storage_type, path_prefix)
@@ -233,7 +219,9 @@ def schema() -> None:
 
     Example: treehammer sites schema > sites.schema.json
     """
-    click.echo(json.dumps(site_model.build_json_schema(), indent=1, sort_keys=True))
+    from treehammer.submit.sites.site_model import build_json_schema
+
+    click.echo(json.dumps(build_json_schema(), indent=1, sort_keys=True))
 
 
 @sites.group("downtimes")
@@ -244,23 +232,23 @@ def downtimes() -> None:
 @downtimes.command("list")
 @click.option("--all", "show_all", is_flag=True, help="Also downtimes that have ended.")
 @prints_rows(*_DOWNTIME_COLUMNS)
-@click.pass_obj
-def list_downtimes(settings: Settings, show_all: bool) -> list[dict[str, Any]]:
+@pass_store
+def list_downtimes(_settings: Settings, store: Store, /, show_all: bool) -> list[dict[str, Any]]:
     """List current and future downtimes.
 
     Example: treehammer sites downtimes list
     """
+    from treehammer.sql.watch import state_history
+
     ends_after_us = 0 if show_all else time.time_ns() // 1000
-    with Store.open(settings.database, create=False) as store:
-        rows = state_history.list_downtimes(store, ends_after_us=ends_after_us)
     return [
         {
             **asdict(row),
             "from": format_time(row.starts_us),
             "until": format_time(row.ends_us),
-            "of": KIND_WORDS.get(row.subject_kind, "jobs and storage"),
+            "of": state_history.KIND_WORDS.get(row.subject_kind, "jobs and storage"),
         }
-        for row in rows
+        for row in state_history.list_downtimes(store, ends_after_us=ends_after_us)
     ]
 
 
@@ -287,19 +275,29 @@ def import_downtimes(
 
     Example: treehammer sites downtimes import downtimes.json --map T2_XX_SITE=SITE_A
     """
+    from treehammer.analysis.status.site_status import update_states
+    from treehammer.analysis.status.status_rules import load_status_rules
+    from treehammer.sql.watch.state_history import replace_downtimes
+    from treehammer.sql.write.store import Store
+    from treehammer.submit.planning.site_selection import list_known_sites
+    from treehammer.submit.sites import downtime_documents
+    from treehammer.submit.sites.site_registry import load_sites
+
     now_us = time.time_ns() // 1000
     sites_by_name = _parse_map(mapped)
-    content = fetch_document(address)
+    content = downtime_documents.fetch_document(address)
     with Store.open(settings.database) as store:
         known_sites = list_known_sites(store, settings)
         SITE.require([site] if site else [], known_sites, "--site")
         SITE.require(sites_by_name.values(), known_sites, "--map")
-        hosts = map_hosts(load_sites(settings).values())
-        options = DowntimeOptions(source or address, site, sites_by_name, known_sites, hosts)
-        document = parse_downtimes(content, options, now_us)
+        hosts = downtime_documents.map_hosts(load_sites(settings).values())
+        options = downtime_documents.DowntimeOptions(
+            source or address, site, sites_by_name, known_sites, hosts
+        )
+        document = downtime_documents.parse_downtimes(content, options, now_us)
         print_remarks(document.list_refused())
         document.require_downtimes(address, known_sites)
-        done = state_history.replace_downtimes(store, options.source, document.downtimes, now_us)
+        done = replace_downtimes(store, options.source, document.downtimes, now_us)
         # Everything shows the change at once.
         update_states(store, time.time_ns() // 1000, load_status_rules(settings.status_rules))
     click.echo(

@@ -2,55 +2,33 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from treehammer.analysis.cli.compare_command import print_limits
-from treehammer.analysis.statistics.verdict import SequentialPlan
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli import definition_options
-from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.write.store import Store
-from treehammer.submit.campaigns import campaign_request, job_reporting, submission
-from treehammer.submit.campaigns.campaign_polling import make_tracker
-from treehammer.submit.campaigns.job_rendering import render_jobs, render_preview, write_preview
-from treehammer.submit.cli.campaign_commands import (
-    describe_progress,
-    follow_on_terminal,
-    make_display,
-    rate_progress,
-)
 from treehammer.submit.cli.command_options import submission_click_options
 from treehammer.submit.cli.comparison_commands import (
     print_local_verdict,
     print_planned_verdict,
     sequential_options,
 )
-from treehammer.submit.planning.cost_estimate import SiteCost
-from treehammer.submit.planning.plan import Plan
-from treehammer.submit.planning.submission_options import SubmissionOptions
-from treehammer.submit.tools.local_comparison import (
-    describe_looks,
-    ends_when_decided,
-    parse_sequential_plan,
-    run_until_decided,
-)
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
+    NAMES,
     SITE,
     TABLE,
     TEST,
     CommandOutput,
     on_interrupt,
+    option_group,
     output_form,
     print_early,
     print_output,
@@ -59,6 +37,14 @@ from treehammer.terminal import (
     progress_bar,
 )
 from treehammer.text_formatting import format_duration, format_size, pluralize, split_list
+
+if TYPE_CHECKING:
+    from treehammer.analysis.statistics.verdict import SequentialPlan
+    from treehammer.sql.core.rows import CampaignRow
+    from treehammer.sql.write.store import Store
+    from treehammer.submit.campaigns.campaign_request import CampaignRequest
+    from treehammer.submit.planning.plan import Plan
+    from treehammer.submit.planning.submission_options import SubmissionOptions
 
 _PLAN_COLUMNS = (
     TableColumn("site", "site"),
@@ -74,26 +60,47 @@ _PLAN_COLUMNS = (
 )
 
 
-def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the arguments that describe a campaign; the command receives ``request``."""
+def _make_request(
+    spec: str,
+    sites: str,
+    from_: tuple[str, ...],
+    watches: tuple[str, ...],
+    watch_at: tuple[str, ...],
+    name: str,
+    axes: Mapping[str, tuple[str, ...]],
+    overrides: Mapping[str, str],
+    options: SubmissionOptions,
+) -> CampaignRequest:
+    from treehammer.submit.campaigns.campaign_request import CampaignRequest
 
-    @click.argument("spec", type=TEST)
-    @click.option(
+    names = split_list(sites)
+    if not names:
+        raise ConfigError("no site given", where="--sites", hint="Try --sites local.")
+    return CampaignRequest(spec, axes, overrides, names, from_, name, options, watches, watch_at)
+
+
+#: Adds the arguments that describe a campaign; the command receives ``request``.
+request_options = option_group(
+    "request",
+    _make_request,
+    click.argument("spec", type=TEST),
+    click.option(
         "--sites",
         type=SITE,
         default="local",
         show_default=True,
         help="Sites to test, comma separated: names, label:WORD or all.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--from",
         "from_",
+        type=NAMES,
         default="",
         metavar="SITES",
         help="Sites that run the jobs; each reads the storage of every site of --sites "
         "[default: each site reads its own].",
-    )
-    @click.option(
+    ),
+    click.option(
         "--watch",
         "watches",
         multiple=True,
@@ -101,47 +108,18 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
         type=TEST,
         help="Test that watches servers during a load, e.g. server-watch or log-parse; repeatable. "
         "-S watch.KEY=VALUE sets its [settings].",
-    )
-    @click.option(
+    ),
+    click.option(
         "--watch-at",
+        type=NAMES,
         default="",
         metavar="SITES",
         help="Sites whose jobs run on these servers.",
-    )
-    @click.option("--name", default="", help="Display name of the campaign.")
-    @definition_options
-    @submission_click_options
-    @functools.wraps(function)
-    def wrapper(
-        *args: Any,
-        spec: str,
-        sites: str,
-        from_: str,
-        watches: tuple[str, ...],
-        watch_at: str,
-        name: str,
-        axes: Mapping[str, tuple[str, ...]],
-        overrides: Mapping[str, str],
-        options: SubmissionOptions,
-        **kwargs: Any,
-    ) -> Any:
-        names, readers = split_list(sites), split_list(from_)
-        if not names:
-            raise ConfigError("no site given", where="--sites", hint="Try --sites local.")
-        request = campaign_request.CampaignRequest(
-            spec,
-            axes,
-            overrides,
-            names,
-            readers,
-            name,
-            options,
-            watches,
-            split_list(watch_at),
-        )
-        return function(*args, request=request, **kwargs)
-
-    return wrapper
+    ),
+    click.option("--name", default="", help="Display name of the campaign."),
+    definition_options,
+    submission_click_options,
+)
 
 
 @click.command()
@@ -162,7 +140,7 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.pass_obj
 def submit(
     settings: Settings,
-    request: campaign_request.CampaignRequest,
+    request: CampaignRequest,
     dry_run: bool,
     wait: bool,
     until: str | None,
@@ -179,7 +157,12 @@ def submit(
     Example: treehammer submit ttree-read -P cache_mb=0,30 --wait
              treehammer submit ttree-read -S mode=paired -P branches=1 -P cache_mb=30 --wait
     """
-    sequential = parse_sequential_plan(max_launches, delta)
+    from treehammer.sql.write.store import Store
+    from treehammer.submit.campaigns import campaign_request, job_reporting, submission
+    from treehammer.submit.campaigns.campaign_polling import make_tracker
+    from treehammer.submit.tools import local_comparison
+
+    sequential = local_comparison.parse_sequential_plan(max_launches, delta)
     if until == "decided" and not wait:
         raise ConfigError("needs --wait", where="--until decided")
     with on_interrupt("nothing was submitted"):
@@ -188,12 +171,12 @@ def submit(
         plan = campaign_request.plan_request(
             request, settings, fetch=not dry_run, bars=progress_bar
         )
-        ends_early = wait and ends_when_decided(plan, request, until)
+        ends_early = wait and local_comparison.ends_when_decided(plan, request, until)
         if ends_early:
             plan = plan.until_decided(sequential)
         _print_plan(plan, settings)
         if ends_early:
-            print_early(describe_looks(sequential))
+            print_early(local_comparison.describe_looks(sequential))
         if dry_run:
             return ExitCode.DONE
     with on_interrupt(lambda: submission.describe_interrupted_submission(plan, settings)):
@@ -222,9 +205,14 @@ def _wait_for_results(
         verdict_delta: smallest relevant effect of a verdict; None to print no verdict.
         settings: all settings.
     """
+    from treehammer.sql.write.store import Store
+    from treehammer.submit.campaigns.campaign_polling import make_tracker
+    from treehammer.submit.cli import campaign_output
+
     with Store.open(settings.database) as store:
         tracker = make_tracker(store, settings)
-        output = describe_progress(tracker, campaign, follow_on_terminal(tracker, campaign))
+        progress = campaign_output.follow_on_terminal(tracker, campaign)
+        output = campaign_output.describe_progress(tracker, campaign, progress)
         if output_form() == TABLE:
             print_output(output)
         if verdict_delta is not None:
@@ -235,21 +223,24 @@ def _wait_for_results(
 
 def _run_until_decided(plan: Plan, sequential: SequentialPlan, settings: Settings) -> int:
     """Submit a comparison look by look, and print its verdict; return the exit code."""
-    verdict = run_until_decided(plan, sequential, settings, make_display())
+    from treehammer.sql.write.store import Store
+    from treehammer.submit.cli import campaign_output
+    from treehammer.submit.tools.local_comparison import run_until_decided
+
+    verdict = run_until_decided(plan, sequential, settings, campaign_output.make_display())
     print_local_verdict(verdict, sequential)
     with Store.open(settings.database) as store:
         limits_code = _check_limits(store, verdict.campaign)
-    return rate_progress(verdict.progress) or limits_code
+    return campaign_output.rate_progress(verdict.progress) or limits_code
 
 
 def _check_limits(store: Store, campaign: CampaignRow) -> ExitCode:
     """Judge and print the limits that the test states; return the exit code."""
     if not json.loads(campaign.plan)["definition"]["expect"]:
         return ExitCode.DONE
-    # scipy takes a third of a second to load, which tests without limits should not pay for.
-    from treehammer.analysis.comparison.limit_outcomes import judge_limits
+    from treehammer.analysis.cli.watch_commands import judge_limits, print_limits
 
-    report = judge_limits(store, campaign, time.time_ns() // 1000)
+    report = judge_limits(store, campaign)
     if output_form() == TABLE:
         click.echo()
         print_limits(report)
@@ -257,14 +248,17 @@ def _check_limits(store: Store, campaign: CampaignRow) -> ExitCode:
 
 
 def _print_plan(plan: Plan, settings: Settings) -> None:
-    costs = campaign_request.find_review(plan, settings).costs
+    from treehammer.submit.campaigns.campaign_request import find_review
+    from treehammer.submit.planning.cost_estimate import sum_costs
+
+    costs = find_review(plan, settings).costs
     unused = {
         "storage_site": all(cost.storage_site == cost.site for cost in costs),
         "reserved_s": all(cost.reserved_s == cost.wall_s for cost in costs),
     }
     rows = [{"campaign": plan.campaign_id, "name": plan.campaign_name} | asdict(c) for c in costs]
     if output_form() == TABLE and len(rows) > 1:
-        rows.append({"site": "total", "storage_site": "", **_sum_costs(costs)})
+        rows.append(sum_costs(costs))
     load = plan.pinned_test.definition.load
     print_output(
         CommandOutput(
@@ -274,14 +268,6 @@ def _print_plan(plan: Plan, settings: Settings) -> None:
             remarks=plan.notes,
         )
     )
-
-
-def _sum_costs(costs: Sequence[SiteCost]) -> dict[str, Any]:
-    """Sum the costs of all sites; None where one of them is unknown."""
-    names = ("jobs", "measurements", "read_bytes", "wall_s", "cpu_s", "reserved_s")
-    values = {name: [getattr(cost, name) for cost in costs] for name in names}
-    total = {name: None if None in column else sum(column) for name, column in values.items()}
-    return {**total, "basis": ""}
 
 
 @click.command()
@@ -296,7 +282,7 @@ def _sum_costs(costs: Sequence[SiteCost]) -> dict[str, Any]:
 @prints_rows(*hidden_columns("batch", "jobs", "text"))
 @click.pass_obj
 def render(
-    settings: Settings, request: campaign_request.CampaignRequest, full: bool, output: Path | None
+    settings: Settings, request: CampaignRequest, full: bool, output: Path | None
 ) -> CommandOutput:
     """Show the files exactly as they would be sent to the batch system.
 
@@ -306,15 +292,21 @@ def render(
 
     Example: treehammer render ttree-read -o rendered
     """
-    plan = campaign_request.plan_request(request, settings, fetch=False, bars=progress_bar)
+    from treehammer.submit.campaigns import job_rendering
+    from treehammer.submit.campaigns.campaign_request import plan_request
+    from treehammer.submit.campaigns.job_reporting import reporting_for_preview
+
+    plan = plan_request(request, settings, fetch=False, bars=progress_bar)
     print_remarks(plan.notes)
     with tempfile.TemporaryDirectory(prefix="treehammer-") as folder:
-        service = job_reporting.reporting_for_preview(settings, plan.options)
-        descriptions = render_jobs(plan, Path(folder), service=service, slots=settings.local_slots)
+        service = reporting_for_preview(settings, plan.options)
+        descriptions = job_rendering.render_jobs(
+            plan, Path(folder), service=service, slots=settings.local_slots
+        )
         if output is not None:
-            number = write_preview(plan, descriptions, settings, output)
+            number = job_rendering.write_preview(plan, descriptions, settings, output)
             return CommandOutput(columns=(), notes=[f"{pluralize(number, 'job')} in {output}"])
-        texts = render_preview(plan, descriptions, settings, full=full)
+        texts = job_rendering.render_preview(plan, descriptions, settings, full=full)
         if output_form() != TABLE:
             return CommandOutput(list(texts))
         for preview in texts:

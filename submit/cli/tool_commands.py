@@ -3,44 +3,21 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from treehammer.analysis.bisection import DEFAULT_CERTAINTY, SearchOutcome
-from treehammer.analysis.cli.compare_command import describe_conclusions, describe_verdicts
-from treehammer.analysis.comparison import verdict_text
+from treehammer.analysis.statistics.verdict import DEFAULT_CERTAINTY
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli import definition_options
-from treehammer.hctests.pinned_tests import load_pinned_test
-from treehammer.submit.cli.campaign_commands import make_display
 from treehammer.submit.cli.command_options import submission_click_options
-from treehammer.submit.planning.submission_options import SubmissionOptions
-from treehammer.submit.tools.bisection_report import (
-    describe_conclusion,
-    describe_probe,
-    describe_start,
-    make_document,
-)
-from treehammer.submit.tools.bisection_run import BisectionRun, is_exact_counter
-from treehammer.submit.tools.bisection_state import (
-    DEFAULT_SOFTWARE,
-    FOLDER_PLACEHOLDER,
-    BisectionQuestion,
-    BisectionState,
-    CommitSource,
-    check_builds,
-    list_builds,
-    list_commits,
-    load_state,
-)
-from treehammer.submit.tools.file_read import ReadRequest, choose_releases
-from treehammer.submit.tools.read_session import describe_content, measure_files
+from treehammer.submit.tools import FOLDER_PLACEHOLDER
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
+    NAMES,
     SITE,
     TABLE,
     TEST,
@@ -51,11 +28,11 @@ from treehammer.terminal import (
     prints_rows,
     progress_bar,
 )
-from treehammer.text_formatting import (
-    format_share,
-    format_significant,
-    split_list,
-)
+from treehammer.text_formatting import format_share, format_significant
+
+if TYPE_CHECKING:
+    from treehammer.submit.planning.submission_options import SubmissionOptions
+    from treehammer.submit.tools.bisection_state import BisectionQuestion, CommitSource
 
 _COLUMNS = (
     TableColumn("root", "ROOT"),
@@ -83,6 +60,7 @@ _COLUMNS = (
 @click.option(
     "--root",
     "releases",
+    type=NAMES,
     default="",
     metavar="A,B",
     help="ROOT releases, as on the axis root; several are compared with the first "
@@ -118,7 +96,7 @@ def read_command(
     addresses: tuple[str, ...],
     tree: str,
     patterns: tuple[str, ...],
-    releases: str,
+    releases: tuple[str, ...],
     threads: int,
     cache_mb: float,
     cold: bool,
@@ -135,7 +113,12 @@ def read_command(
              treehammer read root://server//store/ntuple.root --tree Events -b 'Muon_*'
              treehammer read ntuple.root --root 6.38.00,6.40.00
     """
-    roots = choose_releases(split_list(releases), addresses, settings.software_dir)
+    from treehammer.analysis.cli import comparison_output
+    from treehammer.submit.cli.campaign_output import make_display
+    from treehammer.submit.tools.file_read import ReadRequest, choose_releases
+    from treehammer.submit.tools.read_session import describe_content, measure_files
+
+    roots = choose_releases(releases, addresses, settings.software_dir)
     request = ReadRequest(roots, ",".join(patterns), cache_mb, cold, threads, keep, tree)
     with (
         _stop_on_sigterm(),
@@ -144,32 +127,20 @@ def read_command(
         result = measure_files(
             addresses, request, settings, progress_bar, make_display(to_stderr=True)
         )
-    rows = [rates.flatten() for rates in result.rates]
-    comparisons = [compared.comparison for compared in result.comparisons]
     below = [f"{rates.root}: {rates.describe_bottleneck()}." for rates in result.rates]
     if result.is_not_compared:
         below.append("No verdict: with several threads, releases cannot take turns.")
+    document = result.to_document()
     is_kept = keep and output_form() == TABLE
     return CommandOutput(
-        rows,
+        document["reads"],
         above=[*describe_content(result)],
-        below=[*below, *describe_verdicts(result.comparisons)],
+        below=[*below, *comparison_output.describe_verdicts(result.comparisons)],
         notes=[
-            *describe_conclusions(comparisons, {}),
+            *comparison_output.describe_conclusions(result.comparisons, {}),
             *([f"Kept: treehammer summary --campaign {result.campaign.name}"] if is_kept else []),
         ],
-        document={
-            "files": list(result.urls),
-            "tree": result.manifest.tree,
-            "format": result.manifest.files[0].layout.format,
-            "unreadable_branches": dict(result.manifest.unreadable_branches),
-            "reads": rows,
-            "verdicts": [
-                verdict_text.flatten_verdict(row)
-                for comparison in comparisons
-                for row in comparison.verdicts
-            ],
-        },
+        document=document,
         exit_code=result.exit_code,
     )
 
@@ -182,12 +153,6 @@ def _stop_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-DEFAULT_METRIC = "cpu_per_event_s"
-
-
-DEFAULT_JOB_LIMIT = 60
 
 
 @click.command("bisect")
@@ -217,13 +182,13 @@ DEFAULT_JOB_LIMIT = 60
 @click.option(
     "--software",
     metavar="VALUE",
-    default=DEFAULT_SOFTWARE,
+    default=f"build:{FOLDER_PLACEHOLDER}",
     show_default=True,
     help="Value of the axis root for a built commit; e.g. path:{build}/install for ROOT itself.",
 )
 @click.option(
     "--metric",
-    default=DEFAULT_METRIC,
+    default="cpu_per_event_s",
     show_default=True,
     help="Metric that changed: of the catalogue, or the test's own.",
 )
@@ -244,16 +209,12 @@ DEFAULT_JOB_LIMIT = 60
     "--jobs",
     "job_limit",
     type=click.IntRange(min=1),
-    default=DEFAULT_JOB_LIMIT,
+    default=60,
     show_default=True,
     help="End undecided after so many jobs.",
 )
 @click.option(
-    "--site",
-    default="local",
-    show_default=True,
-    type=SITE,
-    help="Site whose storage is read.",
+    "--site", default="local", show_default=True, type=SITE, help="Site whose storage is read."
 )
 @click.option(
     "--from",
@@ -275,11 +236,7 @@ DEFAULT_JOB_LIMIT = 60
 @prints_rows(*hidden_columns("build", "state", "campaign", "effects", "counter", "reason"))
 @click.pass_obj
 def bisect(
-    settings: Settings,
-    /,
-    resume: str | None,
-    options: SubmissionOptions,
-    **question: Any,
+    settings: Settings, /, resume: str | None, options: SubmissionOptions, **question: Any
 ) -> CommandOutput:
     """Find the build between GOOD and BAD that changed a metric of TEST.
 
@@ -293,28 +250,33 @@ def bisect(
              treehammer bisect v1.0 main mylib/ --repository ../mylib --build make
              treehammer bisect 5.1.2 5.3.0 uproot-read --over pypi:uproot
     """
+    from treehammer.analysis.bisection import SearchOutcome
+    from treehammer.submit.tools import bisection_report
+    from treehammer.submit.tools.bisection_run import BisectionRun
+    from treehammer.submit.tools.bisection_state import BisectionState, load_state
+
     if resume:
         state = load_state(settings, resume)
     else:
         state = BisectionState.start(_make_question(settings, **question))
-    print_notes(describe_start(state))
+    print_notes(bisection_report.describe_start(state))
     run = BisectionRun(
         state,
         settings,
-        lambda now, conclusion: print_notes(describe_probe(now, conclusion)),
+        lambda now, conclusion: print_notes(bisection_report.describe_probe(now, conclusion)),
         options,
         progress_bar,
     )
     with on_interrupt(f"continue with: treehammer bisect --resume {state.id}"):
         conclusion = run.run()
-    document = make_document(run.state, conclusion)
-    step_outcomes = (SearchOutcome.STEP, SearchOutcome.SEVERAL_STEPS)
+    document = bisection_report.make_document(run.state, conclusion)
+    is_answered = conclusion.outcome in (SearchOutcome.STEP, SearchOutcome.SEVERAL_STEPS)
     return CommandOutput(
         document["probes"],
         (),
-        above=["\n" + describe_conclusion(run.state, conclusion)],
+        above=["\n" + bisection_report.describe_conclusion(run.state, conclusion)],
         document=document,
-        exit_code=ExitCode.DONE if conclusion.outcome in step_outcomes else ExitCode.NOTHING,
+        exit_code=ExitCode.DONE if is_answered else ExitCode.NOTHING,
     )
 
 
@@ -324,46 +286,47 @@ def _make_question(
     good: str,
     bad: str,
     spec: str,
+    exact: bool | None,
+    site: str,
+    from_site: str,
+    metric: str,
     over: str,
     repository: str,
     command: str,
     software: str,
-    metric: str,
-    exact: bool | None,
-    certainty: float,
-    job_limit: int,
-    site: str,
-    from_site: str,
-    axes: Mapping[str, tuple[str, ...]],
-    overrides: Mapping[str, str],
+    **fields: Any,
 ) -> BisectionQuestion:
+    """Make the question; ``fields`` have the same names in it."""
+    from treehammer.hctests.pinned_tests import load_pinned_test
+    from treehammer.submit.tools import bisection_state
+    from treehammer.submit.tools.bisection_run import is_exact_counter
+
     if not (good and bad and spec):
         raise click.UsageError("GOOD, BAD and TEST are required, or --resume.")
-    if "root" in axes:
+    if "root" in fields["axes"]:
         raise ConfigError("the builds are the values of this axis", where="-P root")
-    source = _parse_source(over, repository, command, software)
-    builds = list_commits(good, bad, source, settings) if source else list_builds(good, bad, over)
-    if not source:
-        check_builds(builds, settings.software_dir)
+    if source := _parse_source(over, repository, command, software):
+        builds = bisection_state.list_commits(good, bad, source, settings)
+    else:
+        builds = bisection_state.list_builds(good, bad, over)
+        bisection_state.check_builds(builds, settings.software_dir)
     if exact is None:
-        definition = load_pinned_test(spec, {}, {}, settings).definition
-        exact = is_exact_counter(metric, definition)
-    return BisectionQuestion(
+        exact = is_exact_counter(metric, load_pinned_test(spec, {}, {}, settings).definition)
+    return bisection_state.BisectionQuestion(
         builds=tuple(builds),
         source=source,
         test_spec=spec,
-        axes=axes,
-        overrides=overrides,
         sites=(site,),
         from_sites=(from_site,) if from_site else (),
         metric=metric,
         is_exact=exact,
-        certainty=certainty,
-        job_limit=job_limit,
+        **fields,
     )
 
 
 def _parse_source(over: str, repository: str, command: str, software: str) -> CommitSource | None:
+    from treehammer.submit.tools.bisection_state import CommitSource
+
     if bool(over) == bool(repository):
         raise click.UsageError("Name the builds: either --over or --repository.")
     if not repository:

@@ -172,6 +172,14 @@ class SiteCost:
     reserved_s: float | None = None
 
 
+def sum_costs(costs: Sequence[SiteCost]) -> dict[str, Any]:
+    """Return the row of the total over all sites; None where a cost of one of them is unknown."""
+    names = ("jobs", "measurements", "read_bytes", "wall_s", "cpu_s", "reserved_s")
+    values = {name: [getattr(cost, name) for cost in costs] for name in names}
+    total = {name: None if None in column else sum(column) for name, column in values.items()}
+    return {"site": "total", "storage_site": "", **total, "basis": ""}
+
+
 @dataclass
 class _SiteTotals:
     """Running totals of one pair of sites."""

@@ -12,10 +12,13 @@ from treehammer.analysis.status.status_rules import load_status_rules
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.storage_access import READ, find_limit
 from treehammer.config import Settings
+from treehammer.datasets.rucio.rucio_conversions import Rse
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.hctests.definition.model import DOOR_AXIS
 from treehammer.hctests.definition.toml_models import TestDefinition
 from treehammer.sql.read.campaign_counts import list_selection_notes
+from treehammer.sql.read.overview_queries import list_sites
+from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.state_history import (
     SITE,
     STORAGE_SITE,
@@ -24,10 +27,11 @@ from treehammer.sql.watch.state_history import (
     split_door_label,
 )
 from treehammer.sql.write.store import Store
+from treehammer.submit.planning import INCLUDE_OPTION
 from treehammer.submit.planning.job_sequence import JobSequence
-from treehammer.submit.planning.submission_options import INCLUDE_OPTION
 from treehammer.submit.sites.replicas import RucioPlacement
 from treehammer.submit.sites.site_model import Door, DoorAccess, Site
+from treehammer.submit.sites.site_registry import load_sites
 
 #: A site that runs jobs, and a site whose storage they read.
 SitePair = tuple[Site, Site]
@@ -66,6 +70,26 @@ def load_uses(settings: Settings) -> SiteUses:
             return read_uses(store, settings)
     except NothingToDoError:
         return SiteUses()
+
+
+def find_excluded_storage(
+    rses: Iterable[Rse], settings: Settings, include: Collection[str]
+) -> dict[str, str]:
+    """Find the storage elements of sites that may not be used: name -> reason."""
+    uses = load_uses(settings)
+    site_of = {door.rse: site.name for site in load_sites(settings).values() for door in site.doors}
+    return {
+        rse.name: reason
+        for rse in rses
+        for site in (site_of.get(rse.name, rse.site),)
+        if not {EVERY_SITE, site} & {*include}
+        and (reason := uses.describe_restrictions(site, (STORAGE_SITE,)))
+    }
+
+
+def list_known_sites(store: ResultsReader, settings: Settings) -> set[str]:
+    """List the sites that have measured anything, or are in the sites file."""
+    return {*list_sites(store), *list_sites(store, STORAGE_SITE), *load_sites(settings)}
 
 
 def read_uses(store: Store, settings: Settings) -> SiteUses:

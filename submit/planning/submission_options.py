@@ -37,8 +37,6 @@ _RENEWAL_HINTS = {
     PROXY_VARIABLE: "Renew it, e.g. voms-proxy-init -valid 96:00",
     TOKEN_FILE_VARIABLE: "Fetch a new one, e.g. htgettoken or oidc-token",
 }
-#: Option that names sites to use although their state forbids it.
-INCLUDE_OPTION = "--include-excluded"
 
 
 @dataclass(frozen=True)

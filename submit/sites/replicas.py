@@ -418,7 +418,7 @@ def _find_once(
     )
 
 
-def _declare_bad_replicas(
+def declare_bad_replicas(
     manifest: Manifest, checks: Sequence[ReplicaCheck], catalogue: RucioCatalogue | None
 ) -> dict[ReplicaCheck, str]:
     """Declare replicas that failed twice bad in Rucio; return the result of each declaration."""

@@ -32,8 +32,8 @@ from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_r
 from treehammer.submit.campaigns.submission import resume_campaign, submit_plan
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, SubmissionOptions
+from treehammer.submit.tools import FOLDER_PLACEHOLDER
 from treehammer.submit.tools.bisection_state import (
-    FOLDER_PLACEHOLDER,
     MEASURED,
     RUNNING,
     SKIPPED,

@@ -48,9 +48,6 @@ _INDEX_TIMEOUT_S = 120
 BUILD_TIMEOUT_S = 3600.0
 #: Characters of a failed build's output that are kept.
 _MAX_BUILD_EXCERPT = 500
-#: Placeholder of a build's folder in the value of the root axis.
-FOLDER_PLACEHOLDER = "{build}"
-DEFAULT_SOFTWARE = f"build:{FOLDER_PLACEHOLDER}"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError, 
 from treehammer.collectors.software import providers
 from treehammer.collectors.storage_access import READ, find_limit, find_scheme, normalize_url
 from treehammer.config import Settings
-from treehammer.datasets import doors, production
+from treehammer.datasets import DEFAULT_ROOT, doors, production
 from treehammer.datasets.catalogues import folder_catalogue
 from treehammer.datasets.catalogues.dataset_verification import choose_file_names
 from treehammer.datasets.doors.observations import FileObservation
@@ -186,7 +186,7 @@ def choose_releases(
     if texts:
         return tuple(dict.fromkeys(texts))
     cached = [*providers.list_prepared_releases(software_dir)][::-1]
-    releases = dict.fromkeys([*cached, production.DEFAULT_ROOT, *providers.WHEELS])
+    releases = dict.fromkeys([*cached, DEFAULT_ROOT, *providers.WHEELS])
     return (next(release for release in releases if not _find_limit(release, addresses)),)
 
 

@@ -21,7 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
@@ -128,7 +128,7 @@ def list_checks(settings: Settings) -> list[InstallationCheck]:
     ]
 
 
-class DiagnosisState(Enum):
+class DiagnosisState(StrEnum):
     """State of one part of an installation."""
 
     OK = "ok"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from treehammer.analysis.comparison.comparison_result import ComparisonResult, rate_results
+from treehammer.analysis.comparison.verdict_text import flatten_verdict
 from treehammer.analysis.descriptive.time_breakdown import RATE_COLUMNS, ReadRates
 from treehammer.analysis.statistics.verdict import DEFAULT_DELTA, DEFAULT_MAX_LAUNCHES
 from treehammer.collectors.job_spec import (
@@ -115,6 +116,20 @@ class ReadResult:
     def exit_code(self) -> ExitCode:
         """1 if a release is slower than the first, 3 if nothing could be compared."""
         return rate_results(self.comparisons, DEFAULT_DELTA) if self.comparisons else ExitCode.DONE
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the result for programs."""
+        comparisons = [result.comparison for result in self.comparisons]
+        return {
+            "files": list(self.urls),
+            "tree": self.manifest.tree,
+            "format": self.manifest.files[0].layout.format,
+            "unreadable_branches": dict(self.manifest.unreadable_branches),
+            "reads": [rates.flatten() for rates in self.rates],
+            "verdicts": [
+                flatten_verdict(row) for comparison in comparisons for row in comparison.verdicts
+            ],
+        }
 
 
 @dataclass(frozen=True)

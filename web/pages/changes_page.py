@@ -18,9 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.changes import change_points
+from treehammer.analysis.changes import WINDOW_DAYS, change_points
 from treehammer.analysis.changes.daily_series import (
-    WINDOW_DAYS,
     ChangeState,
     DailySeries,
     SeriesKind,

@@ -13,8 +13,7 @@ from typing import Any
 from markupsafe import Markup
 from starlette.requests import Request
 
-from treehammer.analysis.changes import change_points
-from treehammer.analysis.changes.daily_series import WINDOW_DAYS
+from treehammer.analysis.changes import WINDOW_DAYS, change_points
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.statistics.verdict import SERIES_SCOPES, SITES_SCOPE
 from treehammer.analysis.status.rule_judgements import DayOutcomes

@@ -12,9 +12,8 @@ from starlette.routing import BaseRoute
 
 from treehammer.analysis.status.load_tests import StartSpread
 from treehammer.analysis.status.status_rules import load_operations_rule
-from treehammer.collectors.record.operation_steps import CLIENT, QUANTILES, SERVER
+from treehammer.collectors.record.operation_steps import CLIENT, FIGURE_NAMES, QUANTILES, SERVER
 from treehammer.sql.read import campaign_queries
-from treehammer.sql.read.operation_figures import FIGURE_NAMES
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_outcome import read_load, summarize_campaign_starts
 from treehammer.tables import MAX_SHOWN_ROWS, DataTable, TableColumn, hidden_columns

@@ -12,18 +12,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from treehammer.analysis.status.site_status import SiteUses, list_uses
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, TreehammerError
-from treehammer.patrol import patrol_file
-from treehammer.patrol.patrol_file import PatrolFile, read_patrol_file
 from treehammer.program_output import SystemdNotifier, log_to_stderr
-from treehammer.sql.read.reader import ResultsReader
-from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import SITE, CommandOutput, TextTable, prints_rows
 from treehammer.text_formatting import (
@@ -33,6 +28,11 @@ from treehammer.text_formatting import (
     parse_duration,
     pluralize,
 )
+
+if TYPE_CHECKING:
+    from treehammer.analysis.status.site_status import SiteUses
+    from treehammer.patrol.patrol_file import PatrolFile
+    from treehammer.sql.watch.patrol_report import PatrolReport
 
 
 def _join_or_dash(words: Sequence[str]) -> str:
@@ -95,10 +95,10 @@ def run(settings: Settings, file: Path, once: bool, until: str | None) -> None:
 
     Example: treehammer patrol run patrol.toml --until 8h
     """
+    from treehammer.patrol.patrol_service import open_patrol, run_patrol
+
     content = _read_file(file, settings)
     until_s = _parse_end(until) if until else None
-    # Imported here: the planning modules are slow to load.
-    from treehammer.patrol.patrol_service import open_patrol, run_patrol
 
     log_to_stderr(line_format=settings.log_format)
     notifier = SystemdNotifier.from_environment()
@@ -119,9 +119,10 @@ def run(settings: Settings, file: Path, once: bool, until: str | None) -> None:
 
 def _read_file(file: Path, settings: Settings) -> PatrolFile:
     """Read a patrol file; refuse budgets of sites that are not in the sites file."""
-    content = read_patrol_file(file)
+    from treehammer.patrol.patrol_file import read_patrol_file
     from treehammer.submit.sites.site_registry import load_sites
 
+    content = read_patrol_file(file)
     SITE.require(content.budget.sites, load_sites(settings), f"{file}: budget.sites")
     return content
 
@@ -174,9 +175,9 @@ def check(settings: Settings, file: Path) -> CommandOutput:
 
     Example: treehammer patrol check patrol.toml
     """
-    content = _read_file(file, settings)
     from treehammer.patrol.campaign_starts import list_next_starts
 
+    content = _read_file(file, settings)
     rows, problems = [], []
     for entry in content.entries.values():
         try:
@@ -217,6 +218,10 @@ def status(settings: Settings) -> CommandOutput:
 
     Example: treehammer patrol status
     """
+    from treehammer.analysis.status.site_status import list_uses
+    from treehammer.sql.read.reader import ResultsReader
+    from treehammer.sql.watch.patrol_report import fetch_report
+
     with ResultsReader.open(settings.database) as reader:
         report, uses = fetch_report(reader), list_uses(reader)
     lease = report.lease
@@ -249,7 +254,9 @@ def schema() -> None:
 
     Example: treehammer patrol schema > patrol.schema.json
     """
-    click.echo(json.dumps(patrol_file.build_patrol_schema(), indent=1, sort_keys=True))
+    from treehammer.patrol.patrol_file import build_patrol_schema
+
+    click.echo(json.dumps(build_patrol_schema(), indent=1, sort_keys=True))
 
 
 def _entry_rows(report: PatrolReport) -> list[dict[str, Any]]:

@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 from simulated_campaign import START_US, SimulatedCampaign
 
 from treehammer import config
-from treehammer.analysis.cli.compare_command import compare_command
-from treehammer.analysis.cli.summary_commands import summary_command
+from treehammer.analysis.cli.result_commands import compare_command, summary_command
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError

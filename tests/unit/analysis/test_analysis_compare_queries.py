@@ -29,7 +29,7 @@ from simulated_campaign import (
 )
 
 from treehammer import config
-from treehammer.analysis.cli.compare_command import compare_command
+from treehammer.analysis.cli.result_commands import compare_command
 from treehammer.analysis.comparison import comparison_result, verdict_text
 from treehammer.analysis.comparison.comparison import ComparisonQuery
 from treehammer.analysis.statistics.sample import HEADLINE_METRICS, Sample, comparison_key

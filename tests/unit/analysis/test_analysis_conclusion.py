@@ -9,9 +9,10 @@ import pytest
 from click import unstyle
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.cli.compare_command import describe_conclusions
+from treehammer.analysis.cli.comparison_output import describe_conclusions
 from treehammer.analysis.comparison.comparison import ComparisonQuery, compare_samples
 from treehammer.analysis.comparison.comparison_notes import comparison_notes
+from treehammer.analysis.comparison.comparison_result import ComparisonResult
 from treehammer.analysis.comparison.conclusion import describe_conclusion, select_headline
 from treehammer.analysis.statistics.verdict import Verdict, attach_controls
 from treehammer.sql.core.evidence import ControlCheck, VerdictEvidence
@@ -327,5 +328,5 @@ def test_nothing_to_conclude() -> None:
 def test_conclusion_is_emphasized_below_the_tables() -> None:
     samples = SimulatedCampaign(effect=0.1).samples()
     comparison = compare_samples(samples, ComparisonQuery("root", A, B), now_us=1)
-    (text,) = describe_conclusions([comparison], {})
+    (text,) = describe_conclusions([ComparisonResult(comparison)], {})
     assert unstyle(text).startswith(f"\nAt T2_A, ROOT {B} needs 10.")

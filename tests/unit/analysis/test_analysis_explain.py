@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from measurement_factory import make_campaign_row, make_measurement
 
 from treehammer import config
-from treehammer.analysis.cli.summary_commands import explain_command
+from treehammer.analysis.cli.result_commands import explain_command
 from treehammer.analysis.descriptive import time_breakdown
 from treehammer.analysis.descriptive.efficiency_diagnosis import (
     DIAGNOSIS_COLUMNS,

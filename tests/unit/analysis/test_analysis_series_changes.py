@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.cli.compare_command import describe_comparisons, flatten_results
+from treehammer.analysis.cli.comparison_output import describe_comparisons, flatten_results
 from treehammer.analysis.comparison import instruction_changes
 from treehammer.analysis.comparison.comparison import (
     ComparisonQuery,

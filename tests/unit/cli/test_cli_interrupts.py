@@ -55,7 +55,7 @@ def test_interrupted_commands_describe_remaining_state(
     for name in (
         "sql.write.store.Store.open",
         "submit.campaigns.campaign_request.plan_request",
-        "datasets.cli.production.prepare_dataset_root",
+        "datasets.production.prepare_dataset_root",
     ):
         monkeypatch.setattr(f"treehammer.{name}", press_ctrl_c)
     monkeypatch.setattr("treehammer.submit.cli.command_options.report_waiting", lambda *_, **__: [])
@@ -152,7 +152,7 @@ OUTLETS = (
 )
 #: Functions and constants whose text an error, a table or print_hint prints.
 PRINTED_ELSEWHERE = {
-    "analysis/cli/summary_commands.py": "format_next_command, by print_hint",
+    "analysis/descriptive/efficiency_query.py": "hint of an error, and line of explain, by print_hint",
     "analysis/comparison/limit_text.py": "note, by print_hint",
     "analysis/comparison/series_effects.py": "remedies, by print_hint as notes of a comparison",
     "datasets/catalogues/folder_catalogue.py": "hints of errors",
@@ -168,6 +168,7 @@ PRINTED_ELSEWHERE = {
     "submit/tools/installation_checks.py": "findings and remedies, in a table",
     "submit/campaigns/campaign_upload.py": "notice, by print_hint",
     "submit/sites/site_probes.py": "finding, in a table",
+    "submit/campaigns/campaign_outcome.py": "line, by print_hint",
     "submit/campaigns/campaign_polling.py": "notice, by print_hint, and state that on_interrupt prints",
     "submit/campaigns/tracker.py": "obstacle, by print_hint",
     "testbed/components/rucio_server.py": "hint of an error",

@@ -39,6 +39,23 @@ def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedPr
     )
 
 
+def test_modules_of_commands_load_no_heavy_package() -> None:
+    """Help, completion and mistakes in usage shall not pay for them."""
+    code = """
+import sys
+from treehammer.cli import COMMANDS
+for name, command in COMMANDS.items():
+    if name != "testbed":
+        command.load()
+print(*sorted({*sys.modules} & {*sys.argv[1:]}))
+"""
+    heavy = ("sqlalchemy", "pydantic", "scipy", "numpy", "rich.console", "jinja2", "git", "psutil")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "\n"
+
+
 def test_config_show_prints_value_and_source(tmp_path: Path) -> None:
     done = run(tmp_path, "config", "show", "--json")
     rows = {row["setting"]: row for row in json.loads(done.stdout)}

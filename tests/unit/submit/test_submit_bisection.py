@@ -24,7 +24,8 @@ from treehammer.errors import ConfigError, CountingError, ExitCode, SoftwareErro
 from treehammer.hctests.git_repository import Repository
 from treehammer.hctests.pinned_tests import open_repository
 from treehammer.sql.write.store import Store
-from treehammer.submit.cli import comparison_commands, tool_commands
+from treehammer.submit.campaigns import campaign_request
+from treehammer.submit.cli import tool_commands
 from treehammer.submit.tools import instruction_counts
 from treehammer.submit.tools.bisection_state import (
     BisectionState,
@@ -203,7 +204,7 @@ def test_a_site_may_read_the_storage_of_another(
         begun.append(state)
         raise SearchStarted
 
-    monkeypatch.setattr(tool_commands, "BisectionRun", begin)
+    monkeypatch.setattr("treehammer.submit.tools.bisection_run.BisectionRun", begin)
     settings = config.load_settings({"data_dir": tmp_path / "data"}, environ={}, folder=tmp_path)
     arguments = ["path:/a", "path:/b", str(tmp_path), "--over", "path:/a,path:/b", *options]
     result = CliRunner().invoke(tool_commands.bisect, arguments, obj=settings)
@@ -338,8 +339,8 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalUser:
     """A user whose reads are counted by :func:`count_events`."""
     plan = make_local_plan(tmp_path / "reads")
     monkeypatch.setattr(instruction_counts, "count_read", count_events)
-    monkeypatch.setattr(comparison_commands, "find_valgrind", lambda: VALGRIND)
-    monkeypatch.setattr(comparison_commands, "plan_request", lambda *_, **__: plan)
+    monkeypatch.setattr(instruction_counts, "find_valgrind", lambda: VALGRIND)
+    monkeypatch.setattr(campaign_request, "plan_request", lambda *_, **__: plan)
     return LocalUser(tmp_path)
 
 

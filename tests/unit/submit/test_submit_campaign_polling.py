@@ -50,7 +50,7 @@ from treehammer.submit.campaigns.campaign_polling import ExclusionGuard, describ
 from treehammer.submit.campaigns.campaign_request import CampaignRequest
 from treehammer.submit.campaigns.submission import resume_campaign
 from treehammer.submit.campaigns.tracker import CampaignTracker
-from treehammer.submit.cli import campaign_commands
+from treehammer.submit.cli import campaign_output
 from treehammer.submit.planning.job_planner import PlannedJob
 from treehammer.submit.planning.plan import Plan, _canonical_request
 from treehammer.submit.planning.site_selection import SiteSelection
@@ -533,9 +533,7 @@ NOTHING_DONE = CampaignCount({"A": MeasurementCount(planned=20)})
 
 def test_table_shows_states_failures_and_summary() -> None:
     output = io.StringIO()
-    Console(file=output, width=100).print(
-        campaign_commands._progress_table("my campaign", PROGRESS)
-    )
+    Console(file=output, width=100).print(campaign_output._progress_table("my campaign", PROGRESS))
     lines = [line.split() for line in output.getvalue().splitlines()]
     assert lines[0] == ["my", "campaign"]
     states = ["site", "queued", "running", "done", "cancelled", "lost"]
@@ -547,30 +545,30 @@ def test_table_shows_states_failures_and_summary() -> None:
 
 def test_summary_names_day_of_distant_end() -> None:
     now_s = 1_800_000_000.0
-    near = campaign_commands.summarize_progress(PROGRESS, now_s)
+    near = campaign_output.summarize_progress(PROGRESS, now_s)
     assert near.startswith("6 of 20 measured (2 of them failed), about 10 min left, until ")
     distant = replace(PROGRESS, remaining_s=3 * 86400.0)
-    assert "2027-01-18" in campaign_commands.summarize_progress(distant, now_s)
-    assert campaign_commands.summarize_progress(NOTHING_DONE) == "0 of 20 measured"
+    assert "2027-01-18" in campaign_output.summarize_progress(distant, now_s)
+    assert campaign_output.summarize_progress(NOTHING_DONE) == "0 of 20 measured"
 
 
 def test_numbers_of_the_summary_add_up_to_the_planned_ones() -> None:
     missing = Counter({"cancelled": 9, "lost": 1})
     ended = CampaignCount({"A": MeasurementCount(Counter(), 16, Counter(good=4, open=2), missing)})
-    text = campaign_commands.summarize_progress(ended)
+    text = campaign_output.summarize_progress(ended)
     assert text == "6 of 16 measured (2 of them failed), 9 cancelled, 1 lost"
 
 
 def test_held_column_appears_with_held_jobs() -> None:
-    assert "held" not in campaign_commands.visible_states(PROGRESS)
+    assert "held" not in campaign_output.visible_states(PROGRESS)
     with_held = CampaignCount({"A": MeasurementCount(Counter(held=1))})
-    assert "held" in campaign_commands.visible_states(with_held)
+    assert "held" in campaign_output.visible_states(with_held)
 
 
 def test_pipe_gets_a_line_per_change(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with campaign_commands.live_display("c", 20) as show:
+    with campaign_output.live_display("c", 20) as show:
         for progress in (NOTHING_DONE, NOTHING_DONE, PROGRESS, PROGRESS):
             show(progress)
         name, *lines = capsys.readouterr().out.splitlines()
@@ -579,7 +577,7 @@ def test_pipe_gets_a_line_per_change(
             ": 0 of 20",
             "5 queued, 2 running, 3 done, 2 failed: 6 of 20",
         ]
-        monkeypatch.setattr(campaign_commands, "QUIET_S", 0.0)
+        monkeypatch.setattr(campaign_output, "QUIET_S", 0.0)
         show(PROGRESS)
         assert len(capsys.readouterr().out.splitlines()) == 1, "a sign of life"
 
@@ -589,7 +587,7 @@ PATIENCE_S = 30.0
 
 FOLLOW = """
 import sys
-from treehammer.submit.cli.campaign_commands import (live_display)
+from treehammer.submit.cli.campaign_output import (live_display)
 from treehammer.sql.read.campaign_counts import CampaignCount, MeasurementCount
 with live_display("nightly", 20) as show:
     show(CampaignCount({"A": MeasurementCount(planned=20)}))
@@ -620,7 +618,7 @@ def test_lines_reach_a_pipe_while_the_campaign_runs() -> None:
 
 
 def test_result_for_programs_stays_alone_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
-    with campaign_commands.live_display("c", 20, to_stderr=True) as show:
+    with campaign_output.live_display("c", 20, to_stderr=True) as show:
         show(PROGRESS)
     captured = capsys.readouterr()
     assert captured.out == ""

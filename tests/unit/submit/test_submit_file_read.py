@@ -24,7 +24,7 @@ from plan_factory import make_manifest, make_settings
 from treehammer.collectors.job_spec import PAIRED, SOLO, SoftwareRequest
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
-from treehammer.datasets import production
+from treehammer.datasets import DEFAULT_ROOT, production
 from treehammer.datasets.manifest import UNREADABLE_BRANCHES, Manifest
 from treehammer.errors import CatalogueError, ConfigError, DatasetError, ExitCode
 from treehammer.sql.write.store import Store
@@ -114,7 +114,7 @@ def test_newest_cached_release_that_can_read_is_chosen(
     # The wheels of 6.40 have no class that reads HTTP.
     assert choose_releases((), ["http://host/x.root"], tmp_path) == ("6.38.00",)
     cached.clear()
-    assert choose_releases((), ["x.root"], tmp_path) == (production.DEFAULT_ROOT,)
+    assert choose_releases((), ["x.root"], tmp_path) == (DEFAULT_ROOT,)
     assert choose_releases(("6.38.00", "6.38.00"), ["x"], tmp_path) == ("6.38.00",)
 
 
@@ -461,7 +461,7 @@ def test_command_prints_states_and_exits_with_1(
         yield Diagnosis("Rucio", NOT_CONFIGURED, "no server", "Set it.")
 
     monkeypatch.setattr(
-        check_commands, "list_checks", lambda _settings: [InstallationCheck("all", find)]
+        installation_checks, "list_checks", lambda _settings: [InstallationCheck("all", find)]
     )
 
     def run(*arguments: str) -> Any:

@@ -1,128 +1,29 @@
-"""The verb ``compare``."""
+"""Comparisons on the terminal: tables of verdicts, counters and instructions, and sentences."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from treehammer.analysis.comparison import (
-    comparison_result,
     instruction_changes,
     series_changes,
     verdict_text,
 )
 from treehammer.analysis.comparison.comparison_notes import attribute_rows
-from treehammer.analysis.comparison.comparison_result import (
-    ComparisonResult,
-    compare_named,
-    rate_results,
-)
+from treehammer.analysis.comparison.comparison_result import ComparisonResult
 from treehammer.analysis.comparison.conclusion import describe_conclusion
-from treehammer.analysis.comparison.instruction_changes import change_columns
-from treehammer.analysis.statistics.verdict import (
-    CERTAIN_VERDICTS,
-    DEFAULT_DELTA,
-)
-from treehammer.config import Settings
-from treehammer.hctests.definition.model import COMMIT_AXIS
+from treehammer.analysis.statistics.verdict import CERTAIN_VERDICTS
 from treehammer.sql.core.rows import VerdictRow
-from treehammer.sql.read.query_model import Selection
-from treehammer.sql.write.store import Store
 from treehammer.tables import TableColumn
-from treehammer.terminal import (
-    CAMPAIGN,
-    JSON,
-    TABLE,
-    Block,
-    CommandOutput,
-    Note,
-    TextTable,
-    on_interrupt,
-    print_early,
-    prints_rows,
-)
+from treehammer.terminal import Block, Note, TextTable
 
-if TYPE_CHECKING:
-    from treehammer.analysis.comparison.comparison import Comparison
-    from treehammer.analysis.comparison.limit_outcomes import LimitReport
-
-
-#: Form of limits in a pull request, besides those of the terminal.
-MARKDOWN = "markdown"
 #: Verdicts that are also said in a sentence, at most.
 MAX_SENTENCES = 6
-
-
-delta_option = click.option(
-    "--delta",
-    type=float,
-    default=DEFAULT_DELTA,
-    show_default=True,
-    help="Effects within this count as none; in ln, so 0.02 is about 2 %.",
-)
-
-
-@click.command("compare")
-@click.argument("a")
-@click.argument("b", nargs=-1, required=True)
-@click.option("--axis", default="root", show_default=True, help="Axis of the values A and B.")
-@click.option(
-    "--campaign",
-    metavar="ID|last",
-    help="Only this campaign [default: all].",
-    type=CAMPAIGN,
-)
-@click.option(
-    "--where", "wheres", multiple=True, metavar="COLUMN=VALUE", help="Only these measurements."
-)
-@delta_option
-@prints_rows(keys="those of verdicts, exact counters and phases, which scope tells apart")
-@click.pass_obj
-@on_interrupt("nothing half-made was stored")
-def compare_command(
-    settings: Settings,
-    a: str,
-    b: tuple[str, ...],
-    axis: str,
-    campaign: str | None,
-    wheres: tuple[str, ...],
-    delta: float,
-) -> CommandOutput:
-    """Say whether B is faster or slower than A, where, and how certain that is.
-
-    A and B are ROOT releases, or values of another axis of the test; site, door, campaign (by name,
-    too) and commit (hash, branch or tag of the test's repository) can be compared as well.  Several
-    B are each compared with A and share one correction for the number of tests.  Leaves with 1 when
-    something is slower by more than --delta, with 3 when nothing can be compared.
-
-    \b
-    Example: treehammer compare 6.38.00 6.40.00
-             treehammer compare 6.36.00 6.38.00 6.40.00
-             treehammer compare 0 30 --axis cache_mb --campaign last
-             treehammer compare main my-branch --axis commit
-    """
-    with Store.open(settings.database, create=False) as store:
-        selection = Selection.parse([store.campaign(campaign).id] if campaign else [], wheres)
-        results, names = compare_named(store, selection, axis, [a, *b], delta, settings)
-        remarks = []
-        if axis == COMMIT_AXIS and not any(result.is_comparable for result in results):
-            reason = comparison_result.explain_incomparable(store, selection, names)
-            remarks = [f"The commits were measured in different ways: {reason}."] * bool(reason)
-    instructions = [table for result in results for table in _list_instructions(result, names)]
-    comparisons = [result.comparison for result in results]
-    return CommandOutput(
-        flatten_results(results),
-        (),
-        above=[*describe_comparisons(results, names), *instructions],
-        notes=describe_conclusions(comparisons, names),
-        remarks=remarks,
-        exit_code=rate_results(results, delta),
-    )
 
 
 def describe_comparisons(
@@ -139,7 +40,8 @@ def describe_comparisons(
     for result, result_notes in zip(results, notes, strict=True):
         blocks += [*([""] if blocks else []), *_list_tables(result, names)]
         blocks += map(Note, result_notes)
-    return [*blocks, *map(Note, ["\nAll comparisons:", *common] if common else [])]
+    blocks += map(Note, ["\nAll comparisons:", *common] if common else [])
+    return [*blocks, *(block for result in results for block in _list_instructions(result, names))]
 
 
 def describe_verdicts(
@@ -178,9 +80,11 @@ def flatten_results(results: Sequence[ComparisonResult]) -> list[dict[str, Any]]
     ]
 
 
-def describe_conclusions(comparisons: Sequence[Comparison], names: Mapping[str, str]) -> list[str]:
+def describe_conclusions(
+    results: Sequence[ComparisonResult], names: Mapping[str, str]
+) -> list[str]:
     """Describe the conclusion of each comparison."""
-    texts = (describe_conclusion(comparison.verdicts, names) for comparison in comparisons)
+    texts = (describe_conclusion(result.comparison.verdicts, names) for result in results)
     return [click.style(f"\n{text}", bold=True) for text in texts]
 
 
@@ -226,7 +130,7 @@ def _list_instructions(result: ComparisonResult, names: Mapping[str, str]) -> li
         return []
     sides = verdict_text.side_names(result.comparison.verdicts[0], names)
     rows = [instruction_changes.flatten_change(pair.total) for pair in result.instructions]
-    columns = (TableColumn("label", "variant"), *change_columns(*sides))
+    columns = (TableColumn("label", "variant"), *instruction_changes.change_columns(*sides))
     return ["", TextTable(rows, columns, f"Instructions/event. {instruction_changes.NOT_TIME}")]
 
 
@@ -266,19 +170,3 @@ def _make_table(
         return {**flat, **cells}
 
     return TextTable([build_row(verdict) for verdict in verdicts], columns, title)
-
-
-def print_limits(report: LimitReport, form: str = TABLE) -> None:
-    """Print the outcomes as a table with notes, as Markdown or as JSON."""
-    # scipy takes a third of a second to load, which commands without limits should not pay for.
-    from treehammer.analysis.comparison import limit_text
-
-    if form == MARKDOWN:
-        click.echo(limit_text.format_markdown(report))
-        return
-    if form == JSON:
-        click.echo(json.dumps(limit_text.build_document(report), indent=1))
-        return
-    table = TextTable(limit_text.flatten_outcomes(report), limit_text.limit_columns(report))
-    title = f"Limits: {limit_text.describe_limits(report)}"
-    print_early(title, table, *limit_text.list_limit_notes(report))

@@ -1,0 +1,278 @@
+"""Commands ``compare``, ``summary`` and ``explain``: verdicts, figures of campaigns, and causes of lost time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
+from treehammer.collectors.record.operation_steps import FIGURE_NAMES
+from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.hctests.definition.model import COMMIT_AXIS
+from treehammer.sql.cli import pass_store
+from treehammer.tables import TableColumn
+from treehammer.terminal import CAMPAIGN, SITE, CommandOutput, on_interrupt, prints_rows
+from treehammer.text_formatting import format_share, split_list
+
+if TYPE_CHECKING:
+    from treehammer.config import Settings
+    from treehammer.sql.read.reader import ResultsReader
+    from treehammer.sql.write.store import Store
+
+#: Metrics shown by default.
+DEFAULT_QUANTITIES = "access_rate_hz,eff_access,eff_job"
+#: Days of the states of storages, up to today (UTC).
+DAYS = 14
+
+_where_option = click.option(
+    "--where", "wheres", multiple=True, metavar="COLUMN=VALUE", help="Only these measurements."
+)
+delta_option = click.option(
+    "--delta",
+    type=float,
+    default=DEFAULT_DELTA,
+    show_default=True,
+    help="Effects within this count as none; in ln, so 0.02 is about 2 %.",
+)
+
+
+@click.command("compare")
+@click.argument("a")
+@click.argument("b", nargs=-1, required=True)
+@click.option("--axis", default="root", show_default=True, help="Axis of the values A and B.")
+@click.option(
+    "--campaign", metavar="ID|last", help="Only this campaign [default: all].", type=CAMPAIGN
+)
+@_where_option
+@delta_option
+@prints_rows(keys="those of verdicts, exact counters and phases, which scope tells apart")
+@on_interrupt("nothing half-made was stored")
+@pass_store
+def compare_command(
+    settings: Settings,
+    store: Store,
+    /,
+    a: str,
+    b: tuple[str, ...],
+    axis: str,
+    campaign: str | None,
+    wheres: tuple[str, ...],
+    delta: float,
+) -> CommandOutput:
+    """Say whether B is faster or slower than A, where, and how certain that is.
+
+    A and B are ROOT releases, or values of another axis of the test; site, door, campaign (by name,
+    too) and commit (hash, branch or tag of the test's repository) can be compared as well.  Several
+    B are each compared with A and share one correction for the number of tests.  Leaves with 1 when
+    something is slower by more than --delta, with 3 when nothing can be compared.
+
+    \b
+    Example: treehammer compare 6.38.00 6.40.00
+             treehammer compare 6.36.00 6.38.00 6.40.00
+             treehammer compare 0 30 --axis cache_mb --campaign last
+             treehammer compare main my-branch --axis commit
+    """
+    from treehammer.analysis.cli import comparison_output
+    from treehammer.analysis.comparison import comparison_result
+    from treehammer.sql.read.query_model import Selection
+
+    selection = Selection.parse([store.campaign(campaign).id] if campaign else [], wheres)
+    results, names = comparison_result.compare_named(
+        store, selection, axis, [a, *b], delta, settings
+    )
+    reason = ""
+    if axis == COMMIT_AXIS and not any(result.is_comparable for result in results):
+        reason = comparison_result.explain_incomparable(store, selection, names)
+    return CommandOutput(
+        comparison_output.flatten_results(results),
+        (),
+        above=comparison_output.describe_comparisons(results, names),
+        notes=comparison_output.describe_conclusions(results, names),
+        remarks=[f"The commits were measured in different ways: {reason}."] * bool(reason),
+        exit_code=comparison_result.rate_results(results, delta),
+    )
+
+
+@click.command("summary")
+@click.option(
+    "--campaign",
+    type=CAMPAIGN,
+    default="last",
+    show_default=True,
+    metavar="ID|last|all",
+    help="Campaign to summarize.",
+)
+@_where_option
+@click.option(
+    "--by",
+    default="",
+    metavar="NAMES",
+    help="Axes or columns to group by [default: all that vary].",
+)
+@click.option(
+    "--metrics",
+    metavar="NAMES",
+    help=f"Metrics to show [default: {DEFAULT_QUANTITIES}; of load tests, their operations].",
+)
+@click.option(
+    "--baseline", metavar="NAME=VALUE", help="Ratio to the group that differs in this alone."
+)
+@click.option(
+    "--letters", is_flag=True, help="Status of each storage and day by its load tests (study S1)."
+)
+@prints_rows(
+    keys="columns of --by, jobs, hosts, counts of measurements by outcome, and of each metric its mean "
+    "(NAME, NAME_low, NAME_high) and ratio (NAME_ratio, NAME_ratio_low, NAME_ratio_high); of load "
+    f"tests {', '.join(FIGURE_NAMES)}"
+)
+@click.pass_obj
+def summary_command(
+    settings: Settings,
+    campaign: str,
+    wheres: tuple[str, ...],
+    by: str,
+    metrics: str | None,
+    baseline: str | None,
+    letters: bool,
+) -> CommandOutput:
+    """Summarize a campaign: mean values over jobs with 95 % intervals, by group.
+
+    Of a load test the rates, failures and latencies of its operations are shown, in total over jobs
+    that ran at the same time.
+
+    NAMES are separated by commas: axes of the test or columns of the catalogue for --by, of load
+    tests also step and server; quantities of the catalogue or of the test's own [metrics] for
+    --metrics.
+
+    --letters covers the load tests of all campaigns in the last 14 days.
+
+    \b
+    Example: treehammer summary --by site,door,access,cache_mb
+             treehammer summary --metrics event_rate_hz,eff_job --baseline access=direct
+             treehammer summary --campaign open-rate --by rate_hz,step
+             treehammer summary --letters
+    """
+    if letters and any((campaign != "last", wheres, by, metrics, baseline)):
+        raise click.UsageError("--letters has no other options than --json and --csv.")
+    from treehammer.analysis.descriptive.group_summary import GroupSummary, load_timed_rows
+    from treehammer.analysis.descriptive.operation_summary import OperationSummary
+    from treehammer.sql.read.query_model import Selection
+    from treehammer.sql.write.store import Store
+
+    names, quantities = (
+        tuple(dict.fromkeys(split_list(text))) for text in (by, metrics or DEFAULT_QUANTITIES)
+    )
+    with Store.open(settings.database, create=False) as store:
+        if letters:
+            return _list_letters(store)
+        chosen = None if campaign == "all" else store.campaign(campaign)
+        selection = Selection.parse((chosen.id,) if chosen else (), wheres)
+        summary: OperationSummary | GroupSummary | None = None
+        if metrics is None and baseline is None:
+            summary = OperationSummary.from_store(store, selection, names)
+        if summary is None:
+            timed_rows = load_timed_rows(store, selection, quantities, names)
+            summary = GroupSummary.from_rows(timed_rows, names, quantities, baseline)
+    rows = summary.list_rows()
+    return CommandOutput(
+        rows,
+        summary.make_columns(rows),
+        title=chosen.name if chosen else "all campaigns",
+        notes=[*summary.describe_notes()],
+    )
+
+
+_LETTER_COLUMNS = (
+    TableColumn("storage_site", "storage site"),
+    TableColumn("day", "day"),
+    TableColumn("letter", ""),
+    TableColumn("opened", "opened", is_number=True),
+    TableColumn("open_failed", "failed", is_number=True),
+    TableColumn("blocks", "read", is_number=True),
+    TableColumn("block_failed", "failed", is_number=True),
+    TableColumn("block_s", "block (s)", lambda value: f"{value:.3f}", is_number=True),
+    TableColumn("reason", "reason"),
+)
+
+
+def _list_letters(store: ResultsReader) -> CommandOutput:
+    """List the status of each storage and day with load tests.
+
+    Raises:
+        NothingToDoError: there was none.
+    """
+    from treehammer.analysis.status.load_tests import judge_storage_days
+    from treehammer.analysis.status.status_rules import load_operations_rule
+    from treehammer.collectors.record.day_numbers import day_to_number, number_to_day
+    from treehammer.sql.read.operation_figures import list_operation_days
+
+    last_day = datetime.now(UTC).date()
+    first_day = last_day - timedelta(days=DAYS - 1)
+    rule = load_operations_rule()
+    days = list_operation_days(store, day_to_number(first_day), day_to_number(last_day))
+    judged = judge_storage_days(days, rule)
+    if not judged:
+        raise NothingToDoError(
+            f"no load test ran in the last {DAYS} days",
+            hint="Run one: treehammer submit open-rate --wait",
+        )
+    rows = [
+        {"storage_site": site, "day": str(number_to_day(day)), **storage_day.as_dict()}
+        for (site, day), storage_day in judged.items()
+    ]
+    title = f"Storages under load, last {DAYS} days"
+    return CommandOutput(rows, _LETTER_COLUMNS, title, notes=[rule.describe()])
+
+
+_PART_COLUMNS = (
+    TableColumn("part", "part of the wall time"),
+    TableColumn("wall_s", "s", "{:.1f}".format, is_number=True),
+    TableColumn("share", "share", format_share, is_number=True),
+    TableColumn("without_cpu_s", "without CPU, s", "{:.1f}".format, is_number=True),
+    TableColumn("other_sites_share", "other sites", format_share, is_number=True),
+)
+
+
+@click.command("explain")
+@click.argument("job", required=False)
+@click.option("--site", type=SITE, help="A site: its measurements of the latest days.")
+@click.option(
+    "--campaign", metavar="ID|last|all", help="A campaign [default: last].", type=CAMPAIGN
+)
+@click.option(
+    "--days",
+    default=7,
+    show_default=True,
+    type=click.IntRange(1, 36_500),
+    help="Days of --site without a campaign.",
+)
+@prints_rows(*_PART_COLUMNS)
+@click.pass_obj
+def explain_command(
+    settings: Settings, job: str | None, site: str | None, campaign: str | None, days: int
+) -> CommandOutput:
+    """Explain CPU efficiency: where the wall time went, and the main cause of lost time.
+
+    JOB is the identity of a job or its beginning. Only timed measurements without failure count;
+    paired ones are left out, since they wait for each other.
+
+    \b
+    Example: treehammer explain --site SITE_A
+             treehammer explain --campaign last
+    """
+    if job and (site or campaign):
+        raise ConfigError("JOB excludes --site and --campaign", where="explain")
+    from treehammer.analysis.descriptive.efficiency_query import EfficiencyQuery
+    from treehammer.sql.write.store import Store
+
+    with Store.open(settings.database, create=False) as store:
+        explained = EfficiencyQuery(job, site, campaign, days).explain(store)
+    headline, efficiency, *evidence = explained.describe()
+    return CommandOutput(
+        explained.list_parts(),
+        _PART_COLUMNS if explained.other_shares else _PART_COLUMNS[:-1],
+        above=[click.style(headline, bold=True), efficiency],
+        below=evidence,
+    )

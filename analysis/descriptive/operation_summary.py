@@ -1,0 +1,157 @@
+"""Rates, failures and latencies of the operations of load tests, by group."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treehammer.analysis.descriptive.group_summary import (
+    CONTEXT_COLUMNS,
+    check_axes,
+    load_timed_rows,
+)
+from treehammer.analysis.statistics.job_pairs import find_distinguishing_names, lookup_value
+from treehammer.analysis.statistics.sample import natural_sort_key
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.collectors.record.operation_steps import CLIENT, FIGURE_NAMES, QUANTILES
+from treehammer.sql.read.operation_figures import OperationGroup, fetch_operations
+from treehammer.sql.read.query_model import Selection
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.tables import TableColumn
+
+#: Columns of an operation to group by, beside axes and columns of its measurement.
+STEP_COLUMNS = ("step", "server")
+_OPERATIONS_NOTE = (
+    "Rates are over the time that the steps cover; latencies are those of successful operations, from "
+    "the scheduled instant. Steps in which the load generator was the limit are left out."
+)
+
+
+@dataclass(frozen=True)
+class OperationSummary:
+    """Operations of load tests in groups.
+
+    Attributes:
+        by: axes, columns of the catalogue and :data:`STEP_COLUMNS`.
+        groups: in order; the key of each has a value for every name in ``by``.
+    """
+
+    by: Sequence[str]
+    groups: Sequence[OperationGroup]
+
+    @classmethod
+    def from_store(
+        cls, store: ResultsReader, selection: Selection, by: Sequence[str]
+    ) -> OperationSummary | None:
+        """Summarize measurements by some names, by default by all that vary; None without operations."""
+        with store.snapshot() as snapshot:
+            if not snapshot.has_operations(selection):
+                return None
+        group_columns = [name for name in by if name not in STEP_COLUMNS]
+        rows = load_timed_rows(store, selection, (), group_columns)
+        by = by or find_distinguishing_names(rows, CONTEXT_COLUMNS)
+        check_axes(rows, group_columns)
+        with store.snapshot() as snapshot:
+            columns = ["variant", *(name for name in by if name in METRICS_BY_NAME)]
+            groups = fetch_operations(snapshot, selection, columns=columns, key=_GroupKey(by).find)
+        return cls(by, sorted(groups, key=_sort_key))
+
+    def list_rows(self) -> list[dict[str, Any]]:
+        """List a row of each operation and group."""
+        names = [*map(_name_key, self.by)]
+        keys: list[Any] = [group.key for group in self.groups]
+        return [
+            dict(zip(names, key, strict=True)) | group.list_figures()
+            for key, group in zip(keys, self.groups, strict=True)
+        ]
+
+    def make_columns(self, _rows: Sequence[Mapping[str, Any]]) -> list[TableColumn]:
+        """Make the columns of :meth:`list_rows`."""
+        return [*(TableColumn(_name_key(name), name) for name in self.by), *_OPERATION_COLUMNS]
+
+    def describe_notes(self) -> Iterator[str]:
+        """Describe the figures, the loads with lower bounds alone, and the failures."""
+        yield _OPERATIONS_NOTE
+        yield from _describe_limits(self.groups, self.by)
+        if failures := _describe_failures(self.groups):
+            yield failures
+
+
+def _describe_limits(groups: Sequence[OperationGroup], by: Sequence[str]) -> list[str]:
+    """Describe each load of which only lower bounds are known."""
+    texts = []
+    for group in groups:
+        key: Any = group.key
+        values = (f"{name} {value}" for name, value in zip(by, key, strict=True))
+        side = group.side if group.side != CLIENT else ""
+        if limit := group.describe_limit():
+            texts.append(f"{', '.join(filter(None, (*values, group.operation, side)))}: {limit}.")
+    remedy = "To find more: more jobs with fewer clients each, on free nodes."
+    return [*texts, remedy] if texts else []
+
+
+def _describe_failures(groups: Sequence[OperationGroup]) -> str:
+    """Describe the failures of each operation by class, the most frequent first."""
+    totals: dict[str, Counter[str]] = defaultdict(Counter)
+    for group in groups:
+        totals[group.operation].update(group.failures)
+    parts = [
+        f"{operation}: {', '.join(f'{name} {count:,}' for name, count in counts.most_common())}"
+        for operation, counts in sorted(totals.items())
+        if counts
+    ]
+    return f"Failed operations: {'; '.join(parts)}." if parts else ""
+
+
+class _GroupKey:
+    """Values of the columns to group by, looked up once for each measurement."""
+
+    def __init__(self, by: Sequence[str]) -> None:
+        self._by = by
+        self._measurements: dict[str, dict[str, Any]] = {}
+
+    def find(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        axis_values = self._measurements.get(row["measurement_id"])
+        if axis_values is None:
+            axis_values = {name: lookup_value(row, name) for name in self._by}
+            self._measurements[row["measurement_id"]] = axis_values
+        return tuple(row[name] if name in STEP_COLUMNS else axis_values[name] for name in self._by)
+
+
+def _sort_key(group: OperationGroup) -> tuple[Any, ...]:
+    key: Any = group.key
+    parts = tuple((2,) if value is None else natural_sort_key(value) for value in key)
+    return (*parts, group.operation, group.side)
+
+
+def _name_key(name: str) -> str:
+    """Name a grouping column in a line, where an axis may have the name of a figure."""
+    return f"axis_{name}" if name in FIGURE_NAMES else name
+
+
+def _format_number(value: float) -> str:
+    """Format a number with three significant digits, without an exponent."""
+    decimals = next((n for n, limit in ((0, 99.95), (1, 9.995), (2, 0.9995)) if value >= limit), 3)
+    return f"{value:.{decimals}f}"
+
+
+def _make_column(key: str, title: str, factor: float = 1) -> TableColumn:
+    def format_value(value: float) -> str:
+        return _format_number(value * factor)
+
+    return TableColumn(key, title, format_value, is_number=True)
+
+
+_OPERATION_COLUMNS = (
+    TableColumn("operation", "operation"),
+    TableColumn("side", "side"),
+    TableColumn("active_clients", "active\nclients", is_number=True),
+    _make_column("attempted_hz", "attempted\n(1/s)"),
+    _make_column("observed_hz", "observed\n(1/s)"),
+    _make_column("failed_fraction", "failed\n(%)", 100),
+    *(_make_column(name, f"{name[:-2]}\n(ms)", 1000) for name in QUANTILES),
+    _make_column("bytes_per_s", "rate\n(MB/s)", 1e-6),
+    TableColumn("limited_steps", "steps\nleft out", is_number=True),
+)
