@@ -23,13 +23,13 @@ from polling import wait_until
 
 from treehammer import config
 from treehammer.errors import TestbedError
-from treehammer.testbed.lifecycle import start_time
 from treehammer.submit.sites.site_model import Door
 from treehammer.testbed import lifecycle, mount_namespace, workspace
 from treehammer.testbed.components import condor_pool, site_list
 from treehammer.testbed.components.secure_storage import READ_SCOPE, SecureStorage
 from treehammer.testbed.components.site_list import build_components, sites_file_path
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
+from treehammer.testbed.lifecycle import start_time
 from treehammer.testbed.workspace import Component, Workspace
 
 SITE_COUNT = 3

@@ -25,9 +25,9 @@ from machine_requirements import skip_or_fail
 import treehammer
 from treehammer import config
 from treehammer.errors import TestbedError
-from treehammer.testbed.lifecycle import start_time
 from treehammer.testbed import lifecycle, mount_namespace, workspace
 from treehammer.testbed.components import condor_pool, site_list
+from treehammer.testbed.lifecycle import start_time
 from treehammer.testbed.workspace import VisibleFolder, Workspace
 
 UP = """

@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 from treehammer import config
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, TestbedError, TreehammerError
-from treehammer.testbed.lifecycle import start_time
 from treehammer.testbed import cli, workspace
 from treehammer.testbed.components.secure_storage import DOOR_NAMES, SecureStorage
+from treehammer.testbed.lifecycle import start_time
 from treehammer.testbed.mount_namespace import render_mount_script, topmost_inaccessible_parent
 from treehammer.testbed.network import (
     LONG_DISTANCE,
