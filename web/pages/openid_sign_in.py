@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -40,13 +38,17 @@ _LOG = logging.getLogger("treehammer.service")
 
 #: Seconds for each wait for the provider, and for all requests of one step of a sign-in.
 TIMEOUT_S, TOTAL_TIMEOUT_S = 10.0, 30.0
-#: Sign-ins that wait for the provider at the same time.
-MAX_CONCURRENT_SIGN_INS = 16
 #: Signatures by a private key of the provider. Others are forgeable by its clients, or by everybody.
 _ALGORITHMS = frozenset(
     f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)
 ) | {"EdDSA", "Ed25519"}
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint")
+#: Error of the protocol -> reason for people.
+_PROTOCOL_ERRORS = {
+    "mismatching_state": "this browser has not begun it, or more than ten minutes ago",
+    "missing_code": "it was not completed at the provider",
+    "access_denied": "it was denied or cancelled at the provider",
+}
 _MAX_CLAIM_CHARS = 1000
 #: Hours for which a session lasts. A provider does not say when a person leaves a group.
 SESSION_HOURS = 12
@@ -54,74 +56,6 @@ SESSION_HOURS = 12
 SIGN_IN_TIMEOUT_S = 600
 _HOUR_US = 3600 * 1_000_000
 _TARGET = "next"
-
-
-@dataclass(frozen=True)
-class OpenIdSettings:
-    """A provider and this client of it.
-
-    Attributes:
-        public_url: the address of this service in browsers.
-        issuer: the provider, without a slash at the end.
-        client_id: of this service at the provider.
-        client_secret: '' for a public client.
-        scopes: requested from the provider, separated by spaces.
-        group_claim: claim with a person's groups.
-        roles: group -> role.
-        ca_file: authorities for the provider's certificate; None for those of the system.
-    """
-
-    public_url: str
-    issuer: str
-    client_id: str
-    client_secret: str = field(repr=False)
-    scopes: str
-    group_claim: str
-    roles: Mapping[str, str]
-    ca_file: Path | None
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> OpenIdSettings | None:
-        """Build them from the settings of the service; None without a provider.
-
-        Raises:
-            ConfigError: a setting is missing or wrong.
-            MissingExtraError: a package is missing.
-        """
-        if not settings.serve_oidc_issuer:
-            return None
-        for name in ("serve_url", "serve_oidc_client_id", "serve_oidc_roles"):
-            if not getattr(settings, name):
-                raise ConfigError("is missing: serve_oidc_issuer needs it", where=name)
-        for package in _PACKAGES:
-            require_package(package)
-        return cls(
-            settings.serve_url,
-            settings.serve_oidc_issuer,
-            settings.serve_oidc_client_id,
-            read_secret_file(
-                "serve_oidc_client_secret_file", settings.serve_oidc_client_secret_file
-            ),
-            settings.serve_oidc_scopes,
-            settings.serve_oidc_group_claim,
-            parse_roles(settings.serve_oidc_roles),
-            settings.serve_oidc_ca_file,
-        )
-
-    @property
-    def callback_url(self) -> str:
-        """Address to which the provider sends browsers; never built from the Host header."""
-        return self.public_url + CALLBACK_PATH
-
-    @property
-    def is_secure(self) -> bool:
-        """Whether browsers reach this service over TLS."""
-        return self.public_url.startswith("https://")
-
-    def role_of(self, groups: Collection[str]) -> str:
-        """Return the role of a person in these groups; '' for none."""
-        roles = {role for group, role in self.roles.items() if group in {*groups, EVERYBODY}}
-        return next((role for role in _PRECEDENCE if role in roles), "")
 
 
 def parse_roles(text: str) -> dict[str, str]:
@@ -143,13 +77,10 @@ def parse_roles(text: str) -> dict[str, str]:
     return roles
 
 
-@dataclass(frozen=True)
-class Person:
-    """Person who signed in at the provider."""
-
-    identity: str
-    name: str
-    groups: frozenset[str]
+def find_role(roles: Mapping[str, str], groups: Collection[str]) -> str:
+    """Return the most permissive role of a person in these groups; '' for none."""
+    granted = {role for group, role in roles.items() if group in {*groups, EVERYBODY}}
+    return next((role for role in _PRECEDENCE if role in granted), "")
 
 
 class OpenIdProvider:
@@ -157,11 +88,23 @@ class OpenIdProvider:
 
     Args:
         settings: of the provider and of this client.
+
+    Raises:
+        ConfigError: a setting is missing or wrong.
+        MissingExtraError: a package is missing.
     """
 
-    def __init__(self, settings: OpenIdSettings) -> None:
+    def __init__(self, settings: Settings) -> None:
+        for name in ("serve_url", "serve_oidc_client_id", "serve_oidc_roles"):
+            if not getattr(settings, name):
+                raise ConfigError("is missing: serve_oidc_issuer needs it", where=name)
+        for package in _PACKAGES:
+            require_package(package)
         self._settings = settings
-        self._limiter = anyio.CapacityLimiter(MAX_CONCURRENT_SIGN_INS)
+        self._roles = parse_roles(settings.serve_oidc_roles)
+        self._secret = read_secret_file(
+            "serve_oidc_client_secret_file", settings.serve_oidc_client_secret_file
+        )
         self._client: Any = None
 
     async def redirect(self, request: Request) -> Response:
@@ -171,27 +114,19 @@ class OpenIdProvider:
             RequestRefusedError: the provider does not answer, or cannot be used.
         """
         client = await self._load_client()
-        response: Response = await client.authorize_redirect(request, self._settings.callback_url)
+        # Never built from the Host header.
+        callback = self._settings.serve_url + CALLBACK_PATH
+        response: Response = await client.authorize_redirect(request, callback)
         response.headers["Cache-Control"] = "no-store"
         return response
 
-    async def identify(self, request: Request) -> Person:
+    async def identify(self, request: Request) -> SessionHolder:
         """Exchange the code of a callback for an ID token, and verify it.
 
         Raises:
-            RequestRefusedError: the sign-in was not begun by this browser, the provider refused it, or
-                its answer is invalid.
+            RequestRefusedError: the sign-in was not begun by this browser, the provider refused it, its
+                answer is invalid, or the person may not read.
         """
-        try:
-            self._limiter.acquire_on_behalf_of_nowait(request)
-        except anyio.WouldBlock:
-            raise service_unavailable("too many people are signing in now") from None
-        try:
-            return await self._identify(request)
-        finally:
-            self._limiter.release_on_behalf_of(request)
-
-    async def _identify(self, request: Request) -> Person:
         from authlib.common.errors import AuthlibBaseError
         from httpx2 import HTTPError
         from joserfc.errors import JoseError
@@ -200,7 +135,7 @@ class OpenIdProvider:
         settings = self._settings
         options = {
             "iss": {"essential": True, "values": [client.server_metadata["issuer"]]},
-            "aud": {"essential": True, "values": [settings.client_id]},
+            "aud": {"essential": True, "values": [settings.serve_oidc_client_id]},
         }
         try:
             with anyio.fail_after(TOTAL_TIMEOUT_S):
@@ -208,35 +143,42 @@ class OpenIdProvider:
                 claims = dict(token.get("userinfo") or {})
                 if not claims:
                     raise _refuse("the provider sent no ID token")
-                if (
-                    settings.group_claim not in claims
-                    and "userinfo_endpoint" in client.server_metadata
-                ):
+                has_groups = settings.serve_oidc_group_claim in claims
+                if not has_groups and "userinfo_endpoint" in client.server_metadata:
                     claims = _merge_claims(claims, await client.userinfo(token=token))
         except AuthlibBaseError as error:
-            raise _refuse(_describe_error(error.error), error) from error
+            # Its text may come from anybody.
+            reason = _PROTOCOL_ERRORS.get(str(error.error), "the provider refused it")
+            raise _refuse(reason, error) from error
         except (JoseError, ValueError, TypeError, LookupError, AttributeError) as error:
             # Authlib uses the provider's answers before it checks their types.
             raise _refuse("the provider's answer is invalid", error) from error
         except (HTTPError, TimeoutError) as error:
             raise self._unavailable(error) from error
-        return self._read_person(claims)
+        return self._identify_person(claims)
 
-    def _read_person(self, claims: Mapping[str, Any]) -> Person:
+    def _identify_person(self, claims: Mapping[str, Any]) -> SessionHolder:
         subject = claims.get("sub")
         if not isinstance(subject, str) or not _is_plain(subject):
             raise _refuse("the provider's answer is invalid: it lacks the person's identity")
         names = (claims.get(name) for name in ("preferred_username", "name", "email"))
-        name = next(
-            (
-                candidate
-                for candidate in names
-                if isinstance(candidate, str) and _is_plain(candidate)
-            ),
-            subject,
+        plain = (name for name in names if isinstance(name, str) and _is_plain(name))
+        name = next(plain, subject)
+        identity = f"{self._settings.serve_oidc_issuer} {subject}"
+        groups = _list_texts(claims.get(self._settings.serve_oidc_group_claim))
+        role = find_role(self._roles, groups)
+        if role in (READ, ADMIN):
+            return SessionHolder(role, name, identity=identity)
+        sent = ", ".join(map(repr, sorted(set(groups)))) or "(none)"
+        _LOG.info("sign-in refused: %s is in the groups %.1000s", identity, sent)
+        reason = (
+            f"the role '{role}' does not permit it" if role else "none of their groups has a role"
         )
-        groups = _list_texts(claims.get(self._settings.group_claim))
-        return Person(f"{self._settings.issuer} {subject}", name, frozenset(groups))
+        raise RequestRefusedError(
+            403,
+            f"{name} may not read results here: {reason}. "
+            "The operator of this service gives roles to groups (serve_oidc_roles)",
+        )
 
     async def _load_client(self) -> Any:
         from httpx2 import HTTPError
@@ -255,21 +197,19 @@ class OpenIdProvider:
     def _build_client(self) -> Any:
         from authlib.integrations.starlette_client import OAuth
 
-        settings = self._settings
-        file = settings.ca_file
+        settings, secret = self._settings, self._secret
+        file = settings.serve_oidc_ca_file
         return OAuth().register(
             "treehammer",
-            client_id=settings.client_id,
-            client_secret=settings.client_secret,
-            server_metadata_url=f"{settings.issuer}/.well-known/openid-configuration",
+            client_id=settings.serve_oidc_client_id,
+            client_secret=secret,
+            server_metadata_url=f"{settings.serve_oidc_issuer}/.well-known/openid-configuration",
             client_kwargs={
-                "scope": settings.scopes,
+                "scope": settings.serve_oidc_scopes,
                 "code_challenge_method": "S256",
                 "timeout": TIMEOUT_S,
                 "verify": ssl.create_default_context(cafile=str(file) if file else None),
-                "token_endpoint_auth_method": "client_secret_basic"
-                if settings.client_secret
-                else "none",
+                "token_endpoint_auth_method": "client_secret_basic" if secret else "none",
             },
         )
 
@@ -280,7 +220,7 @@ class OpenIdProvider:
             ValueError: it is of another provider, or incomplete.
         """
         issuer = metadata.get("issuer")
-        if not isinstance(issuer, str) or issuer.rstrip("/") != self._settings.issuer:
+        if not isinstance(issuer, str) or issuer.rstrip("/") != self._settings.serve_oidc_issuer:
             raise ValueError(f"it is of the issuer {issuer!r}")
         for name in _ENDPOINTS:
             address = metadata.get(name)
@@ -291,7 +231,8 @@ class OpenIdProvider:
         metadata["id_token_signing_alg_values_supported"] = sorted(_ALGORITHMS & set(offered))
 
     def _unavailable(self, error: Exception) -> RequestRefusedError:
-        _LOG.warning("the OpenID provider %s cannot be used: %r", self._settings.issuer, error)
+        issuer = self._settings.serve_oidc_issuer
+        _LOG.warning("the OpenID provider %s cannot be used: %r", issuer, error)
         return service_unavailable("the sign-in service of your organization cannot be used now")
 
 
@@ -312,17 +253,6 @@ def _is_plain(text: str) -> bool:
     return 0 < len(text) <= _MAX_CLAIM_CHARS and text.isprintable()
 
 
-def _describe_error(code: str) -> str:
-    """Describe an error of the protocol by its code; its text may come from anybody."""
-    if code == "mismatching_state":
-        return "this browser has not begun it, or more than ten minutes ago"
-    if code == "missing_code":
-        return "it was not completed at the provider"
-    if code == "access_denied":
-        return "it was denied or cancelled at the provider"
-    return "the provider refused it"
-
-
 def _refuse(reason: str, error: Exception | None = None) -> RequestRefusedError:
     _LOG.info("sign-in failed: %s%s", reason, f" ({error!r:.300})" if error else "")
     return RequestRefusedError(403, f"the sign-in failed: {reason}. Start again from the overview")
@@ -330,23 +260,21 @@ def _refuse(reason: str, error: Exception | None = None) -> RequestRefusedError:
 
 def routes(context: PageContext) -> list[BaseRoute]:
     """Return the routes for signing in at the provider; none without one."""
-    settings = OpenIdSettings.from_settings(context.settings)
-    if settings is None:
+    settings = context.settings
+    if not settings.serve_oidc_issuer:
         return []
     # Imported here, as it needs a package of the extra.
     from starlette.middleware.sessions import SessionMiddleware
 
     provider = OpenIdProvider(settings)
+    is_secure = settings.serve_url.startswith("https://")
 
     async def start(request: Request) -> Response:
         request.session[_TARGET] = request.query_params.get(_TARGET, "/")[:2000]
         return await provider.redirect(request)
 
     async def finish(request: Request) -> Response:
-        person = await provider.identify(request)
-        holder = SessionHolder(
-            _require_reading_role(settings, person), person.name, identity=person.identity
-        )
+        holder = await provider.identify(request)
         response = redirect_locally(request.session.pop(_TARGET, "/"))
         expires_us = context.access_control.now_us() + SESSION_HOURS * _HOUR_US
         await sign_in_page.open_session(context, request, response, holder, expires_us)
@@ -356,10 +284,10 @@ def routes(context: PageContext) -> list[BaseRoute]:
     cookie = Middleware(
         SessionMiddleware,
         secret_key=context.access_control.derive_secret("sign-in"),
-        session_cookie=f"{'__Host-' if settings.is_secure else ''}treehammer_sign_in",
+        session_cookie=f"{'__Host-' if is_secure else ''}treehammer_sign_in",
         max_age=SIGN_IN_TIMEOUT_S,
         same_site="lax",
-        https_only=settings.is_secure,
+        https_only=is_secure,
     )
     return [
         Route("/sign-in/openid", start, name="openid", methods=["GET"], middleware=[cookie]),
@@ -368,17 +296,3 @@ def routes(context: PageContext) -> list[BaseRoute]:
 
 
 PAGES = PageModule(routes, position=91)
-
-
-def _require_reading_role(settings: OpenIdSettings, person: Person) -> str:
-    role = settings.role_of(person.groups)
-    if role in (READ, ADMIN):
-        return role
-    groups = ", ".join(map(repr, sorted(person.groups)))
-    _LOG.info("sign-in refused: %s is in the groups %.1000s", person.identity, groups or "(none)")
-    reason = f"the role '{role}' does not permit it" if role else "none of their groups has a role"
-    raise RequestRefusedError(
-        403,
-        f"{person.name} may not read results here: {reason}. "
-        "The operator of this service gives roles to groups (serve_oidc_roles)",
-    )

@@ -21,7 +21,7 @@ from treehammer.errors import ConfigError
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.keyring import SessionTable
 from treehammer.web.pages import openid_sign_in
-from treehammer.web.pages.openid_sign_in import OpenIdSettings, parse_roles
+from treehammer.web.pages.openid_sign_in import OpenIdProvider, find_role, parse_roles
 
 BROWSER = {"Accept": "text/html,*/*"}
 PUBLIC = "http://127.0.0.1:1"
@@ -299,16 +299,11 @@ def test_dripping_provider_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
             assert_refused(service, answer, 503)
 
 
-def test_roles_follow_groups(tmp_path: Path) -> None:
-    changes = {"serve_oidc_roles": "/cms/io=read, a=b=admin,*=submit"}
-    settings = OpenIdSettings.from_settings(
-        oidc_settings(tmp_path, "https://i.example/", **changes)
-    )
-    assert settings is not None
-    assert settings.role_of(["/cms/io"]) == "read"
-    assert settings.role_of(["/cms/io", "a=b"]) == "admin"
-    assert settings.role_of([]) == "submit"
-    assert CLIENT_SECRET not in repr(settings)
+def test_roles_follow_groups() -> None:
+    roles = parse_roles("/cms/io=read, a=b=admin,*=submit")
+    assert find_role(roles, ["/cms/io"]) == "read"
+    assert find_role(roles, ["/cms/io", "a=b"]) == "admin"
+    assert find_role(roles, []) == "submit"
 
 
 @pytest.mark.parametrize("text", ["cms-io", "=read", "cms-io=", "cms-io=root", "a=read,"])
@@ -329,4 +324,4 @@ def test_wrong_roles_are_named(text: str) -> None:
 )
 def test_missing_settings_are_named(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        OpenIdSettings.from_settings(oidc_settings(tmp_path, "https://i.example", **changes))
+        OpenIdProvider(oidc_settings(tmp_path, "https://i.example", **changes))
