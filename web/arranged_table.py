@@ -7,7 +7,6 @@ client can choose.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -171,18 +170,6 @@ def link_to_same_page(request: Request, **changes: Any) -> str:
     ]
     new = [(name, value) for name, value in changes.items() if value is not None]
     return f"?{urlencode([*unchanged, *new])}"
-
-
-def parse_page_number(request: Request) -> int:
-    """Read the page number, counted from 1, from a request.
-
-    Raises:
-        ConfigError: it is not a positive number of at most six digits.
-    """
-    text = request.query_params.get("page", "1")
-    if not re.fullmatch("[1-9][0-9]{0,5}", text):
-        raise ConfigError(f"page must be a positive number, not {text[:40]!r}")
-    return int(text)
 
 
 def count_pages(count: int, size: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
@@ -14,7 +14,6 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.descriptive.efficiency_diagnosis import diagnose_efficiency
 from treehammer.collectors.record import day_numbers
-from treehammer.errors import ConfigError
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import (
     format_cell,
@@ -54,38 +53,6 @@ def day_from_number(number: int) -> date:
 def midnight_us(day: date) -> int:
     """Start of a day in microseconds since 1970 UTC."""
     return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000
-
-
-def parse_day(text: str, name: str) -> date:
-    """Parse an ISO date such as ``2026-03-01``.
-
-    Args:
-        text: the text.
-        name: of the parameter, for the error message.
-
-    Raises:
-        ConfigError: it is not a date.
-    """
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"{name} must be a date such as 2026-03-01, not {text[:40]!r}") from None
-
-
-def parse_window(
-    parameters: Mapping[str, str], choices: Collection[int], default: int
-) -> list[date]:
-    """Parse parameters ``to`` and ``days`` into consecutive days; by default up to today.
-
-    Raises:
-        ConfigError: ``to`` is not a date, or ``days`` not one of the choices.
-    """
-    last = parse_day(parameters["to"], "to") if parameters.get("to") else today()
-    count = parameters.get("days", str(default))
-    allowed = [str(choice) for choice in choices]
-    if count not in allowed:
-        raise ConfigError(f"days must be one of {', '.join(allowed)}, not {count[:40]!r}")
-    return days_until(last, int(count))
 
 
 def days_until(last: date, count: int) -> list[date]:

@@ -22,7 +22,7 @@ from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.version import __version__
 from treehammer.web.api.ingest import MAX_ROWS, CampaignDocument
-from treehammer.web.api.page_operations import (
+from treehammer.web.api.page_data import (
     CAMPAIGN_OPERATIONS_PATH,
     DESCRIPTION_PATH,
     HEALTH_PATH,
@@ -30,11 +30,13 @@ from treehammer.web.api.page_operations import (
     MEASUREMENT_PATH,
     OPERATIONS,
     TOKEN_PATH,
+    CampaignOperationsQuery,
 )
 from treehammer.web.core import responses as models
 from treehammer.web.core.request_limits import RequestLimits
+from treehammer.web.page_query import PageOperation
+from treehammer.web.pages.measurement_page import MeasurementQuery
 from treehammer.web.pages.page_context import PageContext, PageView
-from treehammer.web.pages.page_operation import NO_NUL, PageOperation, Parameter
 
 #: Raised with every change of the interface: the first number when clients must change.
 API_VERSION = "1.1.0"
@@ -116,8 +118,6 @@ def _build_paths(limits: RequestLimits) -> dict[str, Any]:
         for operation in OPERATIONS
     }
     pages[CAMPAIGNS_PATH]["post"] = _describe_campaign_upload(limits)
-    id_schema = {**NO_NUL, "minLength": 1, "maxLength": 128}
-    id_ = {"name": "measurement_id", "in": "path", "required": True, "schema": id_schema}
     unavailable = {**_describe_refusal(503), **_json_response("Not ready.", "Health")}
     return {
         MEASUREMENTS_PATH: {"post": _describe_measurement_upload(limits)},
@@ -126,7 +126,7 @@ def _build_paths(limits: RequestLimits) -> dict[str, Any]:
                 "operationId": "getMeasurement",
                 "summary": "One stored measurement",
                 "security": _TOKEN_OR_PUBLIC,
-                "parameters": [id_],
+                "parameters": MeasurementQuery.describe_parameters(MEASUREMENT_PATH),
                 "responses": {
                     "200": _json_response("The measurement.", "StoredRecord"),
                     **_describe_refusals(_READ_REFUSALS),
@@ -172,7 +172,6 @@ def _build_paths(limits: RequestLimits) -> dict[str, Any]:
 
 
 def _describe_operation_stream() -> dict[str, Any]:
-    id_ = Parameter("campaign_id", "Identity.", {**NO_NUL, "minLength": 1}, in_path=True)
     description = (
         "One line of JSON per measurement and row: a row of Record.operations, columns of its "
         "measurement, line (its place, from 0), and p50_s, p95_s, p99_s and max_s of its latencies "
@@ -182,7 +181,7 @@ def _describe_operation_stream() -> dict[str, Any]:
         "operationId": "getCampaignOperations",
         "summary": "Operations of a load campaign, as a stream",
         "security": _TOKEN_OR_PUBLIC,
-        "parameters": [_describe_parameter(id_)],
+        "parameters": CampaignOperationsQuery.describe_parameters(CAMPAIGN_OPERATIONS_PATH),
         "responses": {
             "200": {
                 "description": description,
@@ -281,20 +280,8 @@ def _describe_page(operation: PageOperation) -> dict[str, Any]:
         "operationId": operation.name,
         "summary": operation.summary,
         "security": _TOKEN_OR_PUBLIC,
-        "parameters": [_describe_parameter(parameter) for parameter in operation.all_parameters],
+        "parameters": operation.full_query.describe_parameters(operation.path),
         "responses": {"200": answer, **_describe_refusals(_READ_REFUSALS)},
-    }
-
-
-def _describe_parameter(parameter: Parameter) -> dict[str, Any]:
-    return {
-        "name": parameter.name,
-        "in": "path" if parameter.in_path else "query",
-        "required": parameter.in_path or parameter.required,
-        "description": parameter.description,
-        "schema": {"type": "array", "items": parameter.schema}
-        if parameter.repeatable
-        else parameter.schema,
     }
 
 

@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import anyio
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
-from treehammer.collectors.job_spec import API_PREFIX
-from treehammer.errors import ConfigError, NothingToDoError, suggest_word
+from treehammer.collectors.job_spec import API_PREFIX, CAMPAIGNS_PATH, MEASUREMENTS_PATH
+from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.core.measurement_columns import decode_latency
 from treehammer.sql.read.measurement_queries import restore_operation
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.web.api.page_operations import CAMPAIGN_OPERATIONS_PATH, OPERATIONS
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.responses import allow_any_text
+from treehammer.web.page_query import PageOperation, PageQuery, PathText
+from treehammer.web.pages import load_pages
 from treehammer.web.pages.page_context import (
     CSV,
     JSON,
     PageContext,
-    PageQuery,
+    PageHandler,
     PageView,
     tables_response,
 )
-from treehammer.web.pages.page_operation import PageOperation
 
+#: Paths of operations that correspond to no page.
+MEASUREMENT_PATH = f"{MEASUREMENTS_PATH}/{{measurement_id}}"
+CAMPAIGN_OPERATIONS_PATH = f"{CAMPAIGNS_PATH}/{{campaign_id}}/operations"
+TOKEN_PATH, HEALTH_PATH, LIVE_PATH, DESCRIPTION_PATH = (
+    f"{API_PREFIX}/token",
+    f"{API_PREFIX}/health",
+    f"{API_PREFIX}/live",
+    f"{API_PREFIX}/openapi.json",
+)
+#: Operations that return the content of pages.
+OPERATIONS = tuple(operation for page in load_pages() for operation in page.operations)
 #: Media type of lines of JSON.
 JSON_LINES = "application/x-ndjson"
 #: Columns of the measurement in each line.
@@ -50,23 +62,29 @@ CHUNK, MAX_CONCURRENT_CHUNKS = 50, 2
 Owner = dict[str, Any]
 
 
-def routes(context: PageContext, queries: Mapping[str, PageQuery]) -> list[BaseRoute]:
-    """Return a route for each operation; ``queries`` are those of the pages, by route name."""
+class CampaignOperationsQuery(PageQuery):
+    """Parameters of the stream of a campaign's operations."""
+
+    campaign_id: PathText = Field(description="Identity.")
+
+
+def routes(context: PageContext) -> list[BaseRoute]:
+    """Return a route for each operation of the pages, whose routes are made before."""
     return [_stream_route(context)] + [
         context.page_route(
             API_PREFIX + allow_any_text(operation.path),
-            _page_data(queries[operation.page_route], operation),
+            _page_data(context.handlers[operation.page_route], operation),
             f"api-{operation.name}",
         )
         for operation in OPERATIONS
     ]
 
 
-def _page_data(query: PageQuery, operation: PageOperation) -> PageQuery:
+def _page_data(handle_page: PageHandler, operation: PageOperation) -> PageHandler:
     def answer(store: Store, request: Request) -> Response:
-        _check_parameters(request, operation)
+        operation.full_query.parse(request, strict=True)
         form = CSV if request.query_params.get("format") == CSV else JSON
-        view = query(store, _as_table_request(request, form))
+        view = handle_page(store, _as_table_request(request, form))
         if isinstance(view, Response):
             return view
         return tables_response(view, request, form, about=_about_values(view, operation))
@@ -80,34 +98,6 @@ def _as_table_request(request: Request, form: str) -> Request:
     if "format" not in request.query_params:
         query = b"&".join(part for part in (query, f"format={form}".encode()) if part)
     return Request({**request.scope, "query_string": query}, request.receive)
-
-
-def _check_parameters(request: Request, operation: PageOperation) -> None:
-    """Check the query against the description, as a misspelt name would change the result.
-
-    Raises:
-        ConfigError: a parameter is unknown, repeated or has a value outside its schema.
-    """
-    parameters = {
-        parameter.name: parameter for parameter in operation.all_parameters if not parameter.in_path
-    }
-    query = request.query_params
-    for name, value in query.multi_items():
-        if name not in parameters:
-            raise _unknown_parameter(name, operation, parameters)
-        if len(query.getlist(name)) > 1 and not parameters[name].repeatable:
-            raise ConfigError(f"{name} may not be repeated")
-        if not parameters[name].allows(value):
-            raise ConfigError(f"{name} cannot be {value[:40]!r}", hint=parameters[name].description)
-
-
-def _unknown_parameter(
-    name: str, operation: PageOperation, parameters: Iterable[str]
-) -> ConfigError:
-    words = [parameter.name for parameter in operation.named_parameters if not parameter.in_path]
-    words += ["any column of the catalogue"] if operation.filters else []
-    hint = f"{suggest_word(name, parameters)}Known parameters: {', '.join(words)}."
-    return ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
 
 
 def _about_values(view: PageView, operation: PageOperation) -> dict[str, Any]:
@@ -138,9 +128,8 @@ def _stream_route(context: PageContext) -> BaseRoute:
     limiter = anyio.CapacityLimiter(MAX_CONCURRENT_CHUNKS)
 
     def answer(store: Store, request: Request) -> Response:
-        if request.query_params:
-            raise ConfigError("this address has no parameters")
-        owners = _list_owners(store, str(request.path_params["campaign_id"]))
+        query = CampaignOperationsQuery.parse(request, strict=True)
+        owners = _list_owners(store, query.campaign_id)
         lines = _stream_lines(context.database, owners, limiter)
         return StreamingResponse(lines, media_type=JSON_LINES)
 

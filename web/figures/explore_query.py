@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, Self
+
+from pydantic import Field
 
 from treehammer.collectors.job_spec import EXECUTION_KINDS, TIMED
-from treehammer.collectors.record.metric_catalogue import (
-    CATALOGUE,
-    LONG_TEXT_METRICS,
-    METRICS_BY_NAME,
-)
-from treehammer.errors import ConfigError, NothingToDoError, suggest_word
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, LONG_TEXT_METRICS
+from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.query_model import (
     TIME_UNITS,
@@ -25,13 +21,18 @@ from treehammer.sql.read.query_model import (
     parse_alternatives,
 )
 from treehammer.sql.write.store import Store
-from treehammer.web.arranged_table import is_arrangement
-from treehammer.web.display_formats import day_from_number, day_number, days_until, parse_day
+from treehammer.web.display_formats import day_from_number, day_number, days_until
 from treehammer.web.labels import VARIANT_COLUMN
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-
+from treehammer.web.page_query import (
+    ALTERNATIVES,
+    CAMPAIGNS,
+    Conditions,
+    DayOrBlank,
+    OneOf,
+    PageQuery,
+    Text,
+    TextOrBlank,
+)
 
 #: Kinds of figures.
 MEANS, DISTRIBUTION, LATENCY = "means", "distribution", "latency"
@@ -55,21 +56,11 @@ DEFAULT_DAYS = 30
 #: Columns with a list of values in the form.
 FILTERS = ("site", "test_name", "dataset", "door", "axis_root", VARIANT_COLUMN)
 
-#: Parameters that are not conditions on a column.
-_PARAMETERS = (
-    "metric",
-    "by",
-    "color",
-    "panels",
-    "view",
-    "bars",
-    "scale",
-    "campaign",
-    "where",
-    "from",
-    "to",
-    "format",
-    "table",
+#: Columns that conditions can compare; each is a parameter, too.
+FILTER_COLUMNS = tuple(
+    metric.name
+    for metric in CATALOGUE
+    if metric.type not in ("ints", "floats") and metric.name != "kind"
 )
 _NOT_PLOTTABLE = ("started_us", "ended_us", "day")
 #: Numbers that can be plotted, in the catalogue's order.
@@ -97,43 +88,122 @@ DIMENSIONS = (
 )
 
 
-@dataclass(frozen=True)
-class ExploreQuery:
+class ExploreQuery(PageQuery):
     """Parameters of one figure.
 
     Attributes:
-        metric: a number of the catalogue, or ``extra_NAME``; ignored for read latencies.
-        by: column along the horizontal axis.
-        color: column shown by color and marker, '' for none.
-        panels: column with one panel per value, '' for none.
-        separated_columns: further columns shown by color and marker.
-        view: one of :data:`VIEWS`.
-        bars: one of :data:`BARS`.
-        scale: scale of the vertical axis, one of :data:`SCALES`.
-        kind: kind of execution, '' for all.
-        campaigns: ids of campaigns; empty for all.
-        campaign_names: names of these campaigns.
-        conditions: conditions on columns.
+        filters: values of columns that the address names as parameters.
+        conditions: those of ``where`` and ``filters``.
+        campaign_names: names of the campaigns.
         unreadable_conditions: texts that are not valid conditions.
-        first: first day, None for no bound.
-        last: last day, inclusive.
+        separated_columns: further columns shown by color and marker.
     """
 
-    metric: str = "eff_job"
-    by: str = "site"
-    color: str = "axis_root"
-    panels: str = ""
-    separated_columns: tuple[str, ...] = ()
-    view: str = MEANS
-    bars: str = RMS
-    scale: str = "linear"
-    kind: str = TIMED
-    campaigns: tuple[str, ...] = ()
-    campaign_names: tuple[str, ...] = ()
-    conditions: tuple[Condition, ...] = ()
-    unreadable_conditions: tuple[str, ...] = ()
-    first: date | None = None
-    last: date | None = None
+    other_parameters = ()
+    filter_columns = FILTER_COLUMNS
+
+    metric: Text = Field("eff_job", description="A numeric metric of the catalogue, or extra_NAME.")
+    by: Text = Field("site", description="Column on the horizontal axis.")
+    color: TextOrBlank = Field("axis_root", description="Second grouping column; empty for none.")
+    panels: TextOrBlank = Field("", description="Third grouping column; empty for none.")
+    view: Annotated[str, OneOf(tuple(VIEWS))] = Field(
+        MEANS, title="Show", description="Means, distributions, or histograms of read latency."
+    )
+    bars: Annotated[str, OneOf(tuple(BARS))] = Field(
+        RMS, title="Error bars", description="Kind of error bars."
+    )
+    scale: Annotated[str, OneOf(tuple(SCALES))] = Field(
+        "linear", description="Scale of the vertical axis of images."
+    )
+    kind: Annotated[str, OneOf(("", *EXECUTION_KINDS))] = Field(
+        TIMED, title="Executions", description="Kind of execution; empty for all."
+    )
+    first: DayOrBlank = Field(
+        "",
+        alias="from",
+        title="From",
+        description="First day (UTC); empty for no bound, by default 30 days ago.",
+    )
+    last: DayOrBlank = Field(
+        "", alias="to", title="To", description="Last day (UTC); empty for no bound."
+    )
+    campaigns: tuple[Text, ...] = CAMPAIGNS
+    where: Conditions = Field((), description=f"A condition, as COLUMN=VALUE; {ALTERNATIVES}.")
+
+    filters: tuple[tuple[str, Text], ...] = Field((), exclude=True)
+    conditions: tuple[Condition, ...] = Field((), exclude=True)
+    campaign_names: tuple[str, ...] = Field((), exclude=True)
+    unreadable_conditions: tuple[str, ...] = Field((), exclude=True)
+    separated_columns: tuple[str, ...] = Field((), exclude=True)
+
+    def resolve(self, store: Store) -> Self:
+        """Look up the campaigns, and the window if the address has none.
+
+        The default window is the last :data:`DEFAULT_DAYS` days with measurements, or all of a campaign's.
+
+        Raises:
+            ConfigError: a condition or the window is invalid, or a campaign does not exist.
+        """
+        campaigns = {row.id: row.name for row in map(store.campaign, self.campaigns)}
+        conditions = parse_alternatives(self._condition_texts)
+        first, last = self._find_window(store)
+        changes: dict[str, Any] = {
+            "campaigns": tuple(campaigns),
+            "campaign_names": tuple(campaigns.values()),
+            "conditions": conditions,
+            "where": tuple(text for condition in conditions for text in condition.texts),
+            "filters": (),
+            "first": first,
+            "last": last,
+        }
+        # Grouping by kind or a condition on it implies all kinds.
+        by_kind = "kind" in self.group_columns or any(
+            condition.column == "kind" for condition in conditions
+        )
+        if by_kind and "kind" not in self.model_fields_set:
+            changes["kind"] = ""
+        if self.view == RELATIVE and self.scale == "log":
+            # Differences are negative, too.
+            changes["scale"] = "linear"
+        return self.model_copy(update=changes)
+
+    def resolve_valid(self, store: Store) -> Self:
+        """Resolve what is valid, for the form of an address with mistakes."""
+        columns = ("", *DIMENSIONS)
+        choices: Mapping[str, Collection[str]] = {
+            "metric": [metric.name for metric in METRICS],
+            "by": DIMENSIONS,
+            "color": columns,
+            "panels": columns,
+        }
+        changes: dict[str, Any] = {
+            name: type(self).model_fields[name].default
+            for name, values in choices.items()
+            if getattr(self, name) not in values
+        }
+        texts = self._condition_texts
+        changes["where"] = [text for text in texts if _accepts(Condition.parse, text)]
+        changes["unreadable_conditions"] = [text for text in texts if text not in changes["where"]]
+        changes["campaigns"] = [text for text in self.campaigns if _accepts(store.campaign, text)]
+        if self.first and self.last and self.first > self.last:
+            changes |= {"first": "", "last": ""}
+        return self.model_copy(update={**changes, "filters": ()}).resolve(store)
+
+    @property
+    def _condition_texts(self) -> list[str]:
+        return [*self.where, *(f"{name}={text}" for name, text in self.filters)]
+
+    def _find_window(self, store: Store) -> tuple[DayOrBlank, DayOrBlank]:
+        first, last = self.first, self.last
+        if first and last and first > last:
+            raise ConfigError(f"from ({first}) is later than to ({last})")
+        if self.campaigns or {"first", "last"} & self.model_fields_set:
+            return first, last
+        newest = overview_queries.find_last_day(store)
+        if newest is None or day_from_number(newest) == date.max:
+            return "", ""
+        last = day_from_number(newest)
+        return days_until(last, DEFAULT_DAYS)[0], last
 
     @property
     def group_columns(self) -> tuple[str, ...]:
@@ -157,21 +227,6 @@ class ExploreQuery:
             kind=self.kind or None,
             latencies=self.view == LATENCY,
         )
-
-    @property
-    def query_parameters(self) -> list[tuple[str, str]]:
-        """All parameters for a permanent link: nothing depends on defaults or on the current day."""
-        fields = [
-            (name, getattr(self, name))
-            for name in ("metric", "by", "color", "panels", "view", "bars", "scale", "kind")
-        ]
-        return [
-            *fields,
-            ("from", self.first.isoformat() if self.first else ""),
-            ("to", self.last.isoformat() if self.last else ""),
-            *(("campaign", campaign) for campaign in self.campaigns),
-            *(("where", text) for condition in self.conditions for text in condition.texts),
-        ]
 
     def chosen_values(self, column: str) -> set[str]:
         """Return the values of a column that the conditions require."""
@@ -215,138 +270,9 @@ def _where_option(text: str) -> list[str]:
     return ["--where", text]
 
 
-def parse_explore_query(request: Request, store: Store, default: ExploreQuery) -> ExploreQuery:
-    """Parse the parameters of a URL; missing ones are taken from ``default``.
-
-    The default window is the last :data:`DEFAULT_DAYS` days with measurements, or all of a campaign's.
-
-    Raises:
-        ConfigError: a parameter is unknown or invalid.
-    """
-    parameters = request.query_params
-    _require_known_parameters(parameters)
-    campaigns = {
-        row.id: row.name for row in map(store.campaign, _given_values(request, "campaign"))
-    }
-    first, last = _parse_window(parameters, store, bool(campaigns))
-    if not parameters.get("by", default.by):
-        raise ConfigError("by is empty; it names the column of the horizontal axis")
-    conditions = parse_alternatives(_conditions(request))
-    query = replace(
-        default,
-        metric=parameters.get("metric", default.metric),
-        by=parameters.get("by", default.by),
-        color=parameters.get("color", default.color),
-        panels=parameters.get("panels", default.panels),
-        view=_parse_choice(parameters, "view", VIEWS, default.view),
-        bars=_parse_choice(parameters, "bars", BARS, default.bars),
-        scale=_parse_choice(parameters, "scale", SCALES, default.scale),
-        campaigns=tuple(campaigns),
-        campaign_names=tuple(campaigns.values()),
-        conditions=conditions,
-        first=first,
-        last=last,
-    )
-    if query.view == RELATIVE and query.scale == "log":
-        # Differences are negative, too.
-        query = replace(query, scale="linear")
-    # Grouping by kind or a condition on it implies all kinds.
-    kinds = "kind" in query.group_columns or any(where.column == "kind" for where in conditions)
-    return replace(
-        query,
-        kind=_parse_choice(
-            parameters, "kind", ("", *EXECUTION_KINDS), "" if kinds else default.kind
-        ),
-    )
-
-
-def parse_leniently(request: Request, store: Store, default: ExploreQuery) -> ExploreQuery:
-    """Parse the valid parameters of a URL that has invalid ones, for the form."""
-    parameters = request.query_params
-    columns = ("", *DIMENSIONS)
-    allowed: Mapping[str, Iterable[str]] = {
-        "metric": [metric.name for metric in METRICS],
-        "by": DIMENSIONS,
-        "color": columns,
-        "panels": columns,
-        "view": VIEWS,
-        "bars": BARS,
-        "scale": SCALES,
-        "kind": ("", *EXECUTION_KINDS),
-    }
-    choices = {
-        name: parameters[name]
-        for name, values in allowed.items()
-        if parameters.get(name, "-") in values
-    }
-    valid, invalid = [], []
-    for text in _conditions(request):
-        try:
-            Condition.parse(text)
-            valid.append(text)
-        except ConfigError:
-            invalid.append(text)
-    campaigns: dict[str, str] = {}
-    for text in _given_values(request, "campaign"):
-        with suppress(ConfigError, NothingToDoError):
-            campaigns[store.campaign(text).id] = text
-    first = last = None
-    with suppress(ConfigError):
-        first, last = _parse_window(parameters, store, bool(campaigns))
-    fields: dict[str, Any] = {**choices, "first": first, "last": last}
-    return replace(
-        default,
-        **fields,
-        campaigns=tuple(campaigns),
-        campaign_names=tuple(campaigns.values()),
-        conditions=parse_alternatives(valid),
-        unreadable_conditions=tuple(invalid),
-    )
-
-
-def _require_known_parameters(names: Iterable[str]) -> None:
-    known_names = [*_PARAMETERS, *METRICS_BY_NAME]
-    for name in names:
-        if name not in known_names and not is_arrangement(name):
-            hint = f"{suggest_word(name, known_names)}All catalogue columns are filters."
-            raise ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
-
-
-def _given_values(request: Request, name: str) -> list[str]:
-    return [text for text in request.query_params.getlist(name) if text.strip()]
-
-
-def _conditions(request: Request) -> list[str]:
-    return _given_values(request, "where") + [
-        f"{name}={value}"
-        for name, value in request.query_params.multi_items()
-        if name in METRICS_BY_NAME and name not in _PARAMETERS and name != "kind" and value
-    ]
-
-
-def _parse_window(
-    parameters: Mapping[str, str], store: Store, of_campaigns: bool
-) -> tuple[date | None, date | None]:
-    first, last = (
-        parse_day(parameters[name], name) if parameters.get(name) else None
-        for name in ("from", "to")
-    )
-    if first and last and first > last:
-        raise ConfigError(f"from ({first}) is later than to ({last})")
-    if of_campaigns or "from" in parameters or "to" in parameters:
-        return first, last
-    newest = overview_queries.find_last_day(store)
-    if newest is None or day_from_number(newest) == date.max:
-        return None, None
-    last = day_from_number(newest)
-    return days_until(last, DEFAULT_DAYS)[0], last
-
-
-def _parse_choice(
-    parameters: Mapping[str, str], name: str, choices: Collection[str], default: str
-) -> str:
-    value = parameters.get(name, default)
-    if value not in choices:
-        words = ", ".join(word for word in choices if word)
-        raise ConfigError(f"{name} must be one of {words}, not {value[:40]!r}")
-    return value
+def _accepts(parse: Callable[[str], object], text: str) -> bool:
+    try:
+        parse(text)
+    except (ConfigError, NothingToDoError):
+        return False
+    return True

@@ -8,18 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pydantic import Field
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.comparison.limit_outcomes import judge_limits
 from treehammer.analysis.comparison.limit_text import make_limit_table
 from treehammer.collectors.job_spec import JobState
-from treehammer.collectors.record.outcome import BAD_OUTCOME_LABELS
-from treehammer.errors import ConfigError, suggest_word
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import CampaignCount, MeasurementCount, count_campaign
@@ -28,11 +27,13 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_outcome
 from treehammer.tables import DataTable, Row
 from treehammer.text_formatting import format_duration, pluralize
-from treehammer.web.arranged_table import count_pages, parse_page_number, past_last_page_text
+from treehammer.web.arranged_table import count_pages, past_last_page_text
 from treehammer.web.core.responses import require_text
 from treehammer.web.labels import VARIANT_COLUMN
+from treehammer.web.page_query import FormInput, PageNumber, PageOperation, PageQuery
 from treehammer.web.pages.campaign_tables import (
     JOBS_PER_PAGE,
+    CampaignQuery,
     build_failure_table,
     build_job_table,
     build_message_table,
@@ -48,16 +49,20 @@ from treehammer.web.pages.page_context import (
     link_to,
     requested_format,
 )
-from treehammer.web.pages.page_operation import PAGE_NUMBER, TEXT, PageOperation, Parameter
 
 #: Campaigns on one page.
 CAMPAIGNS_PER_PAGE = 20
-#: Known values listed for an unknown one.
-_MAX_SUGGESTED = 20
 #: Measurements of a campaign whose limits the page judges; of larger ones `treehammer check` does.
 MAX_LIMITED_MEASUREMENTS = 2_000
 #: Seconds between two refreshes of a running campaign's progress.
 REFRESH_INTERVAL_S = 5
+
+
+class CampaignListQuery(PageQuery):
+    """Parameters of the list."""
+
+    page: PageNumber = Field(1, description="Page number.")
+
 
 #: Content of the pages for programs.
 OPERATIONS = (
@@ -67,7 +72,7 @@ OPERATIONS = (
         "campaigns",
         "Campaigns, newest first, 20 per page",
         {"campaigns": "campaigns"},
-        (Parameter("page", "Page number.", PAGE_NUMBER),),
+        CampaignListQuery,
         ("page", "pages", "count"),
     ),
     PageOperation(
@@ -83,17 +88,7 @@ OPERATIONS = (
             "messages": "error messages",
             "limits": "limits that the test states, with their outcomes",
         },
-        (
-            Parameter("campaign_id", "Identity.", TEXT, in_path=True),
-            Parameter("site", "Only jobs of this site.", TEXT),
-            Parameter(
-                "state", "Only jobs in this state.", {"enum": [state.value for state in JobState]}
-            ),
-            Parameter(
-                "failure", "Only jobs with this failure.", {"enum": list(BAD_OUTCOME_LABELS)}
-            ),
-            Parameter("page", "Page number of the jobs.", PAGE_NUMBER),
-        ),
+        CampaignQuery,
         ("progress", "facts", "command_line", "render", "page", "pages", "job_count"),
     ),
 )
@@ -115,7 +110,7 @@ PAGES = PageModule(routes, position=50, menu={"campaigns": "Campaigns"}, operati
 
 def campaign_list_view(store: Store, request: Request) -> PageView:
     """Collect the data of the list."""
-    number = parse_page_number(request)
+    number = CampaignListQuery.parse(request).page
     campaigns, count = campaign_queries.list_campaigns(
         store, (number - 1) * CAMPAIGNS_PER_PAGE, CAMPAIGNS_PER_PAGE
     )
@@ -137,7 +132,8 @@ def campaign_view(store: Store, request: Request) -> PageView:
         ConfigError: a filter of jobs has an unknown value.
         NothingToDoError: the campaign does not exist.
     """
-    campaign = campaign_queries.fetch_campaign(store, request.path_params["campaign_id"])
+    query = CampaignQuery.parse(request)
+    campaign = campaign_queries.fetch_campaign(store, query.campaign_id)
     count = count_campaign(store, campaign.id, time.time_ns() // 1000)
     progress = make_progress(store, campaign, count)
     sites = build_site_table(campaign, count, request)
@@ -160,16 +156,16 @@ def campaign_view(store: Store, request: Request) -> PageView:
         return PageView("campaign_progress.html.j2", campaign.name, live, status=status)
     messages = build_message_table(store, campaign, request)
     limits = _build_limit_table(store, campaign)
-    jobs, job_count = build_job_table(store, campaign, request)
+    jobs, job_count = build_job_table(store, query, request)
     values = {
         **live,
         "limits": limits,
         "messages": messages,
         "jobs": jobs,
         "job_count": job_count,
-        "page": parse_page_number(request),
+        "page": query.page,
         "pages": count_pages(job_count, JOBS_PER_PAGE),
-        **_filter_values(request, count, (*failures.rows, *unsupported.rows)),
+        "form": _list_filters(query, count, (*failures.rows, *unsupported.rows)),
         "facts": describe_provenance(store, campaign),
         "links": list(list_related_links(campaign, request)),
         "command_line": campaign_outcome.rerun_command(campaign),
@@ -183,28 +179,22 @@ def campaign_view(store: Store, request: Request) -> PageView:
     )
 
 
-def _filter_values(
-    request: Request, count: CampaignCount, bad_rows: Sequence[Row]
-) -> dict[str, Any]:
-    """Parse the filters of jobs, and list the choices of the form.
+def _list_filters(
+    query: CampaignQuery, count: CampaignCount, bad_rows: Sequence[Row]
+) -> list[FormInput]:
+    """List the filters of jobs.
 
     Raises:
-        ConfigError: a filter has an unknown value.
+        ConfigError: the campaign has no jobs at the site.
     """
-    failed = {row["failure"] for row in bad_rows}
-    job_sites = [site for site, of_site in count.sites.items() if of_site.jobs]
-    choices = {
-        "site": {*job_sites, *(row["site"] for row in bad_rows)},
-        "state": [state.value for state in JobState],
-        "failure": {*BAD_OUTCOME_LABELS, *failed},
-    }
-    filters = {name: _parse_choice(request, name, values) for name, values in choices.items()}
-    return {
-        "filters": filters,
-        "site_names": sorted(job_sites),
-        "state_names": choices["state"],
-        "failure_names": sorted(failed | {filters["failure"]} - {""}),
-    }
+    job_sites = sorted(site for site, of_site in count.sites.items() if of_site.jobs)
+    query.require_choice("site", (*job_sites, *(row["site"] for row in bad_rows)))
+    failures = {*(row["failure"] for row in bad_rows), query.failure} - {""}
+    return query.list_inputs(
+        site=job_sites,
+        state=(),
+        failure={"": "any or none", **{name: name for name in sorted(failures)}},
+    )
 
 
 def _build_limit_table(store: Store, campaign: CampaignRow) -> DataTable:
@@ -215,17 +205,6 @@ def _build_limit_table(store: Store, campaign: CampaignRow) -> DataTable:
         text = f"Judge this large campaign by: treehammer check --campaign {campaign.id}"
         return DataTable("limits", "Limits", (), (), empty_text=text)
     return make_limit_table(judge_limits(store, campaign, time.time_ns() // 1000))
-
-
-def _parse_choice(request: Request, name: str, choices: Collection[str]) -> str:
-    """Return the value of a filter of jobs, '' for none."""
-    value = request.query_params.get(name, "")
-    if value and value not in choices:
-        hint = (
-            f"{suggest_word(value, choices)}Known: {', '.join(sorted(choices)[:_MAX_SUGGESTED])}."
-        )
-        raise ConfigError(f"{name} cannot be {value[:40]!r} here", hint=hint)
-    return value
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from starlette.requests import Request
 
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.job_spec import JobState
-from treehammer.collectors.record.outcome import FAILURE_CLASSES, UNSUPPORTED_LABELS, label_outcome
+from treehammer.collectors.record.outcome import (
+    BAD_OUTCOME_LABELS,
+    FAILURE_CLASSES,
+    UNSUPPORTED_LABELS,
+    label_outcome,
+)
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read import campaign_queries
 from treehammer.sql.read.campaign_counts import CampaignCount
@@ -17,8 +23,9 @@ from treehammer.sql.read.campaign_queries import JobSummary
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, Row, TableColumn
 from treehammer.text_formatting import format_counts, format_duration
-from treehammer.web.arranged_table import count_pages, parse_page_number, past_last_page_text
+from treehammer.web.arranged_table import count_pages, past_last_page_text
 from treehammer.web.display_formats import format_time
+from treehammer.web.page_query import OneOf, PageNumber, PageQuery, PathText, Text
 from treehammer.web.pages.common_tables import job_column
 from treehammer.web.pages.page_context import link_to
 
@@ -202,14 +209,27 @@ def build_message_table(store: Store, campaign: CampaignRow, request: Request) -
     return DataTable("messages", "Failure messages", columns, rows, note=" ".join(limits))
 
 
-def build_job_table(store: Store, campaign: CampaignRow, request: Request) -> tuple[DataTable, int]:
+class CampaignQuery(PageQuery):
+    """Parameters of a campaign's page."""
+
+    campaign_id: PathText = Field(description="Identity.")
+    site: Text = Field("", description="Only jobs of this site.")
+    state: Annotated[str, OneOf([state.value for state in JobState])] = Field(
+        "", description="Only jobs in this state."
+    )
+    failure: Annotated[str, OneOf(BAD_OUTCOME_LABELS)] = Field(
+        "", description="Only jobs with this failure."
+    )
+    page: PageNumber = Field(1, description="Page number of the jobs.")
+
+
+def build_job_table(store: Store, query: CampaignQuery, request: Request) -> tuple[DataTable, int]:
     """Build one page of the table of jobs; also return the number of jobs on all pages."""
-    first = (parse_page_number(request) - 1) * JOBS_PER_PAGE
     lines, count = campaign_queries.list_job_summaries(
         store,
-        campaign.id,
-        request.query_params,
-        first,
+        query.campaign_id,
+        query.model_dump(include={"site", "state", "failure"}),
+        (query.page - 1) * JOBS_PER_PAGE,
         JOBS_PER_PAGE,
         natural_sort_key,
     )
@@ -239,16 +259,10 @@ def build_job_table(store: Store, campaign: CampaignRow, request: Request) -> tu
         "Selected jobs",
         columns,
         rows,
-        empty_text=_empty_jobs_text(request, count),
+        empty_text=past_last_page_text(query.page, count_pages(count, JOBS_PER_PAGE))
+        or "No job matches the filters.",
         is_arrangeable=count <= JOBS_PER_PAGE,
     ), count
-
-
-def _empty_jobs_text(request: Request, count: int) -> str:
-    return (
-        past_last_page_text(parse_page_number(request), count_pages(count, JOBS_PER_PAGE))
-        or "No job matches the filters."
-    )
 
 
 def _job_row(line: JobSummary) -> Row:

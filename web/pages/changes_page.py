@@ -14,6 +14,7 @@ from statistics import fmean
 from xml.etree import ElementTree
 
 import numpy as np
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -55,6 +56,7 @@ from treehammer.web.display_formats import (
 from treehammer.web.figures.figure_layout import choose_release_colors
 from treehammer.web.figures.line_chart import ChartDot, ChartLine, ChartMark, DayAxis, LineChart
 from treehammer.web.labels import head_column
+from treehammer.web.page_query import PageOperation, PageQuery, PathText, Text
 from treehammer.web.pages.common_tables import (
     build_change_point_table,
     comparison_columns,
@@ -63,7 +65,6 @@ from treehammer.web.pages.common_tables import (
     load_campaign_names,
 )
 from treehammer.web.pages.page_context import PageContext, PageModule, PageView, link_to
-from treehammer.web.pages.page_operation import TEXT, PageOperation, Parameter
 
 #: Entries of the feed.
 MAX_ENTRIES = 50
@@ -76,6 +77,37 @@ MAX_RELEASES = 8
 #: Series that an interval needs: that of two is thirty times as wide as their spread.
 MIN_SERIES = 4
 
+
+class ChangesQuery(PageQuery):
+    """Parameters of the list."""
+
+    site: Text = Field("", description="Changes of a site, as site of the jobs or storage.")
+    release: Text = Field("", description="Changes of a ROOT release.")
+
+
+class DigestQuery(PageQuery):
+    """Parameters of the digest."""
+
+    week: Text = Field("", description="Week such as 2026-W46, by default the last whole one.")
+
+
+class ReleaseQuery(PageQuery):
+    """Parameters of a release's page."""
+
+    release: PathText = Field(description="The release.")
+    metric: Text = Field(HEADLINE_METRICS[0], description="Metric of the ratios.")
+    site: Text = Field("", description="Only series of this site.")
+    variant: Text = Field("", description="Only series of the variant with this label.")
+
+    def select(self, series: Iterable[DailySeries]) -> list[DailySeries]:
+        """Select the series of the site and variant."""
+        return [
+            member
+            for member in series
+            if self.site in ("", member.place.site) and self.variant in ("", member.place.variant)
+        ]
+
+
 #: Content of the pages for programs.
 OPERATIONS = (
     PageOperation(
@@ -87,10 +119,7 @@ OPERATIONS = (
             "changepoints": "changes, slower ones first, then newest first",
             "commits": "comparisons of a test's commits, newest first",
         },
-        (
-            Parameter("site", "Changes of a site, as site of the jobs or storage.", TEXT),
-            Parameter("release", "Changes of a ROOT release.", TEXT),
-        ),
+        ChangesQuery,
     ),
 )
 
@@ -111,7 +140,7 @@ PAGES = PageModule(routes, position=40, menu={"changes": "Changes"}, operations=
 
 def changes_view(store: Store, request: Request) -> PageView:
     """Collect the changes, of one site or release if the request names it."""
-    names = {name: request.query_params.get(name, "") for name in ("site", "release")}
+    names = ChangesQuery.parse(request).model_dump()
     changes = list_recent_changes(store, **names)
     table = build_change_point_table(changes, request)
     first = change_points.describe_change(changes[0]) if changes else ""
@@ -224,10 +253,12 @@ def release_view(store: Store, request: Request) -> PageView:
     Raises:
         NothingToDoError: it was never related to a control.
     """
-    release = str(request.path_params["release"])
+    query = ReleaseQuery.parse(request)
+    release = query.release
     changes = list_recent_changes(store, release=release)
     choices = list_ratio_choices(store, release)
-    query = _parse_ratio_query(request, release, choices)
+    for name in query.model_fields_set & choices.keys():
+        query.require_choice(name, choices[name])
     charts = build_ratio_charts(store, query, changes, request)
     if not choices["metric"] and not changes:
         raise NothingToDoError(
@@ -240,29 +271,17 @@ def release_view(store: Store, request: Request) -> PageView:
         "changepoints": table,
         "charts": charts,
         "ratios": ratios,
-        "choices": choices,
-        "chosen": {"metric": query.metric, **query.places},
+        "query": query,
+        "has_ratios": bool(choices["metric"]),
+        "form": query.list_inputs(
+            metric={name: head_column(name) for name in choices["metric"]},
+            site=choices["site"],
+            variant=choices["variant"],
+        ),
         "metric_title": head_column(query.metric),
-        "titles": {name: head_column(name) for name in choices["metric"]},
     }
     drawings = {f"test-{number}": chart.drawing for number, chart in enumerate(charts, 1)}
     return PageView("release.html.j2", f"ROOT {release}", values, (table, ratios), charts=drawings)
-
-
-def _parse_ratio_query(
-    request: Request, release: str, choices: Mapping[str, Sequence[str]]
-) -> RatioQuery:
-    """Parse the choices of a release's charts.
-
-    Raises:
-        ConfigError: a value is not among them.
-    """
-    chosen = {name: request.query_params.get(name, "") for name in choices}
-    for name, value in chosen.items():
-        if value and value not in choices[name]:
-            raise ConfigError(f"ROOT {release} has no daily ratios with {name} {value[:60]!r}")
-    metric = chosen.pop("metric") or HEADLINE_METRICS[0]
-    return RatioQuery(release, metric, chosen)
 
 
 def digest_view(store: Store, request: Request) -> PageView:
@@ -271,7 +290,7 @@ def digest_view(store: Store, request: Request) -> PageView:
     Raises:
         ConfigError: the request names no week.
     """
-    week = request.query_params.get("week", "")
+    week = DigestQuery.parse(request).week
     try:
         first = change_points.parse_week(week) if week else change_points.last_whole_week(today())
         weeks = [_format_week(first + timedelta(days=days)) for days in (-7, 7)]
@@ -355,31 +374,6 @@ class RatioChart:
         return all(line.joined for line in self.drawing.lines)
 
 
-@dataclass(frozen=True)
-class RatioQuery:
-    """Series of a release to draw.
-
-    Attributes:
-        release: the release.
-        metric: metric of the ratios.
-        places: ``site`` and ``variant`` of the series; '' for all.
-    """
-
-    release: str
-    metric: str
-    places: Mapping[str, str]
-
-    def select(self, series: Iterable[DailySeries]) -> list[DailySeries]:
-        """Select the series at the chosen places."""
-        return [
-            member
-            for member in series
-            if all(
-                value in ("", getattr(member.place, name)) for name, value in self.places.items()
-            )
-        ]
-
-
 def list_ratio_choices(store: Store, release: str) -> dict[str, list[str]]:
     """List metrics, sites and variants of a release's ratios."""
     series = fetch_watched_series(store, kind=SeriesKind.RATIO.value, release=release)
@@ -391,7 +385,7 @@ def list_ratio_choices(store: Store, release: str) -> dict[str, list[str]]:
 
 
 def build_ratio_charts(
-    store: Store, query: RatioQuery, changes: Sequence[ChangePointRow], request: Request
+    store: Store, query: ReleaseQuery, changes: Sequence[ChangePointRow], request: Request
 ) -> list[RatioChart]:
     """Build a chart for each test that measured a release, with the other releases beside it."""
     release = query.release
@@ -431,9 +425,7 @@ def build_ratio_charts(
                 series,
                 release,
                 dict(enumerate(family_changes, 1)),
-                lambda day: link_to(
-                    request, "day", day=day, query={"site": query.places.get("site")}
-                ),
+                lambda day: link_to(request, "day", day=day, query={"site": query.site}),
             ),
             DayAxis(first, last),
             marks,

@@ -8,11 +8,11 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from starlette.datastructures import QueryParams
+from pydantic import Field
 from starlette.requests import Request
 
 from treehammer.analysis.comparison import verdict_text
@@ -43,7 +43,8 @@ from treehammer.sql.read.query_model import (
     parse_alternatives,
 )
 from treehammer.sql.write.store import Store
-from treehammer.web.arranged_table import is_arrangement, link_to_same_page
+from treehammer.web.arranged_table import link_to_same_page
+from treehammer.web.page_query import ALTERNATIVES, CAMPAIGNS, Conditions, PageQuery, Text
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery
@@ -64,26 +65,13 @@ class FilterChoice:
     is_current: bool = False
 
 
-@dataclass(frozen=True)
-class VerdictFilter:
-    """Values that shown rows must have; '' for any.
+class VerdictFilter(PageQuery):
+    """Values that shown rows must have; '' for any."""
 
-    Attributes:
-        verdict: a verdict, of time or of a counter.
-        metric: a headline metric or an exact counter.
-        site: a site.
-        variant: label of a variant.
-    """
-
-    verdict: str = ""
-    metric: str = ""
-    site: str = ""
-    variant: str = ""
-
-    @classmethod
-    def parse(cls, request: Request) -> VerdictFilter:
-        """Read the filters of a URL."""
-        return cls(**{name: request.query_params.get(name, "") for name in FILTER_NAMES})
+    verdict: Text = Field("", description="Only rows with this verdict.")
+    metric: Text = Field("", description="Only this headline metric or exact counter.")
+    site: Text = Field("", description="Only this site.")
+    variant: Text = Field("", description="Only the variant with this label.")
 
     @property
     def is_one_cell(self) -> bool:
@@ -108,9 +96,6 @@ class VerdictFilter:
             for row in rows
             if all(getattr(row, name) == value for name, value in filters.items())
         ]
-
-
-FILTER_NAMES = tuple(field.name for field in fields(VerdictFilter))
 
 
 def list_filter_choices(
@@ -159,35 +144,47 @@ def _title_metric(name: str) -> str:
     return verdict_text.title_metric(name).replace("_", " ")
 
 
-_PARAMETERS = (
-    "axis",
-    "a",
-    "b",
-    "campaign",
-    "where",
-    "where_a",
-    "where_b",
-    "delta",
-    "recompute",
-    "page",
-    "format",
-    "table",
-    *FILTER_NAMES,
-)
+class CompareQuery(PageQuery):
+    """Parameters of a comparison that is found or computed."""
 
+    other_parameters = ("page", "recompute", *VerdictFilter.model_fields)
 
-@dataclass(frozen=True)
-class CompareQuery:
-    """Parameters of the URL of a comparison."""
+    a: Text = Field("", description="Value of the axis on side A, the reference.")
+    b: Text = Field("", description="Value of the axis on side B.")
+    axis: Text = Field("root", description="Axis, by default root; or selection.")
+    campaigns: tuple[Text, ...] = CAMPAIGNS
+    conditions: Conditions = Field(
+        (),
+        alias="where",
+        description=f"A condition on both sides, as COLUMN=VALUE; {ALTERNATIVES}.",
+    )
+    conditions_a: Conditions = Field(
+        (), alias="where_a", description=f"A condition on A alone; {ALTERNATIVES}."
+    )
+    conditions_b: Conditions = Field(
+        (), alias="where_b", description=f"A condition on B alone; {ALTERNATIVES}."
+    )
+    delta: Annotated[float, Field(gt=0, lt=1)] = Field(
+        DEFAULT_DELTA,
+        description="Relevance limit in ln, between 0 and 1, by default 0.02: smaller effects count "
+        "as none.",
+    )
 
-    axis: str
-    a: str
-    b: str
-    campaigns: tuple[str, ...]
-    conditions: tuple[str, ...]
-    conditions_a: tuple[str, ...]
-    conditions_b: tuple[str, ...]
-    delta: float
+    def resolve(self, store: Store) -> CompareQuery:
+        """Return the query with the identities of its campaigns.
+
+        Raises:
+            ConfigError: a campaign does not exist.
+        """
+        sides = {"a": self.a.strip(), "b": self.b.strip()}
+        if self.axis == "campaign":
+            sides |= {
+                name: campaign_queries.resolve_campaign(store, side)
+                for name, side in sides.items()
+                if side
+            }
+        ids = tuple(dict.fromkeys(store.campaign(campaign).id for campaign in self.campaigns))
+        return self.model_copy(update={**sides, "campaigns": ids})
 
     @property
     def has_side(self) -> bool:
@@ -248,54 +245,6 @@ class CompareQuery:
         for condition in self.conditions:
             words += ["--where", condition]
         return shlex.join(words)
-
-
-def parse_compare_query(request: Request, store: Store) -> CompareQuery:
-    """Parse the parameters of a URL.
-
-    Raises:
-        ConfigError: a parameter is unknown or invalid, or the campaign does not exist.
-    """
-    parameters = request.query_params
-    _require_known_parameters(parameters)
-    axis = parameters.get("axis") or "root"
-    campaigns = _list_texts(parameters, "campaign")
-    return CompareQuery(
-        axis=axis,
-        a=_parse_side(store, axis, parameters.get("a", "")),
-        b=_parse_side(store, axis, parameters.get("b", "")),
-        campaigns=tuple(dict.fromkeys(store.campaign(campaign).id for campaign in campaigns)),
-        conditions=_list_texts(parameters, "where"),
-        conditions_a=_list_texts(parameters, "where_a"),
-        conditions_b=_list_texts(parameters, "where_b"),
-        delta=_parse_delta(parameters.get("delta", "")),
-    )
-
-
-def _require_known_parameters(parameters: QueryParams) -> None:
-    if unknown := [
-        name for name in parameters if name not in _PARAMETERS and not is_arrangement(name)
-    ]:
-        raise ConfigError(
-            f"unknown parameter {unknown[0][:40]!r}", hint=f"Known: {', '.join(_PARAMETERS)}."
-        )
-
-
-def _list_texts(parameters: QueryParams, name: str) -> tuple[str, ...]:
-    return tuple(text for text in parameters.getlist(name) if text.strip())
-
-
-def _parse_side(store: Store, axis: str, text: str) -> str:
-    """Return the value of a side; of a campaign its full identity."""
-    side = text.strip()
-    return campaign_queries.resolve_campaign(store, side) if side and axis == "campaign" else side
-
-
-def _parse_delta(text: str) -> float:
-    try:
-        return float(text or DEFAULT_DELTA)
-    except ValueError:
-        raise ConfigError("delta must be a number such as 0.02") from None
 
 
 def load_stored_verdicts(store: Store, query: CompareQuery) -> list[VerdictRow]:

@@ -10,8 +10,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -23,10 +24,11 @@ from treehammer.sql.read import campaign_queries, overview_queries, stored_compa
 from treehammer.sql.read.stored_comparisons import ComparisonSummary
 from treehammer.sql.write.store import Store
 from treehammer.tables import DataTable, TableColumn
-from treehammer.web.arranged_table import count_pages, parse_page_number
+from treehammer.web.arranged_table import count_pages
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.responses import AsciiJSONResponse, service_unavailable
 from treehammer.web.display_formats import format_time
+from treehammer.web.page_query import OneOf, PageNumber, PageOperation, PageQuery, PathText
 from treehammer.web.pages import compare_query
 from treehammer.web.pages.common_tables import (
     comparison_columns,
@@ -34,7 +36,12 @@ from treehammer.web.pages.common_tables import (
     load_campaign_names,
     split_by_scope,
 )
-from treehammer.web.pages.compare_query import CompareQuery, TooManyMeasurementsError, compare_now
+from treehammer.web.pages.compare_query import (
+    CompareQuery,
+    TooManyMeasurementsError,
+    VerdictFilter,
+    compare_now,
+)
 from treehammer.web.pages.comparison_page import DisplayedComparison, comparison_view
 from treehammer.web.pages.effect_matrix import load_release_matrices
 from treehammer.web.pages.page_context import (
@@ -45,14 +52,6 @@ from treehammer.web.pages.page_context import (
     error_sentence,
     requested_format,
     wants_html,
-)
-from treehammer.web.pages.page_operation import (
-    CAMPAIGN,
-    PAGE_NUMBER,
-    TEXT,
-    PageOperation,
-    Parameter,
-    make_condition,
 )
 
 if TYPE_CHECKING:
@@ -91,12 +90,27 @@ _COMPARISON_TABLES = {
     "instructions": "instructions per event of the same variants, where they were counted",
 }
 _COMPARISON_ABOUT = ("conclusion", "selection", "attribution", "notes")
-_COMPARISON_FILTERS = (
-    Parameter("verdict", "Only rows with this verdict.", TEXT),
-    Parameter("metric", "Only this headline metric or exact counter.", TEXT),
-    Parameter("site", "Only this site.", TEXT),
-    Parameter("variant", "Only the variant with this label.", TEXT),
-)
+
+
+class ComparisonListQuery(PageQuery):
+    """Parameters of the list."""
+
+    page: PageNumber = Field(1, description="Page number.")
+
+
+class StoredComparisonQuery(VerdictFilter):
+    """Parameters of a stored comparison."""
+
+    comparison: PathText = Field(description="Identity.")
+
+
+class ComputedComparisonQuery(VerdictFilter, CompareQuery):
+    """Parameters of a comparison that is found or computed, and filters of its rows."""
+
+    recompute: Annotated[str, OneOf(("1",))] = Field(
+        "", description="Compute the comparison again even if it is stored."
+    )
+
 
 #: Content of the pages for programs.
 OPERATIONS = (
@@ -106,7 +120,7 @@ OPERATIONS = (
         "compare",
         "Stored comparisons, newest first, 20 per page",
         {"comparisons": "comparisons"},
-        (Parameter("page", "Page number.", PAGE_NUMBER),),
+        ComparisonListQuery,
         ("page", "pages", "count"),
     ),
     PageOperation(
@@ -115,7 +129,7 @@ OPERATIONS = (
         "comparison",
         "A stored comparison with its pairs of jobs",
         {**_COMPARISON_TABLES, "pairs": "pairs of jobs"},
-        (Parameter("comparison", "Identity.", TEXT, in_path=True), *_COMPARISON_FILTERS),
+        StoredComparisonQuery,
         _COMPARISON_ABOUT,
     ),
     PageOperation(
@@ -124,24 +138,7 @@ OPERATIONS = (
         "compare",
         "Comparison of two releases or selections, stored or computed",
         _COMPARISON_TABLES,
-        (
-            Parameter("a", "Value of the axis on side A, the reference.", TEXT),
-            Parameter("b", "Value of the axis on side B.", TEXT),
-            Parameter("axis", "Axis, by default root; or selection.", TEXT),
-            CAMPAIGN,
-            make_condition("where", "A condition on both sides, as COLUMN=VALUE"),
-            make_condition("where_a", "A condition on A alone"),
-            make_condition("where_b", "A condition on B alone"),
-            Parameter(
-                "delta",
-                "Relevance limit in ln, by default 0.02: smaller effects count as none.",
-                {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
-            ),
-            Parameter(
-                "recompute", "Compute the comparison again even if it is stored.", {"enum": ["1"]}
-            ),
-            *_COMPARISON_FILTERS,
-        ),
+        ComputedComparisonQuery,
         _COMPARISON_ABOUT,
         # Without parameters the page lists the stored comparisons.
         always_about=False,
@@ -169,7 +166,7 @@ def compare_view(
     store: Store, request: Request, background: BackgroundComparisons
 ) -> PageView | Response:
     """Collect the data of the list, or of the comparison that the URL describes."""
-    query = compare_query.parse_compare_query(request, store)
+    query = CompareQuery.parse(request).resolve(store)
     if not query.has_side:
         return _comparison_list_view(store, request, query)
     try:
@@ -226,7 +223,7 @@ def stored_comparison_view(store: Store, request: Request) -> PageView:
     Raises:
         NothingToDoError: no comparison has this id.
     """
-    identity = request.path_params["comparison"]
+    identity = StoredComparisonQuery.parse(request).comparison
     rows = store.verdicts(identity) if len(identity) <= 64 and identity.isprintable() else []
     if not rows:
         raise NothingToDoError(
@@ -236,7 +233,8 @@ def stored_comparison_view(store: Store, request: Request) -> PageView:
 
 
 def _comparison_list_view(store: Store, request: Request, query: CompareQuery) -> PageView:
-    number, count = parse_page_number(request), stored_comparisons.count_comparisons(store)
+    number = ComparisonListQuery.parse(request).page
+    count = stored_comparisons.count_comparisons(store)
     comparisons = stored_comparisons.list_latest_comparisons(
         store, COMPARISONS_PER_PAGE, (number - 1) * COMPARISONS_PER_PAGE
     )

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from datetime import date, timedelta
 from typing import Any
 
+from pydantic import Field
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
@@ -15,7 +16,6 @@ from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.analysis.status.failure_explanation import explain_period
 from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_daily_rule
 from treehammer.collectors.record.outcome import UNSUPPORTED_LABELS, Outcome
-from treehammer.errors import ConfigError
 from treehammer.sql.read import overview_queries
 from treehammer.sql.read.failure_counts import Period
 from treehammer.sql.read.query_model import (
@@ -34,9 +34,9 @@ from treehammer.web.display_formats import (
     format_day,
     format_mean_and_rms,
     midnight_us,
-    parse_day,
 )
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants
+from treehammer.web.page_query import Day, PageOperation, PageQuery, TextOrBlank
 from treehammer.web.pages.common_tables import (
     count_columns,
     job_column,
@@ -45,12 +45,19 @@ from treehammer.web.pages.common_tables import (
     variant_column,
 )
 from treehammer.web.pages.page_context import PageContext, PageModule, PageView, link_to
-from treehammer.web.pages.page_operation import DAY, TEXT_OR_NONE, PageOperation, Parameter
 
 _GROUP_COLUMNS = ("test_name", VARIANT_COLUMN, "axis_root", "door", "kind")
 #: Outcomes counted by name; all others are failure classes.
 _OUTCOMES = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value, *UNSUPPORTED_LABELS.values())
 _METRICS = ("eff_job", "cpu_per_event_s", "wall_per_event_s")
+
+
+class DayQuery(PageQuery):
+    """Parameters of the page."""
+
+    day: Day = Field(description="Day (UTC).")
+    site: TextOrBlank = Field(description="Site; empty for measurements without a site.")
+
 
 #: Content of the pages for programs.
 OPERATIONS = (
@@ -64,12 +71,7 @@ OPERATIONS = (
             "failing": "failures",
             "jobs": "jobs with measurements, and their campaigns",
         },
-        (
-            Parameter("day", "Day (UTC).", DAY, in_path=True),
-            Parameter(
-                "site", "Site; empty for measurements without a site.", TEXT_OR_NONE, required=True
-            ),
-        ),
+        DayQuery,
         ("status", "counts", "classes"),
     ),
 )
@@ -90,10 +92,8 @@ def day_view(store: Store, request: Request) -> PageView:
         ConfigError: the day is invalid, or no site is named.
         NothingToDoError: the site has never measured anything.
     """
-    day = parse_day(request.path_params["day"], "the day")
-    site = request.query_params.get("site")
-    if site is None:
-        raise ConfigError("site is missing", hint="Add the parameter site=NAME.")
+    query = DayQuery.parse(request)
+    day, site = query.day, query.site
     number = day_number(day)
     outcomes = _load_outcomes(store, site, number)
     groups = _load_groups(store, site, number)

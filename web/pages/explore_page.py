@@ -9,18 +9,14 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import anyio
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.collectors.job_spec import EXECUTION_KINDS
-from treehammer.collectors.record.metric_catalogue import (
-    CATALOGUE,
-    MAX_TEXT,
-    METRICS_BY_NAME,
-    Metric,
-)
+from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.errors import ConfigError
 from treehammer.sql.core.measurement_sql import HISTOGRAM_COLUMN
 from treehammer.sql.core.schema import ROLLUP_METRICS
@@ -46,8 +42,6 @@ from treehammer.web.figures.explore_query import (
     SORTED,
     VIEWS,
     ExploreQuery,
-    parse_explore_query,
-    parse_leniently,
 )
 from treehammer.web.figures.figure_captions import (
     describe_bars,
@@ -61,6 +55,7 @@ from treehammer.web.figures.figure_chart import chart_figure
 from treehammer.web.figures.figure_layout import FigureLayout
 from treehammer.web.figures.figure_points import FigurePoints, load_points
 from treehammer.web.labels import VARIANT_COLUMN, label_variants
+from treehammer.web.page_query import PageOperation, TextOrBlank
 from treehammer.web.pages.latency_figure import latency_table, lay_out_latencies, quantile_table
 from treehammer.web.pages.page_context import (
     HTML,
@@ -76,15 +71,6 @@ from treehammer.web.pages.page_context import (
     requested_format,
     wants_html,
 )
-from treehammer.web.pages.page_operation import (
-    CAMPAIGN,
-    DAY_OR_NONE,
-    TEXT,
-    TEXT_OR_NONE,
-    PageOperation,
-    Parameter,
-    make_condition,
-)
 from treehammer.web.pages.spread_figure import RowLinks, lay_out_spreads, spread_table
 
 Item = TypeVar("Item")
@@ -94,8 +80,6 @@ MAX_FILTER_CHOICES = 300
 #: Newest campaigns listed in the form.
 MAX_CAMPAIGN_CHOICES = 100
 
-#: Figure of study S0: CPU efficiency by site, with the RMS of repeated executions.
-S0 = ExploreQuery(metric="eff_job", by="site", color=VARIANT_COLUMN)
 S0_TITLE = "CPU efficiency by site (study S0)"
 #: Sites and series up to which S0's figure shows points by default.
 MAX_POINT_SITES, MAX_POINT_SERIES = 12, 6
@@ -104,25 +88,6 @@ _EXPLORE_TABLES = {
     "figure": "groups of measurements with their statistics, or the bins of read latencies",
     "quantiles": "quantiles of the read latency; empty in other views",
 }
-_EXPLORE_PARAMETERS = (
-    Parameter("metric", "A numeric metric of the catalogue, or extra_NAME.", TEXT),
-    Parameter("by", "Column on the horizontal axis.", TEXT),
-    Parameter("color", "Second grouping column; empty for none.", TEXT_OR_NONE),
-    Parameter("panels", "Third grouping column; empty for none.", TEXT_OR_NONE),
-    Parameter(
-        "view",
-        "Means, distributions, or histograms of read latency.",
-        {"enum": ["means", "distribution", "latency"]},
-    ),
-    Parameter("bars", "Kind of error bars.", {"enum": ["rms", "interval", "none"]}),
-    Parameter("scale", "Scale of the vertical axis of images.", {"enum": ["linear", "log"]}),
-    Parameter("kind", "Kind of execution; empty for all.", {"enum": ["", *EXECUTION_KINDS]}),
-    CAMPAIGN,
-    make_condition("where", "A condition, as COLUMN=VALUE"),
-    Parameter("from", "First day (UTC); empty for no bound, by default 30 days ago.", DAY_OR_NONE),
-    Parameter("to", "Last day (UTC); empty for no bound.", DAY_OR_NONE),
-)
-
 _EXPLORE_ABOUT = (
     "metric",
     "unit",
@@ -140,21 +105,13 @@ _EXPLORE_ABOUT = (
 )
 
 
-def _filter_parameter(metric: Metric) -> Parameter:
-    """Create the parameter of a column; its values are no longer than the column or an address."""
-    schema = TEXT
-    if metric.type == "text":
-        schema = {**TEXT, "maxLength": min(metric.max_length, MAX_TEXT)}
-    meaning = f"Only of this {metric.name}; of several any one."
-    return Parameter(metric.name, meaning, schema, repeatable=True)
+class S0Query(ExploreQuery):
+    """Parameters of the figure of study S0: CPU efficiency by site, with the RMS of repeated executions."""
 
+    color: TextOrBlank = Field(
+        VARIANT_COLUMN, description="Second grouping column; empty for none."
+    )
 
-#: Every column that a condition can compare.
-_FILTER_PARAMETERS = tuple(
-    _filter_parameter(metric)
-    for metric in CATALOGUE
-    if metric.type not in ("ints", "floats") and metric.name != "kind"
-)
 
 #: Content of the pages for programs.
 OPERATIONS = (
@@ -164,9 +121,8 @@ OPERATIONS = (
         "explore",
         "A metric grouped by columns",
         _EXPLORE_TABLES,
-        _EXPLORE_PARAMETERS,
+        ExploreQuery,
         _EXPLORE_ABOUT,
-        filters=_FILTER_PARAMETERS,
     ),
     PageOperation(
         "/figures/s0",
@@ -174,50 +130,24 @@ OPERATIONS = (
         "s0",
         "CPU efficiency by site and variant, as in study S0",
         _EXPLORE_TABLES,
-        _EXPLORE_PARAMETERS,
+        S0Query,
         _EXPLORE_ABOUT,
-        filters=_FILTER_PARAMETERS,
     ),
 )
 
 
-@dataclass(frozen=True)
-class _FigureKind:
-    """A figure with its own URL.
-
-    Attributes:
-        default: parameters used where the URL has none.
-        title: title of the default figure.
-        separated_columns: columns that split groups if several of their values are selected.
-    """
-
-    default: ExploreQuery
-    title: str = ""
-    separated_columns: tuple[str, ...] = ()
-
-    def figure_title(self, query: ExploreQuery) -> str:
-        """Return the title of a figure: the kind's own title only for its default parameters."""
-        is_default = all(
-            getattr(query, name) == getattr(self.default, name) for name in _TITLE_FIELDS
-        )
-        return self.title if self.title and is_default else figure_heading(query)
-
-    def list_separable(self, query: ExploreQuery, points: FigurePoints) -> tuple[str, ...]:
-        """List the columns that split the groups of these points."""
-        counts = points.aggregation.counts_in_figure
-        return tuple(
-            name
-            for name in self.separated_columns
-            if counts.get(name, 0) > 1 and name not in query.group_columns
-        )
+#: Columns that split the groups of S0's figure if several of their values are selected.
+_S0_SEPARATED = ("test_name", "dataset")
+#: Query of each figure, by the name of its route.
+_QUERIES: Mapping[str, type[ExploreQuery]] = {"explore": ExploreQuery, "s0": S0Query}
 
 
-#: Parameters that determine the title.
-_TITLE_FIELDS = ("metric", "by", "color", "panels")
-_FIGURE_KINDS = {
-    "explore": _FigureKind(ExploreQuery()),
-    "s0": _FigureKind(S0, S0_TITLE, ("test_name", "dataset")),
-}
+def _title_figure(query: ExploreQuery) -> str:
+    """Return the title of a figure; S0's own one needs its default columns."""
+    fields, names = S0Query.model_fields, ("metric", "by", "color", "panels")
+    if isinstance(query, S0Query) and all(getattr(query, n) == fields[n].default for n in names):
+        return S0_TITLE
+    return figure_heading(query)
 
 
 @dataclass(frozen=True)
@@ -256,13 +186,10 @@ class _ExploreResult:
         query = self.query
         metric = METRICS_BY_NAME.get(query.metric)
         unit = "1" if query.view == RELATIVE else metric.unit if metric else ""
-        of_metric = {"metric": query.metric, "unit": unit}
+        is_latency = query.view == LATENCY
         return {
-            **(
-                of_metric
-                if query.view != LATENCY
-                else {"metric": HISTOGRAM_COLUMN, "unit": "reads"}
-            ),
+            "metric": HISTOGRAM_COLUMN if is_latency else query.metric,
+            "unit": "reads" if is_latency else unit,
             "meaning": describe_metric(query),
             "bars": describe_bars(query),
             "caption": describe_groups(query),
@@ -295,7 +222,7 @@ def routes(context: PageContext) -> list[BaseRoute]:
 PAGES = PageModule(routes, position=20, menu={"explore": "Explore"}, operations=OPERATIONS)
 
 
-def _run_query(store: Store, request: Request, kind: _FigureKind) -> _ExploreResult:
+def _run_query(store: Store, request: Request, model: type[ExploreQuery]) -> _ExploreResult:
     """Parse the URL and load the points.
 
     Raises:
@@ -303,21 +230,31 @@ def _run_query(store: Store, request: Request, kind: _FigureKind) -> _ExploreRes
     """
     query: ExploreQuery | None = None
     try:
-        query = parse_explore_query(request, store, kind.default)
+        query = model.parse(request).resolve(store)
         points = load_points(store, query)
-        if separated := kind.list_separable(query, points):
-            query = replace(query, separated_columns=separated)
+        if separated := _list_separable(query, points):
+            query = query.model_copy(update={"separated_columns": separated})
             points = load_points(store, query)
     except ConfigError as error:
         if not wants_html(request):
             raise
-        query = query or parse_leniently(request, store, kind.default)
-        return _ExploreResult(
-            query, FigurePoints((), ""), kind.figure_title(query), error_sentence(error)
-        )
-    if kind.default == S0 and "view" not in request.query_params and _is_crowded(query, points):
-        query = replace(query, view=HEATMAP)
-    return _ExploreResult(query, points, kind.figure_title(query))
+        query = query or model.parse_valid(request).resolve_valid(store)
+        none = FigurePoints((), "")
+        return _ExploreResult(query, none, _title_figure(query), error_sentence(error))
+    is_default = model is S0Query and "view" not in query.model_fields_set
+    if is_default and _is_crowded(query, points):
+        query = query.model_copy(update={"view": HEATMAP})
+    return _ExploreResult(query, points, _title_figure(query))
+
+
+def _list_separable(query: ExploreQuery, points: FigurePoints) -> tuple[str, ...]:
+    """List the columns that split the groups of these points."""
+    counts = points.aggregation.counts_in_figure
+    return tuple(
+        name
+        for name in (_S0_SEPARATED if isinstance(query, S0Query) else ())
+        if counts.get(name, 0) > 1 and name not in query.group_columns
+    )
 
 
 def _is_crowded(query: ExploreQuery, points: FigurePoints) -> bool:
@@ -331,7 +268,7 @@ def _is_crowded(query: ExploreQuery, points: FigurePoints) -> bool:
 
 def _figure_view(name: str, store: Store, request: Request) -> PageView:
     """Collect the data of a figure's page."""
-    result = _run_query(store, request, _FIGURE_KINDS[name])
+    result = _run_query(store, request, _QUERIES[name])
     query, data = result.query, result.points
     links = RowLinks(request, query)
     whole = result.build_table(links)
@@ -379,7 +316,7 @@ def _file_view(name: str, files: FigureFiles, store: Store, request: Request) ->
         raise RequestRefusedError(
             404, f"unknown format {form[:20]!r}; expected one of {', '.join(FIGURE_FORMATS)}"
         )
-    result = _run_query(store, request, _FIGURE_KINDS[name])
+    result = _run_query(store, request, _QUERIES[name])
     if result.error:
         raise RequestRefusedError(400, result.error)
     drawing: dict[str, Any]
@@ -427,7 +364,7 @@ def _column_types(query: ExploreQuery, whole: DataTable) -> list[dict[str, str]]
 
 
 def _link_to_figure(request: Request, name: str, query: ExploreQuery, **parts: Any) -> str:
-    return f"{link_to(request, name, **parts)}?{urlencode(query.query_parameters)}"
+    return f"{link_to(request, name, **parts)}?{urlencode(query.list_parameters())}"
 
 
 #: Looks of S0's figure, by their titles.
@@ -463,7 +400,8 @@ def _preset_links(
     request: Request, query: ExploreQuery, current_route: str
 ) -> Iterator[Mapping[str, str]]:
     """Yield links to other figures of the same selection."""
-    selecting = [(name, value) for name, value in query.query_parameters if name in _SELECTING]
+    values = query.list_parameters()
+    selecting = [(name, value) for name, value in values if name in _SELECTING]
 
     def preset(title: str, route: str, parameters: Mapping[str, str]) -> Mapping[str, str]:
         encoded = urlencode([*parameters.items(), *selecting])
@@ -489,10 +427,13 @@ def _form_values(store: Store, query: ExploreQuery) -> Mapping[str, Any]:
             ("aggregated by day", [*rollup_columns, *axes]),
             ("read individually", other_columns),
         ),
-        "views": VIEWS,
-        "bars": BARS,
-        "scales": SCALES,
-        "kinds": EXECUTION_KINDS,
+        "window": query.list_inputs(first=None, last=None),
+        "looks": query.list_inputs(
+            view=VIEWS,
+            bars=BARS,
+            scale=SCALES,
+            kind={"": "all kinds", **{kind: kind for kind in EXECUTION_KINDS}},
+        ),
         "filters": [(name, *_filter_choices(query, name, stored[name])) for name in FILTERS],
         "campaigns": campaign_queries.list_campaign_choices(
             store, MAX_CAMPAIGN_CHOICES, query.campaigns

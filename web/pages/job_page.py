@@ -11,6 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -42,17 +43,16 @@ from treehammer.web.display_formats import (
     format_time,
 )
 from treehammer.web.labels import VARIANT_COLUMN, VariantLabels, label_variants, title_column
+from treehammer.web.page_query import TIME_TABLE, PageOperation, PageQuery, PathText
 from treehammer.web.pages.common_tables import variant_column
 from treehammer.web.pages.latency_figure import BIN_COLUMNS, chart_histograms, list_filled_bins
 from treehammer.web.pages.measurement_page import (
-    OTHER,
     FindFolders,
     find_output_folders,
     list_logs,
     send_log,
 )
 from treehammer.web.pages.page_context import PageContext, PageModule, PageView, link_to
-from treehammer.web.pages.page_operation import TEXT, TIME_TABLE, PageOperation, Parameter
 
 #: Parameter with the attempt and name of a whole log.
 LOG = "log"
@@ -147,6 +147,13 @@ _COLUMNS = (
     "log_excerpt",
 )
 
+
+class JobQuery(PageQuery):
+    """Parameters of the page."""
+
+    job_id: PathText = Field(description="Identity.")
+
+
 #: Content of the pages for programs.
 OPERATIONS = (
     PageOperation(
@@ -160,7 +167,7 @@ OPERATIONS = (
             "time": TIME_TABLE,
             "latencies": "reads by latency and release",
         },
-        (Parameter("job_id", "Identity.", TEXT, in_path=True),),
+        JobQuery,
         ("facts", "command_line", "explanation"),
     ),
 )
@@ -219,7 +226,7 @@ def _query_job(find_folders: FindFolders, store: Store, request: Request) -> Pag
     Raises:
         NothingToDoError: the job or the log does not exist.
     """
-    job = campaign_queries.fetch_job(store, request.path_params["job_id"])
+    job = campaign_queries.fetch_job(store, JobQuery.parse(request).job_id)
     folders = find_folders(job)
     if log_name := request.query_params.get(LOG):
         return send_log(folders, log_name)
@@ -488,7 +495,7 @@ def _find_others(rows: Sequence[Row], variants: VariantLabels) -> dict[str, Row 
 
 def _link_to_values(request: Request, id_: str, other: str = "") -> str:
     """Link to the page of a measurement, beside another one if there is one."""
-    query = {OTHER: other} if other else None
+    query = {"with": other} if other else None
     return link_to(request, "measurement-page", measurement_id=id_, query=query)
 
 

@@ -7,12 +7,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from starlette.requests import Request
+from pydantic import Field
 
 from treehammer.analysis.statistics.sample import natural_sort_key
-from treehammer.collectors.record.operation_steps import CLIENT
+from treehammer.collectors.record.operation_steps import CLIENT, SERVER
 from treehammer.collectors.record.value_checks import is_variant
 from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import parse_axes
@@ -28,6 +28,7 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.text_formatting import JobRamp, pluralize
 from treehammer.web.display_formats import format_seconds
 from treehammer.web.labels import label_variants
+from treehammer.web.page_query import OneOf, PageQuery, PathText, Text
 from treehammer.web.pages.load_charts import list_sides
 
 if TYPE_CHECKING:
@@ -39,6 +40,15 @@ LEVEL_COLUMNS = ("variant", "door", "site", "storage_site", "load_jobs")
 TRIP_COLUMN = "door_rtt_s"
 #: Rows of operations that the page reads, and points of a figure over time.
 MAX_ROWS, MAX_POINTS = 50_000, 240
+
+
+class LoadQuery(PageQuery):
+    """Parameters of the page of a load."""
+
+    campaign_id: PathText = Field(description="Identity.")
+    operation: Text = Field("", description="Name of an operation; by default the most frequent.")
+    side: Annotated[str, OneOf((CLIENT, SERVER))] = Field("", description="Side that measured it.")
+    load: Text = Field("", description="Value of the column load; by default the highest load.")
 
 
 @dataclass(frozen=True)
@@ -294,7 +304,7 @@ def level_of(group: OperationGroup) -> LoadLevel:
 
 
 def load_details(
-    snapshot: DatabaseSnapshot, campaign: CampaignRow, load: LoadTable | None, request: Request
+    snapshot: DatabaseSnapshot, campaign: CampaignRow, load: LoadTable | None, query: LoadQuery
 ) -> LoadDetails:
     """Read the operations of a campaign, and choose a level by the request's parameters.
 
@@ -314,7 +324,7 @@ def load_details(
     )
     labels = LevelLabels(level_of(level) for level in levels)
     levels.sort(key=lambda level: (level.operation, level.side, labels.sort_key(level_of(level))))
-    chosen = _choose_level(levels, request)
+    chosen = _choose_level(levels, query)
     if chosen is None:
         return LoadDetails([], None, [], [], [], labels, 1)
     points = -(-int(load.duration_s // load.step_s) // MAX_POINTS) if load else 1
@@ -333,7 +343,7 @@ def load_details(
     )
 
 
-def _choose_level(levels: Sequence[OperationGroup], request: Request) -> OperationGroup | None:
+def _choose_level(levels: Sequence[OperationGroup], query: LoadQuery) -> OperationGroup | None:
     """Choose by the parameters, else the operation with the most and the highest load.
 
     Raises:
@@ -348,15 +358,9 @@ def _choose_level(levels: Sequence[OperationGroup], request: Request) -> Operati
         "load": lambda level: level_of(level).id,
     }
     for name, find in choices.items():
-        requested = request.query_params.get(name)
-        if not requested:
-            continue
-        matching = [level for level in matching if find(level) == requested]
-        if not matching:
-            known_values = ", ".join(dict.fromkeys(map(find, levels)))
-            raise ConfigError(
-                f"{name} cannot be {requested[:40]!r} here", hint=f"Known: {known_values}."
-            )
+        query.require_choice(name, map(find, matching))
+        value = getattr(query, name)
+        matching = [level for level in matching if value in ("", find(level))]
     busiest = max(matching, key=_count_operations)
     candidates = [
         level

@@ -22,6 +22,7 @@ from treehammer.web.core.responses import require_text
 from treehammer.web.display_formats import format_seconds, format_time
 from treehammer.web.figures.drawing import DRAWN_FORMATS
 from treehammer.web.figures.line_chart import ChartSheet, LineChart
+from treehammer.web.page_query import PageOperation
 from treehammer.web.pages.load_charts import (
     LoadChart,
     draw_levels,
@@ -33,6 +34,7 @@ from treehammer.web.pages.load_charts import (
 )
 from treehammer.web.pages.load_levels import (
     LoadDetails,
+    LoadQuery,
     compute_evenness,
     find_slowest,
     find_smallest_share,
@@ -48,7 +50,6 @@ from treehammer.web.pages.page_context import (
     link_to,
     requested_format,
 )
-from treehammer.web.pages.page_operation import TEXT, PageOperation, Parameter
 
 #: Pages read at a time.
 MAX_CONCURRENT = 2
@@ -68,12 +69,7 @@ OPERATIONS = (
             "sites": "sites of the jobs of the chosen load",
             "starts": "common starts, and the spread of the real ones",
         },
-        (
-            Parameter("campaign_id", "Identity.", TEXT, in_path=True),
-            Parameter("operation", "Name of an operation; by default the most frequent.", TEXT),
-            Parameter("side", "Side that measured it.", {"enum": [CLIENT, SERVER]}),
-            Parameter("load", "Value of the column load; by default the highest load.", TEXT),
-        ),
+        LoadQuery,
         ("operation", "side", "load", "evenness"),
     ),
 )
@@ -96,10 +92,11 @@ def load_view(store: Store, request: Request) -> PageView:
         ConfigError: a parameter names nothing of the campaign, or its operations are too many.
         NothingToDoError: the campaign does not exist.
     """
-    campaign = campaign_queries.fetch_campaign(store, request.path_params["campaign_id"])
+    query = LoadQuery.parse(request)
+    campaign = campaign_queries.fetch_campaign(store, query.campaign_id)
     load = read_load(campaign)
     with store.snapshot() as snapshot:
-        details = load_details(snapshot, campaign, load, request)
+        details = load_details(snapshot, campaign, load, query)
     spreads, lonely = summarize_campaign_starts(store, campaign)
     is_page = requested_format(request) == HTML
     tables = {

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import FileResponse
 from starlette.routing import BaseRoute
@@ -51,11 +52,10 @@ from treehammer.web.figures.chart_parts import (
 from treehammer.web.figures.figure_chart import FigureChart
 from treehammer.web.figures.figure_layout import PALETTE, FigureSeries
 from treehammer.web.labels import head_column
+from treehammer.web.page_query import PageQuery, PathText, Text
 from treehammer.web.pages.latency_figure import chart_histograms
 from treehammer.web.pages.page_context import PageContext, PageModule, PageView, link_to
 
-#: Parameter with the identity of the measurement to compare with.
-OTHER = "with"
 #: Groups in which a difference is a change of the environment.
 _ENVIRONMENT = ("Software", "Node", "Storage")
 _MEASURED = ("Times", "Counts and ratios")
@@ -90,6 +90,20 @@ _LOG_NAME = re.compile(r"\d{1,9}-\d{1,9}\.(out|err)")
 _ADDRESS = re.compile(rf"(\d{{1,9}})/({_LOG_NAME.pattern})")
 
 
+class MeasurementQuery(PageQuery):
+    """The measurement that an address names."""
+
+    measurement_id: PathText = Field(description="Identity.")
+
+
+class MeasurementPageQuery(MeasurementQuery):
+    """Parameters of the page."""
+
+    other: Text = Field(
+        "", alias="with", description="Identity of the measurement to compare with."
+    )
+
+
 def routes(context: PageContext) -> list[BaseRoute]:
     """Return the route of the page."""
     path = require_text("/measurements/{measurement_id}")
@@ -105,9 +119,9 @@ def measurement_view(store: Store, request: Request) -> PageView:
     Raises:
         NothingToDoError: a measurement does not exist.
     """
-    identity, other = request.path_params["measurement_id"], request.query_params.get(OTHER, "")
-    a = _fetch_values(store, identity)
-    b = _fetch_values(store, other) if other else None
+    query = MeasurementPageQuery.parse(request)
+    a = _fetch_values(store, query.measurement_id)
+    b = _fetch_values(store, query.other) if query.other else None
     differences, *tables = _build_tables(list(_list_values(a, b)), is_pair=b is not None)
     charts = _build_charts({"A": a, "B": b} if b else {"": a})
     values = {
@@ -118,8 +132,7 @@ def measurement_view(store: Store, request: Request) -> PageView:
         "groups": [table for table in tables if table.rows],
         "log": a["log_excerpt"],
         "job": link_to(request, "job", job_id=a["job_id"]),
-        "record": link_to(request, "measurement", measurement_id=identity),
-        "asked": OTHER,
+        "record": link_to(request, "measurement", measurement_id=query.measurement_id),
         "charts": charts,
     }
     title = f"{a['variant_label'] or a['kind']} at {a['site']}"

@@ -10,15 +10,16 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from treehammer.analysis.alarms import alarm_overview
 from treehammer.analysis.status.site_status import SiteUses, list_uses
 from treehammer.analysis.status.subject_state import AlarmKind, SubjectState
-from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.errors import NothingToDoError
 from treehammer.sql.core.evidence import StateEvidence
 from treehammer.sql.core.watch_rows import AlarmMessage, PatrolStartRow, StatusChangeRow
 from treehammer.sql.watch import state_history
@@ -36,9 +37,9 @@ from treehammer.tables import DataTable, Row, TableColumn, hidden_columns
 from treehammer.text_formatting import format_duration, format_size
 from treehammer.web.core.responses import require_text
 from treehammer.web.display_formats import format_time
+from treehammer.web.page_query import OneOf, PageOperation, PageQuery, PathText, Text
 from treehammer.web.pages.common_tables import describe_state
 from treehammer.web.pages.page_context import PageContext, PageModule, PageView, link_to
-from treehammer.web.pages.page_operation import TEXT, PageOperation, Parameter
 
 #: Keys of the evidence with identities -> words, and route and parameter of their page.
 _IDENTITIES: Mapping[str, tuple[str, str, str]] = {
@@ -49,6 +50,21 @@ _IDENTITIES: Mapping[str, tuple[str, str, str]] = {
 }
 #: Events on the page.
 MAX_EVENTS = 100
+
+
+class AlarmQuery(PageQuery):
+    """Parameters of the alarms."""
+
+    kind: Annotated[str, OneOf((AlarmKind.SITE, AlarmKind.RELEASE, AlarmKind.SERVICE))] = Field(
+        "", description="Only the subject of this kind and name."
+    )
+    name: Text = Field("", description="Name of the site or release.")
+
+
+class StateChangeQuery(PageQuery):
+    """Parameters of the page of a change."""
+
+    change: PathText = Field(description="Identity.")
 
 
 #: Content of the pages for programs.
@@ -62,14 +78,7 @@ OPERATIONS = (
             "states": "states, worst first; figures only with kind and name",
             "events": "changed states and confirmed regressions, newest first",
         },
-        (
-            Parameter(
-                "kind",
-                "Only the subject of this kind and name.",
-                {"enum": ["site", "release", "service"]},
-            ),
-            Parameter("name", "Name of the site or release.", TEXT),
-        ),
+        AlarmQuery,
     ),
     PageOperation(
         "/state-changes/{change}",
@@ -77,7 +86,7 @@ OPERATIONS = (
         "state-change",
         "A change of a site's state with its evidence",
         {"results": "results behind it", "tests": "runs by test"},
-        (Parameter("change", "Identity.", TEXT, in_path=True),),
+        StateChangeQuery,
         ("change", "facts"),
     ),
     PageOperation(
@@ -90,8 +99,7 @@ OPERATIONS = (
             "budgets": "use and limits of sites today (UTC), and their back-off",
             "starts": "latest starts, newest first",
         },
-        (),
-        ("leader",),
+        about=("leader",),
     ),
 )
 
@@ -117,7 +125,7 @@ def state_change_view(store: Store, request: Request) -> PageView:
     Raises:
         NothingToDoError: there is no such change.
     """
-    identity = str(request.path_params["change"])
+    identity = StateChangeQuery.parse(request).change
     row = state_history.find_change(store, identity)
     if row is None:
         raise NothingToDoError(f"there is no change of a state {identity[:100]!r}")
@@ -200,22 +208,18 @@ def alarms_view(store: Store, request: Request) -> PageView:
         ConfigError: the kind is unknown.
         NothingToDoError: the subject is unknown.
     """
-    states = _select_states(store, request)
+    query = AlarmQuery.parse(request)
+    states = _select_states(store, query)
     root = request.scope.get("root_path", "")
-    events = [] if "kind" in request.query_params else AlarmOutbox(store).list_events(MAX_EVENTS)
+    events = [] if query.kind else AlarmOutbox(store).list_events(MAX_EVENTS)
     tables = (_state_table(states, root), _event_table(events, root))
     return PageView("alarms.html.j2", "Alarms", {"states": tables[0], "events": tables[1]}, tables)
 
 
-def _select_states(store: Store, request: Request) -> list[SubjectState]:
+def _select_states(store: Store, query: AlarmQuery) -> list[SubjectState]:
     now_us = time.time_ns() // 1000
-    kind = request.query_params.get("kind")
-    if kind is not None:
-        allowed = (AlarmKind.SITE, AlarmKind.RELEASE, AlarmKind.SERVICE)
-        if kind not in allowed:
-            raise ConfigError(f"kind must be one of {', '.join(allowed)}, not {kind[:40]!r}")
-        name = request.query_params.get("name", "")
-        return [alarm_overview.assess_subject(store, AlarmKind(kind), name, now_us)]
+    if query.kind:
+        return [alarm_overview.assess_subject(store, AlarmKind(query.kind), query.name, now_us)]
     return sorted(alarm_overview.assess_all(store, now_us), key=lambda state: -state.level.rank)
 
 

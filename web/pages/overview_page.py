@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute
@@ -28,7 +29,6 @@ from treehammer.analysis.status.rule_judgements import DayOutcomes, describe_dai
 from treehammer.analysis.status.status_rules import load_operations_rule
 from treehammer.analysis.status.subject_state import SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
-from treehammer.errors import ConfigError
 from treehammer.sql.core.rows import VerdictRow
 from treehammer.sql.core.watch_rows import StatusChangeRow
 from treehammer.sql.read import overview_queries, stored_comparisons
@@ -44,10 +44,10 @@ from treehammer.web.display_formats import (
     days_until,
     format_day,
     format_time,
-    parse_window,
     today,
 )
 from treehammer.web.figures.explore_query import RELATIVE
+from treehammer.web.page_query import OneOf, PageOperation, PageQuery, Text, WindowQuery
 from treehammer.web.pages.common_tables import (
     DEFAULT_METRIC,
     build_states_table,
@@ -87,12 +87,6 @@ from treehammer.web.pages.page_context import (
     requested_format,
     wants_html,
 )
-from treehammer.web.pages.page_operation import (
-    TEXT,
-    PageOperation,
-    Parameter,
-    make_window_parameters,
-)
 
 #: Default number of days in the matrix, and those to choose from.
 DAYS, CHOICES = 14, (7, 14, 30, 60)
@@ -109,6 +103,23 @@ _SHOWN_STATES = (SiteState.OK, SiteState.WARNING, SiteState.CRITICAL, SiteState.
 #: Kind -> column by which Explore shows it; the others have pages of their own.
 _EXPLORED = {HitKind.HOST: "host", HitKind.RELEASE: "axis_root", HitKind.TEST: "test_name"}
 
+
+class OverviewQuery(WindowQuery):
+    """Parameters of the overview."""
+
+    days: Annotated[int, OneOf(CHOICES)] = Field(DAYS, description="Number of days.")
+    by: Annotated[str, OneOf(tuple(SITE_KINDS))] = Field(
+        JOB_SITE,
+        description="Sites of the table site_days: those of the jobs, or those of the storage.",
+    )
+
+
+class SearchQuery(PageQuery):
+    """Parameters of the search."""
+
+    q: Text = Field("", description="Part of a name, or beginning of an identity.")
+
+
 #: Content of the pages for programs.
 OPERATIONS = (
     PageOperation(
@@ -123,14 +134,7 @@ OPERATIONS = (
             "storage_days": "storages and days with load tests, with their status",
             "states": "current states of sites and storages",
         },
-        (
-            *make_window_parameters((7, 14, 30, 60)),
-            Parameter(
-                "by",
-                "Sites of the table site_days: those of the jobs, or those of the storage.",
-                {"enum": ["site", "storage_site"]},
-            ),
-        ),
+        OverviewQuery,
         ("changes",),
     ),
     PageOperation(
@@ -139,7 +143,7 @@ OPERATIONS = (
         "search",
         "Sites, campaigns, jobs, hosts, ROOT releases and tests by name",
         {"hits": "names that were found, at most 20 of each kind"},
-        (Parameter("q", "Part of a name, or beginning of an identity.", TEXT),),
+        SearchQuery,
     ),
 )
 
@@ -157,8 +161,8 @@ PAGES = PageModule(routes, position=10, menu={"overview": "Overview"}, operation
 
 def overview_view(store: Store, request: Request) -> PageView:
     """Collect the data of the overview."""
-    days = parse_window(request.query_params, CHOICES, DAYS)
-    by = _parse_site_kind(request)
+    query = OverviewQuery.parse(request)
+    days, by = query.window, query.by
     is_page = requested_format(request) == HTML
     lines, recent = _load_days(store, days, by)
     storages = load_storage_days(store, days)
@@ -187,7 +191,8 @@ def overview_view(store: Store, request: Request) -> PageView:
         ),
         "max_changes": MAX_CHANGES,
         "verdicts": _fold_verdicts(verdicts, latest, request),
-        **_matrix_values(store, request, days, by, lines),
+        **_matrix_values(store, query, lines),
+        "form": query.list_inputs(to=None, days=(), by=SITE_KINDS),
         "matrix": _make_matrix(
             request, sort_worst_first(lines, current), days, by, current, linked
         ),
@@ -215,21 +220,13 @@ def overview_view(store: Store, request: Request) -> PageView:
 
 
 def _matrix_values(
-    store: Store,
-    request: Request,
-    days: Sequence[date],
-    by: str,
-    lines: Sequence[SiteRow[DayOutcomes]],
+    store: Store, query: OverviewQuery, lines: Sequence[SiteRow[DayOutcomes]]
 ) -> dict[str, Any]:
-    """Collect the head, legend and choices of the matrix of sites by day."""
+    """Collect the head and legend of the matrix of sites by day."""
     newest = overview_queries.find_last_day(store)
-    quiet = sorted({*overview_queries.list_sites(store, by)} - {line.site for line in lines})
+    quiet = sorted({*overview_queries.list_sites(store, query.by)} - {line.site for line in lines})
     return {
-        "last": days[-1],
-        "count": len(days),
-        "choices": CHOICES,
-        "by": by,
-        "site_kinds": SITE_KINDS,
+        "count": len(query.window),
         "newest": day_from_number(newest) if newest else None,
         "format_day": format_day,
         "quiet": _name_sites(quiet),
@@ -266,18 +263,6 @@ def _make_site_linker(request: Request, linked: Collection[str] | None) -> Calla
         return link_to(request, "site", site=site) if has_page else ""
 
     return link
-
-
-def _parse_site_kind(request: Request) -> str:
-    """Return the column of the sites to show.
-
-    Raises:
-        ConfigError: the parameter has another value.
-    """
-    by = request.query_params.get("by", JOB_SITE)
-    if by not in SITE_KINDS:
-        raise ConfigError(f"unknown value {by!r} of by", hint=f"Known: {', '.join(SITE_KINDS)}.")
-    return by
 
 
 def _make_cell_linker(
@@ -442,7 +427,7 @@ def _name_sites(sites: Sequence[str]) -> str:
 
 def search_view(store: Store, request: Request) -> PageView | Response:
     """Collect the hits; browsers are led to the page of a single one."""
-    text = request.query_params.get("q", "").strip()[:200]
+    text = SearchQuery.parse(request).q.strip()[:200]
     hits = search_names(store, text)
     if len(hits) == 1 and wants_html(request):
         return RedirectResponse(_link_to_hit(request, hits[0]))

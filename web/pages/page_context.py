@@ -47,7 +47,7 @@ from treehammer.web.core.responses import (
     service_unavailable,
 )
 from treehammer.web.figures.drawing import DRAWN_FORMATS, FIGURE_FORMATS
-from treehammer.web.pages.page_operation import PageOperation
+from treehammer.web.page_query import PageOperation
 
 _LOG = logging.getLogger("treehammer.service")
 
@@ -181,7 +181,7 @@ class QueryPool:
 
 
 #: Answers a request from the store in a thread; raises for invalid requests.
-PageQuery = Callable[[Store, Request], PageView | Response]
+PageHandler = Callable[[Store, Request], PageView | Response]
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class PageContext:
         assets: styles and scripts.
         menu: route name -> title of the pages in the menu.
         settings: of the service.
-        queries: the query of each page by route name, filled by :meth:`page_route`.
+        handlers: that of each page by route name, filled by :meth:`page_route`.
     """
 
     database: LiveDatabase
@@ -204,7 +204,7 @@ class PageContext:
     assets: StaticAssets
     menu: Mapping[str, str]
     settings: Settings
-    queries: dict[str, PageQuery] = field(default_factory=dict)
+    handlers: dict[str, PageHandler] = field(default_factory=dict)
     _limiter: anyio.CapacityLimiter = field(
         default_factory=lambda: anyio.CapacityLimiter(MAX_CONCURRENT_QUERIES)
     )
@@ -216,7 +216,7 @@ class PageContext:
     def page_route(
         self,
         path: str,
-        query_page: PageQuery,
+        handle_page: PageHandler,
         name: str,
         *,
         compress: bool = True,
@@ -226,13 +226,13 @@ class PageContext:
 
         Args:
             path: in Starlette's notation.
-            query_page: collects the data of the page.
+            handle_page: collects the data of the page.
             name: name of the route, for links.
             compress: compress with gzip; not for files that support range requests.
             pool: a pool of its own for slow queries; None for the common one.
         """
 
-        self.queries[name] = query_page
+        self.handlers[name] = handle_page
 
         async def endpoint(request: Request) -> Response:
             await self.access_control.require_reader(request)
@@ -240,17 +240,17 @@ class PageContext:
             # Drawing takes a second; waiting requests must not block other pages.
             slots = self._drawing if DRAWING in request.query_params else slots
             async with _acquire_slot(slots):
-                work = functools.partial(self._respond, query_page, request)
+                work = functools.partial(self._respond, handle_page, request)
                 return await run_queries(work, request, self.settings.serve_query_seconds)
 
         middleware = [Middleware(GZipMiddleware, compresslevel=GZIP_LEVEL)] if compress else []
         return Route(path, endpoint, name=name, methods=["GET"], middleware=middleware)
 
-    def _respond(self, query_page: PageQuery, request: Request) -> Response:
+    def _respond(self, handle_page: PageHandler, request: Request) -> Response:
         try:
             output_format = requested_format(request)
             with self.database.open_store() as store, store.one_state():
-                view = query_page(store, request)
+                view = handle_page(store, request)
             if isinstance(view, Response):
                 return view
             if drawing := request.query_params.get(DRAWING):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute
@@ -30,6 +31,7 @@ from treehammer.tables import DataTable, TableColumn
 from treehammer.version import __version__
 from treehammer.web.core.responses import RequestRefusedError
 from treehammer.web.display_formats import format_time
+from treehammer.web.page_query import ConditionText, PageQuery, Text
 from treehammer.web.pages.page_context import (
     PageContext,
     PageModule,
@@ -59,7 +61,7 @@ def routes(context: PageContext) -> list[BaseRoute]:
         return root_file_view(store, request, exports)
 
     def file(store: Store, request: Request) -> Response:
-        selection = _parse_selection(store, request)
+        selection = RootFileQuery.parse(request).select(store)
         key = _parse_key(request)
         path = exports.get_file(store, selection, key)
         headers = {"Cache-Control": "private, max-age=3600"}
@@ -82,6 +84,25 @@ def routes(context: PageContext) -> list[BaseRoute]:
 PAGES = PageModule(routes, position=80, menu={"rootfile": "ROOT file"})
 
 
+class RootFileQuery(PageQuery):
+    """Parameters of the page and of its files."""
+
+    campaign: Text = Field("", description="A file holds the measurements of one campaign.")
+    where: tuple[ConditionText, ...] = Field((), description="Conditions, as COLUMN=VALUE.")
+
+    def select(self, store: Store) -> Selection:
+        """Return the selection.
+
+        Raises:
+            ConfigError: no campaign is named, or it does not exist, or a condition is invalid.
+        """
+        if not self.campaign:
+            raise ConfigError(
+                "campaign is missing", hint="A file holds the measurements of one campaign."
+            )
+        return Selection((store.campaign(self.campaign).id,), parse_alternatives(self.where))
+
+
 def _parse_key(request: Request) -> str:
     """Read the key of a file from the URL.
 
@@ -97,29 +118,27 @@ def _parse_key(request: Request) -> str:
 def root_file_view(store: Store, request: Request, exports: RootExports) -> PageView:
     """Collect the data of the page."""
     campaigns = campaign_queries.list_newest_campaigns(store, MAX_CAMPAIGN_CHOICES)
-    chosen = request.query_params.get("campaign", "")
+    query = RootFileQuery.parse(request)
     values: dict[str, Any] = {
         "campaigns": [
             (campaign.id, f"{campaign.name}, {format_time(campaign.created_us)}")
             for campaign in campaigns
         ],
-        "chosen": chosen,
-        "wheres": _parse_conditions(request),
+        "chosen": query.campaign,
+        "wheres": [*query.where],
         "max_measurements": MAX_MEASUREMENTS,
         "can_write": exports.can_write,
         "rows": None,
         "file": "",
         "error": "",
     }
-    if chosen:
+    if query.campaign:
         try:
             # The form shows the campaign that a prefix or 'last' stands for.
-            values["chosen"] = store.campaign(chosen).id
+            values["chosen"] = store.campaign(query.campaign).id
             if values["chosen"] not in {campaign.id for campaign in campaigns}:
                 values["campaigns"].append((values["chosen"], values["chosen"]))
-            values |= _file_values(
-                store, _campaign_selection(values["chosen"], request), request, exports
-            )
+            values |= _file_values(store, query, request, exports)
         except ConfigError as error:
             if not wants_html(request):
                 raise
@@ -132,17 +151,18 @@ def root_file_view(store: Store, request: Request, exports: RootExports) -> Page
 
 
 def _file_values(
-    store: Store, selection: Selection, request: Request, exports: RootExports
+    store: Store, query: RootFileQuery, request: Request, exports: RootExports
 ) -> dict[str, Any]:
     """Count the selected measurements; also return their file's URL if it can be written."""
+    selection = query.select(store)
     content = fingerprint_selection(store, selection)
     if not (0 < content.rows <= MAX_MEASUREMENTS and exports.can_write):
         return {"rows": content.rows}
-    query = {"campaign": selection.campaigns[0], "where": _parse_conditions(request)}
+    parameters = {"campaign": selection.campaigns[0], "where": query.where}
     key = exports.content_key(store, selection, content)
     return {
         "rows": content.rows,
-        "file": link_to(request, "rootfile-data", query=query, key=key),
+        "file": link_to(request, "rootfile-data", query=parameters, key=key),
     }
 
 
@@ -157,33 +177,6 @@ def _campaign_table(campaigns: list[CampaignTitle]) -> DataTable:
         TableColumn("submitted_us"),
     )
     return DataTable("campaigns", "Campaigns that can be browsed", columns, rows)
-
-
-def _parse_selection(store: Store, request: Request) -> Selection:
-    """Read the selection from the URL.
-
-    Raises:
-        ConfigError: no campaign is named, or it does not exist, or a condition is invalid.
-    """
-    chosen = request.query_params.get("campaign", "")
-    if not chosen:
-        raise ConfigError(
-            "campaign is missing", hint="A file holds the measurements of one campaign."
-        )
-    return _campaign_selection(store.campaign(chosen).id, request)
-
-
-def _campaign_selection(campaign_id: str, request: Request) -> Selection:
-    """Select measurements of a campaign by the URL's conditions.
-
-    Raises:
-        ConfigError: a condition is invalid.
-    """
-    return Selection((campaign_id,), parse_alternatives(_parse_conditions(request)))
-
-
-def _parse_conditions(request: Request) -> list[str]:
-    return [text for text in request.query_params.getlist("where") if text.strip()]
 
 
 @dataclass(frozen=True)

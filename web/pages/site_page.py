@@ -56,10 +56,10 @@ from treehammer.web.display_formats import (
 )
 from treehammer.web.figures.explore_query import RELATIVE
 from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants
+from treehammer.web.page_query import TIME_TABLE, PageOperation
 from treehammer.web.pages.common_tables import (
     DEFAULT_METRIC,
     DEFAULT_WINDOW_DAYS,
-    WINDOW_CHOICES,
     build_change_point_table,
     build_history_table,
     build_states_table,
@@ -80,13 +80,6 @@ from treehammer.web.pages.page_context import (
     requested_format,
     wants_html,
 )
-from treehammer.web.pages.page_operation import (
-    TEXT,
-    TIME_TABLE,
-    PageOperation,
-    Parameter,
-    make_window_parameters,
-)
 from treehammer.web.pages.site_charts import (
     build_change_table,
     build_door_charts,
@@ -101,7 +94,6 @@ from treehammer.web.pages.site_standing import (
     MAX_PARTS,
     SiteQuery,
     describe_standing,
-    parse_site_query,
 )
 
 _COMPLETED = (Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value)
@@ -132,15 +124,7 @@ OPERATIONS = (
             "state_changes": "changes of these states, also superseded ones",
             "changepoints": "steps of the last 90 days in daily series of the site",
         },
-        (
-            Parameter("site", "Name of the site.", TEXT, in_path=True),
-            Parameter("metric", "A metric with daily roll-ups.", {"enum": list(ROLLUP_METRICS)}),
-            Parameter("test", "Only this test.", TEXT),
-            Parameter("variant", "Only this variant, for any release: its axes as JSON.", TEXT),
-            Parameter("root", "Only this release.", TEXT),
-            Parameter("protocol", "Only doors of this protocol.", TEXT),
-            *make_window_parameters((14, 30, 90, 180)),
-        ),
+        SiteQuery,
         ("standing", "explanation"),
     ),
 )
@@ -261,13 +245,14 @@ def site_view(store: Store, request: Request) -> PageView | Response:
     Raises:
         NothingToDoError: the site has never measured anything.
     """
-    site = str(request.path_params["site"])
+    query = SiteQuery.parse(request)
+    site = query.site
     works = _sort_works(site_history.list_workloads(store, site))
     if not works:
         if not site and wants_html(request):
             return RedirectResponse(link_to(request, "sites"))
         raise overview_queries.build_unknown_site_error(store, site)
-    query = parse_site_query(request, site, works)
+    query = query.normalize_variant(works)
     sums = peer_sums.fetch_peer_sums(
         store, site, query.metric, query.day_numbers, query.work_filters
     )
@@ -298,12 +283,13 @@ def site_view(store: Store, request: Request) -> PageView | Response:
         "trouble": _explain_last_day(store, site, tables),
         "door_charts": door_charts,
         "explanation": explanation.sentences,
-        "metrics": [METRICS_BY_NAME[name] for name in ROLLUP_METRICS],
         "metric": METRICS_BY_NAME[query.metric],
-        "choices": WINDOW_CHOICES,
-        "filters": {
-            name: _filter_options(works, name, query.filters.get(name)) for name in FILTERS
-        },
+        "form": query.list_inputs(
+            metric={name: head_column(name) for name in ROLLUP_METRICS},
+            **{name: _filter_options(works, name, query.filters.get(name)) for name in FILTERS},
+            to=None,
+            days=(),
+        ),
         "similar": peer_comparison.SIMILAR_SITES_TEXT,
         "links": list(_link_to_explore(store, query, request)),
         "work_matrix": _build_work_matrix(works),
@@ -384,12 +370,12 @@ def _link_to_explore(store: Store, query: SiteQuery, request: Request) -> Iterat
 
 def _filter_options(
     works: Sequence[Workload], name: str, chosen: str | None
-) -> list[tuple[str, str]]:
-    """Return the values to choose from, each with its label."""
+) -> Mapping[str, str] | Sequence[str]:
+    """Return the values to choose from, variants with their labels."""
     values = {value for value in (chosen, *(getattr(work, name) for work in works)) if value}
     if name == "variant":
-        return [*label_variants(map(drop_release_axis, values)).names.items()]
-    return [(value, value) for value in sorted(values, key=natural_sort_key)]
+        return label_variants(map(drop_release_axis, values)).names
+    return sorted(values, key=natural_sort_key)
 
 
 def _series_table(points: Sequence[PeerComparison], query: SiteQuery) -> DataTable:

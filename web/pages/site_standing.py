@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from typing import Annotated
 
-from starlette.requests import Request
+from pydantic import Field
 
 from treehammer.analysis.descriptive import peer_comparison
 from treehammer.analysis.descriptive.peer_comparison import ConditionContrast, SiteStanding
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.collectors.record.value_checks import is_variant
-from treehammer.errors import ConfigError, suggest_word
+from treehammer.errors import ConfigError
 from treehammer.hctests.definition.model import drop_release_axis
 from treehammer.sql.core.schema import ROLLUP_METRICS
 from treehammer.sql.read import figure_sql, peer_sums, site_history
@@ -27,9 +28,9 @@ from treehammer.web.display_formats import (
     aligned_format,
     day_number,
     format_per_cent,
-    parse_window,
 )
 from treehammer.web.labels import VARIANT_COLUMN, head_column, label_variants, title_column
+from treehammer.web.page_query import OneOf, PathText, Text, WindowQuery
 from treehammer.web.pages.common_tables import DEFAULT_METRIC, DEFAULT_WINDOW_DAYS, WINDOW_CHOICES
 
 #: Windows of at least this many days are shown by week.
@@ -55,16 +56,59 @@ _EQUAL, _MAIN_SHARE = 5e-4, 0.5
 _MEASURED = ("host", "cpu_model")
 
 
-@dataclass(frozen=True)
-class SiteQuery:
-    """Parameters of the page's URL."""
+class SiteQuery(WindowQuery):
+    """Parameters of the page of a site."""
 
-    site: str
-    metric: str
-    first: date
-    last: date
-    day_count: int
-    filters: dict[str, str]
+    site: PathText = Field(description="Name of the site.")
+    metric: Annotated[str, OneOf(ROLLUP_METRICS)] = Field(
+        DEFAULT_METRIC, description="A metric with daily roll-ups."
+    )
+    test: Text = Field("", description="Only this test.")
+    variant: Text = Field("", description="Only this variant, for any release: its axes as JSON.")
+    root: Text = Field("", title="ROOT", description="Only this release.")
+    protocol: Text = Field("", description="Only doors of this protocol.")
+    days: Annotated[int, OneOf(WINDOW_CHOICES)] = Field(
+        DEFAULT_WINDOW_DAYS, description="Number of days."
+    )
+
+    def normalize_variant(self, works: Sequence[Workload]) -> SiteQuery:
+        """Return the query with its variant for any release.
+
+        Args:
+            works: of the site; their variants need not be JSON objects.
+
+        Raises:
+            ConfigError: the variant is invalid.
+        """
+        variant = self.variant
+        if not variant:
+            return self
+        if not is_variant(variant) and variant not in {work.variant for work in works}:
+            raise ConfigError(
+                f"variant must be a JSON object of axes and values, not {variant[:40]!r}",
+                hint="Choose one on the page of the site.",
+            )
+        return self.model_copy(update={"variant": drop_release_axis(variant)})
+
+    @property
+    def filters(self) -> dict[str, str]:
+        """Parameter -> value that a workload must have."""
+        return {name: text for name in FILTERS if (text := getattr(self, name))}
+
+    @property
+    def first(self) -> date:
+        """First day."""
+        return self.window[0]
+
+    @property
+    def last(self) -> date:
+        """Last day."""
+        return self.to
+
+    @property
+    def day_count(self) -> int:
+        """Number of days."""
+        return len(self.window)
 
     @property
     def day_numbers(self) -> tuple[int, int]:
@@ -95,31 +139,6 @@ class SiteQuery:
     def time_column(self) -> str:
         """Column of time whose values are points: day or week."""
         return WEEK if self.day_count >= WEEKLY_FROM_DAYS else DAY
-
-
-def parse_site_query(request: Request, site: str, works: Sequence[Workload]) -> SiteQuery:
-    """Parse the URL's parameters; filters are values that the site measured.
-
-    Raises:
-        ConfigError: a parameter is invalid.
-    """
-    query = request.query_params
-    days = parse_window(query, WINDOW_CHOICES, DEFAULT_WINDOW_DAYS)
-    metric = query.get("metric", DEFAULT_METRIC)
-    if metric not in ROLLUP_METRICS:
-        raise ConfigError(
-            f"{metric[:40]!r} is not a daily metric",
-            hint=suggest_word(metric, ROLLUP_METRICS).strip(),
-        )
-    filters = {name: query[name] for name in FILTERS if query.get(name)}
-    if variant := filters.get("variant"):
-        if not is_variant(variant) and variant not in {work.variant for work in works}:
-            raise ConfigError(
-                f"variant must be a JSON object of axes and values, not {variant[:40]!r}",
-                hint="Choose one on the page of the site.",
-            )
-        filters["variant"] = drop_release_axis(variant)
-    return SiteQuery(site, metric, days[0], days[-1], len(days), filters)
 
 
 @dataclass(frozen=True)

@@ -281,7 +281,7 @@ class RowLinks:
         removed = ("where", *(("kind",) if "kind" in query.group_columns else ()))
         parameters = [
             (name, jobs.get(name, value))
-            for name, value in query.query_parameters
+            for name, value in query.list_parameters()
             if name not in removed
         ]
         self._shared_parameters = urlencode(parameters)

@@ -32,7 +32,7 @@ from treehammer.web.api import openapi, page_data, prometheus_metrics
 from treehammer.web.api.common_start import CommonStartEndpoint
 from treehammer.web.api.ingest import CampaignIngest, MeasurementIngest
 from treehammer.web.api.openapi import build_description
-from treehammer.web.api.page_operations import (
+from treehammer.web.api.page_data import (
     DESCRIPTION_PATH,
     HEALTH_PATH,
     LIVE_PATH,
@@ -300,7 +300,7 @@ class PageRoutes:
         routes += [
             *prometheus_metrics.routes(self._context),
             *openapi.routes(self._context),
-            *page_data.routes(self._context, self._context.queries),
+            *page_data.routes(self._context),
             Route("/static/{name:path}", assets.serve, name="static", methods=["GET"]),
         ]
         self.routes: list[BaseRoute] = sorted(routes, key=_count_fixed_characters, reverse=True)

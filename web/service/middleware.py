@@ -34,7 +34,7 @@ from treehammer.config import Settings
 from treehammer.errors import StoreError
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write.audit_trail import REFUSE, make_entry
-from treehammer.web.api.page_operations import HEALTH_PATH, LIVE_PATH, TOKEN_PATH
+from treehammer.web.api.page_data import HEALTH_PATH, LIVE_PATH, TOKEN_PATH
 from treehammer.web.api.prometheus_metrics import ServiceMetrics
 from treehammer.web.arranged_table import requested_address
 from treehammer.web.core.responses import (

@@ -42,7 +42,7 @@ from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 from treehammer.web.api.openapi import build_description
-from treehammer.web.api.page_operations import OPERATIONS
+from treehammer.web.api.page_data import OPERATIONS
 from treehammer.web.core.request_limits import RequestLimits
 
 TIMES = float(os.environ.get("FUZZ", "1"))

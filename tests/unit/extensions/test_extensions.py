@@ -273,7 +273,7 @@ _MODULE = '''
 
 from treehammer.tables import DataTable, TableColumn
 from treehammer.web.pages.page_context import PageModule, PageView
-from treehammer.web.pages.page_operation import PageOperation
+from treehammer.web.page_query import PageOperation
 
 OPERATIONS = (
     PageOperation("/tides", "listTides", "tides", "Tides", {"tides": "high waters"}),

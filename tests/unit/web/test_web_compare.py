@@ -339,7 +339,7 @@ def test_sides_have_separate_conditions(measured: ServiceThread) -> None:
         ),
         (f"/compare?page=1{'9' * 30}", 400, "page must be"),
         (f"/compare?page={'9' * 5000}", 400, "page must be"),
-        ("/compare?a=6.38.00&b=6.40.00&delta=x", 400, "delta must be"),
+        ("/compare?a=6.38.00&b=6.40.00&delta=x", 400, "delta cannot be 'x'"),
         ("/compare?a=6.38.00&b=6.40.00&delta=5", 400, "between 0 and 1"),
         ("/compare?aa=1", 400, "unknown parameter"),
         ("/compare?a=6.38.00&b=6.40.00&campaign=none", 404, "no campaigns"),

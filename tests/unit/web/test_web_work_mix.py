@@ -237,7 +237,7 @@ def test_kind_is_selectable(filled: ServiceThread) -> None:
         "all days; executions of all kinds"
     )
     page = filled.load_page(f"/explore?kind=checksum&{ALL}")
-    assert re.search(r'name="kind">.*<option selected>checksum', page)
+    assert re.search(r'name="kind">.*<option value="checksum" selected>', page)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_invalid_condition_keeps_form_values(filled: ServiceThread) -> None:
     assert f'name="to" value="{LAST.isoformat()}"' in page.text
     for query, expected in (
         ("by=read_latency_hist", "read_latency_hist: it is a list"),
-        ("site=A&sitte=A", "Did you mean &#39;site&#39;? All catalogue columns"),
+        ("site=A&sitte=A", "Did you mean &#39;site&#39;? Known parameters"),
     ):
         assert expected in filled.client.get(f"/explore?{query}", headers=PEOPLE).text
 

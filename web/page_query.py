@@ -1,0 +1,386 @@
+"""Query of a page: its parameters, declared once for the page, its links, its form and the API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_origin
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_TEXT
+from treehammer.errors import ConfigError, suggest_word
+from treehammer.web.arranged_table import is_arrangement
+from treehammer.web.display_formats import days_until, today
+
+if TYPE_CHECKING:
+    # Reports draw the figures of Explore without the service.
+    from starlette.requests import Request
+
+#: Known values listed for an unknown one.
+MAX_SUGGESTED = 20
+_NO_NUL = "^[^\\u0000]*$"
+#: Type of a validation error whose message states the allowed values.
+_REFUSED = "refused"
+#: Parameters of every page beside its own.
+_COMMON = ("format", "table")
+
+
+def _refuse(reason: str, hint: str = "") -> PydanticCustomError:
+    return PydanticCustomError(_REFUSED, "{reason}", {"reason": reason, "hint": hint})
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """The values that a parameter can have; numbers are written as in JSON."""
+
+    values: Sequence[str | int]
+
+    def __get_pydantic_core_schema__(self, _source: object, _handler: object) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._choose)
+
+    def __get_pydantic_json_schema__(self, _schema: object, _handler: object) -> dict[str, Any]:
+        integer = {"type": "integer"} if isinstance(self.values[0], int) else {}
+        return {**integer, "enum": list(self.values)}
+
+    def _choose(self, text: object) -> str | int:
+        values = {str(value): value for value in self.values}
+        if str(text) not in values:
+            words = ", ".join(filter(None, values))
+            raise _refuse(f"must be one of {words}", suggest_word(str(text), values).strip())
+        return values[str(text)]
+
+
+def _read_day(value: object) -> object:
+    try:
+        return date.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        raise _refuse("must be a date such as 2026-03-01") from None
+
+
+def _read_count(value: object) -> object:
+    # No sign and no leading zeros, as in JSON.
+    if isinstance(value, str) and not re.fullmatch(r"[1-9]\d{0,14}", value, re.ASCII):
+        raise _refuse("must be a positive number")
+    return value
+
+
+def _text_field(max_length: int) -> Any:
+    schema: dict[str, Any] = {"pattern": _NO_NUL}
+    return Field(min_length=1, max_length=max_length, json_schema_extra=schema)
+
+
+#: Text that may be stored.
+Text = Annotated[str, _text_field(MAX_TEXT)]
+#: A part of the path may be any text: the database knows the names.
+PathText = Annotated[
+    str,
+    WithJsonSchema({"type": "string", "pattern": _NO_NUL, "minLength": 1, "maxLength": MAX_TEXT}),
+]
+#: A condition COLUMN=VALUE, or with another operator.
+ConditionText = Annotated[
+    str, _text_field(MAX_TEXT + max(len(f"{metric.name}!=") for metric in CATALOGUE))
+]
+Conditions = tuple[ConditionText, ...]
+#: Field of the campaigns whose measurements are selected.
+CAMPAIGNS: Any = Field(
+    (), alias="campaign", description="Only measurements of this campaign; may be repeated."
+)
+#: Ends the description of conditions.
+ALTERNATIVES = "several on one column match any of them"
+Day = Annotated[date, BeforeValidator(_read_day)]
+PageNumber = Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(_read_count)]
+#: Parameters whose blank value differs from a missing one.
+TextOrBlank = Text | Literal[""]
+DayOrBlank = Day | Literal[""]
+
+
+class PageQuery(BaseModel):
+    """Parameters of a page, and the variable parts of its path.
+
+    A field is a parameter, with its alias as the name in addresses. Fields that are excluded from
+    serialization are none: they hold what the page found for the parameters.
+    """
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    #: Other parameters that the page accepts; None for any, since links from elsewhere may have some.
+    other_parameters: ClassVar[Collection[str] | None] = None
+    #: Columns that select measurements: parameters whose values are collected in the field ``filters``.
+    filter_columns: ClassVar[Collection[str]] = ()
+
+    @classmethod
+    def parse(cls, request: Request, *, strict: bool = False) -> Self:
+        """Parse the address of a page.
+
+        Args:
+            request: for the page.
+            strict: refuse blank, repeated and unknown parameters, as the API does, where a misspelt
+                name would change the result. Forms send blank ones.
+
+        Raises:
+            ConfigError: a parameter is invalid.
+        """
+        cls._check_names(request, strict=strict)
+        values = cls._read_values(request, strict=strict)
+        return cls._validate(values, lambda value: value == "" and not strict)
+
+    @classmethod
+    def parse_valid(cls, request: Request) -> Self:
+        """Parse those parameters of an address that are valid."""
+        return cls._validate(cls._read_values(request, strict=False), lambda _: True)
+
+    @classmethod
+    def _check_names(cls, request: Request, *, strict: bool) -> None:
+        parameters = request.query_params
+        names = {
+            name: is_repeatable
+            for name, is_repeatable in _list_names(cls).items()
+            if name not in request.path_params
+        }
+        known_names = (*names, *cls.filter_columns)
+        for name in parameters:
+            if name in known_names:
+                if strict and not names.get(name, True) and len(parameters.getlist(name)) > 1:
+                    raise ConfigError(f"{name} may not be repeated")
+            elif strict or not cls._accepts(name):
+                words = [*names, *(["any column of the catalogue"] if cls.filter_columns else ())]
+                hint = suggest_word(name, known_names)
+                hint += f"Known parameters: {', '.join(words) or 'none'}."
+                raise ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
+
+    @classmethod
+    def _accepts(cls, name: str) -> bool:
+        """Whether the page ignores a parameter that is not declared."""
+        accepted = cls.other_parameters
+        return accepted is None or name in (*_COMMON, *accepted) or is_arrangement(name)
+
+    @classmethod
+    def _read_values(cls, request: Request, *, strict: bool) -> dict[str, Any]:
+        names, parameters = _list_names(cls), request.query_params
+        values: dict[str, Any] = {
+            name: [text for text in parameters.getlist(name) if strict or text.strip()]
+            if is_repeatable
+            else parameters[name]
+            for name, is_repeatable in names.items()
+            if name in parameters
+        }
+        values |= {name: value for name, value in request.path_params.items() if name in names}
+        if cls.filter_columns:
+            values["filters"] = [
+                (name, text)
+                for name, text in parameters.multi_items()
+                if name in cls.filter_columns and (strict or text)
+            ]
+        return values
+
+    @classmethod
+    def _validate(cls, values: Mapping[str, Any], is_dropped: Callable[[Any], bool]) -> Self:
+        """Validate the values without invalid ones that are to be dropped."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            refused = {str(item["loc"][0]) for item in error.errors()} & values.keys()
+            dropped = {name for name in refused if is_dropped(values[name])}
+            if not dropped:
+                raise cls._explain(error, values) from None
+            remaining = {name: value for name, value in values.items() if name not in dropped}
+            return cls._validate(remaining, is_dropped)
+
+    @classmethod
+    def _explain(cls, error: ValidationError, values: Mapping[str, Any]) -> ConfigError:
+        """Describe the first mistake of an address."""
+        first = error.errors(include_url=False)[0]
+        name, *place = first["loc"]
+        if first["type"] == "missing":
+            return ConfigError(f"{name} is missing", hint=f"Add the parameter {name}=NAME.")
+        text = str(first["input"])[:40]
+        if first["type"] == _REFUSED:
+            context = first["ctx"]
+            return ConfigError(f"{name} {context['reason']}, not {text!r}", hint=context["hint"])
+        if name == "filters":
+            name = values["filters"][place[0]][0]
+        [description] = (
+            parameter["description"]
+            for parameter in cls.describe_parameters()
+            if parameter["name"] == name
+        )
+        return ConfigError(f"{name} cannot be {text!r}", hint=description)
+
+    def require_choice(self, name: str, choices: Iterable[str]) -> None:
+        """Check that a parameter, if given, has a value that the database knows.
+
+        Raises:
+            ConfigError: it has not.
+        """
+        value, known_values = getattr(self, name), sorted({*choices})
+        if value and value not in known_values:
+            words = ", ".join(known_values[:MAX_SUGGESTED])
+            hint = f"{suggest_word(value, known_values)}Known: {words}."
+            raise ConfigError(f"{name} cannot be {value[:40]!r} here", hint=hint)
+
+    def list_parameters(self) -> list[tuple[str, str]]:
+        """List all parameters with their values, for addresses that depend on no default."""
+        values = self.model_dump(mode="json", by_alias=True)
+        return [
+            (name, str(item))
+            for name, value in values.items()
+            for item in (value if isinstance(value, list) else [value])
+        ]
+
+    def list_inputs(self, **choices: Mapping[str, str] | Iterable[str] | None) -> list[FormInput]:
+        """List inputs of the page's form, without those that offer a single value.
+
+        Args:
+            choices: by field the values, or texts by value; nothing for the declared values, None for
+                a day. Of a parameter that may be missing, "all" is a further choice.
+        """
+        inputs = [self._make_input(name, values) for name, values in choices.items()]
+        return [item for item in inputs if item.is_useful]
+
+    def _make_input(self, name: str, values: Mapping[str, str] | Iterable[str] | None) -> FormInput:
+        field = type(self).model_fields[name]
+        title, value = field.title or name.capitalize(), str(getattr(self, name))
+        if values is None:
+            return FormInput(field.alias or name, title, value)
+        if isinstance(values, Mapping):
+            texts = dict(values)
+        else:
+            declared = [
+                text for item in field.metadata if isinstance(item, OneOf) for text in item.values
+            ]
+            texts = {str(text): str(text) for text in [*values] or declared}
+        if field.default == "":
+            texts = {"": "all", **texts}
+        return FormInput(field.alias or name, title, value, texts)
+
+    @classmethod
+    def describe_parameters(cls, path: str = "") -> list[dict[str, Any]]:
+        """Describe the parameters in OpenAPI; ``path`` names those that are parts of it in braces."""
+        document = cls.model_json_schema()
+        parameters = [
+            _describe_parameter(
+                name,
+                document["properties"][name],
+                is_required=name in document.get("required", ()),
+                in_path=f"{{{name}}}" in path,
+            )
+            for name in _list_names(cls)
+        ]
+        filters = TypeAdapter(tuple[Text, ...]).json_schema()
+        return parameters + [
+            _describe_parameter(
+                name, {**filters, "description": f"Only of this {name}; of several any one."}
+            )
+            for name in cls.filter_columns
+        ]
+
+
+def _describe_parameter(
+    name: str, schema: Mapping[str, Any], *, is_required: bool = False, in_path: bool = False
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "path" if in_path else "query",
+        "required": is_required,
+        "description": schema["description"],
+        "schema": {
+            keyword: value
+            for keyword, value in schema.items()
+            if keyword not in ("title", "default", "description")
+        },
+    }
+
+
+@cache
+def _list_names(model: type[PageQuery]) -> Mapping[str, bool]:
+    """Return the names of the parameters, and whether each may be repeated."""
+    return {
+        field.alias or name: get_origin(field.annotation) is tuple
+        for name, field in model.model_fields.items()
+        if not field.exclude
+    }
+
+
+@dataclass(frozen=True)
+class FormInput:
+    """An input of a form: one of the choices, texts by value, or without any a day."""
+
+    name: str
+    title: str
+    value: str
+    choices: Mapping[str, str] | None = None
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether it offers several values, or one is chosen."""
+        return bool(self.value) or self.choices is None or len(self.choices.keys() - {""}) > 1
+
+
+class WindowQuery(PageQuery):
+    """A window of days. Pages declare the field ``days`` with their choices."""
+
+    to: Day = Field(default_factory=today, description="Last day (UTC), by default today.")
+    days: int = Field(description="Number of days.")
+
+    @property
+    def window(self) -> list[date]:
+        """The days, of which the calendar may have fewer."""
+        return days_until(self.to, self.days)
+
+
+@dataclass(frozen=True)
+class PageOperation:
+    """An operation of the API that returns the tables of a page.
+
+    Attributes:
+        path: below :data:`~treehammer.collectors.job_spec.API_PREFIX`, in OpenAPI notation.
+        name: the operationId.
+        page_route: name of the route of the page with the same content.
+        summary: one line.
+        tables: description of the rows by name of the table.
+        query: of the page.
+        about: names of the values that the response holds beside its tables.
+        always_about: whether every response holds all of them.
+    """
+
+    path: str
+    name: str
+    page_route: str
+    summary: str
+    tables: Mapping[str, str]
+    query: type[PageQuery] = PageQuery
+    about: tuple[str, ...] = ()
+    always_about: bool = True
+
+    @cached_property
+    def full_query(self) -> type[PageQuery]:
+        """Query of the page, with the table and the format to return."""
+        parameters: dict[str, Any] = {
+            "table": (
+                Annotated[str, OneOf(tuple(self.tables))],
+                Field("", description="Only this table."),
+            ),
+            "format": (
+                Annotated[str, OneOf(("json", "csv"))],
+                Field("json", description="CSV contains one table, by default the first."),
+            ),
+        }
+        return create_model(self.name, __base__=self.query, **parameters)
+
+
+#: Description of the table of times.
+TIME_TABLE = "parts of the wall time of good timed measurements in solo mode"
