@@ -108,11 +108,10 @@ _KNOWN_NAME = re.compile(
 )
 #: Line of a requeued job's template.
 PREVIOUS_ATTEMPTS = re.compile(rf"^My\.{PREVIOUS_ATTEMPTS_ATTRIBUTE} = (\d+)$\n?", re.MULTILINE)
-_KEY_PATTERN = re.compile(r"\s*([+\w.]+)")
 _OWN_ATTRIBUTE = re.compile(r"(\+|my\.)[a-z_]\w*", re.IGNORECASE)
 #: First words of lines that are not assignments.
 _NON_COMMANDS = frozenset({"if", "elif", "else", "endif", "include", "use", "warning", "error"})
-_ASSIGNMENT = re.compile(r"\s*(?P<name>[+\w.]+)\s*(?P<sign>@?=)\s*(?P<value>.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"\s*([+\w.]+)\s*(@?=)\s*(.*)", re.DOTALL)
 _REFERENCE = re.compile(r"\$\w*\((\w+)")
 _STRING_OR_NUMBER = re.compile(r'"(?:\\.|[^"\\])*"|[-+]?\d[\d.]*(e[-+]?\d+)?', re.IGNORECASE)
 #: Anything by which an expression is more than a text without its quotes.
@@ -161,10 +160,21 @@ def check_description(text: str, where: str) -> None:
         ConfigError: a command does not exist, a line is not an assignment, or there is a ``queue``.
     """
     variables = frozenset(name.lower() for name in _REFERENCE.findall(text))
-    assignments = list(_list_assignments(text, where))
+    assignments = []
+    for statement, name, value in _split_statements(text):
+        word = (statement.split() or ["#"])[0].lower().rstrip(":")
+        if word.startswith("#") or word in _NON_COMMANDS:
+            continue
+        if word == "queue" or not name:
+            raise ConfigError(
+                f"{statement.strip()!r} is not an assignment",
+                where=where,
+                hint="Write NAME = VALUE; the queue statement is added by Treehammer.",
+            )
+        _check_command(name, where, variables)
+        assignments.append((name, value))
     names = [name for name, _ in assignments]
     for name, value in assignments:
-        _check_command(name, where, variables)
         check_command_value(name, value, where, names)
 
 
@@ -242,27 +252,27 @@ def _find_expression_problem(value: str, names: Iterable[str]) -> str:
     return ""
 
 
-def _list_assignments(text: str, where: str) -> Iterator[tuple[str, str]]:
-    """Yield the two sides of each assignment; the right one is '' if it has several lines."""
-    lines = iter(text.replace("\\\n", " ").split("\n"))
+def _split_statements(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield text, name and value of each statement; name and value are '' without an assignment.
+
+    A statement has its continuation lines, and with ``@=TAG`` those until ``@TAG``, whose value is ''.
+    """
+    lines = iter(text.splitlines())
     for line in lines:
-        words = line.split()
-        if not words or words[0].startswith("#") or words[0].lower().rstrip(":") in _NON_COMMANDS:
-            continue
-        match = _ASSIGNMENT.fullmatch(line)
-        if words[0].lower() == "queue" or match is None:
-            raise ConfigError(
-                f"{line.strip()!r} is not an assignment",
-                where=where,
-                hint="Write NAME = VALUE; the queue statement is added by Treehammer.",
-            )
-        value = match["value"]
-        if match["sign"] == "@=":  # continues to a line that contains only @TAG
-            end = f"@{match['value'].strip()}"
-            while next(lines, end).strip() != end:
-                pass
-            value = ""
-        yield match["name"], value
+        statement = line
+        while statement.endswith("\\") and not line.lstrip().startswith("#"):
+            following = next(lines, None)
+            if following is None:
+                break
+            statement += f"\n{following}"
+        match = _ASSIGNMENT.fullmatch(statement.replace("\\\n", " "))
+        name, sign, value = match.groups() if match else ("", "", "")
+        if sign == "@=":
+            end, value, following = f"@{value.strip()}", "", ""
+            while following.strip() != end:
+                following = next(lines, end)
+                statement += f"\n{following}"
+        yield statement, name, value
 
 
 def uses_archives(text: str) -> bool:
@@ -277,14 +287,13 @@ def parse_previous_attempts(text: str) -> int:
 
 
 def list_statements(text: str, *, spool: bool) -> Iterator[str]:
-    """Yield the statements of a template, each with its continuation lines."""
-    lines = iter(text.splitlines())
-    for line in lines:
-        parts = [line]
-        while parts[-1].endswith("\\") and not line.lstrip().startswith("#"):
-            parts.append(next(lines, ""))
-        match = _KEY_PATTERN.match(line)
-        key = match[1].lower() if match else ""
+    """Yield the statements of a template.
+
+    Raises:
+        BatchError: one sets a reserved key.
+    """
+    for statement, name, _ in _split_statements(text):
+        key = (name or statement.split(maxsplit=1)[0] if statement.strip() else "").lower()
         if _RESERVED_KEY.fullmatch(key):
             raise BatchError(
                 f"{key!r} is set by Treehammer",
@@ -292,7 +301,7 @@ def list_statements(text: str, *, spool: bool) -> Iterator[str]:
                 hint="Remove it from the template.",
             )
         if not (spool and key in _MATERIALIZATION_KEYS):
-            yield "\n".join(parts)
+            yield statement
 
 
 def output_statements(text: str) -> Iterator[str]:
