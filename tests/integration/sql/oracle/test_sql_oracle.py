@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from h2_oracle import VERSIONS, H2Server, make_oracle_error
+from h2_oracle import H2Server, make_oracle_error
 from measurement_factory import full_measurement, make_measurement
-from oracle_golden import GOLDEN_FILE, record_statements
 from quick_databases import next_revision, run_migrations  # noqa: F401 - a fixture
 from repository_code import find_command
 
-import treehammer
 from treehammer import config
 from treehammer.errors import ConfigError, StoreError
-from treehammer.sql.engine import backend, database_engine
-from treehammer.sql.engine.database_engine import make_engine, parse_url
+from treehammer.sql.engine import database_engine
 from treehammer.sql.engine.database_setup import upgrade_database
 from treehammer.sql.engine.oracle_backend import is_already_applied
 from treehammer.sql.read.query_model import Selection
@@ -82,17 +77,6 @@ def test_text_with_too_many_bytes_rejects_its_batch(store: Store) -> None:
     assert len(list(store.measurements(EVERYTHING, ["host"]))) == 1
 
 
-def test_only_writers_wait_for_each_other(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store.open(url) as store, Store.open(url) as other:
-        store.add([make_measurement()])
-        monkeypatch.setattr(backend, "BUSY_SECONDS", 0)
-        with database_engine.write_transaction(other._engine):
-            with pytest.raises(StoreError, match="another process"):
-                store.add([make_measurement(position=2)])
-            assert len(list(store.measurements(EVERYTHING))) == 1
-        assert store.add([make_measurement(position=2)]).new == 1
-
-
 def test_reader_cannot_write(store: Store) -> None:
     with (
         pytest.raises(StoreError, match="ORA-01456"),
@@ -106,13 +90,6 @@ def test_missing_lock_row_is_reported(store: Store) -> None:
         connection.exec_driver_sql("DELETE FROM writer_lock")
     with pytest.raises(StoreError, match=r"lost its row(.|\n)*INSERT INTO writer_lock"):
         store.add([make_measurement()])
-
-
-def test_rows_sort_by_code_points(store: Store) -> None:
-    jobs = ["b", "a", "B", "_", "é", "Z"]
-    store.add(make_measurement(job=job) for job in jobs)
-    found = [row["job_id"] for row in store.measurements(EVERYTHING, ["job_id"])]
-    assert found == sorted(jobs)
 
 
 _SCHEMA = (
@@ -204,13 +181,6 @@ def test_interrupted_creation_starts_again(
     assert_schema_is_current(h2_server, service)
 
 
-def test_foreign_tables_are_left_alone(h2_server: H2Server, service: str, url: str) -> None:
-    with make_engine(parse_url(url)).connect() as connection:
-        connection.exec_driver_sql("CREATE TABLE recipes (cake VARCHAR2(10 CHAR))")
-    with pytest.raises(StoreError, match="other than Treehammer"):
-        Store.open(url)
-
-
 def test_applied_changes_are_recognized() -> None:
     """Only errors that show the same change was made before are accepted."""
     assert is_already_applied("\nCREATE TABLE a (b NUMBER)", "ORA-00955: name is already used")
@@ -221,55 +191,3 @@ def test_applied_changes_are_recognized() -> None:
     assert not is_already_applied("ALTER TABLE a MODIFY b NUMBER", "ORA-00904: invalid identifier")
     assert not is_already_applied("CREATE TABLE a (b NUMBER)", "ORA-01653: unable to extend")
     assert not is_already_applied("UPDATE a SET b = 1", "ORA-00904: invalid identifier")
-
-
-def test_only_selected_columns_are_read(store: Store, url: str, h2_server: H2Server) -> None:
-    store.add([make_measurement(eff_job=0.5, extras={"hits": 1})])
-    asked: list[str] = []
-    h2_server.watchers.append(lambda statement, _rows: asked.append(statement))
-    treehammer.results(columns="eff_job", database=url)
-    h2_server.watchers.pop()
-    assert any("eff_job" in statement for statement in asked)
-    assert not any("inventory" in statement for statement in asked)
-
-
-def test_reader_failure_is_reported_on_oracle(store: Store, url: str) -> None:
-    store.add([make_measurement(eff_job=0.5, extras={"hits": 1})])
-    with store._engine.begin() as connection:
-        connection.exec_driver_sql("ALTER TABLE extra RENAME COLUMN value TO other")
-    with pytest.raises(StoreError, match="ORA-00904"):
-        treehammer.results(database=url)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_statements_equal_golden_file(
-    h2_server: H2Server, version: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(h2_server, "version", VERSIONS[version])
-    sent = record_statements(h2_server)
-    if os.environ.get("RENEW_GOLDEN"):
-        GOLDEN_FILE.write_text(sent, encoding="utf-8")
-    assert sent.splitlines() == GOLDEN_FILE.read_text(encoding="utf-8").splitlines()
-
-
-def test_concurrent_creation_and_writes(
-    url: str,
-) -> None:
-    """Threads stand in for processes, because a database in memory belongs to one process."""
-
-    def add(_who: int) -> tuple[int, int]:
-        new = known = 0
-        with Store.open(url) as store:
-            for start in range(0, 200, 5):
-                added = store.add(
-                    make_measurement(job=f"job {n}", extras={"n": n})
-                    for n in range(start, start + 5)
-                )
-                new, known = new + added.new, known + added.known
-        return new, known
-
-    with ThreadPoolExecutor(2) as both:
-        results = list(both.map(add, range(2)))
-    assert sum(new for new, _ in results) == 200
-    assert sum(known for _, known in results) == 200
-    assert check_database(url)["extra"] == 200
