@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+import resource
 import shutil
-import subprocess
+import signal
 import sys
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -36,14 +36,12 @@ from measurement_factory import (
 
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.collectors.record.metric_catalogue import Value
-from treehammer.errors import StoreError
 from treehammer.sql.core.column_types import EvidenceText
 from treehammer.sql.core.rows import AttemptRow, ExtraRow, ReplicaRow
 from treehammer.sql.core.schema import metadata, rollup_day, rollup_operation
 from treehammer.sql.core.watch_rows import PatrolEntryRow, PatrolStartRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import arrow_stream, measurement_files
-from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.transfer.export import export_file, export_partitions
 from treehammer.sql.transfer.importer import ImportResult, collect_files, import_files
 from treehammer.sql.watch import patrol_report
@@ -56,19 +54,23 @@ from treehammer.sql.write.store import Store
 from treehammer.text_formatting import ProgressCallback, no_progress
 
 EVERYTHING = Selection()
-_HELPERS_FOLDER = str(Path(__file__).parent)
 
 
 def read_rows(store: Store) -> dict[str, dict[str, Value]]:
     return {str(row["measurement_id"]): row for row in store.measurements(EVERYTHING)}
 
 
-def run_script(script: str, *arguments: str) -> subprocess.Popen[str]:
-    code = f"import sys; sys.path.insert(0, {_HELPERS_FOLDER!r})\n" + textwrap.dedent(script)
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", code, *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+@contextmanager
+def limit_file_sizes(limit_bytes: int) -> Iterator[None]:
+    """Let files of this process grow to a size only, which has the effect of a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def fill_database(url: str) -> None:
@@ -168,19 +170,6 @@ def read_all_tables(url: str) -> dict[str, list[Any]]:
             ]
             for table in metadata.sorted_tables
         }
-
-
-def install_corrupting_trigger(url: str, statements: list[str]) -> None:
-    """Install triggers that modify written values."""
-    with Store.open(url) as store, store._engine.begin() as connection:
-        for statement in statements:
-            connection.exec_driver_sql(statement)
-
-
-def check_corruption_is_refused(source: str, url: str) -> None:
-    with pytest.raises(StoreError, match=r"the copy differs from the source: table job, id b"):
-        copy_database(source, url, bars=no_progress)
-    assert not any(read_all_tables(url).values())
 
 
 def write_export(

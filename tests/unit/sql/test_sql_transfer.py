@@ -25,10 +25,8 @@ from store_helpers import (
     ExportedStore,
     WriteExport,
     awkward_measurements,
-    check_corruption_is_refused,
     import_counts,
     import_file,
-    install_corrupting_trigger,
     read_contents,
     write_export,
 )
@@ -213,17 +211,6 @@ def test_broken_reference_is_reported_once(source: str, url: str, tmp_path: Path
     assert "FOREIGN KEY" in said.stderr
     assert "Traceback" not in said.stderr
     assert "Error closing" not in said.stderr
-
-
-def test_corrupted_copy_is_refused(source: str, url: str) -> None:
-    install_corrupting_trigger(
-        url,
-        [
-            "CREATE TRIGGER spoil AFTER INSERT ON job WHEN new.id = 'b' "
-            "BEGIN UPDATE job SET label = 'x' WHERE id = 'b'; END"
-        ],
-    )
-    check_corruption_is_refused(source, url)
 
 
 # Trees by uproot

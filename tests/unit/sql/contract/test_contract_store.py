@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import re
 import struct
 import sys
+import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
 from measurement_factory import (
     HOSTILE_TEXTS,
     build_instruction_rows,
@@ -24,20 +30,31 @@ from measurement_factory import (
     make_job_row,
     make_measurement,
 )
-from store_helpers import find_rollup_differences, read_rows, run_script
+from quick_databases import NEXT_REVISION, next_revision, run_migrations  # noqa: F401 - a fixture
+from store_helpers import find_rollup_differences, read_rows
 
 import treehammer
 from treehammer.collectors.record.metric_catalogue import CATALOGUE, MAX_LONG_TEXT, MAX_TEXT
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
 from treehammer.sql.core import schema
 from treehammer.sql.core.rows import AttemptRow, CountRow, ExtraRow, ReplicaRow
+from treehammer.sql.engine import backend as engine_backend
 from treehammer.sql.engine.database_engine import (
+    QueryGroup,
     alter_transaction,
+    is_cancelled,
     make_engine,
     parse_url,
+    read_transaction,
     write_transaction,
 )
-from treehammer.sql.engine.database_setup import REVISION, upgrade_database
+from treehammer.sql.engine.database_setup import (
+    REVISION,
+    SchemaState,
+    open_engine,
+    read_schema_state,
+    upgrade_database,
+)
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.audit_trail import Sender
 from treehammer.sql.write.maintenance import check_database
@@ -246,6 +263,13 @@ def test_rows_are_in_execution_order(store: Store) -> None:
     assert [e.measurement_id for e in store.extras(EVERYTHING)] == [
         r["measurement_id"] for r in rows
     ]
+
+
+def test_rows_sort_by_code_points(store: Store) -> None:
+    jobs = ["b", "a", "B", "_", "é", "Z"]
+    store.add(make_measurement(job=job) for job in jobs)
+    rows = store.measurements(EVERYTHING, ["job_id"])
+    assert [row["job_id"] for row in rows] == sorted(jobs)
 
 
 def test_snapshot_is_stable(store: Store) -> None:
@@ -470,30 +494,142 @@ def test_corrupt_value_is_reported(url: str, store: Store, column: str, value: s
     assert len(read_rows(store)) == 3
 
 
-ADD_SCRIPT = """
-    import json, sys
-    from measurement_factory import make_measurement
-    from treehammer.sql.write.store import Store
+def add_in_batches(url: str) -> tuple[int, int]:
     new = known = 0
-    with Store.open(sys.argv[1]) as store:
+    with Store.open(url) as store:
         for start in range(0, 200, 5):
             added = store.add(
                 make_measurement(job=f"job {n}", extras={"n": n}) for n in range(start, start + 5)
             )
             new, known = new + added.new, known + added.known
-    print(json.dumps([new, known]))
-"""
+    return new, known
+
+
+def test_concurrent_creation_and_writes(url: str, backend: str) -> None:
+    """Threads stand in for processes on H2, where a database in memory belongs to one process."""
+    pool: Executor = (
+        ThreadPoolExecutor(2)
+        if backend == "oracle"
+        else ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn"))
+    )
+    with pool:
+        counts = list(pool.map(add_in_batches, [url, url]))
+    assert [sum(column) for column in zip(*counts, strict=True)] == [200, 200]
+    assert check_database(url)["extra"] == 200
+
+
+def test_only_writers_wait_for_each_other(
+    url: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_backend, "BUSY_SECONDS", 0 if backend == "oracle" else 0.1)
+    with Store.open(url) as store, Store.open(url) as other:
+        store.add([make_measurement()])
+        with write_transaction(other._engine):
+            with pytest.raises(StoreError, match="another process"):
+                store.add([make_measurement(position=2)])
+            assert len(read_rows(store)) == 1
+        assert store.add([make_measurement(position=2)]).new == 1
+
+
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT 1 FROM c) SELECT count(*) FROM c"
+PATIENCE_S = 60.0
 
 
 @pytest.mark.backends("sqlite", "postgresql")
-def test_concurrent_creation_and_writes(url: str) -> None:
-    processes = [run_script(ADD_SCRIPT, url) for _ in range(2)]
-    results = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], results
-    counts = [json.loads(out) for out, _ in results]
-    assert sum(new for new, _ in counts) == 200
-    assert sum(known for _, known in counts) == 200
-    assert check_database(url)["extra"] == 200
+def test_cancelled_query_ends_and_others_go_on(url: str) -> None:
+    engine = open_engine(url, create=True)
+    group = QueryGroup()
+    began = threading.Event()
+    failures: list[StoreError] = []
+
+    def run_endless_query() -> None:
+        with read_transaction(engine) as connection:
+            connection.scalar(sa.text("SELECT 1"))
+            began.set()
+            connection.scalar(sa.text(ENDLESS))
+
+    def run_group() -> None:
+        try:
+            group.run(run_endless_query)
+        except StoreError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run_group, daemon=True)
+    thread.start()
+    assert began.wait(PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
+    while thread.is_alive():
+        assert time.monotonic() < deadline
+        group.cancel()
+        thread.join(0.05)
+    assert failures
+    with pytest.raises(StoreError, match="cancelled"):
+        group.run(run_endless_query)
+    assert not is_cancelled()
+    with read_transaction(engine) as connection:
+        assert connection.scalar(sa.text("SELECT 2")) == 2
+    engine.dispose()
+
+
+# Schema
+
+
+@pytest.mark.backends("sqlite", "postgresql")
+def test_migrations_give_the_schema(url: str) -> None:
+    schemas = []
+    with make_disposed_engine(url) as engine:
+        for create in (run_migrations, lambda url: Store.open(url).close()):
+            create(url)
+            assert read_schema_state(engine) is SchemaState.CURRENT
+            with engine.connect() as connection:
+                context = MigrationContext.configure(connection, opts={"compare_type": True})
+                assert compare_metadata(context, schema.metadata) == []
+            schemas.append(describe_schema(engine))
+            with alter_transaction(engine) as connection:
+                schema.metadata.drop_all(connection)
+                _REVISION_TABLE.drop(connection)
+    assert schemas[0] == schemas[1]
+
+
+def describe_schema(engine: sa.Engine) -> dict[str, object]:
+    """Reflect the schema of a database, ignoring the order of columns."""
+    inspector = sa.inspect(engine)
+    return {
+        table: (
+            {c["name"]: (str(c["type"]), c["nullable"]) for c in inspector.get_columns(table)},
+            inspector.get_pk_constraint(table),
+            sorted(inspector.get_foreign_keys(table), key=lambda key: str(key["name"])),
+            sorted(inspector.get_indexes(table), key=lambda index: str(index["name"])),
+        )
+        for table in inspector.get_table_names()
+    }
+
+
+@pytest.mark.backends("sqlite", "postgresql")
+def test_failed_upgrade_changes_nothing(
+    url: str, store: Store, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    store.add([make_measurement(extras={"hits": 1})])
+    before = read_rows(store)
+    revision = request.getfixturevalue("next_revision")
+    revision.write_text(NEXT_REVISION + '    op.execute("SELECT * FROM no_such_table")\n')
+    for act in (Store.open, check_database):
+        with pytest.raises(StoreError, match="treehammer db upgrade"):
+            act(url)
+    with pytest.raises(StoreError, match="no_such_table"):
+        upgrade_database(url)
+    assert "later" not in list_columns(store)
+    for backup in tmp_path.glob("*.bak"):
+        backup.unlink()  # another one within the same second would have its name
+    revision.write_text(NEXT_REVISION)
+    upgrade_database(url)
+    assert "later" in list_columns(store)
+    assert check_database(url)["measurement"] == 1
+    assert read_rows(store) == before
+
+
+def list_columns(store: Store) -> list[str]:
+    return [column["name"] for column in sa.inspect(store._engine).get_columns("measurement")]
 
 
 # Databases with existing content
@@ -551,14 +687,19 @@ def test_foreign_tables_are_left_alone(url: str) -> None:
 
 
 @contextmanager
-def raw_connection(url: str) -> Iterator[sa.Connection]:
-    """Connect directly, for changes that Treehammer never makes."""
+def make_disposed_engine(url: str) -> Iterator[sa.Engine]:
     engine = make_engine(parse_url(url))
     try:
-        with alter_transaction(engine) as connection:
-            yield connection
+        yield engine
     finally:
         engine.dispose()
+
+
+@contextmanager
+def raw_connection(url: str) -> Iterator[sa.Connection]:
+    """Connect directly, for changes that Treehammer never makes."""
+    with make_disposed_engine(url) as engine, alter_transaction(engine) as connection:
+        yield connection
 
 
 def test_storage_site_defaults_to_site(store: Store) -> None:

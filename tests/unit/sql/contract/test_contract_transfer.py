@@ -235,7 +235,7 @@ def test_partitions_nest_the_operations_of_their_campaign(store: Store, tmp_path
     assert counts == {"campaign_id=first": [2], "campaign_id=second": [0]}
 
 
-def test_copy_equals_source_and_is_usable(source: str, url: str) -> None:
+def test_copy_equals_source_and_is_usable(source: str, url: str, tmp_path: Path) -> None:
     counts, copied = copy_database(source, url, bars=no_progress)
     assert copied
     assert all(counts.values()), "no table is left out of this test"
@@ -243,10 +243,37 @@ def test_copy_equals_source_and_is_usable(source: str, url: str) -> None:
     assert found == read_all_tables(source)
     assert {name: len(rows) for name, rows in found.items()} == counts
     assert copy_database(source, url, bars=no_progress) == (counts, False)
+    back = f"sqlite:///{tmp_path}/back.db"
+    copy_database(url, back, bars=no_progress)
+    assert read_all_tables(back) == found
     with Store.open(url) as store:
         assert store.add(full_measurement(n) for n in (599, 600)) == AddResult(1, 1)
     with pytest.raises(StoreError, match=r"holds other rows: table \w+, \w*id"):
         copy_database(source, url, bars=no_progress)
+
+
+CORRUPTING_TRIGGERS = {
+    "sqlite": [
+        "CREATE TRIGGER spoil AFTER INSERT ON job WHEN new.id = 'b' "
+        "BEGIN UPDATE job SET label = 'x' WHERE id = 'b'; END"
+    ],
+    "postgresql": [
+        "CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN new.label := 1; RETURN new; END'",
+        "CREATE TRIGGER spoil BEFORE INSERT ON job FOR EACH ROW WHEN (new.id = 'b') "
+        "EXECUTE FUNCTION spoil()",
+    ],
+}
+
+
+@pytest.mark.backends(*CORRUPTING_TRIGGERS)
+def test_corrupted_copy_is_refused(source: str, url: str, backend: str) -> None:
+    with Store.open(url) as store, store._engine.begin() as connection:
+        for statement in CORRUPTING_TRIGGERS[backend]:
+            connection.exec_driver_sql(statement)
+    with pytest.raises(StoreError, match=r"the copy differs from the source: table job, id b"):
+        copy_database(source, url, bars=no_progress)
+    assert not any(read_all_tables(url).values())
 
 
 def test_copy_refuses_nonempty_target(source: str, url: str) -> None:
