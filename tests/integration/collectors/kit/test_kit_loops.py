@@ -14,23 +14,18 @@ from typing import Any
 import pytest
 import uproot
 from click.testing import CliRunner, Result
+from job_factory import make_execution, make_job
 from machine_requirements import skip_or_fail
 
 from treehammer import config
 from treehammer.collectors.job_spec import (
     MIN_LAUNCH_CPU_S,
     ExecutionLimits,
-    ExecutionSpec,
     InputFile,
-    JobSpec,
-    PayloadSpec,
     total_cpu_s,
 )
 from treehammer.collectors.record.metric_catalogue import (
-    INSTRUMENT_VERSION,
     METRICS_BY_NAME,
-    RECORD_VERSION,
-    metrics_owned_by,
 )
 from treehammer.collectors.software import providers
 from treehammer.hctests import __file__ as hctests_file
@@ -66,47 +61,18 @@ def run_launch(
 ) -> list[dict[str, Any]]:
     """Run one launch of both releases, B before A; return the records of A and B."""
     (folder / "payload").mkdir()
-    (folder / "payload/read.py").write_text(payload % arguments)
-    placeholders: dict[str, Any] = {"text": "x", "int": 1, "bool": False}
-    identity = {
-        metric.name: placeholders[metric.type]
-        for metric in metrics_owned_by("plan")
-        if metric.required and metric.name not in ("measurement_id", "attempt")
-    }
-    identity |= {
-        "record_version": RECORD_VERSION,
-        "instrument_version": INSTRUMENT_VERSION,
-        "kind": "timed",
-        "variant": "{}",
-        "job_id": "job",
-        "launch_order": "BA",
-        "passes_planned": 2,
-    }
-    spec = ExecutionSpec(
-        round=1,
-        position=1,
-        kind="timed",
-        variant={"cache_mb": 1, "branches": 1.0, "events": 1.0, "cache": "warm"},
-        software=prepare(releases[1]),
-        files=(InputFile(file.name, str(file), file.stat().st_size, ""),),
-        tree="events",
-        passes=2,
-        seed=1,
-        identity=identity,
-        mode="paired",
-        side="B",
-    )
-    other = replace(
-        spec,
-        position=2,
-        side="A",
-        software=prepare(releases[0]),
-        identity={**identity, "position": 2},
-    )
+    (folder / "payload/script").write_text(payload % arguments)
+    variant = {"cache_mb": 1, "branches": 1.0, "events": 1.0, "cache": "warm"}
+    files = (InputFile(file.name, str(file), file.stat().st_size, ""),)
+    sides = []
+    for position, side, release in ((1, "B", releases[1]), (2, "A", releases[0])):
+        spec = make_execution(
+            position, variant=variant, files=files, tree="events", passes=2, mode="paired",
+            side=side, software=prepare(release),
+        )  # fmt: skip
+        sides.append(replace(spec, identity={**spec.identity, "launch_order": "BA"}))
     settings = {"extra": extra, "slowed": releases[1]}
-    files = PayloadSpec("python", "read.py", "payload", settings)
-    limits = ExecutionLimits(300.0, 0)
-    job = JobSpec("campaign", "job", "local", folder.name, files, limits, (spec, other))
+    job = make_job(*sides, limits=ExecutionLimits(300.0, 0), settings=settings)
     (folder / "job.json").write_text(job.to_json())
     worker = [sys.executable, "-m", "treehammer.collectors.worker", "run", "job.json"]
     done = subprocess.run(worker, cwd=folder, capture_output=True, text=True, check=False)

@@ -9,64 +9,19 @@ import sys
 import textwrap
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from job_factory import make_execution, make_job
 
 from treehammer.collectors import worker_zipapp
 from treehammer.collectors.job_spec import (
-    ExecutionLimits,
     ExecutionSpec,
     InputFile,
-    JobSpec,
-    LoadSpec,
-    PayloadSpec,
-    SoftwareRequest,
 )
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.collectors.record.metric_catalogue import (
-    INSTRUMENT_VERSION,
-    RECORD_VERSION,
-    metrics_owned_by,
-)
-
-NO_ROOT = SoftwareRequest("none", "none", "", "")
-#: Concurrent tests must not share a door.
-DOOR = f"door-{os.getpid()}"
-PLACEHOLDERS = {"text": "x", "int": 1, "bool": False}
-
-
-def make_identity(**values: Any) -> dict[str, Any]:
-    """Return plan-owned values of a valid record."""
-    required = {
-        metric.name: PLACEHOLDERS[metric.type]
-        for metric in metrics_owned_by("plan")
-        if metric.required and metric.name not in ("measurement_id", "attempt")
-    }
-    versions = {"record_version": RECORD_VERSION, "instrument_version": INSTRUMENT_VERSION}
-    fixed = {"kind": "timed", "variant": "{}", "variant_label": "the only one", "job_id": "job"}
-    return {**required, **versions, **fixed, "door": DOOR, **values}
-
-
-def make_execution(position: int = 1, **changes: Any) -> ExecutionSpec:
-    """Create an execution without input and without ROOT."""
-    spec = ExecutionSpec(
-        round=1,
-        position=position,
-        kind="timed",
-        variant={},
-        software=NO_ROOT,
-        files=(),
-        tree="",
-        passes=1,
-        seed=1,
-        identity=make_identity(),
-    )
-    spec = replace(spec, **changes)
-    own = {"position": spec.position, "kind": spec.kind, "passes_planned": spec.passes}
-    return replace(spec, identity={**spec.identity, **own})
 
 
 @dataclass
@@ -102,10 +57,7 @@ class WorkerBench:
         self,
         payload: str,
         *executions: ExecutionSpec,
-        kind: str = "python",
-        limits: ExecutionLimits = ExecutionLimits(30.0, 0),  # noqa: B008 - frozen
-        load: LoadSpec | None = None,
-        **payload_changes: Any,
+        **options: Any,
     ) -> Path:
         """Write ``job.json`` and a payload (a script's text); return the path of ``job.json``."""
         payload_folder = self.folder / "payload"
@@ -113,19 +65,8 @@ class WorkerBench:
         script = payload_folder / "script"
         script.write_text(textwrap.dedent(payload).lstrip())
         script.chmod(0o755)
-        spec = PayloadSpec(kind, "script", "payload", **payload_changes)
-        job = JobSpec(
-            campaign_id="campaign",
-            job_id="job",
-            site="local",
-            door=DOOR,
-            payload=spec,
-            limits=limits,
-            executions=executions or (make_execution(),),
-            load=load,
-        )
         path = self.folder / "job.json"
-        path.write_text(job.to_json())
+        path.write_text(make_job(*executions, **options).to_json())
         return path
 
     def command(self, *options: str, python: str = sys.executable) -> list[str]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from credential_factory import write_token
+from job_factory import make_job
 from local_servers import serve_tcp
 
 from treehammer.collectors import shared_files
@@ -32,6 +35,7 @@ from treehammer.collectors.worker.probes.storage_door import DoorLock
 from treehammer.collectors.worker.run import execution_record, payload_failures
 from treehammer.collectors.worker.run.execution_record import format_heading, format_measurement
 from treehammer.collectors.worker.run.input_files import check_sizes
+from treehammer.collectors.worker.run.job_context import JobFileError, load_job
 from treehammer.collectors.worker.run.payload_failures import (
     check_root_version,
     classify_failure,
@@ -89,6 +93,39 @@ def test_root_version_is_refused_only_when_it_differs() -> None:
     refused = check_root_version("6.40.00", "6.38.00")
     assert refused is not None
     assert refused.failure_class == "software-setup"
+
+
+# -- job.json
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda job: job.update(format=99), "format 1"),
+        (lambda job: job.update(surprise=1), "surprise"),
+        (lambda job: job.update(executions=[]), "executions: must not be empty"),
+        (lambda job: job["executions"].append(job["executions"][0]), "occurs twice"),
+        (lambda job: job["executions"][0].update(round=0), "round: must be at least 1"),
+        (lambda job: job["executions"][0].update(mode="paired"), "must hold the sides A and B"),
+        (lambda job: job["executions"][0]["identity"].pop("series"), "identity.series: is missing"),
+        (lambda job: job["executions"][0]["identity"].update(host="x"), "identity.host"),
+        (lambda job: job["executions"][0]["identity"].update(instrument_version=99), "99"),
+        (lambda job: job["payload"].update(kind="song"), "song"),
+    ],
+)
+def test_invalid_job_is_refused(
+    tmp_path: Path, change: Callable[[Any], object], problem: str
+) -> None:
+    path = tmp_path / "job.json"
+    document = json.loads(make_job().to_json())
+    path.write_text(json.dumps(document))
+    assert load_job(str(path)) == make_job()
+    change(document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(JobFileError) as caught:
+        load_job(str(path))
+    assert problem in str(caught.value)
+    assert str(path) in str(caught.value)
 
 
 # -- result.json
@@ -278,6 +315,9 @@ def test_sizes_of_local_files_are_compared(tmp_path: Path) -> None:
     check_sizes([InputFile("f", f"file://{path}", 5, "x"), InputFile("g", "root://h//g", 9, "x")])
     with pytest.raises(ExecutionError, match="5 bytes, the manifest says 6"):
         check_sizes([InputFile("f", str(path), 6, "x")])
+    with pytest.raises(ExecutionError) as caught:
+        check_sizes([InputFile("f", str(tmp_path / "none"), 6, "x")])
+    assert (caught.value.failure.failure_class, caught.value.failure.kind) == ("open", "missing")
 
 
 def test_cached_fraction_follows_the_page_cache(tmp_path: Path) -> None:
