@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -156,3 +157,18 @@ def write_dpm_log(
         stamp = time.strftime("%m/%d %H:%M:%S", time.localtime(int(instant + 1e-6)))
         thread = 0 if order == 0 else 1 + (number + order) % threads
         yield f"{stamp}.{round(instant % 1 * 1000) % 1000:03d}  4242,{thread} dpm_srv_{operation}: {text}\n"
+
+
+def perform_operations(client: StorageClient, *operations: Operation) -> list[str]:
+    """Perform operations of a real client one after the other; return their failures."""
+    failures: list[str] = []
+    ended = threading.Semaphore(0)
+
+    def record(_flight: Flight, _now: float, _server: str, failure: str) -> None:
+        failures.append(failure)
+        ended.release()
+
+    for operation in operations:
+        client.start(Flight(operation, lambda: 0.0, record))
+        assert ended.acquire(timeout=60)
+    return failures

@@ -8,7 +8,6 @@ import shutil
 import socket
 import struct
 import sys
-import threading
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 from local_servers import CONTENT, SIZE, Pool, Redirector, make_authority, serve_http, serve_tcp
 from machine_requirements import skip_or_fail
+from simulated_load import perform_operations
 
 from treehammer.collectors.http_requests import (
     TOKEN_POOLS_VARIABLE,
@@ -30,7 +30,6 @@ from treehammer.collectors.job_spec import InputFile, SoftwareRequest
 from treehammer.collectors.kit.treehammer_load.clients.copy_client import CopyClient, CopyCommand
 from treehammer.collectors.kit.treehammer_load.clients.http_client import PlainHttpClient
 from treehammer.collectors.kit.treehammer_load.operation import (
-    Flight,
     LoadFile,
     Operation,
     StorageClient,
@@ -168,24 +167,11 @@ def door(
     assert {token for _, token in Pool.requests} == {None}
 
 
-def perform(client: StorageClient, operation: Operation) -> str:
-    failures: list[str] = []
-    ended = threading.Event()
-
-    def record(_flight: Flight, _now: float, _server: str, failure: str) -> None:
-        failures.append(failure)
-        ended.set()
-
-    client.start(Flight(operation, lambda: 0.0, record))
-    assert ended.wait(60)
-    return failures[0]
-
-
 def test_load_leaves_token_at_door(door: str) -> None:
     client = PlainHttpClient(1, 10.0, door)
     file = LoadFile(door, SIZE)
     for name, chunks in (("stat", []), ("read", [(0, 10)]), ("read_file", [])):
-        assert perform(client, Operation(0.0, name, 0, file, chunks)) == ""
+        assert perform_operations(client, Operation(0.0, name, 0, file, chunks)) == [""]
     client.close()
 
 
@@ -199,7 +185,7 @@ def test_curl_leaves_token_at_door(
     command = CopyCommand.find("curl", door, puts=puts, env=os.environ)
     client = CopyClient(StorageClient(1, 10.0), command, door, SIZE if puts else None)
     file = LoadFile(door, SIZE, adler32=None if puts else zlib.adler32(CONTENT))
-    assert perform(client, Operation(0.0, "copy", 0, file, puts=puts)) == ""
+    assert perform_operations(client, Operation(0.0, "copy", 0, file, puts=puts)) == [""]
     client.close()
 
 

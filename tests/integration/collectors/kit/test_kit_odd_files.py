@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import random
-import signal
-import struct
 import subprocess
 import zlib
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,76 +164,9 @@ def test_file_names_are_no_patterns(read: Read, payload: Path | None) -> None:
     assert done.values["events_read"] == 400
 
 
-def test_abort_for_a_damaged_heap_ends_the_process_by_its_signal(
-    latest_release: providers.SoftwareSetup,
-) -> None:
-    # ROOT's handler would exit, and wait in functions that are called on exit.
-    code = "import os; from treehammer_kit import root_engine; root_engine.load_root(); os.abort()"
-    command = [latest_release.python, "-W", "ignore", "-c", code]
-    done = subprocess.run(
-        command, env=latest_release.env, capture_output=True, timeout=120, check=False
-    )
-    assert done.returncode == -signal.SIGABRT
-
-
 Run = Callable[..., Any]
 
 MAKER = Path(__file__).parents[3] / "helpers" / "datasets" / "codec_file.py"
-SEED, FLIPS_PER_REGION = 7, 3
-RegionSpans = dict[str, list[tuple[int, int]]]
-
-#: Marks at the beginning of a compressed basket; uncompressed ones have none.
-CODECS = {b"ZL": "zlib", b"L4": "lz4", b"ZS": "zstd", b"XZ": "lzma"}
-HEADER_BYTES = 9  # of a compressed block
-
-
-def list_records(content: bytes) -> Iterator[tuple[int, int, int, str]]:
-    """Yield offset, length, key length and class of every record of a ROOT file."""
-    at, end = struct.unpack(">ii", content[8:16])
-    while at < end:
-        length, version, _, _, key, _ = struct.unpack(">ihiIhh", content[at : at + 18])
-        name = at + (26 if version < 1000 else 34)
-        yield at, length, key, content[name + 1 : name + 1 + content[name]].decode("latin1")
-        at += length
-
-
-def find_regions(content: bytes) -> RegionSpans:
-    """Find the spans of each kind of region in a ROOT file."""
-    found: RegionSpans = {"file header": [(0, 64)]}
-    for at, length, key, kind in list_records(content):
-        body, end = at + key, at + length
-        if kind == "TBasket":
-            codec = CODECS.get(content[body : body + 2], "")
-            found.setdefault("basket key", []).append((at, body))
-            if codec:
-                found.setdefault("block header", []).append((body, body + HEADER_BYTES))
-                body += HEADER_BYTES
-            found.setdefault(f"{codec or 'stored'} basket", []).append((body, end))
-        else:
-            names = {"TTree": "tree", "TList": "streamer info"}
-            found.setdefault(names.get(kind, "directory"), []).append((at, end))
-    return found
-
-
-def file_offset(spans: list[tuple[int, int]], position: int) -> int:
-    """Convert a position within a region to an offset in the file."""
-    for start, end in spans:
-        if position < end - start:
-            return start + position
-        position -= end - start
-    raise IndexError(position)
-
-
-def list_flips(content: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the file with a random bit flipped, several times in every kind of region."""
-    chosen = random.Random(SEED)
-    for region, spans in sorted(find_regions(content).items()):
-        size = sum(end - start for start, end in spans)
-        for _ in range(FLIPS_PER_REGION):
-            flipped = bytearray(content)
-            offset = file_offset(spans, chosen.randrange(size))
-            flipped[offset] ^= 1 << chosen.randrange(8)
-            yield region, bytes(flipped)
 
 
 @pytest.fixture(scope="module")
@@ -250,48 +179,6 @@ def all_codecs(
     path = tmp_path_factory.mktemp("damage") / "codecs.root"
     run_script(latest_release, MAKER.read_text(), path)
     return path
-
-
-def name_failure(done: Any) -> str:
-    """Name how a payload failed, '' for success."""
-    if done.failure:
-        return f"{done.failure['failure_class']}/{done.failure['kind']}"
-    return f"left with {done.code}" if done.code else ""
-
-
-def test_every_flipped_bit_is_detected(
-    release: providers.SoftwareSetup, all_codecs: Path, run_payload: Run, tmp_path: Path
-) -> None:
-    content, damaged = all_codecs.read_bytes(), tmp_path / "damaged.root"
-    adler32 = f"{zlib.adler32(content):08x}"
-    timed: dict[str, set[str]] = defaultdict(set)
-    for region, flipped in list_flips(content):
-        damaged.write_bytes(flipped)
-        failure = name_failure(run_payload(release, damaged, may_crash=True))
-        timed[region].add(failure)
-        if not failure:
-            done = run_payload(release, damaged, kind="checksum", adler32=adler32, may_crash=True)
-            assert name_failure(done) == "data-check/content", region
-    # Regions with checksums of their own: ROOT detects the damage.
-    for codec in ("zlib", "lz4", "lzma"):
-        assert timed[f"{codec} basket"] == {"read/entry"}
-    # Uncompressed baskets have none: only the adler32 of the file detects the damage.
-    assert "" in timed["stored basket"]
-
-
-def test_undetected_without_adler32(
-    latest_release: providers.SoftwareSetup, all_codecs: Path, run_payload: Run, tmp_path: Path
-) -> None:
-    """No release detects a changed number by itself, hence the check of the file's content."""
-    content = bytearray(all_codecs.read_bytes())
-    content[content.index(b"\x07TBasket\x0cstored_plain") + 200] ^= 1
-    damaged = tmp_path / "damaged.root"
-    damaged.write_bytes(content)
-    sums = set()
-    for file in (all_codecs, damaged):
-        assert name_failure(run_payload(latest_release, file)) == ""
-        sums.add(run_payload(latest_release, file, kind="checksum").values["value_checksum"])
-    assert len(sums) == 2
 
 
 def test_reported_error_fails_the_read(

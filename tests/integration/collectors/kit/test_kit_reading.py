@@ -7,9 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,7 @@ import uproot
 
 from treehammer.collectors.kit import treehammer_kit as kit
 from treehammer.collectors.record import metric_catalogue
-from treehammer.collectors.record.outcome import ExecutionError
-from treehammer.collectors.software import providers, wheels
-from treehammer.collectors.software.wheels import Release, make_root_release
+from treehammer.collectors.software import providers
 
 pytestmark = pytest.mark.root
 
@@ -438,53 +434,3 @@ def test_private_build_reports_its_version_without_the_users_python(
     assert (done.failure, done.code) == (None, 0)
     # The worker refuses such a measurement.
     assert (request.version, done.values["root_version"]) == ("6.41.01", "6.40.00")
-
-
-def test_two_processes_prepare_one_release_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = tmp_path / "made"
-    monkeypatch.setattr(
-        wheels,
-        "install_release",
-        lambda folder, release, say, lock: _slow_fake(folder, release, log),
-    )
-    request = providers.parse_software_request("6.40.00")
-    with ThreadPoolExecutor(2) as pool:
-        notes: list[str] = []
-        jobs = [
-            pool.submit(providers.prepare_software, request, tmp_path, notes.append)
-            for _ in range(2)
-        ]
-        locations = {job.result().location for job in jobs}
-    assert locations == {str(tmp_path / "root-6.40.00")}
-    assert log.read_text() == "made\n"
-    assert notes == ["waiting for ROOT 6.40.00"]
-
-
-def _slow_fake(folder: str, release: Release, log: Path) -> None:
-    time.sleep(0.5)
-    with log.open("a") as stream:
-        stream.write("made\n")
-    python = Path(folder) / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.symlink_to(sys.executable)
-    name = f"root-{release.wheel}.dist-info"
-    records = Path(folder) / "lib" / "python3.11" / "site-packages" / name / "RECORD"
-    records.parent.mkdir(parents=True)
-    records.write_text("")
-    wheels.write_marker(folder, release)
-
-
-def test_environment_without_python_is_not_used(tmp_path: Path) -> None:
-    _slow_fake(str(tmp_path / "root-6.40.00"), make_root_release("6.40.00"), tmp_path / "log")
-    assert providers.list_prepared_releases(tmp_path) == {"6.40.00": str(tmp_path / "root-6.40.00")}
-    python = tmp_path / "root-6.40.00" / "bin" / "python"
-    python.unlink()
-    python.symlink_to(tmp_path / "gone")
-    assert providers.list_prepared_releases(tmp_path) == {}
-    request = replace(
-        providers.parse_software_request("6.40.00"), location=str(tmp_path / "root-6.40.00")
-    )
-    with pytest.raises(ExecutionError, match="is not installed"):
-        providers.setup_software(request, os.environ, KIT)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import resource
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,6 @@ import pytest
 
 from treehammer import config
 from treehammer.collectors.job_spec import InputFile
-from treehammer.collectors.software import providers
 from treehammer.collectors.worker.probes import node_state
 from treehammer.errors import TestbedError
 from treehammer.testbed.debian_packages import unpack_packages
@@ -126,12 +122,6 @@ def test_io_of_threads_and_children_is_exact(bench: Any, input_file: InputFile) 
     )
 
 
-def test_sleeping_payload_is_neither_busy_nor_waiting(bench: Any) -> None:
-    ran = bench.run(f"import os, time; time.sleep(1); {DONE}")
-    assert ran.record_values["eff_payload"] < 0.5
-    assert ran.record_values["payload_run_queue_s"] < ran.record_values["payload_wall_s"] / 2
-
-
 def test_run_queue_wait_on_a_crowded_core(bench: Any) -> None:
     """Four busy processes on one core wait for three quarters of their time."""
     payload = f"""
@@ -220,31 +210,6 @@ def test_staging_starts_from_the_requested_cache_state(
     assert fetched_from_disk("warm") < input_file.size / 2
 
 
-def test_changed_file_is_not_staged(
-    bench: Any, make_spec: Callable[..., Any], input_file: InputFile
-) -> None:
-    path = Path(input_file.url)
-    content = bytearray(path.read_bytes())
-    content[12345] ^= 1
-    path.write_bytes(content)
-    ran = bench.run("", make_spec(files=(input_file,), variant={"access": "staged"}))
-    assert ran.record_values["failure_class"] == "stage-in"
-    assert ran.record_values["failure_kind"] == "checksum"
-    assert "payload_wall_s" not in ran.record_values
-
-
-def test_remote_files_need_root_and_have_unknown_cache_state(
-    bench: Any, make_spec: Callable[..., Any]
-) -> None:
-    remote = InputFile("f", "root://127.0.0.1:9//f", 1, "00000001")
-    ran = bench.run(f"import os; {DONE}", make_spec(files=(remote,), variant={"cache": "warm"}))
-    assert ran.record_values["client_cache_state"] == "unknown"
-    assert ran.record_values["server_cache_state"] == "unknown"
-    assert "door_rtt_s" not in ran.record_values
-    ran = bench.run("", make_spec(files=(remote,), variant={"access": "staged"}))
-    assert ran.record_values["failure_kind"] == "not-supported"
-
-
 def test_adjacent_executions_share_the_calibration(
     bench: Any, make_spec: Callable[..., Any]
 ) -> None:
@@ -303,18 +268,6 @@ def test_payload_sees_its_task_and_no_secrets(
     assert seen["job"]["kit"] == seen["TREEHAMMER_KIT"]
 
 
-def test_shell_payload(bench: Any) -> None:
-    payload = """
-        #!/bin/sh
-        head -c 1000000 /dev/zero | cat > /dev/null
-        echo '{"format": 1, "values": {"events_read": 1}}' > "$TREEHAMMER_RESULT"
-    """
-    ran = bench.run(payload, kind="executable")
-    assert ran.exit_code == 0
-    assert ran.record_values["io_read_chars"] > 2_000_000
-    assert ran.record_values["events_read"] == 1
-
-
 def test_implausible_record_is_kept_and_marked(bench: Any) -> None:
     payload = "import os; open(os.environ['TREEHAMMER_RESULT'], 'w').write('%s')"
     report = '{"format": 1, "values": {"events_read": 0, "loop_wall_s": 1e9}}'
@@ -323,35 +276,6 @@ def test_implausible_record_is_kept_and_marked(bench: Any) -> None:
     assert ran.record_values["plausible"] is False
     assert "events_read" in ran.record_values["implausible_reasons"]
     assert "implausible" in ran.output
-
-
-def test_package_runs_like_the_packed_worker(bench: Any) -> None:
-    bench.write_job(f"import os; {DONE}")
-    command = [sys.executable, "-m", "treehammer.collectors.worker", "run", "job.json"]
-    options = ["--attempt", "2", "--output", "there"]
-    subprocess.run([*command, *options], cwd=bench.folder, check=True)
-    (record,) = (bench.folder / "there" / "records").iterdir()
-    assert json.loads(record.read_text())["values"]["attempt"] == 2
-
-
-@pytest.mark.root
-def test_real_root(bench: Any, make_spec: Callable[..., Any]) -> None:
-    """A wheel's ROOT is set up and reports the requested version."""
-    request = providers.prepare_software(
-        providers.parse_software_request("6.40.00"), config.load_settings().software_dir
-    )
-    payload = """
-        import json, os, ROOT
-        values = {"root_version": str(ROOT.gROOT.GetVersion())}
-        with open(os.environ["TREEHAMMER_RESULT"], "w") as stream:
-            json.dump({"format": 1, "values": values}, stream)
-    """
-    ran = bench.run(payload, make_spec(software=request))
-    assert ran.exit_code == 0, ran.output
-    assert ran.record_values["root_version"] == "6.40.00"
-    assert ran.record_values["root_provider"] == "wheel"
-    assert ran.record_values["max_rss_bytes"] > 100_000_000
-    assert ran.record_values["setup_wall_s"] > 0
 
 
 #: Later versions are fetched from Debian, where machines need not have them.
@@ -420,54 +344,3 @@ def test_every_python(
     assert "failure_class" not in good, good["failure_message"]
     assert crashed["failure_kind"] == "signal"
     assert ran.exit_code == 1
-
-
-PRINTS = """
-import os, sys, threading
-block = b"x" * 65535 + b"\\n"
-def flood(stream, name):
-    stream.write(b"first of " + name + b"\\n")
-    for _ in range(8 * 1024): stream.write(block)
-    stream.write(b"last of " + name + b"\\n")
-    stream.flush()
-threads = [threading.Thread(target=flood, args=(stream.buffer, name))
-           for stream, name in ((sys.stdout, b"out"), (sys.stderr, b"err"))]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-open(os.environ["TREEHAMMER_RESULT"], "w").write('{"format": 1}')
-"""
-
-
-def _peak_bytes(pid: int) -> int:
-    """Read the worker's own peak; wait4 would include the size of the process that started it."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except OSError:
-        return 0
-    found = re.search(r"VmHWM:\s*(\d+) kB", status)
-    return int(found[1]) * 1024 if found else 0
-
-
-def test_gigabyte_of_output_is_bounded(bench: Any) -> None:
-    bench.write_job(PRINTS)
-    with (bench.folder / "worker.out").open("wb") as out:
-        process = subprocess.Popen(
-            bench.command(), cwd=bench.folder, stdout=out, stderr=subprocess.STDOUT
-        )
-        peak = 0
-        while process.poll() is None:
-            peak = max(peak, _peak_bytes(process.pid))
-            time.sleep(0.02)
-    ran = bench.read_result(process.returncode)
-    assert ran.exit_code == 0
-    assert ran.record_values["plausible"] is True
-    assert ran.record_values["io_write_chars"] >= 1 << 30
-    assert 0 < peak < 100_000_000
-    assert ran.record_values["max_rss_bytes"] < 100_000_000
-    for name in ("out", "err"):
-        text = ran.read_log(f"1-1.{name}")
-        assert text.startswith(f"first of {name}\n")
-        assert text.endswith(f"last of {name}\n")
-        assert "bytes omitted" in text
-    written = sum(path.stat().st_size for path in bench.folder.rglob("*") if path.is_file())
-    assert written < 5_000_000

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from ingest_stub import TOKEN, IngestStub, StubReply
 from polling import wait_until
+from simulated_load import perform_operations
 
 from treehammer.collectors.job_spec import (
     CA_FILE,
@@ -29,7 +30,7 @@ from treehammer.collectors.job_spec import (
     ServiceSpec,
 )
 from treehammer.collectors.kit.treehammer_load.clients.http_client import PlainHttpClient
-from treehammer.collectors.kit.treehammer_load.operation import Flight, LoadFile, Operation
+from treehammer.collectors.kit.treehammer_load.operation import LoadFile, Operation
 from treehammer.collectors.worker import benchmark
 from treehammer.collectors.worker.benchmark import PARTS
 
@@ -191,20 +192,10 @@ def test_upload_command_sends_pending_records(
         assert "Traceback" not in failed.stderr
 
 
-def test_refused_token_is_not_retried(bench: Any, ingest: IngestStub) -> None:
-    beside(bench, ingest)
-    ingest.script = lambda _: StubReply(401, {"error": "the token of this job was revoked"})
-    ran = bench.run(QUICK)
-    assert ran.exit_code == 0
-    assert ran.attempt["upload"]["problem"] == "the token of this job was revoked (401)"
-    assert len(ingest.posts) == 1
-
-
 @pytest.mark.parametrize(
     "files, expected",
     [
         ({}, None),
-        ({SERVICE_FILE: ServiceSpec("https://127.0.0.1:9").to_json()}, "no valid token"),
         (
             {
                 SERVICE_FILE: ServiceSpec("https://127.0.0.1:9").to_json(),
@@ -422,19 +413,6 @@ def test_failing_eviction_ends_the_benchmark(worker: Path, tmp_path: Path) -> No
     assert not [*tmp_path.iterdir()]
 
 
-def perform(client: PlainHttpClient, operation: Operation) -> str:
-    found: list[str] = []
-    ended = threading.Event()
-
-    def record(_flight: Flight, _now: float, _server: str, failure: str) -> None:
-        found.append(failure)
-        ended.set()
-
-    client.start(Flight(operation, lambda: 0.0, record))
-    assert ended.wait(60)
-    return found[0]
-
-
 def test_plain_client_checks_contents(tmp_path: Path, served: str) -> None:
     (tmp_path / "data").write_bytes(bytes(range(256)))
     file = LoadFile(f"{served}/a/data", 256, adler32=0x1234)
@@ -449,5 +427,6 @@ def test_plain_client_checks_contents(tmp_path: Path, served: str) -> None:
         (Operation(0.0, "open", 0, file._replace(url=f"{served}/a/no")), "not-found"),
         (Operation(0.0, "stat", 0, file), ""),
     ]
-    assert [perform(client, operation) for operation, _ in reads] == [name for _, name in reads]
+    failures = perform_operations(client, *(operation for operation, _ in reads))
+    assert failures == [failure for _, failure in reads]
     client.close()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -182,32 +180,6 @@ def test_view_of_another_version_is_refused(
     assert ran.record_values["root_version"] == VERSION
 
 
-@pytest.mark.root
-@pytest.mark.parametrize(
-    "name, kind, transient, expected",
-    [
-        (f"LCG_105/{PLATFORM}", "missing", False, "did you mean 'LCG_106'"),
-        (f"{VIEW}/x86_64-el9-gcc14-opt", "missing", False, f"did you mean '{PLATFORM}'"),
-        ("atlas.cern.ch/repo/view", "missing", True, "atlas.cern.ch is not mounted"),
-        ("sft.cern.ch/lcg/releases", "missing", False, "neither setup.sh nor bin/thisroot.sh"),
-        ("sft.cern.ch/lcg/releases/gcc/13.1.0/x86_64-el9", "broken", False, "no root-config"),
-    ],
-)
-def test_missing_on_cvmfs(
-    bench: Any,
-    ask: Callable[..., Any],
-    on_cvmfs: dict[str, str],
-    name: str,
-    kind: str,
-    transient: bool,
-    expected: str,
-) -> None:
-    ran = bench.run(read(), ask(f"cvmfs:{name}"), env={**on_cvmfs, "PATH": "/usr/bin:/bin"})
-    assert failure(ran.record_values) == ("software-setup", kind)
-    assert expected in ran.record_values["failure_message"]
-    assert ran.record_values["failure_transient"] is transient
-
-
 # --- Behind a command
 
 
@@ -273,15 +245,6 @@ def test_root_behind_a_command_reads_a_tree(
 
 
 @pytest.mark.root
-def test_other_version_behind_a_command_is_refused(
-    bench: Any, ask: Callable[..., Any], bare: str
-) -> None:
-    ran = bench.run(read(), ask(f"wrap:{bare}@6.40.00"))
-    assert failure(ran.record_values) == ("software-setup", "version")
-    assert ran.record_values["root_version"] == VERSION
-
-
-@pytest.mark.root
 def test_accounting_includes_processes_inside(
     bench: Any, ask: Callable[..., Any], contained: str
 ) -> None:
@@ -330,65 +293,3 @@ def test_unusable_command(
     ran = bench.run(read(), make_spec(software=providers.parse_software_request(f"wrap:{prefix}")))
     assert failure(ran.record_values) == ("software-setup", kind)
     assert expected in ran.record_values["failure_message"]
-
-
-#: Symbol versions of AlmaLinux 9: glibc 2.34, and libstdc++ of GCC 11.
-EL9_VERSIONS = {"GLIBC": (2, 34), "GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13)}
-_NEEDED = re.compile(r"Name: (GLIBC|GLIBCXX|CXXABI)_([0-9.]+)")
-_ELF_MAGIC = b"\x7fELF"
-
-
-def native_files(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.is_symlink():
-            with path.open("rb") as stream:
-                if stream.read(4) == _ELF_MAGIC:
-                    yield path
-
-
-def find_too_new(files: list[Path]) -> list[str]:
-    """List files with required versions that Enterprise Linux 9 lacks."""
-    found = []
-    for path in files:
-        command = ["readelf", "--version-info", "--wide", str(path)]
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        # Earlier sections list the versions that a library provides itself.
-        for name, version in _NEEDED.findall(output.partition("Version needs section")[2]):
-            if tuple(map(int, version.split("."))) > EL9_VERSIONS[name]:
-                found.append(f"{path.name} needs {name}_{version}")
-    return found
-
-
-@pytest.mark.root
-@pytest.mark.parametrize("release", ["6.38.00", "6.40.00"])
-def test_root_of_a_wheel_loads_on_el9(release: str) -> None:
-    request = providers.prepare_software(
-        providers.parse_software_request(release), config.load_settings().software_dir
-    )
-    files = list(native_files(Path(request.location) / "lib"))
-    assert len(files) > 100
-    assert find_too_new(files) == []
-
-
-def test_client_loads_on_el9() -> None:
-    """Enterprise Linux 9 has Python 3.11 and 3.12 beside its own 3.9."""
-    files = list(native_files(Path(sysconfig.get_path("platlib"))))
-    assert len(files) > 100
-    assert find_too_new(files) == []
-
-
-def test_later_symbols_are_found(tmp_path: Path) -> None:
-    source = tmp_path / "later.c"
-    source.write_text(
-        "extern int later(void); int main(void) { return later(); }\n", encoding="utf-8"
-    )
-    (tmp_path / "provider.c").write_text("int later(void) { return 0; }\n", encoding="utf-8")
-    (tmp_path / "versions").write_text("GLIBC_2.36 { later; };\n", encoding="utf-8")
-    library, program = tmp_path / "liblater.so", tmp_path / "later"
-    for command in (
-        ["cc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "provider.c"),
-         f"-Wl,--version-script={tmp_path / 'versions'}"],
-        ["cc", "-o", str(program), str(source), str(library)],
-    ):  # fmt: skip
-        subprocess.run(command, check=True)
-    assert find_too_new([program]) == ["later needs GLIBC_2.36"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from local_servers import SIZE, LyingDoor, serve_http
-from simulated_load import SimulatedStorage, SimulatedTimer, run_load
+from simulated_load import SimulatedStorage, SimulatedTimer, perform_operations, run_load
 
 from treehammer.collectors.http_requests import RangeAnswerError
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
@@ -34,7 +34,6 @@ from treehammer.collectors.kit.treehammer_load.operation import (
     Flight,
     LoadFile,
     Operation,
-    StorageClient,
     classify_os_error,
 )
 from treehammer.collectors.kit.treehammer_load.operation import StorageClient as Client
@@ -42,21 +41,6 @@ from treehammer.collectors.kit.treehammer_load.recorder import summarize_loop
 from treehammer.collectors.kit.treehammer_load.workloads import VanishPoller
 from treehammer.collectors.record.operation_steps import OPERATION_FAILURES, OPERATIONS
 from treehammer.collectors.software import providers
-
-
-def perform(client: StorageClient, *operations: Operation) -> list[str]:
-    """Perform operations and return their failures."""
-    found: list[str] = []
-    ended = threading.Semaphore(0)
-
-    def record(_flight: Flight, _now: float, _server: str, failure: str) -> None:
-        found.append(failure)
-        ended.release()
-
-    for operation in operations:
-        client.start(Flight(operation, lambda: 0.0, record))
-        assert ended.acquire(timeout=60)
-    return found
 
 
 @pytest.mark.parametrize("direct", [False, True])
@@ -69,7 +53,7 @@ def test_paths_are_opened_and_read(tmp_path: Path, direct: bool) -> None:
     def read(*chunks: Chunk) -> Operation:
         return Operation(0.0, "read", 0, file, chunks)
 
-    failures = perform(
+    failures = perform_operations(
         client,
         Operation(0.0, "open", 0, file),
         Operation(0.0, "open", 0, file, keep=True),
@@ -104,7 +88,9 @@ def test_paths_are_made_and_removed(tmp_path: Path) -> None:
         ("delete", new, "not-found"),
         ("rmdir", folder, ""),
     ]
-    failures = perform(client, *(Operation(0.0, name, 0, file) for name, file, _ in steps))
+    failures = perform_operations(
+        client, *(Operation(0.0, name, 0, file) for name, file, _ in steps)
+    )
     client.close()
     assert failures == [failure for _, _, failure in steps]
     assert not (tmp_path / "a" / "b").exists()
@@ -218,7 +204,7 @@ def test_ranges_are_checked_by_the_standard(kind: str, failure: str) -> None:
         url = f"http://127.0.0.1:{port}/{kind}/f"
         client = PlainHttpClient(1, 1.0 if failure == "timeout" else 60.0, url)
         operation = Operation(0.0, "read", 0, LoadFile(url, SIZE), [(512, 100)])
-        assert perform(client, operation) == [failure]
+        assert perform_operations(client, operation) == [failure]
         client.close()
 
 
@@ -227,7 +213,7 @@ def test_cut_file_is_a_reset() -> None:
         url = f"http://127.0.0.1:{port}/cut/f"
         client = PlainHttpClient(1, 60.0, url)
         operation = Operation(0.0, "read_file", 0, LoadFile(url, SIZE))
-        assert perform(client, operation) == ["reset"]
+        assert perform_operations(client, operation) == ["reset"]
         client.close()
 
 
