@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 from browser import LOOKS, WatchedTab
-from measurement_factory import STARTED_DAY
-from page_database import CAMPAIGN, HOSTILE_TEXTS, RATES, STEPS, add_load_campaign
+from page_database import CAMPAIGN, RATES, STEPS, add_load_campaign
 from playwright.sync_api import Browser
 from service_process import serve_folder
 
@@ -157,21 +156,6 @@ def test_rerun_command_plans_same_jobs(running: Running, open_tab: Visit) -> Non
     assert (plan["jobs"], plan["measurements"]) == (6, 6)
 
 
-def test_job_filters_are_in_url(full_service: str, open_tab: Visit) -> None:
-    tab = open_tab(full_service, script=False)
-    tab.open("/campaigns/running")
-    tab.page.get_by_role("combobox", name="Site").select_option(HOSTILE_TEXTS[1])
-    tab.page.get_by_role("button", name="Show").click()
-    jobs = tab.page.get_by_role("region", name="Selected jobs")
-    assert jobs.locator("tbody tr").count() == 1
-    assert HOSTILE_TEXTS[1] in jobs.inner_text()
-    assert tab.open("/campaigns/running?failure=lost&state=lost") == 200
-    assert jobs.locator("tbody tr").count() == 1
-
-
-PAGE = f"/campaigns/{CAMPAIGN}/load"
-
-
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("load")
@@ -197,24 +181,3 @@ def test_load_is_reachable_and_drawn(loaded: str, open_tab: Visit, size: str, sc
     assert rates.locator(points).count() == 3 * (STEPS - 1)
     assert rates.locator(marks).count() == 1
     tab.check_page()
-
-
-def test_load_over_time_is_selectable_without_javascript(loaded: str, open_tab: Visit) -> None:
-    tab = open_tab(loaded, script=False)
-    tab.open(PAGE)
-    tab.page.get_by_role("combobox", name="Load").select_option(label="clients=20")
-    tab.page.get_by_role("button", name="Show").click()
-    tab.page.get_by_role("heading", name="Over time: clients=20").wait_for()
-    tab.page.get_by_text("Table of time steps").click()
-    assert tab.page.get_by_role("table", name="Time steps").locator("tbody tr").count() == STEPS
-
-
-def test_letters_of_storages_are_drawn(loaded: str, open_tab: Visit) -> None:
-    tab = open_tab(loaded)
-    day = f"{STARTED_DAY // 10000}-{STARTED_DAY // 100 % 100:02}-{STARTED_DAY % 100:02}"
-    tab.open(f"/?to={day}")
-    matrix = tab.page.get_by_role("region", name="Status of each storage by day")
-    assert matrix.locator("td.warning").inner_text().startswith("W")
-    tab.check_page()
-    matrix.locator("td.warning a").click()
-    tab.page.get_by_role("link", name="opens").first.wait_for()

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, expect
 Visit = Callable[..., WatchedTab]
 
 
-#: Pages without journeys of their own, and the text that shows that they are filled.
+#: Pages without tests of their own, and the text that shows that they are filled.
 FILLED_PAGES = {
     "/": "Sites by day",
     "/campaigns": "nightly",
@@ -43,51 +43,6 @@ def test_filled_pages(
     assert tab.open(path) == 200
     assert FILLED_PAGES[path] in tab.page.locator("main").inner_text()
     tab.check_page()
-
-
-@pytest.mark.parametrize("path", FILLED_PAGES)
-def test_filled_pages_without_javascript(full_service: str, open_tab: Visit, path: str) -> None:
-    tab = open_tab(full_service, script=False)
-    assert tab.open(path) == 200
-    assert FILLED_PAGES[path] in tab.page.locator("main").inner_text()
-    assert tab.page.locator("main .plot img").count() == ("/releases/" in path)
-
-
-def test_hostile_text_is_escaped(full_service: str, open_tab: Visit) -> None:
-    tab = open_tab(full_service)
-    tab.open("/")
-    names = tab.page.locator(".matrix tbody th").all_inner_texts()
-    assert set(HOSTILE_TEXTS) <= set(names)
-    assert (
-        tab.page.get_by_role("cell", name=HOSTILE_TEXTS[1])
-        .or_(tab.page.get_by_role("rowheader", name=HOSTILE_TEXTS[1]))
-        .count()
-    )
-
-
-def test_overview_without_javascript(full_service: str, open_tab: Visit) -> None:
-    tab = open_tab(full_service, script=False)
-    tab.open("/?days=7")
-    assert tab.page.locator(".matrix tbody tr").count() >= 7
-    assert (
-        tab.page.locator(".matrix tbody tr").first.locator("td:not(.state):not(.spark)").count()
-        == 7
-    )
-
-
-def test_window_is_in_url(full_service: str, open_tab: Visit) -> None:
-    tab = open_tab(full_service)
-    tab.open("/")
-    tab.page.get_by_label("Days").select_option("30")
-    tab.page.get_by_role("button", name="Show").click()
-    tab.page.wait_for_url("**days=30*")
-    assert (
-        tab.page.locator(".matrix tbody tr").first.locator("td:not(.state):not(.spark)").count()
-        == 30
-    )
-    tab.open("/?to=2020-01-01")
-    tab.check_page()
-    tab.page.get_by_role("link", name="20").last.click()
 
 
 #: Page -> command that it suggests while nothing is measured.
@@ -218,27 +173,6 @@ def test_site_page_is_reachable_and_drawn(
     tab.check_page()
 
 
-def test_metric_and_window_are_selectable(full_service: str, open_tab: Visit) -> None:
-    tab = open_tab(full_service)
-    tab.open("/sites/SITE_A")
-    tab.page.get_by_label("Metric").select_option("cpu_per_event_s")
-    tab.page.get_by_label("Days").select_option("90")
-    tab.page.get_by_role("button", name="Show").click()
-    tab.page.wait_for_url("**metric=cpu_per_event_s*")
-    assert tab.page.get_by_text("Lower is better").is_visible()
-    tab.check_page()
-
-
-def test_hostile_site_names_are_escaped(full_service: str, open_tab: Visit) -> None:
-    tab = open_tab(full_service)
-    tab.open("/sites")
-    for text in HOSTILE_TEXTS:
-        tab.page.get_by_role("link", name=text).click()
-        tab.page.get_by_role("heading", name=text, level=1).wait_for()
-        tab.check_page()
-        tab.page.go_back()
-
-
 @pytest.mark.parametrize("script", [True, False])
 def test_tables_are_sorted_and_filtered(full_service: str, open_tab: Visit, script: bool) -> None:
     tab = open_tab(full_service, script=script)
@@ -302,19 +236,6 @@ def test_comparison_page(full_service: str, open_tab: Visit, size: str, scheme: 
         )
         assert heads == cells
     tab.check_page()
-
-
-def test_overview_links_to_comparison_and_csv(full_service: str, open_tab: Visit) -> None:
-    tab = open_tab(full_service, script=False)
-    tab.open("/")
-    tab.page.get_by_role("link", name="ROOT 6.40.00 against 6.38.00").first.click()
-    tab.page.wait_for_url("**/compare/comparison")
-    assert tab.page.get_by_text("not enough data").count() == 0
-    with tab.page.expect_download() as download:
-        tab.page.get_by_role("link", name="By site as CSV").click()
-    assert "SITE_A" in download.value.path().read_text("utf-8")
-    tab.page.get_by_role("link", name="Compare", exact=True).first.click()
-    assert tab.page.get_by_role("heading", name="Stored comparisons").is_visible()
 
 
 @pytest.mark.parametrize("size, scheme", LOOKS)

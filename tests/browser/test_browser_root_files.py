@@ -129,14 +129,3 @@ def test_texts_lists_and_column_pairs(full_service: str, open_tab: Visit) -> Non
     tab.page.get_by_label("Tree").select_option("campaign")
     tab.page.get_by_text("campaign: ").wait_for()
     tab.check_page()
-
-
-def test_downloaded_file_has_selected_measurements(full_service: str, open_tab: Visit) -> None:
-    tab = open_tab(full_service)
-    opened(tab, "?campaign=nightly&where=site%3DSITE_B")
-    link = tab.page.get_by_role("link", name="Download the ROOT file").get_attribute("href")
-    content = httpx.get(f"{full_service}{link}", trust_env=False).content
-    with uproot.open(io.BytesIO(content)) as file:
-        sites = file["results"]["site"].array()
-    assert tab.page.get_by_text(f"{len(sites)} measurements selected").is_visible()
-    assert set(sites) == {"SITE_B"}

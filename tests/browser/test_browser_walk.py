@@ -186,36 +186,3 @@ def test_answers_are_one_click_away_on_the_first_screen(
     parts = sum(len(question.answers) for question in questions)
     assert len(answers) == len(SCREENS) * parts
     assert [part for part in answers if not part.on_first_screen or part.clicks > 1] == []
-
-
-def test_grid_of_sites_and_days_is_one_tab_stop(chromium: Browser, world_service: str) -> None:
-    page = chromium.new_page(viewport={"width": 1400, "height": 900})
-    page.goto(f"{world_service}/?days=60")
-    grid = page.locator("table.matrix")
-    assert grid.locator("a").count() > 300
-    stops, inside = 0, 0
-    while stops == 0 or page.evaluate("document.activeElement !== document.body"):
-        page.keyboard.press("Tab")
-        stops += 1
-        inside += grid.locator("a:focus").count()
-        assert stops < 150
-    assert inside < 10, "links of the caption and one cell"
-    page.close()
-
-
-@pytest.mark.parametrize(
-    "style, seen",
-    [
-        ("", True),
-        ("margin-top: 2000px", False),
-        ("margin-left: 2000px; width: 20rem", False),
-        ("display: none", False),
-        ("height: 0; overflow: hidden", False),
-    ],
-)
-def test_text_is_seen_without_scrolling_only(chromium: Browser, style: str, seen: bool) -> None:
-    page = chromium.new_page(viewport={"width": 390, "height": 844})
-    page.set_content(f"<main><p style='{style}'>The answer is 42.</p><p>next</p></main>")
-    match = find_text(page, r"answer is \d+")
-    page.close()
-    assert bool(match and match["seen"]) == seen
