@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
@@ -26,6 +27,7 @@ from treehammer.web.api.page_data import (
     CAMPAIGN_OPERATIONS_PATH,
     DESCRIPTION_PATH,
     HEALTH_PATH,
+    JSON_LINES,
     LIVE_PATH,
     MEASUREMENT_PATH,
     OPERATIONS,
@@ -122,52 +124,72 @@ def _build_paths(limits: RequestLimits) -> dict[str, Any]:
     return {
         MEASUREMENTS_PATH: {"post": _describe_measurement_upload(limits)},
         MEASUREMENT_PATH: {
-            "get": {
-                "operationId": "getMeasurement",
-                "summary": "One stored measurement",
-                "security": _TOKEN_OR_PUBLIC,
-                "parameters": MeasurementQuery.describe_parameters(MEASUREMENT_PATH),
-                "responses": {
-                    "200": _json_response("The measurement.", "StoredRecord"),
-                    **_describe_refusals(_READ_REFUSALS),
-                },
-            }
+            "get": _describe_operation(
+                "getMeasurement",
+                "One stored measurement",
+                _json_response("The measurement.", "StoredRecord"),
+                _READ_REFUSALS,
+                security=_TOKEN_OR_PUBLIC,
+                parameters=MeasurementQuery.describe_parameters(MEASUREMENT_PATH),
+            )
         },
         STARTS_PATH: {"post": _describe_common_start()},
         CAMPAIGN_OPERATIONS_PATH: {"get": _describe_operation_stream()},
         TOKEN_PATH: {
-            "get": {
-                "operationId": "getToken",
-                "summary": "Permissions of the request's token",
-                "security": _TOKEN,
-                "responses": {
-                    "200": _json_response("The token is valid.", "Token"),
-                    **_describe_refusals((401, 503)),
-                },
-            }
+            "get": _describe_operation(
+                "getToken",
+                "Permissions of the request's token",
+                _json_response("The token is valid.", "Token"),
+                (401, 503),
+                security=_TOKEN,
+            )
         },
         HEALTH_PATH: {
-            "get": {
-                "operationId": "getHealth",
-                "summary": "Whether the service can store measurements",
-                "responses": {"200": _json_response("Ready.", "Health"), "503": unavailable},
-            }
+            "get": _describe_operation(
+                "getHealth",
+                "Whether the service can store measurements",
+                _json_response("Ready.", "Health"),
+                responses={"503": unavailable},
+            )
         },
         LIVE_PATH: {
-            "get": {
-                "operationId": "getLive",
-                "summary": "Whether the process of the service answers, with or without its database",
-                "responses": {"200": _json_response("It answers.", "Health")},
-            }
+            "get": _describe_operation(
+                "getLive",
+                "Whether the process of the service answers, with or without its database",
+                _json_response("It answers.", "Health"),
+            )
         },
         DESCRIPTION_PATH: {
-            "get": {
-                "operationId": "getDescription",
-                "summary": "This description",
-                "responses": {"200": _json_response("OpenAPI 3.1.", {"type": "object"})},
-            }
+            "get": _describe_operation(
+                "getDescription",
+                "This description",
+                _json_response("OpenAPI 3.1.", {"type": "object"}),
+            )
         },
         **pages,
+    }
+
+
+def _describe_operation(
+    name: str,
+    summary: str,
+    answer: Mapping[str, Any],
+    refusals: Iterable[int] = (),
+    *,
+    responses: Mapping[str, Any] = MappingProxyType({}),
+    body: Mapping[str, Any] | None = None,
+    **members: Any,
+) -> dict[str, Any]:
+    """Describe an operation: its answer, its refusals, and further responses and members."""
+    if body is not None:
+        content = {"application/json": {"schema": body}}
+        members["requestBody"] = {"required": True, "content": content}
+    refused = {str(status): _describe_refusal(status) for status in refusals}
+    return {
+        "operationId": name,
+        "summary": summary,
+        "responses": {"200": answer, **refused, **responses},
+        **members,
     }
 
 
@@ -177,91 +199,71 @@ def _describe_operation_stream() -> dict[str, Any]:
         "measurement, line (its place, from 0), and p50_s, p95_s, p99_s and max_s of its latencies "
         "(null where none was taken)."
     )
-    return {
-        "operationId": "getCampaignOperations",
-        "summary": "Operations of a load campaign, as a stream",
-        "security": _TOKEN_OR_PUBLIC,
-        "parameters": CampaignOperationsQuery.describe_parameters(CAMPAIGN_OPERATIONS_PATH),
-        "responses": {
-            "200": {
-                "description": description,
-                "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
-            },
-            **_describe_refusals(_READ_REFUSALS),
-        },
-    }
+    content = {JSON_LINES: {"schema": {"type": "string"}}}
+    return _describe_operation(
+        "getCampaignOperations",
+        "Operations of a load campaign, as a stream",
+        {"description": description, "content": content},
+        _READ_REFUSALS,
+        security=_TOKEN_OR_PUBLIC,
+        parameters=CampaignOperationsQuery.describe_parameters(CAMPAIGN_OPERATIONS_PATH),
+    )
 
 
 def _describe_measurement_upload(limits: RequestLimits) -> dict[str, Any]:
-    body = {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["measurements"],
-        "properties": {"measurements": {"type": "array", "items": _reference("Record")}},
-    }
-    return {
-        "operationId": "addMeasurements",
-        "summary": "Upload measurements",
-        "description": "Stores all measurements or none. A measurement stored before with the same "
+    invalid = "Some measurements are invalid; nothing was stored."
+    return _describe_operation(
+        "addMeasurements",
+        "Upload measurements",
+        _json_response("The rows are stored.", "MeasurementsStored"),
+        _UPLOAD_REFUSALS,
+        responses={"422": _json_response(invalid, "InvalidMeasurements")},
+        body={
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["measurements"],
+            "properties": {"measurements": {"type": "array", "items": _reference("Record")}},
+        },
+        description="Stores all measurements or none. A measurement stored before with the same "
         "content is known; with other content the first stays. Repeat the request after 503, 408 or "
         f"no response. Limits: {limits.measurements} measurements; {limits.packed_bytes} bytes, "
         f"{limits.unpacked_bytes} after decompression (Content-Encoding: gzip); {limits.json_marks} "
         "commas, colons and brackets. measurement_id must be derived from job_id, attempt, round "
         "and position, and day from started_us. Integers are written without a fraction.",
-        **_describe_upload(
-            body, "MeasurementsStored", "InvalidMeasurements", "Some measurements are invalid"
-        ),
-    }
+        security=_TOKEN,
+    )
 
 
 def _describe_campaign_upload(limits: RequestLimits) -> dict[str, Any]:
-    return {
-        "operationId": "uploadCampaign",
-        "summary": "Upload a campaign, its jobs and their attempts",
-        "description": "For the submitter, with a key of the role submit. Uploaded rows replace "
+    invalid = "The campaign is invalid; nothing was stored."
+    return _describe_operation(
+        "uploadCampaign",
+        "Upload a campaign, its jobs and their attempts",
+        _json_response("The rows are stored.", "CampaignStored"),
+        _UPLOAD_REFUSALS,
+        responses={"422": _json_response(invalid, "InvalidCampaign")},
+        body=_reference("CampaignUpload"),
+        description="For the submitter, with a key of the role submit. Uploaded rows replace "
         "earlier ones; other rows stay. Jobs that the service's own installation tracks are not "
         f"changed. Stores all rows or none. Limits: {MAX_ROWS} jobs, attempts and replicas in total, "
         f"without duplicates; {limits.packed_bytes} bytes, {limits.unpacked_bytes} after "
         "decompression.",
-        **_describe_upload(
-            _reference("CampaignUpload"),
-            "CampaignStored",
-            "InvalidCampaign",
-            "The campaign is invalid",
-        ),
-    }
+        security=_TOKEN,
+    )
 
 
 def _describe_common_start() -> dict[str, Any]:
-    refusals = (*_UPLOAD_REFUSALS, 409, 422)
-    body = _reference("StartRequest")
-    return {
-        "operationId": "registerStart",
-        "summary": "Start together with other jobs of the campaign",
-        "description": "For a job, with its token. Repeat the request every poll_s seconds, also "
+    return _describe_operation(
+        "registerStart",
+        "Start together with other jobs of the campaign",
+        _json_response("The job is registered.", "StartAnswer"),
+        (*_UPLOAD_REFUSALS, 409, 422),
+        body=_reference("StartRequest"),
+        description="For a job, with its token. Repeat the request every poll_s seconds, also "
         "after the start is known, until then: the service keeps it in memory only. time_us allows "
         "the job to compare its clock.",
-        "security": _TOKEN,
-        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": {
-            "200": _json_response("The job is registered.", "StartAnswer"),
-            **_describe_refusals(refusals),
-        },
-    }
-
-
-def _describe_upload(
-    body: dict[str, Any], stored: str, invalid: str, reason: str
-) -> dict[str, Any]:
-    return {
-        "security": _TOKEN,
-        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": {
-            "200": _json_response("The rows are stored.", stored),
-            **_describe_refusals(_UPLOAD_REFUSALS),
-            "422": _json_response(f"{reason}; nothing was stored.", invalid),
-        },
-    }
+        security=_TOKEN,
+    )
 
 
 def _describe_page(operation: PageOperation) -> dict[str, Any]:
@@ -276,13 +278,14 @@ def _describe_page(operation: PageOperation) -> dict[str, Any]:
         body["properties"]["about"]["required"] = list(operation.about)
     answer = _json_response("The content of the page.", body)
     answer["content"]["text/csv"] = {"schema": {"type": "string"}}
-    return {
-        "operationId": operation.name,
-        "summary": operation.summary,
-        "security": _TOKEN_OR_PUBLIC,
-        "parameters": operation.full_query.describe_parameters(operation.path),
-        "responses": {"200": answer, **_describe_refusals(_READ_REFUSALS)},
-    }
+    return _describe_operation(
+        operation.name,
+        operation.summary,
+        answer,
+        _READ_REFUSALS,
+        security=_TOKEN_OR_PUBLIC,
+        parameters=operation.full_query.describe_parameters(operation.path),
+    )
 
 
 def _reference(name: str) -> dict[str, Any]:
@@ -297,10 +300,6 @@ def _json_response(description: str, schema: str | dict[str, Any]) -> dict[str, 
 def _describe_refusal(status: int) -> dict[str, Any]:
     description, headers = _REFUSALS[status]
     return {**_json_response(description, "Error"), "headers": headers}
-
-
-def _describe_refusals(statuses: Iterable[int]) -> dict[str, Any]:
-    return {str(status): _describe_refusal(status) for status in statuses}
 
 
 #: Operations with more parameters than this name the columns of the catalogue, which are left out.
