@@ -145,28 +145,21 @@ class PageQuery(BaseModel):
 
     @classmethod
     def _check_names(cls, request: Request, *, strict: bool) -> None:
-        parameters = request.query_params
-        names = {
-            name: is_repeatable
-            for name, is_repeatable in _list_names(cls).items()
-            if name not in request.path_params
-        }
-        known_names = (*names, *cls.filter_columns)
+        parameters, is_repeatable = request.query_params, _list_names(cls)
+        names = [name for name in is_repeatable if name not in request.path_params]
+        if not strict:
+            if cls.other_parameters is None:
+                return
+            names += cls.other_parameters
         for name in parameters:
-            if name in known_names:
-                if strict and not names.get(name, True) and len(parameters.getlist(name)) > 1:
-                    raise ConfigError(f"{name} may not be repeated")
-            elif strict or not cls._accepts(name):
-                words = [*names, *(["any column of the catalogue"] if cls.filter_columns else ())]
-                hint = suggest_word(name, known_names)
-                hint += f"Known parameters: {', '.join(words) or 'none'}."
+            is_common = name in _COMMON or is_arrangement(name)
+            if name not in (*names, *cls.filter_columns) and (strict or not is_common):
+                hint = suggest_word(name, (*names, *cls.filter_columns))
+                names += ["any column of the catalogue"] if cls.filter_columns else []
+                hint += f"Known parameters: {', '.join(names) or 'none'}."
                 raise ConfigError(f"unknown parameter {name[:40]!r}", hint=hint)
-
-    @classmethod
-    def _accepts(cls, name: str) -> bool:
-        """Whether the page ignores a parameter that is not declared."""
-        accepted = cls.other_parameters
-        return accepted is None or name in (*_COMMON, *accepted) or is_arrangement(name)
+            if strict and not is_repeatable.get(name, True) and len(parameters.getlist(name)) > 1:
+                raise ConfigError(f"{name} may not be repeated")
 
     @classmethod
     def _read_values(cls, request: Request, *, strict: bool) -> dict[str, Any]:
@@ -326,8 +319,11 @@ class FormInput:
 
     @property
     def is_useful(self) -> bool:
-        """Whether it offers several values, or one is chosen."""
-        return bool(self.value) or self.choices is None or len(self.choices.keys() - {""}) > 1
+        """Whether it offers several values, or a chosen one that can be given up."""
+        if self.choices is None:
+            return True
+        values = self.choices.keys() - {""}
+        return len(values) > 1 or (self.value in values and "" in self.choices)
 
 
 class WindowQuery(PageQuery):

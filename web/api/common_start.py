@@ -73,30 +73,6 @@ class BarrierId:
     name: str
 
 
-@dataclass(frozen=True)
-class Arrival:
-    """A job at a barrier; see :class:`treehammer.web.core.responses.StartRequest`."""
-
-    job_id: str
-    jobs: int
-    wait_s: float
-    lead_s: float
-    waited_s: float
-    start_us: int | None = None
-    present: int | None = None
-    absent: bool = False
-
-
-@dataclass(frozen=True)
-class StartState:
-    """State of a barrier: ``start_us`` is None while jobs are missing."""
-
-    start_us: int | None
-    present: int
-    jobs: int
-    poll_s: float
-
-
 @dataclass
 class _Barrier:
     jobs: int
@@ -114,23 +90,27 @@ class _Barrier:
         """Seconds between two requests of one job."""
         return max(_MIN_POLL_S, self.jobs / _REQUESTS_PER_S)
 
-    @property
-    def state(self) -> StartState:
-        """State for the jobs at the barrier."""
-        present = len(self.members) if self.start_us is None else self.present
-        return StartState(self.start_us, present, self.jobs, self.poll_s)
+    def make_answer(self, now_s: float) -> StartAnswer:
+        """Make the answer to a job at the barrier."""
+        return StartAnswer(
+            time_us=int(now_s * 1e6),
+            start_us=self.start_us,
+            present=len(self.members) if self.start_us is None else self.present,
+            jobs=self.jobs,
+            poll_s=self.poll_s,
+        )
 
-    def add(self, arrival: Arrival, now_s: float) -> None:
+    def add(self, job_id: str, arrival: StartRequest, now_s: float) -> None:
         """Add a job; after a restart of the service it brings the start time with it."""
         self.seen_s = now_s
         self.first_s = min(self.first_s, now_s - arrival.waited_s)
         jobs = self.absent if arrival.absent else self.members
         if len(jobs) < self.jobs:
-            jobs.add(arrival.job_id)
+            jobs.add(job_id)
         if self.start_us is None and arrival.start_us is not None:
             self.start_us, self.present = arrival.start_us, arrival.present or 1
 
-    def is_due(self, arrival: Arrival, now_s: float) -> bool:
+    def is_due(self, arrival: StartRequest, now_s: float) -> bool:
         """Decide if the start is to be set: all jobs have decided, or one waited long enough."""
         if self.start_us is not None or not self.members:
             return False
@@ -138,7 +118,7 @@ class _Barrier:
         have_all_decided = len(self.members | self.absent) >= self.jobs
         return have_all_decided or now_s - self.first_s >= arrival.wait_s
 
-    def set_start(self, arrival: Arrival, now_s: float) -> None:
+    def set_start(self, arrival: StartRequest, now_s: float) -> None:
         """Set the start late enough for every job to ask again before it."""
         notice_s = _NOTICE_S + 2 * self.poll_s + arrival.lead_s
         self.start_us, self.present = round((now_s + notice_s) * 1e6), len(self.members)
@@ -164,12 +144,15 @@ class StartRegistry:
         self._now_s = now_s
         self._barriers: dict[BarrierId, _Barrier] = {}
 
-    def register(self, id_: BarrierId, arrival: Arrival, key_id: str) -> StartState:
+    def register(
+        self, id_: BarrierId, job_id: str, arrival: StartRequest, key_id: str
+    ) -> StartAnswer:
         """Note that a job waits at a barrier, and set the common start if it was the last.
 
         Args:
             id_: identity of the barrier.
-            arrival: the job.
+            job_id: identity of the job.
+            arrival: its request.
             key_id: key that signed the job's token.
 
         Raises:
@@ -178,23 +161,25 @@ class StartRegistry:
             TooManyBarriersError: a new barrier does not fit.
         """
         now_s = self._now_s()
-        barrier = self._barriers.get(id_) or self._open_barrier(id_, arrival, key_id, now_s)
+        barrier = self._barriers.get(id_)
+        if barrier is None:
+            job = (id_.campaign_id, job_id)
+            barrier = self._open_barrier(id_, job, arrival.jobs, key_id, now_s)
         if barrier.jobs != arrival.jobs:
             raise BarrierConflictError(
                 f"{barrier.jobs} jobs are to start together, not {arrival.jobs}"
             )
-        barrier.add(arrival, now_s)
+        barrier.add(job_id, arrival, now_s)
         if barrier.is_due(arrival, now_s):
             barrier.set_start(arrival, now_s)
-        return barrier.state
+        return barrier.make_answer(now_s)
 
     def _open_barrier(
-        self, id_: BarrierId, arrival: Arrival, key_id: str, now_s: float
+        self, id_: BarrierId, job: tuple[str, str], jobs: int, key_id: str, now_s: float
     ) -> _Barrier:
         for other, barrier in [*self._barriers.items()]:
             if barrier.is_abandoned(now_s):
                 del self._barriers[other]
-        job = (id_.campaign_id, arrival.job_id)
         self._make_room(
             "job",
             JOB_DIVISOR,
@@ -204,7 +189,7 @@ class StartRegistry:
         self._make_room("key", KEY_DIVISOR, lambda candidate: candidate.key_id == key_id, now_s)
         if len(self._barriers) >= MAX_BARRIERS:
             raise TooManyBarriersError
-        barrier = self._barriers[id_] = _Barrier(arrival.jobs, key_id, job, now_s, now_s)
+        barrier = self._barriers[id_] = _Barrier(jobs, key_id, job, now_s, now_s)
         return barrier
 
     def _make_room(
@@ -251,15 +236,8 @@ class CommonStartEndpoint:
             body = await read_body(request, self._limits, lease)
         start_request = _parse_request(body)
         await self._require_owner(grant.campaign_id, grant.owner)
-        state = self._register(start_request, grant)
-        request.state.note = f"{state.present} of {state.jobs} jobs for {grant.name}"
-        answer = StartAnswer(
-            time_us=time.time_ns() // 1000,
-            start_us=state.start_us,
-            present=state.present,
-            jobs=state.jobs,
-            poll_s=state.poll_s,
-        )
+        answer = self._register(start_request, grant)
+        request.state.note = f"{answer.present} of {answer.jobs} jobs for {grant.name}"
         return AsciiJSONResponse(answer.model_dump())
 
     async def _require_owner(self, campaign_id: str, owner: str) -> None:
@@ -277,11 +255,10 @@ class CommonStartEndpoint:
                 self._owned.clear()
             self._owned.add((campaign_id, owner))
 
-    def _register(self, start_request: StartRequest, grant: AccessGrant) -> StartState:
-        values = start_request.model_dump(exclude={"barrier"})
-        id_ = BarrierId(grant.owner, str(grant.campaign_id), start_request.barrier)
+    def _register(self, arrival: StartRequest, grant: AccessGrant) -> StartAnswer:
+        id_ = BarrierId(grant.owner, str(grant.campaign_id), arrival.barrier)
         try:
-            return self._registry.register(id_, Arrival(str(grant.job_id), **values), grant.key_id)
+            return self._registry.register(id_, str(grant.job_id), arrival, grant.key_id)
         except BarrierConflictError as error:
             raise RequestRefusedError(409, str(error)) from None
         except BarrierShareError as error:

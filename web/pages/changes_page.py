@@ -257,8 +257,9 @@ def release_view(store: Store, request: Request) -> PageView:
     release = query.release
     changes = list_recent_changes(store, release=release)
     choices = list_ratio_choices(store, release)
-    for name in query.model_fields_set & choices.keys():
-        query.require_choice(name, choices[name])
+    for name, values in choices.items():
+        if name in query.model_fields_set:
+            query.require_choice(name, values)
     charts = build_ratio_charts(store, query, changes, request)
     if not choices["metric"] and not changes:
         raise NothingToDoError(

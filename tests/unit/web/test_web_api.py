@@ -22,17 +22,16 @@ from treehammer.sql.write.store import Store
 from treehammer.version import __version__
 from treehammer.web.api import common_start, page_data
 from treehammer.web.api.common_start import (
-    Arrival,
     BarrierConflictError,
     BarrierId,
     BarrierShareError,
     StartRegistry,
-    StartState,
     TooManyBarriersError,
 )
 from treehammer.web.api.openapi import build_description
 from treehammer.web.api.page_data import OPERATIONS
 from treehammer.web.core.request_limits import RequestLimits
+from treehammer.web.core.responses import StartAnswer, StartRequest
 from treehammer.web.display_formats import today
 from treehammer.web.page_query import PageOperation
 
@@ -306,14 +305,18 @@ class Clock:
         return self.now_s
 
 
+Arrival = tuple[str, StartRequest]
+
+
 def arrive(job: str, waited_s: float = 0.0, jobs: int = 3, **more: Any) -> Arrival:
-    return Arrival(job, jobs, 60.0, 5.0, waited_s, **more)
+    times = {"wait_s": 60.0, "lead_s": 5.0, "waited_s": waited_s}
+    return job, StartRequest(barrier="b", jobs=jobs, **times, **more)
 
 
 def register(
     registry: StartRegistry, campaign: str, name: str, arrival: Arrival, key: str = "key"
-) -> StartState:
-    return registry.register(BarrierId("group", campaign, name), arrival, key)
+) -> StartAnswer:
+    return registry.register(BarrierId("group", campaign, name), *arrival, key)
 
 
 def test_start_is_set_once_all_jobs_are_there() -> None:
@@ -357,7 +360,7 @@ def test_restarted_service_learns_everything_from_the_jobs() -> None:
         register(before, "campaign", "b", arrive(job))
     known = register(before, "campaign", "b", arrive("c"))
     after = StartRegistry(Clock())
-    told = arrive("a", start_us=known.start_us or 0, present=known.present)
+    told = arrive("a", start_us=known.start_us, present=known.present)
     assert register(after, "campaign", "b", told) == known
     assert register(after, "campaign", "b", arrive("b")) == known
     waiting = StartRegistry(Clock())
