@@ -238,10 +238,14 @@ class JobEvents:
 
     def _apply_termination(self, event: JobEvent) -> None:
         number = event.attempt or self.last_number
-        if number not in self.starts and not event.attempt:
-            number += 1
-        start = self.starts.get(number) or ExecutionStart(number, is_number_guessed=True)
-        self.starts[number] = start.as_done(event)
+        if number not in self.starts:
+            # A short job of another pool; nothing says when it started.
+            number = event.attempt or number + 1
+            is_guess = not event.attempt
+            self.starts[number] = ExecutionStart(
+                number, started_us=event.time_us, is_number_guessed=is_guess
+            )
+        self.starts[number] = self.starts[number].as_done(event)
         self.is_over, self.hold, self.ended_us = True, None, event.time_us
 
     def _apply_to_start(self, event: JobEvent) -> None:
