@@ -54,6 +54,7 @@ class EventLog:
         jobs: proc -> state, of the jobs with events.
         is_complete: it begins with the submission, and was not replaced or shortened since.
         is_cluster_removed: all its jobs have left the queue.
+        pause_reason: why HTCondor materializes no more jobs; '' while it does.
         confirmed_us: when the schedd last confirmed what the log says, in microseconds since 1970 UTC.
     """
 
@@ -63,6 +64,7 @@ class EventLog:
         self.jobs: dict[int, JobEvents] = {}
         self.is_complete = False
         self.is_cluster_removed = False
+        self.pause_reason = ""
         self.confirmed_us = 0
         recorded = submission.cluster
         self.queued_s = recorded.queued_s if recorded and recorded.number == cluster else 0
@@ -105,10 +107,14 @@ class EventLog:
     def _apply_text(self, text: str) -> None:
         self._clock = self._clock or LogClock.from_first_event(text, self.queued_s)
         for event in parse_events(text, self.cluster, self._clock):
-            if event.kind == EventType.CLUSTER_REMOVED:
-                self.is_cluster_removed = True
-            elif event.proc >= 0:
+            if event.proc >= 0:
                 self.job(event.proc).apply(event)
+            elif event.kind == EventType.CLUSTER_REMOVED:
+                self.is_cluster_removed = True
+            elif event.kind == EventType.FACTORY_PAUSED:
+                self.pause_reason = event.values.get("Reason", "")
+            elif event.kind == EventType.FACTORY_RESUMED:
+                self.pause_reason = ""
 
     def needs_schedd(self, procs: Iterable[int], now_us: int) -> bool:
         """Return whether events of these jobs may be missing.
@@ -125,6 +131,11 @@ class EventLog:
                 if is_old or self.is_cluster_removed or not self.is_complete:
                     return True
         return False
+
+    def may_hold(self, reason: str) -> bool:
+        """Return whether a job or the cluster may be held for a reason with this text."""
+        holds = (job.hold.reason for job in self.jobs.values() if job.hold)
+        return not self.is_complete or any(reason in text for text in (self.pause_reason, *holds))
 
     def remove_unstarted(self, proc: int) -> None:
         """Add that a job was removed with its cluster, before it was in the queue."""

@@ -397,6 +397,8 @@ class HTCondorBatch(BatchSystem):
         """
         was_held = False
         for submission, cluster, _ in self._group_by_cluster(batch_ids):
+            if not self._read_log(submission, cluster).may_hold(reason):
+                continue
             held = (
                 f"{submission.cluster_constraint(cluster)} && "
                 f'(JobStatus == {HELD_STATUS} && regexp("{reason}", HoldReason ?: "") || isUndefined(ProcId) '

@@ -53,7 +53,7 @@ _SAME_CAUSE_US = 60_000_000
 
 
 class EventType(IntEnum):
-    """HTCondor's numbers of the events that change the state of a job."""
+    """HTCondor's numbers of the events that change the state of a job or its cluster."""
 
     EXECUTE = 1
     EVICTED = 4
@@ -66,6 +66,8 @@ class EventType(IntEnum):
     RECONNECTED = 23
     RECONNECT_FAILED = 24
     CLUSTER_REMOVED = 36
+    FACTORY_PAUSED = 37
+    FACTORY_RESUMED = 38
     TRANSFER = 40
 
 

@@ -361,6 +361,23 @@ def test_job_removed_before_its_turn_is_lost_or_cancelled(
     assert status.reason.endswith(expected)
 
 
+@pytest.mark.parametrize("proc", [-1, 0], ids=["cluster", "job"])
+def test_schedd_is_asked_about_holds_only_if_log_has_one(schedd: Schedd, proc: int) -> None:
+    ids = [f"7.{proc}@{schedd.submission.name}" for proc in range(2)]
+    schedd.write(FIRST, event(EXECUTE, 10, 1, proc=1))
+    assert not schedd.batch.release_held(ids, "site excluded")
+    hold, end = (EventType.FACTORY_PAUSED, EventType.FACTORY_RESUMED) if proc else (HELD, RELEASED)
+    text = "site excluded: disk burns"
+    schedd.write(event(hold, 20, proc=proc, Reason=text, HoldReason=text, HoldReasonCode=1))
+    assert not schedd.batch.release_held(ids, "other reason")
+    assert schedd.asked == 0
+    schedd.batch.release_held(ids, "site excluded")
+    assert schedd.asked == 1
+    schedd.write(event(end, 30, proc=proc, Reason=text))
+    schedd.batch.release_held(ids, "site excluded")
+    assert schedd.asked == 1
+
+
 def test_log_in_another_zone_and_of_other_clusters_is_read(schedd: Schedd) -> None:
     foreign = event(TERMINATED, 5, 1, **DONE).replace("(007.", "(006.")
     schedd.write(FIRST, foreign, event(EXECUTE, 10, 1, SlotName="slot1@x"))
