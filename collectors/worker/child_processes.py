@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
+import select
 import signal
 import sys
 from collections import deque
+from contextlib import suppress
+from itertools import islice
 from types import FrameType
-from typing import Any, Callable, Deque, Dict, Optional
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, Optional, Tuple
 
 from ..record.outcome import ExecutionError, Failure
 from ..shared_files import DISK_FULL_ERRNOS
@@ -212,3 +215,32 @@ def _run_child(function: Callable[[], Any], write_end: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def run_forked(calls: Iterable[Callable[[], Any]], at_once: int = 1) -> Iterator[Tuple[int, Any]]:
+    """Make each call in a child process: the worker kills all that descends from its own one.
+
+    Yields the number of each call, from 0, and its result, as they end.  If the iteration stops early,
+    the other calls are asked to stop.
+
+    Raises:
+        OSError: a call failed with it, or its child was killed.
+    """
+    waiting = enumerate(calls)
+    running: Dict[int, Tuple[int, ForkedCall]] = {}
+    try:
+        while True:
+            for number, call in islice(waiting, at_once - len(running)):
+                child = ForkedCall(call)
+                running[child.fd] = number, child
+            if not running:
+                return
+            for fd in select.select(list(running), [], [])[0]:
+                number, child = running.pop(fd)
+                yield number, child.result()
+    finally:
+        for _, child in running.values():
+            child.stop()
+        for _, child in running.values():
+            with suppress(OSError):  # it was killed
+                child.result()

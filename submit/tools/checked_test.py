@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +24,7 @@ from treehammer.collectors.job_spec import (
 from treehammer.collectors.record.outcome import Failure
 from treehammer.collectors.root_releases import check_unknown_wheels, prepare_root
 from treehammer.collectors.software.providers import parse_software_request
-from treehammer.collectors.worker.child_processes import ForkedCall, StopSignals
+from treehammer.collectors.worker.child_processes import StopSignals, run_forked
 from treehammer.collectors.worker.run import payload_process
 from treehammer.collectors.worker.run.execution import Execution
 from treehammer.collectors.worker.run.job_context import JobContext
@@ -125,24 +123,11 @@ def find_payload_problems(
     with tempfile.TemporaryDirectory(prefix="treehammer-check-") as name:
         folder = Path(name).resolve()
         payload = copy_payload(pinned, folder / PAYLOAD_FOLDER)
-        for spec in specs:
-            if failure := _run_apart(partial(_try_execution, definition, specs, spec, folder)):
+        trials = (partial(_try_execution, definition, specs, spec, folder) for spec in specs)
+        for number, failure in run_forked(trials):
+            if failure:
                 text = failure.message.replace(f"{payload}/", "")
-                yield ContentProblem("test.payload", _name_trial(spec, failure), text)
-
-
-def _run_apart(trial: Callable[[], Failure | None]) -> Failure | None:
-    """Run a trial in a child process: the worker kills all that descends from its own one."""
-    call = ForkedCall(trial)
-    try:
-        select.select([call.fd], [], [])
-    except BaseException:
-        call.stop()
-        with suppress(OSError):  # it was killed
-            call.result()
-        raise
-    failure: Failure | None = call.result()
-    return failure
+                yield ContentProblem("test.payload", _name_trial(specs[number], failure), text)
 
 
 def _try_execution(

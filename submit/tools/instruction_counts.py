@@ -7,28 +7,25 @@ functions is the total, which callgrind states as well.
 
 from __future__ import annotations
 
-import json
-import os
 import platform
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from treehammer.collectors.job_spec import ExecutionSpec, JobSpec
-from treehammer.collectors.record.outcome import ExecutionError, Failure
-from treehammer.collectors.software import providers
-from treehammer.collectors.worker.run.input_files import find_common_folder
+from treehammer.collectors.job_spec import ExecutionLimits, ExecutionSpec, JobSpec
+from treehammer.collectors.worker.child_processes import StopSignals, run_forked
+from treehammer.collectors.worker.run import payload_process
+from treehammer.collectors.worker.run.execution import Execution
+from treehammer.collectors.worker.run.job_context import InstructionCount, JobContext
 from treehammer.collectors.worker.run.job_runner import locate_kit
-from treehammer.collectors.worker.run.payload_failures import describe_crash, name_cause
 from treehammer.config import Settings
 from treehammer.errors import CountingError
 from treehammer.hctests.definition.model import COMMIT_AXIS, Variant
@@ -45,8 +42,6 @@ _MAX_NAME = 4000
 COUNTED_PASSES = 2
 #: Seconds that valgrind may take to report its version.
 _START_TIMEOUT_S = 60
-#: Characters of the payload's output that an error repeats.
-_MAX_LOG_EXCERPT = 2000
 _VALGRIND_REMEDY = "Install valgrind, e.g. apt install valgrind."
 #: Library of code that was compiled while the process ran.
 COMPILED_AT_RUN_TIME = "(compiled at run time)"
@@ -92,31 +87,44 @@ def count_plan(
 
     As many run at once as local jobs may: neighbors change times, not counts.
     """
+    runs = [
+        (variant, job, spec)
+        for variant, (job, spec) in _list_variants(plan).items()
+        for _ in range(repeats)
+    ]
+    reads: dict[str, list[CountedRead]] = {}
+    problems: dict[str, str] = {}
     with (
-        tempfile.TemporaryDirectory(prefix="treehammer-count-") as folder,
-        ThreadPoolExecutor(settings.local_slots) as pool,
+        tempfile.TemporaryDirectory(prefix="treehammer-count-") as name,
+        bars("Counting", len(runs)) as step,
     ):
-        payloads = {"": copy_payload(plan.pinned_test, Path(folder) / PAYLOAD_FOLDER)}
+        folder = Path(name).resolve()
+        copy_payload(plan.pinned_test, folder / PAYLOAD_FOLDER)
         for commit, test in plan.pinned_test.commits.items():
-            payloads[commit] = copy_payload(test, Path(folder) / locate_payload(commit))
-        runs: dict[Future[CountedRead], str] = {
-            pool.submit(
-                count_read,
-                valgrind,
-                job,
-                spec,
-                payloads[str(spec.variant.get(COMMIT_AXIS, ""))],
-                events,
-            ): variant
-            for variant, (job, spec) in _list_variants(plan).items()
-            for _ in range(repeats)
-        }
-        try:
-            _show_progress(runs, bars)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return _group_results(runs)
+            copy_payload(test, folder / locate_payload(commit))
+        calls = (
+            partial(_try_count, valgrind, job, spec, folder / f"{number}", events)
+            for number, (_, job, spec) in enumerate(runs)
+        )
+        for ended, (number, result) in enumerate(run_forked(calls, settings.local_slots), start=1):
+            variant = runs[number][0]
+            if isinstance(result, str):
+                problems[variant] = result
+            else:
+                reads.setdefault(variant, []).append(result)
+            step(ended)
+    counted = [RepeatedCount(tuple(repeats)) for v, repeats in reads.items() if v not in problems]
+    return CountResult(tuple(counted), tuple(problems.values()))
+
+
+def _try_count(
+    valgrind: Valgrind, job: JobSpec, spec: ExecutionSpec, output: Path, events: int
+) -> CountedRead | str:
+    """Count one execution; return why it cannot be counted if so."""
+    try:
+        return count_read(valgrind, job, spec, output, events)
+    except CountingError as error:
+        return str(error)
 
 
 def _list_variants(plan: Plan) -> Mapping[str, tuple[JobSpec, ExecutionSpec]]:
@@ -128,29 +136,6 @@ def _list_variants(plan: Plan) -> Mapping[str, tuple[JobSpec, ExecutionSpec]]:
                 key = f"{spec.identity['variant']} {spec.variant.get(COMMIT_AXIS, '')}"
                 executions.setdefault(key, (job.spec, spec))
     return executions
-
-
-def _show_progress(runs: Mapping[Future[CountedRead], str], bars: ProgressFactory) -> None:
-    pending = set(runs)
-    with bars("Counting", len(runs)) as step:
-        while pending:
-            _, pending = wait(pending, return_when=FIRST_COMPLETED)
-            step(len(runs) - len(pending))
-
-
-def _group_results(runs: Mapping[Future[CountedRead], str]) -> CountResult:
-    reads: dict[str, list[CountedRead]] = {}
-    problems: dict[str, str] = {}
-    for run, variant in runs.items():
-        error = run.exception()
-        if error is None:
-            reads.setdefault(variant, []).append(run.result())
-        elif isinstance(error, CountingError):
-            problems[variant] = str(error)
-        else:
-            raise error
-    counted = [RepeatedCount(tuple(repeats)) for v, repeats in reads.items() if v not in problems]
-    return CountResult(tuple(counted), tuple(problems.values()))
 
 
 def build_rows(read: CountedRead, valgrind: Valgrind) -> list[InstructionRow]:
@@ -247,73 +232,64 @@ class CountedRead:
 
 
 def count_read(
-    valgrind: Valgrind, job: JobSpec, spec: ExecutionSpec, payload: Path, events: int
+    valgrind: Valgrind, job: JobSpec, spec: ExecutionSpec, output: Path, events: int
 ) -> CountedRead:
     """Run one execution under callgrind and count the instructions of its last pass.
 
+    Call it in a process of its own, as :func:`run_forked` does.
+
     Args:
         valgrind: from :func:`find_valgrind`.
-        job: the job of the execution, for its payload.
+        job: the job of the execution.
         spec: the execution.
-        payload: folder of the test's files.
+        output: a folder beside those of the test's files, which is created.
         events: count at most this many events of each file; 0 for all.
 
     Raises:
         CountingError: ROOT, the payload or valgrind failed, or nothing was counted.
     """
     where = f"{spec.identity['variant_label']}"
-    with tempfile.TemporaryDirectory(prefix="treehammer-count-") as name:
-        folder = Path(name)
-        command, env = _build_command(job, spec, payload, folder, where)
-        _write_payload_job(job, spec, folder, valgrind, events)
-        output = folder / "callgrind.out"
-        wrapped = [
-            valgrind.command,
-            "--tool=callgrind",
-            "--instr-atstart=no",
-            f"--callgrind-out-file={output}",
-            *command,
-        ]
-        log = _run_command(wrapped, env, folder)
-        values = _read_values(folder / "result.json", log, where)
-        if not output.is_file() or not values.get("events_read"):
-            raise CountingError("no event was read", where=where, hint=log[-_MAX_LOG_EXCERPT:])
-        with output.open(encoding="utf-8", errors="replace") as stream:
-            read = CountedRead(spec, values, parse_callgrind(stream, where))
-    if not read.total:
-        raise CountingError(
-            "no instructions were counted",
-            where=where,
-            hint="Only payloads of the kit are counted.",
-        )
-    return read
-
-
-def _build_command(
-    job: JobSpec, spec: ExecutionSpec, payload: Path, folder: Path, where: str
-) -> tuple[list[str], dict[str, str]]:
     if limit := _find_limit(job, spec):
         raise CountingError(
             f"{limit} cannot be counted",
             where=where,
             hint="Compare times instead: treehammer submit, then treehammer compare.",
         )
-    base = {k: v for k, v in os.environ.items() if not k.startswith("TREEHAMMER_")}
-    kit = locate_kit(str(folder / "kit"))
-    inputs = find_common_folder(spec.files) or str(folder)
-    folders = {"work": str(folder), "payload": str(payload), "input": inputs}
-    try:
-        setup = providers.setup_software(spec.software, base, kit, folders)
-        payload_spec = job.payload_of(spec)
-        command = setup.build_command(payload_spec.kind, str(payload / payload_spec.entry))
-    except ExecutionError as error:
-        raise CountingError(str(error), where=where) from error
-    fixed = {
-        "TREEHAMMER_JOB": str(folder / "job.json"),
-        "TREEHAMMER_RESULT": str(folder / "result.json"),
-        "PYTHONHASHSEED": "0",  # the same order of Python's sets in each run
-    }
-    return command, {**setup.env, **fixed}
+    # Alone and without limits: a load, a recording and settings of a server are for measurements.
+    payload = replace(job.payload_of(spec), record=False, before=None)
+    spec = replace(spec, passes=COUNTED_PASSES, payload=payload)
+    job = replace(job, limits=ExecutionLimits(0, 0), executions=(spec,), load=None)
+    costs = output / "callgrind.out"
+    count = InstructionCount(
+        [
+            valgrind.command,
+            "--tool=callgrind",
+            "--instr-atstart=no",
+            f"--callgrind-out-file={costs}",
+        ],
+        {"PYTHONHASHSEED": "0"},  # the same order of Python's sets in each run
+        {"header": valgrind.header, "events": events},
+    )
+    kit = locate_kit(str(output / "kit"))
+    payload_process.become_subreaper()
+    with StopSignals() as signals:
+        context = JobContext(job, str(output.parent), str(output), kit, 1, signals, count=count)
+        execution = Execution(context, spec)
+        execution.run()
+    values = execution.build_measurement().values
+    if execution.failure:
+        raise CountingError(execution.failure.message, where=where)
+    instructions: Mapping[tuple[str, str], int] = {}
+    if costs.is_file() and values.get("events_read"):
+        with costs.open(encoding="utf-8", errors="replace") as stream:
+            instructions = parse_callgrind(stream, where)
+    if not any(instructions.values()):
+        raise CountingError(
+            "no instructions were counted",
+            where=where,
+            hint="Only payloads of the kit are counted.",
+        )
+    return CountedRead(spec, values, instructions)
 
 
 def _find_limit(job: JobSpec, spec: ExecutionSpec) -> str:
@@ -324,49 +300,6 @@ def _find_limit(job: JobSpec, spec: ExecutionSpec) -> str:
     if payload_spec.kind == "executable":
         return "an executable"
     return "a test that builds its own libraries" if payload_spec.build else ""
-
-
-def _write_payload_job(
-    job: JobSpec, spec: ExecutionSpec, folder: Path, valgrind: Valgrind, events: int
-) -> None:
-    document = {
-        **job.view_for_payload(replace(spec, passes=COUNTED_PASSES)),
-        "counting": {"header": valgrind.header, "events": events},
-    }
-    (folder / "job.json").write_text(json.dumps(document), encoding="utf-8")
-
-
-def _run_command(command: list[str], env: Mapping[str, str], folder: Path) -> str:
-    """Run the command and return its output."""
-    log = folder / "log"
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-        )
-        try:
-            process.wait()
-        except BaseException:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            raise
-    return log.read_text(encoding="utf-8", errors="replace")
-
-
-def _read_values(path: Path, log: str, where: str) -> Mapping[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        hint = describe_crash(log) or log[-_MAX_LOG_EXCERPT:]
-        raise CountingError("the payload wrote no result", where=where, hint=hint) from error
-    if failure := document.get("failure"):
-        raise CountingError(name_cause(Failure(**failure), log).message, where=where)
-    values: Mapping[str, Any] = document["values"]
-    return values
 
 
 def parse_callgrind(lines: Iterable[str], where: str) -> Mapping[tuple[str, str], int]:

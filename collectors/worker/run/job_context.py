@@ -6,7 +6,7 @@ All errors of ``job.json`` are found before anything runs.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ...job_spec import (
     EXECUTION_KINDS,
@@ -167,6 +167,20 @@ def _find_contradictions(spec: ExecutionSpec) -> List[str]:
 # --- State of the job
 
 
+class InstructionCount(NamedTuple):
+    """How a program counts the instructions of the payload's last pass.
+
+    Attributes:
+        command: the program with its options, before the payload's command.
+        environment: variables that make two runs alike.
+        request: what the payload's job file says of it.
+    """
+
+    command: List[str]
+    environment: Dict[str, str]
+    request: Dict[str, Any]
+
+
 class JobContext:
     """State shared by all executions of a job.
 
@@ -180,6 +194,7 @@ class JobContext:
         common_start: lets executions of a load test start together; None for other tests.
         builds: failures of the builds in folders, None for success.
         loops: folders of the libraries of compiled loops, '' for none.
+        count: count of instructions; None for a measurement.
     """
 
     def __init__(
@@ -191,8 +206,10 @@ class JobContext:
         attempt: int,
         signals: StopSignals,
         common_start: Optional[CommonStart] = None,
+        count: Optional[InstructionCount] = None,
     ) -> None:
         self.common_start = common_start
+        self.count = count
         self.builds: Dict[str, Optional[Failure]] = {}
         self.loops: Dict[str, str] = {}
         self.job = job

@@ -81,7 +81,8 @@ class PayloadPreparation:
         self._payload = context.job.payload_of(spec)
         self._build_folder = node_commands.locate_build(context, spec)
         self._loops_folder = ""
-        if node_commands.has_loop(context, spec):
+        # A loop whose instructions are counted is compiled by ROOT.
+        if not context.count and node_commands.has_loop(context, spec):
             self._loops_folder = node_commands.locate_base(context, spec)
         if self._payload.record and spec.kind != CHECKSUM:
             self._recorder = RecorderPlugin(folder, context.output, name)
@@ -115,6 +116,8 @@ class PayloadPreparation:
         if client_log:
             variables.update(client_log.environment)
         command = setup.build_command(self._payload.kind, entry, variables)
+        if context.count:
+            command = [*context.count.command, *command]
         self._write_payload_job(spec)
         write_root_settings(self._folder, (file.url for file in spec.files))
         return PreparedPayload(
@@ -306,6 +309,8 @@ class PayloadPreparation:
         if self._recorder is not None:
             env.update(self._recorder.environment)
         env.update(self._declared_environment(node_commands.format_axes(spec.variant)))
+        if self._context.count:
+            env.update(self._context.count.environment)
         return env
 
     def _declared_environment(self, axes: Mapping[str, str]) -> Dict[str, str]:
@@ -322,6 +327,8 @@ class PayloadPreparation:
             "libraries": self._locate_libraries(),
             "kit": self._context.kit,
         }
+        if self._context.count:
+            document["counting"] = self._context.count.request
         if self._load_start is not None:
             document["load"] = {
                 **self._load_start.describe_for_payload(),

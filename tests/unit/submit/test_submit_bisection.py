@@ -19,13 +19,16 @@ from treehammer.collectors.job_spec import BuildCommand, ExecutionSpec, JobSpec
 from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.software import providers
 from treehammer.collectors.software.wheels import find_release
+from treehammer.collectors.worker.child_processes import run_forked
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, CountingError, ExitCode, SoftwareError, SourceError
 from treehammer.hctests.git_repository import Repository
 from treehammer.hctests.pinned_tests import open_repository
 from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns import campaign_request
+from treehammer.submit.campaigns.job_rendering import copy_payload
 from treehammer.submit.cli import tool_commands
+from treehammer.submit.planning.job_planner import PAYLOAD_FOLDER
 from treehammer.submit.tools import instruction_counts
 from treehammer.submit.tools.bisection_state import (
     BisectionState,
@@ -317,10 +320,10 @@ INSTRUCTIONS = {A: 1000, B: 1100}
 
 
 def count_events(
-    _valgrind: Valgrind, _job: JobSpec, spec: ExecutionSpec, payload: Path, events: int
+    _valgrind: Valgrind, _job: JobSpec, spec: ExecutionSpec, output: Path, events: int
 ) -> CountedRead:
     """Count INSTRUCTIONS per event; fail without a cache."""
-    assert (payload / "read.py").is_file()
+    assert (output.parent / PAYLOAD_FOLDER / "read.py").is_file()
     if spec.variant["cache_mb"] == 0:
         raise CountingError("no cache", where="cache_mb=0")
     root = str(spec.variant["root"])
@@ -426,13 +429,22 @@ def test_the_first_error_of_the_compiler_is_named(tmp_path: Path) -> None:
     valgrind = tmp_path / "valgrind"
     valgrind.write_text(
         "#!/bin/sh\n"
-        'printf "read.py:9:31: error: no member\\n%09999d\\nread.py:10:8: error: later\\n" 0\n'
-        'echo \'{"failure": {"failure_class": "payload", "kind": "compile", "phase": "compile",'
-        ' "message": "the loop does not compile", "transient": false}}\' > $TREEHAMMER_RESULT\n'
+        'printf "read.py:9:31: error: no member\\n%09999d\\nread.py:10:8: error: later\\n" 0 >&2\n'
+        'echo \'{"format": 1, "failure": {"failure_class": "payload", "kind": "compile",'
+        ' "phase": "compile", "message": "the loop does not compile", "transient": false}}\''
+        " > $TREEHAMMER_RESULT\n"
     )
     valgrind.chmod(0o755)
-    job = make_local_plan(tmp_path / "reads").jobs[0].spec
+    plan = make_local_plan(tmp_path / "reads")
+    job = plan.jobs[0].spec
     spec = job.executions[0]
-    spec = replace(spec, software=replace(spec.software, provider="none"))
-    with pytest.raises(CountingError, match=r"not compile: read\.py:9:31: error: no member$"):
-        count_read(Valgrind(str(valgrind), "", "3.19.0"), job, spec, tmp_path, 50)
+    spec = replace(spec, files=(), software=replace(spec.software, provider="none"))
+
+    def count() -> str:
+        with pytest.raises(CountingError) as caught:
+            count_read(Valgrind(str(valgrind), "", "3.19.0"), job, spec, tmp_path / "output", 50)
+        return str(caught.value)
+
+    copy_payload(plan.pinned_test, tmp_path / PAYLOAD_FOLDER)
+    ((_, problem),) = run_forked([count])
+    assert problem.endswith("not compile: read.py:9:31: error: no member")
