@@ -28,10 +28,10 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -218,6 +218,15 @@ class LocalBatch(BatchSystem):
         self.queue = LocalQueue(spool_dir)
         self.slots = slots
 
+    def prepare(self) -> None:
+        """Start a runner ahead of a submission, meanwhile: it takes as long as rendering some jobs."""
+
+        def start() -> None:
+            with suppress(BatchError):  # the submission reports it
+                self._ensure_runner()
+
+        threading.Thread(target=start, daemon=True).start()
+
     def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
         """Queue the jobs in this order; jobs already queued keep their batch id.
 
@@ -226,10 +235,11 @@ class LocalBatch(BatchSystem):
         """
         require_folder_name(campaign_id)
         unique = {job.job_id: job for job in jobs}
-        with self._hold_with_runner():
+        with self.queue.locked():
             batch_ids = {**self.find(unique)}
             if new := [job for job_id, job in unique.items() if job_id not in batch_ids]:
                 batch_ids |= self._add(campaign_id, new)
+            self._ensure_runner()
         return batch_ids
 
     def _add(self, campaign_id: str, jobs: Sequence[JobDescription]) -> dict[str, str]:
@@ -290,10 +300,13 @@ class LocalBatch(BatchSystem):
         open_ids = [job.batch_id for job in self.queue.select(f"{_LISTED} AND {OPEN}", batch_ids)]
         if not open_ids:
             return 0
-        with self._hold_with_runner(), self.queue.transaction() as connection:
-            connection.executemany(
-                "UPDATE job SET is_cancelled = TRUE WHERE batch_id = ?", [(i,) for i in open_ids]
-            )
+        with self.queue.locked():
+            with self.queue.transaction() as connection:
+                connection.executemany(
+                    "UPDATE job SET is_cancelled = TRUE WHERE batch_id = ?",
+                    [(batch_id,) for batch_id in open_ids],
+                )
+            self._ensure_runner()
         deadline = time.monotonic() + _CANCEL_WAIT_S
         while time.monotonic() < deadline:
             if not self.queue.select(f"{_LISTED} AND {OPEN}", open_ids, limit=1):
@@ -307,7 +320,7 @@ class LocalBatch(BatchSystem):
         Raises:
             BatchError: nothing was queued.
         """
-        with self._hold_with_runner():
+        with self.queue.locked():
             jobs = self.queue.select(_LISTED, earlier)
             again = [
                 job
@@ -325,6 +338,7 @@ class LocalBatch(BatchSystem):
                     "WHERE batch_id = ?",
                     [(earlier[job.batch_id], job.batch_id) for job in again],
                 )
+            self._ensure_runner()
         return {job.batch_id: job.batch_id for job in jobs}
 
     def _replace_inputs(self, job: QueuedJob, inputs: InputReplacement) -> None:
@@ -366,16 +380,8 @@ class LocalBatch(BatchSystem):
                     connection.execute("DELETE FROM job WHERE batch_id GLOB ?", (f"{cluster}.*",))
         return freed
 
-    @contextmanager
-    def _hold_with_runner(self) -> Iterator[None]:
-        """Hold the queue during the block; a runner starts meanwhile unless one is alive."""
-        with self.queue.locked(), ThreadPoolExecutor(1) as thread:
-            runner = thread.submit(self._ensure_runner)
-            yield
-            runner.result()
-
     def _ensure_runner(self) -> None:
-        """Start a runner unless one is alive. The caller holds the queue, so no runner can leave now."""
+        """Start a runner unless one is alive; none can leave while the caller holds the queue."""
         if is_locked(self.queue.runner_lock):
             return
         module, root = f"{__package__}.local_runner", str(self.queue.root)

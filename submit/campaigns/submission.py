@@ -11,13 +11,14 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
 from treehammer.analysis.status.site_status import EVERY_SITE, SiteUses
-from treehammer.collectors.job_spec import JobState
+from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
 from treehammer.collectors.record.outcome import INTERRUPTED_CLASSES
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.config import Settings
@@ -26,6 +27,7 @@ from treehammer.sql.core.rows import AttemptRow, CampaignRow, JobRow
 from treehammer.sql.read.campaign_counts import CampaignCount, load_last_attempts
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import BatchSystem, InputReplacement, JobDescription
+from treehammer.submit.batch.local_batch import LocalBatch
 from treehammer.submit.campaigns.attempt_rows import make_lost_job
 from treehammer.submit.campaigns.campaign_outcome import (
     is_from_last_attempt,
@@ -140,6 +142,9 @@ def _store_and_queue(
     """Stage the jobs of a plan, add them to the store, and queue them."""
     service = reporting_for_submission(settings, plan.options)
     rows = list(plan.make_job_rows())
+    if any(row.batch_system == LOCAL_BATCH for row in rows):
+        with suppress(BatchError):  # queueing the jobs reports it
+            LocalBatch(settings.spool_dir).prepare()
     with (
         Store.open(settings.database) as store,
         StagedSubmissions(settings.submissions_dir).hold(plan.campaign_id) as staged,

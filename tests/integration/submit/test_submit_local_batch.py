@@ -316,10 +316,9 @@ def test_submitter_killed_while_writing_the_spool(local_user: LocalUser) -> None
 @pytest.mark.parametrize(
     "function",
     [
-        "submit.campaigns.submission:open_batch_system",
+        "submit.campaigns.submission:_queue_jobs",
         "submit.batch.local_batch:LocalBatch.submit",
         "submit.batch.local_batch:LocalBatch._add",
-        "submit.batch.local_batch:LocalBatch._ensure_runner",
         "sql.write.store:Store.set_jobs",
         "submit.campaigns.tracker:StagedSubmission.remove",
     ],
