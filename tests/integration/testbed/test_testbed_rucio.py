@@ -119,37 +119,6 @@ def test_distant_sites_copy_between_each_other(
         subprocess.run(command, env={}, check=True, timeout=60)
 
 
-@pytest.fixture
-def no_direct_link(rucio_grid: Grid) -> Iterator[None]:
-    """Take the link from SITE_A to SITE_C out, and let SITE_B pass files on."""
-    source, hop, target = map(rse_name, SITES)
-    with rucio_users.rucio_client(rucio_grid, "root") as admin:
-        (link,) = admin.get_distance(source, target)
-        admin.add_rse_attribute(hop, "available_for_multihop", True)
-        admin.delete_distance(source, target)
-    yield
-    with rucio_users.rucio_client(rucio_grid, "root") as admin:
-        admin.add_distance(source, target, {"distance": link["distance"]})
-        admin.delete_rse_attribute(hop, "available_for_multihop")
-
-
-@pytest.mark.usefixtures("no_direct_link")
-def test_rule_copies_over_several_hops(rucio_grid: Grid, tmp_path: Path) -> None:
-    with rucio_users.rucio_client(rucio_grid, "hammer") as hammer:
-        did = rucio_users.upload_files(hammer, files_in(tmp_path, 1), "SITE_A", "by-hops")
-        rule = rucio_users.add_rule(hammer, did, rse_name("SITE_C"), 1)
-        rucio_users.wait_for_rule(hammer, rule, "OK")
-        (name,) = (row["name"] for row in hammer.list_files(**did))
-        places = rucio_users.list_pfns(hammer, did, "SITE_C")
-        (replica,) = hammer.list_replicas([{"scope": "hctest", "name": name}])
-    checksum = adler32(tmp_path / "file-0.bin")
-    (pfn,) = places.values()
-    path = site_list.path_behind_url(rucio_grid.box, "SITE_C", pfn)
-    assert adler32(path) == checksum
-    # The copy on the way is a replica, which Rucio removes later.
-    assert {rse_name(site) for site in SITES} == replica["rses"].keys()
-
-
 def test_pinned_name_leads_to_sites_copy(rucio_grid: Grid, hammer: Any, placed: Placed) -> None:
     (storage,) = [part for part in rucio_grid.parts if isinstance(part, XrootdStorage)]
     for site in SITES:
