@@ -257,9 +257,9 @@ def release_view(store: Store, request: Request) -> PageView:
     release = query.release
     changes = list_recent_changes(store, release=release)
     choices = list_ratio_choices(store, release)
-    for name, values in choices.items():
+    for name, listed_values in choices.items():
         if name in query.model_fields_set:
-            query.require_choice(name, values)
+            query.require_choice(name, listed_values)
     charts = build_ratio_charts(store, query, changes, request)
     if not choices["metric"] and not changes:
         raise NothingToDoError(
