@@ -107,6 +107,12 @@ _SESSION_COLUMNS = (
     help="Serve plain HTTP behind a proxy that terminates TLS [setting serve_behind_proxy].",
 )
 @click.option(
+    "--without-proxy",
+    is_flag=True,
+    default=None,
+    help="Let other machines reach --host without a proxy [setting serve_without_proxy].",
+)
+@click.option(
     "--read-access",
     type=click.Choice([config.PUBLIC, config.KEYS]),
     help="Readers of results: the public, or holders of keys [setting serve_read_access].",
@@ -115,11 +121,12 @@ _SESSION_COLUMNS = (
 @click.pass_obj
 @on_interrupt("all acknowledged measurements are in the database")
 def serve_command(settings: Settings, /, quiet: bool, **flags: Any) -> None:
-    """Run the results service: receive measurements over HTTPS and show results.
+    """Run the results service: receive measurements and show results.
 
-    Submitters need a key: create it with 'treehammer token create'.
+    Other machines reach it by a proxy, nginx or Caddy, which terminates TLS and limits clients. Submitters
+    need a key: create it with 'treehammer token create'.
 
-    Example: treehammer serve --host 0.0.0.0 --certificate chain.pem --certificate-key key.pem
+    Example: treehammer serve --behind-proxy
     """
     # Imported here because uvicorn and SQLAlchemy take half a second to load.
     from treehammer.web.service.service_process import log_to_stderr, serve

@@ -30,22 +30,19 @@ from benchmarks.harness.figures import RatioFigure, print_table, write_results
 from benchmarks.harness.program_runs import run_postgres, wait_for_service
 from benchmarks.harness.synthetic_measurements import SyntheticCampaigns
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.config import load_settings
 from treehammer.sql.core.access_keys import SUBMIT, MasterKeys
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.keyring import Keyring
 from treehammer.sql.write.maintenance import check_database
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
-from treehammer.web.core.request_limits import ClientLimits
 from treehammer.web.service.app import create_app
-from treehammer.web.service.overload_guard import ConnectionGuard
 from treehammer.web.service.service_process import configure_uvicorn
 
 #: Measurements per round by default.
 ROW_COUNT = 3000
 ROUNDS = 6
-#: One client sends everything.
-NO_LIMITS = ClientLimits(requests_per_s=1_000_000)
 #: Measurements per request -> concurrent connections.
 CONNECTIONS_BY_BATCH = {1: 32, 20: 8}
 #: Limits: measurements acknowledged in a second, and seconds of the 99th percentile of a request.
@@ -173,10 +170,10 @@ def _serve_process(url: str, listening: int) -> None:
         database,
         access_control,
         mark_bad_replicas=database.mark_bad_replicas,
-        client_limits=NO_LIMITS,
     )
-    config = configure_uvicorn(app, ConnectionGuard(NO_LIMITS, lambda _: True), behind_proxy=True)
-    uvicorn.Server(config).run(sockets=[socket.socket(fileno=listening)])
+    settings = load_settings({"serve_behind_proxy": True}, environ={})
+    server = uvicorn.Server(configure_uvicorn(app, settings))
+    server.run(sockets=[socket.socket(fileno=listening)])
 
 
 def _build_figures(rows: Sequence[dict[str, Any]]) -> Iterator[RatioFigure]:

@@ -154,7 +154,10 @@ class Settings:
         "serve: private key of the certificate, PEM, no passphrase"
     )
     serve_behind_proxy: bool = _setting(
-        "serve: no certificate, because TLS terminates in a proxy", False
+        "serve: behind a proxy that terminates TLS and limits clients", False
+    )
+    serve_without_proxy: bool = _setting(
+        "serve: other machines reach serve_host without a proxy", False
     )
     serve_read_access: str = _setting(
         "serve: 'public' lets everybody read results, 'keys' requires a key with the role read",
@@ -173,7 +176,7 @@ class Settings:
         parse_networks,
     )
     serve_url: str = _setting(
-        "serve: public address of the pages, https://HOST:PORT, which sign-in by OpenID needs "
+        "serve: public address of the pages, https://HOST:PORT, for sign-in by OpenID and doctor "
         "[default: none]",
         "",
         parse_public_url,
@@ -200,20 +203,6 @@ class Settings:
     )
     serve_oidc_ca_file: Path | None = _setting(
         "serve: CA certificates for the provider [default: the system's]"
-    )
-    serve_max_connections: int = _setting(
-        "serve: open connections of all clients", 2000, integer_parser(1_000_000)
-    )
-    serve_max_connections_per_address: int = _setting(
-        "serve: open connections of one address, and its requests in progress behind a proxy",
-        250,
-        integer_parser(1_000_000),
-    )
-    serve_requests_per_second: int = _setting(
-        "serve: requests per second of one address, and uploads of one key; ten seconds' worth "
-        "may come at once",
-        300,
-        integer_parser(1_000_000),
     )
     serve_query_seconds: int = _setting(
         "serve: seconds after which the queries of a page are cancelled", 60, integer_parser(86_400)

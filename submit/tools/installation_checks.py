@@ -20,12 +20,16 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from http.client import HTTPException
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from packaging.requirements import Requirement
 
@@ -56,43 +60,25 @@ from treehammer.version import __version__
 
 #: Free bytes below which a folder is nearly full, and below which nothing fits.
 LOW_BYTES, FULL_BYTES = 5_000_000_000, 200_000_000
-
-
 _SYSCALL_NUMBERS = {"x86_64": 298, "aarch64": 241}
-
-
 _PARANOID_FILE = Path("/proc/sys/kernel/perf_event_paranoid")
-
-
 #: ``perf_event_attr`` of 64 bytes (its first version): instructions in user mode, not started.
 _INSTRUCTION_COUNTER = struct.pack("IIQQQQQ", 0, 64, 1, 0, 0, 0, 0b1100001).ljust(64, b"\0")
-
-
 PACKAGE = "treehammer"
-
-
 #: Extras for developers, and sums of others.
 _UNCHECKED_EXTRAS = ("dev", "all")
-
-
 _EXTRA_MARKER = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
-
-
 #: Program -> its purpose, and whether all users need it.
 _PROGRAMS = {
     "git": ("tests from repositories", True),
     "valgrind": ("treehammer count", False),
 }
-
-
 #: Difference of clocks in seconds from which on times of records are doubtful, and unusable.
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 1.0, 60.0
-
-
 _HEALTH_TIMEOUT_S = 8.0
-
-
 _MAX_HEALTH_BYTES = 100_000
+#: Seconds after which a proxy must have closed a connection whose headers are not complete.
+_LATE_HEADERS_S = 15.0
 
 
 def list_checks(settings: Settings) -> list[InstallationCheck]:
@@ -116,6 +102,7 @@ def list_checks(settings: Settings) -> list[InstallationCheck]:
             late_state=DiagnosisState.WARNING,
         ),
         InstallationCheck("results service", partial(check_service, settings), limit_s=20.0),
+        InstallationCheck("service proxy", partial(check_proxy, settings), limit_s=30.0),
         InstallationCheck("credentials", partial(check_credentials, settings, environment)),
         InstallationCheck("authorities", partial(check_authorities, environment)),
         InstallationCheck("Rucio", partial(check_rucio, settings), limit_s=30.0),
@@ -489,3 +476,63 @@ def _fetch_health(settings: Settings) -> dict[str, Any]:
     if not isinstance(document, dict) or "time_us" not in document:
         raise ValueError("the server at this address is not a Treehammer service")
     return document
+
+
+def check_proxy(settings: Settings) -> Iterator[Diagnosis]:
+    """Check the proxy in front of the results service of this machine, and its settings."""
+    part, url = "service proxy", settings.serve_url
+    if not (settings.serve_behind_proxy and url):
+        remedy = "Set serve_behind_proxy and serve_url if treehammer serve runs here for others."
+        yield Diagnosis(part, DiagnosisState.NOT_CONFIGURED, "none", remedy)
+        return
+    try:
+        problem = _find_proxy_problem(settings)
+    except (OSError, HTTPException, ValueError) as error:
+        problem = str(error)
+    if problem:
+        shipped = files("treehammer") / "web" / "deployment"
+        remedy = f"Compare its configuration with nginx.conf or Caddyfile in {shipped}."
+        yield Diagnosis(part, DiagnosisState.FAILED, f"{url}: {problem}", remedy)
+    else:
+        finding = f"{url} passes origins on and closes connections with late headers"
+        yield Diagnosis(part, DiagnosisState.OK, finding)
+
+
+def _find_proxy_problem(settings: Settings) -> str:
+    """Return which header a proxy does not pass on, or which limit it lacks; '' for nothing.
+
+    Raises:
+        OSError: it cannot be reached.
+    """
+    url, ca = urlsplit(settings.serve_url), settings.service_ca_file
+    connection = HTTPConnection(url.netloc, timeout=_HEALTH_TIMEOUT_S)
+    if url.scheme == "https":
+        context = ssl.create_default_context(cafile=str(ca) if ca else None)
+        connection = HTTPSConnection(url.netloc, timeout=_HEALTH_TIMEOUT_S, context=context)
+    with closing(connection):
+        # A form of this service, which has no effect without a session.
+        connection.request("POST", "/sign-out", headers={"Origin": settings.serve_url})
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status == HTTPStatus.FORBIDDEN:
+            return "it does not pass the header Host on"
+        if answer.status != HTTPStatus.SEE_OTHER:
+            return f"it answers {answer.status} {answer.reason}"
+        if not answer.headers["Strict-Transport-Security"]:
+            return "the service behind it runs without --behind-proxy"
+        # Over TLS, the service looks at this cookie in place of a token.
+        cookie = {"Cookie": "__Host-treehammer_session=doctor"}
+        connection.request("GET", f"{API_PREFIX}/overview", headers=cookie)
+        if b"a token is required" in connection.getresponse().read():
+            return "X-Forwarded-Proto is missing, or serve_trusted_proxies lacks its address"
+        connection.close()
+        connection.connect()
+        connection.sock.sendall(f"GET / HTTP/1.1\r\nHost: {url.netloc}\r\nX: ".encode())
+        connection.sock.settimeout(_LATE_HEADERS_S)
+        try:
+            connection.sock.recv(_MAX_HEALTH_BYTES)
+        except TimeoutError:
+            return f"it waits longer than {_LATE_HEADERS_S:.0f} s for headers"
+        except ConnectionError:
+            pass  # It was reset, which is as good.
+    return ""

@@ -1,7 +1,7 @@
 """Metrics in the Prometheus text format.
 
 ``/metrics`` has figures of the results for monitoring; ``/metrics/service`` those of this process:
-requests, refusals, queue, commits and database size.
+refusals, queue, commits and database size. Requests are counted by the proxy.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ from treehammer.web.pages.page_context import PageContext
 
 #: Format in which metrics are sent.
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-#: Upper bounds in seconds of the histograms of requests and of commits.
-REQUEST_BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+#: Upper bounds in seconds of the histogram of commits.
 COMMIT_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 #: Seconds for which a measured database size is used again.
 SIZE_MAX_AGE_S = 30.0
@@ -68,22 +67,6 @@ class ServiceMetrics:
         self.registry = CollectorRegistry()
         registry = self.registry
         ProcessCollector(registry=registry)
-        self.requests = Counter(
-            "treehammer_http_requests",
-            "Completed requests; status 0 if the connection broke before the response.",
-            ["method", "endpoint", "status"],
-            registry=registry,
-        )
-        self.request_seconds = Histogram(
-            "treehammer_http_request_seconds",
-            "Time from the first header of a request to the last byte of its response.",
-            ["endpoint"],
-            buckets=REQUEST_BUCKETS_S,
-            registry=registry,
-        )
-        self.in_progress = Gauge(
-            "treehammer_http_requests_in_progress", "Requests in progress.", registry=registry
-        )
         self.refusals = Counter(
             "treehammer_refusals", "Refused requests.", ["reason"], registry=registry
         )

@@ -21,7 +21,6 @@ from treehammer.errors import ConfigError, StoreError, TokenError
 from treehammer.sql.core.access_keys import ADMIN, AccessGrant, AccessList, MasterKeys, verify_token
 from treehammer.sql.write.audit_trail import Sender
 from treehammer.sql.write.keyring import verify_session
-from treehammer.web.core.request_limits import UploadQuota
 from treehammer.web.core.responses import KEY_ID, RequestRefusedError, service_unavailable
 
 _LOG = logging.getLogger("treehammer.service")
@@ -51,7 +50,6 @@ class AccessControl:
         reading_open: whether reading requires no token.
         user_header: header with the user's name, set by a trusted proxy, '' for none. A request with
             it may read; clients must not be able to send it themselves.
-        upload_quota: of keys and jobs; None for no limit.
         load_masters: reads the master keys again; called in a thread.
         now_us: returns the time in microseconds since 1970 UTC.
     """
@@ -63,13 +61,11 @@ class AccessControl:
         *,
         reading_open: bool = False,
         user_header: str = "",
-        upload_quota: UploadQuota | None = None,
         load_masters: Callable[[], MasterKeys] | None = None,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self.reading_open = reading_open
         self._user_header = user_header
-        self._upload_quota = upload_quota
         self._load_access = load_access
         self._masters = masters
         self._load_masters = load_masters
@@ -245,8 +241,6 @@ class AccessControl:
         grant = await self.authenticate(request)
         if not grant.may_submit:
             raise RequestRefusedError(403, f"a token of the role '{grant.role}' may not upload")
-        if self._upload_quota is not None:
-            self._upload_quota.count_upload(grant.key_id, grant.job_id)
         return grant
 
     async def require_reader(self, request: Request) -> AccessGrant | None:

@@ -39,13 +39,11 @@ _REASONS = {
     403: "forbidden",
     404: "not found",
     405: "method",
-    408: "slow body",
     409: "conflict",
     413: "too large",
     415: "media type",
     422: "invalid",
     429: "rate limit",
-    431: "headers too large",
     500: "bug",
     503: "unavailable",
 }

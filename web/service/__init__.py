@@ -1,1 +1,1 @@
-"""The results service as a process: application, TLS and proxies."""
+"""The results service as a process: application, middleware and uvicorn."""

@@ -43,7 +43,7 @@ from treehammer.web.api.prometheus_metrics import MeteredSink, ServiceMetrics
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
-from treehammer.web.core.request_limits import ClientLimits, RequestLimits
+from treehammer.web.core.request_limits import RequestLimits
 from treehammer.web.core.responses import (
     AsciiJSONResponse,
     Health,
@@ -62,13 +62,11 @@ from treehammer.web.pages import load_pages
 from treehammer.web.pages.page_context import PageContext, PageView, wants_html
 from treehammer.web.pages.sign_in_page import sign_in_view
 from treehammer.web.service.middleware import (
-    AccessLog,
     AuditJournal,
     RejectNulMiddleware,
-    RequestMetrics,
+    RequestLog,
     SlashRedirects,
 )
-from treehammer.web.service.overload_guard import RequestGuard
 
 #: Seconds for the last measurements to be written when the service stops.
 WRITER_CLOSE_TIMEOUT_S = 5.0
@@ -110,7 +108,6 @@ def create_app(
     measure_size: Callable[[], tuple[str, int | None]] = lambda: ("", None),
     write_audit: Callable[[Sequence[AuditRow]], None] = lambda _: None,
     limits: RequestLimits | None = None,
-    client_limits: ClientLimits | None = None,
     pages: PageProvider | None = None,
 ) -> Starlette:
     """Create the application.
@@ -125,7 +122,6 @@ def create_app(
         measure_size: returns the kind of the database and its bytes.
         write_audit: adds entries to the audit trail.
         limits: of requests.
-        client_limits: of one client.
         pages: served beside the API; without them all refusals are JSON.
     """
     limits = limits or RequestLimits()
@@ -154,9 +150,7 @@ def create_app(
     app = Starlette(
         routes=[*routes, *(pages.routes if pages else ())],
         middleware=[
-            Middleware(RequestMetrics, metrics=metrics, journal=journal),
-            Middleware(AccessLog, render=render),
-            Middleware(RequestGuard, limits=client_limits or ClientLimits(), render=render),
+            Middleware(RequestLog, render=render, metrics=metrics, journal=journal),
             Middleware(RejectNulMiddleware, render=render),
         ],
         exception_handlers={

@@ -1,20 +1,18 @@
 """Middleware that checks addresses, identifies clients and records requests.
 
-Addresses with a missing or surplus slash are redirected, those with NUL refused. Forwarded headers are
-trusted from configured proxies only. The access log has one line per request with client, path, status
-and duration, never a token; unhandled exceptions are answered with status 500 and logged with their
-traceback. Sign-ins and refusals for the audit trail are counted by client so that no attack fills the
-database.
+Addresses with a missing or surplus slash are redirected, those with NUL refused. The access log has one
+line per request with client, path, status and duration, never a token; unhandled exceptions are answered
+with status 500 and logged with their traceback. Sign-ins and refusals for the audit trail are counted by
+client so that no attack fills the database.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from starlette.datastructures import MutableHeaders
@@ -30,7 +28,6 @@ from treehammer.collectors.job_spec import (
     MEASUREMENTS_PATH,
     STARTS_PATH,
 )
-from treehammer.config import Settings
 from treehammer.errors import StoreError
 from treehammer.sql.core.rows import AuditRow
 from treehammer.sql.write.audit_trail import REFUSE, make_entry
@@ -44,6 +41,7 @@ from treehammer.web.core.responses import (
     RefusalRenderer,
     RequestRefusedError,
     is_local_address,
+    service_unavailable,
 )
 
 _ACCESS = logging.getLogger("treehammer.access")
@@ -131,61 +129,48 @@ class RejectNulMiddleware:
         await app(scope, receive, send)
 
 
-class TrustedProxyMiddleware:
-    """Trusts forwarded headers only from configured proxies, and drops the user header otherwise.
+class TrustedProxies(ProxyHeadersMiddleware):
+    """Trusts headers about client, scheme and user from the configured proxies only.
 
     Args:
         app: handles the requests.
-        proxies: addresses or networks of trusted proxies.
+        proxies: addresses or networks of the proxies, comma separated.
         user_header: header with the user's name, '' for none.
     """
 
-    def __init__(self, app: ASGIApp, proxies: Iterable[str], user_header: str) -> None:
-        trusted = [part.strip() for part in proxies]
-        self._plain = app
-        # Sets scheme and client from X-Forwarded-Proto and X-Forwarded-For.
-        self._proxied = ProxyHeadersMiddleware(app, trusted_hosts=trusted)  # type: ignore[arg-type]
-        self._networks = [ipaddress.ip_network(part) for part in trusted]
-        self._header = user_header.lower().encode()
+    def __init__(self, app: ASGIApp, proxies: str, user_header: str) -> None:
+        super().__init__(app, proxies)  # type: ignore[arg-type]  # uvicorn's own types
+        self._user_header = user_header.lower().encode()
 
-    @classmethod
-    def from_settings(cls, app: ASGIApp, settings: Settings) -> TrustedProxyMiddleware:
-        """Build the middleware from the settings; without a proxy it trusts no client."""
-        proxies = settings.serve_trusted_proxies.split(",") if settings.serve_behind_proxy else ()
-        return cls(app, proxies, settings.serve_user_header)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]
         """Handle a connection."""
-        address = (scope.get("client") or ("", 0))[0]
-        if scope["type"] == "http" and self._header and not self.is_proxy(address):
-            scope = {**scope, "headers": [(k, v) for k, v in scope["headers"] if k != self._header]}
-        if scope["type"] == "http" and self._networks:
-            await self._proxied(scope, receive, send)  # type: ignore[arg-type]  # uvicorn's own types
-        else:
-            await self._plain(scope, receive, send)
-
-    def is_proxy(self, address: str) -> bool:
-        """Return whether an address belongs to a trusted proxy."""
-        try:
-            parsed = ipaddress.ip_address(address)
-        except ValueError:
-            return False
-        return any(parsed in network for network in self._networks)
+        if scope["type"] == "http" and (scope.get("client") or ("",))[0] not in self.trusted_hosts:
+            headers = [
+                (name, value) for name, value in scope["headers"] if name != self._user_header
+            ]
+            scope = {**scope, "headers": headers}
+        await super().__call__(scope, receive, send)  # type: ignore[arg-type]
 
 
-class AccessLog:
-    """Logs requests without their query at the level INFO, and sets ``Server-Timing``.
+class RequestLog:
+    """Logs requests without their query at the level INFO, counts refusals, and sets ``Server-Timing``.
 
     ``Server-Timing`` holds the milliseconds until the first byte of the response, which browsers show.
 
     Args:
         app: handles the requests.
         render: builds the response to an unhandled exception.
+        metrics: counts refusals.
+        journal: receives sign-ins and refusals.
     """
 
-    def __init__(self, app: ASGIApp, render: RefusalRenderer) -> None:
+    def __init__(
+        self, app: ASGIApp, render: RefusalRenderer, metrics: ServiceMetrics, journal: AuditJournal
+    ) -> None:
         self._app = app
         self._render = render
+        self._metrics = metrics
+        self._journal = journal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a connection."""
@@ -205,13 +190,37 @@ class AccessLog:
 
         try:
             await self._app(scope, receive, send_and_record)
-        except Exception:
-            _LOG.exception("a request failed because of a bug")
+        except (Exception, asyncio.CancelledError) as error:
+            refusal = _refuse_failed(error)
             if not status:
-                refusal = RequestRefusedError(500, "internal error; see the log of the service")
                 await self._render(Request(scope), refusal)(scope, receive, send_and_record)
         if _ACCESS.isEnabledFor(logging.INFO):
             _log_request(scope, status, time.monotonic() - start)
+        self._record(scope)
+
+    def _record(self, scope: Scope) -> None:
+        """Count a refusal, and note what belongs into the audit trail."""
+        state = scope.get("state", {})
+        refusal: RequestRefusedError | None = state.get(REFUSAL)
+        address = (scope.get("client") or ("unknown address",))[0]
+        client = address, state.get(KEY_ID, "")
+        if refusal:
+            self._metrics.refusals.labels(refusal.reason).inc()
+            if _is_audited(scope, refusal):
+                method = scope["method"] if scope["method"] in _METHODS else "other"
+                request = f"{method} {_label_endpoint(scope['path'])}"
+                self._journal.note(AuditEvent(REFUSE, *client, request, refusal.body["error"]))
+        elif AUDITED in state:
+            action, subject = state[AUDITED]
+            self._journal.note(AuditEvent(action, *client, subject))
+
+
+def _refuse_failed(error: BaseException) -> RequestRefusedError:
+    if isinstance(error, asyncio.CancelledError):
+        # Uvicorn cancels requests that take too long when the service stops.
+        return service_unavailable("the service is stopping; repeat the request")
+    _LOG.error("a request failed because of a bug", exc_info=error)
+    return RequestRefusedError(500, "internal error; see the log of the service")
 
 
 def _log_request(scope: Scope, status: int, seconds: float) -> None:
@@ -306,59 +315,6 @@ def _make_entry(event: AuditEvent, count: int, now_us: int) -> AuditRow:
     return make_entry(
         event.action, actor, event.subject, now_us=now_us, reason=event.reason, count=count
     )
-
-
-class RequestMetrics:
-    """Counts requests by method, endpoint and status, and refusals by reason.
-
-    Args:
-        app: handles the requests.
-        metrics: receives the counts.
-        journal: receives refused requests.
-    """
-
-    def __init__(self, app: ASGIApp, metrics: ServiceMetrics, journal: AuditJournal) -> None:
-        self._app = app
-        self._metrics = metrics
-        self._journal = journal
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status = 0
-
-        async def send_and_record(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        start = time.monotonic()
-        with self._metrics.in_progress.track_inprogress():
-            try:
-                await self._app(scope, receive, send_and_record)
-            finally:
-                self._count(scope, status, time.monotonic() - start)
-
-    def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        method = scope["method"] if scope["method"] in _METHODS else "other"
-        endpoint = _label_endpoint(scope["path"])
-        self._metrics.requests.labels(method, endpoint, str(status)).inc()
-        self._metrics.request_seconds.labels(endpoint).observe(seconds)
-        state = scope.get("state", {})
-        refusal: RequestRefusedError | None = state.get(REFUSAL)
-        address = (scope.get("client") or ("unknown address",))[0]
-        who = address, state.get(KEY_ID, "")
-        if refusal:
-            self._metrics.refusals.labels(refusal.reason).inc()
-            if _is_audited(scope, refusal):
-                request = f"{method} {endpoint}"
-                self._journal.note(AuditEvent(REFUSE, *who, request, refusal.body["error"]))
-        elif AUDITED in state:
-            action, subject = state[AUDITED]
-            self._journal.note(AuditEvent(action, *who, subject))
 
 
 def _is_audited(scope: Scope, refusal: RequestRefusedError) -> bool:

@@ -16,7 +16,6 @@ import gc
 import importlib
 import json
 import os
-import resource
 import runpy
 import signal
 import socket
@@ -129,8 +128,8 @@ def start_command(
         log: receives standard output and standard error.
         env: its environment, this process's by default.
         folder: its working folder.
-        options: ``open_files``, its limit of open files; ``clock``, a file with the offset of its
-            clock in seconds; ``strict``, whether warnings are errors.
+        options: ``clock``, a file with the offset of its clock in seconds; ``strict``, whether
+            warnings are errors.
     """
     request = {**_build_request(words, env, folder), **options}
     with open(os.devnull, "rb") as nothing:
@@ -225,8 +224,6 @@ def _run_command(request: dict[str, Any], streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["folder"])
-    if files := request.get("open_files"):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     if clock := request.get("clock"):
         _shift_clock(Path(clock))
     if request.get("strict"):

@@ -313,8 +313,6 @@ def run_proxy(
         "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
         "\nresults.example.org {": f"\nhttps://127.0.0.1:{port} {{",
         "{\n\tservers": "{\n\tadmin off\n\tauto_https disable_redirects\n\tservers",
-        # A test waits for this timeout; the others are as short.
-        "read_body 60s": "read_body 10s",
     }.items():
         text = text.replace(old, new)
     file = folder / shipped

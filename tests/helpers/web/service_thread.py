@@ -21,20 +21,18 @@ from page_database import fill_database
 from starlette.types import ASGIApp
 
 from treehammer.collectors.record.measurement_record import Measurement
-from treehammer.config import Settings
+from treehammer.config import Settings, load_settings
 from treehammer.sql.core.access_keys import AccessKey, MasterKeys
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.keyring import Keyring
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.measurement_writer import MeasurementSink
-from treehammer.web.core.request_limits import ClientLimits, RequestLimits
+from treehammer.web.core.request_limits import RequestLimits
 from treehammer.web.figures import drawing
 from treehammer.web.pages import page_context
 from treehammer.web.service.app import PageRoutes, create_app
-from treehammer.web.service.middleware import TrustedProxyMiddleware
-from treehammer.web.service.overload_guard import ConnectionGuard
-from treehammer.web.service.service_process import configure_uvicorn, security_headers
+from treehammer.web.service.service_process import configure_uvicorn
 
 MASTER_KEY = b"m" * 32
 
@@ -113,10 +111,8 @@ class ServiceThread:
 
 
 @contextmanager
-def _serve_app(app: ASGIApp) -> Iterator[httpx.Client]:
-    guard = ConnectionGuard(ClientLimits(), lambda _address: False)
-    headers = security_headers(over_tls=False)
-    server = uvicorn.Server(configure_uvicorn(app, guard, headers))
+def _serve_app(app: ASGIApp, settings: Settings) -> Iterator[httpx.Client]:
+    server = uvicorn.Server(configure_uvicorn(app, settings))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
@@ -170,8 +166,8 @@ def run_service(
         limits=limits,
         pages=PageRoutes(database, access_control, settings),
     )
-    trusting = TrustedProxyMiddleware(app, ["127.0.0.1"] if behind_proxy else [], user_header)
-    with _serve_app(trusting if behind_proxy else app) as client:
+    served = load_settings({"serve_behind_proxy": behind_proxy}, environ={}, folder=folder)
+    with _serve_app(app, served) as client:
         yield ServiceThread(url, client, clock)
     database.close()
 

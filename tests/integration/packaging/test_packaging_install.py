@@ -76,5 +76,9 @@ def test_installed_package_is_whole(packages: Path, tmp_path: Path) -> None:
     assert (folder / "results.root").stat().st_size > 5000
     assert (folder / "results.csv").read_text(encoding="utf-8").count("\n") > 2
     assert "<html" in (folder / "report.html").read_text(encoding="utf-8")
+    code = "from importlib.resources import files; print(files('treehammer') / 'web/deployment')"
+    deployment = Path(run(programs / "python", "-c", code, folder=folder).strip())
+    assert (deployment / "nginx.conf").exists()
+    assert (deployment / "Caddyfile").exists()
     code = "from treehammer import start_commands as demo; print(demo.find_demo_test())"
     assert run(programs / "python", "-c", code, folder=folder).split() == [start_commands.DEMO_TEST]

@@ -31,7 +31,7 @@ from treehammer.sql.write.store import Store
 from treehammer.web import display_formats
 from treehammer.web.api.page_data import OPERATIONS
 from treehammer.web.arranged_table import link_to_same_page
-from treehammer.web.service.middleware import TrustedProxyMiddleware
+from treehammer.web.service.middleware import TrustedProxies
 
 BROWSER = {"Accept": "text/html,*/*"}
 #: Paths that require read access, except those of the API.
@@ -357,13 +357,12 @@ def test_forwarded_headers_require_trusted_proxy() -> None:
     app = Starlette(routes=[Route("/", show)])
     sent = {"X-Remote-User": "me", "X-Forwarded-Proto": "https", "X-Forwarded-For": "10.9.9.9"}
 
-    def received(address: str, *proxies: str) -> object:
-        trusting = TrustedProxyMiddleware(app, proxies, "X-Remote-User")
+    def received(address: str, proxies: str) -> object:
+        trusting = TrustedProxies(app, proxies, "X-Remote-User")
         return asyncio.run(_get(httpx.ASGITransport(trusting, client=(address, 1)), sent))
 
-    assert received("10.0.0.7", "127.0.0.1", "10.0.0.0/24") == ["me", "https", "10.9.9.9"]
-    assert received("10.0.1.7", "127.0.0.1", "10.0.0.0/24") == [None, "http", "10.0.1.7"]
-    assert received("127.0.0.1") == [None, "http", "127.0.0.1"]
+    assert received("10.0.0.7", "127.0.0.1, 10.0.0.0/24") == ["me", "https", "10.9.9.9"]
+    assert received("10.0.1.7", "127.0.0.1, 10.0.0.0/24") == [None, "http", "10.0.1.7"]
     assert received("nobody", "127.0.0.1") == [None, "http", "nobody"]
 
 

@@ -20,7 +20,6 @@ from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
 from treehammer.web.core import auth
 from treehammer.web.core.request_limits import RequestLimits
-from treehammer.web.service import overload_guard
 
 DAY_US = 86400 * 1_000_000
 
@@ -243,25 +242,6 @@ def test_too_large_bodies_are_refused(start_service: StartService) -> None:
         )
         assert answer.status_code == 413
         assert "at most 3" in answer.json()["error"]
-
-
-def test_slow_body_is_refused(start_service: StartService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overload_guard, "BODY_PAUSE_S", 0.1)
-    with start_service() as service:
-        key = service.make_key("submit").text
-        service.post_document(b"{}", key)
-
-        def stream_slowly() -> Any:
-            yield b"{"
-            time.sleep(0.3)
-            yield b"}"
-
-        answer = service.client.post(
-            "/api/v1/measurements",
-            content=stream_slowly(),
-            headers={"Content-Type": "application/json", "Authorization": f"Bearer {key}"},
-        )
-        assert answer.status_code == 408
 
 
 def test_upload_times_out_if_database_is_slow(start_service: StartService) -> None:

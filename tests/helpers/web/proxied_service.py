@@ -1,0 +1,208 @@
+"""The results service as a process behind nginx or Caddy, with the shipped configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import httpx
+from command_forker import ForkedCommand, start_command
+from monitoring_servers import run_proxy
+from openid_provider import CLIENT_ID, LyingProvider, run_lying_provider
+from service_thread import make_body
+
+from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.sql.core.access_keys import AccessKey, mint_job_token
+from treehammer.sql.core.rows import CampaignRow, JobRow, ReplicaRow
+from treehammer.sql.engine.database_setup import open_engine
+from treehammer.sql.write.keyring import Keyring, load_master_keys
+from treehammer.testbed.credentials import CertificateAuthority
+from treehammer.testbed.network import find_free_ports
+
+PATIENCE_S = 90.0
+#: Addresses of this machine: attackers and victims must differ.
+ATTACKER, VICTIM = "127.0.0.1", "127.0.0.2"
+
+
+class ProxiedService:
+    """A service behind a proxy, in which people sign in at a provider that lies on request.
+
+    Args:
+        folder: of its database, keys and log.
+        proxy: name of the proxy.
+        ports: of the service and of the proxy.
+        authority: of the proxy's certificate.
+        provider: of sign-ins.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        proxy: str,
+        ports: tuple[int, int],
+        authority: CertificateAuthority,
+        provider: LyingProvider,
+    ) -> None:
+        self.proxy = proxy
+        self.provider = provider
+        self.database = f"sqlite:///{folder / 'results.db'}"
+        self.url = f"https://127.0.0.1:{ports[1]}"
+        self.host = f"127.0.0.1:{ports[1]}"
+        self._folder, self._ports = folder, ports
+        self._log = folder / "serve.log"
+        self._process: ForkedCommand | None = None
+        self.ca = authority.ca
+        self._context = ssl.create_default_context(cafile=str(authority.ca))
+
+    def start(self) -> None:
+        """Start the service and wait until it serves."""
+        settings = {
+            "serve_url": self.url,
+            "serve_user_header": "X-Remote-User",
+            "serve_query_seconds": 3,
+            "serve_oidc_issuer": self.provider.issuer,
+            "serve_oidc_client_id": CLIENT_ID,
+            "serve_oidc_roles": "cms-io=read",
+        }
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TREEHAMMER_")}
+        environment |= {f"TREEHAMMER_{name.upper()}": str(v) for name, v in settings.items()}
+        words = ["--data-dir", str(self._folder), "serve", "--behind-proxy"]
+        with self._log.open("wb") as log:
+            self._process = start_command(
+                [*words, "--port", str(self._ports[0])], log, env=environment, folder=self._folder
+            )
+        self.wait_for_log("uploads require a token")
+
+    def terminate(self) -> float:
+        """Send SIGTERM; return the seconds until the process ended regularly."""
+        assert self._process is not None
+        start_s = time.monotonic()
+        self._process.send_signal(signal.SIGTERM)
+        assert self._process.wait(PATIENCE_S) == 0, self.read_log()
+        return time.monotonic() - start_s
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def read_log(self) -> str:
+        """Read the log of the service."""
+        return self._log.read_text()
+
+    def wait_for_log(self, text: str) -> None:
+        """Wait until the log holds a text; a line may follow the response that it is about."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while text not in self.read_log():
+            assert time.monotonic() < deadline_s, self.read_log()
+            time.sleep(0.05)
+
+    # Clients
+
+    def open_socket(self, source: str = ATTACKER) -> socket.socket:
+        """Connect to the proxy from an address, without a handshake."""
+        return socket.create_connection(
+            ("127.0.0.1", self._ports[1]), timeout=PATIENCE_S, source_address=(source, 0)
+        )
+
+    def connect(self, source: str = ATTACKER) -> ssl.SSLSocket:
+        """Open a TLS connection to the proxy from an address."""
+        return self._context.wrap_socket(self.open_socket(source), server_hostname="127.0.0.1")
+
+    def make_client(self, source: str = ATTACKER) -> httpx.Client:
+        """Make a client of the proxy that keeps cookies."""
+        transport = httpx.HTTPTransport(verify=self._context, local_address=source)
+        return httpx.Client(base_url=self.url, transport=transport, timeout=PATIENCE_S)
+
+    def get(self, path: str, *, source: str = ATTACKER, **headers: str) -> httpx.Response:
+        """Get a path through the proxy."""
+        with self.make_client(source) as client:
+            return client.get(path, headers=_name_headers(headers))
+
+    def post(
+        self,
+        content: Any,
+        token: str,
+        path: str = "/api/v1/measurements",
+        *,
+        source: str = ATTACKER,
+        **headers: str,
+    ) -> httpx.Response:
+        """Post a body through the proxy: bytes as they are, anything else as JSON."""
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        given = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+        with self.make_client(source) as client:
+            return client.post(path, content=data, headers=given | _name_headers(headers))
+
+    def send(self, token: str, *measurements: Measurement) -> httpx.Response:
+        """Upload measurements."""
+        return self.post(make_body(measurements), token)
+
+    def send_campaign(
+        self,
+        key: AccessKey,
+        campaign: CampaignRow,
+        jobs: Sequence[JobRow] = (),
+        checks: Sequence[ReplicaRow] = (),
+    ) -> httpx.Response:
+        """Upload a campaign with jobs and checks of replicas."""
+        body = {
+            "campaign": {**asdict(campaign), "plan": json.loads(campaign.plan)},
+            "jobs": [{**_without(job, "campaign_id"), "attempts": []} for job in jobs],
+            "replicas": [_without(check, "owner") for check in checks],
+        }
+        return self.post(body, key.text, "/api/v1/campaigns")
+
+    def make_key(self, owner: str, role: str = "submit") -> AccessKey:
+        """Create a key of a group."""
+        engine = open_engine(self.database, create=True)
+        master = load_master_keys(self._folder / "service.key").current
+        key = Keyring(engine).create_key(master, role, owner, now_us=1, owner=owner)
+        engine.dispose()
+        return key
+
+    def require_service(self, times: int = 3) -> None:
+        """Check that a client from another address is served."""
+        for _ in range(times):
+            answer = self.get("/api/v1/health", source=VICTIM)
+            assert (answer.status_code, answer.json()["status"]) == (200, "ok"), self.read_log()
+
+
+def _name_headers(headers: dict[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def _without(row: JobRow | ReplicaRow, name: str) -> dict[str, Any]:
+    return {column: value for column, value in asdict(row).items() if column != name}
+
+
+def mint_token(key: AccessKey, campaign: str, job: str, seconds: float = 3600) -> str:
+    """Sign the token of a job, valid for some seconds."""
+    return mint_job_token(key, campaign, job, round((time.time() + seconds) * 1e6))
+
+
+@contextmanager
+def run_proxied_service(folder: Path, proxy: str) -> Iterator[ProxiedService]:
+    """Run a service behind a proxy."""
+    authority = CertificateAuthority(folder / "authority")
+    (port,) = find_free_ports(1)
+    with (
+        run_lying_provider() as provider,
+        run_proxy(proxy, folder / "proxy", port, authority) as public,
+    ):
+        service = ProxiedService(folder, proxy, (port, public), authority, provider)
+        service.start()
+        try:
+            yield service
+        finally:
+            service.kill()
