@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -70,6 +70,7 @@ _READ_REFUSALS = (400, 401, 403, 404, 503)
 _UPLOAD_REFUSALS = (400, 401, 403, 408, 413, 415, 503)
 
 
+@cache
 def build_description(limits: RequestLimits) -> dict[str, Any]:
     """Build the OpenAPI 3.1 document."""
     return {
@@ -313,45 +314,20 @@ def routes(context: PageContext) -> list[BaseRoute]:
 
 def reference_view(_store: Store, request: Request) -> PageView:
     """Collect the operations of the service that answers."""
-    info, operations = _describe_operations(request.app.state.limits)
-    values = {"operations": operations, "info": info}
-    return PageView(
-        "api.html.j2", "API", values, tuple(operation["parameters"] for operation in operations)
-    )
-
-
-@cache
-def _describe_operations(
-    limits: RequestLimits,
-) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
-    """Return title and version of the API, and its operations by path."""
-    description = build_description(limits)
-    return description["info"], [*_list_operations(description)]
-
-
-def _list_operations(description: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for path, methods in sorted(description["paths"].items()):
-        for method, operation in methods.items():
-            yield {
-                "identity": operation["operationId"],
-                "method": method.upper(),
-                "path": path,
-                "summary": operation["summary"],
-                "description": operation.get("description", ""),
-                "needs_token": _needs_token(operation),
-                "parameters": _build_parameter_table(operation),
-                "answers": [
-                    (status, response["description"])
-                    for status, response in operation["responses"].items()
-                ],
-            }
-
-
-def _needs_token(operation: Mapping[str, Any]) -> str:
-    security = operation.get("security")
-    if not security:
-        return "no token"
-    return "a token, unless reading is open" if {} in security else "a token"
+    description = build_description(request.app.state.limits)
+    operations = [
+        {
+            **operation,
+            "method": method.upper(),
+            "path": path,
+            "parameters": _build_parameter_table(operation),
+        }
+        for path, methods in sorted(description["paths"].items())
+        for method, operation in methods.items()
+    ]
+    values = {"operations": operations, "info": description["info"]}
+    tables = tuple(operation["parameters"] for operation in operations)
+    return PageView("api.html.j2", "API", values, tables)
 
 
 def _build_parameter_table(operation: Mapping[str, Any]) -> DataTable:
