@@ -104,6 +104,7 @@ def test_missing_parameters_have_defaults() -> None:
         ("page", "01", "page must be a positive number"),
         ("page", "+1", "page must be a positive number"),
         ("page", "1_0", "page must be a positive number"),
+        ("page", "9" * 5000, "page must be a positive number"),
         ("page", "1000001", "page cannot be '1000001'. Page number."),
         ("height", "x", "height cannot be 'x'. At least this height."),
         ("height", "nan", "height cannot be 'nan'"),
