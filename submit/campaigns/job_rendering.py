@@ -39,7 +39,6 @@ from treehammer.submit.batch.htcondor.submit_description import (
     SECOND_PROCESS_MEMORY_MB,
     VACATE_GRACE_S,
     check_description,
-    check_site_commands,
     lease_duration_s,
 )
 from treehammer.submit.batch.interface import JobDescription, find_batch
@@ -271,7 +270,6 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
         ConfigError: a template is invalid, or a submit command does not exist.
     """
     site = cluster.site
-    check_site_commands(site.submit, f"site {site.name}: submit")
     values = {
         "campaign": {"id": plan.campaign_id, "name": plan.campaign_name},
         "site": site,

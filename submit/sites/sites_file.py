@@ -19,10 +19,7 @@ from treehammer.hctests.definition.document_problems import (
     DocumentProblem,
 )
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.batch.htcondor.submit_description import (
-    check_command_value,
-    check_site_commands,
-)
+from treehammer.submit.batch.htcondor.submit_description import check_site_command
 from treehammer.submit.batch.interface import find_batch
 from treehammer.submit.sites.site_model import (
     RESERVED_NAMES,
@@ -126,8 +123,7 @@ def _check_site(site: Site, path: document_problems.KeyPath) -> Iterator[Documen
         )
     for key, value in site.submit.items():
         try:
-            check_site_commands([key], "")
-            check_command_value(key, value, "", site.submit)
+            check_site_command(key, value, site.submit)
         except ConfigError as error:
             hint = f" ({error.hint.rstrip('.')})" if error.hint else ""
             yield DocumentProblem((*path, "submit", key), error.message + hint)

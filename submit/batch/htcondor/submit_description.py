@@ -134,21 +134,26 @@ def load_known_commands() -> frozenset[str]:
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
 
-def check_site_commands(commands: Iterable[str], where: str) -> None:
-    """Check the commands that a site adds to every job.
+def check_site_command(name: str, value: str, names: Iterable[str]) -> None:
+    """Check a command that a site adds to every job.
+
+    Args:
+        name: submit command.
+        value: its value.
+        names: all commands of the site.
 
     Raises:
-        ConfigError: a command does not exist, or is set by Treehammer; the hint names the remedy.
+        ConfigError: the command does not exist, or is set by Treehammer, or its value is invalid; the
+            hint names the remedy.
     """
-    for name in commands:
-        plain = name.strip().lower()
-        if plain in RESERVED_COMMANDS:
-            raise ConfigError(
-                f"the submit command {name!r} is set by Treehammer",
-                where=where,
-                hint=f"Use {RESERVED_COMMANDS[plain]}.",
-            )
-        _check_command(name, where, frozenset())
+    plain = name.strip().lower()
+    if plain in RESERVED_COMMANDS:
+        raise ConfigError(
+            f"the submit command {name!r} is set by Treehammer",
+            hint=f"Use {RESERVED_COMMANDS[plain]}.",
+        )
+    _check_command(name, "", frozenset())
+    check_command_value(name, value, "", names)
 
 
 def check_description(text: str, where: str) -> None:

@@ -22,7 +22,7 @@ from machine_requirements import skip_or_fail
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
-from treehammer.submit.batch.htcondor.pool import HTCondorPool, configured_bindings
+from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.batch.interface import JobDescription, JobStatus
 from treehammer.testbed.components.condor_pool import ISSUER, SCITOKEN_USER, PoolLayout
 from treehammer.testbed.workspace import write_secret
@@ -150,16 +150,8 @@ class CondorJobs:
     def queued_ads(self) -> list[Mapping[str, Any]]:
         """Return the job and cluster ads of the campaign in the queue."""
         attributes = ["ClusterId", "ProcId", "TreehammerJob", "TreehammerSubmission"]
-
-        def query(schedd: Any) -> list[Mapping[str, Any]]:
-            with configured_bindings(self.batch.pool) as htcondor:
-                options = htcondor.QueryOpts.IncludeClusterAd
-                constraint = f'TreehammerCampaign == "{self.campaign}"'
-                return [
-                    dict(ad.items()) for ad in schedd.query(constraint, attributes, opts=options)
-                ]
-
-        return self.batch.connection.query_schedd(query)
+        constraint = f'TreehammerCampaign == "{self.campaign}"'
+        return self.batch.connection.query_ads(constraint, attributes)
 
     def output_files(self, job_id: str) -> dict[int, set[str]]:
         """Return attempt -> names of a job's output files."""

@@ -201,7 +201,7 @@ def check_each_ran_once(jobs: CondorJobs) -> None:
     assert {status.state for status in statuses.values()} == {JobState.DONE}, statuses
     assert {len(status.attempts) for status in statuses.values()} == {1}, statuses
     assert all(jobs.output_files(job_id) == {1: ALL} for job_id in jobs.ids)
-    in_pool = find_jobs(jobs, "query") | find_jobs(jobs, "history")
+    in_pool = find_jobs(jobs, "query_ads") | find_jobs(jobs, "query_history")
     assert Counter(job_id for _, job_id in in_pool) == dict.fromkeys(jobs.ids, 1)
 
 
@@ -462,9 +462,9 @@ def submitter(grid: Grid, jobs: CondorJobs, folder: Path) -> subprocess.Popen[st
 
 def find_jobs(jobs: CondorJobs, source: str) -> set[tuple[str, str]]:
     """Return (cluster.proc, job id) of jobs in queue or history that were not removed."""
-    mine = f'TreehammerCampaign == "{jobs.campaign}" && JobStatus != 3'
-    wanted = ["ClusterId", "ProcId", "TreehammerJob"]
-    ads = jobs.batch.connection.query_schedd(lambda schedd: getattr(schedd, source)(mine, wanted))
+    constraint = f'TreehammerCampaign == "{jobs.campaign}" && ProcId >= 0 && JobStatus != 3'
+    query = getattr(jobs.batch.connection, source)
+    ads = query(constraint, ["ClusterId", "ProcId", "TreehammerJob"])
     return {(f"{ad['ClusterId']}.{ad['ProcId']}", str(ad["TreehammerJob"])) for ad in ads}
 
 
@@ -505,7 +505,7 @@ def test_resume_completes_submissions_killed_between_sites(user: GridUser) -> No
         assert [(row.number, row.failure_class) for row in attempts] == [(1, "")] * 3
         jobs = CondorJobs(HTCondorBatch(pool_from_sites_file(user.grid), user.folder), user.folder)
         jobs.campaign = campaign
-        in_pool = find_jobs(jobs, "query") | find_jobs(jobs, "history")
+        in_pool = find_jobs(jobs, "query_ads") | find_jobs(jobs, "query_history")
         assert Counter(job_id for _, job_id in in_pool).most_common(1)[0][1] == 1
         assert len(in_pool) == 2
     assert not any(user.settings.submissions_dir.glob("*/jobs.json"))
@@ -546,7 +546,7 @@ def test_next_submitter_completes_killed_submission_of_spooled_jobs(
         assert first.stdout.readline() == "ready\n"
         expected = [f"{jobs.campaign}-{n}-{number}" for n in range(3) for number in range(2)]
         if seed == 0:  # at least one dies with jobs in the queue, however slow the machine is
-            wait_until(partial(find_jobs, jobs, "query"), "a job is queued")
+            wait_until(partial(find_jobs, jobs, "query_ads"), "a job is queued")
         else:
             time.sleep(random.Random(seed).uniform(0.0, LATEST_SPOOLED_KILL_S))
         first.send_signal(signal.SIGKILL)

@@ -29,7 +29,7 @@ from treehammer.submit.batch.htcondor.submit_description import (
     RESERVED_COMMANDS,
     check_command_value,
     check_description,
-    check_site_commands,
+    check_site_command,
     load_known_commands,
 )
 from treehammer.submit.batch.interface import (
@@ -602,16 +602,15 @@ def test_archive_in_transfer_is_left_for_later(tmp_path: Path) -> None:
 )
 def test_misspelled_command_gets_suggestion(name: str, suggestion: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_site_commands([name], "site SITE_A: submit")
+        check_site_command(name, "1", [name])
     message = str(caught.value)
-    assert "site SITE_A: submit" in message
     assert repr(name) in message
     assert suggestion in message
 
 
 @pytest.mark.parametrize("name", ["+JobFlavour", "My.Project", "MY.x", "request_fpgas", "Rank"])
 def test_site_commands_are_accepted(name: str) -> None:
-    check_site_commands([name], "here")
+    check_site_command(name, "1", [name])
 
 
 @pytest.mark.parametrize(
@@ -619,7 +618,7 @@ def test_site_commands_are_accepted(name: str) -> None:
 )
 def test_reserved_command_is_refused(name: str, remedy: str) -> None:
     with pytest.raises(ConfigError, match=f"set by Treehammer\n.*{remedy}"):
-        check_site_commands([name], "here")
+        check_site_command(name, "1", [name])
 
 
 def test_description_lines_are_checked() -> None:

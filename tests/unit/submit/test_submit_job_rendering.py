@@ -236,14 +236,6 @@ def test_invalid_site_template_is_refused(tmp_path: Path, text: str | None, mess
         _texts(plan, tmp_path / "out")
 
 
-def test_unknown_site_command_is_refused(tmp_path: Path) -> None:
-    plan = make_grid_plan(
-        tmp_path / "test", READING_TEST, make_grid_site(submit={"acounting_group": "x"})
-    )
-    with pytest.raises(ConfigError, match=r"site SITE_A: submit.*acounting_group"):
-        _texts(plan, tmp_path / "out")
-
-
 @pytest.mark.parametrize(
     "requested, ceiling, expected",
     [(1, 0, {1}), (8, 0, {8}), (8, 6, {3}), (8, 2, {1}), (8, 1, {1}), (1, 50, {1})],

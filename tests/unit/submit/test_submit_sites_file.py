@@ -146,6 +146,21 @@ def test_door_with_rse_round_trips(tmp_path: Path) -> None:
     assert sites_file.read_sites_file(copy) == known
 
 
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("acounting_group = 'x'", "no submit command 'acounting_group'.*'accounting_group'"),
+        ("requirements = 'x'", "set by Treehammer.*the site's own 'requirements'"),
+        ("'+Project' = 'atlas'", "names the attribute atlas"),
+    ],
+)
+def test_invalid_submit_command_is_refused(tmp_path: Path, command: str, message: str) -> None:
+    door = "doors = [{name = 'd', protocol = 'file', prefix = '/'}]"
+    text = f"[pools.p]\n[sites.A]\npool = 'p'\n{door}\nsubmit = {{ {command} }}\n"
+    with pytest.raises(SitesError, match=rf"(?s)sites\.toml:5: .*{message}"):
+        read(tmp_path, text)
+
+
 @pytest.mark.parametrize("content", [b"\xff", None])
 def test_unreadable_file_is_refused(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "sites.toml"
