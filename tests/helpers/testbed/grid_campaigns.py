@@ -55,14 +55,14 @@ class GridUser(LocalUser):
         sites_file.write_sites_file(self.sites.values(), [pool_from_sites_file(self.grid)], path)
         self.settings = replace(self.settings, sites_file=path)
 
-    def use_remote_schedd(self, token_dir: Path | None = None, **changes: object) -> None:
+    def use_remote_schedd(self, **changes: object) -> None:
         """Write a sites file with one site, REMOTE: the second pool's schedd, with spooled files."""
         second = self.grid.second
         pool = HTCondorPool(
             name="remote",
             collector=f"127.0.0.1:{second.collector_port}",
             schedd=second.schedd_name,
-            token_dir=token_dir or second.client_folder / "tokens.d",
+            token_dir=second.client_folder / "tokens.d",
             spool=True,
         )
         site = self.sites["FAR"].replace(name="REMOTE", batch="htcondor@remote", grid_resource="")

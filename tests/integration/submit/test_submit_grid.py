@@ -412,23 +412,6 @@ def test_job_that_a_computing_element_does_not_start_again_is_lost(
     assert "1 requeued" in user.run_in_shell("resume", "last")
 
 
-def test_campaign_runs_at_remote_schedd_with_token_and_spool(user: GridUser) -> None:
-    user.use_remote_schedd()
-    user.set_payload("true")
-    user.submit_campaign("--sites", "REMOTE", "-S", "repeats=2", "--in-flight", "2")
-    said = user.follow_campaign("last")
-    assert "4 of 4 measured" in said, said
-    assert not [row for row in user.read_measurements() if row["failure_class"]]
-
-
-def test_token_of_another_pool_is_refused(user: GridUser) -> None:
-    user.use_remote_schedd(user.grid.pool.client_folder / "tokens.d")
-    # A process keeps its authenticated sessions, whatever token it has.
-    said = user.run_in_shell("submit", str(user.test), "--sites", "REMOTE")
-    assert "HTCondor denies access" in said
-    assert "Check token_dir of this pool" in said
-
-
 #: Seconds, longer than the worker's interval between uploads.
 NAP_S = 11
 
