@@ -39,14 +39,13 @@ from treehammer.testbed.components.site_list import (
 )
 from treehammer.testbed.components.xrootd_storage import RESERVED_DOORS
 from treehammer.testbed.faults import restart_server, upgrade_server
+from treehammer.testbed.lifecycle import WorkspaceState, read_state
 from treehammer.testbed.workspace import (
     DEFAULT_RELEASES,
     MAX_SITES,
     MAX_SLOTS,
     Workspace,
-    WorkspaceState,
     define_workspace,
-    read_state,
 )
 from treehammer.text_formatting import parse_duration, pluralize, split_list
 
@@ -150,7 +149,7 @@ def up(
         name,
         sites,
         settings,
-        releases=split_list(releases),
+        releases=tuple(dict.fromkeys(split_list(releases))),
         channels=parse_channels(channels),
         **options,
     )
@@ -257,7 +256,7 @@ def down(settings: Settings, name: str) -> None:
     """
     box, _ = _load_testbed(name, settings)
     with on_interrupt("repeat the command to stop the rest"):
-        if not lifecycle.take_down(box, build_components(box), _print_progress):
+        if not lifecycle.take_down(box, _print_progress):
             raise NothingToDoError(f"there is no testbed {name!r}")
     click.echo(f"testbed {name} is gone")
 
@@ -328,7 +327,7 @@ def put(settings: Settings, name: str, datasets: tuple[str, ...], sites: tuple[s
         click.echo(f"{dataset}: {count} copied, verified at {', '.join(copied)}")
 
 
-def parse_channels(texts: Sequence[str]) -> list[tuple[str, str]]:
+def parse_channels(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Parse doors and suites from DOOR=SUITE.
 
     Raises:
@@ -344,7 +343,7 @@ def parse_channels(texts: Sequence[str]) -> list[tuple[str, str]]:
                 hint=f"Such as testing=sid; taken: {', '.join([*RESERVED_DOORS, *channels])}.",
             )
         channels[door] = suite
-    return [*channels.items()]
+    return tuple(channels.items())
 
 
 def _print_progress(text: str) -> None:

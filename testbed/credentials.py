@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import ipaddress
 import json
 import subprocess
@@ -35,17 +36,6 @@ _PROXY_CERT_INFO = x509.UnrecognizedExtension(
     ObjectIdentifier("1.3.6.1.5.5.7.1.14"),
     bytes.fromhex("300c300a06082b06010505071501"),
 )
-_PROXY_USAGE = x509.KeyUsage(
-    digital_signature=True,
-    content_commitment=False,
-    key_encipherment=True,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=False,
-    crl_sign=False,
-    encipher_only=False,
-    decipher_only=False,
-)
 #: Key size of users and proxies, which XRootD's x509 authentication expects to be RSA.
 _KEY_BITS = 2048
 
@@ -70,28 +60,14 @@ class CertificateAuthority:
         self.folder = folder
         self.ca = folder / "ca.pem"
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._name = _common_name(name)
         self._valid = days * _DAY
-        builder = self._certificate_builder(self._name, self._key).add_extension(
-            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        self._write_certificate(
+            self.ca,
+            self._make_builder(self._name, self._key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True),
         )
-        builder = builder.add_extension(
-            x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
-        )
-        usage = x509.KeyUsage(
-            digital_signature=False,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            key_cert_sign=True,
-            crl_sign=True,
-            encipher_only=False,
-            decipher_only=False,
-        )
-        builder = builder.add_extension(usage, critical=True)
-        signed = builder.sign(self._key, hashes.SHA256())
-        self.ca.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
     def issue_server_certificate(
         self, name: str = "127.0.0.1", *, use_rsa: bool = False
@@ -100,38 +76,37 @@ class CertificateAuthority:
 
         XRootD's x509 authentication requires an RSA key.
         """
-        key = (
-            rsa.generate_private_key(65537, 2048)
+        key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey = (
+            rsa.generate_private_key(65537, _KEY_BITS)
             if use_rsa
             else ec.generate_private_key(ec.SECP256R1())
         )
-        names = x509.SubjectAlternativeName([_subject_alternative_name(name)])
-        builder = self._certificate_builder(
-            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key
-        )
-        builder = builder.add_extension(names, critical=False)
-        builder = builder.add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
-            critical=False,
-        )
-        # Attribute certificates of VOMS refer to it.
-        builder = builder.add_extension(
-            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
-        )
+        authority = self._key.public_key()
+        try:
+            subject: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(name))
+        except ValueError:
+            subject = x509.DNSName(name)
         certificate, private = self.folder / f"{name}.pem", self.folder / f"{name}.key"
-        signed = builder.sign(self._key, hashes.SHA256())
-        certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-        pem = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
+        self._write_certificate(
+            certificate,
+            self._make_builder(_common_name(name), key.public_key())
+            .add_extension(x509.SubjectAlternativeName([subject]), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority), critical=False
+            ),
         )
-        write_secret(private, pem.decode("ascii"))
+        write_secret(private, _encode_key(key, serialization.PrivateFormat.PKCS8))
         return certificate, private
 
-    def issue_user_certificate(self, name: x509.Name, key: rsa.RSAPublicKey) -> x509.Certificate:
-        """Issue a certificate for a person."""
-        return self._builder_for(name, key).sign(self._key, hashes.SHA256())
+    def issue_user_certificate(self, user: str = SUBJECT) -> UserCertificate:
+        """Issue a certificate for a new key of a person."""
+        key = rsa.generate_private_key(65537, _KEY_BITS)
+        builder = self._make_builder(_common_name(user), key.public_key())
+        return UserCertificate(builder.sign(self._key, hashes.SHA256()), key)
+
+    def write_proxy(self, path: Path, lifetime_s: float, user: str = SUBJECT) -> Path:
+        """Write the proxy of a new user certificate; a negative lifetime makes an expired one."""
+        return self.issue_user_certificate(user).write_proxy(path, lifetime_s)
 
     def find_subject_hash(self) -> str:
         """Return the name, without suffix, of this authority in a folder of hashed names."""
@@ -139,12 +114,7 @@ class CertificateAuthority:
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         return done.stdout.strip()
 
-    def _certificate_builder(
-        self, name: x509.Name, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
-    ) -> x509.CertificateBuilder:
-        return self._builder_for(name, key.public_key())
-
-    def _builder_for(
+    def _make_builder(
         self, name: x509.Name, key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey
     ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
@@ -155,14 +125,28 @@ class CertificateAuthority:
             serial_number=x509.random_serial_number(),
             not_valid_before=now - _DAY,
             not_valid_after=now - _DAY + self._valid,
-        )
+            # Attribute certificates of VOMS refer to it.
+        ).add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+
+    def _write_certificate(self, path: Path, builder: x509.CertificateBuilder) -> None:
+        signed = builder.sign(self._key, hashes.SHA256())
+        path.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
 
-def _subject_alternative_name(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
+def _common_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _key_usage(*purposes: str) -> x509.KeyUsage:
+    names = inspect.signature(x509.KeyUsage).parameters
+    return x509.KeyUsage(**{name: name in purposes for name in names})
+
+
+def _encode_key(
+    key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey, form: serialization.PrivateFormat
+) -> str:
+    text = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    return text.decode("ascii")
 
 
 # --- users and proxies
@@ -177,7 +161,7 @@ class UserCertificate:
 
     def write(self, certificate: Path, key: Path) -> None:
         """Write certificate and key, which has no pass phrase."""
-        write_secret(key, _encode_key(self.key))
+        write_secret(key, _encode_key(self.key, serialization.PrivateFormat.TraditionalOpenSSL))
         certificate.write_bytes(self.certificate.public_bytes(serialization.Encoding.PEM))
 
     def write_proxy(
@@ -185,51 +169,27 @@ class UserCertificate:
     ) -> Path:
         """Write a proxy; a negative lifetime makes an expired one."""
         key = rsa.generate_private_key(65537, _KEY_BITS)
-        name, serial = self.certificate.subject, x509.random_serial_number() % 10**9
+        issuer, serial = self.certificate.subject, x509.random_serial_number() % 10**9
         end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=lifetime_s)
-        proxy = (
-            x509.CertificateBuilder(
-                issuer_name=name,
-                subject_name=x509.Name(
-                    [*name, x509.NameAttribute(NameOID.COMMON_NAME, str(serial))]
-                ),
-                public_key=key.public_key(),
-                serial_number=serial,
-                not_valid_before=end - datetime.timedelta(days=1),
-                not_valid_after=end,
-            )
-            .add_extension(_PROXY_CERT_INFO, critical=True)
-            .add_extension(_PROXY_USAGE, critical=True)
+        proxy = x509.CertificateBuilder(
+            issuer_name=issuer,
+            subject_name=x509.Name([*issuer, *_common_name(str(serial))]),
+            public_key=key.public_key(),
+            serial_number=serial,
+            not_valid_before=end - _DAY,
+            not_valid_after=end,
+        )
+        proxy = proxy.add_extension(_PROXY_CERT_INFO, critical=True).add_extension(
+            _key_usage("digital_signature", "key_encipherment", "data_encipherment"), critical=True
         )
         for extension in extensions:
             proxy = proxy.add_extension(extension, critical=False)
         signed = proxy.sign(self.key, hashes.SHA256())
         pem = serialization.Encoding.PEM
         chain = [part.public_bytes(pem).decode("ascii") for part in (signed, self.certificate)]
-        write_secret(path, _encode_key(key).join(chain))
+        private = _encode_key(key, serialization.PrivateFormat.TraditionalOpenSSL)
+        write_secret(path, private.join(chain))
         return path
-
-
-def issue_user_certificate(authority: CertificateAuthority, user: str = SUBJECT) -> UserCertificate:
-    """Issue a certificate for a new key of a user."""
-    key = rsa.generate_private_key(65537, _KEY_BITS)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, user)])
-    return UserCertificate(authority.issue_user_certificate(name, key.public_key()), key)
-
-
-def write_proxy(
-    authority: CertificateAuthority, path: Path, lifetime_s: float, user: str = SUBJECT
-) -> Path:
-    """Write the proxy of a new user certificate; a negative lifetime makes an expired one."""
-    return issue_user_certificate(authority, user).write_proxy(path, lifetime_s)
-
-
-def _encode_key(key: rsa.RSAPrivateKey) -> str:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.TraditionalOpenSSL,
-        serialization.NoEncryption(),
-    ).decode("ascii")
 
 
 # --- tokens
@@ -271,12 +231,7 @@ class TokenIssuer:
     def publish_documents(self, served: Path) -> None:
         """Make a key, and write the documents by which servers verify its tokens."""
         key = ec.generate_private_key(ec.SECP256R1())
-        pem = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        write_secret(self._key_file, pem.decode())
+        write_secret(self._key_file, _encode_key(key, serialization.PrivateFormat.PKCS8))
         public = ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
         keys = [{**public, "alg": _ALGORITHM, "kid": _KEY_ID, "use": "sig"}]
         well_known = served / ".well-known"

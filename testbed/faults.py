@@ -1,16 +1,14 @@
-"""Changes to a running testbed: injected faults of its daemons, and upgrades of its servers."""
+"""Changes to a running testbed: injected faults of its daemons, restarts and upgrades of its servers."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import psutil
 
@@ -19,38 +17,23 @@ from treehammer.errors import ConfigError, NothingToDoError, TestbedError, sugge
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door
 from treehammer.testbed import lifecycle
+from treehammer.testbed.component import Component
 from treehammer.testbed.components import xrootd_storage
 from treehammer.testbed.components.site_list import sites_file_path
-from treehammer.testbed.workspace import (
-    Component,
-    DaemonSpec,
-    ProgressCallback,
-    RunningDaemon,
-    Workspace,
-    WorkspaceState,
-    lock_workspace,
-    read_state,
-    write_state,
-)
+from treehammer.testbed.lifecycle import RunningDaemon, WorkspaceState, read_state, write_state
+from treehammer.testbed.workspace import ProgressCallback, Workspace, lock_workspace
 
 #: Seconds for a daemon to end, and for its service to be ready again.
 TIMEOUT_S = 30.0
 #: Door of the server that a site has without channels, and of the same server over HTTP.
 MAIN_DOOR, HTTP_DOOR = "root", "http"
-#: Door -> end of the name of its server, after the site's; of secure doors, which have a folder.
-_SERVER_SUFFIXES = {
-    MAIN_DOOR: "",
-    HTTP_DOOR: "",
-    "cache": "-cache",
+#: Door -> server behind it; those of channels are named by their doors.
+_SERVERS = {
+    **dict.fromkeys((MAIN_DOOR, HTTP_DOOR), "{site}"),
+    **dict.fromkeys(("pinned", "federation"), xrootd_storage.REDIRECTOR),
+    **dict.fromkeys(("roots", "https"), "{site}-tokens"),
+    **dict.fromkeys(("voms", "voms-https"), "{site}-voms"),
 }
-_SECURE_SUFFIXES = {
-    "roots": "-tokens",
-    "https": "-tokens",
-    "x509": "-x509",
-    "voms": "-voms",
-    "voms-https": "-voms",
-}
-_REDIRECTED_DOORS = ("pinned", "federation")
 
 
 # --- faults
@@ -71,15 +54,12 @@ def stop_daemon(
     Raises:
         TestbedError: the daemon is unknown, or does not come back.
     """
-    running = _find_daemon(box, name)
-    _end_daemon(running, signal_number or running.stop_signal)
+    daemon = _find_daemon(box, name)
+    _end_daemon(daemon, signal_number or daemon.spec.stop_signal)
     try:
         yield
     finally:
-        restarted = next(
-            d for component in components for d in component.daemons() if d.name == name
-        )
-        _replace_daemon(box, running, restarted)
+        _start_again(box, daemon)
         wait_until(
             lambda: not any(component.describe_missing() for component in components),
             f"{name} is not ready again",
@@ -93,12 +73,12 @@ def suspend_daemon(box: Workspace, name: str) -> Iterator[None]:
     Raises:
         TestbedError: the daemon is unknown.
     """
-    running = _find_daemon(box, name)
-    os.kill(running.pid, signal.SIGSTOP)
+    daemon = _find_daemon(box, name)
+    os.kill(daemon.pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(running.pid, signal.SIGCONT)
+        os.kill(daemon.pid, signal.SIGCONT)
 
 
 @contextmanager
@@ -132,64 +112,23 @@ def slow_daemon(box: Workspace, name: str, *, stopped_s: float, running_s: float
         thread.join()
 
 
-@contextmanager
-def mount_small_disk(
-    box: Workspace, components: Sequence[Component], name: str, folder: Path, mebibytes: int
-) -> Iterator[None]:
-    """Replace a daemon's folder by a small disk while the block runs, as root.
-
-    Other processes do not see it. Afterwards the daemon restarts with its folder.
-
-    Raises:
-        TestbedError: the daemon is unknown, or the user may not mount.
-    """
-    running = _find_daemon(box, name)
-    command = ["nsenter", "--target", str(running.pid), "--mount", "mount", "-t", "tmpfs"]
-    command += ["-o", f"size={mebibytes}m,mode=777", "none", str(folder)]
-    result = subprocess.run(command, check=False, capture_output=True, text=True)
-    if result.returncode:
-        raise TestbedError(f"no disk for {name}: {result.stderr.strip()}", hint="Try it as root.")
-    try:
-        yield
-    finally:
-        with stop_daemon(box, components, name):
-            pass
+def _end_daemon(daemon: RunningDaemon, signal_number: int) -> None:
+    with suppress(psutil.NoSuchProcess):
+        # Its children may outlive it for a moment.
+        processes = psutil.Process(daemon.pid).children(recursive=True)
+        os.kill(daemon.pid, signal_number)
+        wait_until(
+            lambda: not daemon.is_alive and not any(child.is_running() for child in processes),
+            f"{daemon.spec.name} does not end",
+        )
 
 
-def restart_daemon(box: Workspace, daemon: DaemonSpec) -> None:
-    """Stop a daemon in order, and start it again as described.
-
-    Raises:
-        TestbedError: the daemon is unknown, does not end, or cannot be started.
-    """
-    running = _find_daemon(box, daemon.name)
-    _end_daemon(running, running.stop_signal)
-    _replace_daemon(box, running, daemon)
-
-
-def _end_daemon(running: RunningDaemon, signal_number: int) -> None:
-    if not lifecycle.is_alive(running.pid, running.start_ticks):
-        return
-    # Its children may outlive it for a moment.
-    processes = [(pid, lifecycle.start_time(pid)) for pid in _descendant_pids(running.pid)]
-    processes.append((running.pid, running.start_ticks))
-    os.kill(running.pid, signal_number)
-    wait_until(
-        lambda: not any(lifecycle.is_alive(*process) for process in processes),
-        f"{running.name} does not end",
-    )
-
-
-def _replace_daemon(box: Workspace, old: RunningDaemon, spec: DaemonSpec) -> None:
-    new = lifecycle.launch_daemon(box, spec)
+def _start_again(box: Workspace, daemon: RunningDaemon) -> None:
+    new = lifecycle.launch_daemon(box, daemon.spec)
     # Other daemons may have been replaced since this one ended.
     state = _load_state(box)
-    daemons = tuple(new if daemon == old else daemon for daemon in state.daemons)
+    daemons = tuple(new if running == daemon else running for running in state.daemons)
     write_state(box.folder, replace(state, daemons=daemons))
-
-
-def _descendant_pids(pid: int) -> list[int]:
-    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
 
 
 def _load_state(box: Workspace) -> WorkspaceState:
@@ -200,12 +139,12 @@ def _load_state(box: Workspace) -> WorkspaceState:
 
 
 def _find_daemon(box: Workspace, name: str) -> RunningDaemon:
-    daemons = _load_state(box).daemons
-    match = next((daemon for daemon in daemons if daemon.name == name), None)
-    if match is None:
-        names = ", ".join(daemon.name for daemon in daemons)
-        raise TestbedError(f"there is no daemon {name!r}", where=box.name, hint=f"Known: {names}.")
-    return match
+    daemons = {daemon.spec.name: daemon for daemon in _load_state(box).daemons}
+    if name not in daemons:
+        raise TestbedError(
+            f"there is no daemon {name!r}", where=box.name, hint=f"Known: {', '.join(daemons)}."
+        )
+    return daemons[name]
 
 
 def wait_until(condition: Callable[[], bool], message: str) -> None:
@@ -226,7 +165,7 @@ def wait_until(condition: Callable[[], bool], message: str) -> None:
         time.sleep(0.1)
 
 
-# --- upgrades
+# --- restarts and upgrades
 
 
 @dataclass(frozen=True)
@@ -251,15 +190,12 @@ def restart_server(box: Workspace, site: str, door: str, say: ProgressCallback) 
         TestbedError: the server does not come back.
     """
     _check_name(site, box.sites, "SITE")
-    content = sites_file.read_sites_file(sites_file_path(box))
-    doors = {
-        candidate.name: candidate for candidate in content.sites[site].doors if candidate.prefix
-    }
+    doors = {candidate.name: candidate for candidate in _list_doors(box, site) if candidate.prefix}
     _check_name(door, tuple(doors), "DOOR")
-    folder = _find_server(box, site, door)
     with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
+        folder = _find_servers(box, site, door)[-1].spec.folder
         say(f"restarting the server of {site}, door {door}: {folder / 'xrootd.cfg'}")
-        _restart_programs(box, folder)
+        _restart_servers(box, site, door)
         wait_until(
             lambda: xrootd_storage.is_listening(doors[door].prefix),
             f"door {door} of {site} does not answer; see treehammer testbed logs",
@@ -289,18 +225,20 @@ def upgrade_server(
     _check_name(site, box.sites, "SITE")
     _check_name(door, (MAIN_DOOR, *(name for name, _ in box.channels)), "DOOR")
     programs = xrootd_storage.install_servers(suite, box.cache, say)
-    folder = _find_server(box, site, door)
-    link = folder / xrootd_storage.PROGRAMS_LINK
     with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
-        if link.readlink() == programs:
-            raise NothingToDoError(f"{site}: the server of door {door} uses {suite} already")
-        address = _find_door(box, site, door).prefix
-        before = _query_version(address)
+        link = _find_servers(box, site, door)[-1].spec.folder / xrootd_storage.PROGRAMS_LINK
         previous = link.readlink()
+        if previous == programs:
+            raise NothingToDoError(f"{site}: the server of door {door} uses {suite} already")
+        doors = {candidate.name: candidate for candidate in _list_doors(box, site)}
+        if door not in doors:  # the site's doors are secure ones
+            raise ConfigError(f"{site} has no door {door!r}", where=str(sites_file_path(box)))
+        address = doors[door].prefix
+        before = _query_version(address)
         xrootd_storage.select_suite(link, programs)
         say(f"restarting the server of {site}, door {door}, with {suite}")
         try:
-            _restart_programs(box, folder)
+            _restart_servers(box, site, door)
             wait_until(
                 lambda: bool(_query_version(address)), f"door {door} of {site} does not answer"
             )
@@ -311,21 +249,18 @@ def upgrade_server(
     return ServerUpgrade(before, _query_version(address))
 
 
-def _find_server(box: Workspace, site: str, door: str) -> Path:
-    """Return the folder of the server behind a door."""
-    if door in _SECURE_SUFFIXES:
-        return box.folder / "secure" / f"{site}{_SECURE_SUFFIXES[door]}"
-    if door in _REDIRECTED_DOORS:
-        return box.folder / "xrootd" / xrootd_storage.REDIRECTOR
-    return box.folder / "xrootd" / f"{site}{_SERVER_SUFFIXES.get(door, f'-{door}')}"
+def _find_servers(box: Workspace, site: str, door: str) -> list[RunningDaemon]:
+    """Find the daemons of the server behind a door, first the one that the redirector asks."""
+    server = _SERVERS.get(door, f"{{site}}-{door}").format(site=site)
+    names = (f"cmsd-{server}", f"xrootd-{server}")
+    daemons = {daemon.spec.name: daemon for daemon in _load_state(box).daemons}
+    return [daemons[name] for name in names if name in daemons]
 
 
-def _restart_programs(box: Workspace, folder: Path) -> None:
-    """Restart the daemons of a server, first the one that the redirector asks."""
-    for program in ("cmsd", "xrootd"):
-        name = f"{program}-{folder.name}"
-        if (folder / f"{name}.json").exists():
-            restart_daemon(box, xrootd_storage.load_daemon_spec(folder, name))
+def _restart_servers(box: Workspace, site: str, door: str) -> None:
+    for daemon in _find_servers(box, site, door):
+        _end_daemon(daemon, daemon.spec.stop_signal)
+        _start_again(box, daemon)
 
 
 def _check_name(name: str, names: tuple[str, ...], where: str) -> None:
@@ -337,11 +272,8 @@ def _check_name(name: str, names: tuple[str, ...], where: str) -> None:
         )
 
 
-def _find_door(box: Workspace, site: str, name: str) -> Door:
-    door = sites_file.read_sites_file(sites_file_path(box)).sites[site].find_door(name)
-    if door is None:  # the site's doors are secure ones
-        raise ConfigError(f"{site} has no door {name!r}", where=str(sites_file_path(box)))
-    return door
+def _list_doors(box: Workspace, site: str) -> tuple[Door, ...]:
+    return sites_file.read_sites_file(sites_file_path(box)).sites[site].doors
 
 
 def _query_version(address: str) -> str:
@@ -353,11 +285,9 @@ def _record_version(box: Workspace, site: str, door: str, version: str) -> None:
     path = sites_file_path(box)
     content = sites_file.read_sites_file(path)
     names = (door, HTTP_DOOR) if door == MAIN_DOOR else (door,)
-    changed = content.sites[site].replace(
-        doors=tuple(
-            existing.replace(version=version) if existing.name in names else existing
-            for existing in content.sites[site].doors
-        ),
+    doors = tuple(
+        existing.replace(version=version) if existing.name in names else existing
+        for existing in content.sites[site].doors
     )
-    sites = {**content.sites, site: changed}
+    sites = {**content.sites, site: content.sites[site].replace(doors=doors)}
     sites_file.write_sites_file(sites.values(), content.pools.values(), path)

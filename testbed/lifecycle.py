@@ -7,29 +7,27 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from treehammer.collectors.json_documents import format_json, parse_json
+from treehammer.collectors.shared_files import write_atomically
 from treehammer.errors import TestbedError
 from treehammer.testbed import mount_namespace
+from treehammer.testbed.component import Component, DaemonSpec
 from treehammer.testbed.workspace import (
     ENVIRONMENT_MARK,
-    Component,
-    DaemonSpec,
+    GridOptions,
     ProgressCallback,
-    RunningDaemon,
     Workspace,
-    WorkspaceState,
     lock_workspace,
-    read_state,
-    write_state,
 )
 from treehammer.text_formatting import pluralize
 
@@ -37,12 +35,63 @@ from treehammer.text_formatting import pluralize
 READY_TIMEOUT_S = 120.0
 POLL_S = 0.1
 LOG_LINES = 15
-#: Seconds for an orderly end of daemons.
-TIMEOUT_S = 8.0
 #: Rounds of looking for processes that were forked while others were killed.
-KILL_ROUNDS = 20
+KILL_ROUNDS = 50
 #: Daemons started by this process; those of other processes are children of init.
 STARTED_DAEMONS: list[subprocess.Popen[bytes]] = []
+
+
+# --- saved state
+
+
+@dataclass(frozen=True)
+class RunningDaemon:
+    """A started daemon.
+
+    Attributes:
+        spec: given by its component.
+        pid: of its process.
+        start_ticks: start of the process in clock ticks after boot.
+        started_at: the same in seconds since the epoch.
+    """
+
+    spec: DaemonSpec
+    pid: int
+    start_ticks: int
+    started_at: float
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return is_alive(self.pid, self.start_ticks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceState(GridOptions):
+    """Saved state of a testbed; ``ready`` once all components were."""
+
+    ready: bool = False
+    daemons: tuple[RunningDaemon, ...] = ()
+
+
+def _state_path(folder: Path) -> Path:
+    return folder / "state.json"
+
+
+def read_state(folder: Path) -> WorkspaceState | None:
+    """Read the saved state of a testbed; None if there is none."""
+    try:
+        return parse_json(WorkspaceState, _state_path(folder).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def write_state(folder: Path, state: WorkspaceState) -> None:
+    """Save the state of a testbed."""
+    write_atomically(_state_path(folder), format_json(state, indent=1) + "\n")
+
+
+# --- start and end
 
 
 def bring_up(
@@ -70,15 +119,15 @@ def bring_up(
             _start_components(box, components, say)
         except BaseException:
             if not keep:
-                _remove_workspace(box, components)
+                _remove_workspace(box)
             raise
         return True
 
 
-def take_down(box: Workspace, components: Sequence[Component], say: ProgressCallback) -> bool:
+def take_down(box: Workspace, say: ProgressCallback) -> bool:
     """Stop the testbed and remove its files; return whether there was anything."""
     with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
-        return _remove_workspace(box, components)
+        return _remove_workspace(box)
 
 
 @contextmanager
@@ -94,7 +143,7 @@ def run_testbed(
     try:
         yield
     finally:
-        take_down(box, components, say)
+        take_down(box, say)
 
 
 def is_running(box: Workspace, say: ProgressCallback) -> bool:
@@ -106,7 +155,7 @@ def is_running(box: Workspace, say: ProgressCallback) -> bool:
     state = read_state(box.folder)
     if state is None or not state.ready:
         return False
-    dead = [d.name for d in state.daemons if not is_alive(d.pid, d.start_ticks)]
+    dead = [daemon.spec.name for daemon in state.daemons if not daemon.is_alive]
     if dead:
         say(f"restarting: {', '.join(dead)} had ended")
         return False
@@ -136,23 +185,34 @@ def _install_components(components: Sequence[Component], say: ProgressCallback) 
 def _start_components(
     box: Workspace, components: Sequence[Component], say: ProgressCallback
 ) -> None:
-    _remove_workspace(box, components)
+    _remove_workspace(box)
     state = WorkspaceState(**box.options)
-    for path in (box.folder, box.folder / "logs", *box.hidden_folders):
+    make_folder(box.folder)
+    for path in (box.folder / "logs", *box.hidden_folders):
         path.mkdir(parents=True, exist_ok=True)
     for path in (box.folder, box.folder / "logs"):
         path.chmod(0o755)
     write_state(box.folder, state)
-    mount_namespace.write_daemon_wrapper(box)
+    job_views = [view for component in components for view in component.visible_folders()]
+    mount_namespace.write_daemon_wrapper(box, job_views)
     for component in components:
+        component.job_views = job_views
         component.configure()
-    for daemon in [daemon for component in components for daemon in component.daemons()]:
-        state = replace(state, daemons=(*state.daemons, launch_daemon(box, daemon)))
-        write_state(box.folder, state)
+        # Its daemons start while the next components are configured.
+        for daemon in component.daemons():
+            state = replace(state, daemons=(*state.daemons, launch_daemon(box, daemon)))
+            write_state(box.folder, state)
     _wait_until_ready(box, components, state, say)
     for component in components:
         component.finish_setup()
     write_state(box.folder, replace(state, ready=True))
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a testbed."""
+    while not folder.exists():
+        with suppress(FileNotFoundError):  # another process removed the folder of all testbeds
+            folder.mkdir(mode=0o755, parents=True)
 
 
 def launch_daemon(box: Workspace, daemon: DaemonSpec) -> RunningDaemon:
@@ -181,8 +241,7 @@ def launch_daemon(box: Workspace, daemon: DaemonSpec) -> RunningDaemon:
         except OSError as error:
             raise TestbedError(f"cannot be started: {error}", where=daemon.name) from error
     STARTED_DAEMONS.append(child)
-    started = start_time(child.pid)
-    return RunningDaemon(daemon.name, child.pid, started, time.time(), daemon.stop_signal)
+    return RunningDaemon(daemon, child.pid, start_time(child.pid), time.time())
 
 
 def _wait_until_ready(
@@ -211,23 +270,19 @@ def _wait_until_ready(
 
 def _require_running(box: Workspace, daemons: Sequence[RunningDaemon]) -> None:
     for daemon in daemons:
-        if not is_alive(daemon.pid, daemon.start_ticks):
-            raise _daemon_failure(box, daemon.name, "ended while the testbed was starting")
+        if not daemon.is_alive:
+            # Its log is removed with the testbed.
+            lines = read_last_lines(daemon_log_path(box, daemon.spec.name), LOG_LINES)
+            raise TestbedError(
+                "\n  ".join(["ended while the testbed was starting", *lines]),
+                where=f"{box.name}: {daemon.spec.name}",
+            )
 
 
-def _daemon_failure(box: Workspace, name: str, reason: str) -> TestbedError:
-    """Build an error with the end of the daemon's log, which is removed with the testbed."""
-    lines = read_last_lines(daemon_log_path(box, name), LOG_LINES)
-    return TestbedError("\n  ".join([reason, *lines]), where=f"{box.name}: {name}")
-
-
-def _remove_workspace(box: Workspace, components: Sequence[Component]) -> bool:
-    state = read_state(box.folder)
-    daemons = state.daemons if state else ()
+def _remove_workspace(box: Workspace) -> bool:
     existed = box.folder.exists() or bool(find_processes(box.folder))
-    end_processes(box.folder, [(d.pid, d.start_ticks, d.stop_signal) for d in reversed(daemons)])
-    for component in components:
-        component.clean_up()
+    # All data are removed, so that an orderly end of the daemons would only take time.
+    kill_processes(box.folder)
     if box.folder.exists():
         # A job may leave folders that their owner cannot write to.
         for path, names, _ in os.walk(box.folder):
@@ -235,6 +290,8 @@ def _remove_workspace(box: Workspace, components: Sequence[Component]) -> bool:
                 if not folder.is_symlink():
                     folder.chmod(0o700)
         shutil.rmtree(box.folder)
+    with suppress(OSError):  # there are other testbeds, or none
+        box.folder.parent.rmdir()
     return existed
 
 
@@ -248,25 +305,21 @@ def list_daemons(state: WorkspaceState) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     for daemon in state.daemons:
-        running = is_alive(daemon.pid, daemon.start_ticks)
-        rows.append(
-            _daemon_row(
-                daemon.name, daemon.pid, "running" if running else "ended", daemon.started_at
-            )
-        )
-        for name, pid, since in list_children(daemon.pid) if running else ():
-            rows.append(_daemon_row(f"{daemon.name}/{name}", pid, "running", since))
+        name, pid = daemon.spec.name, daemon.pid
+        rows.append(_daemon_row(name, pid, daemon.started_at, is_running=daemon.is_alive))
+        for child, child_pid, since in list_children(pid) if daemon.is_alive else ():
+            rows.append(_daemon_row(f"{name}/{child}", child_pid, since, is_running=True))
     return rows
 
 
-def _daemon_row(name: str, pid: int, state: str, since: float) -> dict[str, Any]:
+def _daemon_row(name: str, pid: int, since: float, *, is_running: bool) -> dict[str, Any]:
     return {
         "daemon": name,
         "pid": pid,
-        "state": state,
+        "state": "running" if is_running else "ended",
         "since": datetime.fromtimestamp(since, UTC).isoformat(" ", "seconds"),
         # Another process may have the pid of one that ended.
-        "ports": listening_ports(pid) if state == "running" else [],
+        "ports": listening_ports(pid) if is_running else [],
     }
 
 
@@ -331,23 +384,15 @@ def find_processes(folder: Path) -> set[int]:
     mark = os.fsencode(f"{ENVIRONMENT_MARK}={folder}")
     spaces: dict[int, Path] = {}
     marked: set[int] = set()
-    for pid in _all_pids():
+    for pid in psutil.pids():
         with suppress(OSError):
             if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 marked.add(pid)
         with suppress(OSError):
             spaces[pid] = Path(f"/proc/{pid}/ns/mnt").readlink()
-    marked_spaces = {spaces[pid] for pid in marked if pid in spaces} - {_own_mount_namespace()}
+    marked_spaces = {spaces[pid] for pid in marked if pid in spaces} - {spaces[os.getpid()]}
     pids = marked | {pid for pid, space in spaces.items() if space in marked_spaces}
     return {pid for pid in pids if pid != os.getpid() and start_time(pid)}
-
-
-def _own_mount_namespace() -> Path:
-    return Path("/proc/self/ns/mnt").readlink()
-
-
-def _all_pids() -> Iterator[int]:
-    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
 def list_children(pid: int) -> list[tuple[str, int, float]]:
@@ -376,40 +421,18 @@ def listening_ports(pid: int) -> list[int]:
     return sorted({c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN})
 
 
-def end_processes(folder: Path, daemons: Collection[tuple[int, int, int]]) -> int:
-    """End all processes of a testbed; return how many had to be killed.
-
-    Args:
-        folder: the testbed's.
-        daemons: pid, start and stop signal of those that can end orderly, last started first.
-    """
+def kill_processes(folder: Path) -> None:
+    """Kill all processes of the testbed in this folder."""
     initial = {(pid, start_time(pid)) for pid in find_processes(folder)}
-    _stop_daemons(daemons)
-    killed: set[int] = set()
     for _ in range(KILL_ROUNDS):
         # A process that lost its mark meanwhile was found earlier.
-        remaining = find_processes(folder) | {
-            pid for pid, started in initial if is_alive(pid, started)
-        }
+        remaining = {pid for pid, started in initial if is_alive(pid, started)}
+        remaining |= find_processes(folder)
         if not remaining:
             break
         for pid in remaining:
             send_signal(pid, signal.SIGKILL)
-        killed |= remaining
         time.sleep(0.02)
-        reap_started()
-    return len(killed)
-
-
-def _stop_daemons(daemons: Collection[tuple[int, int, int]]) -> None:
-    """Send each living daemon its stop signal and wait for their end."""
-    processes = [(pid, started) for pid, started, _ in daemons if is_alive(pid, started)]
-    for pid, started, number in daemons:
-        if is_alive(pid, started):
-            send_signal(pid, signal.Signals(number))
-    until = time.monotonic() + TIMEOUT_S
-    while any(is_alive(*process) for process in processes) and time.monotonic() < until:
-        time.sleep(0.05)
         reap_started()
 
 

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from treehammer.errors import TestbedError
-from treehammer.testbed.workspace import VisibleFolder, Workspace
+from treehammer.testbed.component import VisibleFolder
+from treehammer.testbed.workspace import Workspace
 
 #: Candidates for the mount point of the original tree; the first unused one is taken.
 _STAGING_FOLDERS = ("/mnt", "/media", "/srv", "/opt", "/home")
@@ -130,13 +131,15 @@ def _quote_path(path: Path, below: Path | None = None) -> Path | str:
     return shlex.quote(f"{below or ''}{path}")
 
 
-def write_daemon_wrapper(box: Workspace) -> None:
+def write_daemon_wrapper(box: Workspace, job_views: Sequence[VisibleFolder] = ()) -> None:
     """Write the wrapper of daemons that change from root to the testbed's user.
 
-    It makes the package cache and the testbed's folder visible even below private folders.
+    It makes the package cache, the testbed's folder and the folders that jobs see visible even below
+    private folders.
     """
+    sources = [view.source for view in job_views if not _is_inside(view.source, [box.folder])]
     views = [
-        VisibleFolder(box.cache, box.cache),
+        *(VisibleFolder(folder, folder) for folder in (box.cache, *sources)),
         VisibleFolder(box.folder, box.folder, writable=True),
     ]
     barriers = [parent for view in views if (parent := topmost_inaccessible_parent(view.target))]

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,9 @@ import psutil
 
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.errors import TestbedError
+from treehammer.testbed.component import DaemonSpec
 from treehammer.testbed.programs import delay_proxy
-from treehammer.testbed.workspace import DaemonSpec, ProgressCallback, Workspace
+from treehammer.testbed.workspace import ProgressCallback, Workspace
 
 #: Below the kernel's range for outgoing connections.
 PORT_RANGE = range(20_000, 32_000)
@@ -40,12 +41,13 @@ _ENTER_NAMESPACE_SCRIPT = (
 )
 #: Waits for the link, then becomes a command in this namespace.
 _WAIT_FOR_LINK_SCRIPT = 'until [ -s "$0" ]; do sleep 0.05; done; exec "$@"'
-_SOURCES = Path(__file__).parent / "native"
-_LIBRARY_OPTIONS = ("-shared", "-fPIC")
 
 
-def find_free_ports(count: int, taken: Collection[int] = ()) -> list[int]:
-    """Find ports on which no process of this machine listens and that are not ``taken``.
+_handed_out: set[int] = set()
+
+
+def find_free_ports(count: int) -> list[int]:
+    """Find ports on which no process of this machine listens and that this one did not get before.
 
     Raises:
         TestbedError: there are too few.
@@ -55,9 +57,10 @@ def find_free_ports(count: int, taken: Collection[int] = ()) -> list[int]:
         if len(free_ports) == count:
             return free_ports
         with suppress(OSError), socket.socket() as probe:
-            if port not in taken:
+            if port not in _handed_out:
                 probe.bind(("", port))
                 free_ports.append(port)
+                _handed_out.add(port)
     raise TestbedError(
         f"fewer than {count} ports from {PORT_RANGE.start} to {PORT_RANGE.stop} are free",
         hint="End the processes that listen on them, or stop a testbed.",
@@ -100,10 +103,7 @@ class SiteProfile:
     @property
     def labels(self) -> tuple[str, ...]:
         """Labels of the site."""
-        extra_labels = [
-            word for word, has in (("http", self.http), ("two-doors", self.cache)) if has
-        ]
-        return (self.kind, *extra_labels)
+        return (self.kind, *["http"] * self.http, *["two-doors"] * self.cache)
 
 
 MEDIUM_DISTANCE = NetworkDistance(rtt_ms=8.0, rate_mbit=1000.0)
@@ -141,7 +141,7 @@ class NetworkLocation:
         door_address: address for readers.
         listen_address: address of the server, '' for all of its own namespace.
         command_prefix: prefix of its daemons, as in
-            :class:`~treehammer.testbed.workspace.DaemonSpec`.
+            :class:`~treehammer.testbed.component.DaemonSpec`.
     """
 
     door_address: str
@@ -157,6 +157,10 @@ class DistanceLinks:
         profiles: of its sites.
         folder: for the links' files.
         kind: :data:`TUNNEL` or :data:`PROXY`.
+
+    Attributes:
+        hub: this machine, as all storages can reach it; also the location of near storages, which
+            others copy from and to.
     """
 
     def __init__(
@@ -164,41 +168,25 @@ class DistanceLinks:
     ) -> None:
         self.box = box
         self.folder = folder
-        self.kind = kind
         self.distant_profiles = tuple(profile for profile in profiles if profile.distance)
-        self._network = (
-            _choose_free_network(box.name) if kind == TUNNEL and self.distant_profiles else 0
-        )
-
-    @property
-    def hub_address(self) -> str:
-        """Address of this machine that all storages can reach."""
-        return _ADDRESS_FORMAT.format(self._network, 1) if self._uses_tunnels else LOOPBACK
-
-    @property
-    def _uses_tunnels(self) -> bool:
-        return self.kind == TUNNEL and bool(self.distant_profiles)
-
-    @property
-    def command_prefix(self) -> tuple[str, ...]:
-        """Prefix of daemons that use :attr:`hub_address`."""
-        return (
-            ("sh", "-c", _WAIT_FOR_LINK_SCRIPT, str(self._ready_file(self.distant_profiles[-1])))
-            if self._uses_tunnels
-            else ()
-        )
+        self._uses_tunnels = kind == TUNNEL and bool(self.distant_profiles)
+        self.hub = NetworkLocation(LOOPBACK, LOOPBACK)
+        if self._uses_tunnels:
+            self._network = _choose_free_network(box.name)
+            address = _ADDRESS_FORMAT.format(self._network, 1)
+            ready_file = str(self._ready_file(self.distant_profiles[-1]))
+            self.hub = NetworkLocation(
+                address, address, ("sh", "-c", _WAIT_FOR_LINK_SCRIPT, ready_file)
+            )
 
     def location_of(self, profile: SiteProfile) -> NetworkLocation:
         """Return the addresses of a site's storage server."""
         if profile.distance is None:
-            # Reachable for all others, which copy from it and to it.
-            return NetworkLocation(self.hub_address, self.hub_address, self.command_prefix)
-        if self.kind == PROXY:
+            return self.hub
+        if not self._uses_tunnels:
             return NetworkLocation(LOOPBACK, PROXY_TARGET)
-        address = _ADDRESS_FORMAT.format(self._network, 2 + self.distant_profiles.index(profile))
-        return NetworkLocation(
-            address, "", ("sh", "-c", _ENTER_NAMESPACE_SCRIPT, str(self._ready_file(profile)))
-        )
+        prefix = ("sh", "-c", _ENTER_NAMESPACE_SCRIPT, str(self._ready_file(profile)))
+        return NetworkLocation(self._address_behind_link(profile), "", prefix)
 
     def daemons(self, wanlink: Path, ports: Mapping[str, Sequence[int]]) -> list[DaemonSpec]:
         """Return one daemon per distant site; ``ports`` are those of its doors."""
@@ -215,40 +203,34 @@ class DistanceLinks:
 
     def _link_command(self, profile: SiteProfile, wanlink: Path, ports: Sequence[int]) -> list[str]:
         assert profile.distance is not None
-        distance = profile.distance
-        if self.kind == PROXY:
-            program = [sys.executable, "-I", delay_proxy.__file__, str(distance.rtt_ms / 2)]
-            return [*program, str(distance.rate_mbit), LOOPBACK, PROXY_TARGET, *map(str, ports)]
-        number = 2 + self.distant_profiles.index(profile)
+        delay_ms, rate = profile.distance.rtt_ms / 2, str(profile.distance.rate_mbit)
+        if not self._uses_tunnels:
+            program = [sys.executable, "-I", delay_proxy.__file__, str(delay_ms), rate]
+            return [*program, LOOPBACK, PROXY_TARGET, *map(str, ports)]
         return [
             str(wanlink),
             str(self._ready_file(profile)),
-            f"th{self._network}-{number}",
-            self.hub_address,
-            _ADDRESS_FORMAT.format(self._network, number),
-            str(int(distance.rtt_ms / 2 * 1000)),
-            str(distance.rate_mbit),
-            str(distance.queue_kb),
+            f"th{self._network}-{self._number(profile)}",
+            self.hub.door_address,
+            self._address_behind_link(profile),
+            str(int(delay_ms * 1000)),
+            rate,
+            str(profile.distance.queue_kb),
         ]
+
+    def _number(self, profile: SiteProfile) -> int:
+        return 2 + self.distant_profiles.index(profile)
+
+    def _address_behind_link(self, profile: SiteProfile) -> str:
+        return _ADDRESS_FORMAT.format(self._network, self._number(profile))
 
     def _ready_file(self, profile: SiteProfile) -> Path:
         return self.folder / f"{profile.site}.cable"
 
-    def remove_ready_files(self) -> None:
-        """Remove files of earlier links; the links end with their processes."""
-        for profile in self.distant_profiles:
-            self._ready_file(profile).unlink(missing_ok=True)
-
     def describe_missing(self) -> str:
-        """Name a link that is not ready, '' if all are."""
-        if not self._uses_tunnels:
-            return ""
-        lacking = [
-            profile.site
-            for profile in self.distant_profiles
-            if not self._ready_file(profile).exists()
-        ]
-        return f"no cable to {', '.join(lacking)} yet" if lacking else ""
+        """Name links that are not ready, '' if all are."""
+        lacking = [p.site for p in self.distant_profiles if not self._ready_file(p).exists()]
+        return f"no cable to {', '.join(lacking)} yet" if lacking and self._uses_tunnels else ""
 
 
 def best_link_kind(box: Workspace, wanlink: Path) -> str:
@@ -287,7 +269,7 @@ def build_wanlink(cache: Path, say: ProgressCallback) -> Path:
     Raises:
         TestbedError: it cannot be compiled.
     """
-    return _compile_program("wanlink", "wanlink", (), cache, say)
+    return _compile_program("wanlink", cache, say)
 
 
 def build_loopback_library(cache: Path, say: ProgressCallback) -> Path:
@@ -296,31 +278,23 @@ def build_loopback_library(cache: Path, say: ProgressCallback) -> Path:
     Raises:
         TestbedError: it cannot be compiled.
     """
-    return _compile_program("loopback", "loopback.so", _LIBRARY_OPTIONS, cache, say)
+    return _compile_program("loopback", cache, say, "-shared", "-fPIC")
 
 
-def _compile_program(
-    name: str, file_name: str, options: tuple[str, ...], cache: Path, say: ProgressCallback
-) -> Path:
-    source = _SOURCES / f"{name}.c"
-    command = ["-O2", *options, "-o"]
-    key = hashlib.sha256(source.read_bytes() + repr(command).encode()).hexdigest()[:12]
-    folder = cache / "native"
-    target = folder / f"{key}-{file_name}"
+def _compile_program(name: str, cache: Path, say: ProgressCallback, *options: str) -> Path:
+    source = Path(__file__).parent / "native" / f"{name}.c"
+    key = hashlib.sha256(source.read_bytes() + repr(options).encode()).hexdigest()[:12]
+    target = cache / "native" / f"{key}-{name}"
     if target.exists():
         return target
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
         raise TestbedError("there is no C compiler", hint="Install one (Debian: apt install gcc).")
-    with hold_lock(folder / f"{file_name}.lock"):
+    with hold_lock(target.with_suffix(".lock")):
         say(f"compiling {name}")
         part = target.with_suffix(".part")
-        result = subprocess.run(
-            [compiler, *command, str(part), str(source), "-ldl"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [compiler, "-O2", *options, "-o", str(part), str(source), "-ldl"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
             raise TestbedError(
                 f"cannot be compiled:\n  {result.stderr.strip()}",

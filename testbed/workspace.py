@@ -1,31 +1,23 @@
-"""Workspaces of testbeds: options, folder, lock and saved state; the interface of components.
-
-A component installs its programs, writes its configuration (rendered from ``templates``), and names
-the daemons that the lifecycle starts and stops.
-"""
+"""Workspaces of testbeds: options, folder and lock."""
 
 from __future__ import annotations
 
-import fcntl
+import errno
+import itertools
 import os
 import pwd
 import re
-import shlex
+import socket
 import stat
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 import treehammer
-from treehammer.collectors.json_documents import format_json, parse_json
-from treehammer.collectors.shared_files import write_atomically
 from treehammer.collectors.software import providers
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, TestbedError, suggest_word
@@ -45,25 +37,12 @@ MAX_PATH_BYTES = 60
 MAX_SITES = 26
 #: The most jobs of a site at once: all share the cores of this machine.
 MAX_SLOTS = 64
+#: Seconds between attempts to lock a testbed.
+LOCK_POLL_S = 0.05
 #: ROOT releases of a testbed by default.
 DEFAULT_RELEASES = ("6.38.00", "6.40.00")
 #: Users of daemons and jobs as root; the first that exists is taken.
 ORDINARY_USERS = ("daemon", "nobody")
-
-
-# --- workspaces
-
-
-@dataclass(frozen=True)
-class VisibleFolder:
-    """A folder that jobs see although its surroundings are hidden.
-
-    ``source`` appears at ``target``, which may be the same path; read-only unless ``writable``.
-    """
-
-    source: Path
-    target: Path
-    writable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +64,7 @@ class GridOptions:
     sites: tuple[str, ...]
     slots: int = 1
     second_pool: bool = False
-    releases: tuple[str, ...] = ()
+    releases: tuple[str, ...] = DEFAULT_RELEASES
     rucio: bool = False
     database: bool = False
     secure_sites: int = 0
@@ -158,21 +137,14 @@ def workspaces_folder() -> Path:
     return folder
 
 
-def define_workspace(
-    name: str,
-    sites: int,
-    settings: Settings,
-    *,
-    slots: int = 1,
-    second_pool: bool = False,
-    releases: Sequence[str] = DEFAULT_RELEASES,
-    rucio: bool = False,
-    database: bool = False,
-    secure_sites: int = 0,
-    arc: bool = False,
-    channels: Sequence[tuple[str, str]] = (),
-) -> Workspace:
+def define_workspace(name: str, sites: int, settings: Settings, **options: Any) -> Workspace:
     """Describe the testbed of that name; creates nothing.
+
+    Args:
+        name: of the testbed.
+        sites: number of its sites.
+        settings: with the folders of the user.
+        options: further fields of :class:`GridOptions`.
 
     Raises:
         ConfigError: the name, the number of sites or a ROOT release is invalid.
@@ -183,45 +155,41 @@ def define_workspace(
             where="--name",
             hint="Use up to 20 lower-case letters, digits and '-'; start with a letter or digit.",
         )
-    if not 1 <= sites <= MAX_SITES:
-        raise ConfigError(f"there can be 1 to {MAX_SITES} sites, not {sites}", where="--sites")
-    if not 0 <= secure_sites <= sites:
-        raise ConfigError(
-            f"there can be 0 to {sites} secure sites, not {secure_sites}", where="--secure-sites"
-        )
-    if not 1 <= slots <= MAX_SLOTS:
-        raise ConfigError(f"there can be 1 to {MAX_SLOTS} slots, not {slots}", where="--slots")
-    for release in releases:
-        if release not in providers.WHEELS:
-            raise ConfigError(
-                f"there is no wheel of ROOT {release!r}",
-                where="--releases",
-                hint=f"{suggest_word(release, providers.WHEELS)}Known: {', '.join(providers.WHEELS)}.",
-            )
     folder = workspaces_folder() / name
-    if len(os.fsencode(folder)) > MAX_PATH_BYTES:
-        raise ConfigError(
-            f"the path of the testbed exceeds the {MAX_PATH_BYTES} bytes that sockets allow",
-            where=str(folder),
-            hint=f"Choose a shorter --name, or a shorter folder in {WORKSPACES_VARIABLE}.",
-        )
-    return Workspace(
+    box = Workspace(
         name=name,
         folder=folder,
         cache=settings.cache_dir / "testbed",
         sites=tuple(f"SITE_{chr(ord('A') + number)}" for number in range(sites)),
         user=_find_ordinary_user(),
         hidden_folders=_folders_to_hide(settings),
-        second_pool=second_pool,
-        releases=tuple(dict.fromkeys(releases)),
         software_dir=settings.software_dir,
-        rucio=rucio,
-        database=database,
-        slots=slots,
-        secure_sites=secure_sites,
-        arc=arc,
-        channels=tuple(channels),
+        **options,
     )
+    for kind, count, lowest, highest in (
+        ("sites", sites, 1, MAX_SITES),
+        ("secure sites", box.secure_sites, 0, sites),
+        ("slots", box.slots, 1, MAX_SLOTS),
+    ):
+        if not lowest <= count <= highest:
+            raise ConfigError(
+                f"there can be {lowest} to {highest} {kind}, not {count}",
+                where=f"--{kind.replace(' ', '-')}",
+            )
+    for release in box.releases:
+        if release not in providers.WHEELS:
+            raise ConfigError(
+                f"there is no wheel of ROOT {release!r}",
+                where="--releases",
+                hint=f"{suggest_word(release, providers.WHEELS)}Known: {', '.join(providers.WHEELS)}.",
+            )
+    if len(os.fsencode(folder)) > MAX_PATH_BYTES:
+        raise ConfigError(
+            f"the path of the testbed exceeds the {MAX_PATH_BYTES} bytes that sockets allow",
+            where=str(folder),
+            hint=f"Choose a shorter --name, or a shorter folder in {WORKSPACES_VARIABLE}.",
+        )
+    return box
 
 
 def _find_ordinary_user() -> tuple[int, int] | None:
@@ -252,73 +220,26 @@ def _folders_to_hide(settings: Settings) -> tuple[Path, ...]:
     )
 
 
-# --- components
+@contextmanager
+def lock_workspace(box: Workspace, on_wait: Callable[[], object]) -> Iterator[None]:
+    """Lock a testbed while it is changed, by a name that ends with the process and leaves no file.
 
-
-@dataclass(frozen=True)
-class DaemonSpec:
-    """A process that runs until ``down``, in its own session.
-
-    Its log is ``FOLDER/logs/NAME.log``, and :data:`ENVIRONMENT_MARK` is added to its environment.
-    As root, it runs as the testbed's user, who can read the package cache even below root's home.
-
-    Attributes:
-        name: of its log and in ``testbed status``.
-        command: program and arguments; stays in the foreground.
-        env: its complete environment.
-        folder: its working folder.
-        privileged: whether it runs as the current user instead of the testbed's user.
-        command_prefix: prefix that starts it as root before it changes to the testbed's user, e.g.
-            ``("ip", "netns", "exec", NAME)``.
-        stop_signal: for an orderly end.
+    Args:
+        box: the testbed.
+        on_wait: called before waiting for another process.
     """
-
-    name: str
-    command: Sequence[str]
-    env: Mapping[str, str]
-    folder: Path
-    privileged: bool = False
-    command_prefix: Sequence[str] = ()
-    stop_signal: int = 15
-
-
-class Component(ABC):
-    """One service of a testbed; a method without an effect for most components does nothing here.
-
-    The lifecycle calls ``install`` (all components at once), ``configure``, ``daemons``,
-    ``describe_missing`` until it is '', ``finish_setup``, and ``clean_up`` after all daemons ended.
-    """
-
-    name: str
-
-    @abstractmethod
-    def install(self, say: ProgressCallback) -> None:
-        """Install its programs into the cache; fast if they exist.
-
-        Raises:
-            treehammer.errors.TestbedError: they cannot be fetched; with a remedy.
-        """
-
-    def visible_folders(self) -> Sequence[VisibleFolder]:
-        """Return its folders that jobs see; called before any configuration."""
-        return ()
-
-    def configure(self) -> None:  # noqa: B027
-        """Write its configuration below the testbed's folder."""
-
-    def daemons(self) -> Sequence[DaemonSpec]:
-        """Return the daemons to start, in order."""
-        return ()
-
-    def describe_missing(self) -> str:
-        """Describe parts that are not ready, '' if all are; fast, called repeatedly."""
-        return ""
-
-    def finish_setup(self) -> None:  # noqa: B027
-        """Write values that are known only when all components are ready, such as ports."""
-
-    def clean_up(self) -> None:  # noqa: B027
-        """Undo changes outside the testbed's folder (namespaces, devices); idempotent."""
+    with socket.socket(socket.AF_UNIX) as lock:
+        for attempt in itertools.count():
+            try:
+                lock.bind(f"\0treehammer {box.folder}")
+                break
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            if attempt == 0:
+                on_wait()
+            time.sleep(LOCK_POLL_S)
+        yield
 
 
 def write_secret(path: Path, text: str) -> None:
@@ -326,110 +247,3 @@ def write_secret(path: Path, text: str) -> None:
     path.touch(mode=0o600)
     path.chmod(0o600)  # independent of the umask and of the mode of an older file
     path.write_text(text, encoding="utf-8")
-
-
-def render_template(name: str, **values: object) -> str:
-    """Render a template; every value that it names must be given."""
-    return _make_environment().get_template(name).render(values)
-
-
-@cache
-def _make_environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701 - configuration, not HTML
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["quote"] = shlex.quote
-    return environment
-
-
-# --- lock and state
-
-
-@dataclass(frozen=True)
-class RunningDaemon:
-    """A started daemon.
-
-    Attributes:
-        name: given by its component.
-        pid: of its process.
-        start_ticks: start of the process in clock ticks after boot.
-        started_at: the same in seconds since the epoch.
-        stop_signal: for an orderly end.
-    """
-
-    name: str
-    pid: int
-    start_ticks: int
-    started_at: float
-    stop_signal: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkspaceState(GridOptions):
-    """Saved state of a testbed; ``ready`` once all components were."""
-
-    ready: bool = False
-    daemons: tuple[RunningDaemon, ...] = ()
-
-
-@contextmanager
-def lock_workspace(box: Workspace, on_wait: Callable[[], object]) -> Iterator[None]:
-    """Lock a testbed while it is changed; the lock leaves no file when the folder is removed.
-
-    Args:
-        box: the testbed.
-        on_wait: called before waiting for another process.
-    """
-    path = box.folder.with_suffix(".lock")
-    with _lock_file(path, on_wait):
-        try:
-            yield
-        finally:
-            if not box.folder.exists():
-                path.unlink(missing_ok=True)
-                with suppress(OSError):  # other testbeds exist
-                    box.folder.parent.rmdir()
-
-
-@contextmanager
-def _lock_file(path: Path, on_wait: Callable[[], object]) -> Iterator[None]:
-    announced = False
-    while True:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        try:
-            stream = path.open("a", encoding="utf-8")
-        except FileNotFoundError:  # removed by another process with the last testbed
-            continue
-        with stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not announced:
-                    on_wait()
-                announced = True
-                fcntl.flock(stream, fcntl.LOCK_EX)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(stream.fileno()), path.stat()):
-                    yield
-                    return
-
-
-def _state_path(folder: Path) -> Path:
-    return folder / "state.json"
-
-
-def read_state(folder: Path) -> WorkspaceState | None:
-    """Read the saved state of a testbed; None if there is none."""
-    try:
-        return parse_json(WorkspaceState, _state_path(folder).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-def write_state(folder: Path, state: WorkspaceState) -> None:
-    """Save the state of a testbed."""
-    write_atomically(_state_path(folder), format_json(state, indent=1) + "\n")

@@ -40,9 +40,10 @@ from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.errors import TreehammerError
 from treehammer.sql.write.store import Store
 from treehammer.testbed import faults, lifecycle, workspace
+from treehammer.testbed.component import Component
 from treehammer.testbed.components import site_list, xrootd_storage
 from treehammer.testbed.components.site_list import sites_file_path
-from treehammer.testbed.workspace import Component, Workspace
+from treehammer.testbed.workspace import Workspace
 
 SITES = 6
 #: Suite of Debian to which a server is upgraded.

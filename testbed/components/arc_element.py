@@ -7,27 +7,22 @@ import shutil
 import ssl
 import urllib.error
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.errors import TestbedError
-from treehammer.testbed import debian_packages
+from treehammer.testbed.component import Component, DaemonSpec, render_template
 from treehammer.testbed.components.secure_storage import SecureStorage
-from treehammer.testbed.credentials import SUBJECT, CertificateAuthority, write_proxy
+from treehammer.testbed.credentials import SUBJECT, CertificateAuthority
+from treehammer.testbed.debian_packages import PackageTree, run_command
 from treehammer.testbed.network import find_free_ports
-from treehammer.testbed.workspace import (
-    Component,
-    DaemonSpec,
-    ProgressCallback,
-    VisibleFolder,
-    Workspace,
-    render_template,
-    write_secret,
-)
+from treehammer.testbed.workspace import ProgressCallback, Workspace, write_secret
 
-SUITE = "trixie"
-PACKAGES = ("nordugrid-arc-arex", "nordugrid-arc-arcctl", "nordugrid-arc-plugins-needed", "tar")
+SYSTEM = PackageTree(
+    "arc",
+    ("nordugrid-arc-arex", "nordugrid-arc-arcctl", "nordugrid-arc-plugins-needed", "tar"),
+    is_system=True,
+)
 #: Path of ARC's REST interface below its server.
 REST_PATH = "/arex/rest/1.0"
 #: Site behind the computing element.
@@ -63,21 +58,16 @@ class ArcElement(Component):
 
     Args:
         box: the testbed.
-        views: folders that jobs see.
         secure: configured earlier; tokens of its issuer are accepted as well as x509 proxies.
     """
 
     name = "arc"
+    packages = (SYSTEM,)
 
-    def __init__(
-        self,
-        box: Workspace,
-        views: Sequence[VisibleFolder] = (),
-        secure: SecureStorage | None = None,
-    ) -> None:
-        self.box = box
-        self.views = views
+    def __init__(self, box: Workspace, secure: SecureStorage | None = None) -> None:
+        super().__init__(box)
         self.secure = secure
+        self._port = 0
 
     @property
     def grid_resource(self) -> str:
@@ -102,64 +92,45 @@ class ArcElement(Component):
                 "an ARC computing element needs root: it runs in a root folder of its own",
                 hint="Run the testbed as root, or leave ARC out.",
             )
-        self._unpack(say)
-
-    def _unpack(self, say: ProgressCallback) -> Path:
-        return debian_packages.unpack_system("arc", PACKAGES, SUITE, self.box.cache, say)
-
-    @cached_property
-    def _port(self) -> int:
-        try:
-            return int((arc_folder(self.box) / "port").read_text(encoding="ascii"))
-        except OSError:
-            return find_free_ports(1)[0]
+        super().install(say)
 
     def configure(self) -> None:
         """Write certificates, a proxy, and configuration."""
-        folder = arc_folder(self.box)
-        system = self._unpack(lambda _: None)
-        (folder / "root").mkdir(parents=True)
-        # Relative links and owners matter in /etc and /var.
-        debian_packages.copy_folders(system, folder, ("etc", "var"))
-        (folder / "home").mkdir()
-        (folder / "port").write_text(str(self._port), encoding="ascii")
+        folder, system = arc_folder(self.box), SYSTEM.root(self.box.cache)
+        (self._port,) = find_free_ports(1)
+        for name in ("root", "home"):
+            (folder / name).mkdir(parents=True)
+        # What is written to; relative links and owners matter there.
+        run_command(["cp", "-a", str(system / "etc"), str(system / "var"), str(folder)])
         self._write_certificates()
-        (folder / "etc/arc.conf").write_text(
-            render_template(
-                "arc.conf.j2",
-                port=self._port,
-                user=SUBJECT,
-                issuer=self.secure.issuer.url if self.secure else "",
-            ),
-            encoding="utf-8",
+        issuer = self.secure.issuer.url if self.secure else ""
+        text = render_template("arc.conf.j2", port=self._port, user=SUBJECT, issuer=issuer)
+        (folder / "etc/arc.conf").write_text(text, encoding="utf-8")
+        text = render_template(
+            "arc.sh.j2",
+            folder=str(folder),
+            mount=str(folder / "root"),
+            system=str(system),
+            views=self.job_views,
         )
-        (folder / "run.sh").write_text(
-            render_template(
-                "arc.sh.j2",
-                folder=str(folder),
-                mount=str(folder / "root"),
-                system=str(system),
-                views=self.views,
-            ),
-            encoding="utf-8",
-        )
+        (folder / "run.sh").write_text(text, encoding="utf-8")
 
     def _write_certificates(self) -> None:
         folder = arc_folder(self.box)
         authority = CertificateAuthority(folder / "authority", "Treehammer testbed ARC")
         trusted = authorities_folder(self.box)
         trusted.mkdir(parents=True)
-        _add_authority(trusted, authority.ca)
+        _add_authority(trusted, authority)
         certificate, key = authority.issue_server_certificate("localhost", use_rsa=True)
         shutil.copy(certificate, trusted.parent / "hostcert.pem")
         write_secret(trusted.parent / "hostkey.pem", key.read_text(encoding="ascii"))
-        write_proxy(authority, proxy_file(self.box), CREDENTIAL_LIFETIME_S)
+        authority.write_proxy(proxy_file(self.box), CREDENTIAL_LIFETIME_S)
         self.box.change_owner(proxy_file(self.box))
         if self.secure is not None:
             # The issuer's keys are fetched over https, with the system's authorities.
             for certificates in (trusted, folder / "etc/ssl/certs"):
                 certificates.mkdir(parents=True, exist_ok=True)
-                _add_authority(certificates, self.secure.authority.ca)
+                _add_authority(certificates, self.secure.authority)
             token = token_file(self.box)
             self.secure.issuer.write_token(token, SUBMIT_SCOPE, CREDENTIAL_LIFETIME_S)
             self.box.change_owner(token)
@@ -185,7 +156,6 @@ class ArcElement(Component):
             return "REST interface"
 
 
-def _add_authority(folder: Path, certificate: Path) -> None:
+def _add_authority(folder: Path, authority: CertificateAuthority) -> None:
     """Add an authority to a folder with hashed names."""
-    command = ["openssl", "x509", "-noout", "-subject_hash", "-in", str(certificate)]
-    shutil.copy(certificate, folder / f"{debian_packages.run_command(command).strip()}.0")
+    shutil.copy(authority.ca, folder / f"{authority.find_subject_hash()}.0")

@@ -8,42 +8,24 @@ import re
 import secrets
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from treehammer.errors import TestbedError
-from treehammer.testbed import debian_packages, mount_namespace
+from treehammer.testbed import mount_namespace
+from treehammer.testbed.component import Component, DaemonSpec, VisibleFolder, render_template
 from treehammer.testbed.components import arc_element
-from treehammer.testbed.workspace import (
-    ENVIRONMENT_MARK,
-    Component,
-    DaemonSpec,
-    ProgressCallback,
-    VisibleFolder,
-    Workspace,
-    render_template,
-    write_secret,
-)
+from treehammer.testbed.debian_packages import PackageTree
+from treehammer.testbed.workspace import ENVIRONMENT_MARK, Workspace, write_secret
 
-SUITE = "trixie"
-#: Libraries that HTCondor's programs load; its package depends on many more.
-LIBRARIES = (
-    "libcurl4t64",
-    "libgssapi-krb5-2",
-    "libkrb5-3",
-    "libscitokens0t64",
-    "libsqlite3-0",
-    "libstdc++6",
-    "libgomp1",
-    "libcrypt1",
-    "libvomsapi1t64",
-    "libmunge2",
-    "libuuid1",
-    "libpcre2-8-0",
-    "libexpat1",
-    "libssl3t64",
-    "zlib1g",
-    "libzstd1",
+#: HTCondor and the libraries that its programs load; its package depends on many more.
+PACKAGES = PackageTree(
+    "condor",
+    (
+        *("libcurl4t64", "libgssapi-krb5-2", "libkrb5-3", "libscitokens0t64", "libsqlite3-0"),
+        *("libstdc++6", "libgomp1", "libcrypt1", "libvomsapi1t64", "libmunge2", "libuuid1"),
+        *("libpcre2-8-0", "libexpat1", "libssl3t64", "zlib1g", "libzstd1"),
+    ),
+    alone=("condor",),
 )
 KEY_BYTES = 48
 #: The submitting user, and the user of the daemons.
@@ -68,91 +50,56 @@ done
 """
 
 
-@dataclass(frozen=True)
-class PoolLayout:
-    """Paths, addresses and environments of a pool.
+#: Folders of a pool's daemons, with tokens of the daemons except startds, of startds (valid only for
+#: advertising to the collector: jobs run as the same user and can read them), and of a user for the
+#: keepalive script.
+_FOLDERS = (
+    *("", "etc", "etc/tokens.d", "tokens.d", "keys", "stir", "stir/tokens.d"),
+    *("cred", "log", "spool", "run", "s"),
+)
+
+
+class CondorPool(Component):
+    """Component for one HTCondor pool.
+
+    Without being configured, it describes the pool of a running testbed.
+
+    Args:
+        box: the testbed.
+        name: of the pool and its folder: :data:`FIRST_POOL`, or :data:`SECOND_POOL` behind the grid
+            universe.
+        sends_to: the pool to which its schedd may submit.
 
     Attributes:
-        name: of its folder in the testbed's.
-        workspace: the testbed.
         sites: names of its sites.
-        visible_folders: folders that jobs see in addition to HTCondor's needs.
-        slots: jobs that a site runs at once.
+        routes: whether a job router stands between submitted jobs and those that run.
+        domain: of users and machines.
+        folder: of the daemons' files and configuration.
+        release_root: root of the unpacked packages.
+        key_cache: cache of the SciToken issuers' keys.
+        client_folder: the user's files: ``condor_config`` and ``tokens.d``.
+        client_config: value of CONDOR_CONFIG for users.
+        admin_token_folder: tokens that may stop and start daemons.
     """
 
-    name: str
-    workspace: Workspace
-    sites: tuple[str, ...]
-    visible_folders: tuple[VisibleFolder, ...] = ()
-    slots: int = 1
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the daemons' files and configuration."""
-        return self.workspace.folder / self.name
-
-    @property
-    def config_file(self) -> Path:
-        """Configuration of the daemons."""
-        return self.folder / "etc/condor_config"
-
-    @property
-    def token_folder(self) -> Path:
-        """Tokens of the daemons except startds."""
-        return self.folder / "tokens.d"
-
-    @property
-    def startd_token_folder(self) -> Path:
-        """Tokens of startds, valid only for advertising to the collector.
-
-        Jobs can read them, because they run as the same user.
-        """
-        return self.folder / "etc/tokens.d"
-
-    @property
-    def keepalive_folder(self) -> Path:
-        """Folder of the keepalive script; see :data:`KEEPALIVE_SCRIPT`.
-
-        Hidden from jobs, because it holds a user's token.
-        """
-        return self.folder / "stir"
-
-    @property
-    def user_map_file(self) -> Path:
-        """Map of SciToken subjects to users."""
-        return self.folder / "etc/users"
-
-    @property
-    def key_cache(self) -> Path:
-        """Cache of the SciToken issuers' keys."""
-        return self.folder / "run/cache"
-
-    @property
-    def client_folder(self) -> Path:
-        """Folder of the user's files: ``condor_config`` and ``tokens.d``."""
-        return self.workspace.folder / (
-            "client" if self.name == FIRST_POOL else f"client-{self.name}"
-        )
-
-    @property
-    def client_config(self) -> Path:
-        """Value of CONDOR_CONFIG for users."""
-        return self.client_folder / "condor_config"
-
-    @property
-    def admin_token_folder(self) -> Path:
-        """Tokens that may stop and start daemons."""
-        return self.client_folder / "admin.d"
-
-    @property
-    def schedd_name(self) -> str:
-        """Name of the schedd."""
-        return f"{self.name}@{self.domain}"
-
-    @property
-    def routes(self) -> bool:
-        """Whether a job router stands between submitted jobs and those that run."""
-        return self.name == SECOND_POOL
+    def __init__(
+        self, box: Workspace, name: str = FIRST_POOL, sends_to: CondorPool | None = None
+    ) -> None:
+        super().__init__(box)
+        self.name = name
+        self.sends_to = sends_to
+        self.routes = name == SECOND_POOL
+        self.packages = () if self.routes else (PACKAGES,)  # both pools share it
+        self.sites = (SECOND_SITE,) if self.routes else box.sites
+        self.slots = 1 if self.routes else box.slots
+        self.domain = f"{name}.testbed"
+        self.schedd_name = f"{name}@{self.domain}"
+        self.folder = box.folder / name
+        self.release_root = PACKAGES.root(box.cache)
+        self.key_cache = self.folder / "run/cache"
+        self.client_folder = box.folder / (f"client-{name}" if self.routes else "client")
+        self.client_config = self.client_folder / "condor_config"
+        self.admin_token_folder = self.client_folder / "admin.d"
 
     @property
     def user(self) -> str:
@@ -162,7 +109,7 @@ class PoolLayout:
         """
         if not self.routes:
             return CONDOR_USER
-        uid = os.getuid() if self.workspace.user is None else self.workspace.user[0]
+        uid = os.getuid() if self.box.user is None else self.box.user[0]
         return pwd.getpwuid(uid).pw_name
 
     @property
@@ -171,28 +118,18 @@ class PoolLayout:
         return self.user if self.routes else SCITOKEN_USER
 
     @property
-    def domain(self) -> str:
-        """Domain of users and machines."""
-        return f"{self.name}.testbed"
-
-    @property
-    def release_root(self) -> Path:
-        """Root of the unpacked packages."""
-        return self.workspace.cache / f"condor-{SUITE}" / "root"
-
-    @property
     def daemon_env(self) -> dict[str, str]:
         """Environment of the daemons, in the local time zone."""
         environment = {name: os.environ[name] for name in ("TZ",) if name in os.environ}
-        authorities = arc_element.authorities_folder(self.workspace)
-        if authorities.exists():
+        if self.box.arc:
+            authorities = arc_element.authorities_folder(self.box)
             environment["X509_CERT_DIR"] = str(authorities)
         return {
             **environment,
             "PATH": PATH,
             "HOME": str(self.folder),
             "LANG": "C.UTF-8",
-            "CONDOR_CONFIG": str(self.config_file),
+            "CONDOR_CONFIG": str(self.folder / "etc/condor_config"),
         }
 
     @property
@@ -215,6 +152,11 @@ class PoolLayout:
         match = re.match(r"<127\.0\.0\.1:(\d+)", text)
         return int(match[1]) if match else 0
 
+    @property
+    def grid_resource(self) -> str:
+        """``grid_resource`` that leads into the running pool."""
+        return f"condor {self.schedd_name} 127.0.0.1:{self.collector_port}"
+
     def site_folder(self, site: str) -> Path:
         """Return the folder of a site's startd: ``log``, ``execute`` and the jobs' ``/tmp``.
 
@@ -222,121 +164,72 @@ class PoolLayout:
         """
         return self.folder / "sites" / site
 
-
-def submit_folder(box: Workspace) -> Path:
-    """Return the folder of job inputs and outputs, writable by their owner."""
-    return box.folder / "submit"
-
-
-def first_pool_layout(box: Workspace, views: Sequence[VisibleFolder] = ()) -> PoolLayout:
-    """Return the pool of the testbed's sites."""
-    return PoolLayout(FIRST_POOL, box, box.sites, tuple(views), box.slots)
-
-
-def second_pool_layout(box: Workspace, views: Sequence[VisibleFolder] = ()) -> PoolLayout:
-    """Return the pool behind the grid universe."""
-    return PoolLayout(SECOND_POOL, box, (SECOND_SITE,), tuple(views))
-
-
-def grid_resource_of(box: Workspace) -> str:
-    """Return the ``grid_resource`` that leads into the running second pool."""
-    pool = second_pool_layout(box)
-    return f"condor {pool.schedd_name} 127.0.0.1:{pool.collector_port}"
-
-
-class CondorPool(Component):
-    """Component for one HTCondor pool."""
-
-    def __init__(self, pool: PoolLayout, sends_to: PoolLayout | None = None) -> None:
-        self.pool = pool
-        self.sends_to = sends_to
-        self.name = pool.name
-
-    def install(self, say: ProgressCallback) -> None:
-        """Unpack Debian's HTCondor; both pools share it.
-
-        Raises:
-            TestbedError: it cannot be fetched.
-        """
-        if self.name != FIRST_POOL:
-            return
-        cache = self.pool.workspace.cache
-        debian_packages.unpack_packages("condor", LIBRARIES, SUITE, cache, say, alone=["condor"])
-
     def configure(self) -> None:
         """Write keys, tokens, configuration and the startds' mount namespaces."""
-        pool, box = self.pool, self.pool.workspace
-        for name in (
-            "",
-            "etc",
-            "etc/tokens.d",
-            "tokens.d",
-            "keys",
-            "stir",
-            "stir/tokens.d",
-            "cred",
-            "log",
-            "spool",
-            "run",
-            "s",
-        ):
-            box.make_folder(pool.folder / name, mode=0o700)
+        box, folder = self.box, self.folder
+        for name in _FOLDERS:
+            box.make_folder(folder / name, mode=0o700)
         for name in ("startd", "sites"):
-            box.make_folder(pool.folder / name)
-        pool.client_folder.mkdir()
-        pool.client_folder.chmod(
-            0o755
-        )  # as root, HTCondor's commands read it as the testbed's user
-        for folder in (pool.client_folder / "tokens.d", pool.admin_token_folder):
-            folder.mkdir(mode=0o700)
+            box.make_folder(folder / name)
         box.make_folder(submit_folder(box))
-        for site in pool.sites:
+        self.client_folder.mkdir(mode=0o755)
+        # As root, HTCondor's commands read it as the testbed's user.
+        self.client_folder.chmod(0o755)
+        for private in (self.client_folder / "tokens.d", self.admin_token_folder):
+            private.mkdir(mode=0o700)
+        for site in self.sites:
             self._configure_site(site)
-        box.write_file(pool.config_file, self._render_pool())
+        environment_mark = f"{ENVIRONMENT_MARK}={box.folder}"
+        text = render_template("pool.j2", pool=self, mark=environment_mark)
+        box.write_file(folder / "etc/condor_config", text)
         identity = re.escape(f"{ISSUER},{SCITOKEN_USER}")
-        box.write_file(
-            pool.user_map_file, f"SCITOKENS ^{identity}$ {pool.scitoken_user}@{pool.domain}\n"
-        )
-        key = pool.folder / "keys/POOL"
+        users = f"SCITOKENS ^{identity}$ {self.scitoken_user}@{self.domain}\n"
+        box.write_file(folder / "etc/users", users)
+        key = folder / "keys/POOL"
         key.touch(mode=0o600)
         key.write_bytes(bytes(1 + secrets.randbelow(255) for _ in range(KEY_BYTES)))
         box.change_owner(key)
-        daemon_token = self._create_token(DAEMON_USER)
-        box.write_file(pool.token_folder / "condor", daemon_token, mode=0o600)
-        startd_token = self._create_token(
-            DAEMON_USER, "-authz", "ADVERTISE_STARTD", "-authz", "READ"
-        )
-        box.write_file(pool.startd_token_folder / "startd", startd_token, mode=0o600)
-        write_secret(pool.admin_token_folder / "condor", daemon_token)
-        user_token = self._create_token(pool.user)
-        write_secret(pool.client_folder / "tokens.d/user", user_token)
-        box.write_file(pool.keepalive_folder / "tokens.d/user", user_token, mode=0o600)
+        self._write_tokens()
         keepalive_script = KEEPALIVE_SCRIPT.format(
-            programs=pool.release_root / "usr/bin", tokens=pool.keepalive_folder / "tokens.d"
+            programs=self.release_root / "usr/bin", tokens=folder / "stir/tokens.d"
         )
-        box.write_file(pool.keepalive_folder / "stir", keepalive_script, mode=0o755)
+        box.write_file(folder / "stir/stir", keepalive_script, mode=0o755)
+
+    def _write_tokens(self) -> None:
+        box = self.box
+        daemon_token = self._create_token(DAEMON_USER)
+        user_token = self._create_token(self.user)
+        limits = ("-authz", "ADVERTISE_STARTD", "-authz", "READ")
+        for path, token in {
+            "tokens.d/condor": daemon_token,
+            "etc/tokens.d/startd": self._create_token(DAEMON_USER, *limits),
+            "stir/tokens.d/user": user_token,
+        }.items():
+            box.write_file(self.folder / path, token, mode=0o600)
+        write_secret(self.admin_token_folder / "condor", daemon_token)
+        write_secret(self.client_folder / "tokens.d/user", user_token)
 
     def _configure_site(self, site: str) -> None:
-        pool, box = self.pool, self.pool.workspace
-        folder = box.make_folder(pool.site_folder(site))
+        box = self.box
+        folder = box.make_folder(self.site_folder(site))
         for name in ("log", "execute"):
             box.make_folder(folder / name)
         temporary = box.make_folder(folder / "tmp", mode=0o1777)
         show = [
-            VisibleFolder(pool.release_root, pool.release_root),
-            VisibleFolder(pool.config_file.parent, pool.config_file.parent),
+            VisibleFolder(self.release_root, self.release_root),
+            VisibleFolder(self.folder / "etc", self.folder / "etc"),
             *(
                 VisibleFolder(path, path, True)
-                for path in (pool.folder / "s", pool.folder / "run", folder)
+                for path in (self.folder / "s", self.folder / "run", folder)
             ),
             VisibleFolder(temporary, Path("/tmp"), True),  # noqa: S108 - the jobs' /tmp
-            *pool.visible_folders,
+            *self.job_views,
         ]
         # Starters asked for their capabilities have no local name and inherit this log.
         startd = [
             "env",
             f"_CONDOR_LOG={folder}/log",
-            str(pool.release_root / "usr/sbin/condor_startd"),
+            str(self.release_root / "usr/sbin/condor_startd"),
         ]
         small = [f"if [ -f {folder}/execute_mb ]; then"]
         small += [
@@ -344,89 +237,42 @@ class CondorPool(Component):
             "fi",
         ]
         mount_namespace.write_job_wrapper(
-            box, pool.folder / "startd" / site, show, startd, setup_lines=small
-        )
-
-    def _render_pool(self) -> str:
-        """Render the configuration of the pool's daemons."""
-        pool = self.pool
-        sites = [
-            {
-                "name": site,
-                "folder": pool.site_folder(site),
-                "program": pool.folder / "startd" / site,
-            }
-            for site in pool.sites
-        ]
-        return render_template(
-            "pool.j2",
-            release=pool.release_root,
-            domain=pool.domain,
-            schedd=pool.schedd_name,
-            folder=pool.folder,
-            sockets=pool.folder / "s",
-            keys=pool.folder / "keys",
-            tokens=pool.token_folder,
-            startd_tokens=pool.startd_token_folder,
-            users=pool.user_map_file,
-            stir=pool.keepalive_folder,
-            sites=sites,
-            slots=pool.slots,
-            routes=pool.routes,
-            mark=f"{ENVIRONMENT_MARK}={pool.workspace.folder}",
-        )
-
-    def _render_client(self) -> str:
-        """Render the configuration of the pool's users."""
-        pool = self.pool
-        return render_template(
-            "client.j2",
-            release=pool.release_root,
-            domain=pool.domain,
-            schedd=pool.schedd_name,
-            config=pool.client_config,
-            folder=pool.client_folder,
-            pool=pool.folder,
-            port=pool.collector_port,
-            tokens=pool.client_folder / "tokens.d",
-            ids=".".join(map(str, pool.workspace.user or ())),
+            box, self.folder / "startd" / site, show, startd, setup_lines=small
         )
 
     def _create_token(self, user: str, *limits: str) -> str:
-        pool = self.pool
-        program = str(pool.release_root / "usr/bin/condor_token_create")
-        command = [program, "-identity", f"{user}@{pool.domain}", "-key", "POOL", *limits]
+        program = str(self.release_root / "usr/bin/condor_token_create")
+        command = [program, "-identity", f"{user}@{self.domain}", "-key", "POOL", *limits]
         done = subprocess.run(
-            [*mount_namespace.daemon_wrapper_command(pool.workspace), *command],
-            env=pool.daemon_env,
-            cwd=pool.folder,
+            [*mount_namespace.daemon_wrapper_command(self.box), *command],
+            env=self.daemon_env,
+            cwd=self.folder,
             check=False,
             capture_output=True,
             text=True,
         )
         if done.returncode:
-            raise TestbedError(f"no token for {user}: {done.stderr.strip()}", where=pool.name)
+            raise TestbedError(f"no token for {user}: {done.stderr.strip()}", where=self.name)
         return done.stdout
 
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return the master, which starts and restarts the other daemons."""
-        pool = self.pool
-        master = str(pool.release_root / "usr/sbin/condor_master")
+        master = str(self.release_root / "usr/sbin/condor_master")
         return [
-            DaemonSpec(pool.name, [master, "-f"], pool.daemon_env, pool.folder, stop_signal=SIGQUIT)
+            DaemonSpec(self.name, [master, "-f"], self.daemon_env, self.folder, stop_signal=SIGQUIT)
         ]
 
     def describe_missing(self) -> str:
         """List daemons that have not reported to the collector."""
-        pool = self.pool
-        if not pool.collector_port:
+        if not self.collector_port:
             return "the collector"
-        if not pool.client_config.exists():
-            pool.client_config.write_text(self._render_client(), encoding="utf-8")
+        if not self.client_config.exists():
+            text = render_template("client.j2", pool=self)
+            self.client_config.write_text(text, encoding="utf-8")
         done = subprocess.run(
             ["condor_status", "-any", "-af", "MyType", "Name", "GLIDEIN_Site"],
-            executable=pool.release_root / "usr/bin/condor_status",
-            env=pool.client_env,
+            executable=self.release_root / "usr/bin/condor_status",
+            env=self.client_env,
             check=False,
             capture_output=True,
             text=True,
@@ -435,12 +281,16 @@ class CondorPool(Component):
         reported = {line[2] for line in lines if line[0] == "Machine"}
         reported |= {line[0] for line in lines}
         return ", ".join(
-            name for name in ("Scheduler", "Negotiator", *pool.sites) if name not in reported
+            name for name in ("Scheduler", "Negotiator", *self.sites) if name not in reported
         )
 
     def finish_setup(self) -> None:
-        """Allow this pool's schedd to submit to the other pool."""
+        """Allow this pool's schedd to submit to the other self."""
         if self.sends_to is not None:
             token = (self.sends_to.client_folder / "tokens.d/user").read_text(encoding="utf-8")
-            path = self.pool.token_folder / self.sends_to.name
-            self.pool.workspace.write_file(path, token, mode=0o600)
+            self.box.write_file(self.folder / "tokens.d" / self.sends_to.name, token, mode=0o600)
+
+
+def submit_folder(box: Workspace) -> Path:
+    """Return the folder of job inputs and outputs, writable by their owner."""
+    return box.folder / "submit"

@@ -13,9 +13,8 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -23,13 +22,13 @@ from urllib.parse import urlencode
 from sqlalchemy.engine import URL
 
 from treehammer.errors import TestbedError
-from treehammer.testbed import debian_packages, mount_namespace
+from treehammer.testbed import mount_namespace
+from treehammer.testbed.component import Component, DaemonSpec
 from treehammer.testbed.credentials import CertificateAuthority
+from treehammer.testbed.debian_packages import PackageTree
 from treehammer.testbed.network import find_free_ports
 from treehammer.testbed.workspace import (
     ENVIRONMENT_MARK,
-    Component,
-    DaemonSpec,
     ProgressCallback,
     Workspace,
     write_secret,
@@ -38,25 +37,16 @@ from treehammer.testbed.workspace import (
 if TYPE_CHECKING:  # psycopg is imported where it is used: it takes 0.15 s to load
     from psycopg import sql
 
-SUITE, VERSION = "trixie", "17"
-#: Libraries that its programs load.
-LIBRARIES = (
-    "libgssapi-krb5-2",
-    "libicu76",
-    "libldap2",
-    "liblz4-1",
-    "libnuma1",
-    "libpam0g",
-    "libpq5",
-    "libselinux1",
-    "libssl3t64",
-    "libstdc++6",
-    "libsystemd0",
-    "libuuid1",
-    "libxml2",
-    "libxslt1.1",
-    "libzstd1",
-    "zlib1g",
+VERSION = "17"
+#: PostgreSQL and the libraries that its programs load.
+PACKAGES = PackageTree(
+    "postgresql",
+    (
+        *("libgssapi-krb5-2", "libicu76", "libldap2", "liblz4-1", "libnuma1", "libpam0g", "libpq5"),
+        *("libselinux1", "libssl3t64", "libstdc++6", "libsystemd0", "libuuid1", "libxml2"),
+        *("libxslt1.1", "libzstd1", "zlib1g"),
+    ),
+    alone=(f"postgresql-{VERSION}", f"postgresql-client-{VERSION}"),
 )
 TIMEOUT_S = 60.0
 DEFAULT_PORT = 5432
@@ -77,6 +67,7 @@ _INITDB_OPTIONS = [
     "--auth=trust",
     "--no-sync",
     "--no-instructions",
+    "--data-checksums",
 ]
 LISTEN_ADDRESS = "127.0.0.1"
 #: Databases, and the roles that own them.
@@ -100,42 +91,53 @@ def install_postgres(cache: Path, say: ProgressCallback) -> Path:
     Raises:
         TestbedError: the packages cannot be fetched.
     """
-    packages = (f"postgresql-{VERSION}", f"postgresql-client-{VERSION}")
-    root = debian_packages.unpack_packages(
-        "postgresql", LIBRARIES, SUITE, cache, say, alone=packages
-    )
+    return _programs_below(PACKAGES.unpack(cache, say))
+
+
+def _programs_below(root: Path) -> Path:
     return root / "usr/lib/postgresql" / VERSION / "bin"
 
 
-@dataclass(frozen=True)
-class PostgresCluster:
-    """Data and commands of one server.
+class PostgresServer:
+    """A private server, reached through its socket.
 
-    Attributes:
+    Started here, it ends with the thread that started it and runs as the current user, also as root.
+
+    Args:
         programs: folder of PostgreSQL's programs.
-        folder: of data and socket; a socket's path has at most 107 bytes.
+        folder: of data, log and socket, whose path has at most 107 bytes; existing data are used.
         settings: of the server.
-        port: in the socket's name, and of TCP if ``settings`` enable it.
         access: its ``pg_hba.conf``.
         owner: the superuser.
-        initdb: further options of ``initdb``.
+        port: in the socket's name, and of TCP if ``settings`` enable it.
+
+    Attributes:
+        process: the server that was started here.
     """
 
-    programs: Path
-    folder: Path
-    settings: Mapping[str, str] = field(default_factory=dict)
-    port: int = DEFAULT_PORT
-    access: str = TRUST_LOCAL_ACCESS
-    owner: str = DEFAULT_OWNER
-    initdb: Sequence[str] = ()
+    def __init__(
+        self,
+        programs: Path,
+        folder: Path,
+        settings: Mapping[str, str],
+        access: str = TRUST_LOCAL_ACCESS,
+        *,
+        owner: str = DEFAULT_OWNER,
+        port: int = DEFAULT_PORT,
+    ) -> None:
+        self.programs = programs
+        self.folder = folder
+        self.access = access
+        self.owner = owner
+        self.port = port
+        self._settings = settings
+        self.process: subprocess.Popen[bytes] | None = None
+        # PostgreSQL refuses to run as root; the server must end with its starter.
+        user = [] if os.getuid() else ["unshare", "--user", "--map-user=65534", "--map-group=65534"]
+        self._within = [*user, "setpriv", "--pdeathsig", STOP_SIGNAL.name.removeprefix("SIG")]
 
     @property
-    def data_folder(self) -> Path:
-        """The data folder."""
-        return self.folder / "data"
-
-    @property
-    def server_command(self) -> list[str]:
+    def command(self) -> list[str]:
         """Command that serves in the foreground; refuses to run as root."""
         settings = {
             "listen_addresses": "",
@@ -144,40 +146,74 @@ class PostgresCluster:
             "dynamic_shared_memory_type": "mmap",
             # JIT needs a compiler library that is not unpacked.
             "jit": "off",
-            **self.settings,
+            **self._settings,
             "unix_socket_directories": str(self.folder),
         }
         return self._postgres_command(settings)
+
+    def _postgres_command(self, settings: Mapping[str, str], *words: str) -> list[str]:
+        options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
+        return [str(self.programs / "postgres"), *words, "-D", str(self.folder / "data"), *options]
 
     def initialize(
         self,
         statements: Sequence[str] = (),
         *,
-        within: Sequence[str] = (),
+        within: Sequence[str] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
         """Create the data folder and execute statements.
 
         Args:
             statements: SQL of one line each; may contain passwords.
-            within: prefix that starts a command as the server's user.
+            within: prefix that starts a command as the server's user; by default that of :meth:`start`.
             env: complete environment of the programs; the current one by default.
 
         Raises:
             TestbedError: PostgreSQL does not work here, or refuses a statement.
         """
-        initdb = [str(self.programs / "initdb"), "-D", str(self.data_folder), "-U", self.owner]
-        _run_command([*within, *initdb, *_INITDB_OPTIONS, *self.initdb], env)
-        (self.data_folder / "pg_hba.conf").write_text(self.access, encoding="utf-8")
+        data, within = self.folder / "data", self._within if within is None else within
+        initdb = [str(self.programs / "initdb"), "-D", str(data), "-U", self.owner]
+        _run_command([*within, *initdb, *_INITDB_OPTIONS], env)
+        (data / "pg_hba.conf").write_text(self.access, encoding="utf-8")
         if statements:
             alone = self._postgres_command(
                 {**UNSAFE_FAST_SETTINGS, "exit_on_error": "on"}, "--single"
             )
             _run_command([*within, *alone, "postgres"], env, "\n".join([*statements, ""]))
 
-    def _postgres_command(self, settings: Mapping[str, str], *words: str) -> list[str]:
-        options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
-        return [str(self.programs / "postgres"), *words, "-D", str(self.data_folder), *options]
+    def start(self) -> None:
+        """Start the server, with new data if there are none; return when it responds.
+
+        Raises:
+            TestbedError: it does not; with its log.
+        """
+        import psycopg
+
+        if not (self.folder / "data" / "PG_VERSION").exists():
+            self.initialize()
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self._within, *self.command], stdout=log, stderr=log, start_new_session=True
+            )
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                self.execute(psycopg.sql.SQL("SELECT 1"))
+                return
+            except psycopg.OperationalError as error:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    log_text = (self.folder / "log").read_text()
+                    raise TestbedError(f"PostgreSQL does not start: {log_text}") from error
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Stop the server and close all connections."""
+        if self.process:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(STOP_SIGNAL)
+            self.process.wait(TIMEOUT_S)
+            self.process = None
 
     def url(self, database: str, user: str = "", password: str | None = None) -> str:
         """Return the SQLAlchemy URL through the socket; by default for the owner."""
@@ -191,6 +227,24 @@ class PostgresCluster:
         )
         return address.render_as_string(hide_password=False)
 
+    def create_database(self, name: str) -> None:
+        """Create an empty database."""
+        from psycopg import sql
+
+        self.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+    def execute(self, statement: sql.SQL | sql.Composed, database: str = "postgres") -> int:
+        """Execute a statement outside a transaction; return its numeric result, or 0."""
+        import psycopg
+
+        opened = psycopg.connect(
+            host=str(self.folder), dbname=database, user=self.owner, autocommit=True
+        )
+        with opened as connection:
+            cursor = connection.execute(statement)
+            row = cursor.fetchone() if cursor.description else None
+            return int(row[0]) if row else 0
+
 
 def _run_command(command: Sequence[str], env: Mapping[str, str] | None, text: str = "") -> None:
     done = subprocess.run(
@@ -203,124 +257,6 @@ def _run_command(command: Sequence[str], env: Mapping[str, str] | None, text: st
         raise TestbedError(f"PostgreSQL does not work here: {' '.join(reason_lines)}")
 
 
-class PostgresServer:
-    """A private server, reached through its socket.
-
-    It ends with the thread that started it and runs as the current user, also as root.
-
-    Args:
-        programs: folder of PostgreSQL's programs.
-        folder: of data, log and socket, see :class:`PostgresCluster`; existing data are used.
-        settings: of the server.
-        access: its ``pg_hba.conf``.
-
-    Raises:
-        TestbedError: it does not work here.
-    """
-
-    def __init__(
-        self,
-        programs: Path,
-        folder: Path,
-        settings: Mapping[str, str],
-        access: str = TRUST_LOCAL_ACCESS,
-    ) -> None:
-        self.cluster = PostgresCluster(programs, folder, settings, access=access)
-        self._process: subprocess.Popen[bytes] | None = None
-        # PostgreSQL refuses to run as root; the server must end with its starter.
-        user = [] if os.getuid() else ["unshare", "--user", "--map-user=65534", "--map-group=65534"]
-        self._within = [*user, "setpriv", "--pdeathsig", STOP_SIGNAL.name.removeprefix("SIG")]
-        if not (self.cluster.data_folder / "PG_VERSION").exists():
-            self.cluster.initialize(within=self._within)
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the socket."""
-        return self.cluster.folder
-
-    def start(self) -> None:
-        """Start the server; return when it responds.
-
-        Raises:
-            TestbedError: it does not; with its log.
-        """
-        import psycopg
-
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._within, *self.cluster.server_command],
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
-            try:
-                self.execute(psycopg.sql.SQL("SELECT 1"))
-            except psycopg.OperationalError as error:
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    log_text = (self.folder / "log").read_text()
-                    raise TestbedError(f"PostgreSQL does not start: {log_text}") from error
-                time.sleep(0.05)
-            else:
-                return
-
-    def stop(self) -> None:
-        """Stop the server and close all connections."""
-        self._end_process(STOP_SIGNAL)
-
-    def crash(self) -> None:
-        """Kill the server; unwritten data are lost."""
-        self._end_process(signal.SIGQUIT)
-
-    def restart_if_crashed(self) -> None:
-        """Restart the server if it ended, as a supervisor does."""
-        if self._process and self._process.poll() is not None:
-            self.start()
-
-    def _end_process(self, stop_signal: signal.Signals) -> None:
-        if self._process:
-            with suppress(ProcessLookupError):
-                self._process.send_signal(stop_signal)
-            self._process.wait(TIMEOUT_S)
-            self._process = None
-
-    def url(self, database: str, user: str = DEFAULT_OWNER, password: str | None = None) -> str:
-        """Return the SQLAlchemy URL."""
-        return self.cluster.url(database, user, password)
-
-    def create_database(self, name: str, encoding: str = "UTF8") -> None:
-        """Create an empty database."""
-        from psycopg import sql
-
-        statement = sql.SQL("CREATE DATABASE {} ENCODING {} TEMPLATE template0").format(
-            sql.Identifier(name), sql.Literal(encoding)
-        )
-        if encoding != "UTF8":
-            statement += sql.SQL(" LOCALE_PROVIDER libc LOCALE 'C'")
-        self.execute(statement)
-
-    def drop_database(self, name: str) -> None:
-        """Drop a database, closing its connections."""
-        from psycopg import sql
-
-        self.execute(
-            sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
-        )
-
-    def execute(self, statement: sql.SQL | sql.Composed, database: str = "postgres") -> int:
-        """Execute a statement outside a transaction; return its numeric result, or 0."""
-        import psycopg
-
-        opened = psycopg.connect(
-            host=str(self.folder), dbname=database, user=self.cluster.owner, autocommit=True
-        )
-        with opened as connection:
-            cursor = connection.execute(statement)
-            row = cursor.fetchone() if cursor.description else None
-            return int(row[0]) if row else 0
-
-
 # --- component of a testbed
 
 
@@ -330,31 +266,17 @@ def database_url_file(box: Workspace) -> Path:
 
 
 class DatabaseServer(Component):
-    """Component for the PostgreSQL server.
-
-    Args:
-        box: the testbed.
-        taken: returns ports that other components have reserved.
-    """
+    """Component for the PostgreSQL server."""
 
     name = "postgresql"
+    packages = (PACKAGES,)
 
-    def __init__(self, box: Workspace, taken: Callable[[], Collection[int]] = tuple) -> None:
-        self.box = box
+    def __init__(self, box: Workspace) -> None:
+        super().__init__(box)
         self.folder = box.folder / "postgresql"
-        self._taken = taken
-        self._programs = Path()
         self.port = DEFAULT_PORT
 
     # --- before it starts
-
-    def install(self, say: ProgressCallback) -> None:
-        """Unpack PostgreSQL into the cache.
-
-        Raises:
-            TestbedError: it cannot be fetched.
-        """
-        self._programs = install_postgres(self.box.cache, say)
 
     def configure(self) -> None:
         """Create the databases, their certificates and passwords.
@@ -369,20 +291,21 @@ class DatabaseServer(Component):
             statements += [
                 f"CREATE ROLE {RUCIO_DATABASE} LOGIN",
                 _create_database_statement(RUCIO_DATABASE, RUCIO_DATABASE),
+                # Rucio's data need not survive a power failure; results must.
+                f"ALTER ROLE {RUCIO_DATABASE} SET synchronous_commit = off",
             ]
-            # Rucio's data need not survive a power failure; results must.
-            statements.append(f"ALTER ROLE {RUCIO_DATABASE} SET synchronous_commit = off")
         if box.database:
-            (self.port,) = find_free_ports(1, self._taken())
+            (self.port,) = find_free_ports(1)
             password = secrets.token_urlsafe(24)
-            statements.append(f"CREATE ROLE {RESULTS_OWNER} LOGIN PASSWORD '{password}'")
-            statements.append(_create_database_statement(RESULTS_DATABASE, RESULTS_OWNER))
+            statements += [
+                f"CREATE ROLE {RESULTS_OWNER} LOGIN PASSWORD '{password}'",
+                _create_database_statement(RESULTS_DATABASE, RESULTS_OWNER),
+            ]
             self._issue_certificates()
             self._write_client_files(password)
         within = [*mount_namespace.daemon_wrapper_command(box), *self._shared_memory_wrapper()]
-        self.cluster.initialize(
-            statements, within=within, env={**_ENV, ENVIRONMENT_MARK: str(box.folder)}
-        )
+        environment = {**_ENV, ENVIRONMENT_MARK: str(box.folder)}
+        self.server.initialize(statements, within=within, env=environment)
 
     def _issue_certificates(self) -> None:
         authority = CertificateAuthority(
@@ -408,13 +331,12 @@ class DatabaseServer(Component):
     @property
     def rucio_database_url(self) -> str:
         """URL of Rucio's database for SQLAlchemy."""
-        return self.cluster.url(RUCIO_DATABASE, RUCIO_DATABASE).replace(
-            "postgresql:", "postgresql+psycopg:", 1
-        )
+        url = self.server.url(RUCIO_DATABASE, RUCIO_DATABASE)
+        return url.replace("postgresql:", "postgresql+psycopg:", 1)
 
     @property
-    def cluster(self) -> PostgresCluster:
-        """The cluster that the server runs."""
+    def server(self) -> PostgresServer:
+        """The server of this testbed."""
         access, settings = TRUST_LOCAL_ACCESS, {"shared_buffers": "32MB"}
         if self.box.database:
             access += (
@@ -428,14 +350,9 @@ class DatabaseServer(Component):
             }
         else:
             settings |= UNSAFE_FAST_SETTINGS
-        return PostgresCluster(
-            self._programs,
-            self.folder,
-            settings,
-            self.port,
-            access,
-            owner=ADMIN_USER,
-            initdb=["--data-checksums"],
+        programs = _programs_below(PACKAGES.root(self.box.cache))
+        return PostgresServer(
+            programs, self.folder, settings, access, owner=ADMIN_USER, port=self.port
         )
 
     def _shared_memory_wrapper(self) -> list[str]:
@@ -443,23 +360,14 @@ class DatabaseServer(Component):
         uid, gid = self.box.user or (os.getuid(), os.getgid())
         map_user = shlex.join(["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}"])
         script = f'mount -t tmpfs none /dev/shm && exec {map_user} -- "$@"'
-        return [
-            "unshare",
-            "--user",
-            "--map-root-user",
-            "--mount",
-            "--ipc",
-            "sh",
-            "-c",
-            script,
-            "sh",
-        ]
+        namespaces = ["unshare", "--user", "--map-root-user", "--mount", "--ipc"]
+        return [*namespaces, "sh", "-c", script, "sh"]
 
     # --- while it runs
 
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return the server."""
-        command = [*self._shared_memory_wrapper(), *self.cluster.server_command]
+        command = [*self._shared_memory_wrapper(), *self.server.command]
         return [DaemonSpec(DAEMON_NAME, command, _ENV, self.folder, stop_signal=STOP_SIGNAL)]
 
     def describe_missing(self) -> str:
@@ -468,7 +376,7 @@ class DatabaseServer(Component):
 
         urls = []
         if self.box.rucio:
-            urls.append(self.cluster.url(RUCIO_DATABASE, RUCIO_DATABASE))
+            urls.append(self.server.url(RUCIO_DATABASE, RUCIO_DATABASE))
         if self.box.database:
             urls.append(database_url_file(self.box).read_text(encoding="utf-8").strip())
         for url in urls:

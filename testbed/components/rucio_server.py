@@ -12,6 +12,7 @@ and client contain the same modules, so the server is never installed beside Tre
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import secrets
@@ -22,7 +23,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +31,14 @@ from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.collectors.software.setup_commands import drop_foreign_python
 from treehammer.errors import TestbedError
-from treehammer.testbed.components.cvmfs_mount import copy_python
+from treehammer.testbed.component import Component, DaemonSpec, VisibleFolder, render_template
 from treehammer.testbed.components.database_server import DatabaseServer
 from treehammer.testbed.components.secure_storage import add_authority
 from treehammer.testbed.components.xrootd_storage import RUCIO_FOLDER, XrootdStorage, rse_name
-from treehammer.testbed.credentials import CertificateAuthority, TokenIssuer, issue_user_certificate
+from treehammer.testbed.credentials import CertificateAuthority, TokenIssuer
 from treehammer.testbed.network import find_free_ports
 from treehammer.testbed.programs import document_server, fts_service
-from treehammer.testbed.workspace import (
-    NODE_PYTHON,
-    Component,
-    DaemonSpec,
-    ProgressCallback,
-    Workspace,
-    render_template,
-    write_secret,
-)
+from treehammer.testbed.workspace import NODE_PYTHON, ProgressCallback, Workspace, write_secret
 
 SCRIPTS = Path(__file__).parents[1] / "rucio_scripts"
 REQUIREMENTS = SCRIPTS / "requirements.txt"
@@ -63,14 +56,10 @@ TOKEN_AUDIENCE, TOKEN_SCOPE = "rucio", "openid profile"
 PASSWORD, CERTIFICATE, PROXY, TOKEN = "", "-x509", "-proxy", "-oidc"
 _YEAR_DAYS = 366
 _PROXY_LIFETIME_S = 24 * 3600.0
-#: Signal that stops the server at once.
-SIGQUIT = 3
 _CONNECT_TIMEOUT_S = 2.0
 _SCRIPT_NAMES = (
     "run_server.py",
     "run_daemons.py",
-    "gunicorn_settings.py",
-    "verified_users.py",
     "testbed_policy/__init__.py",
     "testbed_policy/permission.py",
 )
@@ -154,23 +143,22 @@ class RucioServer(Component):
     name = "rucio"
 
     def __init__(self, box: Workspace, storage: XrootdStorage, database: DatabaseServer) -> None:
-        self.box = box
+        super().__init__(box)
         self.storage = storage
         self.database = database
         self.folder = box.folder / "rucio"
-        self.port = self.transfers_port = self.issuer_port = 0
         self._python = Path()
 
     @property
     def _daemon_env(self) -> dict[str, str]:
         return {
-            "PATH": f"{self.storage.program_path('xrdfs').parent}:/usr/bin:/bin:/usr/sbin:/sbin",
+            "PATH": f"{self.storage.programs}:/usr/bin:/bin:/usr/sbin:/sbin",
             "HOME": str(self.folder),
             "LANG": "C.UTF-8",
             "TZ": "UTC",
             "RUCIO_CONFIG": str(self.folder / "rucio.cfg"),
-            # A copied interpreter does not find its own library.
-            "LD_LIBRARY_PATH": str(self._python.parents[2] / "python" / "lib"),
+            # Rucio reads the issuer's keys with Python's requests.
+            "REQUESTS_CA_BUNDLE": str(self.folder / "ca.pem"),
             "PYTHONPATH": str(self.folder),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONUNBUFFERED": "1",
@@ -190,19 +178,22 @@ class RucioServer(Component):
         """
         self._python = install_rucio(self.box.cache, say)
 
+    def visible_folders(self) -> Sequence[VisibleFolder]:
+        """Return the Python that Rucio's environment links to."""
+        base = Path(sys.base_prefix).resolve()
+        return [VisibleFolder(base, base)]
+
     def configure(self) -> None:
         """Write the configuration and the initial content of the database."""
         box = self.box
-        self.port, self.transfers_port, self.issuer_port = find_free_ports(
-            3, {*self.storage.all_ports, self.database.port}
-        )
+        self.port, self.transfers_port, self.issuer_port = find_free_ports(3)
         for folder in (self.folder, self.folder / "testbed_policy"):
             box.make_folder(folder, 0o700)
-        for script in _SCRIPT_NAMES:
-            text = (SCRIPTS / script).read_text(encoding="utf-8")
-            box.write_file(self.folder / script, text)
-        text = Path(fts_service.__file__).read_text(encoding="utf-8")
-        box.write_file(self.folder / "fts_service.py", text)
+        scripts = {name: SCRIPTS / name for name in _SCRIPT_NAMES}
+        for path in (Path(fts_service.__file__), Path(document_server.__file__)):
+            scripts[path.name] = path
+        for name, path in scripts.items():
+            box.write_file(self.folder / name, path.read_text(encoding="utf-8"))
         self._configure_authority()
         self._configure_issuer()
         passwords = {account: secrets.token_urlsafe(24) for account in (ADMIN_ACCOUNT, *ACCOUNTS)}
@@ -260,7 +251,7 @@ class RucioServer(Component):
         """Write an account's certificate, proxy and token, and the configurations for each."""
         folder = _client_folder(self.box)
         certificate, key = folder / f"{account}-cert.pem", folder / f"{account}-key.pem"
-        user = issue_user_certificate(self.authority, account)
+        user = self.authority.issue_user_certificate(account)
         user.write(certificate, key)
         files = {"client_cert": certificate, "client_key": key}
         self._write_client(account, CERTIFICATE, "x509", **files)
@@ -285,117 +276,68 @@ class RucioServer(Component):
     def _database_setup(self, passwords: dict[str, str]) -> dict[str, Any]:
         """Build the document from which ``run_server.py`` fills the database."""
         sites = self.box.sites
-        storages = [self._storage_setup(site) for site in sites]
-        tape = {"site": sites[0]}
-        storages.append(
-            {"name": TAPE_RSE.format(sites[0]), "type": "TAPE", "attributes": tape, "protocols": []}
-        )
+        tape = {
+            "name": TAPE_RSE.format(sites[0]),
+            "type": "TAPE",
+            "attributes": {"site": sites[0]},
+        }
         rses = [rse_name(site) for site in sites]
+        round_trips_ms = {
+            rse_name(site): int(profile.distance.rtt_ms) if profile.distance else 0
+            for site, profile in self.storage.profiles.items()
+        }
         return {
-            "storages": storages,
+            "storages": [*map(self._storage_setup, sites), tape],
             "distances": [
-                [
-                    rse_name(source),
-                    rse_name(destination),
-                    self.storage.round_trip_ms(source)
-                    + self.storage.round_trip_ms(destination)
-                    + 1,
-                ]
-                for source in sites
-                for destination in sites
-                if source != destination
+                [source, target, round_trips_ms[source] + round_trips_ms[target] + 1]
+                for source, target in itertools.permutations(rses, 2)
             ],
-            "accounts": [
-                {
-                    "name": name,
-                    "type": "USER",
-                    "email": f"{name}@localhost",
-                    "password": passwords[name],
-                    "identities": {
-                        "USERPASS": name,
-                        "X509": f"CN={name}",
-                        "OIDC": f"SUB={name}, ISS={self.issuer.url}",
-                    },
-                    "scopes": list(user.scopes),
-                    "attributes": user.attributes,
-                    "quotas": dict.fromkeys(rses, user.quota),
-                }
-                for name, user in ACCOUNTS.items()
-            ],
+            "issuer": self.issuer.url,
+            "accounts": {
+                name: {**asdict(account), "password": passwords[name], "storages": rses}
+                for name, account in ACCOUNTS.items()
+            },
         }
 
     def _storage_setup(self, site: str) -> dict[str, Any]:
         host, port, http_port = self.storage.storage_address(site)
-        everything = {"read": 1, "write": 1, "delete": 1}
-        copies = {"third_party_copy_read": 1, "third_party_copy_write": 1}
-        protocols = [
-            {
-                "scheme": "root",
-                "hostname": host,
-                "port": port,
-                "prefix": f"/{RUCIO_FOLDER}/",
-                "impl": "rucio.rse.protocols.xrootd.Default",
-                "domains": {"lan": everything, "wan": everything | copies},
-            }
-        ]
-        if http_port:
-            reading = {"read": 2, "write": 0, "delete": 0}
-            protocols.append(
-                {
-                    "scheme": "http",
-                    "hostname": host,
-                    "port": http_port,
-                    "prefix": f"{RUCIO_FOLDER}/",
-                    "impl": "rucio.rse.protocols.webdav.Default",
-                    "domains": {"lan": reading, "wan": reading},
-                }
-            )
-        fts = f"http://{LISTEN_ADDRESS}:{self.transfers_port}"
-        attributes = {"site": site, "fts": fts, RSE_ATTRIBUTE: "True", "lfn2pfn_algorithm": "hash"}
         return {
             "name": rse_name(site),
             "type": "DISK",
-            "attributes": attributes,
-            "protocols": protocols,
+            "host": host,
+            "prefix": RUCIO_FOLDER,
+            "ports": {"root": port, **({"http": http_port} if http_port else {})},
+            "attributes": {
+                "site": site,
+                "fts": f"http://{LISTEN_ADDRESS}:{self.transfers_port}",
+                RSE_ATTRIBUTE: "True",
+                "lfn2pfn_algorithm": "hash",
+            },
         }
 
     # --- while it runs
 
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return issuer, transfers, the server (which fills the database first) and the daemons."""
-        folder, prepared, python = self.folder, str(self.folder / "prepared"), str(self._python)
+        folder, prepared = self.folder, str(self.folder / "prepared")
+        files = [str(folder / name) for name in ("document_server.py", "server.pem", "server.key")]
         xrdcp = str(self.storage.program_path("xrdcp"))
-        copies = [python, str(folder / "fts_service.py"), str(self.transfers_port), xrdcp]
-        server = [python, str(folder / "run_server.py"), str(folder / "setup.json"), prepared]
-        script = self.box.write_file(
-            folder / "document_server.py", Path(document_server.__file__).read_text("utf-8")
-        )
-        tls = [str(folder / "server.pem"), str(folder / "server.key")]
-        issuer = [NODE_PYTHON, str(script), str(self.issuer_port), *tls]
-        # Rucio reads the issuer's keys with Python's requests.
-        trusting = {**self._daemon_env, "REQUESTS_CA_BUNDLE": str(folder / "ca.pem")}
         return [
             DaemonSpec(
                 "rucio-issuer",
-                issuer,
+                [NODE_PYTHON, files[0], str(self.issuer_port), *files[1:]],
                 {"PATH": "/usr/bin:/bin", "HOME": str(folder)},
                 _issuer_folder(self.box) / "served",
             ),
-            DaemonSpec("rucio-transfers", copies, self._daemon_env, folder),
-            DaemonSpec(
-                "rucio-server",
-                [*server, str(self.port)],
-                trusting,
-                folder,
-                stop_signal=SIGQUIT,
+            self._daemon_spec("rucio-transfers", "fts_service.py", str(self.transfers_port), xrdcp),
+            self._daemon_spec(
+                "rucio-server", "run_server.py", "setup.json", prepared, str(self.port)
             ),
-            DaemonSpec(
-                "rucio-daemons",
-                [python, str(folder / "run_daemons.py"), prepared],
-                self._daemon_env,
-                folder,
-            ),
+            self._daemon_spec("rucio-daemons", "run_daemons.py", prepared),
         ]
+
+    def _daemon_spec(self, name: str, *words: str) -> DaemonSpec:
+        return DaemonSpec(name, [str(self._python), *words], self._daemon_env, self.folder)
 
     def describe_missing(self) -> str:
         """Name the service that does not respond yet."""
@@ -422,43 +364,29 @@ def install_rucio(cache: Path, say: ProgressCallback) -> Path:
     Raises:
         TestbedError: the packages cannot be fetched, or the disk is full.
     """
-    base = Path(sys.executable).resolve()
+    base = Path(sys.base_prefix).resolve()
     requirements = f"{base} {sys.version} {REQUIREMENTS.read_text(encoding='utf-8')}"
     folder = cache / "rucio" / hashlib.sha256(requirements.encode()).hexdigest()[:12]
-    python = folder / "env" / "bin" / "python"
-    if (folder / _COMPLETION_FILE).exists():
+    python, completed = folder / "env" / "bin" / "python", folder / "complete"
+    if completed.exists():
         return python
     with hold_lock(cache / "rucio.lock", lambda: say("waiting for another download of Rucio")):
-        if not (folder / _COMPLETION_FILE).exists():
+        if not completed.exists():
             say("fetching Rucio and its libraries (once)")
-            try:
-                shutil.rmtree(folder, ignore_errors=True)
-                name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-                _create_environment(folder, copy_python(base, name, folder / "python"))
-            except (OSError, shutil.Error) as error:
-                raise TestbedError(
-                    f"cannot be written: {error}",
-                    where=str(folder),
-                    hint="Free 400 MB there, or choose another --cache-dir.",
-                ) from error
+            shutil.rmtree(folder, ignore_errors=True)
+            # In place, because an environment is bound to its path.
+            _run_python("-m", "venv", "--without-pip", str(python.parents[1]))
+            _run_python(
+                *("-m", "pip", "--python", str(python), "install", "--quiet", "--no-input"),
+                *("--disable-pip-version-check", "--no-deps", "--requirement", str(REQUIREMENTS)),
+            )
+            completed.touch()
     return python
 
 
-def _create_environment(folder: Path, base: Path) -> None:
-    """Create the environment in place, because it is bound to its path; the mark comes last."""
-    environment = folder / "env"
-    _run_command([str(base), "-m", "venv", "--without-pip", str(environment)])
-    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python")]
-    requirements = ["--no-deps", "--requirement", str(REQUIREMENTS)]
-    _run_command(
-        [*pip, "install", "--quiet", "--no-input", "--disable-pip-version-check", *requirements]
-    )
-    (folder / _COMPLETION_FILE).touch()
-
-
-def _run_command(command: list[str]) -> None:
+def _run_python(*words: str) -> None:
     result = subprocess.run(
-        command,
+        [sys.executable, *words],
         env=drop_foreign_python(os.environ),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -470,5 +398,5 @@ def _run_command(command: list[str]) -> None:
         raise TestbedError(
             f"cannot be installed:\n  {message}",
             where="Rucio",
-            hint="Check the network and pip's configuration, then repeat.",
+            hint="Check the network, the disk (400 MB) and pip's configuration, then repeat.",
         )

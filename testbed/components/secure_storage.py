@@ -8,7 +8,6 @@ write; the VO signs attributes of its members, as VOMS servers do.
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import subprocess
 import tempfile
@@ -21,7 +20,7 @@ from cryptography.x509.oid import ObjectIdentifier
 
 from treehammer.errors import TestbedError
 from treehammer.submit.sites.site_model import Door
-from treehammer.testbed import debian_packages, mount_namespace
+from treehammer.testbed.component import Component, DaemonSpec, VisibleFolder, render_template
 from treehammer.testbed.components import xrootd_storage
 from treehammer.testbed.credentials import (
     ANY_AUDIENCE,
@@ -29,31 +28,41 @@ from treehammer.testbed.credentials import (
     CertificateAuthority,
     TokenIssuer,
     UserCertificate,
-    issue_user_certificate,
-    write_proxy,
 )
+from treehammer.testbed.debian_packages import PackageTree
 from treehammer.testbed.network import find_free_ports
 from treehammer.testbed.programs import document_server
-from treehammer.testbed.workspace import (
-    NODE_PYTHON,
-    Component,
-    DaemonSpec,
-    ProgressCallback,
-    VisibleFolder,
-    Workspace,
-    render_template,
-)
+from treehammer.testbed.workspace import NODE_PYTHON, ProgressCallback, Workspace
 
-#: Debian package with the program that signs attributes without a server.
-VOMS_PACKAGE, VOMS_PROGRAM = "voms-clients", "voms-proxy-fake"
+_PACKAGES = PackageTree(
+    "xrootd-credentials",
+    programs=(
+        *xrootd_storage.PACKAGES,
+        "xrootd-scitokens-plugins",
+        "xrootd-voms-plugins",
+        "voms-clients",
+    ),
+)
+#: Program that signs attributes without a server.
+VOMS_PROGRAM = "voms-proxy-fake"
 VO_NAME = "testers"
 #: Role whose members may also write.
 WRITER_ROLE = "production"
-PACKAGES = ("xrootd-scitokens-plugins", "xrootd-voms-plugins", VOMS_PACKAGE)
 #: Name in the certificate of all servers.
 HOST = "localhost"
+#: Servers of a site by kind of credential, each with its doors by protocol.
+_SERVERS = {
+    "tokens": {"root": "roots", "https": "https"},
+    "x509": {"root": "x509"},
+    "voms": {"root": "voms", "https": "voms-https"},
+}
+#: Prefix and middleware of doors by protocol.
+_FORMS = {
+    "root": (f"roots://{HOST}:{{}}/{{}}", "XRootD"),
+    "https": (f"https://{HOST}:{{}}{{}}", "XrdHttp"),
+}
 #: Names of a site's doors.
-DOOR_NAMES = ("roots", "https", "x509", "voms", "voms-https")
+DOOR_NAMES = tuple(door for doors in _SERVERS.values() for door in doors.values())
 #: Scopes that permit reading a dataset, and also writing; paths are relative to ``/store``.
 READ_SCOPE = "storage.read:/treehammer"
 WRITE_SCOPE = f"{READ_SCOPE} storage.modify:/treehammer"
@@ -66,8 +75,6 @@ _SERVER = "voms.localhost"
 _PORT = 15000
 _ATTRIBUTES_OID = ObjectIdentifier("1.3.6.1.4.1.8005.100.100.5")
 _PROXY_LIFETIME_S = 12 * 3600.0
-#: Bundle that libscitokens uses; the testbed's replaces it for the daemons alone.
-_SYSTEM_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _AUTHORITY_NAME = "Treehammer testbed"
 
 
@@ -77,41 +84,32 @@ class SecureStorage(Component):
     Args:
         box: the testbed.
         sites: names of the sites.
-        x509: whether there are doors for x509 proxies as well, plain ones and those with VOMS.
 
     Attributes:
         vo: the VO whose members the doors for VOMS admit.
     """
 
     name = "secure storage"
+    packages = (_PACKAGES,)
 
-    def __init__(self, box: Workspace, sites: Sequence[str], *, x509: bool = True) -> None:
-        self.box = box
+    def __init__(self, box: Workspace, sites: Sequence[str]) -> None:
+        super().__init__(box)
         self.sites = tuple(sites)
         self.folder = secure_folder(box)
         self.certificates = certificate_folder(box)
-        self._x509 = x509
-        self._programs = Path()
+        self._programs = _PACKAGES.root(box.cache) / "usr/bin"
 
     # --- before it starts
 
     def install(self, say: ProgressCallback) -> None:
-        """Install XRootD with its plug-ins for tokens.
+        """Install XRootD with its plug-ins for credentials.
 
         Raises:
             TestbedError: a package cannot be fetched, or this machine has no openssl.
         """
         if shutil.which("openssl") is None:
             raise TestbedError("there is no program openssl", hint="Install the package openssl.")
-        root = debian_packages.unpack_packages(
-            "xrootd-credentials",
-            (),
-            xrootd_storage.SUITE,
-            self.box.cache,
-            say,
-            programs=(*xrootd_storage.PACKAGES, *PACKAGES),
-        )
-        self._programs = root / "usr" / "bin"
+        super().install(say)
 
     def visible_folders(self) -> Sequence[VisibleFolder]:
         """Return the authorities, which jobs need."""
@@ -126,28 +124,26 @@ class SecureStorage(Component):
         for path in (self.authority.folder, self._certificate, self._key):
             self.box.change_owner(path)
         add_authority(self.box, self.authority)
-        self.vo = VirtualOrganization(
-            VO_NAME,
-            self.authority,
-            self.certificates,
-            self._programs / VOMS_PROGRAM,
-        )
+        program = self._programs / VOMS_PROGRAM
+        self.vo = VirtualOrganization(VO_NAME, self.authority, self.certificates, program)
         self.vo.publish_signer(self.box.make_folder(self.folder / "vomsdir"), _AUTHORITY_NAME)
-        if self._x509:
-            self._write_proxies()
-        free = find_free_ports(1 + len(DOOR_NAMES) * len(self.sites))
-        self.issuer = TokenIssuer(f"https://{HOST}:{free.pop()}", self.folder)
+        self._write_proxies()
+        (port,) = find_free_ports(1)
+        self.issuer = TokenIssuer(f"https://{HOST}:{port}", self.folder)
         self.issuer.save(self.box)
         self.issuer.publish_documents(self.folder / "issuer")
-        self.ports = {site: {kind: free.pop() for kind in DOOR_NAMES} for site in self.sites}
-        self._write_bundle_script()
-        for site, ports in self.ports.items():
-            self._configure_server(f"{site}-tokens", site, ports["roots"], ports["https"])
-            if self._x509:
-                self._configure_server(f"{site}-x509", site, ports["x509"])
-                self._configure_server(
-                    f"{site}-voms", site, ports["voms"], ports["voms-https"], voms=True
-                )
+        user, authority = self.box.user, self.authority.ca
+        script = render_template("with-authorities.sh.j2", authority=authority, user=user)
+        self.box.write_file(self.folder / "with-authorities.sh", script)
+        #: Site -> door -> port.
+        self.ports = {
+            site: dict(zip(DOOR_NAMES, find_free_ports(len(DOOR_NAMES)), strict=True))
+            for site in self.sites
+        }
+        for site in self.sites:
+            xrootd_storage.make_storage(self.box, site)
+            for kind in _SERVERS:
+                self._configure_server(kind, site)
 
     def _write_proxies(self) -> None:
         """Write proxies of the user: of a member of the VO, with its role, and without a VO."""
@@ -156,68 +152,33 @@ class SecureStorage(Component):
         self.vo.write_proxy(user_proxy(self.box, MEMBER), [f"/{VO_NAME}"])
         roles = [f"/{VO_NAME}/Role={WRITER_ROLE}", f"/{VO_NAME}"]
         self.vo.write_proxy(user_proxy(self.box, WRITER), roles)
-        write_proxy(self.authority, user_proxy(self.box, STRANGER), _PROXY_LIFETIME_S)
+        self.authority.write_proxy(user_proxy(self.box, STRANGER), _PROXY_LIFETIME_S)
 
-    def _write_bundle_script(self) -> None:
-        """Write the script that starts a server with the testbed's authorities for libscitokens."""
-        folder, user = _SYSTEM_BUNDLE.parent, self.box.user
-        map_user = ["unshare", "--user"]
-        if user is not None:
-            map_user += [f"--map-user={user[0]}", f"--map-group={user[1]}"]
-        lines = [
-            "#!/bin/sh",
-            "set -eu",
-            f"mount -t tmpfs none {folder}",
-            f"cp {shlex.quote(str(self.authority.ca))} {_SYSTEM_BUNDLE}",
-            f"exec {shlex.join(map_user)} -- {mount_namespace.SHELL_ARGUMENTS}",
-        ]
-        self.box.write_file(
-            self.folder / "with-authorities.sh", "\n".join([*lines, ""]), mode=0o755
-        )
-
-    def _configure_server(
-        self, name: str, site: str, port: int, http_port: int = 0, *, voms: bool = False
-    ) -> None:
-        folder = self.box.make_folder(self.folder / name)
-        self.box.make_folder(folder / "adm", 0o700)
-        self.box.make_folder(folder / "home", 0o700)
-        storage = xrootd_storage.storage_folder(self.box, site)
-        export = storage / xrootd_storage.DATASET_FOLDER.lstrip("/")
-        for path in (storage.parent, storage, export.parent, export):
-            self.box.make_folder(path)
-        text = render_template(
-            "secure.cfg.j2",
-            folder=folder,
-            site=site,
-            port=port,
-            http_port=http_port,
-            storage=storage,
-            export=xrootd_storage.DATASET_FOLDER,
-            certificate=self._certificate,
-            key=self._key,
-            authorities=self.certificates,
-            issuer="" if voms or not http_port else self.issuer.url,
-            voms=voms,
-        )
-        self.box.write_file(folder / "xrootd.cfg", text)
-        self.box.write_file(folder / "scitokens.cfg", self._render_issuer())
-        self.box.write_file(folder / "permissions", self._render_permissions())
-
-    def _render_issuer(self) -> str:
-        return (
-            f"[Global]\naudience = {ANY_AUDIENCE}\n"
-            f"[Issuer testbed]\nissuer = {self.issuer.url}\nbase_path = /store\n"
-            "map_subject = False\ndefault_user = nobody\n"
-        )
-
-    def _render_permissions(self) -> str:
-        """Render XRootD's authorization file for VOMS attributes."""
-        folder = xrootd_storage.DATASET_FOLDER
-        return (
-            f"= writers o: {VO_NAME} r: {WRITER_ROLE}\n"
-            f"x writers {folder} a\n"
-            f"o {VO_NAME} {folder}/{RESTRICTED_FOLDER} -lr {folder} lr\n"
-        )
+    def _configure_server(self, kind: str, site: str) -> None:
+        folder = self.box.make_folder(self.folder / f"{site}-{kind}")
+        for private in ("adm", "home"):
+            self.box.make_folder(folder / private, 0o700)
+        ports = {protocol: self.ports[site][door] for protocol, door in _SERVERS[kind].items()}
+        for name in ("xrootd.cfg", "scitokens.cfg", "permissions"):
+            text = render_template(
+                f"secure-{name}.j2",
+                folder=folder,
+                kind=kind,
+                site=site,
+                port=ports["root"],
+                http_port=ports.get("https", 0),
+                storage=xrootd_storage.storage_folder(self.box, site),
+                export=xrootd_storage.DATASET_FOLDER,
+                certificate=self._certificate,
+                key=self._key,
+                authorities=self.certificates,
+                issuer=self.issuer.url,
+                audience=ANY_AUDIENCE,
+                vo=VO_NAME,
+                role=WRITER_ROLE,
+                restricted=RESTRICTED_FOLDER,
+            )
+            self.box.write_file(folder / name, text)
 
     # --- while it runs
 
@@ -228,14 +189,10 @@ class SecureStorage(Component):
             self.folder / "document_server.py", Path(document_server.__file__).read_text("utf-8")
         )
         serve = [NODE_PYTHON, str(server), port, str(self._certificate), str(self._key)]
-        specs = [
-            DaemonSpec("token-issuer", serve, _environment(self.folder), self.folder / "issuer")
-        ]
-        for site in self.sites:
-            specs.append(self._daemon_spec(f"{site}-tokens"))
-            if self._x509:
-                specs += [self._daemon_spec(f"{site}-{kind}") for kind in ("x509", "voms")]
-        return specs
+        environment = _environment(self.folder)
+        issuer = DaemonSpec("token-issuer", serve, environment, self.folder / "issuer")
+        servers = [f"{site}-{kind}" for site in self.sites for kind in _SERVERS]
+        return [issuer, *map(self._daemon_spec, servers)]
 
     def _daemon_spec(self, name: str) -> DaemonSpec:
         folder = self.folder / name
@@ -244,9 +201,7 @@ class SecureStorage(Component):
         command = [str(self._programs / "xrootd"), "-c", str(folder / "xrootd.cfg"), "-I", "v4"]
         environment = _environment(folder / "home")
         environment["X509_VOMS_DIR"] = str(self.folder / "vomsdir")
-        spec = DaemonSpec(f"xrootd-{name}", [*start, *command], environment, folder)
-        xrootd_storage.save_daemon_spec(spec)
-        return spec
+        return DaemonSpec(f"xrootd-{name}", [*start, *command], environment, folder)
 
     def describe_missing(self) -> str:
         """Name a door to which nothing listens."""
@@ -257,36 +212,18 @@ class SecureStorage(Component):
 
     def doors(self, site: str) -> tuple[Door, ...]:
         """Return the secure doors of a site."""
-        ports, export = self.ports[site], xrootd_storage.DATASET_FOLDER
-        doors = [
-            Door(
-                name="roots",
-                protocol="root",
-                prefix=f"roots://{HOST}:{ports['roots']}/{export}",
-                middleware="XRootD",
-            ),
-            Door(
-                name="https",
-                protocol="https",
-                prefix=f"https://{HOST}:{ports['https']}{export}",
-                middleware="XrdHttp",
-            ),
-        ]
-        if self._x509:
-            doors += [
-                Door(
-                    name=kind,
-                    protocol="root",
-                    prefix=f"roots://{HOST}:{ports[kind]}/{export}",
-                    middleware="XRootD",
-                )
-                for kind in ("x509", "voms")
-            ]
-            https = f"https://{HOST}:{ports['voms-https']}{export}"
-            doors.append(
-                Door(name="voms-https", protocol="https", prefix=https, middleware="XrdHttp")
+        doors = []
+        for protocol, name in [pair for server in _SERVERS.values() for pair in server.items()]:
+            prefix, middleware = _FORMS[protocol]
+            door = Door(
+                name=name,
+                protocol=protocol,
+                prefix=prefix.format(self.ports[site][name], xrootd_storage.DATASET_FOLDER),
+                middleware=middleware,
+                load=xrootd_storage.PERMITTED_LOAD,
             )
-        return tuple(door.replace(load=xrootd_storage.PERMITTED_LOAD) for door in doors)
+            doors.append(door)
+        return tuple(doors)
 
 
 def secure_folder(box: Workspace) -> Path:
@@ -369,7 +306,7 @@ class VirtualOrganization:
         Attributes of another VO have a signer that servers do not know for it.
         Proxies of expired attributes are valid themselves.
         """
-        issued = issue_user_certificate(self.authority, user)
+        issued = self.authority.issue_user_certificate(user)
         with tempfile.TemporaryDirectory() as folder:
             signed = self._sign_attributes(issued, Path(folder), attributes, hours, expired)
         return issued.write_proxy(path, hours * 3600.0, signed)

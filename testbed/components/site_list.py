@@ -1,7 +1,6 @@
 """Sites of a testbed: their components, their sites.toml, and the datasets placed at them.
 
-Datasets are copied from the folder catalogue to the storages' disks in place of Rucio, and
-replicas are damaged for tests.
+Datasets are copied from the folder catalogue to the storages' disks in place of Rucio.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from treehammer.datasets.manifest import ManifestFile, digest_file
 from treehammer.errors import ConfigError, DatasetError, TestbedError, suggest_word
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.sites import site_model, sites_file
+from treehammer.testbed.component import Component
 from treehammer.testbed.components import condor_pool, database_server, rucio_server
 from treehammer.testbed.components.arc_element import ARC_SITE, ArcElement
 from treehammer.testbed.components.cvmfs_mount import (
@@ -32,19 +32,11 @@ from treehammer.testbed.components.xrootd_storage import (
     XrootdStorage,
     storage_folder,
 )
-from treehammer.testbed.workspace import (
-    NODE_PYTHON,
-    Component,
-    ProgressCallback,
-    VisibleFolder,
-    Workspace,
-)
+from treehammer.testbed.workspace import NODE_PYTHON, ProgressCallback, Workspace
 from treehammer.text_formatting import ProgressFactory, byte_progress, no_progress
 
 #: Labels of the site behind the grid universe.
 GRID_LABELS = ("grid-universe",)
-#: Bytes in the middle of a file that :func:`corrupt_file` changes.
-DAMAGED_BYTES = 4096
 
 
 # --- components
@@ -55,27 +47,21 @@ def build_components(box: Workspace) -> list[Component]:
     storage = XrootdStorage(box)
     components: list[Component] = [CvmfsMount(box), storage]
     if box.rucio or box.database:
-        components.append(server := database_server.DatabaseServer(box, lambda: storage.all_ports))
+        components.append(server := database_server.DatabaseServer(box))
         if box.rucio:
             components.append(rucio_server.RucioServer(box, storage, server))
-    secure = None
-    if box.secure_sites:
-        components.append(secure := SecureStorage(box, box.sites[: box.secure_sites]))
-    views = [view for component in components for view in component.visible_folders()]
-    arc = ArcElement(box, views, secure) if box.arc else None
-    return [
-        *components,
-        *build_pools(box, views),
-        *([arc] if arc else []),
-        SitesFileWriter(box, storage, secure, arc),
-    ]
+    secure = SecureStorage(box, box.sites[: box.secure_sites]) if box.secure_sites else None
+    arc = ArcElement(box, secure) if box.arc else None
+    components += [*filter(None, [secure]), *build_pools(box), *filter(None, [arc])]
+    return [*components, SitesFileWriter(box, storage, secure, arc)]
 
 
-def build_pools(box: Workspace, views: Sequence[VisibleFolder] = ()) -> list[Component]:
-    """Build HTCondor alone, with jobs that also see ``views``."""
-    second = condor_pool.second_pool_layout(box, views) if box.second_pool else None
-    first = condor_pool.CondorPool(condor_pool.first_pool_layout(box, views), sends_to=second)
-    return [first] if second is None else [first, condor_pool.CondorPool(second)]
+def build_pools(box: Workspace) -> list[Component]:
+    """Build HTCondor alone."""
+    if not box.second_pool:
+        return [condor_pool.CondorPool(box)]
+    second = condor_pool.CondorPool(box, condor_pool.SECOND_POOL)
+    return [condor_pool.CondorPool(box, sends_to=second), second]
 
 
 def rucio_client_configs(box: Workspace) -> dict[str, Path]:
@@ -123,10 +109,10 @@ class SitesFileWriter(Component):
         secure: SecureStorage | None = None,
         arc: ArcElement | None = None,
     ) -> None:
-        self.box = box
+        super().__init__(box)
+        self.storage = storage
         self.secure = secure
         self.arc = arc
-        self.storage = storage
 
     def install(self, say: ProgressCallback) -> None:
         """Check that the machine has the Python of the jobs' workers.
@@ -147,7 +133,7 @@ class SitesFileWriter(Component):
         )
 
     def _pool_table(self) -> HTCondorPool:
-        pool = condor_pool.first_pool_layout(self.box)
+        pool = condor_pool.CondorPool(self.box)
         return HTCondorPool(
             name=self.box.name,
             config=pool.client_config,
@@ -157,44 +143,24 @@ class SitesFileWriter(Component):
         )
 
     def _site_tables(self) -> list[site_model.Site]:
-        tables = [
-            self._site_table(
-                name,
-                self._doors(name),
-                self._labels(name),
-                requirements=f'TARGET.GLIDEIN_Site == "{name}"',
-            )
-            for name in self.box.sites
-        ]
+        tables = []
+        for site in self.box.sites:
+            doors, labels = self.storage.doors(site), self.storage.profiles[site].labels
+            if self.secure is not None and site in self.secure.sites:
+                doors, labels = self.secure.doors(site), (*labels, "secure")
+            requirements = f'TARGET.GLIDEIN_Site == "{site}"'
+            tables.append(self._site_table(site, doors, labels, requirements=requirements))
+        # The others have no storage, and read that of their neighbor.
+        doors = tables[0].doors
         if self.box.second_pool:
-            # It has no storage, and reads that of its neighbor.
-            doors = self._doors(self.box.sites[0])
-            resource = condor_pool.grid_resource_of(self.box)
-            tables.append(
-                self._site_table(
-                    condor_pool.SECOND_SITE, doors, GRID_LABELS, grid_resource=resource
-                )
-            )
+            site = condor_pool.SECOND_SITE
+            resource = condor_pool.CondorPool(self.box, condor_pool.SECOND_POOL).grid_resource
+            tables.append(self._site_table(site, doors, GRID_LABELS, grid_resource=resource))
         if self.arc is not None:
-            table = self._site_table(
-                ARC_SITE,
-                self._doors(self.box.sites[0]),
-                GRID_LABELS,
-                grid_resource=self.arc.grid_resource,
-            )
+            resource = self.arc.grid_resource
+            table = self._site_table(ARC_SITE, doors, GRID_LABELS, grid_resource=resource)
             tables.append(table.replace(submit=self.arc.submit_commands))
         return tables
-
-    def _is_secure(self, site: str) -> bool:
-        return self.secure is not None and site in self.secure.sites
-
-    def _doors(self, site: str) -> tuple[site_model.Door, ...]:
-        if self.secure is not None and site in self.secure.sites:
-            return self.secure.doors(site)
-        return self.storage.doors(site)
-
-    def _labels(self, site: str) -> tuple[str, ...]:
-        return (*self.storage.labels(site), *(("secure",) if self._is_secure(site) else ()))
 
     def _site_table(
         self,
@@ -326,21 +292,3 @@ def _copy_file(
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-
-
-def path_behind_url(box: Workspace, site: str, url: str) -> Path:
-    """Return the path on a site's disk of a URL, such as a PFN from Rucio."""
-    path = url.split("://", 1)[1].partition("/")[2]
-    return storage_folder(box, site) / path.lstrip("/")
-
-
-def corrupt_file(path: Path) -> None:
-    """Change bytes in the middle of a replica; keep size and modification time."""
-    before = path.stat()
-    with path.open("r+b") as stream:
-        stream.seek(max(0, before.st_size // 2 - DAMAGED_BYTES // 2))
-        offset = stream.tell()
-        content = stream.read(DAMAGED_BYTES)
-        stream.seek(offset)
-        stream.write(bytes(byte ^ 0xFF for byte in content))
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))

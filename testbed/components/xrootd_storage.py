@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from treehammer.collectors.json_documents import format_json, parse_json
 from treehammer.errors import TestbedError
 from treehammer.submit.sites.site_model import Door, LoadPermission
-from treehammer.testbed import debian_packages, network
+from treehammer.testbed import network
+from treehammer.testbed.component import Component, DaemonSpec, render_template
+from treehammer.testbed.debian_packages import MIRROR_VARIABLE, SUITE, PackageTree
 from treehammer.testbed.network import (
     DistanceLinks,
     NetworkLocation,
@@ -25,17 +26,8 @@ from treehammer.testbed.network import (
     build_profiles,
     find_free_ports,
 )
-from treehammer.testbed.workspace import (
-    Component,
-    DaemonSpec,
-    ProgressCallback,
-    VisibleFolder,
-    Workspace,
-    render_template,
-)
+from treehammer.testbed.workspace import ProgressCallback, Workspace
 
-#: Suite of Debian that all servers come from but those of channels.
-SUITE = "trixie"
 PACKAGES = ("xrootd-server", "xrootd-server-plugins", "xrootd-plugins", "xrootd-client")
 #: Path that all storages export; datasets are below it.
 DATASET_FOLDER = "/store/treehammer"
@@ -52,27 +44,18 @@ SITE_MARKER_FILE = ".sign-of-{}"
 REDIRECTOR = "redirector"
 #: Names of a site's doors that no channel can have.
 RESERVED_DOORS = ("root", "http", "cache", "pinned", "federation", "rucio")
-_MIDDLEWARE = {"root": "XRootD", "http": "XrdHttp", "cache": "XCache"}
-#: Tree of XRootD's packages in the cache, and the link to its programs in each server's folder.
-TREE, PROGRAMS_LINK = "xrootd-server", "programs"
+_MIDDLEWARE = {
+    "http": "XrdHttp",
+    "cache": "XCache",
+    **dict.fromkeys(("pinned", "federation"), "XRootD redirector"),
+}
+#: Link to XRootD's programs in each server's folder.
+PROGRAMS_LINK = "programs"
 _CONNECT_TIMEOUT_S = 2.0
-
-
-@dataclass(frozen=True)
-class _SitePorts:
-    """Ports of a site; 0 for a missing door."""
-
-    root: int
-    http: int = 0
-    cache: int = 0
-    channels: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def used(self) -> list[int]:
-        """All ports of doors."""
-        return [
-            port for port in (self.root, self.http, self.cache, *self.channels.values()) if port
-        ]
+#: A redirector lets clients wait for a second, and those that come too early for long.
+_LOCATE_TIMEOUT_S = 1.5
+#: Waits for a socket, then becomes a command.
+_WAIT_FOR_SOCKET_SCRIPT = 'until [ -S "$0" ]; do sleep 0.05; done; exec "$@"'
 
 
 class XrootdStorage(Component):
@@ -87,12 +70,15 @@ class XrootdStorage(Component):
     name = "storage"
 
     def __init__(self, box: Workspace, kind: str | None = None) -> None:
-        self.box = box
-        self.profiles = build_profiles(box.sites)
+        super().__init__(box)
+        self.profiles = {profile.site: profile for profile in build_profiles(box.sites)}
         self.folder = box.folder / "xrootd"
+        self.programs = programs_folder(SUITE, box.cache)
+        #: Site -> door -> port.
+        self.ports: dict[str, dict[str, int]] = {}
         self._link_kind = kind
         self._known_sites: set[str] = set()
-        self._programs = self._wanlink = self._loopback = Path()
+        self._wanlink = self._loopback = Path()
         self._versions: dict[str, str] = {}
 
     # --- before it starts
@@ -103,101 +89,67 @@ class XrootdStorage(Component):
         Raises:
             TestbedError: a package cannot be fetched, or there is no C compiler.
         """
-        for suite in dict.fromkeys([SUITE, *(suite for _, suite in self.box.channels)]):
+        for suite in dict.fromkeys([SUITE, *dict(self.box.channels).values()]):
             self._versions[suite] = read_version(install_servers(suite, self.box.cache, say))
-        self._programs = programs_folder(SUITE, self.box.cache)
         self._wanlink = network.build_wanlink(self.box.cache, say)
         self._loopback = network.build_loopback_library(self.box.cache, say)
         self._link_kind = self._link_kind or network.best_link_kind(self.box, self._wanlink)
-
-    def visible_folders(self) -> Sequence[VisibleFolder]:
-        """Return nothing: jobs read through doors."""
-        return []
 
     def configure(self) -> None:
         """Choose ports, write configurations and create empty storages."""
         assert self._link_kind is not None
         self._known_sites.clear()
         self.box.make_folder(self.folder)
-        self.links = DistanceLinks(self.box, self.profiles, self.folder, self._link_kind)
-        self.links.remove_ready_files()
-        free = find_free_ports(2 + (3 + len(self.box.channels)) * len(self.profiles))
-        self.redirector_port, self.manager_port = free.pop(), free.pop()
-        self.ports = {
-            profile.site: _SitePorts(
-                root=free.pop(),
-                http=free.pop() if profile.http else 0,
-                cache=free.pop() if profile.cache else 0,
-                channels={door: free.pop() for door, _ in self.box.channels},
-            )
-            for profile in self.profiles
-        }
-        self._write_configuration(
-            REDIRECTOR, role=REDIRECTOR, site=self.box.name, port=self.redirector_port
-        )
-        for profile in self.profiles:
+        profiles = self.profiles.values()
+        self.links = DistanceLinks(self.box, [*profiles], self.folder, self._link_kind)
+        self.redirector_port, self.manager_port = find_free_ports(2)
+        self._write_configuration(REDIRECTOR, REDIRECTOR, self.box.name, self.redirector_port)
+        for profile in profiles:
             self._configure_site(profile)
 
     def _configure_site(self, profile: SiteProfile) -> None:
-        site, ports = profile.site, self.ports[profile.site]
-        storage = storage_folder(self.box, site)
-        exported = storage / DATASET_FOLDER.lstrip("/")
-        for folder in (storage.parent, storage, exported.parent, exported):
-            self.box.make_folder(folder)
-        self.box.write_file(exported / SITE_MARKER_FILE.format(site), f"{site}\n")
-        self._make_site_alias(storage, site)
+        site, channels = profile.site, dict(self.box.channels)
+        doors = ["root", *["http"] * profile.http, *["cache"] * profile.cache, *channels]
+        ports = dict(zip(doors, find_free_ports(len(doors)), strict=True))
+        self.ports[site] = ports
+        storage = make_storage(self.box, site)
         self._write_configuration(
             site,
-            role="storage",
-            site=site,
-            port=ports.root,
+            "storage",
+            site,
+            ports["root"],
             storage=storage,
-            http_port=ports.http,
+            http_port=ports.get("http", 0),
             xrdcp=self.program_path("xrdcp"),
         )
         if profile.cache:
-            name = f"{site}-cache"
+            name, host = f"{site}-cache", self.links.location_of(profile).door_address
             self.box.make_folder(self.folder / name / "cached")
-            origin = f"{self.links.location_of(profile).door_address}:{ports.root}"
+            origin = f"{host}:{ports['root']}"
+            self._write_configuration(name, "cache", site, ports["cache"], origin=origin)
+        for door, suite in channels.items():
+            name = f"{site}-{door}"
             self._write_configuration(
-                name, role="cache", site=site, port=ports.cache, origin=origin
-            )
-        for door, suite in self.box.channels:
-            self._write_configuration(
-                f"{site}-{door}",
-                suite=suite,
-                role="channel",
-                site=site,
-                port=ports.channels[door],
-                storage=storage,
+                name, "channel", site, ports[door], suite=suite, storage=storage
             )
 
-    def _make_site_alias(self, storage: Path, site: str) -> None:
-        """Link a storage below the path that is unique to its site."""
-        pins = storage / SITE_ALIAS_FOLDER.lstrip("/")
-        for folder in (pins.parent, pins):
-            self.box.make_folder(folder)
-        for path in (RUCIO_FOLDER, LOAD_FOLDER):
-            self.box.make_folder(storage / path.lstrip("/"))
-        pin = pins / site
-        pin.symlink_to(Path(*[".."] * len(pin.parent.relative_to(storage).parts)))
-        self.box.change_owner(pin)
-
-    def _write_configuration(self, name: str, **values: object) -> None:
-        folder = self.folder / name
-        self.box.make_folder(folder)
-        suite = str(values.get("suite", SUITE))
+    def _write_configuration(
+        self, name: str, role: str, site: str, port: int, *, suite: str = SUITE, **values: object
+    ) -> None:
+        folder = self.box.make_folder(self.folder / name)
         select_suite(folder / PROGRAMS_LINK, programs_folder(suite, self.box.cache))
         self.box.make_folder(folder / "adm", 0o700)
-        manager = f"{self.links.hub_address}:{self.manager_port}"
         text = render_template(
             "xrootd.cfg.j2",
+            role=role,
+            site=site,
+            port=port,
             folder=folder,
             export=DATASET_FOLDER,
             writable=RUCIO_FOLDER if self.box.rucio else "",
             load_area=LOAD_FOLDER,
             pinned=SITE_ALIAS_FOLDER,
-            manager=manager,
+            manager=f"{self.links.hub.door_address}:{self.manager_port}",
             **values,
         )
         self.box.write_file(folder / "xrootd.cfg", text)
@@ -206,79 +158,71 @@ class XrootdStorage(Component):
 
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return links first, then the redirector, then each site's servers."""
-        doors = {site: ports.used for site, ports in self.ports.items()}
-        hub = NetworkLocation(
-            self.links.hub_address, self.links.hub_address, self.links.command_prefix
-        )
+        doors = {site: [*ports.values()] for site, ports in self.ports.items()}
         specs = self.links.daemons(self._wanlink, doors)
-        specs += [self._daemon_spec(program, REDIRECTOR, hub) for program in ("cmsd", "xrootd")]
-        for profile in self.profiles:
-            location = self.links.location_of(profile)
-            specs += [
-                self._daemon_spec(program, profile.site, location) for program in ("cmsd", "xrootd")
-            ]
-            if profile.cache:
-                specs.append(self._daemon_spec("xrootd", f"{profile.site}-cache", location))
-            specs += [
-                self._daemon_spec("xrootd", f"{profile.site}-{door}", location)
-                for door, _ in self.box.channels
-            ]
-        return specs
+        servers = [("cmsd", REDIRECTOR, self.links.hub), ("xrootd", REDIRECTOR, self.links.hub)]
+        for profile in self.profiles.values():
+            site, location = profile.site, self.links.location_of(profile)
+            doors_beside = [*["cache"] * profile.cache, *dict(self.box.channels)]
+            servers += [("cmsd", site, location), ("xrootd", site, location)]
+            servers += [("xrootd", f"{site}-{door}", location) for door in doors_beside]
+        return [*specs, *(self._daemon_spec(*server) for server in servers)]
 
     def _daemon_spec(self, program: str, name: str, location: NetworkLocation) -> DaemonSpec:
         folder = self.folder / name
-        server_environment = {
-            "LD_PRELOAD": str(self._loopback),
-            "LISTEN_ADDRESS": location.listen_address,
-        }
+        # Only for the server: commands in between may use another C library.
+        environment = [f"LD_PRELOAD={self._loopback}", f"LISTEN_ADDRESS={location.listen_address}"]
         if location.listen_address:
-            server_environment["SOURCE_ADDRESS"] = location.door_address
-        programs = folder / PROGRAMS_LINK
-        command = [str(programs / program), "-c", str(folder / "xrootd.cfg"), "-I", "v4"]
-        spec = DaemonSpec(
+            environment.append(f"SOURCE_ADDRESS={location.door_address}")
+        command = [str(folder / PROGRAMS_LINK / program), "-c", str(folder / "xrootd.cfg")]
+        command = ["env", *environment, *command, "-I", "v4"]
+        if program == "xrootd" and name in self.box.sites:
+            # If its cmsd does not listen yet, it tries again after ten seconds only.
+            socket_path = folder / "adm/.olb/olbd.admin"
+            command = ["sh", "-c", _WAIT_FOR_SOCKET_SCRIPT, str(socket_path), *command]
+        return DaemonSpec(
             name=f"{program}-{name}",
-            # Only for the server: commands in between may use another C library.
-            command=[
-                "env",
-                *(f"{key}={value}" for key, value in server_environment.items()),
-                *command,
-            ],
+            command=command,
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(folder)},
             folder=folder,
             command_prefix=location.command_prefix,
         )
-        save_daemon_spec(spec)
-        return spec
 
     def describe_missing(self) -> str:
         """Name a door that does not respond, or a site that the redirector does not know."""
         if lacking := self.links.describe_missing():
             return lacking
-        for site in (profile.site for profile in self.profiles):
+        for site in self.box.sites:
             for door in self._doors_below(site, DATASET_FOLDER):
                 if not is_listening(door.prefix):
                     self._known_sites.discard(site)
                     return f"nothing listens at {door.prefix}"
-            if site in self._known_sites:
-                continue
-            if not self._redirector_knows(site):
-                return f"the redirector does not know {site}"
-            self._known_sites.add(site)
-        return ""
+        if unknown := [site for site in self.box.sites if site not in self._known_sites]:
+            with ThreadPoolExecutor(len(unknown)) as threads:
+                answers = threads.map(self._redirector_knows, unknown)
+            self._known_sites |= {
+                site for site, known in zip(unknown, answers, strict=True) if known
+            }
+        lacking_sites = [site for site in unknown if site not in self._known_sites]
+        return f"the redirector does not know {', '.join(lacking_sites)}" if lacking_sites else ""
 
     def _redirector_knows(self, site: str) -> bool:
-        client = [str(self._programs / "xrdfs"), f"{self.links.hub_address}:{self.redirector_port}"]
-        env = {"XRD_CONNECTIONWINDOW": "1", "XRD_CONNECTIONRETRY": "1", "XRD_LOGLEVEL": "Error"}
+        address = f"{self.links.hub.door_address}:{self.redirector_port}"
+        marker = f"{DATASET_FOLDER}/{SITE_MARKER_FILE.format(site)}"
         with suppress(subprocess.TimeoutExpired):
             done = subprocess.run(
-                [*client, "locate", f"{DATASET_FOLDER}/{SITE_MARKER_FILE.format(site)}"],
-                env=env,
+                [self.program_path("xrdfs"), address, "locate", marker],
+                env={
+                    "XRD_CONNECTIONWINDOW": "1",
+                    "XRD_CONNECTIONRETRY": "1",
+                    "XRD_LOGLEVEL": "Error",
+                },
                 capture_output=True,
                 text=True,
-                timeout=_CONNECT_TIMEOUT_S,
+                timeout=_LOCATE_TIMEOUT_S,
                 check=False,
             )
-            return done.returncode == 0 and str(self.ports[site].root) in done.stdout
+            return done.returncode == 0 and str(self.ports[site]["root"]) in done.stdout
         return False
 
     def doors(self, site: str) -> tuple[Door, ...]:
@@ -288,7 +232,9 @@ class XrootdStorage(Component):
         """
         doors = self._doors_below(site, DATASET_FOLDER)
         if self.box.rucio:
-            main_prefix = f"root://{self._door_host(site)}:{self.ports[site].root}/{RUCIO_FOLDER}"
+            main_prefix = (
+                f"root://{self._door_host(site)}:{self.ports[site]['root']}/{RUCIO_FOLDER}"
+            )
             for door in self._doors_below(site, RUCIO_FOLDER):
                 # Rucio knows the servers, but not the cache and redirector in front of them.
                 is_registered = door.protocol == "http" or door.prefix == main_prefix
@@ -300,25 +246,21 @@ class XrootdStorage(Component):
         return tuple(doors)
 
     def _doors_below(self, site: str, export: str) -> list[Door]:
-        host, ports, hub = self._door_host(site), self.ports[site], self.links.hub_address
-        addresses = {"root": f"root://{host}:{ports.root}/"}
-        if ports.http:
-            addresses["http"] = f"http://{host}:{ports.http}"
-        if ports.cache:
-            addresses["cache"] = f"root://{host}:{ports.cache}/"
         channels = dict(self.box.channels)
-        for name in channels:
-            addresses[name] = f"root://{host}:{ports.channels[name]}/"
-        addresses["pinned"] = f"root://{hub}:{self.redirector_port}/{SITE_ALIAS_FOLDER}/{site}"
-        addresses["federation"] = f"root://{hub}:{self.redirector_port}/"
+        host = self._door_host(site)
+        redirector = f"root://{self.links.hub.door_address}:{self.redirector_port}/"
+        addresses = {
+            name: f"http://{host}:{port}" if name == "http" else f"root://{host}:{port}/"
+            for name, port in self.ports[site].items()
+        }
+        addresses["pinned"] = f"{redirector}{SITE_ALIAS_FOLDER}/{site}"
+        addresses["federation"] = redirector
         return [
             Door(
                 name=name,
                 protocol=address.partition(":")[0],
                 prefix=f"{address}{export}",
-                middleware="XRootD"
-                if name in channels
-                else _MIDDLEWARE.get(name, "XRootD redirector"),
+                middleware=_MIDDLEWARE.get(name, "XRootD"),
                 version=self._versions.get(channels.get(name, SUITE), ""),
                 # A cache and a pinned path would write elsewhere than they read.
                 load=PERMITTED_LOAD if name in ("cache", "pinned") else _PERMITTED_WITH_WRITES,
@@ -327,33 +269,16 @@ class XrootdStorage(Component):
         ]
 
     def _door_host(self, site: str) -> str:
-        return self.links.location_of(self._profile_of(site)).door_address
-
-    def _profile_of(self, site: str) -> SiteProfile:
-        return next(profile for profile in self.profiles if profile.site == site)
+        return self.links.location_of(self.profiles[site]).door_address
 
     def storage_address(self, site: str) -> tuple[str, int, int]:
         """Return host, port for root://, and port for http:// (or 0) of a site's storage."""
-        return self._door_host(site), self.ports[site].root, self.ports[site].http
-
-    def round_trip_ms(self, site: str) -> int:
-        """Return the round-trip time to a site's storage in ms."""
-        distance = self._profile_of(site).distance
-        return int(distance.rtt_ms) if distance else 0
-
-    @property
-    def all_ports(self) -> set[int]:
-        """Return all chosen ports."""
-        used_ports = {port for ports in self.ports.values() for port in ports.used}
-        return used_ports | {self.redirector_port, self.manager_port}
+        ports = self.ports[site]
+        return self._door_host(site), ports["root"], ports.get("http", 0)
 
     def program_path(self, name: str) -> Path:
         """Return the path of an XRootD program in the cache."""
-        return self._programs / name
-
-    def labels(self, site: str) -> tuple[str, ...]:
-        """Return the labels of a site."""
-        return self._profile_of(site).labels
+        return self.programs / name
 
     def finish_setup(self) -> None:
         """Forget which sites the redirector knows, so that later checks ask it again."""
@@ -367,12 +292,12 @@ def install_servers(suite: str, cache: Path, say: ProgressCallback) -> Path:
         TestbedError: the suite cannot be reached, or has no XRootD.
     """
     try:
-        debian_packages.unpack_packages(TREE, (), suite, cache, say, programs=PACKAGES)
+        _package_tree(suite).unpack(cache, say)
     except TestbedError as error:
         raise TestbedError(
             f"XRootD of Debian {suite} is not available: {error}",
             where=f"suite {suite}",
-            hint=f"Check the name of the suite, and that apt's mirror or ${debian_packages.MIRROR_VARIABLE} "
+            hint=f"Check the name of the suite, and that apt's mirror or ${MIRROR_VARIABLE} "
             "has it; other suites are not affected.",
         ) from error
     return programs_folder(suite, cache)
@@ -380,7 +305,11 @@ def install_servers(suite: str, cache: Path, say: ProgressCallback) -> Path:
 
 def programs_folder(suite: str, cache: Path) -> Path:
     """Return the folder of XRootD's programs of a suite."""
-    return cache / f"{TREE}-{suite}" / "root/usr/bin"
+    return _package_tree(suite).root(cache) / "usr/bin"
+
+
+def _package_tree(suite: str) -> PackageTree:
+    return PackageTree("xrootd-server", programs=PACKAGES, suite=suite)
 
 
 def read_version(programs: Path) -> str:
@@ -399,19 +328,29 @@ def select_suite(link: Path, programs: Path) -> None:
     part.replace(link)
 
 
-def save_daemon_spec(spec: DaemonSpec) -> None:
-    """Save how a server is started, so that other processes can restart it."""
-    path = spec.folder / f"{spec.name}.json"
-    path.write_text(format_json(spec), encoding="utf-8")
-
-
-def load_daemon_spec(folder: Path, name: str) -> DaemonSpec:
-    """Load the result of :func:`save_daemon_spec` for a server in this folder.
-
-    Raises:
-        OSError: it was not saved.
-    """
-    return parse_json(DaemonSpec, (folder / f"{name}.json").read_text(encoding="utf-8"))
+def make_storage(box: Workspace, site: str) -> Path:
+    """Make the folders and the marker of a site's storage; return what its server exports as ``/``."""
+    storage = storage_folder(box, site)
+    pins = storage / SITE_ALIAS_FOLDER.lstrip("/")
+    exported = storage / DATASET_FOLDER.lstrip("/")
+    writable = [storage / path.lstrip("/") for path in (RUCIO_FOLDER, LOAD_FOLDER)]
+    for folder in (
+        storage.parent,
+        storage,
+        exported.parent,
+        exported,
+        pins.parent,
+        pins,
+        *writable,
+    ):
+        box.make_folder(folder)
+    box.write_file(exported / SITE_MARKER_FILE.format(site), f"{site}\n")
+    # The path that is unique to the site leads to the whole storage.
+    pin = pins / site
+    if not pin.is_symlink():
+        pin.symlink_to(Path(*[".."] * len(pins.relative_to(storage).parts)))
+        box.change_owner(pin)
+    return storage
 
 
 def storage_folder(box: Workspace, site: str) -> Path:

@@ -1,19 +1,19 @@
-"""Rucio server of a testbed: creates database, accounts and storages, then serves REST.
+"""Rucio server of a testbed: creates database, accounts and storages, then serves REST over https.
 
-Run by the Python that has Rucio::
+Run by the Python that has Rucio, in a folder with the certificate, its key and the authority::
 
     python run_server.py SETUP.json PREPARED PORT
 
 ``SETUP.json`` lists accounts and storages; ``PREPARED`` is written once the database is filled.
-The modules ``gunicorn_settings`` and ``verified_users`` are in the current folder.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import ssl
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,24 @@ from rucio.db.sqla.constants import (
     RSEType,
 )
 from rucio.db.sqla.session import db_session, get_engine
+from rucio.web.rest.main import application
 from sqlalchemy.exc import OperationalError
+from werkzeug.serving import WSGIRequestHandler, make_server
 
 TIMEOUT_S = 30.0
 UNLIMITED = -1
-#: Concurrent requests.
-THREADS = 8
+#: Operations of a protocol, with the priority of each.
+_ALL = {"read": 1, "write": 1, "delete": 1}
+_READING = {"read": 2, "write": 0, "delete": 0}
+_COPIES = {"third_party_copy_read": 1, "third_party_copy_write": 1}
+_SHORT_NAMES = {
+    "commonName": "CN",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+}
 
 
 def wait_for_database() -> None:
@@ -58,8 +70,8 @@ def fill_database(setup: dict[str, Any]) -> None:
         ids = {item["name"]: add_storage(item, session) for item in setup["storages"]}
         for source, target, far in setup["distances"]:
             distance.add_distance(ids[source], ids[target], far, session=session)
-        for item in setup["accounts"]:
-            add_account(item, ids, session)
+        for name, item in setup["accounts"].items():
+            add_account(name, item, ids, setup["issuer"], session)
 
 
 def add_storage(storage: dict[str, Any], session: Any) -> str:
@@ -67,45 +79,92 @@ def add_storage(storage: dict[str, Any], session: Any) -> str:
     rse_id = str(rse.add_rse(storage["name"], rse_type=RSEType[storage["type"]], session=session))
     for key, value in storage["attributes"].items():
         rse.add_rse_attribute(rse_id, key, value, session=session)
-    for protocol in storage["protocols"]:
+    prefix = storage.get("prefix", "")
+    for scheme, port in storage.get("ports", {}).items():
+        is_main = scheme == "root"
+        protocol = {
+            "scheme": scheme,
+            "hostname": storage["host"],
+            "port": port,
+            "prefix": f"/{prefix}/" if is_main else f"{prefix}/",
+            "impl": f"rucio.rse.protocols.{'xrootd' if is_main else 'webdav'}.Default",
+            "domains": {"lan": _ALL, "wan": _ALL | _COPIES}
+            if is_main
+            else {"lan": _READING, "wan": _READING},
+        }
         rse.add_protocol(rse_id, protocol, session=session)
     root = InternalAccount("root")
     account_limit.set_local_account_limit(root, rse_id, UNLIMITED, session=session)
     return rse_id
 
 
-def add_account(entry: dict[str, Any], ids: dict[str, str], session: Any) -> None:
-    """Add an account with its identities, scopes, attributes and quotas."""
-    account = InternalAccount(entry["name"])
-    accounts.add_account(account, AccountType[entry["type"]], entry["email"], session=session)
-    for kind_name, key in entry["identities"].items():
-        kind = IdentityType[kind_name]
+def add_account(
+    name: str, entry: dict[str, Any], ids: dict[str, str], issuer: str, session: Any
+) -> None:
+    """Add a user with its identities, scopes, attributes, and its quota on each disk."""
+    account, email = InternalAccount(name), f"{name}@localhost"
+    accounts.add_account(account, AccountType.USER, email, session=session)
+    for key, kind in (
+        (name, IdentityType.USERPASS),
+        (f"CN={name}", IdentityType.X509),
+        (f"SUB={name}, ISS={issuer}", IdentityType.OIDC),
+    ):
         password = entry["password"] if kind is IdentityType.USERPASS else None
-        identity.add_identity(key, kind, entry["email"], password, session=session)
-        identity.add_account_identity(
-            key, kind, account, entry["email"], default=True, session=session
-        )
-    for name in entry["scopes"]:
-        scope.add_scope(InternalScope(name), account, session=session)
+        identity.add_identity(key, kind, email, password, session=session)
+        identity.add_account_identity(key, kind, account, email, default=True, session=session)
+    for scope_name in entry["scopes"]:
+        scope.add_scope(InternalScope(scope_name), account, session=session)
     for key, value in entry["attributes"].items():
         accounts.add_account_attribute(account, key, value, session=session)
-    for storage, size in entry["quotas"].items():
-        account_limit.set_local_account_limit(account, ids[storage], size, session=session)
+    for storage in entry["storages"]:
+        account_limit.set_local_account_limit(
+            account, ids[storage], entry["quota"], session=session
+        )
+
+
+class Handler(WSGIRequestHandler):
+    """Passes the subjects of client certificates to Rucio, as Apache does in production."""
+
+    protocol_version = "HTTP/1.1"
+
+    def make_environ(self) -> Any:
+        """Return the environment of a request."""
+        environ = super().make_environ()
+        certificate = self.connection.getpeercert()
+        if certificate:
+            environ["SSL_CLIENT_S_DN"] = format_subject(certificate["subject"])
+        return environ
+
+
+def format_subject(subject: Iterable[Iterable[tuple[str, str]]]) -> str:
+    """Format a subject as Apache does, the most specific name first."""
+    names = [pair for group in subject for pair in group]
+    return ",".join(f"{_SHORT_NAMES.get(name, name)}={value}" for name, value in reversed(names))
+
+
+def serve(port: int) -> None:
+    """Serve until killed, and verify the certificates of users, x509 proxies included."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile="ca.pem")
+    context.load_cert_chain("server.pem", "server.key")
+    context.verify_mode = ssl.CERT_OPTIONAL
+    context.verify_flags |= ssl.VERIFY_ALLOW_PROXY_CERTS
+    server = make_server("127.0.0.1", port, application, threaded=True, request_handler=Handler)
+    server.ssl_context = context
+    # The handshake takes place in the connection's thread.
+    server.socket = context.wrap_socket(
+        server.socket, server_side=True, do_handshake_on_connect=False
+    )
+    server.serve_forever()
 
 
 def main() -> None:
-    """Fill the database, then replace this process by the server."""
+    """Fill the database, then serve."""
     setup_file, prepared, port = sys.argv[1:]
-    setup = json.loads(Path(setup_file).read_text(encoding="utf-8"))
     wait_for_database()
     if not Path(prepared).exists():
-        fill_database(setup)
+        fill_database(json.loads(Path(setup_file).read_text(encoding="utf-8")))
         Path(prepared).touch()
-    gunicorn = ["-m", "gunicorn", "--workers", "1", "--threads", str(THREADS)]
-    gunicorn += ["--bind", f"127.0.0.1:{port}", "--no-control-socket", "--timeout", "120"]
-    gunicorn += ["--config", "gunicorn_settings.py"]
-    gunicorn += ["--worker-tmp-dir", str(Path(prepared).parent), "verified_users:application"]
-    os.execv(sys.executable, [sys.executable, *gunicorn])  # noqa: S606 - no shell is wanted
+    serve(int(port))
 
 
 if __name__ == "__main__":

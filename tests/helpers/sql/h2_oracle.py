@@ -32,7 +32,7 @@ from oracle_lint import find_problems
 from treehammer import config
 from treehammer.errors import TestbedError
 from treehammer.sql.write.store import Store
-from treehammer.testbed import debian_packages
+from treehammer.testbed.debian_packages import PackageTree
 
 #: Longest text bound as VARCHAR2, in bytes.
 MAX_TEXT_BYTES = 4000
@@ -519,9 +519,8 @@ def find_jar() -> Path:
     Raises:
         TestbedError: Debian's package is not available.
     """
-    root = debian_packages.unpack_packages(
-        "h2", (), H2_SUITE, config.load_settings().cache_dir / "testbed", print, alone=(H2_PACKAGE,)
-    )
+    packages = PackageTree("h2", alone=(H2_PACKAGE,), suite=H2_SUITE)
+    root = packages.unpack(config.load_settings().cache_dir / "testbed", print)
     return root / "usr/share/java/h2.jar"
 
 

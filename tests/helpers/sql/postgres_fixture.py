@@ -71,8 +71,9 @@ class SharedPostgresServer(database_server.PostgresServer):
     """Server shared by tests, which create and drop their databases."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
+        super().__init__(programs, folder, _SETTINGS, _ACCESS_RULES)
         try:
-            super().__init__(programs, folder, _SETTINGS, _ACCESS_RULES)
+            self.initialize()
         except TestbedError as error:
             skip_or_fail(str(error))
         self._made = 0
@@ -83,8 +84,24 @@ class SharedPostgresServer(database_server.PostgresServer):
     def make_database(self, encoding: str = "UTF8") -> str:
         """Create an empty database and return its name."""
         name = self._next_name()
-        self.create_database(name, encoding)
+        statement = sql.SQL("CREATE DATABASE {} ENCODING {} TEMPLATE template0").format(
+            sql.Identifier(name), sql.Literal(encoding)
+        )
+        if encoding != "UTF8":
+            statement += sql.SQL(" LOCALE_PROVIDER libc LOCALE 'C'")
+        self.execute(statement)
         return name
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, closing its connections."""
+        self.execute(
+            sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
+        )
+
+    def restart_if_crashed(self) -> None:
+        """Restart the server if it ended, as a supervisor does."""
+        if self.process and self.process.poll() is not None:
+            self.start()
 
     def make_store_database(self) -> str:
         """Create a database with the tables of an empty store and return its name.
@@ -124,7 +141,7 @@ class SharedPostgresServer(database_server.PostgresServer):
 
     def _connect(self, database: str) -> psycopg.Connection:
         return psycopg.connect(
-            host=str(self.folder), dbname=database, user=self.cluster.owner, autocommit=True
+            host=str(self.folder), dbname=database, user=self.owner, autocommit=True
         )
 
     def _next_name(self) -> str:

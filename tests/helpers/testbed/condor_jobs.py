@@ -24,7 +24,7 @@ from treehammer.collectors.job_spec import JobState
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.batch.interface import JobDescription, JobStatus
-from treehammer.testbed.components.condor_pool import ISSUER, SCITOKEN_USER, PoolLayout
+from treehammer.testbed.components.condor_pool import ISSUER, SCITOKEN_USER, CondorPool
 from treehammer.testbed.workspace import write_secret
 
 SUBMIT_TEXT = """
@@ -207,7 +207,7 @@ class ScitokenIssuer:
         write_secret(path, f"{(text.value or b'').decode()}\n")
         return path
 
-    def publish_keys(self, pool: PoolLayout) -> None:
+    def publish_keys(self, pool: CondorPool) -> None:
         """Put the key into the cache of a pool's daemons, valid for a day."""
         der = _run_openssl("ec", "-pubout", "-outform", "DER", data=self._private)
         names = {"kty": "EC", "crv": "P-256", "alg": "ES256", "kid": _KEY_ID, "use": "sig"}
@@ -219,7 +219,7 @@ class ScitokenIssuer:
         keys = json.dumps({"keys": [key]}).encode()
         self._run_with_key("keycache_set_jwks", ISSUER.encode(), keys)
         for path in (pool.key_cache, *pool.key_cache.rglob("*")):
-            pool.workspace.change_owner(path)
+            pool.box.change_owner(path)
 
     def _run_with_key(self, function: str, *arguments: Any) -> None:
         error = ctypes.c_char_p()
@@ -227,7 +227,7 @@ class ScitokenIssuer:
         assert not failed, f"{function}: {(error.value or b'').decode()}"
 
 
-def write_client_config(pool: PoolLayout, folder: Path) -> Path:
+def write_client_config(pool: CondorPool, folder: Path) -> Path:
     """Write an HTCondor configuration for a user of a pool with only a SciToken.
 
     HTCondor presents a SciToken only to a daemon whose certificate has the host name of the

@@ -2,7 +2,7 @@
 
 ``pool`` is the HTCondor pool alone, with a second one for the grid universe; ``grid`` also has the
 sites' storage; ``rucio_grid`` has Rucio and a results database as well, but no second pool;
-``secure`` has the secure doors of two sites, without pools.
+``secure`` has the secure doors of one site, without pools.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from treehammer import config
 from treehammer.errors import TestbedError
 from treehammer.submit.sites.site_model import Door
 from treehammer.testbed import lifecycle, mount_namespace, workspace
+from treehammer.testbed.component import Component
 from treehammer.testbed.components import condor_pool, site_list
 from treehammer.testbed.components.secure_storage import READ_SCOPE, SecureStorage
 from treehammer.testbed.components.site_list import build_components, sites_file_path
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
 from treehammer.testbed.lifecycle import start_time
-from treehammer.testbed.workspace import Component, Workspace
+from treehammer.testbed.workspace import Workspace
 
 SITE_COUNT = 3
 
@@ -51,8 +52,8 @@ class Grid:
     def __init__(self, box: Workspace, parts: Sequence[Component] = ()) -> None:
         self.box = box
         self.parts = parts
-        self.pool = condor_pool.first_pool_layout(box)
-        self.second = condor_pool.second_pool_layout(box)
+        self.pool = condor_pool.CondorPool(box)
+        self.second = condor_pool.CondorPool(box, condor_pool.SECOND_POOL)
         self.sites_file = sites_file_path(box)
         self.submit_dir = condor_pool.submit_folder(box)
         self.env = self.pool.client_env
@@ -60,7 +61,7 @@ class Grid:
     @property
     def grid_resource(self) -> str:
         """Grid resource of the second pool."""
-        return condor_pool.grid_resource_of(self.box)
+        return self.second.grid_resource
 
     def run_condor_command(self, *command: str, **env: str) -> str:
         """Run a command of HTCondor as a user and return its output."""
@@ -141,9 +142,9 @@ class Grid:
         return self._daemon_processes(lambda w: w[0].endswith("condor_startd") and w[-2:] == ends)
 
     def _daemon_processes(self, chosen: Callable[[Sequence[str]], bool]) -> list[int]:
-        state = workspace.read_state(self.box.folder)
+        state = lifecycle.read_state(self.box.folder)
         assert state is not None
-        (master,) = [daemon.pid for daemon in state.daemons if daemon.name == self.pool.name]
+        (master,) = [daemon.pid for daemon in state.daemons if daemon.spec.name == self.pool.name]
         pids = []
         for process in psutil.Process(master).children():
             with suppress(psutil.Error):
@@ -166,13 +167,6 @@ class Grid:
         """Kill the schedd; the master restarts it within seconds."""
         _kill_process(self.schedd_pid())
 
-    def is_schedd_answering(self) -> bool:
-        """Whether the schedd answers queries."""
-        with suppress(subprocess.CalledProcessError):
-            self.run_condor_command("condor_q", "-totals")
-            return True
-        return False
-
     wait_until = staticmethod(wait_until)
 
 
@@ -194,10 +188,8 @@ def _remove_orphans() -> None:
     for folder in workspace.workspaces_folder().glob("t[0-9]*-*"):
         pid = folder.stem[1:].partition("-")[0]
         if pid.isdigit() and not start_time(int(pid)):
-            box = workspace.define_workspace(
-                folder.stem, SITE_COUNT, config.load_settings(), second_pool=True
-            )
-            lifecycle.take_down(box, build_components(box), _print_progress)
+            box = workspace.define_workspace(folder.stem, 1, config.load_settings())
+            lifecycle.take_down(box, _print_progress)
 
 
 @contextmanager
@@ -237,7 +229,7 @@ def run_testbed(
     try:
         yield Grid(box, parts)
     finally:
-        lifecycle.take_down(box, parts, _print_progress)
+        lifecycle.take_down(box, _print_progress)
 
 
 @pytest.fixture(scope="session")
@@ -264,13 +256,11 @@ def rucio_grid() -> Iterator[Grid]:
 
 
 SITE = "SITE_A"
-#: Site with the same doors, as the other end of copies.
-OTHER_SITE = "SITE_B"
 
 
 @dataclass(frozen=True)
 class SecureDoors:
-    """The running doors of both sites; methods are about :data:`SITE`.
+    """The running doors of :data:`SITE`.
 
     Attributes:
         part: their component.
@@ -307,9 +297,9 @@ class SecureDoors:
 
 @pytest.fixture(scope="session")
 def secure() -> Iterator[SecureDoors]:
-    """Secure doors of two sites."""
-    box = workspace.define_workspace(f"t{os.getpid()}-secure", 2, config.load_settings())
-    part = SecureStorage(box, [SITE, OTHER_SITE])
+    """Secure doors of one site."""
+    box = workspace.define_workspace(f"t{os.getpid()}-secure", 1, config.load_settings())
+    part = SecureStorage(box, [SITE])
     try:
         part.install(print)
     except TestbedError as error:
@@ -318,4 +308,4 @@ def secure() -> Iterator[SecureDoors]:
     try:
         yield SecureDoors(part)
     finally:
-        lifecycle.take_down(box, [part], print)
+        lifecycle.take_down(box, print)

@@ -20,7 +20,8 @@ from treehammer.datasets.rucio.rucio_conversions import ReplicationRule
 from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.errors import TreehammerError
 from treehammer.testbed.components import rucio_server
-from treehammer.testbed.components.xrootd_storage import SUITE, rse_name
+from treehammer.testbed.components.xrootd_storage import programs_folder, rse_name
+from treehammer.testbed.debian_packages import SUITE
 
 #: Seconds to wait for the expected state of a rule.
 TIMEOUT_S = 120.0
@@ -29,7 +30,7 @@ TIMEOUT_S = 120.0
 @contextmanager
 def rucio_client(grid: Grid, account: str) -> Iterator[Any]:
     """Open Rucio's client for an account of the testbed; only one at a time."""
-    programs = grid.box.cache / f"xrootd-server-{SUITE}/root/usr/bin"
+    programs = programs_folder(SUITE, grid.box.cache)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RUCIO_CONFIG", str(rucio_server.rucio_client_config(grid.box, account)))
         patch.setenv("PATH", f"{programs}:{os.environ['PATH']}")

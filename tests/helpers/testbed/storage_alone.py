@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,13 +23,13 @@ from treehammer.collectors.record.operation_steps import LatencyHistogram, find_
 from treehammer.collectors.software import providers
 from treehammer.errors import TestbedError
 from treehammer.testbed import lifecycle, workspace
+from treehammer.testbed.component import DaemonSpec
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,
     XrootdStorage,
     storage_folder,
 )
 from treehammer.testbed.network import NetworkLocation
-from treehammer.testbed.workspace import DaemonSpec
 
 
 class SmallDisk:
@@ -71,10 +71,10 @@ _NUMBERS = itertools.count(1)
 class TracedStorage(XrootdStorage):
     """Storages that log each request, with microseconds."""
 
-    def _write_configuration(self, name: str, **values: object) -> None:
-        super()._write_configuration(name, **values)
-        path = self.folder / name / "xrootd.cfg"
-        path.write_text(f"{path.read_text()}xrootd.trace emsg login request response\n")
+    def configure(self) -> None:
+        super().configure()
+        for path in self.folder.glob("*/xrootd.cfg"):
+            path.write_text(f"{path.read_text()}xrootd.trace emsg login request response\n")
 
     def _daemon_spec(self, program: str, name: str, location: NetworkLocation) -> DaemonSpec:
         spec = super()._daemon_spec(program, name, location)
@@ -87,7 +87,7 @@ class TracedStorage(XrootdStorage):
 def run_storage(
     kind: str,
     storage: type[XrootdStorage] = XrootdStorage,
-    channels: Sequence[tuple[str, str]] = (),
+    channels: tuple[tuple[str, str], ...] = (),
     sites: int = 2,
 ) -> Iterator[XrootdStorage]:
     """Run the storages of two sites and their redirector; the second site is distant."""
@@ -102,7 +102,7 @@ def run_storage(
     try:
         yield part
     finally:
-        lifecycle.take_down(box, [part], print)
+        lifecycle.take_down(box, print)
 
 
 KIT = Path(providers.__file__).parents[1] / "kit"

@@ -36,7 +36,7 @@ def main() -> None:
         submitted = run_in_shell(sites_file, "submit", test, *options)
         stored = run_in_shell(sites_file, "db", "check", "--json")
     finally:
-        lifecycle.take_down(box, parts, lambda text: print(text, file=sys.stderr))
+        lifecycle.take_down(box, lambda text: print(text, file=sys.stderr))
     print(
         json.dumps(
             {

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from treehammer import config
 from treehammer.errors import TestbedError
-from treehammer.testbed import debian_packages
+from treehammer.testbed.debian_packages import PackageTree
 
 AXE_VERSION = "4.14.1"
 VIEWPORT_WIDTHS = {"phone": 360, "laptop": 1280}
@@ -25,9 +25,7 @@ def unpack_chromium() -> Path:
     """Return the folder tree with Chromium; skip the test if it is not available."""
     folder = config.load_settings().cache_dir / "testbed"
     try:
-        return debian_packages.unpack_packages(
-            "chromium", ["chromium-headless-shell"], "trixie", folder, print
-        )
+        return PackageTree("chromium", ["chromium-headless-shell"]).unpack(folder, print)
     except TestbedError as error:
         skip_or_fail(f"no Chromium: {error}")
 

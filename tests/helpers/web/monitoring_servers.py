@@ -23,10 +23,9 @@ from typing import Any
 
 from treehammer import config
 from treehammer.testbed.credentials import CertificateAuthority
-from treehammer.testbed.debian_packages import unpack_packages
+from treehammer.testbed.debian_packages import PackageTree
 from treehammer.testbed.network import find_free_ports
 
-SUITE = "trixie"
 PATIENCE_S = 240.0
 DEPLOYMENT = Path(__file__).parents[3] / "web" / "deployment"
 _NAGIOS_FRAME = """
@@ -121,7 +120,7 @@ def find_prometheus(program: str) -> Path:
 def _unpack(name: str, *packages: str) -> Path:
     # Their dependencies are web pages and users; the programs need the C library alone.
     cache = config.load_settings().cache_dir / "testbed"
-    return unpack_packages(name, ("libc6",), SUITE, cache, print, alone=packages)
+    return PackageTree(name, ("libc6",), packages).unpack(cache, print)
 
 
 @contextmanager
@@ -293,7 +292,7 @@ http {{
 def find_program(name: str) -> Path:
     """Return a proxy's program, unpacked into the cache of the testbed."""
     cache = config.load_settings().cache_dir / "testbed"
-    return unpack_packages(name, (name,), SUITE, cache, print) / _PROGRAMS[name]
+    return PackageTree(name, (name,)).unpack(cache, print) / _PROGRAMS[name]
 
 
 @contextmanager

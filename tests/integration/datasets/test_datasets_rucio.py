@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import replica_files
 import rucio_users
 from grid_fixtures import Grid
 from rucio_users import RucioUser
@@ -23,7 +24,6 @@ from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.datasets.rucio.rucio_datasets import RucioCatalogue
 from treehammer.sql.write.store import Store
 from treehammer.testbed import faults
-from treehammer.testbed.components import site_list
 from treehammer.testbed.components.xrootd_storage import rse_name
 
 SITES = ("SITE_A", "SITE_B", "SITE_C")
@@ -69,7 +69,7 @@ def on_disk(grid: Grid, site: str, name: str) -> Path:
     with rucio_users.rucio_client(grid, "hammer") as client:
         did = {"scope": "hctest", "name": name}
         (pfn,) = rucio_users.list_pfns(client, did, site).values()
-    return site_list.path_behind_url(grid.box, site, pfn)
+    return replica_files.path_behind_url(grid.box, site, pfn)
 
 
 def test_place_creates_verified_replicas_at_all_sites(hammer: RucioUser, placed: str) -> None:
@@ -163,7 +163,7 @@ def test_file_with_md5_only_is_compared_by_it(hammer: RucioUser) -> None:
 
 
 def test_corrupted_replica_is_detected_and_repaired(hammer: RucioUser, placed: str) -> None:
-    site_list.corrupt_file(on_disk(hammer.grid, "SITE_B", f"{placed}.one.root"))
+    replica_files.corrupt_file(on_disk(hammer.grid, "SITE_B", f"{placed}.one.root"))
     words = ("verify", placed, "--sites", "site=SITE_B", "--full", "--declare")
     rows = {row["file"]: row for row in hammer.datasets_rows(*words, code=1)}
     assert {name: row["state"] for name, row in rows.items()} == {
@@ -184,7 +184,7 @@ def test_unprivileged_account_declares_replica_suspicious(
 ) -> None:
     write_dataset(hammer.datasets, "suspicious", some(1000))
     hammer.run_datasets("place", "suspicious", "--sites", "SITE_A")
-    site_list.corrupt_file(on_disk(hammer.grid, "SITE_A", "suspicious.two.root"))
+    replica_files.corrupt_file(on_disk(hammer.grid, "SITE_A", "suspicious.two.root"))
     words = ("verify", "suspicious", "--sites", "rse=SITE_A_DATA", "--full", "--declare")
     (told,) = [row["declared"] for row in guest.datasets_rows(*words, code=1) if row["declared"]]
     assert "only an administrator" in told

@@ -23,7 +23,7 @@ from treehammer.testbed.components.rucio_server import (
     rucio_token_file,
     write_rucio_token,
 )
-from treehammer.testbed.credentials import CertificateAuthority, write_proxy
+from treehammer.testbed.credentials import CertificateAuthority
 
 #: Way to authenticate -> variable with the credential.
 CREDENTIALS = {
@@ -115,7 +115,7 @@ def test_sign_in_is_never_started(
 
 def test_expired_credentials_are_named(rucio_grid: Grid, tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path / "authority")
-    path = write_proxy(authority, tmp_path / "proxy", -60, "hammer")
+    path = authority.write_proxy(tmp_path / "proxy", -60, "hammer")
     user = make_user(rucio_grid, tmp_path, PROXY, RUCIO_CLIENT_PROXY=str(path))
     refuse(user, f"RUCIO_CLIENT_PROXY={path}: the x509 proxy expired at ", "voms-proxy-init")
 
@@ -126,7 +126,7 @@ def test_expired_credentials_are_named(rucio_grid: Grid, tmp_path: Path) -> None
 
 def test_unknown_authorities_are_named(rucio_grid: Grid, tmp_path: Path) -> None:
     other = CertificateAuthority(tmp_path / "authority")
-    path = write_proxy(other, tmp_path / "proxy", 900, "hammer")
+    path = other.write_proxy(tmp_path / "proxy", 900, "hammer")
     user = make_user(rucio_grid, tmp_path, PROXY, RUCIO_CLIENT_PROXY=str(path))
     refuse(user, f"RUCIO_CLIENT_PROXY={path}: the Rucio server does not trust this x509 proxy")
 

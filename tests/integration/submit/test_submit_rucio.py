@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import replica_files
 import rucio_users
 from grid_fixtures import Grid
 from rucio_users import RucioUser
@@ -13,7 +14,6 @@ from tiny_dataset import write_dataset
 
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.testbed.components import site_list
 
 SITES = ("SITE_A", "SITE_B", "SITE_C")
 TEST = """
@@ -54,7 +54,7 @@ def on_disk(hammer: RucioUser, site: str, did: str) -> Path:
     with rucio_users.rucio_client(hammer.grid, "hammer") as client:
         found = rucio_users.list_pfns(client, {"scope": "hctest", "name": did}, site)
     (pfn,) = found.values()
-    return site_list.path_behind_url(hammer.grid.box, site, pfn)
+    return replica_files.path_behind_url(hammer.grid.box, site, pfn)
 
 
 def test_sites_without_good_replica_are_skipped(hammer: RucioUser, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_measurements_of_bad_replica_do_not_count(hammer: RucioUser, tmp_path: P
     spec = shell_test(tmp_path, "counted")
     submit = ("submit", spec, "--sites", "SITE_A,SITE_B", "--wait")
     assert hammer.invoke_command(*submit)[0] == 0
-    site_list.corrupt_file(on_disk(hammer, "SITE_B", "counted.one.root"))
+    replica_files.corrupt_file(on_disk(hammer, "SITE_B", "counted.one.root"))
     verify = ("verify", "counted", "--sites", "SITE_A,SITE_B", "--door", "rucio", "--full")
     code, printed, said = hammer.invoke_datasets(*verify, "--declare")
     assert code == 1

@@ -25,8 +25,7 @@ from treehammer.submit.sites.site_model import Site
 from treehammer.testbed.components import secure_storage, site_list
 from treehammer.testbed.components.arc_element import ARC_SITE, ArcElement, proxy_file
 from treehammer.testbed.components.condor_pool import SECOND_SITE
-from treehammer.testbed.components.site_list import build_components, build_pools
-from treehammer.testbed.workspace import Component, Workspace
+from treehammer.testbed.components.site_list import build_components
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="ARC's root folder needs root")
 
@@ -224,24 +223,12 @@ def test_expiring_tokens_and_a_vanishing_node_lose_nothing(six_sites: SixSitesUs
     assert accounts[VANISHING].attempts == 3, "the job of the lost node started again"
 
 
-def _build(box: Workspace) -> list[Component]:
-    # HTCondor starts last: it trusts the authorities of the computing element.
-    return [*build_pools(box), ArcElement(box)]
-
-
-@pytest.fixture(scope="module")
-def arc_grid() -> Iterator[Grid]:
-    """HTCondor with one site, and an ARC computing element."""
-    with run_testbed("arc", _build, 1, second_pool=False, rucio=False) as grid:
-        yield grid
-
-
 @pytest.fixture
-def arc_user(arc_grid: Grid, tmp_path: Path) -> Iterator[GridUser]:
+def arc_user(six_sites_grid: Grid, tmp_path: Path) -> Iterator[GridUser]:
     """User whose site ARC_SITE is behind the computing element."""
-    (element,) = [part for part in arc_grid.parts if isinstance(part, ArcElement)]
-    user = GridUser(tmp_path, arc_grid)
-    submit = {"x509userproxy": str(proxy_file(arc_grid.box))}
+    (element,) = [part for part in six_sites_grid.parts if isinstance(part, ArcElement)]
+    user = GridUser(tmp_path, six_sites_grid)
+    submit = {"x509userproxy": str(proxy_file(six_sites_grid.box))}
     user.sites["ARC_SITE"] = user._site_table("ARC_SITE", grid_resource=element.grid_resource)
     user.write_sites_file(ARC_SITE={"submit": submit})
     yield user

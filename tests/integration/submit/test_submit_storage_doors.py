@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import replica_files
 from click.testing import CliRunner, Result
 from grid_campaigns import GridUser
 from grid_fixtures import Grid
@@ -406,7 +407,7 @@ def test_all_access_modes_are_measured(settings: Settings) -> None:
 def test_bad_replica_is_never_staged(settings: Settings, grid: Grid) -> None:
     replica = site_list.replica_path(grid.box, DISTANT, "tiny", "tiny.root")
     before = replica.read_bytes()
-    site_list.corrupt_file(replica)
+    replica_files.corrupt_file(replica)
     try:
         found = measured(
             settings, "-P", "root=6.40.00", "-P", "access=staged", "-P", "door=root,http"

@@ -27,9 +27,10 @@ from treehammer import config
 from treehammer.errors import TestbedError
 from treehammer.sql.write.maintenance import check_database
 from treehammer.testbed import cli, faults, lifecycle, mount_namespace, workspace
+from treehammer.testbed.component import Component
 from treehammer.testbed.components import database_server
 from treehammer.testbed.credentials import CertificateAuthority
-from treehammer.testbed.workspace import Component, Workspace
+from treehammer.testbed.workspace import Workspace
 
 NAME = f"t{os.getpid()}-db"
 #: Seconds for a command of a user.
@@ -84,7 +85,7 @@ def brought() -> Iterator[Brought]:
             output = verb("up", "--name", NAME, "--sites", "1", "--with-database").stdout
             yield Brought(box, parts, output)
         finally:
-            lifecycle.take_down(box, parts, print)
+            lifecycle.take_down(box, print)
 
 
 class User(LocalUser):

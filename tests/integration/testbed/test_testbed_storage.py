@@ -12,8 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -30,14 +28,14 @@ from treehammer import config
 from treehammer.collectors.worker.run.input_files import ClientLog
 from treehammer.datasets import production
 from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
-from treehammer.errors import TestbedError
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 from treehammer.submit.sites import sites_file
 from treehammer.submit.sites.site_model import Door, Site
 from treehammer.testbed import faults, network
 from treehammer.testbed.components import site_list
-from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, SUITE
+from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, programs_folder
+from treehammer.testbed.debian_packages import SUITE
 from treehammer.testbed.network import LONG_DISTANCE, LOOPBACK
 from treehammer.text_formatting import no_progress
 
@@ -111,7 +109,7 @@ def xrdfs(grid: Grid, door: Door, *words: str, patience_s: float = 20.0) -> byte
     try:
         done = subprocess.run(
             [
-                grid.box.cache / f"xrootd-server-{SUITE}/root/usr/bin/xrdfs",
+                programs_folder(SUITE, grid.box.cache) / "xrdfs",
                 f"{host}:{port}",
                 *words,
             ],
@@ -175,40 +173,6 @@ def test_servers_listen_on_this_machine_only(grid: Grid) -> None:
     assert all(host.startswith(("127.", "198.18.")) for host in hosts)
 
 
-def test_http_delivers_same_bytes(placed: Grid, tiny_catalogue: FolderCatalogue) -> None:
-    whole = (tiny_catalogue.folder("tiny") / FILE).read_bytes()
-    url = door(placed, "SITE_B", "http").file_url("tiny", FILE)
-    request = urllib.request.Request(url, headers={"Range": "bytes=100-1099"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        assert answer.status == 206
-        assert answer.read() == whole[100:1100]
-
-
-def test_storage_remembers_checksum_after_corruption(
-    placed: Grid, tiny_catalogue: FolderCatalogue
-) -> None:
-    main_door = door(placed, "SITE_C", "root")
-    replica = site_list.replica_path(placed.box, "SITE_C", "tiny", FILE)
-    right = f"adler32 {zlib.adler32(replica.read_bytes()):08x}"
-
-    def query_checksum() -> str:
-        answer = xrdfs(placed, main_door, "query", "checksum", f"{DATASET_FOLDER}/tiny/{FILE}")
-        assert answer is not None
-        return answer.decode().strip()
-
-    assert query_checksum() == right
-    site_list.corrupt_file(replica)
-    assert (
-        query_checksum() == right
-    )  # XRootD remembers it as long as the time of change is the same
-    assert site_list.place_dataset("tiny", tiny_catalogue, placed.box) == {
-        "SITE_A": 0,
-        "SITE_B": 0,
-        "SITE_C": 1,
-    }
-    assert query_checksum() == right
-
-
 def test_federation_finds_replica(placed: Grid) -> None:
     federation = door(placed, "SITE_A", "federation")
 
@@ -228,35 +192,6 @@ def test_federation_finds_replica(placed: Grid) -> None:
         assert xrdfs(placed, door(placed, "SITE_B", "root"), "stat", DATASET_FOLDER) is None
         assert xrdfs(placed, federation, "stat", f"{DATASET_FOLDER}/tiny/{FILE}")
     placed.wait_until(lambda: signs() == ["SITE_A", "SITE_B", "SITE_C"], "the site is back")
-
-
-def test_suspended_door_times_out(placed: Grid) -> None:
-    main_door = door(placed, "SITE_B", "root")
-    with faults.suspend_daemon(placed.box, "xrootd-SITE_B"):
-        assert xrdfs(placed, main_door, "stat", DATASET_FOLDER, patience_s=3) is None
-    assert xrdfs(placed, main_door, "stat", DATASET_FOLDER)
-
-
-def test_full_cache_still_serves_file(placed: Grid, tiny_catalogue: FolderCatalogue) -> None:
-    if placed.box.user is None:
-        pytest.skip("only root gives a daemon a small disk")
-    cached = placed.box.folder / "xrootd" / "SITE_A-cache" / "cached"
-    cache_door = door(placed, "SITE_A", "cache")
-    whole = (tiny_catalogue.folder("tiny") / FILE).read_bytes()
-    with faults.mount_small_disk(placed.box, placed.parts, "xrootd-SITE_A-cache", cached, 1):
-        assert xrdfs(placed, cache_door, "cat", f"{DATASET_FOLDER}/tiny/{FILE}") == whole
-    placed.wait_until(
-        lambda: xrdfs(placed, cache_door, "cat", f"{DATASET_FOLDER}/tiny/{FILE}") == whole,
-        "the restarted cache serves the file",
-    )
-
-
-def test_fault_injection_refuses_unknown_daemon(grid: Grid) -> None:
-    with (
-        pytest.raises(TestbedError, match="xrootd-SITE_B"),
-        faults.suspend_daemon(grid.box, "xrootd"),
-    ):
-        pass
 
 
 @pytest.mark.root
@@ -419,7 +354,7 @@ def test_reads_that_the_client_tries_again_are_counted(
 
     with run_storage("proxy", sites=1) as storage:
         site_list.place_dataset("tiny", tiny_catalogue, storage.box)
-        server = "127.0.0.1", storage.ports["SITE_A"].root
+        server = "127.0.0.1", storage.ports["SITE_A"]["root"]
         sizes = set()
         for release, cuts in product(("6.38.00", "6.40.00"), (0, 2)):
             folder = tmp_path / f"{release}-{cuts}"

@@ -33,9 +33,10 @@ from treehammer.submit.sites.site_model import Site
 from treehammer.testbed import network
 from treehammer.testbed.components import site_list
 from treehammer.testbed.components.site_list import sites_file_path
-from treehammer.testbed.components.xrootd_storage import SUITE, XrootdStorage
+from treehammer.testbed.components.xrootd_storage import XrootdStorage
+from treehammer.testbed.debian_packages import SUITE
 from treehammer.testbed.faults import restart_server, upgrade_server
-from treehammer.testbed.workspace import RunningDaemon, read_state
+from treehammer.testbed.lifecycle import RunningDaemon, read_state
 
 OLD_SUITE, OLD, NEW = "bookworm", "XRootD v5.5.3", "XRootD v5.8.1"
 DATASET = "streams"
@@ -126,13 +127,13 @@ def test_restarted_server_reads_its_configuration_again(storage: XrootdStorage) 
     """The other servers of the site continue."""
     folder = storage.box.folder / "xrootd" / "SITE_A"
     log = storage.box.folder / "logs/xrootd-SITE_A.log"
-    before = {daemon.name: daemon.pid for daemon in read_daemons(storage)}
+    before = {daemon.spec.name: daemon.pid for daemon in read_daemons(storage)}
     configuration = folder / "xrootd.cfg"
     configuration.write_text(
         f"{configuration.read_text()}xrootd.trace emsg login request response\n"
     )
     restart_server(storage.box, "SITE_A", "root", print)
-    after = {daemon.name: daemon.pid for daemon in read_daemons(storage)}
+    after = {daemon.spec.name: daemon.pid for daemon in read_daemons(storage)}
     changed = {name for name, pid in after.items() if before[name] != pid}
     assert changed == {"xrootd-SITE_A", "cmsd-SITE_A"}
     door = next(door for door in storage.doors("SITE_A") if door.name == "root")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from replica_files import corrupt_file
 from tiny_dataset import write_dataset
 
 from treehammer import hctests
@@ -23,9 +23,10 @@ from treehammer.errors import ConfigError, DatasetError, TestbedError
 from treehammer.testbed import debian_packages
 from treehammer.testbed.components import cvmfs_mount, site_list
 from treehammer.testbed.components.arc_element import ArcElement
-from treehammer.testbed.components.cvmfs_mount import PLATFORM, copy_environment, install_release
-from treehammer.testbed.components.site_list import corrupt_file, place_dataset, replica_path
+from treehammer.testbed.components.cvmfs_mount import PLATFORM, install_release
+from treehammer.testbed.components.site_list import place_dataset, replica_path
 from treehammer.testbed.components.xrootd_storage import storage_folder
+from treehammer.testbed.debian_packages import PackageTree
 from treehammer.testbed.workspace import Workspace
 
 
@@ -68,66 +69,28 @@ def environment(tmp_path: Path) -> Path:
     return folder
 
 
-def leads_outside(folder: Path, *allowed: Path) -> list[Path]:
-    """Links below a folder with targets outside."""
-    links = [path for path in folder.rglob("*") if path.is_symlink()]
-    assert links
-    return [p for p in links if not any(a in p.resolve().parents for a in (folder, *allowed))]
-
-
-def test_copied_release_is_self_contained(environment: Path, tmp_path: Path) -> None:
-    brought = copy_environment(environment, tmp_path / "seen")
-    root = install_release(tmp_path / "cvmfs", brought, "6.40.00")
-    shutil.rmtree(environment.parent)
-    assert not leads_outside(tmp_path / "cvmfs", tmp_path / "seen")
+def test_release_on_the_mount_has_the_layout_of_an_installation(
+    environment: Path, tmp_path: Path
+) -> None:
+    root = install_release(tmp_path / "cvmfs", environment, "6.40.00")
+    assert root == tmp_path / "cvmfs/sft.cern.ch/lcg/app/releases/ROOT/6.40.00" / PLATFORM
     assert (root / "bin" / "root-config").read_text() == "ROOT/bin/root-config"
-    assert (root / "bin" / NAME).resolve().parts[-2:] == ("bin", NAME)
+    assert (root / "bin" / NAME).resolve() == tmp_path / "private/python/bin" / NAME
     assert (root / "lib" / "numpy" / "a.py").exists()
-    asked = tmp_path / "cvmfs/sft.cern.ch/lcg/app/releases/ROOT/6.40.00" / PLATFORM
-    assert (asked / "bin" / "thisroot.sh").read_text().startswith("SOURCE=${BASH_ARGV[0]}")
+    assert (root / "bin" / "thisroot.sh").read_text().startswith("SOURCE=${BASH_ARGV[0]}")
 
 
-def test_client_has_all_packages_but_installers(environment: Path, tmp_path: Path) -> None:
-    brought = copy_environment(environment, tmp_path / "seen", ("*",))
-    folder = cvmfs_mount.install_client(tmp_path / "cvmfs", brought)
-    shutil.rmtree(environment.parent)
-    base = brought.parent
-    assert (folder / "pyvenv.cfg").read_text() == f"home = {base / 'bin'}\n"
-    assert f"LD_LIBRARY_PATH={base / 'lib'}:" in (folder / "bin" / "python").read_text()
-    packages = folder / "lib" / NAME / "site-packages"
-    assert (packages / "numpy" / "a.py").exists()
-    assert not (packages / "pip").exists()
-
-
-def test_copy_program_needs_nothing_of_the_cache(environment: Path, tmp_path: Path) -> None:
-    brought = copy_environment(environment, tmp_path / "seen", ("*",))
-    client = cvmfs_mount.install_client(tmp_path / "cvmfs", brought)
-    unpacked = tmp_path / "unpacked"
-    loader = unpacked / "lib" / "x86_64-linux-gnu" / "ld-linux-x86-64.so.2"
-    for path, text in ((loader, '#!/bin/sh\necho "$@"\n'), (unpacked / "bin" / "xrdcp", "")):
-        path.parent.mkdir(parents=True)
-        path.write_text(text)
-        path.chmod(0o755)
-    installed = tmp_path / "seen" / "xrdcp-5.8"
-    for _ in range(2):  # also beside a testbed that is up
-        cvmfs_mount.install_copy_program(client, unpacked / "bin", installed)
-    shutil.rmtree(unpacked)
-    done = subprocess.run(
-        ["xrdcp", "a b", "c"],
-        env={"PATH": f"{client / 'bin'}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    libraries = installed / "lib"
-    assert done.stdout.split() == [
-        "--library-path",
-        f"{libraries / 'x86_64-linux-gnu'}:{libraries}",
-        str(installed / "xrdcp"),
-        "a",
-        "b",
-        "c",
-    ]
+def test_client_on_the_mount_is_an_environment_with_the_copy_program(
+    environment: Path, tmp_path: Path
+) -> None:
+    xrdcp = tmp_path / "xrdcp"
+    xrdcp.write_text("#!/bin/sh\n")
+    (environment / "pyvenv.cfg").write_text("home = /x\n")
+    folder = cvmfs_mount.install_client(tmp_path / "cvmfs", environment, xrdcp)
+    assert (folder / "pyvenv.cfg").read_text() == "home = /x\n"
+    assert (folder / "bin" / "xrdcp").resolve() == xrdcp
+    assert (folder / "bin" / "python").resolve() == tmp_path / "private/python/bin" / NAME
+    assert (folder / "lib" / NAME / "site-packages" / "numpy" / "a.py").exists()
 
 
 def test_client_is_that_of_the_shipped_load_tests() -> None:
@@ -139,44 +102,6 @@ def test_client_is_that_of_the_shipped_load_tests() -> None:
         if value.startswith("xrootd:")
     }
     assert requested == {f"xrootd:{cvmfs_mount.CLIENT_VERSION}"}
-
-
-def test_release_is_copied_again_when_rebuilt(environment: Path, tmp_path: Path) -> None:
-    first = copy_environment(environment, tmp_path / "seen")
-    (first / "mine").touch()
-    assert copy_environment(environment, tmp_path / "seen") == first
-    assert (first / "mine").exists()
-    os.utime(environment / wheels.MARKER_NAME, ns=(1, 1))
-    second = copy_environment(environment, tmp_path / "seen")
-    assert second != first
-    assert first.exists()  # a testbed that is up goes on with it
-
-
-def test_interrupted_copy_is_repeated(
-    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(source: str, target: str, *, follow_symlinks: bool = True) -> str:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as broken:
-        broken.setattr(cvmfs_mount, "_link_or_copy", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            copy_environment(environment, tmp_path / "seen")
-    brought = copy_environment(environment, tmp_path / "seen")
-    assert (brought / "bin" / "python").resolve().read_text() == "#!/bin/sh\n"
-    assert [path.name for path in (tmp_path / "seen").glob("*.part")] == []
-
-
-def test_files_are_copied_where_links_fail(
-    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(source: str, target: str) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "link", refused)
-    brought = copy_environment(environment, tmp_path / "seen")
-    core = brought / "lib" / NAME / "site-packages" / "ROOT" / "lib" / "libCore.so"
-    assert core.stat().st_nlink == 1
 
 
 def forbid(*_: object, **__: object) -> str:
@@ -197,7 +122,7 @@ def made(cache: Path, **changes: object) -> Path:
 
 
 def unpack(cache: Path) -> Path:
-    return debian_packages.unpack_packages("tool", ["a"], "trixie", cache, print, alone=["b"])
+    return PackageTree("tool", ["a"], ["b"]).unpack(cache, print)
 
 
 def test_complete_tree_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,17 +203,13 @@ server
   Depends: logrotate
   Depends: <perl:any>
     perl
- |Depends: libsystemd0
-  Depends: libelogind0
+    mini-perl
   Depends: libserver3
+  Depends: <nothing>
 libserver3
   PreDepends: libc6
- |Depends: <users>
-    adduser
-    sysusers
+  Depends: gcc-12-base
   Depends: zlib1g
-<users>
-  libusers
 perl
   Depends: libperl5
 libperl5
@@ -296,30 +217,44 @@ zlib1g
 """
 
 
-def test_first_alternative_is_a_dependency() -> None:
-    assert debian_packages.parse_dependencies(DEPENDENCIES) == {
-        "server": {"logrotate", "perl", "libsystemd0", "libserver3"},
-        "libserver3": {"libc6", "adduser"},
-        "perl": {"libperl5"},
-        "libperl5": set(),
-        "zlib1g": set(),
-    }
-
-
-def test_programs_bring_only_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "tree, selected",
+    [
+        (
+            PackageTree("x", ["server"], ["other"]),
+            "libc6 libperl5 libserver3 logrotate other perl server zlib1g",
+        ),
+        (PackageTree("x", programs=["server"]), "libc6 libserver3 server zlib1g"),
+        (PackageTree("x", alone=["server"]), "server"),
+    ],
+)
+def test_dependencies_of_packages_and_programs(
+    monkeypatch: pytest.MonkeyPatch, tree: PackageTree, selected: str
+) -> None:
     monkeypatch.setattr(debian_packages, "run_command", lambda _: DEPENDENCIES)
-    libraries = debian_packages.find_libraries([], ["server"])
-    assert libraries == {"server", "libserver3", "libsystemd0", "libc6"}
+    assert tree.select_packages([]) == selected.split()
 
 
 def test_folders_beside_usr_are_merged(tmp_path: Path) -> None:
-    for name in ("lib/x/libc.so.6", "usr/lib/x/libd.so"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True)
+    """Packages of Debian 12 have folders that are links in later releases."""
+    (tmp_path / "package/DEBIAN").mkdir(parents=True)
+    (tmp_path / "package/DEBIAN/control").write_text(
+        "Package: x\nVersion: 1\nArchitecture: all\nMaintainer: x <x@x>\nDescription: x\n"
+    )
+    for name in ("lib/x/libc.so.6", "usr/lib/x/libd.so", "usr/share/doc/x/copyright"):
+        path = tmp_path / "package" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    debian_packages.merge_folders(tmp_path)
-    assert {path.name for path in (tmp_path / "usr/lib/x").iterdir()} == {"libc.so.6", "libd.so"}
-    assert not (tmp_path / "lib").exists()
+    archive = tmp_path / "x.deb"
+    command = ["dpkg-deb", "--build", str(tmp_path / "package"), str(archive)]
+    subprocess.run(command, check=True, capture_output=True)
+    debian_packages._unpack_archives(tmp_path / "root", [archive])
+    assert {path.name for path in (tmp_path / "root/usr/lib/x").iterdir()} == {
+        "libc.so.6",
+        "libd.so",
+    }
+    assert (tmp_path / "root/lib").readlink() == Path("usr/lib")
+    assert not (tmp_path / "root/usr/share/doc").exists()
 
 
 SITES = ("SITE_A", "SITE_B")

@@ -16,9 +16,10 @@ from click.testing import CliRunner, Result
 from treehammer import config
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, TestbedError, TreehammerError
-from treehammer.testbed import cli, workspace
+from treehammer.testbed import cli, faults, lifecycle, workspace
+from treehammer.testbed.component import DaemonSpec, VisibleFolder
 from treehammer.testbed.components.secure_storage import DOOR_NAMES, SecureStorage
-from treehammer.testbed.lifecycle import start_time
+from treehammer.testbed.lifecycle import RunningDaemon, WorkspaceState, start_time
 from treehammer.testbed.mount_namespace import render_mount_script, topmost_inaccessible_parent
 from treehammer.testbed.network import (
     LONG_DISTANCE,
@@ -26,7 +27,6 @@ from treehammer.testbed.network import (
     NetworkDistance,
     build_profiles,
 )
-from treehammer.testbed.workspace import RunningDaemon, VisibleFolder, WorkspaceState
 
 
 @pytest.fixture
@@ -78,23 +78,28 @@ def test_folder_of_other_user_is_refused(
         workspace.define_workspace("one", 1, settings)
 
 
+def run_daemon(name: str, pid: int, start_ticks: int) -> RunningDaemon:
+    spec = DaemonSpec(name, ("sleep", "1"), {"PATH": "/bin"}, Path("/tmp"), stop_signal=2)
+    return RunningDaemon(spec, pid, start_ticks, 0.0)
+
+
 def test_state_round_trip(tmp_path: Path) -> None:
     state = WorkspaceState(
         sites=("A", "B"),
         second_pool=True,
         releases=("6.40.00",),
         ready=True,
-        daemons=(RunningDaemon("x", 1, 2, 3.5, 15),),
+        daemons=(run_daemon("x", 1, 2),),
     )
-    workspace.write_state(tmp_path, state)
-    assert workspace.read_state(tmp_path) == state
+    lifecycle.write_state(tmp_path, state)
+    assert lifecycle.read_state(tmp_path) == state
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"sites": [], "daemons": [{}]}', "\x00", '"x"'])
 def test_unreadable_state_is_none(tmp_path: Path, text: str) -> None:
-    assert workspace.read_state(tmp_path) is None
+    assert lifecycle.read_state(tmp_path) is None
     (tmp_path / "state.json").write_text(text)
-    assert workspace.read_state(tmp_path) is None
+    assert lifecycle.read_state(tmp_path) is None
 
 
 def test_lock_admits_one_process(settings: Settings) -> None:
@@ -116,16 +121,6 @@ def test_lock_admits_one_process(settings: Settings) -> None:
         order.append("second")
     thread.join()
     assert order == ["first", "second"]
-    assert not box.folder.parent.exists()
-
-
-def test_lock_lives_as_long_as_testbed(settings: Settings) -> None:
-    box = workspace.define_workspace("one", 1, settings)
-    with workspace.lock_workspace(box, lambda: None):
-        box.folder.mkdir()
-    assert box.folder.with_suffix(".lock").exists()
-    with workspace.lock_workspace(box, lambda: None):
-        box.folder.rmdir()
     assert not box.folder.parent.exists()
 
 
@@ -163,11 +158,8 @@ def remembered(boxes: Path) -> None:
     (folder / "logs/one.log").write_text("first\nsecond\nthird\n")
     (folder / "condor/log/SchedLog").write_text("a schedd's\n")
     (folder / "condor/sites/SITE_A/log/StartLog").write_text("a startd's\n")
-    daemons = (
-        RunningDaemon("one", me, start_time(me), 0.0, 15),
-        RunningDaemon("two", me, 1, 0.0, 15),
-    )
-    workspace.write_state(folder, WorkspaceState(sites=("SITE_A",), daemons=daemons))
+    daemons = (run_daemon("one", me, start_time(me)), run_daemon("two", me, 1))
+    lifecycle.write_state(folder, WorkspaceState(sites=("SITE_A",), daemons=daemons))
 
 
 @pytest.mark.parametrize(
@@ -182,11 +174,11 @@ def test_commands_without_testbed(boxes: Path, command: str) -> None:
 
 def test_channels_are_part_of_the_state(boxes: Path) -> None:
     channels = (("stable", "bookworm"), ("testing", "sid"))
-    assert cli.parse_channels(["stable=bookworm", "testing=sid"]) == [*channels]
+    assert cli.parse_channels(["stable=bookworm", "testing=sid"]) == channels
     (boxes / "testbed").mkdir(parents=True)
     state = WorkspaceState(sites=("SITE_A",), channels=channels)
-    workspace.write_state(boxes / "testbed", state)
-    assert workspace.read_state(boxes / "testbed") == state
+    lifecycle.write_state(boxes / "testbed", state)
+    assert lifecycle.read_state(boxes / "testbed") == state
 
 
 def test_status_lists_running_daemons(boxes: Path) -> None:
@@ -206,6 +198,13 @@ def test_status_lists_running_daemons(boxes: Path) -> None:
 def test_status_reports_testbed_is_down(boxes: Path) -> None:
     remembered(boxes)
     assert "testbed testbed is down" in run(boxes, "status").stderr
+
+
+def test_fault_injection_refuses_unknown_daemon(boxes: Path, settings: Settings) -> None:
+    remembered(boxes)
+    box = workspace.define_workspace("testbed", 1, settings)
+    with pytest.raises(TestbedError, match=r"(?s)no daemon 'three'.*Known: one, two"):
+        faults.suspend_daemon(box, "three").__enter__()
 
 
 def test_logs_print_last_lines(boxes: Path) -> None:

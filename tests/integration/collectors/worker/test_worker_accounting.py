@@ -16,7 +16,7 @@ from treehammer import config
 from treehammer.collectors.job_spec import InputFile
 from treehammer.collectors.worker.probes import node_state
 from treehammer.errors import TestbedError
-from treehammer.testbed.debian_packages import unpack_packages
+from treehammer.testbed.debian_packages import PackageTree
 
 DONE = "open(os.environ['TREEHAMMER_RESULT'], 'w').write('{\"format\": 1}')\n"
 
@@ -309,7 +309,7 @@ def unpack_python(name: str) -> str:
     """Unpack a Python of Debian into the cache; skip the test if it cannot be fetched."""
     cache = config.load_settings().cache_dir / "testbed"
     try:
-        root = unpack_packages(name, (name,), LATER_SUITE, cache, print)
+        root = PackageTree(name, (name,), suite=LATER_SUITE).unpack(cache, print)
     except TestbedError as error:
         pytest.skip(f"{name} cannot be fetched from Debian {LATER_SUITE}: {error}")
     return str(root / "usr" / "bin" / name)

@@ -17,7 +17,6 @@ from treehammer import config
 from treehammer.collectors.job_spec import InputFile, SoftwareRequest
 from treehammer.collectors.software import providers
 from treehammer.testbed.components.secure_storage import READ_SCOPE
-from treehammer.testbed.credentials import write_proxy
 
 pytestmark = pytest.mark.root
 
@@ -135,7 +134,7 @@ def test_proxy_opens_a_door_with_x509(
     lifetime_s: float,
     found: tuple[str, str],
 ) -> None:
-    proxy = write_proxy(secure.part.authority, tmp_path / "proxy", lifetime_s)
+    proxy = secure.part.authority.write_proxy(tmp_path / "proxy", lifetime_s)
     env = {**secure.environment(), "X509_USER_PROXY": str(proxy)}
     executions = [make_read(1, "6.38.00", "x509"), make_read(2, door="x509", access="staged")]
     ran = bench.run(OPEN, *executions, env=env)

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cvmfs_view import VIEW, install_view
 from machine_requirements import skip_or_fail
 
 from treehammer import config
 from treehammer.collectors.job_spec import ExecutionLimits, InputFile
 from treehammer.collectors.software import providers
 from treehammer.collectors.software.setup_commands import CVMFS_VARIABLE
-from treehammer.testbed.components.cvmfs_mount import VIEW, install_view
 
 VERSION = "6.38.00"
 PLATFORM = "x86_64-el9-gcc13-opt"
