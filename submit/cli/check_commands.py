@@ -55,14 +55,15 @@ def check(settings: Settings, specs: tuple[str, ...], compiles: bool) -> Command
 def doctor(settings: Settings) -> CommandOutput:
     """Check this installation and its dependencies; name the remedy of each problem.
 
-    Packages, disks, database, results service, clock, credentials, authorities, Rucio, pools and
-    doors. Every check is bounded in time. The exit code is 1 if one failed.
+    Packages, disks, database, results service and its proxy, clock, credentials, authorities, Rucio,
+    pools and doors. Every check is bounded in time. The exit code is 1 if one failed.
 
     Example: treehammer doctor
     """
+    from treehammer.submit.tools.access_checks import list_access_checks
     from treehammer.submit.tools.installation_checks import DiagnosisState, diagnose, list_checks
 
-    diagnoses = list(diagnose(list_checks(settings)))
+    diagnoses = list(diagnose([*list_checks(settings), *list_access_checks(settings)]))
     states = [diagnosis.state for diagnosis in diagnoses]
     failed, warned = map(states.count, (DiagnosisState.FAILED, DiagnosisState.WARNING))
     summary = f"{failed} failed, {pluralize(warned, 'warning')}"

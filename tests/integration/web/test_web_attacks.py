@@ -17,7 +17,7 @@ from repository_code import REPOSITORY
 from starvation_attacks import SLOW_CLIENTS, SlowClients
 
 from treehammer import config
-from treehammer.submit.tools import installation_checks
+from treehammer.submit.tools import access_checks
 from treehammer.submit.tools.installation_checks import Diagnosis, DiagnosisState
 
 
@@ -66,7 +66,7 @@ def test_doctor_accepts_the_shipped_configurations(services: list[ProxiedService
             {"serve_behind_proxy": True, "serve_url": service.url, "service_ca_file": service.ca},
             environ={},
         )
-        (diagnosis,) = installation_checks.check_proxy(settings)
+        (diagnosis,) = access_checks.check_proxy(settings)
         return diagnosis
 
     with ThreadPoolExecutor() as pool:

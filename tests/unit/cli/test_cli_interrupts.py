@@ -165,6 +165,7 @@ PRINTED_ELSEWHERE = {
     "submit/batch/htcondor/htcondor_batch.py": "reason for HTCondor",
     "submit/batch/htcondor/job_events.py": "reason for HTCondor",
     "submit/campaigns/waiting_campaigns.py": "lines, by print_hint",
+    "submit/tools/access_checks.py": "findings and remedies, in a table",
     "submit/tools/installation_checks.py": "findings and remedies, in a table",
     "submit/campaigns/campaign_upload.py": "notice, by print_hint",
     "submit/sites/site_probes.py": "finding, in a table",

@@ -30,7 +30,7 @@ from treehammer.errors import CatalogueError, ConfigError, DatasetError, ExitCod
 from treehammer.sql.write.store import Store
 from treehammer.submit.cli import check_commands
 from treehammer.submit.planning.plan import Plan
-from treehammer.submit.tools import file_read, installation_checks, read_session
+from treehammer.submit.tools import access_checks, file_read, installation_checks, read_session
 from treehammer.submit.tools.file_read import (
     MeasuredFiles,
     OpenedFiles,
@@ -378,16 +378,16 @@ def test_database_of_another_revision_fails(settings: Settings) -> None:
 
 @pytest.mark.parametrize(("offset", "state"), [(0.2, OK), (-5.0, WARNING), (90.0, FAILED)])
 def test_clock(offset: float, state: DiagnosisState) -> None:
-    diagnosis = installation_checks.compare_clocks(1e9 + offset, 1e9)
+    diagnosis = access_checks.compare_clocks(1e9 + offset, 1e9)
     assert diagnosis.state is state
     assert f"{offset:+.1f} s" in diagnosis.finding
 
 
 def test_service_that_does_not_answer(settings: Settings) -> None:
     away = dataclasses.replace(settings, service_url="http://127.0.0.1:1")
-    (diagnosis,) = installation_checks.check_service(away)
+    (diagnosis,) = access_checks.check_service(away)
     assert (diagnosis.state, "service_url" in diagnosis.remedy) == (FAILED, True)
-    (none,) = installation_checks.check_service(settings)
+    (none,) = access_checks.check_service(settings)
     assert none.state is NOT_CONFIGURED
 
 
@@ -397,15 +397,15 @@ def test_token_expiry(
 ) -> None:
     path = tmp_path / "token"
     path.write_text(make_token(time.time() + left_s))
-    (diagnosis,) = installation_checks.check_credentials(settings, {"BEARER_TOKEN_FILE": str(path)})
+    (diagnosis,) = access_checks.check_credentials(settings, {"BEARER_TOKEN_FILE": str(path)})
     assert diagnosis.state is state
 
 
 def test_missing_credentials(settings: Settings, tmp_path: Path) -> None:
     gone = {"X509_USER_PROXY": str(tmp_path / "gone")}
-    (diagnosis,) = installation_checks.check_credentials(settings, gone)
+    (diagnosis,) = access_checks.check_credentials(settings, gone)
     assert diagnosis.state is FAILED
-    (none,) = installation_checks.check_credentials(settings, {})
+    (none,) = access_checks.check_credentials(settings, {})
     assert none.state is NOT_CONFIGURED
 
 
@@ -417,24 +417,20 @@ def test_authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
         return lambda _environment: Trusted()
 
-    monkeypatch.setattr(
-        installation_checks, "make_tls_context", context("Jan  1 00:00:00 2020 GMT")
-    )
-    (old,) = installation_checks.check_authorities({})
+    monkeypatch.setattr(access_checks, "make_tls_context", context("Jan  1 00:00:00 2020 GMT"))
+    (old,) = access_checks.check_authorities({})
     assert (old.state, "1 expired" in old.finding) == (WARNING, True)
-    monkeypatch.setattr(
-        installation_checks, "make_tls_context", context("Jan  1 00:00:00 2099 GMT")
-    )
-    (good,) = installation_checks.check_authorities({})
+    monkeypatch.setattr(access_checks, "make_tls_context", context("Jan  1 00:00:00 2099 GMT"))
+    (good,) = access_checks.check_authorities({})
     assert good.state is OK
-    (empty,) = installation_checks.check_authorities({"X509_CERT_DIR": str(tmp_path)})
+    (empty,) = access_checks.check_authorities({"X509_CERT_DIR": str(tmp_path)})
     assert (empty.state, "rehash" in empty.remedy) == (FAILED, True)
 
     def refuse(_environment: object) -> None:
         raise ssl.SSLError("no certificate")
 
-    monkeypatch.setattr(installation_checks, "make_tls_context", refuse)
-    (broken,) = installation_checks.check_authorities({})
+    monkeypatch.setattr(access_checks, "make_tls_context", refuse)
+    (broken,) = access_checks.check_authorities({})
     assert broken.state is FAILED
 
 
@@ -444,11 +440,11 @@ def test_doors_are_checked(settings: Settings, tmp_path: Path) -> None:
         '[sites.DESK]\ndoors = [{ name = "gone", protocol = "file", prefix = "gone" }]\n'
     )
     named = dataclasses.replace(settings, sites_file=path)
-    diagnoses = {diagnosis.part: diagnosis for diagnosis in installation_checks.check_sites(named)}
+    diagnoses = {diagnosis.part: diagnosis for diagnosis in access_checks.check_sites(named)}
     assert diagnoses["sites file"].state is OK
     assert diagnoses["DESK door gone"].state is FAILED
     path.write_text("[sites.DESK]\ndors = []\n")
-    check = InstallationCheck("sites", lambda: installation_checks.check_sites(named))
+    check = InstallationCheck("sites", lambda: access_checks.check_sites(named))
     (wrong,) = diagnose([check])
     assert wrong.state is FAILED
 
@@ -463,6 +459,7 @@ def test_command_prints_states_and_exits_with_1(
     monkeypatch.setattr(
         installation_checks, "list_checks", lambda _settings: [InstallationCheck("all", find)]
     )
+    monkeypatch.setattr(access_checks, "list_access_checks", lambda _settings: [])
 
     def run(*arguments: str) -> Any:
         return CliRunner().invoke(
@@ -477,5 +474,8 @@ def test_command_prints_states_and_exits_with_1(
 
 
 def test_every_check_is_bounded(settings: Settings) -> None:
-    checks = installation_checks.list_checks(settings)
+    checks = [
+        *installation_checks.list_checks(settings),
+        *access_checks.list_access_checks(settings),
+    ]
     assert all(0 < check.limit_s <= 60 for check in checks)

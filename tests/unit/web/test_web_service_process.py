@@ -22,7 +22,7 @@ from treehammer import config
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.program_output import SystemdNotifier
-from treehammer.submit.tools import installation_checks
+from treehammer.submit.tools import access_checks
 from treehammer.submit.tools.installation_checks import DiagnosisState
 from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.web.service.service_process import (
@@ -138,7 +138,7 @@ def test_unavailable_address_is_named(tmp_path: Path) -> None:
 
 def find_problem(settings: Settings) -> str:
     """Return what ``doctor`` finds wrong with a proxy."""
-    (diagnosis,) = installation_checks.check_proxy(settings)
+    (diagnosis,) = access_checks.check_proxy(settings)
     assert diagnosis.state is DiagnosisState.FAILED
     assert "Caddyfile in " in diagnosis.remedy
     return diagnosis.finding
@@ -155,11 +155,11 @@ def test_doctor_names_what_a_proxy_lacks(tmp_path: Path, monkeypatch: pytest.Mon
         with run_service(tmp_path, behind_proxy=is_behind_proxy) as service:
             assert problem in find_problem(make(service.client.base_url.port or 0))
     for status, problem in ((403, "header Host"), (502, "it answers 502"), (303, "for headers")):
-        monkeypatch.setattr(installation_checks, "_LATE_HEADERS_S", 0.1)
+        monkeypatch.setattr(access_checks, "_LATE_HEADERS_S", 0.1)
         with serve_http(make_answering_proxy(status)) as port:
             assert problem in find_problem(make(port))
     assert "refused" in find_problem(make(1))
-    (none,) = installation_checks.check_proxy(make_settings(tmp_path))
+    (none,) = access_checks.check_proxy(make_settings(tmp_path))
     assert none.state is DiagnosisState.NOT_CONFIGURED
 
 
