@@ -326,6 +326,12 @@ class FormInput:
         return len(values) > 1 or (self.value in values and "" in self.choices)
 
 
+class ListQuery(PageQuery):
+    """A list shown by pages."""
+
+    page: PageNumber = Field(1, description="Page number.")
+
+
 class WindowQuery(PageQuery):
     """A window of days. Pages declare the field ``days`` with their choices."""
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import Field
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
@@ -30,7 +29,7 @@ from treehammer.text_formatting import format_duration, pluralize
 from treehammer.web.arranged_table import count_pages, past_last_page_text
 from treehammer.web.core.responses import require_text
 from treehammer.web.labels import VARIANT_COLUMN
-from treehammer.web.page_query import FormInput, PageNumber, PageOperation, PageQuery
+from treehammer.web.page_query import FormInput, ListQuery, PageOperation
 from treehammer.web.pages.campaign_tables import (
     JOBS_PER_PAGE,
     CampaignQuery,
@@ -58,12 +57,6 @@ MAX_LIMITED_MEASUREMENTS = 2_000
 REFRESH_INTERVAL_S = 5
 
 
-class CampaignListQuery(PageQuery):
-    """Parameters of the list."""
-
-    page: PageNumber = Field(1, description="Page number.")
-
-
 #: Content of the pages for programs.
 OPERATIONS = (
     PageOperation(
@@ -72,7 +65,7 @@ OPERATIONS = (
         "campaigns",
         "Campaigns, newest first, 20 per page",
         {"campaigns": "campaigns"},
-        CampaignListQuery,
+        ListQuery,
         ("page", "pages", "count"),
     ),
     PageOperation(
@@ -110,7 +103,7 @@ PAGES = PageModule(routes, position=50, menu={"campaigns": "Campaigns"}, operati
 
 def campaign_list_view(store: Store, request: Request) -> PageView:
     """Collect the data of the list."""
-    number = CampaignListQuery.parse(request).page
+    number = ListQuery.parse(request).page
     campaigns, count = campaign_queries.list_campaigns(
         store, (number - 1) * CAMPAIGNS_PER_PAGE, CAMPAIGNS_PER_PAGE
     )

@@ -28,7 +28,12 @@ from treehammer.web.arranged_table import count_pages
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.responses import AsciiJSONResponse, service_unavailable
 from treehammer.web.display_formats import format_time
-from treehammer.web.page_query import OneOf, PageNumber, PageOperation, PageQuery, PathText
+from treehammer.web.page_query import (
+    ListQuery,
+    OneOf,
+    PageOperation,
+    PathText,
+)
 from treehammer.web.pages import compare_query
 from treehammer.web.pages.common_tables import (
     comparison_columns,
@@ -92,12 +97,6 @@ _COMPARISON_TABLES = {
 _COMPARISON_ABOUT = ("conclusion", "selection", "attribution", "notes")
 
 
-class ComparisonListQuery(PageQuery):
-    """Parameters of the list."""
-
-    page: PageNumber = Field(1, description="Page number.")
-
-
 class StoredComparisonQuery(VerdictFilter):
     """Parameters of a stored comparison."""
 
@@ -120,7 +119,7 @@ OPERATIONS = (
         "compare",
         "Stored comparisons, newest first, 20 per page",
         {"comparisons": "comparisons"},
-        ComparisonListQuery,
+        ListQuery,
         ("page", "pages", "count"),
     ),
     PageOperation(
@@ -233,7 +232,7 @@ def stored_comparison_view(store: Store, request: Request) -> PageView:
 
 
 def _comparison_list_view(store: Store, request: Request, query: CompareQuery) -> PageView:
-    number = ComparisonListQuery.parse(request).page
+    number = ListQuery.parse(request).page
     count = stored_comparisons.count_comparisons(store)
     comparisons = stored_comparisons.list_latest_comparisons(
         store, COMPARISONS_PER_PAGE, (number - 1) * COMPARISONS_PER_PAGE

@@ -293,7 +293,7 @@ Arrival = tuple[str, StartRequest]
 
 
 def arrive(job: str, waited_s: float = 0.0, jobs: int = 3, **more: Any) -> Arrival:
-    times = {"wait_s": 60.0, "lead_s": 5.0, "waited_s": waited_s}
+    times: dict[str, Any] = {"wait_s": 60.0, "lead_s": 5.0, "waited_s": waited_s}
     return job, StartRequest(barrier="b", jobs=jobs, **times, **more)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from typing import Annotated, Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -59,25 +59,9 @@ def make_request(*parameters: tuple[str, str]) -> Request:
 
 
 def test_page_parses_what_forms_send() -> None:
-    query = TideQuery.parse(
-        make_request(
-            ("days", "14"),
-            ("to", "2026-03-01"),
-            ("state", ""),
-            ("name", "x"),
-            ("name", "spring"),
-            ("height", ".5"),
-            ("page", ""),
-            ("from", ""),
-            ("campaign", ""),
-            ("campaign", "a"),
-            ("campaign", "b"),
-            ("host", "n1"),
-            ("site", ""),
-            ("host", "n2"),
-            ("utm_source", "mail"),
-        )
-    )
+    sent = "days=14&to=2026-03-01&state=&name=x&name=spring&height=.5&page=&from="
+    more = "&campaign=&campaign=a&campaign=b&host=n1&site=&host=n2&utm_source=mail"
+    query = TideQuery.parse(make_request(*parse_qsl(sent + more, keep_blank_values=True)))
     assert (query.harbor, query.state, query.name, query.height) == ("Cuxhaven", "", "spring", 0.5)
     assert (query.window[0], query.window[-1]) == (date(2026, 2, 16), date(2026, 3, 1))
     assert query.campaigns == ("a", "b")
@@ -120,7 +104,7 @@ def test_invalid_value_is_refused_by_page_and_api(name: str, value: str, message
             query.parse(make_request((name, value)), strict=strict)
         assert message in f"{refusal.value.message}. {refusal.value.hint}"
         valid = query.parse_valid(make_request((name, value), ("page", "3")))
-        assert valid.days == 7
+        assert valid.model_dump()["days"] == 7
 
 
 @pytest.mark.parametrize(
@@ -161,23 +145,6 @@ def test_required_parameter_is_named() -> None:
 
     with pytest.raises(ConfigError, match="boat is missing"):
         NamedQuery.parse(make_request())
-
-
-def test_all_parameters_are_listed_for_addresses() -> None:
-    given = [("to", "2026-03-01"), ("campaign", "a"), ("campaign", "b"), ("host", "n1")]
-    query = TideQuery.parse(make_request(*given)).model_copy(update={"filters": ()})
-    assert query.list_parameters() == [
-        ("to", "2026-03-01"),
-        ("days", "7"),
-        ("harbor", "Cuxhaven"),
-        ("state", ""),
-        ("name", ""),
-        ("height", "1.0"),
-        ("page", "1"),
-        ("from", ""),
-        ("campaign", "a"),
-        ("campaign", "b"),
-    ]
 
 
 def test_form_derives_from_the_parameters() -> None:
