@@ -147,7 +147,7 @@ class EventLog:
 
     def batch_id(self, proc: int) -> str:
         """Return the batch id of a job."""
-        return f"{self.cluster}.{proc}@{self.submission.name}"
+        return self.submission.batch_id(self.cluster, proc)
 
     def status(self, proc: int) -> JobStatus:
         """Derive the status of a job; one without events waits for its turn."""

@@ -107,7 +107,7 @@ class HTCondorBatch(BatchSystem):
         if not submission.path.exists():
             submission.stage(text, jobs, spool=self.pool.spool)
         try:
-            return submission.batch_ids(self._add_cluster(submission))
+            return submission.batch_ids(self._add_cluster(submission).number)
         except PoolUnreachableError:
             # A later find() or query() resolves whether it is queued.
             raise
@@ -195,7 +195,7 @@ class HTCondorBatch(BatchSystem):
                 submission, holds_lock=holds_lock
             )
             if cluster is not None:
-                ids = submission.batch_ids(cluster)
+                ids = submission.batch_ids(cluster.number)
                 # Older submissions contain a requeued job too.
                 batch_ids |= {
                     job_id: ids[job_id] for job_id in contained_ids if job_id not in batch_ids
@@ -362,7 +362,7 @@ class HTCondorBatch(BatchSystem):
         """
         open_ids = self._find_open(batch_ids)
         for submission, cluster, procs in self._group_by_cluster(open_ids):
-            ids = (f"{cluster}.{proc}@{submission.name}" for proc in range(len(submission.job_ids)))
+            ids = submission.batch_ids(cluster).values()
             is_whole = open_ids.issuperset(self._find_open(ids))
             if is_whole:
                 submission.cancellation_mark.touch()
@@ -431,7 +431,7 @@ class HTCondorBatch(BatchSystem):
         """
         requeued_ids: dict[str, str] = {}
         for old, cluster, procs in self._group_by_cluster(earlier):
-            ids = {old.job_ids[proc]: f"{cluster}.{proc}@{old.name}" for proc in procs}
+            ids = {old.job_ids[proc]: old.batch_id(cluster, proc) for proc in procs}
             last = max(earlier[batch_id] for batch_id in ids.values())
             jobs = old.rebuild_jobs(ids, last, inputs)
             text = jobs[0].text
@@ -441,7 +441,7 @@ class HTCondorBatch(BatchSystem):
                 if new.path.exists():
                     queued = new.cluster or self._resolve_unconfirmed(new, holds_lock=True)
                 queued_ids = (
-                    new.batch_ids(queued)
+                    new.batch_ids(queued.number)
                     if queued
                     else self._submit_cluster(old.campaign, text, jobs)
                 )
@@ -481,7 +481,7 @@ class HTCondorBatch(BatchSystem):
         self, submission: Submission, cluster: int, procs: Sequence[int]
     ) -> set[str]:
         """Return the ids of jobs that are final or unknown to HTCondor."""
-        ids = {f"{cluster}.{proc}@{submission.name}": proc for proc in procs}
+        ids = {submission.batch_id(cluster, proc): proc for proc in procs}
         open_ids = self._find_open(ids)
         return {submission.job_ids[proc] for i, proc in ids.items() if i not in open_ids}
 

@@ -181,12 +181,13 @@ class Submission:
         write_atomically(self.path / "cluster.json", text)
         return cluster
 
-    def batch_ids(self, cluster: QueuedCluster) -> dict[str, str]:
+    def batch_id(self, cluster: int, proc: int) -> str:
+        """Return the batch id of a job, which :func:`parse_batch_id` reads."""
+        return f"{cluster}.{proc}@{self.name}"
+
+    def batch_ids(self, cluster: int) -> dict[str, str]:
         """Return job id -> batch id."""
-        return {
-            job_id: f"{cluster.number}.{proc}@{self.name}"
-            for proc, job_id in enumerate(self.job_ids)
-        }
+        return {job_id: self.batch_id(cluster, proc) for proc, job_id in enumerate(self.job_ids)}
 
     def job_folder(self, proc: int) -> Path:
         """Return the folder of one job."""
