@@ -1,4 +1,4 @@
-"""Contents of pages and reports: tables by the names of columns, charts, and printed numbers.
+"""Contents of pages and reports: texts, links, fields, tables by name, charts, and printed numbers.
 
 Numbers are compared with exact values to the precision of what is printed.
 """
@@ -47,19 +47,44 @@ class PageTable:
         return [row[name] for row in self.rows]
 
 
-class _TableParser(HTMLParser):
+@dataclass(frozen=True)
+class PageElement:
+    """An element with text: its tag, text and attributes."""
+
+    tag: str
+    text: str
+    attributes: dict[str, str]
+
+
+class _PageParser(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.tables: list[PageTable] = []
+        self.elements: list[PageElement] = []
+        self.fields: dict[str, list[str]] = {}
+        self.words: list[str] = []
+        self._open: list[tuple[str, dict[str, str], list[str]]] = []
+        self._is_program = self._is_unseen = False
+        self._select = self._part = self._column = ""
         self._cells: list[PageCell] = []
-        self._part = self._column = ""
         self._cell = PageCell("")
         self._text: list[str] | None = None
-        self._is_unseen = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
-        if tag == "span":
+        assert not any(name.startswith("on") for name in values), values
+        if tag == "option":
+            values["select"] = self._select
+        if tag in _TEXT_TAGS:
+            self._open.append((tag, values, []))
+        if tag in ("script", "style", "title"):
+            self._is_program = True
+        elif tag == "select":
+            self._select = values.get("name", "")
+            self.fields.setdefault(self._select, [])
+        elif tag == "input" and "name" in values:
+            self.fields.setdefault(values["name"], []).append(values.get("value", ""))
+        elif tag == "span":
             self._is_unseen = values.get("class") == "unseen"
         elif tag == "table":
             self.tables.append(PageTable(values.get("data-table", "")))
@@ -71,21 +96,30 @@ class _TableParser(HTMLParser):
             self._text, self._column = [], values.get("data-column", "")
             self._cell = PageCell("", values.get("class", ""), "", values.get("title", ""))
         elif tag == "a" and self._text is not None:
-            self._cell = replace(
-                self._cell,
-                link=values["href"],
-                tooltip=values.get("title", self._cell.tooltip),
-            )
+            tooltip = values.get("title", self._cell.tooltip)
+            self._cell = replace(self._cell, link=values["href"], tooltip=tooltip)
 
     def handle_data(self, data: str) -> None:
+        if self._is_program:
+            return
+        self.words.append(data)
+        for _, _, words in self._open:
+            words.append(data)
         if self._text is not None and not self._is_unseen:
             self._text.append(data)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag == "span":
+        if self._open and self._open[-1][0] == tag:
+            _, attributes, words = self._open.pop()
+            self.elements.append(PageElement(tag, _join(words), attributes))
+            if "selected" in attributes:
+                self.fields[self._select].append(attributes.get("value", _join(words)))
+        if tag in ("script", "style", "title"):
+            self._is_program = False
+        elif tag == "span":
             self._is_unseen = False
         elif tag in ("td", "th") and self._text is not None:
-            text, self._text = " ".join("".join(self._text).split()), None
+            text, self._text = _join(self._text), None
             if self._part == "thead" and self._column:
                 assert self._column not in self.tables[-1].columns, self._column
                 self.tables[-1].columns[self._column] = text
@@ -98,18 +132,72 @@ class _TableParser(HTMLParser):
                 table.cells.append(dict(zip(table.columns, self._cells, strict=True)))
 
 
-def read_tables(page: str) -> dict[str, PageTable]:
-    """Read the tables of a page by name.
+_TEXT_TAGS = ("a", "h1", "h2", "h3", "li", "option", "p", "section", "summary")
 
-    Raises:
-        ValueError: a row has more or fewer cells than the table has headings.
+
+def _join(words: list[str]) -> str:
+    return " ".join("".join(words).split())
+
+
+@dataclass(frozen=True)
+class PageContents:
+    """A page as its readers see it.
+
+    Attributes:
+        text: of the whole page, with single spaces.
+        elements: headings, paragraphs, links and items, each where it ends.
+        fields: name -> value of each input and of each selected option.
+        tables: by name.
+        charts: specifications that the page passes to Vega.
     """
-    parser = _TableParser()
-    parser.feed(page)
-    names = [table.name for table in parser.tables]
-    assert "" not in names, "a table was not made by the table component"
-    assert len(names) == len({*names}), names
-    return {table.name: table for table in parser.tables}
+
+    text: str
+    elements: list[PageElement]
+    fields: dict[str, list[str]]
+    tables: dict[str, PageTable]
+    charts: list[dict[str, Any]]
+
+    @classmethod
+    def parse(cls, page: str) -> PageContents:
+        """Read a page.
+
+        Raises:
+            ValueError: a row has more or fewer cells than its table has headings.
+        """
+        parser = _PageParser()
+        parser.feed(page)
+        names = [table.name for table in parser.tables]
+        assert "" not in names, "a table was not made by the table component"
+        assert len(names) == len({*names}), names
+        tables = {table.name: table for table in parser.tables}
+        text = _join(parser.words)
+        return cls(text, parser.elements, parser.fields, tables, load_charts(page))
+
+    def list_texts(self, tag: str, css_class: str = "") -> list[str]:
+        """List the texts of the elements with a tag, and with a class if given."""
+        return [
+            element.text
+            for element in self.elements
+            if element.tag == tag and css_class in ("", element.attributes.get("class"))
+        ]
+
+    def list_choices(self, name: str) -> dict[str, str]:
+        """List the texts of the options of a select by their values."""
+        return {
+            element.attributes.get("value", element.text): element.text
+            for element in self.elements
+            if element.attributes.get("select") == name
+        }
+
+    def list_links(self, pattern: str = "") -> list[str]:
+        """List the addresses of links that match a pattern from their beginning."""
+        addresses = (e.attributes.get("href", "") for e in self.elements if e.tag == "a")
+        return [address for address in addresses if re.match(pattern, address)]
+
+
+def read_tables(page: str) -> dict[str, PageTable]:
+    """Read the tables of a page by name."""
+    return PageContents.parse(page).tables
 
 
 def load_charts(page: str) -> list[dict[str, Any]]:

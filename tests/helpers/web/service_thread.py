@@ -17,6 +17,7 @@ import httpx
 import pytest
 import uvicorn
 from measurement_factory import make_measurement
+from page_contents import PageContents
 from page_database import fill_database
 from starlette.types import ASGIApp
 
@@ -25,6 +26,7 @@ from treehammer.config import Settings, load_settings
 from treehammer.sql.core.access_keys import AccessKey, MasterKeys
 from treehammer.sql.engine.database_setup import open_engine
 from treehammer.sql.write.keyring import Keyring
+from treehammer.sql.write.store import Store
 from treehammer.web.core.auth import AccessControl
 from treehammer.web.core.live_database import LiveDatabase
 from treehammer.web.core.measurement_writer import MeasurementSink
@@ -57,6 +59,11 @@ class ServiceThread:
         self.client = client
         self.clock = clock
 
+    @functools.cached_property
+    def store(self) -> Store:
+        """The database's store, beside the service's own."""
+        return Store.open(self.url)
+
     def make_key(self, role: str, **changes: Any) -> AccessKey:
         """Create a key in the service's database."""
         engine = open_engine(self.url, create=True)
@@ -87,6 +94,12 @@ class ServiceThread:
     def load_page(self, address: str) -> str:
         """Load a page as a browser does."""
         return self._get_successfully(address, {"Accept": "text/html,*/*"}).text
+
+    def read(self, address: str, status: int = 200) -> PageContents:
+        """Load a page as a browser does, and read its contents."""
+        answer = self.client.get(address, headers={"Accept": "text/html,*/*"})
+        assert answer.status_code == status, answer.text
+        return PageContents.parse(answer.text)
 
     def load_document(self, address: str, **parameters: str) -> dict[str, Any]:
         """Load the answer to an operation of the API."""
@@ -168,7 +181,10 @@ def run_service(
     )
     served = load_settings({"serve_behind_proxy": behind_proxy}, environ={}, folder=folder)
     with _serve_app(app, served) as client:
-        yield ServiceThread(url, client, clock)
+        service = ServiceThread(url, client, clock)
+        yield service
+    if "store" in vars(service):
+        service.store.close()
     database.close()
 
 
@@ -183,6 +199,13 @@ def service(start_service: StartService) -> Iterator[ServiceThread]:
     """An application of the test's own."""
     with start_service() as own:
         yield own
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Iterator[ServiceThread]:
+    """A public service of the test's own, whose ``store`` the test fills."""
+    with run_service(tmp_path, reading_open=True) as public:
+        yield public
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from service_thread import (
     draw_in_process,
     filled_service,
+    pages,
     service,
     shared_key,
     shared_service,
@@ -12,6 +13,7 @@ from service_thread import (
 __all__ = [
     "draw_in_process",
     "filled_service",
+    "pages",
     "service",
     "shared_key",
     "shared_service",

@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from measurement_factory import (
     make_recent_outcomes,
     make_recent_runs,
 )
-from page_contents import read_tables
 from service_thread import ServiceThread, run_service
 from simulated_campaign import START_US, add_campaign
 
@@ -31,7 +29,6 @@ from treehammer.analysis.status.site_status import update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules, load_status_rules
 from treehammer.config import Settings
 from treehammer.sql.core.watch_rows import OverrideRow, PatrolEntryRow, PatrolStartRow
-from treehammer.sql.watch import state_history
 from treehammer.sql.watch.patrol_report import write_entries, write_limits
 from treehammer.sql.watch.patrol_starts import PatrolLease, PatrolStarts, SiteCharge, SiteLimits
 from treehammer.sql.watch.state_history import add_override
@@ -263,56 +260,47 @@ def test_page_shows_entries_budgets_and_starts(patrol_service: ServiceThread) ->
     ]
 
 
-def fill_sites(folder: Path, sites: dict[str, bool]) -> None:
+def fill_sites(store: Store, sites: dict[str, bool]) -> None:
     """Add runs of the last four hours, good or all failed, and evaluate the states."""
     now_us = time.time_ns() // 1000
-    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
-        jobs = [
-            make_job_row(f"{site}{number}", site=site) for site in sites for number in range(16)
-        ]
-        store.add_campaign(make_campaign_row(), jobs)
-        store.add(make_recent_runs(sites, 16, 15))
-        override = OverrideRow(
-            "", "D", "", "downtime", "ada", "moved", now_us - 9, now_us + HOUR_US
-        )
-        state_history.add_override(store, override)
-        update_states(store, now_us + 1, load_status_rules())
+    jobs = [make_job_row(f"{site}{number}", site=site) for site in sites for number in range(16)]
+    store.add_campaign(make_campaign_row(), jobs)
+    store.add(make_recent_runs(sites, 16, 15))
+    until_us = now_us + HOUR_US
+    override = OverrideRow("", "D", "", "downtime", "ada", "moved", now_us - 9, until_us)
+    add_override(store, override)
+    update_states(store, now_us + 1, load_status_rules())
 
 
-def test_pages_show_states_with_evidence(tmp_path: Path) -> None:
-    fill_sites(tmp_path, {"A": True, "B": False, "C": True, "D": True})
-    with run_service(tmp_path, reading_open=True) as service:
-        overview = unescape(service.load_page("/"))
-        states = service.load_tables("/")["states"]
-        page = unescape(service.load_page("/sites/B"))
-        history = service.load_tables("/sites/B")["state_changes"]
-        listed = {row["site"]: row["state"] for row in service.load_tables("/sites")["sites"]}
-        change = next(row for row in states if row["site"] == "B" and row["of"] == "jobs")
-        evidence = unescape(service.load_page(f"/state-changes/{change['id']}"))
-        results = service.load_tables(f"/state-changes/{change['id']}")["results"]
-        for result in results:
-            assert service.client.get(result["address"]).status_code == 200, result
-        missing = service.client.get("/state-changes/nothing")
-    assert re.findall(r"<strong>(.*?)</strong> (sites .*?)</a>", overview) == [
-        ("1 of 4", "sites critical"),
-        ("0 of 4", "sites with warnings"),
-        ("1 of 4", "sites in a downtime"),
+def test_pages_show_states_with_evidence(pages: ServiceThread) -> None:
+    fill_sites(pages.store, {"A": True, "B": False, "C": True, "D": True})
+    overview = pages.read("/")
+    tiles = [text for text in overview.list_texts("li") if " of 4 sites" in text]
+    assert tiles == [
+        "1 of 4 sites critical",
+        "0 of 4 sites with warnings",
+        "1 of 4 sites in a downtime",
     ]
-    assert read_tables(overview)["days"].column("site") == [*"BDAC"]
+    assert overview.tables["days"].column("site") == [*"BDAC"]
+    listed = {row["site"]: row["state"] for row in pages.load_tables("/sites")["sites"]}
     assert listed == {"A": "ok", "B": "critical", "C": "ok", "D": "downtime"}
-    assert f'/state-changes/{change["id"]}">evidence</a>' in page
+    history = pages.load_tables("/sites/B")["state_changes"]
     assert [row["state"] for row in history if row["of"] == "jobs"] == ["critical", "warning"]
-    assert "open: " in evidence
+    states = pages.load_tables("/")["states"]
+    change = next(row for row in states if row["site"] == "B" and row["of"] == "jobs")
+    address = f"/state-changes/{change['id']}"
+    assert address in pages.read("/sites/B").list_links()
+    assert "open: " in pages.read(address).text
+    results = pages.load_tables(address)["results"]
     assert {row["kind"] for row in results} == {"measurement", "job", "campaign"}
-    assert missing.status_code == 404
+    for result in results:
+        assert pages.client.get(result["address"]).status_code == 200, result
+    assert pages.client.get("/state-changes/nothing").status_code == 404
 
 
-def test_a_central_event_is_announced(tmp_path: Path) -> None:
-    fill_sites(tmp_path, {"A": False, "B": False, "C": False, "D": True})
-    with run_service(tmp_path, reading_open=True) as service:
-        overview = unescape(service.load_page("/"))
-        states = {(row["site"], row["of"]): row for row in service.load_tables("/")["states"]}
-    assert "Central since" in overview
-    assert states["A", "jobs"]["state"] == "warning"
-    assert states["A", "jobs"]["cause"] == "central"
+def test_a_central_event_is_announced(pages: ServiceThread) -> None:
+    fill_sites(pages.store, {"A": False, "B": False, "C": False, "D": True})
+    states = {(row["site"], row["of"]): row for row in pages.load_tables("/")["states"]}
+    assert "Central since" in pages.read("/").text
+    assert (states["A", "jobs"]["state"], states["A", "jobs"]["cause"]) == ("warning", "central")
     assert states["", "all sites"]["state"] == "critical"

@@ -24,8 +24,7 @@ from measurement_factory import (
     make_job_row,
     make_measurement,
 )
-from page_contents import read_tables
-from service_thread import ServiceThread, StartService, run_service
+from service_thread import ServiceThread, run_service
 from simulated_campaign import add_campaign
 
 from treehammer.analysis.changes.change_points import build_digest, parse_week
@@ -96,29 +95,22 @@ def service(database: str, tmp_path: Path) -> Iterator[ServiceThread]:
 
 
 def test_pages_show_changes_with_their_evidence(service: ServiceThread) -> None:
-    page = unescape(service.load_page("/changes"))
+    page = service.read("/changes").text
     assert page.index("+35.0 %") < page.index("−9.5 %")
-    assert "/changes/cpu" in page
-    assert "storage B" not in unescape(service.load_page("/changes?site=A"))
-    change = unescape(service.load_page("/changes/cpu"))
-    assert "ROOT 6.40.00: CPU" in change
-    assert "changed on that day: ROOT build a → b" in change
-    assert "+5.0 %" in change
-    level = unescape(service.load_page("/changes/storage"))
-    assert "CPU of 6.38.00 (nodes by CPU model)" in level
-    assert "nodes recognized by" in level
-    assert "nodes recognized by" not in change
-    release = unescape(service.load_page("/releases/6.40.00"))
-    assert "relative to 6.38.00, in per cent" in release
-    assert "CPU time per event of " in release
-    wall = unescape(service.load_page("/releases/6.40.00?metric=wall_per_event_s"))
-    assert "Wall time per event of " in wall
-    refused = service.client.get("/releases/6.40.00?site=NOWHERE")
-    assert (refused.status_code, "NOWHERE" in refused.text) == (400, True)
-    drawn = service.load_page("/releases/6.40.00?drawing=test-1.svg")
-    assert "master" in drawn
-    assert "Slower or faster since" in unescape(service.load_page("/sites/A"))
-    rows = json.loads(service.load_page("/changes?format=json"))["tables"]["changepoints"]
+    assert "storage B" not in service.read("/changes?site=A").text
+    for address, texts in {
+        "/changes/cpu": ("ROOT 6.40.00: CPU", "changed on that day: ROOT build a → b", "+5.0 %"),
+        "/changes/storage": ("CPU of 6.38.00 (nodes by CPU model)", "nodes recognized by"),
+        "/releases/6.40.00": ("relative to 6.38.00, in per cent", "CPU time per event of "),
+        "/releases/6.40.00?metric=wall_per_event_s": ("Wall time per event of ",),
+        "/sites/A": ("Slower or faster since",),
+    }.items():
+        shown = unescape(service.load_page(address))
+        assert all(text in shown for text in texts), address
+    assert "nodes recognized by" not in service.read("/changes/cpu").text
+    assert "NOWHERE" in service.read("/releases/6.40.00?site=NOWHERE", 400).text
+    assert "master" in service.load_page("/releases/6.40.00?drawing=test-1.svg")
+    rows = service.load_tables("/changes")["changepoints"]
     assert {row["id"] for row in rows} == {"cpu", "wall", "storage", "new"}
 
 
@@ -137,18 +129,18 @@ def test_commits_of_tests_are_listed_without_working_trees(
             evidence = VerdictEvidence(of_a={"test_name": "muons"}, unpaired=is_unpaired)
             verdict = build_verdict(name, a=sides[0], b=sides[1], evidence=evidence, **made)
             store.replace_comparison(name, [], [verdict])
-    page = unescape(service.load_page("/changes"))
-    assert "bbbbbbbbbb against aaaaaaaaaa" in page
-    assert "CPU: 1 slower over sites" in page
-    assert 'href="/compare/clean"' in page
-    rows = json.loads(service.load_page("/changes?format=json"))["tables"]["commits"]
+    page = service.read("/changes")
+    assert "bbbbbbbbbb against aaaaaaaaaa" in page.text
+    assert "CPU: 1 slower over sites" in page.text
+    assert "/compare/clean" in page.list_links()
+    rows = service.load_tables("/changes")["commits"]
     assert {(row["test"], row["a"], row["b"], row["measured"]) for row in rows} == {
         ("muons", a, b, "in turns"),
         ("muons", a, b, "by separate jobs"),
     }
 
 
-def test_step_of_drawn_line_is_the_stated_change(tmp_path: Path) -> None:
+def test_step_of_drawn_line_is_the_stated_change(pages: ServiceThread) -> None:
     """One of three variants changed; before, all of them were 3 % faster than the control."""
     variants = ("branches=2%", "branches=50%", "branches=100%")
     series = [build_watched_series(one, variant_label=one, work=one) for one in variants]
@@ -162,12 +154,10 @@ def test_step_of_drawn_line_is_the_stated_change(tmp_path: Path) -> None:
     place = ("A", "A", "near", "6.40.00", variants[0])
     evidence = ChangeEvidence((ChangedSeries(*place, effect=0.0488, error=0.001),))
     change = build_change_point(day=day_ago(19), effect=0.0488, evidence=evidence)
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        replace_watched_days(store, series, days, day_ago(40), day_ago(0))
-        replace_change_points(store, [change], 0)
-    with run_service(tmp_path, reading_open=True) as service:
-        rows = service.load_tables("/releases/6.40.00")["ratios"]
-        page = unescape(service.load_page("/releases/6.40.00"))
+    replace_watched_days(pages.store, series, days, day_ago(40), day_ago(0))
+    replace_change_points(pages.store, [change], 0)
+    rows = pages.load_tables("/releases/6.40.00")["ratios"]
+    page = unescape(pages.load_page("/releases/6.40.00"))
     assert "+5.0 %" in page
     means: dict[tuple[str, bool], list[float]] = {}
     for row in rows:
@@ -241,86 +231,74 @@ def format_day(back: int) -> str:
     return display_formats.format_day(display_formats.today() - timedelta(days=back))
 
 
-def load_changes(overview_service: ServiceThread, query: str = "") -> list[str]:
-    answer = overview_service.client.get(f"/api/v1/overview{query}")
+def load_changes(pages: ServiceThread, query: str = "") -> list[str]:
+    answer = pages.client.get(f"/api/v1/overview{query}")
     assert answer.status_code == 200, answer.text
     found: list[str] = answer.json()["about"]["changes"]
     return found
 
 
-def add(overview_service: ServiceThread, *some: Iterator[Measurement]) -> None:
-    with Store.open(overview_service.url) as store:
-        store.add(one for found in some for one in found)
+def add(service: ServiceThread, *measured: Iterator[Measurement]) -> None:
+    service.store.add(one for measurements in measured for one in measurements)
 
 
-@pytest.fixture
-def overview_service(start_service: StartService) -> Iterator[ServiceThread]:
-    with start_service(reading_open=True) as overview_service:
-        yield overview_service
-
-
-def test_unchanged_status_is_not_listed(overview_service: ServiceThread) -> None:
-    add(overview_service, on("A", 3, 2), on("A", 1, 2), on("A", 0, 2))
-    assert load_changes(overview_service) == ["4 measurements received: 4 of 4 good."]
-
-
-def test_status_is_compared_with_previous_measured_day(overview_service: ServiceThread) -> None:
-    add(overview_service, on("A", 9, 0, 2), on("A", 1, 2), on("A", 0, 1, 3))
-    _, line = load_changes(overview_service)
-    assert line == (
-        f"A: warning (1 of 4 good, 3 failed on {format_day(0)}); ok on {format_day(1)}."
-    )
+@pytest.mark.parametrize(
+    ("measured", "lines"),
+    [
+        ([("A", 3, 2), ("A", 1, 2), ("A", 0, 2)], ["4 measurements received: 4 of 4 good."]),
+        (
+            [("A", 9, 0, 2), ("A", 1, 2), ("A", 0, 1, 3)],
+            [f"A: warning (1 of 4 good, 3 failed on {format_day(0)}); ok on {format_day(1)}."],
+        ),
+        (
+            [("A", 2, 2), ("A", 1, 0, 1), ("A", 0, 0, 2)],
+            [
+                f"A: critical since {format_day(1)} (0 of 2 good, 2 failed on {format_day(0)}); "
+                f"ok on {format_day(2)}."
+            ],
+        ),
+        (
+            [("A", 2, 2), ("A", 1, 0, 2), ("A", 0, 2)],
+            [f"A: ok (2 of 2 good on {format_day(0)}); critical on {format_day(1)}."],
+        ),
+        (
+            [("A", 3, 2), ("A", 2, 2), ("B", 3, 1)],
+            [f"A: no measurements since {format_day(2)}."],
+        ),
+    ],
+    ids=["unchanged", "since today", "since yesterday", "recovered", "quiet"],
+)
+def test_status_is_compared_with_previous_measured_day(
+    pages: ServiceThread, measured: list[tuple[Any, ...]], lines: list[str]
+) -> None:
+    add(pages, *(on(*runs) for runs in measured))
+    assert load_changes(pages)[-1:] == lines
     # The days shown on the page do not matter.
     until = display_formats.today() - timedelta(days=100)
-    for query in ("?days=7", "?days=60", f"?days=30&to={until}"):
-        assert load_changes(overview_service, query) == load_changes(overview_service)
+    for query in ("?days=7", f"?days=30&to={until}"):
+        assert load_changes(pages, query) == load_changes(pages)
 
 
-def test_change_of_yesterday_is_listed(overview_service: ServiceThread) -> None:
-    add(overview_service, on("A", 2, 2), on("A", 1, 0, 1), on("A", 0, 0, 2))
-    _, line = load_changes(overview_service)
-    assert line == (
-        f"A: critical since {format_day(1)} (0 of 2 good, 2 failed on {format_day(0)}); "
-        f"ok on {format_day(2)}."
-    )
-
-
-def test_recovery_names_previous_status(overview_service: ServiceThread) -> None:
-    add(overview_service, on("A", 2, 2), on("A", 1, 0, 2), on("A", 0, 2))
-    assert load_changes(overview_service)[1:] == [
-        f"A: ok (2 of 2 good on {format_day(0)}); critical on {format_day(1)}."
-    ]
-
-
-def test_quiet_site_is_listed_once(overview_service: ServiceThread) -> None:
-    add(overview_service, on("A", 3, 2), on("A", 2, 2), on("B", 3, 1))
-    assert load_changes(overview_service) == [f"A: no measurements since {format_day(2)}."]
-
-
-def test_quiet_sites_share_a_sentence(overview_service: ServiceThread) -> None:
+def test_quiet_sites_share_a_sentence(pages: ServiceThread) -> None:
     sites = [f"S{number}" for number in range(overview_changes.MAX_QUIET_SITES + 3)]
-    add(overview_service, *(on(site, 2, 1) for site in sites), on("GONE", 3, 1))
+    add(pages, *(on(site, 2, 1) for site in sites), on("GONE", 3, 1))
     start = f"No measurements since {format_day(2)}: "
-    assert load_changes(overview_service) == [f"{start}{', '.join(sites)}."]
-    listed = (
-        overview_service.client.get("/").text.split('class="changes"', 1)[1].split("</ul>", 1)[0]
-    )
-    (item,) = re.findall(r"<li>(.*?)</li>", listed)
-    assert re.sub(r"<[^>]+>", "", item) == f"{start}S0, S1, S2, S3, S4, S5 and 3 more."
-    assert re.findall(r"site=(\w+)", item) == sites[:6]
+    assert load_changes(pages) == [f"{start}{', '.join(sites)}."]
+    (item,) = (one for one in pages.read("/").list_texts("li") if one.startswith(start))
+    assert item == f"{start}S0, S1, S2, S3, S4, S5 and 3 more."
 
 
-def test_first_measurements_are_listed(overview_service: ServiceThread) -> None:
+def test_first_measurements_are_listed(pages: ServiceThread) -> None:
     other: dict[str, Any] = {"axis_root": "6.40.00"}
-    add(overview_service, on("A", 200, 1), on("A", 0, 1, **other), on("B", 100, 1, door="file"))
+    add(pages, on("A", 200, 1), on("A", 0, 1, **other), on("B", 100, 1, door="file"))
     add(
-        overview_service,
+        pages,
         on("B", 0, 1, **other),
         on("B", 1, 1, door="https"),
         on("C", 1, 1, **other),
     )
     # Releases and doors of a new site, and anything measured before, are not listed.
-    assert load_changes(overview_service)[1:] == [
+    assert load_changes(pages)[1:] == [
         "First measurements from C.",
         "ROOT 6.40.00: first measurements at A, B.",
         "door https: first measurements at B.",
@@ -328,49 +306,45 @@ def test_first_measurements_are_listed(overview_service: ServiceThread) -> None:
     ]
 
 
-def test_new_comparisons_are_listed(overview_service: ServiceThread) -> None:
+def test_new_comparisons_are_listed(pages: ServiceThread) -> None:
     two_days_ago = NOW_US - 2 * DAY_US
-    with Store.open(overview_service.url) as store:
-        for name, judged, us in (
-            ("new", "same", NOW_US),
-            ("worse", "slower", NOW_US),
-            ("old", "slower", two_days_ago),
-        ):
-            row = build_verdict(name, created_us=us, verdict=judged, scope="site")
-            store.replace_comparison(name, [], [row])
-    (worse, new) = load_changes(overview_service)
+    for name, judged, us in (
+        ("new", "same", NOW_US),
+        ("worse", "slower", NOW_US),
+        ("old", "slower", two_days_ago),
+    ):
+        row = build_verdict(name, created_us=us, verdict=judged, scope="site")
+        pages.store.replace_comparison(name, [], [row])
+    (worse, new) = load_changes(pages)
     assert "1 slower by site" in worse
     assert "1 same by site" in new
-    page = overview_service.client.get("/").text
-    assert page.index('href="/compare/worse"') < page.index('href="/compare/new"')
+    links = pages.read("/").list_links("/compare/")
+    assert links.index("/compare/worse") < links.index("/compare/new")
 
 
-def test_new_campaigns_are_listed_by_name(overview_service: ServiceThread) -> None:
-    with Store.open(overview_service.url) as store:
-        for number in range(12):
-            store.add_campaign(make_campaign_row(f"c{number:02}", created_us=NOW_US - number), [])
-        store.add_campaign(make_campaign_row("old", created_us=NOW_US - 2 * DAY_US), [])
+def test_new_campaigns_are_listed_by_name(pages: ServiceThread) -> None:
+    for number in range(12):
+        row = make_campaign_row(f"c{number:02}", created_us=NOW_US - number)
+        pages.store.add_campaign(row, [])
+    pages.store.add_campaign(make_campaign_row("old", created_us=NOW_US - 2 * DAY_US), [])
     names = [f"name of c{number:02}" for number in range(12)]
-    assert load_changes(overview_service) == [f"12 campaigns submitted: {', '.join(names)}."]
-    listed = (
-        overview_service.client.get("/").text.split('class="changes"', 1)[1].split("</ul>", 1)[0]
-    )
-    assert re.sub(r"<[^>]+>", "", listed).strip().endswith("name of c09 and 2 more.")
-    assert listed.count('href="/campaigns/c') == 10
+    assert load_changes(pages) == [f"12 campaigns submitted: {', '.join(names)}."]
+    (item,) = (one for one in pages.read("/").list_texts("li") if "submitted" in one)
+    assert item.endswith("name of c09 and 2 more.")
 
 
-def test_changes_are_sorted_by_severity_and_folded(overview_service: ServiceThread) -> None:
+def test_changes_are_sorted_by_severity_and_folded(pages: ServiceThread) -> None:
     for number in range(overview_changes.MAX_CHANGES):
-        add(overview_service, on(f"W{number}", 1, 3), on(f"W{number}", 0, 3, 1))
-    add(overview_service, on("GOOD", 1, 0, 1), on("GOOD", 0, 1), on("QUIET", 2, 1))
+        add(pages, on(f"W{number}", 1, 3), on(f"W{number}", 0, 3, 1))
+    add(pages, on("GOOD", 1, 0, 1), on("GOOD", 0, 1), on("QUIET", 2, 1))
     add(
-        overview_service,
+        pages,
         on("BAD", 1, 1),
         on("BAD", 0, 0, 1),
         on("WORSE", 1, 4),
         on("WORSE", 0, 1, 3),
     )
-    first = [line.partition(":")[0] for line in load_changes(overview_service)[1:]]
+    first = [line.partition(":")[0] for line in load_changes(pages)[1:]]
     new = f"First measurements from BAD, GOOD, {', '.join(first[3:-2])}, WORSE."
     assert first == [
         "BAD",
@@ -380,10 +354,9 @@ def test_changes_are_sorted_by_severity_and_folded(overview_service: ServiceThre
         "GOOD",
         new,
     ]
-    page = overview_service.client.get("/").text
-    at_once, folded = page.split('class="changes"')[1:3]
+    assert pages.read("/").list_texts("summary")[0] == "6 more"
+    at_once, folded = pages.load_page("/").split('class="changes"')[1:3]
     assert at_once.count("<li>") == overview_changes.MAX_CHANGES
-    assert "<summary>6 more</summary>" in at_once
     assert folded.split("</ul>", 1)[0].count("<li>") == 6
 
 
@@ -392,39 +365,33 @@ TODAY = datetime.now(UTC).date()
 OUTCOMES = {"A_GOOD": (10, 0), "B_FAILS": (0, 3), "C_WARNS": (9, 1), "D_HALF": (5, 5)}
 
 
-def fill(folder: Path) -> None:
-    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
-        for site, counts in OUTCOMES.items():
-            for number in range(sum(counts)):
-                back = 1 if site == "B_FAILS" else 0
-                day = TODAY - timedelta(days=back)
-                failed: dict[str, Any] = {"failure_class": "open"} if number >= counts[0] else {}
-                store.add(
-                    [
-                        make_measurement(
-                            f"{site}-{number}",
-                            site=site,
-                            day=day.year * 10000 + day.month * 100 + day.day,
-                            plausible=True,
-                            **failed,
-                        )
-                    ]
-                )
-        verdicts = [
-            build_verdict("c", label=str(number), verdict=verdict)
-            for number, verdict in enumerate(("slower", "same", "same"))
-        ]
-        store.replace_comparison("c", [], verdicts)
+def fill(store: Store) -> None:
+    for site, (good, failed) in OUTCOMES.items():
+        day = day_to_number(TODAY - timedelta(days=site == "B_FAILS"))
+        store.add(
+            make_measurement(
+                f"{site}-{number}",
+                site=site,
+                day=day,
+                plausible=True,
+                failure_class="open" if number >= good else None,
+            )
+            for number in range(good + failed)
+        )
+    verdicts = [
+        build_verdict("c", label=str(number), verdict=verdict)
+        for number, verdict in enumerate(("slower", "same", "same"))
+    ]
+    store.replace_comparison("c", [], verdicts)
 
 
-def test_tiles_count_latest_days_and_lead_to_evidence(tmp_path: Path) -> None:
-    fill(tmp_path)
-    with run_service(tmp_path, reading_open=True) as service:
-        page = unescape(service.load_page("/"))
+def test_tiles_count_latest_days_and_lead_to_evidence(pages: ServiceThread) -> None:
+    fill(pages.store)
     tiles = re.findall(
-        r'<li><a href="([^"]*)"(?: class="(\w+)")?><strong>(.*?)</strong> (.*?)</a></li>', page
+        r'<li><a href="([^"]*)"(?: class="(\w+)")?><strong>(.*?)</strong> (.*?)</a></li>',
+        pages.load_page("/"),
     )
-    assert [(address, css, number) for address, css, number, _ in tiles] == [
+    assert [tile[:3] for tile in tiles] == [
         ("#days", "critical", "1 of 4"),
         ("#days", "warning", "2 of 4"),
         ("/compare/c", "critical", "1 of 3"),
@@ -433,36 +400,24 @@ def test_tiles_count_latest_days_and_lead_to_evidence(tmp_path: Path) -> None:
     assert tiles[2][3].startswith("variants slower over sites: ROOT 6.40.00 against 6.38.00")
 
 
-def test_tile_of_running_campaigns_shows_progress(tmp_path: Path) -> None:
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        for name, planned in (("first", 3), ("second", 1)):
-            job = make_job_row(f"job-{name}", campaign_id=name, state="running")
-            store.add_campaign(make_campaign_row(name, planned_measurements=planned), [job])
-        # Those beyond the plan, such as of a repeated job, do not count for other campaigns.
-        recorded = [("first", 1), ("second", 1), ("second", 2)]
-        store.add([make_measurement(f"job-{name}", n, campaign_id=name) for name, n in recorded])
-    with run_service(tmp_path, reading_open=True) as service:
-        tiles = service.load_page("/").split('<ul class="tiles">')[1].split("</ul>")[0]
-    assert "<strong>2</strong> campaigns running: 2 of 4 measurements" in tiles
-    assert '<progress max="1" value="0.5"' in tiles
+def test_tile_of_running_campaigns_shows_progress(pages: ServiceThread) -> None:
+    for name, planned in (("first", 3), ("second", 1)):
+        job = make_job_row(f"job-{name}", campaign_id=name, state="running")
+        pages.store.add_campaign(make_campaign_row(name, planned_measurements=planned), [job])
+    # Those beyond the plan, such as of a repeated job, do not count for other campaigns.
+    recorded = [("first", 1), ("second", 1), ("second", 2)]
+    pages.store.add([make_measurement(f"job-{name}", n, campaign_id=name) for name, n in recorded])
+    assert "2 campaigns running: 2 of 4 measurements" in pages.read("/").text
+    assert '<progress max="1" value="0.5"' in pages.load_page("/")
 
 
-def test_worst_sites_come_first_in_the_matrix_only(tmp_path: Path) -> None:
-    fill(tmp_path)
-    with run_service(tmp_path, reading_open=True) as service:
-        page = service.load_page("/")
-        rows = service.load_tables("/")["site_days"]
-    matrix = read_tables(page)["days"]
+def test_worst_sites_come_first_in_the_matrix_only(pages: ServiceThread) -> None:
+    fill(pages.store)
+    rows = pages.load_tables("/")["site_days"]
+    matrix = pages.read("/").tables["days"]
     assert matrix.column("site") == ["B_FAILS", "D_HALF", "C_WARNS", "A_GOOD"]
     assert list(dict.fromkeys(str(row["site"]) for row in rows)) == sorted(OUTCOMES)
     assert "warning severity-3" in {cell.css_class for cell in matrix.cells[1].values()}
-
-
-def test_empty_service_shows_no_tiles_of_sites(tmp_path: Path) -> None:
-    with run_service(tmp_path, reading_open=True) as service:
-        tiles = service.load_page("/").split('<ul class="tiles">')[1].split("</ul>")[0]
-    assert "sites" not in tiles
-    assert "campaigns running" in tiles
 
 
 def test_every_summary_states_the_verdict_of_the_widest_scope(tmp_path: Path) -> None:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import html
 import random
-import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -95,9 +90,9 @@ def read_matrix(page: str) -> dict[tuple[str, str], tuple[str, str]]:
 
 def test_page_begins_with_conclusion_and_doubt(compared: tuple[ServiceThread, str]) -> None:
     service, address = compared
-    page = html.unescape(service.load_page(address))
-    first = page.split("</h1>")[1].lstrip()
-    assert first.startswith('<p class="headline">Do not trust this result: the control')
+    page = service.read(address)
+    (first,) = page.list_texts("p", "headline")
+    assert first.startswith("Do not trust this result: the control")
     about = service.client.get(address.replace("/compare/", "/api/v1/comparisons/")).json()["about"]
     assert about["conclusion"] in first
     assert any(note.startswith("Controls are off") for note in about["notes"])
@@ -146,16 +141,20 @@ def test_filters_choose_rows(
 
 def test_filter_is_shown_and_can_be_removed(compared: tuple[ServiceThread, str]) -> None:
     service, address = compared
-    page = html.unescape(service.load_page(f"{address}?site=SLOW&metric=wall_per_event_s"))
-    (removal,) = re.findall(r'href="(.*?)" aria-label="Remove the filter site SLOW"', page)
-    assert removal == "?metric=wall_per_event_s"
-    assert 'aria-current="true">wall</a>' in page
+    page = service.read(f"{address}?site=SLOW&metric=wall_per_event_s")
+    links = {
+        one.attributes.get("aria-label", one.text): one.attributes
+        for one in page.elements
+        if one.tag == "a"
+    }
+    assert links["Remove the filter site SLOW"]["href"] == "?metric=wall_per_event_s"
+    assert links["wall"]["aria-current"] == "true"
 
 
 def test_cell_opens_jobs_and_trend(compared: tuple[ServiceThread, str]) -> None:
     service, address = compared
-    page = html.unescape(service.load_page(address))
-    (link,) = re.findall(r'class="worse-3" title[^<]*<a href="(.*?)#cell"', page)
+    cells = [cell for row in service.read(address).tables["matrix"].cells for cell in row.values()]
+    (link,) = (cell.link.partition("#")[0] for cell in cells if cell.css_class == "worse-3")
     jobs, trend = load_charts(service.load_page(f"{address}{link}"))
     assert [mark["s"] for mark in list_marks(jobs)] == [0] * 12 + [1] * 12, "both sides of each job"
     changes = [mark["y"] for mark in list_marks(trend) if mark["s"] == 0]
@@ -172,16 +171,14 @@ def test_live_comparison_has_matrix_and_filters(compared: tuple[ServiceThread, s
     assert {row["site"] for row in told.json()["tables"]["by_site"]} == {"FAST"}
 
 
-def test_cell_of_a_load_test_has_no_trend(tmp_path: Path) -> None:
+def test_cell_of_a_load_test_has_no_trend(pages: ServiceThread) -> None:
     """Figures know no daily means of a load test's headline metrics."""
     evidence = VerdictEvidence(
         of_a={"site": "A"}, of_b={"site": "A"}, campaigns=(), where=(), where_a=(), where_b=()
     )
     rows = [build_verdict("load", scope="site", site="A", metric="open_p99_s", evidence=evidence)]
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        store.replace_comparison("load", [], rows)
-    with run_service(tmp_path, reading_open=True) as service:
-        page = service.load_page("/compare/load?site=A&variant=all")
+    pages.store.replace_comparison("load", [], rows)
+    page = pages.load_page("/compare/load?site=A&variant=all")
     assert "Jobs and trend" not in page
 
 
@@ -223,16 +220,6 @@ def test_counters_have_a_matrix(
     assert matrix is not None
     cell = matrix.rows[0][1][0]
     assert (cell.css_class, cell.text) == expected
-
-
-def test_stored_comparison_needs_no_statistics_library() -> None:
-    """The first page after a start must not wait for scipy, and no page for scipy.stats."""
-    code = (
-        "import sys, treehammer.web.pages.comparison_page; print('scipy' in sys.modules);"
-        "import treehammer.web.service.app; print('scipy.stats' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
 
 
 def compare(
@@ -277,9 +264,8 @@ def service(tmp_path: Path) -> Iterator[ServiceThread]:
 
 
 def test_newest_comparison_of_each_pair_is_shown(service: ServiceThread) -> None:
-    page = unescape(service.load_page("/compare"))
-    assert page.count('class="matrix releases"') == 1, "one pair of a test is no matrix"
-    (matrix,) = (table for name, table in read_tables(page).items() if name != "comparisons")
+    tables = service.read("/compare").tables
+    (matrix,) = (table for name, table in tables.items() if name != "comparisons")
     assert [*matrix.columns.values()] == ["compared with", "6.38", "6.40"]
     assert matrix.column("base") == ["6.36", "6.38"]
     cells = [
@@ -298,10 +284,6 @@ def test_newest_comparison_of_each_pair_is_shown(service: ServiceThread) -> None
             "−9.5 % in 1 of 3, +5.1 % in 1 of 3",
         ),
     ]
-
-
-def test_service_without_comparisons_has_no_matrix(filled_service: ServiceThread) -> None:
-    assert "matrix releases" not in filled_service.load_page("/compare")
 
 
 def test_too_many_measurements_are_refused(

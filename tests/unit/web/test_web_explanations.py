@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -234,10 +233,8 @@ def measure() -> Iterator[Measurement]:
 
 @pytest.fixture(scope="module")
 def standing_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
-    folder = tmp_path_factory.mktemp("standing")
-    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
-        store.add(measure())
-    with run_service(folder, reading_open=True) as running:
+    with run_service(tmp_path_factory.mktemp("standing"), reading_open=True) as running:
+        running.store.add(measure())
         yield running
 
 
@@ -267,9 +264,8 @@ def standing_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servi
 def test_page_begins_with_standing(
     standing_service: ServiceThread, site: str, query: str, sentence: str
 ) -> None:
-    page = html.unescape(standing_service.load_page(f"/sites/{site}{query}"))
-    after = page.split("</h1>")[1].lstrip()
-    assert after.startswith(f'<p class="headline">{sentence}</p>' if sentence else "<nav")
+    page = standing_service.read(f"/sites/{site}{query}")
+    assert page.list_texts("p", "headline") == [sentence] * bool(sentence)
     told = standing_service.client.get(f"/api/v1/sites/{site}{query}").json()
     assert told["about"]["standing"] == sentence
 
@@ -294,7 +290,7 @@ def test_page_lists_conditions_of_better_sites(standing_service: ServiceThread) 
     ]
     assert rows[0]["own"] == ["XRootD v5.6.9"]
     assert rows[0]["others"] == {"XRootD v5.8.1": 2}
-    page = html.unescape(standing_service.load_page("/sites/SLOW"))
+    page = standing_service.read("/sites/SLOW").text
     assert "XRootD v5.8.1 (2 sites)" in page
     assert "Compared with BEST, MIDDLE: the best sites by the same work." in page
     # Nothing is better than the best site.
@@ -322,10 +318,11 @@ def test_page_shows_few_parts_and_files_all(
     standing_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("treehammer.web.pages.site_page.MAX_PARTS", 1)
-    page = standing_service.load_page("/sites/SLOW")
-    assert "node1.SLOW" in page
-    assert "node0.SLOW" not in page
-    assert "4 smaller parts are in CSV and JSON." in page
+    page = standing_service.read("/sites/SLOW")
+    names = page.tables["parts"].column("name")
+    assert "node1.SLOW" in names
+    assert "node0.SLOW" not in names
+    assert "4 smaller parts are in CSV and JSON." in page.text
     assert len(standing_service.load_tables("/sites/SLOW")["parts"]) == 8
 
 
@@ -345,7 +342,7 @@ def test_too_many_measurements_are_not_read(
     assert kinds == {"variant", "door"}
 
 
-def test_hosts_are_those_of_the_newest_days(tmp_path: Path) -> None:
+def test_hosts_are_those_of_the_newest_days(pages: ServiceThread) -> None:
     # A past day, so that the day of the service does not matter.
     last = TODAY - timedelta(days=3)
 
@@ -354,36 +351,32 @@ def test_hosts_are_those_of_the_newest_days(tmp_path: Path) -> None:
 
     # The first and the last day of the newest seven, and the day before them.
     hosts = {"today": 0, "week": 6, "earlier": 7}
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        store.add(
-            make_measurement(
-                f"{site}-{host}", site=site, host=host, day=day_before(days), eff_job=efficiency
-            )
-            for site, efficiency in (("A", 0.6), ("B", 0.9))
-            for host, days in hosts.items()
+    pages.store.add(
+        make_measurement(
+            f"{site}-{host}", site=site, host=host, day=day_before(days), eff_job=efficiency
         )
-    with run_service(tmp_path, reading_open=True) as running:
-        rows = running.load_tables(f"/sites/A?to={last}")["parts"]
-        page = running.load_page(f"/sites/A?to={last}")
+        for site, efficiency in (("A", 0.6), ("B", 0.9))
+        for host, days in hosts.items()
+    )
+    rows = pages.load_tables(f"/sites/A?to={last}")["parts"]
+    page = pages.load_page(f"/sites/A?to={last}")
     assert {row["name"] for row in rows if row["kind"] == "host"} == {"today", "week"}
     assert f"Hosts and CPU models are those from {last - timedelta(days=6)} on." in page
 
 
 def test_chart_takes_some_of_many_sites_and_the_place_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pages: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("treehammer.sql.read.peer_sums.MAX_DAILY_PEERS", 4)
     day = TODAY.year * 10000 + TODAY.month * 100 + TODAY.day
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        store.add(
-            make_measurement(f"job-{number}", site=f"S{number}", day=day, eff_job=0.9 - number / 20)
-            for number in range(10)
-        )
-        store.add(
-            [make_measurement("other", site="OTHER", day=day, test_name="other", eff_job=1.0)]
-        )
-    with run_service(tmp_path, reading_open=True) as running:
-        told = running.client.get("/api/v1/sites/S9").json()
+    pages.store.add(
+        make_measurement(f"job-{number}", site=f"S{number}", day=day, eff_job=0.9 - number / 20)
+        for number in range(10)
+    )
+    pages.store.add(
+        [make_measurement("other", site="OTHER", day=day, test_name="other", eff_job=1.0)]
+    )
+    told = pages.client.get("/api/v1/sites/S9").json()
     (point,) = told["tables"]["series"]
     assert point["sites"] == 4
     assert point["median"] == pytest.approx((0.8 + 0.7) / 2), "of S0, S2, S4 and S6"

@@ -5,14 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 import threading
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, date, datetime
-from html import unescape
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,7 +23,7 @@ import uproot
 from measurement_factory import make_campaign_row, make_measurement
 from page_contents import list_marks, list_names, load_charts
 from page_database import HOSTILE_TEXTS, SITES
-from service_thread import ServiceThread, run_service
+from service_thread import ServiceThread
 
 from treehammer.analysis.statistics.estimates import estimate_mean
 from treehammer.sql.read.query_model import Selection
@@ -53,38 +51,34 @@ def good(row: dict[str, Any], metric: str) -> bool:
     return row["failure_class"] is None and row["plausible"] and row[metric] is not None
 
 
-def test_variants_are_in_the_order_of_their_labels(tmp_path: Path) -> None:
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        store.add(
-            make_measurement(f"job-{share}", variant=f'{{"branches":{share}}}', eff_job=0.5)
-            for share in (0.4, 0.04, 1.0, 0.2)
-        )
-    with run_service(tmp_path, reading_open=True) as service:
-        rows = rows_of(service, "by=variant&from=&to=")
+def test_variants_are_in_the_order_of_their_labels(pages: ServiceThread) -> None:
+    pages.store.add(
+        make_measurement(f"job-{share}", variant=f'{{"branches":{share}}}', eff_job=0.5)
+        for share in (0.4, 0.04, 1.0, 0.2)
+    )
+    rows = rows_of(pages, "by=variant&from=&to=")
     assert [row["variant"] for row in rows] == [
         f'{{"branches":{share}}}' for share in (0.04, 0.2, 0.4, 1.0)
     ]
 
 
 @pytest.mark.usefixtures("draw_in_process")
-@pytest.mark.parametrize("view", ["means", "distribution", "latency"])
-def test_campaigns_are_labeled_by_name(tmp_path: Path, view: str) -> None:
+@pytest.mark.parametrize("view", ["means", "latency"])
+def test_campaigns_are_labeled_by_name(pages: ServiceThread, view: str) -> None:
     ids = {
         "0aaaaaaaaaaaaaaa": "weekly",
         "1bbbbbbbbbbbbbbb": "nightly",
         "2ccccccccccccccc": "nightly",
     }
-    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
-        for id_, name in ids.items():
-            store.add_campaign(make_campaign_row(id_, name=name), [])
-        hist = [0] * 5 + [9] + [0] * 12
-        good: dict[str, Any] = {"plausible": True, "eff_job": 0.5, "read_latency_hist": hist}
-        store.add(make_measurement(id_, campaign_id=id_, **good) for id_ in (*ids, "unknown"))
-    with run_service(tmp_path, reading_open=True) as service:
-        query = f"by=site&color=campaign_id&view={view}&{ALL}"
-        page = service.load_page(f"/explore?{query}")
-        found = rows_of(service, query)
-        svg = service.client.get(f"/explore/figure.svg?{query}").text
+    for id_, name in ids.items():
+        pages.store.add_campaign(make_campaign_row(id_, name=name), [])
+    hist = [0] * 5 + [9] + [0] * 12
+    good: dict[str, Any] = {"plausible": True, "eff_job": 0.5, "read_latency_hist": hist}
+    pages.store.add(make_measurement(id_, campaign_id=id_, **good) for id_ in (*ids, "unknown"))
+    query = f"by=site&color=campaign_id&view={view}&{ALL}"
+    page = pages.load_page(f"/explore?{query}")
+    found = rows_of(pages, query)
+    svg = pages.client.get(f"/explore/figure.svg?{query}").text
     (chart,) = load_charts(page)
     names = ["nightly (1bbbbbbb)", "nightly (2ccccccc)", "weekly", "unknown"]
     assert list_names(chart, "series") == names
@@ -94,8 +88,14 @@ def test_campaigns_are_labeled_by_name(tmp_path: Path, view: str) -> None:
     assert "0aaaaaaaaaaaaaaa" not in svg
 
 
-@pytest.mark.parametrize("metric", ["eff_job", "cpu_per_event_s"])
-@pytest.mark.parametrize("by", [("site", "axis_root"), ("day", "site"), ("host", "axis_root")])
+@pytest.mark.parametrize(
+    "metric, by",
+    [
+        ("eff_job", ("site", "axis_root")),
+        ("cpu_per_event_s", ("day", "site")),
+        ("eff_job", ("host", "axis_root")),
+    ],
+)
 def test_csv_agrees_with_database(
     filled_service: ServiceThread, metric: str, by: tuple[str, str]
 ) -> None:
@@ -169,15 +169,12 @@ def test_read_latencies_are_merged(filled_service: ServiceThread) -> None:
 
 
 @pytest.mark.usefixtures("draw_in_process")
-@pytest.mark.parametrize("scale", ["linear", "log"])
-def test_read_latencies_are_drawn(filled_service: ServiceThread, scale: str) -> None:
-    query = f"view=latency&by=site&color=axis_root&scale={scale}&where=site~SITE_*&{ALL}"
+def test_read_latencies_are_drawn(filled_service: ServiceThread) -> None:
+    query = f"view=latency&by=site&color=axis_root&scale=log&where=site~SITE_*&{ALL}"
     page = filled_service.client.get(f"/explore?{query}", headers=PEOPLE)
     assert "50 % below" in page.text
     assert "reads (%)" in page.text
     assert filled_service.client.get(f"/explore/figure.png?{query}").content.startswith(b"\x89PNG")
-    both = filled_service.client.get(f"/explore?view=latency&by=axis_root&{ALL}", headers=PEOPLE)
-    assert both.status_code == 200
 
 
 def test_url_parameters_filter(filled_service: ServiceThread) -> None:
@@ -195,28 +192,28 @@ def test_url_parameters_filter(filled_service: ServiceThread) -> None:
 
 def linked_counts(service: ServiceThread, address: str, count: str) -> list[tuple[int, int]]:
     """For each row linked to its jobs: shown and actual number of executions."""
-    page = service.client.get(f"{address}&{ALL}", headers=PEOPLE)
-    assert page.status_code == 200, page.text
-    links = re.findall(r'<td[^>]*><a href="(/explore\?[^"]*)">(\d+)</a>', page.text)
-    queries = [(urlsplit(unescape(link)).query, int(number)) for link, number in links]
+    page = service.read(f"{address}&{ALL}")
+    rows = [row for table in page.tables.values() for row in table.cells]
+    queries = [
+        (urlsplit(cell.link).query, int(cell.text))
+        for row in rows
+        for cell in row.values()
+        if cell.link.startswith("/explore?") and cell.text.isdigit()
+    ]
     return [(n, sum(int(row[count]) for row in rows_of(service, query))) for query, n in queries]
 
 
 @pytest.mark.parametrize(
     "address, rows, count",
     [
-        ("/explore?by=site&color=", len(SITES), "number"),
         ("/explore?by=axis_root&color=site&site=SITE_A&site=SITE_B", 4, "number"),
         ("/explore?by=site&color=&where=site%3DSITE_A&site=SITE_B&where=site!%3DX", 2, "number"),
-        ("/explore?by=week&color=&axis_root=6.38.00&axis_root=6.40.00", None, "number"),
-        ("/explore?by=week&axis_root=6.38.00&axis_root=6.40.00", None, "number"),
+        ("/explore?by=week&color=&site=SITE_A", None, "number"),
         ("/explore?by=kind&color=site&site=SITE_A&site=SITE_B&where=kind%3Dtimed", 2, "number"),
         ("/explore?by=failure_class&color=plausible&site=SITE_A&bars=interval", None, "number"),
-        ("/explore?by=host&site=SITE_C&site=UKI-SCOTGRID-GLASGOW", None, "number"),
-        ("/explore?by=site&view=distribution&axis_root=6.38.00&axis_root=6.40.00", 16, "number"),
+        ("/explore?by=host&view=distribution&site=SITE_C", None, "number"),
         ("/explore?by=site&view=latency&site=SITE_A&site=SITE_B", 4, "good"),
         ("/explore?by=campaign_id&color=&campaign=over&campaign=running", 2, "number"),
-        ("/figures/s0?site=SITE_A&site=SITE_B", 8, "number"),
         (f"/figures/s0?site=SITE_A&site={quote(HOSTILE_TEXTS[0])}", 8, "number"),
     ],
 )
@@ -236,8 +233,12 @@ def test_groups_of_floats_have_no_links(filled_service: ServiceThread) -> None:
 
 
 def test_permanent_link_has_all_parameters(filled_service: ServiceThread) -> None:
-    page = filled_service.load_page("/figures/s0")
-    link = page.split('">Permanent link')[0].rsplit('href="', 1)[1].replace("&amp;", "&")
+    page = filled_service.read("/figures/s0")
+    (link,) = (
+        one.attributes["href"]
+        for one in page.elements
+        if (one.tag, one.text) == ("a", "Permanent link")
+    )
     asked = parse_qs(urlsplit(link).query, keep_blank_values=True)
     assert asked["metric"] == ["eff_job"]
     assert asked["by"] == ["site"]
@@ -306,10 +307,9 @@ def test_too_many_measurements_are_refused(
     refused = filled_service.client.get("/explore?by=host")
     assert refused.status_code == 400
     assert "the limit is 10" in refused.json()["error"]
-    page = filled_service.client.get("/explore?by=host", headers=PEOPLE)
-    assert page.status_code == 400
+    page = filled_service.read("/explore?by=host", 400)
     assert "the limit is 10" in page.text
-    assert 'name="metric"' in page.text
+    assert page.fields["metric"] == ["eff_job"]
     assert filled_service.client.get("/explore?by=site").status_code == 200
 
 
@@ -366,29 +366,26 @@ def test_truncated_filter_list_has_a_note(
     filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def sites() -> list[str]:
-        page = filled_service.load_page(f"/explore?{ALL}")
-        found = re.search(r"<label>([^<]*)<select name=\"site\"[^>]*>(.*?)</select>", page)
-        assert found
-        return [found[1], *map(unescape, re.findall(r'value="([^"]*)"', found[2]))]
+        return [*filled_service.read(f"/explore?{ALL}").list_choices("site")]
 
     monkeypatch.setattr(explore_page, "MAX_FILTER_CHOICES", len(SITES))
-    assert {*sites()} == {"Site ", *SITES}
+    assert {*sites()} == {*SITES}
     monkeypatch.setattr(explore_page, "MAX_FILTER_CHOICES", 2)
-    title, *first = sites()
-    assert title == "Site (first 2; type others as a condition) "
-    assert {*first} == {*sorted(SITES)[:2]}
+    assert {*sites()} == {*sorted(SITES)[:2]}
+    text = filled_service.read(f"/explore?{ALL}").text
+    assert "Site (first 2; type others as a condition)" in text
 
 
 def test_selected_old_campaign_stays_selected(
     filled_service: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explore_page, "MAX_CAMPAIGN_CHOICES", 1)
-    alone = filled_service.client.get("/explore?campaign=over").text
-    assert '<option value="over" selected>nightly</option>' in alone
-    assert 'Campaign <a href="/campaigns/over">nightly</a>.' in alone
-    both = filled_service.client.get("/explore?campaign=over&campaign=running").text
-    assert both.count(" selected>") - alone.count(" selected>") == 1
-    assert re.search("Campaign <a [^>]*>[^<]*</a> and <a [^>]*>[^<]*</a>[.]", both)
+    alone = filled_service.read("/explore?campaign=over")
+    assert {*alone.fields["campaign"]} == {"over"}
+    assert "Campaign nightly." in alone.text
+    both = filled_service.read("/explore?campaign=over&campaign=running")
+    assert {*both.fields["campaign"]} == {"over", "running"}
+    assert "nightly and" in both.text or "and nightly." in both.text
 
 
 def test_marks_link_to_their_executions(filled_service: ServiceThread) -> None:

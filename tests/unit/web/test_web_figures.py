@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
@@ -228,6 +226,18 @@ def test_ignored_effects_are_a_band_around_the_middle(
     assert "bar" not in svg
 
 
+def test_interval_that_leaves_the_drawing_ends_in_an_arrow() -> None:
+    def draw(effect: float, low: float, high: float) -> tuple[bool, bool, bool]:
+        svg = render_effect({"effect": effect, "low": low, "high": high}, 0.2, 0.02)
+        bars = svg.partition('class="zero"')[2]
+        return "M0 " in bars, "M100 " in bars, 'class="mean"' in bars
+
+    assert draw(0.01, -0.02, 0.03) == (False, False, True)
+    assert draw(0.04, -0.457, 0.577) == (True, True, True)
+    assert draw(0.5, 0.2, 0.9) == (False, True, False), "nor is its middle in the drawing"
+    assert draw(-0.01, -0.3, 0.02) == (True, False, True)
+
+
 #: Columns of an execution in another order than its phases, with a phase that took no time.
 TIMES: dict[str, Any] = {
     "loop_wall_s": 20.0,
@@ -299,10 +309,6 @@ def test_axis_of_short_phases_is_in_a_readable_unit() -> None:
         ("open", 400),
         ("event loop", 500),
     ]
-
-
-def test_no_chart_without_phases() -> None:
-    assert chart_phases({"": dict.fromkeys(METRICS_BY_NAME)}) is None
 
 
 @pytest.fixture(scope="module")
@@ -632,23 +638,3 @@ def test_lazy_rows_build_only_what_is_read() -> None:
     rows = LazyRows(range(100), build)
     assert (len(rows), rows[3], [row["item"] for row in rows[:2]]) == (100, {"item": 3}, [0, 1])
     assert built == [3, 0, 1]
-
-
-def test_page_and_files_have_the_requested_order(filled_service: ServiceThread) -> None:
-    service = filled_service
-    page = service.client.get("/sites").text
-    first = re.findall(r'<th scope="row"[^>]*>(?:<a [^>]*>)?([^<]+)', page)
-    assert len(first) >= 3
-    address = "/sites?days=7&sort-sites=-site"
-    page = service.client.get(address).text
-    shown = re.findall(r'<th scope="row"[^>]*>(?:<a [^>]*>)?([^<]+)', page)
-    assert sorted(shown) == sorted(first)
-    assert shown != first
-    assert 'aria-sort="descending"' in page
-    # The third click restores the page's own order and keeps its other parameters.
-    assert 'href="?days=7" title' in page or 'href="?days=7">' in page
-    rows = csv.DictReader(io.StringIO(service.client.get(f"{address}&format=csv").text))
-    assert len([row["site"] for row in rows]) == len(shown)
-    refused = service.client.get("/sites?sort-sites=nothing")
-    assert refused.status_code == 400
-    assert "sort-sites must be one of site" in refused.json()["error"]

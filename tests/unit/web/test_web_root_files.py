@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sqlite3
 import subprocess
@@ -22,7 +21,6 @@ from page_database import HOSTILE_TEXTS, fill_database
 from service_thread import ServiceThread, run_service
 
 from treehammer.collectors.software import providers
-from treehammer.config import load_settings
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.read.reader import MAX_HITS, SelectionFingerprint
 from treehammer.sql.transfer import file_writers
@@ -81,13 +79,12 @@ def test_invalid_condition_keeps_form_values(
 ) -> None:
     monkeypatch.setattr(RootExports, "can_write", True)
     address = "/root-file?campaign=nightly&where=site%3DSITE_A&where=nonsense"
-    page = filled.client.get(address, headers=PEOPLE)
-    assert page.status_code == 400
-    assert '<option value="over" selected>' in page.text
-    assert re.findall(r'name="where" value="(.*?)"', page.text) == ["site=SITE_A", "nonsense", ""]
-    (expected,) = re.findall(r'role="alert">(.*?)</p>', page.text)
-    assert "is not a condition" in expected
-    assert "--where" not in expected
+    page = filled.read(address, 400)
+    assert page.fields["campaign"] == ["over"]
+    assert page.fields["where"] == ["site=SITE_A", "nonsense", ""]
+    (message,) = page.list_texts("p", "headline")
+    assert "is not a condition" in message
+    assert "--where" not in message
     told = filled.client.get(address)
     assert (told.status_code, next(iter(told.json()))) == (400, "error")
 
@@ -237,19 +234,6 @@ def test_hanging_root_is_killed(
     assert list(files.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("patience_s, timers", [(None, 0), (60, 1)])
-def test_export_without_timeout_has_no_timer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float | None, timers: int
-) -> None:
-    (writer := tmp_path / "writer.py").write_text("import sys; sys.stdin.buffer.read()\n")
-    monkeypatch.setattr(file_writers, "WRITER_SCRIPT", writer)
-    monkeypatch.setattr(file_writers, "root_environment", lambda *_: dict(os.environ))
-    before = {*threading.enumerate()}
-    with file_writers.open_root_writer(tmp_path, patience_s):
-        new = [one for one in threading.enumerate() if one not in before]
-    assert [type(one) for one in new].count(threading.Timer) == timers
-
-
 def test_oldest_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = RootExports.in_cache(tmp_path, tmp_path / "software")
     files.folder.mkdir()
@@ -279,17 +263,10 @@ def test_expired_files_are_removed(tmp_path: Path) -> None:
     assert [file.name for file in files.folder.iterdir()] == ["new.root"]
 
 
-def test_files_are_in_cache_folder() -> None:
-    settings = load_settings()
-    made = RootExports.in_cache(settings.cache_dir, settings.software_dir)
-    assert made.folder.parent == settings.cache_dir
-
-
 @pytest.fixture(scope="module")
 def search_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
-    folder = tmp_path_factory.mktemp("search")
-    with Store.open(f"sqlite:///{folder / 'results.db'}") as store:
-        store.add(
+    with run_service(tmp_path_factory.mktemp("search"), reading_open=True) as running:
+        running.store.add(
             make_measurement(
                 f"job-{number}",
                 site=site,
@@ -302,11 +279,10 @@ def search_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service
         campaigns = [("abc123", "nightly CERN"), ("abd999", "weekly")]
         for number, (identity, name) in enumerate(campaigns):
             row = make_campaign_row(identity, name=name)
-            store.add_campaign(row, [make_job_row(f"Job{number}", campaign_id=identity)])
+            running.store.add_campaign(row, [make_job_row(f"Job{number}", campaign_id=identity)])
         many = make_campaign_row("many", name="many")
         jobs = [make_job_row(f"many-{n}", campaign_id="many") for n in range(MAX_HITS + 5)]
-        store.add_campaign(many, jobs)
-    with run_service(folder, reading_open=True) as running:
+        running.store.add_campaign(many, jobs)
         yield running
 
 

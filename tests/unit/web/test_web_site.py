@@ -5,24 +5,21 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import re
 import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date, timedelta
-from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 from click.testing import CliRunner
 from measurement_factory import STARTED_DAY, make_measurement, make_operation, make_recent_runs
 from page_contents import list_marks, load_charts
-from page_database import HOSTILE_TEXTS, SITES
 from prometheus_client.parser import text_string_to_metric_families
-from service_thread import ServiceThread, StartService, run_service
+from service_thread import ServiceThread, run_service
 
 from treehammer.analysis.status.site_status import list_uses, update_states
 from treehammer.analysis.status.status_rules import load_shipped_rules
@@ -64,16 +61,6 @@ def test_server_updates_are_marked(filled_service: ServiceThread) -> None:
     assert '"text": "door near (root): server version XRootD v5.8.1"' in page
 
 
-@pytest.mark.parametrize("place", range(len(SITES)))
-def test_every_site_of_the_list_has_its_page(filled_service: ServiceThread, place: int) -> None:
-    site = sorted(SITES)[place]
-    rows = filled_service.load_tables("/sites")["sites"]
-    assert rows[place]["site"] == site
-    page = filled_service.client.get(f"/sites/{quote(site, safe='')}", headers=PEOPLE)
-    assert page.status_code == 200
-    assert all(text not in page.text for text in HOSTILE_TEXTS[:2])
-
-
 @pytest.mark.parametrize(
     "address, status, expected",
     [
@@ -97,18 +84,16 @@ def test_page_responds_to_parameters(
     assert expected in answer.text
 
 
-def test_site_without_similar_sites_is_explained(start_service: StartService) -> None:
-    with start_service(reading_open=True) as service:
-        assert "treehammer submit" in service.load_page("/sites")
-        day = date.today() - timedelta(days=1)
-        number = day.year * 10000 + day.month * 100 + day.day
-        with Store.open(service.url) as store:
-            store.add([make_measurement("one", day=number, site="ONLY/HE\nRE", eff_job=0.5)])
-        address = "/sites/ONLY%2FHE%0ARE"
-        page = service.load_page(address)
-        assert "No other site did the same work" in page
-        assert f'<a href="{address}">' in service.client.get("/sites").text
-        assert service.client.get(f"/api/v1{address}").status_code == 200
+def test_site_without_similar_sites_is_explained(pages: ServiceThread) -> None:
+    assert "treehammer submit" in pages.load_page("/sites")
+    day = date.today() - timedelta(days=1)
+    number = day.year * 10000 + day.month * 100 + day.day
+    pages.store.add([make_measurement("one", day=number, site="ONLY/HE\nRE", eff_job=0.5)])
+    address = "/sites/ONLY%2FHE%0ARE"
+    page = pages.load_page(address)
+    assert "No other site did the same work" in page
+    assert address in pages.read("/sites").list_links()
+    assert pages.client.get(f"/api/v1{address}").status_code == 200
 
 
 def on(site: str, back: int, eff: float, number: int = 1, **more: Any) -> Iterator[Measurement]:
@@ -125,72 +110,67 @@ def on(site: str, back: int, eff: float, number: int = 1, **more: Any) -> Iterat
         yield make_measurement(f"{site} {back} {place} {more}", place + 1, **{**values, **more})
 
 
-def add(service: ServiceThread, *some: Iterator[Measurement]) -> None:
-    with Store.open(service.url) as store:
-        store.add(one for found in some for one in found)
+def add(service: ServiceThread, *measured: Iterator[Measurement]) -> None:
+    service.store.add(one for measurements in measured for one in measurements)
 
 
-def test_similar_sites_did_same_work(start_service: StartService) -> None:
-    with start_service(reading_open=True) as service:
-        add(service, on("A", 1, 0.5), on("B", 1, 0.6), on("C", 1, 0.7), on("D", 2, 0.1))
-        add(service, on("E", 1, 0.2, variant=HEAVY))
-        (row,) = service.load_tables("/sites/A")["series"]
-        assert (row["sites"], row["median"], row["measurements"]) == (2, pytest.approx(0.65), 1)
-        assert "median 0.65 of 2 sites" in service.client.get("/sites/A").text
+def test_similar_sites_did_same_work(pages: ServiceThread) -> None:
+    add(pages, on("A", 1, 0.5), on("B", 1, 0.6), on("C", 1, 0.7), on("D", 2, 0.1))
+    add(pages, on("E", 1, 0.2, variant=HEAVY))
+    (row,) = pages.load_tables("/sites/A")["series"]
+    assert (row["sites"], row["median"], row["measurements"]) == (2, pytest.approx(0.65), 1)
+    assert "median 0.65 of 2 sites" in pages.client.get("/sites/A").text
 
 
-def test_site_list_compares_same_work(start_service: StartService) -> None:
-    with start_service(reading_open=True) as service:
-        heavy: dict[str, Any] = {"variant": HEAVY}
-        # Both have the same efficiency for the same work; one does the heavy work more often.
-        add(service, on("A", 1, 0.9, 2), on("A", 1, 0.5, 6, **heavy))
-        add(service, on("B", 2, 0.9, 6), on("B", 1, 0.5, 2, **heavy), on("C", 1, 0.1, **heavy))
-        add(service, on("ALONE", 1, 0.2, variant='{"own":1}'))
-        rows = {row["site"]: row for row in service.load_tables("/sites")["sites"]}
-        assert (rows["A"]["eff_job"], rows["B"]["eff_job"]) == pytest.approx((0.6, 0.8))
-        assert [rows["A"][name] for name in ("own", "sites")] == [pytest.approx(0.6), 2]
-        assert rows["A"]["median"] == pytest.approx((2 * 0.9 + 6 * 0.3) / 8)
-        assert rows["B"]["median"] == pytest.approx((6 * 0.9 + 2 * 0.3) / 8)
-        assert rows["ALONE"]["median"] is None
-        page = service.client.get("/sites").text
-        assert "How similar sites are chosen" in page
-        assert ">0.2000<" not in page, "means over a site's own mix are not shown"
+def test_site_list_compares_same_work(pages: ServiceThread) -> None:
+    heavy: dict[str, Any] = {"variant": HEAVY}
+    # Both have the same efficiency for the same work; one does the heavy work more often.
+    add(pages, on("A", 1, 0.9, 2), on("A", 1, 0.5, 6, **heavy))
+    add(pages, on("B", 2, 0.9, 6), on("B", 1, 0.5, 2, **heavy), on("C", 1, 0.1, **heavy))
+    add(pages, on("ALONE", 1, 0.2, variant='{"own":1}'))
+    rows = {row["site"]: row for row in pages.load_tables("/sites")["sites"]}
+    assert (rows["A"]["eff_job"], rows["B"]["eff_job"]) == pytest.approx((0.6, 0.8))
+    assert [rows["A"][name] for name in ("own", "sites")] == [pytest.approx(0.6), 2]
+    assert rows["A"]["median"] == pytest.approx((2 * 0.9 + 6 * 0.3) / 8)
+    assert rows["B"]["median"] == pytest.approx((6 * 0.9 + 2 * 0.3) / 8)
+    assert rows["ALONE"]["median"] is None
+    page = pages.client.get("/sites").text
+    assert "How similar sites are chosen" in page
+    assert ">0.2000<" not in page, "means over a site's own mix are not shown"
 
 
-def test_bars_are_rms_around_mean_of_each_work(start_service: StartService) -> None:
-    with start_service(reading_open=True) as service:
-        add(service, on("A", 1, 0.4), on("A", 1, 0.6, door="x"), on("A", 1, 0.1, variant=HEAVY))
-        (row,) = service.load_tables("/sites/A")["series"]
-        assert row["rms"] == pytest.approx((2 * 0.1**2 / 3) ** 0.5)
-        add(service, on("B", 1, 0.5))
-        page = service.client.get("/sites/A").text
-        assert "bars are the RMS of executions" in page
-        assert "standard error" not in page
+def test_bars_are_rms_around_mean_of_each_work(pages: ServiceThread) -> None:
+    add(pages, on("A", 1, 0.4), on("A", 1, 0.6, door="x"), on("A", 1, 0.1, variant=HEAVY))
+    (row,) = pages.load_tables("/sites/A")["series"]
+    assert row["rms"] == pytest.approx((2 * 0.1**2 / 3) ** 0.5)
+    add(pages, on("B", 1, 0.5))
+    page = pages.client.get("/sites/A").text
+    assert "bars are the RMS of executions" in page
+    assert "standard error" not in page
 
 
-def test_state_may_be_older_than_window(start_service: StartService) -> None:
-    with start_service(reading_open=True) as service:
-        add(service, *(on("A", back, 0.5) for back in (20, 10, 5)))
-        add(service, *(on("A", back, 0.5, root_version="6.40.02") for back in (2, 1)))
-        add(service, on("A", 1, 0.5, server_version="XRootD 5.8", axis_root="6.38.00"))
+def test_state_may_be_older_than_window(pages: ServiceThread) -> None:
+    add(pages, *(on("A", back, 0.5) for back in (20, 10, 5)))
+    add(pages, *(on("A", back, 0.5, root_version="6.40.02") for back in (2, 1)))
+    add(pages, on("A", 1, 0.5, server_version="XRootD 5.8", axis_root="6.38.00"))
 
-        def since(asked: str) -> dict[str, tuple[str, bool]]:
-            found = service.load_tables("/sites/A", days=asked)["state"]
-            return {row["what"]: (row["since"], row["since_known"]) for row in found}
+    def since(asked: str) -> dict[str, tuple[str, bool]]:
+        found = pages.load_tables("/sites/A", days=asked)["state"]
+        return {row["what"]: (row["since"], row["since_known"]) for row in found}
 
-        renewed = (str(display_formats.today() - timedelta(days=2)), True)
-        assert since("30")["build"] == since("14")["build"] == renewed
-        yesterday = str(display_formats.today() - timedelta(days=1))
-        # The 30 days include all measurements, the 14 days do not.
-        assert since("30")["server version"] == (yesterday, True)
-        assert since("14")["server version"] == (yesterday, False)
-        assert f"{yesterday} or before" in service.client.get("/sites/A?days=14").text
+    renewed = (str(display_formats.today() - timedelta(days=2)), True)
+    assert since("30")["build"] == since("14")["build"] == renewed
+    yesterday = str(display_formats.today() - timedelta(days=1))
+    # The 30 days include all measurements, the 14 days do not.
+    assert since("30")["server version"] == (yesterday, True)
+    assert since("14")["server version"] == (yesterday, False)
+    assert f"{yesterday} or before" in pages.client.get("/sites/A?days=14").text
 
 
 def test_links_to_explore_keep_filters(filled_service: ServiceThread) -> None:
     chosen = {"test": "ttree-read", "root": "6.40.00", "protocol": "root", "days": "14"}
-    page = filled_service.client.get("/sites/SITE_A", params=chosen).text
-    found = [unescape(one) for one in re.findall(r'href="/explore\?([^"]*)"', page)]
+    page = filled_service.read(f"/sites/SITE_A?{urlencode(chosen)}")
+    found = [urlsplit(link).query for link in page.list_links(r"/explore\?")]
     assert len(found) == 3
     for query in map(dict, map(parse_qsl, found)):
         kept = {"test_name": "ttree-read", "axis_root": "6.40.00", "door_protocol": "root"}
@@ -209,10 +189,9 @@ def test_close_marks_are_merged() -> None:
     assert [one.text for one in found] == ["t0", "changes 51 to 53 in the table", "t90"]
 
 
-def test_weeks_are_drawn_in_the_middle_of_their_days(start_service: StartService) -> None:
-    with start_service(reading_open=True) as service:
-        add(service, *(on(site, back, 0.5) for site in "AB" for back in range(90)))
-        page = service.client.get("/sites/A?days=90").text
+def test_weeks_are_drawn_in_the_middle_of_their_days(pages: ServiceThread) -> None:
+    add(pages, *(on(site, back, 0.5) for site in "AB" for back in range(90)))
+    page = pages.client.get("/sites/A?days=90").text
     (chart,) = load_charts(page)
     places = [mark["x"] for mark in list_marks(chart) if mark["s"] == 0]
     steps = [b - a for a, b in itertools.pairwise(places)]
@@ -220,7 +199,7 @@ def test_weeks_are_drawn_in_the_middle_of_their_days(start_service: StartService
     assert {*steps[1:-1]} == {7 * 24 * 3600 * 1000} == {max(steps)}
 
 
-def test_doors_are_compared_by_the_same_work(start_service: StartService) -> None:
+def test_doors_are_compared_by_the_same_work(pages: ServiceThread) -> None:
     """Another mix of work is no change; an upgrade is a mark."""
     some = []
     for back, version, factor in ((3, "v5.8.1", 1.0), (1, "v6.2.0", 1.5)):
@@ -245,10 +224,9 @@ def test_doors_are_compared_by_the_same_work(start_service: StartService) -> Non
         )
         for place, (door, back, version, variant, seconds) in enumerate(some)
     )
-    with start_service(reading_open=True) as service:
-        add(service, measurements)
-        found = service.load_tables("/sites/A")
-        page = service.load_page("/sites/A")
+    add(pages, measurements)
+    found = pages.load_tables("/sites/A")
+    page = pages.load_page("/sites/A")
     days = [[row[name] for name in ("door", "cpu_per_event_s")] for row in found["door_days"]]
     assert [door for door, _ in days] == ["stable", "testing"] * 2
     before, after = (math.log1p(days[n + 1][1]) - math.log1p(days[n][1]) for n in (0, 2))
@@ -264,54 +242,49 @@ BROWSER = {"Accept": "text/html,*/*"}
 DAY = date.fromisoformat(str(STARTED_DAY))
 
 
-def test_days_are_shown_by_either_site(start_service: StartService) -> None:
-    with start_service(reading_open=True) as service:
-        with Store.open(service.url) as store:
-            store.add(
-                [
-                    make_measurement(position=1, site="A", storage_site="B"),
-                    make_measurement(position=2, site="A", storage_site="C"),
-                    make_measurement(position=3, site="A"),  # from before it was recorded
-                ]
-            )
-
-        def count_by_site(by: str) -> dict[str, int]:
-            answer = service.client.get(f"/?format=json&to={DAY}&by={by}").json()
-            rows = answer["tables"]["site_days"]
-            return {row["site"]: row["good"] for row in rows if row["day"] == str(DAY)}
-
-        assert count_by_site("site") == {"A": 3}
-        assert count_by_site("storage_site") == {"A": 1, "B": 1, "C": 1}
-        page = service.client.get(f"/?to={DAY}&by=storage_site", headers=BROWSER).text
-        addresses = re.findall(r'href="([^"]*where=storage_site[^"]*)"', page)
-        assert len(addresses) == 3
-        explored = service.client.get(unescape(addresses[1]), headers=BROWSER)
-        assert explored.status_code == 200
-        assert "storage_site=B" in unescape(explored.text)
-        # Only A has a page: no job ran at the others.
-        assert set(re.findall(r'href="[^"]*/sites/(\w)"', page)) == {"A"}
-        assert service.client.get("/?by=door", headers=BROWSER).status_code == 400
-
-
-def test_letters_of_storages_link_to_their_campaigns(start_service: StartService) -> None:
-    with start_service(reading_open=True) as service:
-        assert "Storages under load" not in service.load_page(f"/?to={DAY}")
-        with Store.open(service.url) as store:
-            for job, storage, failures in (("a", "B", {}), ("b", "C", {"reset": 9})):
-                steps = [make_operation([0.001] * 30, failures)]
-                store.add([make_measurement(job, operations=steps, site="A", storage_site=storage)])
-        page = unescape(service.load_page(f"/?to={DAY}"))
-        assert re.findall(r'title="(\w, [^"]*opens[^"]*)"', page) == [
-            "B, 1 Mar 2026: ok, 30 of 30 opens succeeded",
-            "C, 1 Mar 2026: warning, 9 of 39 opens failed",
+def test_days_are_shown_by_either_site(pages: ServiceThread) -> None:
+    pages.store.add(
+        [
+            make_measurement(position=1, site="A", storage_site="B"),
+            make_measurement(position=2, site="A", storage_site="C"),
+            make_measurement(position=3, site="A"),  # from before it was recorded
         ]
-        rows = service.load_tables(f"/api/v1/overview?to={DAY}")["storage_days"]
-        assert [(row["storage_site"], row["letter"], row["open_failed"]) for row in rows] == [
-            ("B", "G", 0),
-            ("C", "W", 9),
-        ]
-        [address, _] = re.findall(r'href="([^"]*by=campaign_id[^"]*)"', page)
-        assert service.client.get(address, headers=BROWSER).status_code == 200
+    )
+
+    def count_by_site(by: str) -> dict[str, int]:
+        answer = pages.client.get(f"/?format=json&to={DAY}&by={by}").json()
+        rows = answer["tables"]["site_days"]
+        return {row["site"]: row["good"] for row in rows if row["day"] == str(DAY)}
+
+    assert count_by_site("site") == {"A": 3}
+    assert count_by_site("storage_site") == {"A": 1, "B": 1, "C": 1}
+    page = pages.read(f"/?to={DAY}&by=storage_site")
+    explored = page.list_links("/explore.*where=storage_site")
+    assert len(explored) == 3
+    assert "storage_site=B" in pages.read(explored[1]).text
+    # Only A has a page: no job ran at the others.
+    assert {*page.list_links("/sites/.")} == {"/sites/A"}
+    assert pages.client.get("/?by=door", headers=BROWSER).status_code == 400
+
+
+def test_letters_of_storages_link_to_their_campaigns(pages: ServiceThread) -> None:
+    assert "Storages under load" not in pages.load_page(f"/?to={DAY}")
+    for job, storage, failures in (("a", "B", {}), ("b", "C", {"reset": 9})):
+        steps = [make_operation([0.001] * 30, failures)]
+        pages.store.add([make_measurement(job, operations=steps, site="A", storage_site=storage)])
+    page = pages.read(f"/?to={DAY}")
+    cells = [cell for table in page.tables.values() for row in table.cells for cell in row.values()]
+    assert [cell.tooltip for cell in cells if "opens" in cell.tooltip] == [
+        "B, 1 Mar 2026: ok, 30 of 30 opens succeeded",
+        "C, 1 Mar 2026: warning, 9 of 39 opens failed",
+    ]
+    rows = pages.load_tables(f"/api/v1/overview?to={DAY}")["storage_days"]
+    assert [(row["storage_site"], row["letter"], row["open_failed"]) for row in rows] == [
+        ("B", "G", 0),
+        ("C", "W", 9),
+    ]
+    [address, _] = page.list_links(".*by=campaign_id")
+    assert pages.client.get(address, headers=BROWSER).status_code == 200
 
 
 USES = {

@@ -1,0 +1,141 @@
+"""Walk over all pages of a filled database: addresses, escaping, and numbers beside their exports."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from page_contents import (
+    UNIT_SIZES,
+    PageContents,
+    PageTable,
+    agrees_with,
+    find_heading_unit,
+    parse_numbers,
+)
+from page_database import CHANGE, HOSTILE_TEXTS
+from service_thread import ServiceThread
+
+from treehammer.sql.read.query_model import Selection
+from treehammer.sql.write.store import Store
+
+BROWSER = {"Accept": "text/html,*/*"}
+#: Last part of an address, which differs between pages of one kind; each kind is visited so often.
+IDENTITY, MAX_VISITS = re.compile(r"(?<=\w/)[^/]+$"), 3
+#: Files, pages with tests of their own, and a measurement and jobs that are not stored.
+EXCLUDED = re.compile(
+    r"/(static|api|metrics|search|sign-|measurements/%|jobs/\d|root-file/)|"
+    r".*(\.atom|/figure\.|drawing=|format=|sort-)"
+)
+STARTS = (
+    "/",
+    f"/changes/{CHANGE}",
+    f"/digest?week={datetime.now(UTC):%G-W%V}",
+    "/patrol",
+    "/alarms",
+)
+
+
+@pytest.fixture(scope="module")
+def visited(filled_service: ServiceThread) -> dict[str, PageContents]:
+    """Contents of the pages by their addresses."""
+    return dict(walk(filled_service))
+
+
+def walk(service: ServiceThread) -> Iterator[tuple[str, PageContents]]:
+    """Follow the links of all pages, a few of each kind."""
+    visits: Counter[str] = Counter()
+    with Store.open(service.url) as store:
+        (row, *_) = store.measurements(Selection(), ["measurement_id"])
+    addresses, seen = [*STARTS, f"/measurements/{row['measurement_id']}"], set[str]()
+    while addresses:
+        address = addresses.pop(0).partition("#")[0]
+        kind = IDENTITY.sub("ID", urlsplit(address).path)
+        if address in seen or visits[kind] == MAX_VISITS or EXCLUDED.match(address):
+            continue
+        seen.add(address)
+        visits[kind] += 1
+        answer = service.client.get(address, headers=BROWSER)
+        assert answer.status_code == 200, (address, answer.text)
+        assert all(text not in answer.text for text in HOSTILE_TEXTS[:2]), address
+        page = PageContents.parse(answer.text)
+        yield address, page
+        addresses += page.list_links("/")
+    pages = ("campaigns", "jobs", "measurements", "days", "sites", "compare", "changes", "releases")
+    assert {"/", *(f"/{page}/ID" for page in pages)} <= visits.keys()
+
+
+def test_every_page_has_the_search_and_a_heading(visited: Mapping[str, PageContents]) -> None:
+    for address, page in visited.items():
+        assert "q" in page.fields, address
+        assert len(page.list_texts("h1")) == 1, address
+
+
+def test_every_number_of_every_page_is_that_of_its_exports(
+    filled_service: ServiceThread, visited: Mapping[str, PageContents]
+) -> None:
+    """Numbers of a table are those of its CSV and JSON, by column name."""
+    compared = 0
+    for address, page in visited.items():
+        base = f"{address}{'&' if '?' in address else '?'}"
+        answer = filled_service.client.get(f"{base}format=json")
+        exported = answer.json().get("tables", {}) if answer.status_code == 200 else {}
+        # The service judges itself by the time since its last evaluation.
+        for name in page.tables.keys() & exported.keys() - {"states"}:
+            rows = exported[name]
+            text = filled_service.client.get(f"{base}format=csv&table={name}").text
+            lines = [*csv.DictReader(io.StringIO(text, newline=""))]
+            assert lines == [{key: write(row[key]) for key in row} for row in rows], address
+            compared += compare(address, page.tables[name], rows)
+    assert compared > 500
+
+
+def write(value: object) -> str:
+    """Return a value as it stands in CSV."""
+    if value is None:
+        return ""
+    return json.dumps(value) if isinstance(value, list | dict) else str(value)
+
+
+def compare(address: str, table: PageTable, rows: list[dict[str, Any]]) -> int:
+    """Compare the numbers of a table with its rows as JSON; return their number."""
+    compared = 0
+    if len(table.rows) != len(rows):
+        return 0  # a page folds or shortens some
+    for shown, row in zip(table.rows, rows, strict=True):
+        for column, text in shown.items():
+            value = row.get(column)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            if parse_numbers(text) and " UTC" not in text:
+                unit = find_heading_unit(table.columns[column])
+                size = UNIT_SIZES.get(row.get("unit", ""), 1.0)
+                assert agrees_with(text, value * size, unit), (address, table.name, column, text)
+                compared += 1
+    return compared
+
+
+def test_tables_are_sorted_by_every_column(
+    filled_service: ServiceThread, visited: Mapping[str, PageContents]
+) -> None:
+    """Each request sorts all tables of a page by another column."""
+    for address in ("/campaigns/over", "/sites", "/sites/SITE_A", "/compare/comparison"):
+        orders: dict[str, list[str]] = {}
+        for link in visited[address].list_links(r"\?.*sort-"):
+            for name, value in parse_qsl(urlsplit(link).query):
+                if name.startswith("sort-"):
+                    orders.setdefault(name, []).append(value)
+        assert orders, address
+        for place in range(max(map(len, orders.values()))):
+            query = {name: values[place % len(values)] for name, values in orders.items()}
+            answer = filled_service.client.get(address, params=query)
+            assert answer.status_code == 200, query
+            assert answer.text.count("aria-sort") >= len(query)
