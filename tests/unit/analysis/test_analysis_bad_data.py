@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_campaign import SimulatedCampaign
+from simulated_campaign import THREE, A, B, SimulatedCampaign, ask, evidence, is_b
 
 from treehammer.analysis.comparison import verdict_text
-from treehammer.analysis.comparison.comparison import Comparison, ComparisonQuery, compare_samples
+from treehammer.analysis.comparison.comparison import Comparison
 from treehammer.analysis.statistics.sample import HEADLINE_METRICS, Sample
 from treehammer.analysis.statistics.verdict import (
     MIN_HOSTS,
@@ -26,26 +25,8 @@ from treehammer.analysis.statistics.verdict import (
 )
 from treehammer.collectors.job_spec import MIN_CPU_S
 from treehammer.errors import NothingToDoError
-from treehammer.sql.core.evidence import VerdictEvidence
-from treehammer.sql.core.rows import VerdictRow
-
-A, B = "6.38.00", "6.40.00"
-QUESTION = ComparisonQuery("root", A, B)
-THREE = ("T2_A", "T2_B", "T2_C")
 
 Edit = Callable[[list[Sample]], list[Sample]]
-
-
-def ask(samples: Iterable[Sample]) -> Comparison:
-    return compare_samples(samples, QUESTION, now_us=1)
-
-
-def evidence(row: VerdictRow) -> VerdictEvidence:
-    return row.evidence
-
-
-def is_b(sample: Sample) -> bool:
-    return sample.axis_value("root") == B
 
 
 def edited(which: Callable[[Sample], bool], **changes: Any) -> Edit:
@@ -252,33 +233,11 @@ def test_failed_execution_does_not_define_build() -> None:
     assert {row.verdict for row in ask(failed).of_series} == {"slower"}
 
 
-def test_comparison_ignores_dates() -> None:
-    """Ignore clock changes between and during jobs."""
-    assert not {"started_us", "ended_us", "day"} & set(Sample.__dataclass_fields__)
-
-
 def test_extreme_effects_are_formatted() -> None:
     row = ask(SimulatedCampaign(effect=5.0, jobs=2, execution_noise=1.0).samples()).verdicts[0]
     shown = verdict_text.format_interval(replace(row, low=-2000.0, high=2000.0))
     assert shown == "−100.0 … >+999900 %"
     assert verdict_text.format_effect(0.03) == "+3.0 %"
-
-
-def test_comparison_time_is_linear_in_series() -> None:
-    template = SimulatedCampaign(jobs=6, rounds=1, execution_noise=0.05).samples()
-    samples = [
-        replace(s, test_hash=f"{number:08x}", job_id=f"{number}-{s.job_id}")
-        for number in range(200)
-        for s in template
-    ]
-    start = time.process_time()
-    ask(template)
-    one = time.process_time() - start
-    start = time.process_time()
-    found = ask(samples)
-    assert len(found.of_series) == 400
-    # The time grows linearly, not quadratically.
-    assert time.process_time() - start < 4 * 200 * max(one, 0.005)
 
 
 VALUES = st.one_of(

@@ -14,9 +14,9 @@ from typing import Any
 import git
 import pytest
 from click.testing import CliRunner, Result
+from measurement_factory import make_campaign_row
 from simulated_campaign import (
     AT_T2_A,
-    START_US,
     THREE,
     A,
     B,
@@ -39,7 +39,6 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError, SourceError
 from treehammer.hctests.definition.model import compute_setup
 from treehammer.sql.core.evidence import VerdictEvidence
-from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
 
@@ -264,19 +263,12 @@ def remember(stored: Settings, rows: Iterator[dict[str, Any]], **definition: Any
     measurements = list(rows)
     first = measurements[0]
     with Store.open(stored.database) as store:
-        row = CampaignRow(
-            id=first["campaign_id"],
+        row = make_campaign_row(
+            first["campaign_id"],
             name=first["campaign_name"],
-            created_us=START_US,
             repository=first["repository"],
-            ref=first["ref"],
             commit_id=first["commit_id"],
-            dirty=False,
-            test_name=first["test_name"],
-            test_path=first["test_path"],
             plan=json.dumps({"definition": definition}),
-            planned_jobs=8,
-            planned_measurements=len(measurements),
         )
         store.add_campaign(row, [])
         store.add(map(Measurement, measurements))
@@ -371,55 +363,57 @@ def test_unknown_commits_are_named(settings: Settings, repository: git.Repo) -> 
         resolve(settings, "v1", first[:9])
 
 
-def test_different_compiler_prevents_verdict() -> None:
-    samples = [
-        replace(s, build={**s.build, "root_compiler": "clang18"}) if is_b(s) else s
-        for s in SimulatedCampaign(sites=THREE, effect=0.2).samples()
-    ]
-    comparison = ask(samples)
-    assert {row.verdict for row in comparison.verdicts} == {Verdict.BUILD_DIFFERS}
-    assert evidence(comparison.verdicts[0]).build == ("compiler gcc1421 → clang18",)
-    assert comparison.over_sites[0].effect == pytest.approx(0.2, abs=0.02)
-    assert not comparison.regressed
-
-
-def test_loop_compiled_differently_prevents_verdict() -> None:
-    samples = [
-        replace(s, build={**s.build, "loop_compiler": "cling" if is_b(s) else "g++ 12.2.0 -O2"})
-        for s in SimulatedCampaign(effect=0.06).samples()
-    ]
-    (row,) = rows(ask(samples))
-    assert row.verdict == Verdict.BUILD_DIFFERS
-    assert evidence(row).build == ("loop compiler g++ 12.2.0 -O2 → cling",)
-
-
-def test_compiler_package_difference_is_listed_and_ignored() -> None:
-    packaged = "c++ (GCC) 14.2.1 20250110 (Red Hat 14.2.1-{})".format
-    samples = [
-        replace(s, build={**s.build, "root_compiler": packaged(11 if is_b(s) else 7)})
-        for s in SimulatedCampaign(effect=0.06).samples()
-    ]
-    comparison = ask(samples)
-    assert rows(comparison)[0].verdict == Verdict.SLOWER
-    assert evidence(rows(comparison)[0]).repackaged == (f"{packaged(7)} → {packaged(11)}",)
-    assert any("same compiler" in note for note in comparison.notes)
+PACKAGED = "c++ (GCC) 14.2.1 20250110 (Red Hat 14.2.1-{})".format
 
 
 @pytest.mark.parametrize(
-    "other", ["c++ (GCC) 14.3.1 20250110 (x)", "g++ (GCC) 14.2.1 20250110 (x)"]
+    "fact, of_a, of_b, verdict, kind, text",
+    [
+        ("root_compiler", "gcc1421", "clang18", Verdict.BUILD_DIFFERS, "build", "compiler {} → {}"),
+        (
+            "root_compiler",
+            PACKAGED(7),
+            "c++ (GCC) 14.3.1 20250110 (x)",
+            Verdict.BUILD_DIFFERS,
+            "",
+            "",
+        ),
+        (
+            "root_compiler",
+            PACKAGED(7),
+            "g++ (GCC) 14.2.1 20250110 (x)",
+            Verdict.BUILD_DIFFERS,
+            "",
+            "",
+        ),
+        ("root_compiler", PACKAGED(7), PACKAGED(11), Verdict.SLOWER, "repackaged", "{} → {}"),
+        (
+            "loop_compiler",
+            "g++ -O2",
+            "cling",
+            Verdict.BUILD_DIFFERS,
+            "build",
+            "loop compiler {} → {}",
+        ),
+        ("zlib_version", "1.2", "1.3", Verdict.BUILD_DIFFERS, "", ""),
+        ("zstd_version", "1.5.5", "1.5.7", Verdict.SLOWER, "bundled", "zstd {} → {}"),
+    ],
 )
-def test_compiler_version_or_name_difference_prevents_verdict(other: str) -> None:
-    samples = [
-        replace(
-            s,
-            build={
-                **s.build,
-                "root_compiler": other if is_b(s) else "c++ (GCC) 14.2.1 20250110 (x)",
-            },
-        )
-        for s in SimulatedCampaign(effect=0.06).samples()
-    ]
-    assert rows(ask(samples))[0].verdict == Verdict.BUILD_DIFFERS
+def test_difference_of_builds_prevents_verdict_unless_it_belongs_to_the_release(
+    fact: str, of_a: str, of_b: str, verdict: Verdict, kind: str, text: str
+) -> None:
+    comparison = ask(
+        [
+            replace(s, build={**s.build, fact: of_b if is_b(s) else of_a})
+            for s in SimulatedCampaign(effect=0.06).samples()
+        ]
+    )
+    (row,) = rows(comparison)
+    assert row.verdict == verdict
+    assert comparison.regressed == (verdict is Verdict.SLOWER)
+    assert row.effect == pytest.approx(0.06, abs=0.02)
+    if kind:
+        assert getattr(evidence(row), kind) == (text.format(of_a, of_b),)
 
 
 def test_verdict_is_worst_reason_and_lists_all() -> None:
@@ -433,24 +427,6 @@ def test_verdict_is_worst_reason_and_lists_all() -> None:
         assert reason in evidence(row).why
 
 
-def test_bundled_library_belongs_to_release() -> None:
-    samples = [
-        replace(s, build={**s.build, "zstd_version": "1.5.7"}) if is_b(s) else s
-        for s in SimulatedCampaign(effect=0.06).samples()
-    ]
-    (row,) = rows(ask(samples))
-    assert row.verdict == Verdict.SLOWER
-    assert evidence(row).bundled == ("zstd 1.5.5 → 1.5.7",)
-
-
-def test_external_library_prevents_verdict() -> None:
-    samples = [
-        replace(s, build={**s.build, "zlib_version": "1.3" if is_b(s) else "1.2"})
-        for s in SimulatedCampaign(effect=0.06).samples()
-    ]
-    assert rows(ask(samples))[0].verdict == Verdict.BUILD_DIFFERS
-
-
 def test_different_builds_of_one_request_are_detected_on_other_axes() -> None:
     campaign = SimulatedCampaign(roots=("current",), cache_mb=(0.0, 30.0), effect=0.0)
     samples = [
@@ -461,23 +437,35 @@ def test_different_builds_of_one_request_are_detected_on_other_axes() -> None:
     assert {row.verdict for row in comparison.of_series} == {Verdict.BUILD_DIFFERS}
 
 
-def test_different_values_are_not_compared() -> None:
-    comparison = ask(SimulatedCampaign(effect=0.2, checksum={A: "1" * 64, B: "2" * 64}).samples())
-    assert {row.verdict for row in comparison.verdicts} == {Verdict.VALUES_DIFFER}
-    assert all(row.effect is None for row in comparison.verdicts)
-    assert comparison.pairs == ()
+SAME, OTHER = {A: "1" * 64, B: "1" * 64}, {A: "1" * 64, B: "2" * 64}
+LEAVES = '["hits.vv (vector<vector<float> >)"]', '["hits_vv (std::vector<std::vector<float>>)"]'
 
 
 @pytest.mark.parametrize(
-    "checksum, said",
+    "checksum, of_a, of_b, conclusion",
     [
-        ({A: "1" * 64, B: "1" * 64}, "same data proven"),
-        ({A: "1" * 64}, "not checked"),
-        ({}, "not checked"),
+        (SAME, {}, {}, "same data proven"),
+        ({A: "1" * 64}, {}, {}, "not checked"),
+        ({}, {}, {}, "not checked"),
+        (OTHER, {}, {"checksum_skipped_leaves": '["x"]'}, "not checked"),
+        (OTHER, {}, {"checksum_version": 2}, "not checked"),
+        # Names of types differ by format.
+        (
+            SAME,
+            {"checksum_skipped_leaves": LEAVES[0]},
+            {"checksum_skipped_leaves": LEAVES[1]},
+            "same data proven",
+        ),
     ],
 )
-def test_equal_value_checksums_prove_same_data(checksum: dict[str, str], said: str) -> None:
-    assert evidence(rows(ask(SimulatedCampaign(checksum=checksum).samples()))[0]).same_data == said
+def test_equal_value_checksums_prove_same_data(
+    checksum: dict[str, str], of_a: dict[str, Any], of_b: dict[str, Any], conclusion: str
+) -> None:
+    samples = [
+        replace(s, **(of_b if is_b(s) else of_a)) if s.kind == "checksum" else s
+        for s in SimulatedCampaign(checksum=checksum).samples()
+    ]
+    assert evidence(rows(ask(samples))[0]).same_data == conclusion
 
 
 @pytest.mark.parametrize(
@@ -497,38 +485,6 @@ def test_damaged_files_are_not_compared(question: ComparisonQuery) -> None:
     assert evidence(rows(comparison)[0]).same_data == "not the dataset's content"
     assert "another content than the dataset's" in evidence(rows(comparison)[0]).why
     assert comparison.pairs == ()
-
-
-def test_checksums_of_different_leaves_are_not_compared() -> None:
-    samples = changed(
-        SimulatedCampaign(checksum={A: "1" * 64, B: "2" * 64}).samples(),
-        lambda s: is_b(s) and s.kind == "checksum",
-        checksum_skipped_leaves='["x"]',
-    )
-    assert evidence(rows(ask(samples))[0]).same_data == "not checked"
-
-
-def test_checksums_of_different_versions_are_not_compared() -> None:
-    samples = changed(
-        SimulatedCampaign(checksum={A: "1" * 64, B: "2" * 64}).samples(),
-        lambda s: is_b(s) and s.kind == "checksum",
-        checksum_version=2,
-    )
-    assert evidence(rows(ask(samples))[0]).same_data == "not checked"
-
-
-def test_type_names_of_skipped_leaves_may_differ_by_format() -> None:
-    samples = changed(
-        SimulatedCampaign(checksum={A: "1" * 64, B: "1" * 64}).samples(),
-        lambda s: s.kind == "checksum",
-        checksum_skipped_leaves='["hits.vv (vector<vector<float> >)"]',
-    )
-    samples = changed(
-        samples,
-        lambda s: is_b(s) and s.kind == "checksum",
-        checksum_skipped_leaves='["hits_vv (std::vector<std::vector<float>>)"]',
-    )
-    assert evidence(rows(ask(samples))[0]).same_data == "same data proven"
 
 
 def test_shared_checksum_does_not_cover_other_axes() -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import scipy
-from simulated_campaign import THREE, A, B, SimulatedCampaign, ask, changed, evidence, is_b, rows
+from simulated_campaign import THREE, A, B, SimulatedCampaign, ask, evidence, is_b, rows
 
 from treehammer.analysis.comparison import verdict_text
 from treehammer.analysis.comparison.comparison import (
     Comparison,
     ComparisonQuery,
-    compare_samples,
     compare_together,
     compare_with_first,
 )
@@ -253,28 +252,6 @@ def test_noisy_effect_is_undecided_with_jobs_needed() -> None:
     assert row.jobs_needed > 8
 
 
-def test_identical_ratios_give_no_verdict() -> None:
-    quiet = SimulatedCampaign(execution_noise=0, job_noise=0, effect=0.1)
-    (row,) = rows(ask(quiet.samples()))
-    assert row.verdict == Verdict.NOT_ENOUGH
-    assert "zero variance" in evidence(row).why
-    assert row.effect == pytest.approx(0.1)
-    assert row.low is None
-
-
-def test_short_loops_give_no_verdict() -> None:
-    comparison = ask(
-        SimulatedCampaign(sites=THREE, loop_s=0.5, job_noise=0.01, effect=0.2).samples()
-    )
-    assert {row.verdict for row in comparison.verdicts} == {Verdict.TOO_LITTLE}
-    assert not comparison.regressed
-
-
-def test_untimed_loops_give_no_verdict() -> None:
-    samples = changed(SimulatedCampaign(effect=0.2).samples(), lambda _: True, loop_cpu_s=None)
-    assert rows(ask(samples))[0].verdict == Verdict.TOO_LITTLE
-
-
 def test_one_sided_and_failed_series_have_separate_rows() -> None:
     samples = SimulatedCampaign(branches=(1.0, 0.5, 0.25, 0.12)).samples()
     executions = []
@@ -294,15 +271,6 @@ def test_one_sided_and_failed_series_have_separate_rows() -> None:
         "branches=100%": Verdict.SAME,
     }
     assert "failed: open 16" in evidence(rows_by_label["branches=12%"]).why
-
-
-def test_all_failed_is_reported() -> None:
-    samples = changed(
-        SimulatedCampaign().samples(), lambda _: True, failure_class="software-setup", metrics={}
-    )
-    comparison = ask(samples)
-    assert {row.verdict for row in comparison.verdicts} == {Verdict.FAILED}
-    assert "both sides" in evidence(comparison.verdicts[0]).why
 
 
 def test_implausible_executions_are_never_averaged() -> None:
@@ -326,11 +294,6 @@ def test_unpaired_jobs_are_compared_with_note() -> None:
     assert "weaker" in evidence(row).test
     assert comparison.pairs == ()
     assert any(note.startswith("Unpaired") for note in comparison.notes)
-
-
-def test_comparison_is_independent_of_order() -> None:
-    samples = SimulatedCampaign(sites=THREE, branches=(1.0, 0.5), effect=0.03).samples()
-    assert ask(samples) == ask(samples[::-1])
 
 
 def test_false_verdicts_are_rare() -> None:
@@ -363,24 +326,12 @@ def test_differing_sites_give_no_false_release_verdict() -> None:
     assert wrong <= 2
 
 
-def test_pods_of_one_machine_are_one_host() -> None:
-    samples = [
-        replace(sample, host=f"pod-{sample.job_id}", machine=f"{sample.site} {sample.host}")
-        for sample in SimulatedCampaign(effect=0.06).samples()
-    ]
-    assert {(row.jobs, row.hosts) for row in ask(samples).of_series} == {(8, 4)}
-
-
 SITES = ("A", "B", "C", "D", "E")
 BOTH = SimulatedCampaign(sites=SITES, branches=(1.0, 0.5), hosts=3, jobs=6)
 
 
-def ask_for_attribution(samples: list[Sample]) -> Comparison:
-    return compare_samples(samples, ComparisonQuery("root", "6.38.00", "6.40.00"), now_us=1)
-
-
-def said(campaign: SimulatedCampaign) -> tuple[str, ...]:
-    return attribute_rows(ask_for_attribution(campaign.samples()).verdicts)
+def attribute(campaign: SimulatedCampaign) -> tuple[str, ...]:
+    return attribute_rows(ask(campaign.samples()).verdicts)
 
 
 def slow_down(samples: list[Sample], **where: object) -> list[Sample]:
@@ -399,33 +350,28 @@ def slow_down(samples: list[Sample], **where: object) -> list[Sample]:
 
 
 def test_attribution_without_slowdown_is_empty() -> None:
-    assert said(BOTH) == ()
-    assert said(replace(BOTH, effect=-0.1)) == ()
+    assert attribute(BOTH) == ()
+    assert attribute(replace(BOTH, effect=-0.1)) == ()
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.03])
-def test_slowdown_at_all_sites_is_attributed_to_release(noise: float) -> None:
-    sentences = said(replace(BOTH, effect=0.06, execution_noise=noise))
+def test_slowdown_at_all_sites_is_attributed_to_release() -> None:
+    sentences = attribute(replace(BOTH, effect=0.06, execution_noise=0.03))
     assert sentences == (
         "CPU and wall: slower over the sites, which points at the release: "
         "branches=50%; branches=100%",
     )
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.03])
 @pytest.mark.parametrize("sites", [3, 5])
-def test_slow_site_is_set_apart(noise: float, sites: int) -> None:
-    effects: Mapping[str, float] = {"B": 0.1}
-    campaign = replace(BOTH, sites=SITES[:sites], effect_at=effects, execution_noise=noise)
-    (sentence,) = said(campaign)
+def test_slow_site_is_set_apart(sites: int) -> None:
+    campaign = replace(BOTH, sites=SITES[:sites], effect_at={"B": 0.1}, execution_noise=0.03)
+    (sentence,) = attribute(campaign)
     assert sentence.startswith("CPU and wall: B is ")
     assert sentence.endswith("than the other sites, which points at that site")
 
 
 def test_slow_variant_is_attributed_to_release() -> None:
-    (sentence,) = attribute_rows(
-        ask_for_attribution(slow_down(BOTH.samples(), branches=0.5)).verdicts
-    )
+    (sentence,) = attribute_rows(ask(slow_down(BOTH.samples(), branches=0.5)).verdicts)
     assert (
         sentence == "CPU and wall: slower over the sites, which points at the release: branches=50%"
     )
@@ -433,7 +379,7 @@ def test_slow_variant_is_attributed_to_release() -> None:
 
 def test_release_and_site_are_separated() -> None:
     samples = slow_down(BOTH.samples(), branches=0.5)
-    first, second = attribute_rows(ask_for_attribution(slow_down(samples, site="C")).verdicts)
+    first, second = attribute_rows(ask(slow_down(samples, site="C")).verdicts)
     assert "slower at the other sites, which points at the release: branches=50%" in first
     assert second.endswith("than the other sites, which points at that site")
     assert "C is 9.8 % slower" in second
@@ -441,27 +387,27 @@ def test_release_and_site_are_separated() -> None:
 
 def test_one_slow_host_or_series_is_no_slow_site() -> None:
     for where in ({"host": "b-01"}, {"site": "B", "branches": 0.5}):
-        comparison = ask_for_attribution(slow_down(BOTH.samples(), **where))
+        comparison = ask(slow_down(BOTH.samples(), **where))
         assert not any("points at" in sentence for sentence in attribute_rows(comparison.verdicts))
 
 
 def test_undecided_site_contradicts_nothing() -> None:
     noisy = replace(BOTH, sites=("Z",), effect=0.06, execution_noise=0.2, jobs=3, name="noisy")
-    comparison = ask_for_attribution([*replace(BOTH, effect=0.06).samples(), *noisy.samples()])
+    comparison = ask([*replace(BOTH, effect=0.06).samples(), *noisy.samples()])
     assert any(
         "points at the release" in sentence for sentence in attribute_rows(comparison.verdicts)
     )
 
 
 def test_single_site_leaves_release_or_site() -> None:
-    (sentence,) = said(replace(BOTH, sites=("A",), effect=0.1))
+    (sentence,) = attribute(replace(BOTH, sites=("A",), effect=0.1))
     assert sentence.endswith("points at the release or at that site")
 
 
 def test_attribution_limits_listed_variants() -> None:
     branches = tuple(0.1 * number for number in range(1, MAX_NAMED + 2))
     campaign = replace(BOTH, branches=branches, effect=0.1, loop_s=30)
-    (sentence,) = said(campaign)
+    (sentence,) = attribute(campaign)
     assert sentence.endswith("; and 1 more")
 
 
@@ -474,4 +420,4 @@ def test_attribution_limits_listed_variants() -> None:
 )
 def test_attribution_without_verdicts_is_inconclusive(loop_s: float, sentence: str) -> None:
     samples = SimulatedCampaign(sites=("A", "B"), loop_s=loop_s).samples()
-    assert summarize_attribution(ask_for_attribution(samples).verdicts) == (sentence,)
+    assert summarize_attribution(ask(samples).verdicts) == (sentence,)

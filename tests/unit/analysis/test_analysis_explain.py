@@ -13,7 +13,6 @@ from measurement_factory import make_campaign_row, make_measurement
 
 from treehammer import config
 from treehammer.analysis.cli.result_commands import explain_command
-from treehammer.analysis.descriptive import time_breakdown
 from treehammer.analysis.descriptive.efficiency_diagnosis import (
     DIAGNOSIS_COLUMNS,
     Cause,
@@ -163,13 +162,6 @@ def test_parts_add_up_to_the_wall_time(values: dict[str, Any], wall: float) -> N
     assert min(parts.values()) >= -1e-6
     assert sum(parts.values()) == pytest.approx(whole, abs=1e-5)
     assert sum_breakdowns([row]).wall_s == pytest.approx(whole, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    "variant", ["<script>", "[1]", '{"threads": "many"}', '{"threads": []}', ""]
-)
-def test_unreadable_variant_counts_one_thread(variant: str) -> None:
-    assert time_breakdown._count_row_threads({"kind": "timed", "variant": variant}) == 1
 
 
 def test_servers_are_named_by_door_with_their_upgrades() -> None:

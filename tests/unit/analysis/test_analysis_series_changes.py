@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from simulated_campaign import SimulatedCampaign
 
-from treehammer.analysis.cli.comparison_output import describe_comparisons, flatten_results
+from treehammer.analysis.cli.comparison_output import describe_comparisons
 from treehammer.analysis.comparison import instruction_changes
 from treehammer.analysis.comparison.comparison import (
     ComparisonQuery,
@@ -47,12 +47,7 @@ from treehammer.analysis.comparison.series_changes import (
 )
 from treehammer.analysis.statistics.sample import Sample
 from treehammer.collectors.record.metric_catalogue import (
-    ACCESS_MODES,
-    COUNTER_NAMES,
-    EXACT_COUNTERS,
-    METRICS_BY_NAME,
     find_access_mode,
-    list_exact_modes,
 )
 from treehammer.sql.core.rows import InstructionRow
 from treehammer.sql.read.query_model import Selection
@@ -125,27 +120,6 @@ def test_counters_are_kept_with_the_first_verdict_of_a_series() -> None:
     assert attach_counters(comparison.verdicts, []) == comparison.verdicts
 
 
-def test_changed_counters_are_printed_below_the_verdicts(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    changes = [*compare(build_rows(read_calls=1010)).values()]
-    comparison = compare_samples(
-        SimulatedCampaign().samples(), ComparisonQuery("root", A, B), now_us=1
-    )
-    print_output(
-        CommandOutput(
-            columns=(), above=describe_comparisons([ComparisonResult(comparison, changes)], {})
-        )
-    )
-    printed = capsys.readouterr().out
-    assert "+1.0 % read calls" in printed
-    assert "1,010" in printed
-    assert "Exact counters of 1 variant: 2 same, 1 more (+1.0 % read calls)." in printed
-    rows = flatten_results([ComparisonResult(comparison, changes)])
-    counters = {row["metric"]: row["verdict"] for row in rows if row["scope"] == "counter"}
-    assert counters == {"read_calls": MORE, "bytes_read": SAME, "kernel_read_calls": SAME}
-
-
 @pytest.mark.parametrize("changes", [{"failure_class": "read"}, {"plausible": False}])
 def test_unusable_executions_do_not_count(changes: dict[str, Any]) -> None:
     assert not compare(build_rows(**changes))
@@ -174,16 +148,6 @@ def test_noisy_counters_are_not_compared() -> None:
 )
 def test_access_modes(variant: dict[str, Any], protocol: str, mode: str | None) -> None:
     assert find_access_mode(variant, protocol) == mode
-
-
-def test_exact_counters_are_metrics_of_the_payload() -> None:
-    for name in COUNTER_NAMES:
-        metric = METRICS_BY_NAME[name]
-        assert (metric.owner, metric.type in ("int", "float")) == ("payload", True), name
-        assert metric.exact_in == list_exact_modes(name) != ()
-    assert METRICS_BY_NAME["cpu_per_event_s"].exact_in == ()
-    assert METRICS_BY_NAME["kernel_read_bytes"].exact_in == ()
-    assert set(EXACT_COUNTERS) == set(ACCESS_MODES)
 
 
 def test_own_exact_metrics_are_compared_by_their_direction() -> None:

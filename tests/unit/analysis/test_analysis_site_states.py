@@ -478,10 +478,14 @@ def evaluate_use(store: Store, hours: float) -> SiteUses:
     return list_uses(store)
 
 
-def add_runs(store: Store, good: Sequence[bool], test: str = "read", site: str = "A") -> None:
+def add_runs(
+    store: Store, good: Sequence[bool], test: str = "read", site: str = "A", failure: str = "open"
+) -> None:
     """Add runs of a test at a site, one every ten minutes."""
     store.add(
-        make_run(f"{site}{test}{number}", number / 6, good=is_good, site=site, test=test)
+        make_run(
+            f"{site}{test}{number}", number / 6, good=is_good, site=site, test=test, failure=failure
+        )
         for number, is_good in enumerate(good)
     )
 
@@ -497,30 +501,25 @@ def test_only_test_of_a_site_excludes_it_and_its_probes_bring_it_back(store: Sto
     assert evaluate_use(store, 2).summarize("A") is Usability.USABLE
 
 
-def test_failing_half_the_time_excludes_a_site(store: Store) -> None:
-    add_runs(store, [False, True, False] * 4)
-    use = evaluate_use(store, 3).find("site", "A")
-    assert use is not None
-    assert use.usability is Usability.PROBE_ONLY
-    assert use.reason.startswith("more than 50 % of the runs of 1 test failed")
-
-
-def test_failing_half_the_time_is_judged_by_enough_runs(store: Store) -> None:
-    add_runs(store, [False, True, False] * 3)
-    assert evaluate_use(store, 3).summarize("A") is Usability.USABLE
-
-
-def test_one_failing_test_of_two_excludes_nothing(store: Store) -> None:
-    add_runs(store, [False] * 6)
-    add_runs(store, [True] * 6, "load")
-    assert evaluate_use(store, 2).summarize("A") is Usability.USABLE
-
-
-def test_failures_of_the_test_itself_count_against_no_site(store: Store) -> None:
-    store.add(
-        make_run(f"j{number}", number / 6, good=False, failure="payload") for number in range(6)
-    )
-    assert evaluate_use(store, 2).summarize("A") is Usability.USABLE
+@pytest.mark.parametrize(
+    "runs, failure, reason",
+    [
+        ({"read": [False, True, False] * 4}, "open", "more than 50 % of the runs of 1 test failed"),
+        ({"read": [False, True, False] * 3}, "open", ""),
+        ({"read": [False] * 6, "load": [True] * 6}, "open", ""),
+        # Failures of the test itself count against no site.
+        ({"read": [False] * 6}, "payload", ""),
+    ],
+)
+def test_share_of_failures_excludes_a_site(
+    store: Store, runs: Mapping[str, Sequence[bool]], failure: str, reason: str
+) -> None:
+    for test, outcomes in runs.items():
+        add_runs(store, outcomes, test, failure=failure)
+    uses = evaluate_use(store, 3)
+    assert uses.summarize("A") is (Usability.PROBE_ONLY if reason else Usability.USABLE)
+    use = uses.find("site", "A")
+    assert not reason or (use and use.reason.startswith(reason))
 
 
 def test_machine_of_a_developer_is_excluded_by_people_only(store: Store) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -333,14 +332,6 @@ def test_values_of_both_sides_are_kept_once(of_a: dict[str, Any], of_b: dict[str
     assert VerdictEvidence.from_json(text) == evidence
     shared = of_a.items() & of_b.items()
     assert all(text.count(f'"{name}"') == 1 for name, _ in shared)
-
-
-def test_evidence_of_earlier_versions_is_read() -> None:
-    old: dict[str, Any] = asdict(VerdictEvidence(of_a=WORK, of_b={"site": "A"}))
-    del old["unit"], old["better"]
-    evidence = VerdictEvidence.from_json(json.dumps(old))
-    assert (evidence.unit, evidence.better) == ("s", "lower")
-    assert (evidence.of_a, evidence.of_b) == (WORK, {"site": "A"})
 
 
 @pytest.mark.parametrize("text", ['{"why":"x"} y', '{"why":"x"}{}', "{", '{"of_next":1}'])
