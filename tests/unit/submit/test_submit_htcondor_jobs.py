@@ -76,12 +76,6 @@ def status_of(job: JobEvents, *, cancelled: bool = False) -> JobStatus:
     return job.status("b", cancelled=cancelled)
 
 
-def test_times_are_converted_from_writers_zone() -> None:
-    seen = apply_events(event(EXECUTE, 10, 1, SlotName="slot1@x"))
-    assert seen.starts[1].started_us == (QUEUED_S + 10) * 1_000_000
-    assert seen.starts[1].host == "slot1@x"
-
-
 def test_repeated_events_change_nothing() -> None:
     events = [
         event(EXECUTE, 10, 1),
