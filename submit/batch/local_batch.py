@@ -85,6 +85,7 @@ CREATE TABLE IF NOT EXISTS job (
     attempts TEXT NOT NULL DEFAULT '[]'
 );
 CREATE INDEX IF NOT EXISTS job_state ON job (state, number);
+CREATE INDEX IF NOT EXISTS cancelled_job ON job (state) WHERE is_cancelled;
 """
 
 
@@ -130,15 +131,15 @@ class LocalQueue:
         self.runner_lock, self.runner_log = self.root / "runner.lock", self.root / "runner.log"
         try:
             self.jobs.mkdir(parents=True, exist_ok=True)
+            # Two processes must not turn on the write-ahead log at once.
+            with hold_lock(self.root / "schema.lock"), self.transaction() as connection:
+                connection.executescript(_SCHEMA)
         except OSError as error:
             raise BatchError(
                 f"cannot create the local queue ({error.strerror})",
                 where=str(self.root),
                 hint="Choose another --data-dir, or make this one writable.",
             ) from error
-        # Two processes must not turn on the write-ahead log at once.
-        with hold_lock(self.root / "schema.lock"), self.transaction() as connection:
-            connection.executescript(_SCHEMA)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -145,15 +145,12 @@ class QueueRunner:
     def run(self, lock: IO[str]) -> None:
         """Run until there are no jobs; ``lock`` is the runner's lock, already held."""
         self.log_line(f"runner {os.getpid()} starts")
-        steps = (self.record_ended, self.end_workers, self.start_queued)
+        steps = (self.find_workers, self.record_ended, self.end_workers, self.start_queued)
         with StopSignals() as signals, self.queue.transaction() as held:
             # The files of its log stay for as long as it is open: a full disk has no room for them.
             held.execute("SELECT count(*) FROM job").fetchone()
             _signal_changes(self.queue.root)
-            while not self.try_step(self.find_workers):
-                time.sleep(STALLED_S)
-            # A removed spool never has jobs again.
-            while not signals.stopped_by and self.queue.jobs.is_dir():
+            while not signals.stopped_by and self.has_queue(lock):
                 succeeded = [self.try_step(step) for step in steps]
                 if not all(succeeded):
                     time.sleep(STALLED_S)
@@ -161,6 +158,13 @@ class QueueRunner:
                     return
                 select.select([signals.fd], [], [], TICK_INTERVAL_S)
                 signals.drain()
+
+    def has_queue(self, lock: IO[str]) -> bool:
+        """Return whether the queue is still that of the lock, and was not removed or replaced."""
+        try:
+            return os.path.samestat(os.fstat(lock.fileno()), self.queue.runner_lock.stat())
+        except FileNotFoundError:
+            return False
 
     def try_step(self, step: Callable[[], object]) -> bool:
         """Take a step; one that fails, as on a full disk, is taken again later."""
@@ -203,7 +207,8 @@ class QueueRunner:
     def find_workers(self) -> None:
         """Find the jobs that a killed runner left running; their workers may be alive."""
         for job in self.queue.select("state = 'running'"):
-            self.add_worker(job)
+            if job.batch_id not in self.workers:
+                self.add_worker(job)
 
     def add_worker(self, job: QueuedJob) -> Worker:
         """Give the running attempt of a job the lowest free slot."""
@@ -263,7 +268,11 @@ class QueueRunner:
             try:
                 description = self.read_description(job)
                 executable, arguments = (description["job"][k] for k in ("executable", "arguments"))
-                environment = {**description["environment"], JOB_MARK_VARIABLE: str(sandbox.parent)}
+                command = [
+                    executable,
+                    *(text.replace(ATTEMPT_PLACEHOLDER, str(number)) for text in arguments),
+                ]
+                environment = {k: str(v) for k, v in description["environment"].items()}
                 lock, out, err = _fill_sandbox(sandbox, files)
             except OSError as error:
                 if is_disk_full(error):
@@ -279,9 +288,13 @@ class QueueRunner:
                 return
             try:
                 worker.process = subprocess.Popen(
-                    [executable, *(a.replace(ATTEMPT_PLACEHOLDER, str(number)) for a in arguments)],
+                    command,
                     cwd=sandbox,
-                    env={**environment, SLOT_VARIABLE: f"slot{worker.slot}"},
+                    env={
+                        **environment,
+                        JOB_MARK_VARIABLE: str(sandbox.parent),
+                        SLOT_VARIABLE: f"slot{worker.slot}",
+                    },
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,
