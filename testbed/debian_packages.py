@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,12 +168,16 @@ class PackageTree:
     def select_packages(self, apt: Sequence[str]) -> list[str]:
         """List the packages to unpack, with dependencies as apt knows them with these options."""
         whole = [*self.packages, *(SYSTEM_PACKAGES if self.is_system else ())]
-        dependencies = _find_dependencies(apt, [*whole, *self.programs])
-        names = _follow(whole, dependencies)
-        libraries = {
-            name: {*filter(_LIBRARY_PACKAGE.match, needed)} for name, needed in dependencies.items()
-        }
-        names |= _follow(self.programs, libraries)
+        names = {*_find_dependencies(apt, whole)}  # of alternatives all
+        dependencies = _find_dependencies(
+            apt, self.programs, "-o", "APT::Cache::ShowOnlyFirstOr=true"
+        )
+        required, pending = {*self.programs}, [*self.programs]
+        while pending:
+            libraries = {*filter(_LIBRARY_PACKAGE.match, dependencies[pending.pop()])} - required
+            required |= libraries
+            pending += libraries
+        names |= required
         return sorted({*self.alone, *(n for n in names if not _EXCLUDED_PACKAGES.fullmatch(n))})
 
 
@@ -220,14 +224,16 @@ def run_command(command: Sequence[str], folder: Path | None = None) -> str:
 # --- dependencies
 
 
-def _find_dependencies(apt: Sequence[str], packages: Sequence[str]) -> dict[str, set[str]]:
+def _find_dependencies(
+    apt: Sequence[str], packages: Sequence[str], *options: str
+) -> dict[str, set[str]]:
     """Map packages and all that they depend on to their own dependencies."""
     if not packages:
         return {}
     kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
-    options = [*(f"--no-{kind}" for kind in kinds), "-o", "APT::Cache::ShowOnlyFirstOr=true"]
+    without = [f"--no-{kind}" for kind in kinds]
     return parse_dependencies(
-        run_command(["apt-cache", *apt, "depends", "--recurse", *options, *packages])
+        run_command(["apt-cache", *apt, *options, "depends", "--recurse", *without, *packages])
     )
 
 
@@ -237,21 +243,10 @@ def parse_dependencies(output: str) -> dict[str, set[str]]:
     A virtual package, in <>, stands for the first of those that provide it, which follow it.
     """
     dependencies = {}
-    for name, block in re.findall(r"^(\S+)\n((?: .*\n?)*)", output, re.MULTILINE):
+    for name, block in re.findall(r"^([^<\s]\S*)\n((?: .*\n?)*)", output, re.MULTILINE):
         names = re.findall(r"^  \w+: (?:<\S+>\n    )?(\S+)", block, re.MULTILINE)
         dependencies[name] = {needed for needed in names if needed[0] != "<"}
     return dependencies
-
-
-def _follow(packages: Iterable[str], dependencies: Mapping[str, set[str]]) -> set[str]:
-    """Return packages with all that they depend on."""
-    required = set(packages)
-    pending = [*required]
-    while pending:
-        needed = dependencies.get(pending.pop(), set()) - required
-        required |= needed
-        pending += needed
-    return required
 
 
 def _find_mirror() -> str:

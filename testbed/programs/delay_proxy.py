@@ -19,7 +19,6 @@ import asyncio
 import signal
 import socket
 import sys
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,9 +45,10 @@ class Link:
     busy_until: float = 0.0
 
     @property
-    def window_bytes(self) -> int:
-        """Maximum bytes of one connection under way."""
-        return max(MIN_WINDOW_BYTES, int(WINDOW_FACTOR * 2 * self.delay * self.rate))
+    def window_chunks(self) -> int:
+        """Maximum chunks of one connection under way."""
+        window = int(WINDOW_FACTOR * 2 * self.delay * self.rate)
+        return max(MIN_WINDOW_BYTES, window) // CHUNK_BYTES
 
     def schedule_send(self, size: int, now: float) -> float:
         """Return the arrival time of the last of ``size`` bytes sent now."""
@@ -56,37 +56,23 @@ class Link:
         return self.busy_until + self.delay
 
 
-class _DelayedStream:
-    """One direction of one connection: data read, with their arrival times."""
+async def _forward(
+    link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begins: float
+) -> None:
+    """Forward one direction of a connection.
 
-    def __init__(self, link: Link, begins: float) -> None:
-        self.link = link
-        self.begins = begins  # nothing enters the link earlier, in the loop's time
-        self.under_way: deque[tuple[float, bytes]] = deque()
-        self.size = 0
-        self.changed = asyncio.Event()
+    Args:
+        link: shared with other connections.
+        reader: of the sender.
+        writer: to the receiver.
+        begins: nothing enters the link earlier, in the loop's time.
+    """
+    loop = asyncio.get_running_loop()
+    under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(link.window_chunks)
 
-    async def _read_into_queue(self, reader: asyncio.StreamReader) -> None:
-        loop = asyncio.get_running_loop()
-        while data := await reader.read(CHUNK_BYTES):
-            self._enqueue(self.link.schedule_send(len(data), max(loop.time(), self.begins)), data)
-            while self.size > self.link.window_bytes:
-                self.changed.clear()
-                await self.changed.wait()
-        self._enqueue(max(loop.time(), self.begins) + self.link.delay, b"")
-
-    def _enqueue(self, due: float, data: bytes) -> None:
-        self.under_way.append((due, data))
-        self.size += len(data)
-        self.changed.set()
-
-    async def _write_when_due(self, writer: asyncio.StreamWriter) -> None:
-        loop = asyncio.get_running_loop()
+    async def write_when_due() -> None:
         while True:
-            while not self.under_way:
-                self.changed.clear()
-                await self.changed.wait()
-            due, data = self.under_way[0]
+            due, data = await under_way.get()
             if (wait := due - loop.time()) > 0:
                 await asyncio.sleep(wait)
             if not data:
@@ -94,9 +80,13 @@ class _DelayedStream:
                 return
             writer.write(data)
             await writer.drain()
-            self.under_way.popleft()
-            self.size -= len(data)
-            self.changed.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(write_when_due())
+        while data := await reader.read(CHUNK_BYTES):
+            due = link.schedule_send(len(data), max(loop.time(), begins))
+            await under_way.put((due, data))
+        await under_way.put((max(loop.time(), begins) + link.delay, b""))
 
 
 class DelayProxy:
@@ -130,15 +120,10 @@ class DelayProxy:
             ends.append(far_writer)
             for end in ends:
                 end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            forward = _DelayedStream(
-                self.forward, accepted + self.forward.delay + self.backward.delay
-            )
-            backward = _DelayedStream(self.backward, accepted)
+            handshake = self.forward.delay + self.backward.delay
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(forward._read_into_queue(reader))
-                tasks.create_task(forward._write_when_due(far_writer))
-                tasks.create_task(backward._read_into_queue(far_reader))
-                tasks.create_task(backward._write_when_due(writer))
+                tasks.create_task(_forward(self.forward, reader, far_writer, accepted + handshake))
+                tasks.create_task(_forward(self.backward, far_reader, writer, accepted))
         except* OSError:  # one end closed: the other end sees it
             pass
         finally:

@@ -193,65 +193,49 @@ def _remove_orphans() -> None:
 
 
 @contextmanager
-def run_testbed(
-    name: str,
-    choose: Callable[[Workspace], list[Component]],
-    sites: int,
-    *,
-    second_pool: bool,
-    rucio: bool,
-    slots: int = 1,
-    **options: Any,
-) -> Iterator[Grid]:
-    """Run a testbed for this process; skips the test if the machine does not support one.
-
-    With Rucio it includes a results database; ``options`` are more of the workspace.
-    """
-    box = workspace.define_workspace(
-        f"t{os.getpid()}-{name}",
-        sites,
-        config.load_settings(),
-        slots=slots,
-        second_pool=second_pool,
-        rucio=rucio,
-        database=rucio,
-        **options,
-    )
-    parts = choose(box)
+def run_components(box: Workspace, parts: Sequence[Component]) -> Iterator[None]:
+    """Run components of a testbed; skips the test if the machine does not support them."""
     try:
         mount_namespace.check_mount_namespaces(box)
         for part in parts:
             part.install(_print_progress)
     except TestbedError as error:
         skip_or_fail(f"no testbed: {error}")
+    with lifecycle.run_testbed(box, parts, _print_progress):
+        yield
+
+
+@contextmanager
+def run_testbed(
+    name: str, choose: Callable[[Workspace], list[Component]], sites: int, **options: Any
+) -> Iterator[Grid]:
+    """Run a testbed for this process; ``options`` are those of its workspace."""
     _remove_orphans()
-    lifecycle.bring_up(box, parts, _print_progress)
-    try:
+    settings = config.load_settings()
+    box = workspace.define_workspace(f"t{os.getpid()}-{name}", sites, settings, **options)
+    parts = choose(box)
+    with run_components(box, parts):
         yield Grid(box, parts)
-    finally:
-        lifecycle.take_down(box, _print_progress)
 
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Grid]:
     """HTCondor only: three sites and a second pool."""
-    with run_testbed(
-        "pool", site_list.build_pools, SITE_COUNT, second_pool=True, rucio=False
-    ) as grid:
+    with run_testbed("pool", site_list.build_pools, SITE_COUNT, second_pool=True) as grid:
         yield grid
 
 
 @pytest.fixture(scope="session")
 def grid() -> Iterator[Grid]:
     """Full testbed: three sites with their storage, and a second pool."""
-    with run_testbed("grid", build_components, SITE_COUNT, second_pool=True, rucio=False) as grid:
+    with run_testbed("grid", build_components, SITE_COUNT, second_pool=True) as grid:
         yield grid
 
 
 @pytest.fixture(scope="session")
 def rucio_grid() -> Iterator[Grid]:
     """Full testbed with Rucio and a results database: three sites, the last of them distant."""
-    with run_testbed("rucio", build_components, SITE_COUNT, second_pool=False, rucio=True) as grid:
+    with run_testbed("rucio", build_components, SITE_COUNT, rucio=True, database=True) as grid:
         yield grid
 
 
@@ -300,12 +284,5 @@ def secure() -> Iterator[SecureDoors]:
     """Secure doors of one site."""
     box = workspace.define_workspace(f"t{os.getpid()}-secure", 1, config.load_settings())
     part = SecureStorage(box, [SITE])
-    try:
-        part.install(print)
-    except TestbedError as error:
-        skip_or_fail(f"no secure storage: {error}")
-    lifecycle.bring_up(box, [part], print)
-    try:
+    with run_components(box, [part]):
         yield SecureDoors(part)
-    finally:
-        lifecycle.take_down(box, print)

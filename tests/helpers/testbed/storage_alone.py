@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machine_requirements import skip_or_fail
+from grid_fixtures import run_components
 from polling import wait_until
 
 from treehammer import config
 from treehammer.collectors.kit.treehammer_load.recorder import MAX_CPU, MAX_LATE_SHARE
 from treehammer.collectors.record.operation_steps import LatencyHistogram, find_operation_problems
 from treehammer.collectors.software import providers
-from treehammer.errors import TestbedError
-from treehammer.testbed import lifecycle, workspace
+from treehammer.testbed import workspace
 from treehammer.testbed.component import DaemonSpec
 from treehammer.testbed.components.xrootd_storage import (
     DATASET_FOLDER,
@@ -94,15 +93,8 @@ def run_storage(
     name = f"t{os.getpid()}-{kind}{next(_NUMBERS)}"
     box = workspace.define_workspace(name, sites, config.load_settings(), channels=channels)
     part = storage(box, kind)
-    try:
-        part.install(print)
-    except TestbedError as error:
-        skip_or_fail(f"no storage: {error}")
-    lifecycle.bring_up(box, [part], print)
-    try:
+    with run_components(box, [part]):
         yield part
-    finally:
-        lifecycle.take_down(box, print)
 
 
 KIT = Path(providers.__file__).parents[1] / "kit"

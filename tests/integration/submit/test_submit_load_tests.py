@@ -149,9 +149,7 @@ def test_job_that_fails_before_its_start_delays_nobody(
 @pytest.fixture(scope="module")
 def wide_pool() -> Iterator[Grid]:
     """HTCondor only: two sites with four slots each."""
-    with run_testbed(
-        "wide", site_list.build_pools, 2, second_pool=True, rucio=False, slots=4
-    ) as grid:
+    with run_testbed("wide", site_list.build_pools, 2, slots=4) as grid:
         yield grid
 
 

@@ -184,7 +184,6 @@ def six_sites_grid() -> Iterator[Grid]:
         build_components,
         4,
         second_pool=True,
-        rucio=False,
         secure_sites=2,
         arc=True,
         releases=(),

@@ -210,9 +210,12 @@ libserver3
   PreDepends: libc6
   Depends: gcc-12-base
   Depends: zlib1g
+<perl:any>
+  perl
 perl
-  Depends: libperl5
-libperl5
+logrotate
+libc6
+gcc-12-base
 zlib1g
 """
 
@@ -222,7 +225,7 @@ zlib1g
     [
         (
             PackageTree("x", ["server"], ["other"]),
-            "libc6 libperl5 libserver3 logrotate other perl server zlib1g",
+            "libc6 libserver3 logrotate other perl server zlib1g",
         ),
         (PackageTree("x", programs=["server"]), "libc6 libserver3 server zlib1g"),
         (PackageTree("x", alone=["server"]), "server"),

@@ -15,7 +15,12 @@ import pytest
 from local_servers import serve_http
 
 from treehammer.testbed.programs import fts_service
-from treehammer.testbed.programs.delay_proxy import MIN_WINDOW_BYTES, DelayProxy, Link
+from treehammer.testbed.programs.delay_proxy import (
+    CHUNK_BYTES,
+    MIN_WINDOW_BYTES,
+    DelayProxy,
+    Link,
+)
 from treehammer.testbed.programs.fts_service import TransferQueue, make_handler
 
 FAST = 1e12
@@ -58,8 +63,8 @@ def test_proxy_connections_share_the_rate() -> None:
 
 
 def test_proxy_connection_may_use_full_rate() -> None:
-    assert Link(delay=0.01, rate=125e6).window_bytes > 2 * 0.01 * 125e6
-    assert Link(delay=0.0, rate=1.0).window_bytes == MIN_WINDOW_BYTES
+    assert Link(delay=0.01, rate=125e6).window_chunks * CHUNK_BYTES > 2 * 0.01 * 125e6
+    assert Link(delay=0.0, rate=1.0).window_chunks * CHUNK_BYTES == MIN_WINDOW_BYTES
 
 
 def test_proxy_round_trip_is_twice_the_delay(monkeypatch: pytest.MonkeyPatch) -> None:
