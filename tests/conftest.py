@@ -108,7 +108,7 @@ class GroupEnds:
 ENDS = pytest.StashKey[GroupEnds]()
 
 pytest.register_assert_rewrite("store_helpers", "postgres_fixture", "h2_oracle")
-pytest_plugins = ["grid_fixtures", "tiny_dataset"]
+pytest_plugins = ["database_fixtures", "grid_fixtures", "tiny_dataset"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -121,12 +121,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Load the fixtures of the database servers only where they are asked for."""
+    """End expensive fixtures after their groups."""
     config.stash[ENDS] = GroupEnds()
     config.pluginmanager.register(config.stash[ENDS])
-    if config.getoption("--services"):
-        for plugin in ("postgres_fixture", "h2_oracle"):
-            config.pluginmanager.import_plugin(plugin)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -16,6 +16,7 @@ import functools
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import islice
@@ -535,9 +536,9 @@ def start_server() -> H2Server:
     return H2Server(jpype.JClass("org.h2.Driver")(), watchers=[_check_statement])
 
 
-@pytest.fixture(scope="module")
-def h2_server() -> Iterator[H2Server]:
-    """Provide H2 behind ``oracledb.connect`` for the tests of one file."""
+@contextmanager
+def replace_oracle() -> Iterator[H2Server]:
+    """Put H2 behind ``oracledb.connect``; skip the test without H2."""
     try:
         server = start_server()
     except TestbedError as error:

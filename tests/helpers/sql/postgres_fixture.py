@@ -5,11 +5,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-import psycopg
-import pytest
 from machine_requirements import skip_or_fail
 from psycopg import sql
 
@@ -28,42 +26,6 @@ _SETTINGS = {
     "wal_level": "minimal",
     "max_wal_senders": "0",
 }
-#: Tables, columns, indexes, constraints, permissions and revision of a database.
-_STRUCTURE = """
-SELECT md5(string_agg(line, ';' ORDER BY line)) FROM (
-    SELECT concat_ws(' ', relname, relkind, relacl, attname, atttypid, atttypmod, attnotnull)
-    FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
-    WHERE relnamespace = 'public'::regnamespace
-    UNION ALL SELECT concat_ws(' ', conrelid::regclass, conname, contype) FROM pg_constraint
-    UNION ALL SELECT version_num FROM alembic_version
-) AS lines (line)
-"""
-_END_OTHERS = """
-SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
-#: Empties the tables that have rows, except that of the revision.
-_EMPTY_TABLES = """
-DO $$
-DECLARE
-    name text;
-    found boolean;
-    filled text[] := '{}';
-BEGIN
-    FOR name IN SELECT quote_ident(relname) FROM pg_class
-        WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
-        AND relname <> 'alembic_version' LOOP
-        EXECUTE format('SELECT EXISTS (SELECT FROM %s)', name) INTO found;
-        IF found THEN
-            filled := filled || name;
-        END IF;
-    END LOOP;
-    IF filled <> '{}' THEN
-        EXECUTE format('TRUNCATE %s CASCADE', array_to_string(filled, ', '));
-    END IF;
-END
-$$
-"""
 _ACCESS_RULES = f"local all {GUEST_ROLE} scram-sha-256\n{database_server.TRUST_LOCAL_ACCESS}"
 
 
@@ -78,8 +40,6 @@ class SharedPostgresServer(database_server.PostgresServer):
             skip_or_fail(str(error))
         self._made = 0
         self._template = ""
-        self._structure: object = None
-        self._empty_stores: list[str] = []
 
     def make_database(self, encoding: str = "UTF8") -> str:
         """Create an empty database and return its name."""
@@ -106,16 +66,12 @@ class SharedPostgresServer(database_server.PostgresServer):
     def make_store_database(self) -> str:
         """Create a database with the tables of an empty store and return its name.
 
-        It is one that was given back, or a copy, which is several times faster than creating the tables.
+        It is a copy of a first one, which is several times faster than creating the tables.
         """
-        if self._empty_stores:
-            return self._empty_stores.pop()
         if not self._template:
             self._template = self.make_database()
             with Store.open(self.url(self._template)):
                 pass
-            with self._connect(self._template) as connection:
-                self._structure = connection.execute(_STRUCTURE).fetchone()
         name = self._next_name()
         self.execute(
             # Copying the files takes a third of the time of writing each page to the log.
@@ -124,25 +80,6 @@ class SharedPostgresServer(database_server.PostgresServer):
             )
         )
         return name
-
-    def give_back(self, database: str) -> None:
-        """Empty a database of :meth:`make_store_database` for another test.
-
-        One with other tables, columns or permissions is dropped. Truncating the few tables that have
-        rows takes a fraction of the time of copying and removing hundreds of files.
-        """
-        with suppress(psycopg.Error), self._connect(database) as connection:
-            connection.execute(_END_OTHERS)
-            if connection.execute(_STRUCTURE).fetchone() == self._structure:
-                connection.execute(_EMPTY_TABLES)
-                self._empty_stores.append(database)
-                return
-        self.drop_database(database)
-
-    def _connect(self, database: str) -> psycopg.Connection:
-        return psycopg.connect(
-            host=str(self.folder), dbname=database, user=self.owner, autocommit=True
-        )
 
     def _next_name(self) -> str:
         self._made += 1
@@ -180,7 +117,8 @@ def require_programs() -> Path:
 
 
 @contextmanager
-def _run_server() -> Iterator[SharedPostgresServer]:
+def run_server() -> Iterator[SharedPostgresServer]:
+    """Run a server in a temporary folder."""
     found = require_programs()
     # A socket's path may have 107 bytes; pytest's own folders can be longer.
     folder = Path(tempfile.mkdtemp(prefix="treehammer-pg-", dir="/tmp"))
@@ -194,35 +132,3 @@ def _run_server() -> Iterator[SharedPostgresServer]:
             server.stop()
     finally:
         shutil.rmtree(folder)
-
-
-class _ServerLeases:
-    """The server of this process, which runs while a fixture provides it."""
-
-    def __init__(self) -> None:
-        self._running = ExitStack()
-        self._users = 0
-        self._server: SharedPostgresServer | None = None
-
-    @contextmanager
-    def lease(self) -> Iterator[SharedPostgresServer]:
-        if self._server is None:
-            self._server = self._running.enter_context(_run_server())
-        self._users += 1
-        try:
-            yield self._server
-        finally:
-            self._users -= 1
-            if not self._users:
-                self._server = None
-                self._running.close()
-
-
-_LEASES = _ServerLeases()
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[SharedPostgresServer]:
-    """Provide the server of this process; all files that import this fixture share it."""
-    with _LEASES.lease() as server:
-        yield server

@@ -11,7 +11,7 @@ from typing import Any
 
 import command_forker
 import pytest
-from postgres_fixture import SharedPostgresServer, postgresql  # noqa: F401 - a fixture
+from postgres_fixture import SharedPostgresServer
 from spool_harness import SpoolHarness
 
 from treehammer import config

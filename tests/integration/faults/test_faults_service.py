@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from command_forker import start_command
 from measurement_factory import make_measurement
 from polling import wait_until
-from postgres_fixture import SharedPostgresServer, postgresql, require_programs  # noqa: F401 - a fixture
+from postgres_fixture import SharedPostgresServer, require_programs
 from repository_code import find_command
 from service_load import (
     ClientCrowd,
@@ -135,7 +135,7 @@ def test_two_services_share_database(
 def test_service_survives_restarts_of_database_server(
     authority: CertificateAuthority,
     tmp_path: Path,
-    postgresql: SharedPostgresServer,  # noqa: F811
+    postgresql: SharedPostgresServer,
 ) -> None:
     url = postgresql.url(postgresql.make_database())
     service = RunningService(tmp_path, url, authority)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from polling import wait_until
-from postgres_fixture import SharedPostgresServer, postgresql  # noqa: F401 - a fixture
+from postgres_fixture import SharedPostgresServer
 
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
@@ -66,7 +66,7 @@ def read_report(url: str) -> PatrolReport:
 
 def test_one_of_two_patrols_leads_and_the_other_takes_over(
     tmp_path: Path,
-    postgresql: SharedPostgresServer,  # noqa: F811
+    postgresql: SharedPostgresServer,
 ) -> None:
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "test.toml").write_text(TEST_TOML)

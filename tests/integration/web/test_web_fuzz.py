@@ -18,7 +18,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from measurement_factory import STARTED_DAY, STARTED_US
-from postgres_fixture import SharedPostgresServer, postgresql  # noqa: F401 - a fixture
+from postgres_fixture import SharedPostgresServer
 from schemathesis import Case, GenerationMode
 from schemathesis.specs.openapi.checks import (
     negative_data_rejection,

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from postgres_fixture import SharedPostgresServer, postgresql  # noqa: F401 - a fixture
+from database_fixtures import database_url as url
+from database_fixtures import opened_store as store
 
-from treehammer.sql.write.store import Store
-
-
-@pytest.fixture
-def url(
-    postgresql: SharedPostgresServer,  # noqa: F811
-    request: pytest.FixtureRequest,
-) -> Iterator[str]:
-    has_store = "store" in request.fixturenames
-    name = postgresql.make_store_database() if has_store else postgresql.make_database()
-    yield postgresql.url(name)
-    postgresql.drop_database(name)
+__all__ = ["backend", "store", "url"]
 
 
 @pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with Store.open(url) as opened:
-        yield opened
+def backend() -> str:
+    return "postgresql"

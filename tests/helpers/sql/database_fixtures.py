@@ -1,0 +1,65 @@
+"""Databases for tests on SQLite, PostgreSQL and H2 in Oracle mode; servers start when first used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from treehammer.sql.write.store import Store
+
+if TYPE_CHECKING:
+    from h2_oracle import H2Server
+    from postgres_fixture import SharedPostgresServer
+
+_h2_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[SharedPostgresServer]:
+    """Provide the PostgreSQL server of this process."""
+    from postgres_fixture import run_server
+
+    with run_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def h2_server() -> Iterator[H2Server]:
+    """Provide H2 behind ``oracledb.connect`` for the tests of one file."""
+    from h2_oracle import replace_oracle
+
+    with replace_oracle() as server:
+        yield server
+
+
+@pytest.fixture
+def database_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Create a database, drop it after the test, and provide its URL.
+
+    It is empty, except that tests of a store on a server start with the tables.
+    """
+    has_store = "store" in request.fixturenames
+    if backend == "sqlite":
+        yield f"sqlite:///{tmp_path / 'results.db'}"
+    elif backend == "postgresql":
+        postgres: SharedPostgresServer = request.getfixturevalue("postgresql")
+        name = postgres.make_store_database() if has_store else postgres.make_database()
+        yield postgres.url(name)
+        postgres.drop_database(name)
+    else:
+        h2: H2Server = request.getfixturevalue("h2_server")
+        name = f"results_{next(_h2_numbers)}"
+        if has_store:
+            h2.make_store_database(name)
+        yield h2.url(name)
+        h2.drop_database(name)
+
+
+@pytest.fixture
+def opened_store(url: str) -> Iterator[Store]:
+    with Store.open(url) as opened:
+        yield opened
