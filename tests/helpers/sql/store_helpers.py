@@ -80,7 +80,7 @@ def fill_database(url: str) -> None:
             make_campaign_row(), [make_job_row("a"), make_job_row("b", label=HOSTILE_TEXTS[2])]
         )
         store.set_attempts([AttemptRow("a", 2, "lost", 5, 9, None, "lost", "gone")])
-        store.add(full_measurement(n) for n in range(600))
+        store.add(full_measurement(n) for n in range(120))
         store.add(
             make_measurement(job=str(n), host=text, extras={"e": n / 3})
             for n, text in enumerate(HOSTILE_TEXTS)
@@ -281,7 +281,7 @@ def build_finding(id_: str, **changes: Any) -> ReplicaRow:
 WriteExport = Callable[..., int]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     url = f"sqlite:///{tmp_path_factory.mktemp('copy')}/source.db"
     fill_database(url)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from local_servers import serve_http
 from polling import wait_until
-from storage_alone import SIZE, Row, failures, find_area, find_url, latencies, list_area, total
+from storage_alone import Row, failures, find_area, find_url, latencies, list_area, total
 
 from treehammer.testbed.components.xrootd_storage import XrootdStorage
 from treehammer.testbed.credentials import CertificateAuthority
@@ -59,17 +58,6 @@ def test_generator_stops_at_the_ceiling(start: Any, storage: XrootdStorage, door
     greedy = start("open", url, 3, ceiling=limits, clients=11, rate_hz=1)
     assert greedy.process.wait(60) != 0
     assert "the door permits 10 to this job" in (greedy.folder / "result.json").read_text()
-
-
-@pytest.mark.parametrize("door", ["root", "file"])
-def test_closed_loop_stops_at_the_ceiling(start: Any, storage: XrootdStorage, door: str) -> None:
-    """Reads of a closed loop are as fast as the storage, unless the door permits less traffic."""
-    limits = {"mb_per_s": 1.0}
-    axes = {"clients": 4, "reads": 100_000, "chunk_kb": 50}
-    rows = start("pattern", find_url(storage, door), 3, ceiling=limits, **axes).read_rows()
-    reads = [row for row in rows if row["operation"] == "read"]
-    assert 1.0e6 < total(reads, "bytes") <= 3.1e6
-    assert not failures(reads)
 
 
 @pytest.mark.parametrize(
@@ -202,46 +190,6 @@ def test_streams_write_and_read_back(
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_streams_compare_checksums_of_a_dataset(
-    start: Any, storage: XrootdStorage, door: str, tmp_path: Path
-) -> None:
-    content = Path(find_url(storage, "file")).read_bytes()
-    area = find_area(storage, door, tmp_path)
-    for adler32, expected in (
-        (f"{zlib.adler32(content):08x}", set()),
-        ("00000001", {"wrong-data"}),
-    ):
-        rows = start(
-            "stream",
-            find_url(storage, door),
-            60,
-            writable=area,
-            adler32=adler32,
-            clients=2,
-            files=2,
-            direction="read",
-        ).read_rows()
-        assert failures(rows) == expected
-        assert total(rows, "scheduled") == 4
-
-
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("axes", [{"files": 20}, {"rate_hz": 10, "size_kb": 2}])
-def test_deletion_is_counted_exactly(
-    start: Any, storage: XrootdStorage, door: str, axes: dict[str, Any], tmp_path: Path
-) -> None:
-    area = find_area(storage, door, tmp_path)
-    running = start("delete", "", 2, writable=area, clients=5, **axes)
-    rows = running.read_rows()
-    assert {row["operation"] for row in rows} == {"delete"}
-    assert (total(rows, "done"), total(rows, "failed")) == (100, 0)
-    figures = running.read_figures()
-    # One more file than instants is created.
-    assert (figures["files_removed"], figures["files_left"]) == ("rate_hz" in axes, 0)
-    assert list_area(storage, door, tmp_path) == []
-
-
-@pytest.mark.parametrize("door", DOORS)
 def test_stopped_load_removes_its_files(
     start: Any, storage: XrootdStorage, door: str, tmp_path: Path
 ) -> None:
@@ -256,24 +204,6 @@ def test_stopped_load_removes_its_files(
     assert figures["files_left"] == 0
     assert figures["files_removed"] >= total(rows, "done") > 0
     assert list_area(storage, door, tmp_path) == []
-
-
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("vector", [1, 16])
-def test_pattern_reads_in_sequence(
-    start: Any, storage: XrootdStorage, door: str, vector: int
-) -> None:
-    running = start(
-        "pattern", find_url(storage, door), 60, reads=200, chunk_kb="10-20", vector=vector
-    )
-    rows = running.read_rows()
-    read = [row for row in rows if row["operation"] != "open"]
-    assert {row["operation"] for row in read} == {"read" if vector == 1 else "vector_read"}
-    assert (total(read, "done"), total(read, "failed")) == (200, 0)
-    assert 2e6 * vector < total(read, "bytes") < 4e6 * vector
-    figures = running.read_figures()
-    # One read follows the other, so the whole takes at least the sum; histograms err by 0.8 %.
-    assert figures["total_s"] > 0.99 * 200 * latencies(read).mean
 
 
 def test_area_that_forbids_writing_fails_in_setup(start: Any, storage: XrootdStorage) -> None:
@@ -399,16 +329,6 @@ def test_wrong_content_at_the_storage_is_counted(start: Any, tmp_path: Path) -> 
     assert running.read_figures()["files_wrong"] == 4
 
 
-def test_missing_program_fails_in_setup(start: Any, tmp_path: Path) -> None:
-    running = start(
-        "stream", "", 60, None, f"{tmp_path}/area", client="no-such-cp {source} {target}"
-    )
-    assert running.process.wait(120) == 1
-    failure = json.loads((running.folder / "result.json").read_text())["failure"]
-    assert (failure["failure_class"], failure["phase"]) == ("software-setup", "setup")
-    assert "this node has no program 'no-such-cp'" in failure["message"]
-
-
 def test_stopped_load_ends_its_programs(start: Any, storage: XrootdStorage) -> None:
     url = find_url(storage, "file")
     command = "sh -c 'echo $$ > ../pid.new; mv ../pid.new ../pid; exec sleep 1000' {source}"
@@ -419,32 +339,6 @@ def test_stopped_load_ends_its_programs(start: Any, storage: XrootdStorage) -> N
     running.process.terminate()
     assert failures(running.read_rows()) == {"unfinished"}
     assert not Path("/proc", pid.read_text().strip()).exists()
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_many_clients_read_one_file(start: Any, storage: XrootdStorage, door: str) -> None:
-    adler32 = f"{zlib.adler32(Path(find_url(storage, 'file')).read_bytes()):08x}"
-    axes = {"clients": 10, "files": 2, "direction": "read", "source": "one", "connect": True}
-    running = start("stream", find_url(storage, door), 60, adler32=adler32, **axes)
-    rows = running.read_rows()
-    assert failures(rows) == set()
-    if door != "file" and not any(row["generator_limited"] for row in rows):
-        assert running.read_figures()["connect_p50_s"] > 0
-    connected = {} if door == "file" else {"connect": 10}
-    assert count_done(rows) == {**connected, "read_file": 20}
-    assert total(rows, "bytes") == 20 * SIZE
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_many_folders_are_made_and_removed(
-    start: Any, storage: XrootdStorage, door: str, tmp_path: Path
-) -> None:
-    area = find_area(storage, door, tmp_path)
-    axes = {"clients": 3, "files": 4, "size_mb": 0.01, "direction": "read", "folders": "many"}
-    running = start("stream", "", 60, None, area, **axes)
-    assert count_done(running.read_rows()) == {"read_file": 12}
-    assert running.read_figures()["files_removed"] == 12
-    assert list_area(storage, door, tmp_path) == []
 
 
 @pytest.mark.parametrize("door", DOORS)

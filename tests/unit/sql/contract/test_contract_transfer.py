@@ -39,7 +39,7 @@ from treehammer.collectors.record.metric_catalogue import CATALOGUE, METRICS_BY_
 from treehammer.collectors.record.operation_steps import OPERATION_METRICS
 from treehammer.errors import ConfigError, NothingToDoError, StoreError
 from treehammer.sql.read.query_model import Selection
-from treehammer.sql.transfer import arrow_stream, measurement_files
+from treehammer.sql.transfer import arrow_stream, database_copy, measurement_files
 from treehammer.sql.transfer.database_copy import copy_database
 from treehammer.sql.write.recording import AddResult
 from treehammer.sql.write.store import Store
@@ -135,6 +135,11 @@ def test_export_and_writer_do_not_block(
 
     assert write(tmp_path / "results.parquet", step=add) == 8, "one state of the database"
     assert len(list(export_rows.measurements(Selection(), ["job_id"]))) > 8
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_copy, "CHUNK", 50)
 
 
 @pytest.fixture
@@ -247,7 +252,7 @@ def test_copy_equals_source_and_is_usable(source: str, url: str, tmp_path: Path)
     copy_database(url, back, bars=no_progress)
     assert read_all_tables(back) == found
     with Store.open(url) as store:
-        assert store.add(full_measurement(n) for n in (599, 600)) == AddResult(1, 1)
+        assert store.add(full_measurement(n) for n in (119, 120)) == AddResult(1, 1)
     with pytest.raises(StoreError, match=r"holds other rows: table \w+, \w*id"):
         copy_database(source, url, bars=no_progress)
 
@@ -289,7 +294,7 @@ def test_interrupted_copy_leaves_nothing(source: str, url: str) -> None:
     @contextmanager
     def interrupted(_what: str, _total: int) -> Iterator[Any]:
         def step(done: int, _note: str = "") -> None:
-            if done > 600:
+            if done > 120:
                 raise KeyboardInterrupt
 
         yield step
