@@ -14,19 +14,26 @@ from typing import Any
 
 import pytest
 import uproot
-from measurement_factory import make_campaign_row, make_measurement, make_operation
+from measurement_factory import (
+    full_measurement,
+    make_campaign_row,
+    make_measurement,
+    make_operation,
+)
 from store_helpers import (
     ExportedStore,
     awkward_measurements,
     export_csv,
     import_counts,
     import_file,
+    limit_file_sizes,
     read_contents,
     write_export,
 )
 
 from treehammer.collectors.job_spec import SoftwareRequest
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
+from treehammer.errors import StoreError
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.transfer import arrow_stream, file_writers
 from treehammer.sql.transfer.export import export_partitions
@@ -272,47 +279,18 @@ def test_operations_are_drawn_by_root(here: Store, root: Path, tmp_path: Path) -
     assert row == pytest.approx([0.001, 2.0, 3], rel=0.01)
 
 
-EXPORT = """
-import resource, sys
-from pathlib import Path
-from treehammer.errors import StoreError
-from treehammer.sql.transfer.export import export_file
-from treehammer.sql.read.query_model import Selection
-from treehammer.sql.write.store import Store
-url, target, software, limit = sys.argv[1:]
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
-with Store.open(url) as store:
-    try:
-        export_file(
-            store, Selection(), Path(target), software_dir=Path(software),
-        )
-    except StoreError as error:
-        sys.exit(str(error))
-"""
-
-
-@pytest.fixture
-def large(tmp_path: Path) -> str:
-    from measurement_factory import full_measurement
-
-    url = f"sqlite:///{tmp_path}/results.db"
-    with Store.open(url) as store:
-        store.add(full_measurement(n) for n in range(1000))
-    return url
-
-
 @pytest.mark.parametrize("limit", [50_000, 200_000])
 def test_full_disk_leaves_previous_file(
-    large: str, release: Callable[[str], SoftwareRequest], tmp_path: Path, limit: int
+    here: Store, root: Path, tmp_path: Path, limit: int
 ) -> None:
+    here.add(full_measurement(n) for n in range(1000))
     target = tmp_path / "results.root"
     target.write_text("the last one")
-    software = Path(release("6.40.00").location).parent
-    run = [sys.executable, "-c", EXPORT, large, str(target), str(software), str(limit)]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 1, done.stderr
-    assert f"{target}: cannot be written (ROOT said:" in done.stderr
-    assert "Traceback" not in done.stderr
+    with (
+        limit_file_sizes(limit),
+        pytest.raises(StoreError, match=r"results\.root: cannot be written \(ROOT said:"),
+    ):
+        write_export(here, target, software=root.parent)
     assert target.read_text() == "the last one"
     assert sorted(p.name for p in tmp_path.glob("*results.root*")) == ["results.root"]
     assert not list(tmp_path.glob(".*"))
@@ -329,14 +307,8 @@ def test_broken_root_is_reported(store: Store, tmp_path: Path) -> None:
     record.parent.mkdir()
     record.write_text("ROOT/__init__.py,,\n")
     (packages / "__init__.py").write_text("raise ImportError('libCore.so: cannot open')\n")
-    run = [
-        sys.executable, "-c", EXPORT, str(store._engine.url), str(tmp_path / "results.root"),
-        str(tmp_path), "1000000000",
-    ]  # fmt: skip
-    done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 1
-    assert "libCore.so: cannot open" in done.stderr
-    assert "Traceback" not in done.stderr
+    with pytest.raises(StoreError, match=r"libCore\.so: cannot open"):
+        write_export(store, tmp_path / "results.root", software=tmp_path)
 
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "analysis.md"
