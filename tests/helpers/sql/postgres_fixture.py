@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from machine_requirements import skip_or_fail
@@ -80,6 +81,14 @@ class SharedPostgresServer(database_server.PostgresServer):
             )
         )
         return name
+
+    def crash(self) -> None:
+        """Kill the server; unwritten data are lost."""
+        if self.process:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGQUIT)
+            self.process.wait(database_server.TIMEOUT_S)
+            self.process = None
 
     def _next_name(self) -> str:
         self._made += 1
