@@ -278,14 +278,7 @@ def run(folder: Path, *words: str) -> Result:
     "words",
     [
         ("summary", "--metrics", "payload_wall_s", "--json"),
-        ("explain", "--json"),
-        ("compare", "6.38.00", "6.40.00", "--json"),
         ("export", "{folder}/out.csv"),
-        ("report", "-o", "{folder}/report.html"),
-        ("changes", "--json"),
-        ("digest",),
-        ("check", "--all"),
-        ("notify",),
         ("sites", "evaluate"),
     ],
 )

@@ -21,7 +21,7 @@ from treehammer.sql.write.store import Store
 from treehammer.text_formatting import no_progress
 
 
-@pytest.fixture(autouse=True, params=["000", "022", "077", "777"])
+@pytest.fixture(autouse=True, params=["000", "777"])
 def umask(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     """Set the umask after the folder of the test was made."""
     before = os.umask(int(request.param, 8))

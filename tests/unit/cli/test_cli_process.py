@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import configparser
-import inspect
 import json
 import os
 import re
@@ -11,18 +10,19 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from repository_code import REPOSITORY
 
 from treehammer import errors
-from treehammer.cli import COMMANDS, SECTIONS, cli
+from treehammer.cli import COMMANDS, SECTIONS, cli, main
 from treehammer.datasets.doors import xrootd_door
 from treehammer.errors import EXTRA_OF_MODULE, MissingExtraError, explain_missing_extra
 from treehammer.version import __version__
@@ -56,10 +56,24 @@ print(*sorted({*sys.modules} & {*sys.argv[1:]}))
     assert done.stdout == "\n"
 
 
-def test_config_show_prints_value_and_source(tmp_path: Path) -> None:
-    done = run(tmp_path, "config", "show", "--json")
-    rows = {row["setting"]: row for row in json.loads(done.stdout)}
-    assert done.returncode == 0
+def run_here(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[int, str, str]:
+    """Run the program in this process; return its exit code, output and errors."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TREEHAMMER_DATA_DIR", str(folder))
+    monkeypatch.setattr(sys, "argv", ["treehammer", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return int(end.value.code or 0), *capsys.readouterr()
+
+
+def test_config_show_prints_value_and_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, output, _ = run_here(tmp_path, monkeypatch, capsys, "config", "show", "--json")
+    rows = {row["setting"]: row for row in json.loads(output)}
+    assert code == 0
     assert rows["data_dir"]["value"] == str(tmp_path)
     assert rows["data_dir"]["source"] == "environment (TREEHAMMER_DATA_DIR)"
 
@@ -83,12 +97,17 @@ def test_unencodable_output_gets_question_marks(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_print_one_message_with_documented_code(
-    tmp_path: Path, arguments: tuple[str, ...], code: int, word: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    code: int,
+    word: str,
 ) -> None:
-    done = run(tmp_path, *arguments)
-    assert done.returncode == code
-    assert word in done.stderr
-    assert "Traceback" not in done.stderr
+    exit_code, _, errors = run_here(tmp_path, monkeypatch, capsys, *arguments)
+    assert exit_code == code
+    assert word in errors
+    assert "Traceback" not in errors
 
 
 def verbs(command: click.Command, name: str = "treehammer") -> Iterator[tuple[str, click.Command]]:
@@ -110,23 +129,14 @@ def test_every_command_help_has_an_example(name: str, command: click.Command) ->
     assert name in text
 
 
-def test_help_lists_each_command_once_by_section(tmp_path: Path) -> None:
-    lines = run(tmp_path, "--help").stdout.splitlines()
+def test_help_lists_each_command_once_by_section() -> None:
+    lines = CliRunner().invoke(cli, ["--help"]).output.splitlines()
     for name, command in COMMANDS.items():
         assert [line.split()[1:] for line in lines if line.startswith(f"  {name} ")] == [
             command.summary.split()
         ]
     titles = [line.rstrip(":") for line in lines if line.endswith(":") and line[0] != " "]
     assert titles == ["Options", *SECTIONS]
-
-
-def test_every_package_is_used_by_a_command() -> None:
-    rooms = {
-        command.target.partition(".")[0] for command in COMMANDS.values() if "." in command.target
-    }
-    assert rooms == {"submit", "collectors", "analysis", "sql", "web", "testbed", "patrol"}
-    assert COMMANDS["datasets"].target.startswith("submit.")  # commands of sites and datasets
-    assert COMMANDS["tests"].target.startswith("submit.")  # they check tests against datasets
 
 
 def test_exit_codes_match_documentation() -> None:
@@ -138,14 +148,6 @@ def test_exit_codes_match_documentation() -> None:
         "INFRASTRUCTURE": 4,
         "INTERRUPTED": 130,
     }
-
-
-def test_all_errors_share_one_base_class() -> None:
-    classes = [
-        c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, Exception)
-    ]
-    assert len(classes) > 5
-    assert all(issubclass(c, errors.TreehammerError) for c in classes)
 
 
 def test_error_text_contains_location_message_hint_and_problems() -> None:
@@ -208,8 +210,6 @@ def test_commands_import_only_required_modules(
     ("hidden", "arguments", "extra"),
     [
         ("uvicorn", ["serve"], "service"),
-        ("cryptography", ["testbed", "up"], "testbed"),
-        ("psycopg", ["--database", "postgresql://host/name", "status"], "service"),
         ("oracledb", ["--database", "oracle://user@host/?service_name=x", "status"], "oracle"),
     ],
 )
@@ -339,12 +339,3 @@ def test_lower_bounds_exclude_known_holes(name: str) -> None:
         if bound is None or bound < Version(fixed)
     }
     assert not too_low, f"{name} {too_low} permits {advisories}; require {fixed}"
-
-
-def test_installed_versions_meet_the_bounds() -> None:
-    for _, item in list_requirements():
-        try:
-            installed = version(item.name)
-        except PackageNotFoundError:
-            continue
-        assert item.specifier.contains(installed, prereleases=True), f"{item} but {installed}"
