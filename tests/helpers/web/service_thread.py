@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import socket
@@ -123,9 +124,24 @@ class ServiceThread:
         return answer
 
 
+class _PromptServer(uvicorn.Server):
+    """Server that ends at once, since its only client has ended."""
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            await asyncio.sleep(0.01)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await self.lifespan.shutdown()
+
+
 @contextmanager
 def _serve_app(app: ASGIApp, settings: Settings) -> Iterator[httpx.Client]:
-    server = uvicorn.Server(configure_uvicorn(app, settings))
+    server = _PromptServer(configure_uvicorn(app, settings))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()

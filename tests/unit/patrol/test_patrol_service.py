@@ -133,7 +133,7 @@ class SimulatedGrid:
 
 
 @pytest.fixture
-def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGrid]:
+def simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGrid]:
     made = SimulatedGrid(tmp_path, monkeypatch)
     yield made
     made.close()
@@ -147,87 +147,87 @@ every = "1h"
 """
 
 
-def test_each_period_starts_one_campaign(grid: SimulatedGrid) -> None:
-    patrol = grid.open(HOURLY)
+def test_each_period_starts_one_campaign(simulation: SimulatedGrid) -> None:
+    patrol = simulation.open(HOURLY)
     for _ in range(3):
         assert patrol.run_round()
-        grid.advance(20)
-    assert len(grid.requests) == 1
-    grid.advance(HOUR_S)
-    patrol = grid.open(HOURLY)  # restarted
+        simulation.advance(20)
+    assert len(simulation.requests) == 1
+    simulation.advance(HOUR_S)
+    patrol = simulation.open(HOURLY)  # restarted
     patrol.run_round()
-    grid.advance(10 * HOUR_S)
+    simulation.advance(10 * HOUR_S)
     patrol.run_round()  # the lease had expired, and nine periods were missed
-    assert len(grid.occasions()) == len(set(grid.occasions())) == 3
-    assert {request.sites for request in grid.requests} == {("SITE_A", "SITE_B")}
+    assert len(simulation.occasions()) == len(set(simulation.occasions())) == 3
+    assert {request.sites for request in simulation.requests} == {("SITE_A", "SITE_B")}
     assert (
-        grid.report().entries[0].entry.next_us
-        == grid.now_us // 3_600_000_000 * 3_600_000_000 + 3_600_000_000
+        simulation.report().entries[0].entry.next_us
+        == simulation.now_us // 3_600_000_000 * 3_600_000_000 + 3_600_000_000
     )
 
 
-def test_campaigns_in_flight_and_quiet_hours_delay_starts(grid: SimulatedGrid) -> None:
-    grid.is_running = True
-    patrol = grid.open(HOURLY)
+def test_campaigns_in_flight_and_quiet_hours_delay_starts(simulation: SimulatedGrid) -> None:
+    simulation.is_running = True
+    patrol = simulation.open(HOURLY)
     patrol.run_round()
-    grid.advance(HOUR_S)
+    simulation.advance(HOUR_S)
     patrol.run_round()
-    assert "in_flight = 1 reached" in grid.remark()
-    grid.is_running = False
+    assert "in_flight = 1 reached" in simulation.remark()
+    simulation.is_running = False
     patrol.run_round()
-    assert len(grid.requests) == 2
-    hour = grid.now_us // 3_600_000_000 % 24
+    assert len(simulation.requests) == 2
+    hour = simulation.now_us // 3_600_000_000 % 24
     quiet = f'[patrol]\nquiet_hours = ["{(hour + 1) % 24:02}:00-{(hour + 3) % 24:02}:00"]\n'
-    patrol = grid.open(quiet + HOURLY)
-    grid.advance(HOUR_S)
+    patrol = simulation.open(quiet + HOURLY)
+    simulation.advance(HOUR_S)
     patrol.run_round()
-    assert (grid.remark(), len(grid.requests)) == ("quiet hours", 2)
-    grid.advance(2 * HOUR_S)
+    assert (simulation.remark(), len(simulation.requests)) == ("quiet hours", 2)
+    simulation.advance(2 * HOUR_S)
     patrol.run_round()
-    assert len(grid.requests) == 3
+    assert len(simulation.requests) == 3
 
 
-def test_sites_without_budget_are_left_out(grid: SimulatedGrid) -> None:
+def test_sites_without_budget_are_left_out(simulation: SimulatedGrid) -> None:
     budget = "[budget]\ncpu_hours = 1\n[budget.sites.SITE_A]\ncpu_hours = 0.02\n"
-    grid.now_us = grid.now_us // 86_400_000_000 * 86_400_000_000
-    patrol = grid.open(budget + HOURLY)
+    simulation.now_us = simulation.now_us // 86_400_000_000 * 86_400_000_000
+    patrol = simulation.open(budget + HOURLY)
     for _ in range(3):
         patrol.run_round()
-        grid.advance(HOUR_S)
-    chosen = [request.sites for request in grid.requests]
+        simulation.advance(HOUR_S)
+    chosen = [request.sites for request in simulation.requests]
     # Reserved are 60 s, used 30 s; SITE_A has 72 s.
     assert chosen[0] == ("SITE_A", "SITE_B")
     assert chosen[-1] == ("SITE_B",)
-    site_a, site_b = grid.report().sites
+    site_a, site_b = simulation.report().sites
     assert (site_a.use.cpu_s, site_b.use.cpu_s) == (30.0, 120.0)
-    grid.advance(86_400)
+    simulation.advance(86_400)
     patrol.run_round()
-    assert grid.requests[-1].sites == ("SITE_A", "SITE_B")
+    assert simulation.requests[-1].sites == ("SITE_A", "SITE_B")
 
 
-def test_critical_site_gets_probes_only_and_returns_by_itself(grid: SimulatedGrid) -> None:
-    patrol = grid.open(HOURLY)
+def test_critical_site_gets_probes_only_and_returns_by_itself(simulation: SimulatedGrid) -> None:
+    patrol = simulation.open(HOURLY)
     patrol.run_round()
-    grid.set_use("SITE_A", Usability.PROBE_ONLY)
-    begin_us = grid.now_us
+    simulation.set_use("SITE_A", Usability.PROBE_ONLY)
+    begin_us = simulation.now_us
     for _ in range(3):
-        grid.advance(15 * 60)
+        simulation.advance(15 * 60)
         patrol.run_round()
         patrol.run_round()
-    probes = [request for request in grid.requests if request.max_jobs]
+    probes = [request for request in simulation.requests if request.max_jobs]
     assert [(one.sites, one.max_jobs) for one in probes] == [(("SITE_A",), 1)] * 3
     assert probes[0].overrides == {"repeats": "1"}
     due = [f"probe:SITE_A:{begin_us + number * 900 * 10**6}" for number in (1, 2, 3)]
-    assert [one for one in grid.occasions() if one.startswith("probe:")] == due
-    grid.advance(15 * 60)
+    assert [one for one in simulation.occasions() if one.startswith("probe:")] == due
+    simulation.advance(15 * 60)
     patrol.run_round()
-    assert [one.sites for one in grid.requests if not one.max_jobs][1:] == [("SITE_B",)]
-    assert "without SITE_A: probe only since" in grid.remark()
-    assert "critical by exclusion: 3 runs failed" in grid.remark()
-    grid.uses.clear()
-    grid.advance(HOUR_S)
+    assert [one.sites for one in simulation.requests if not one.max_jobs][1:] == [("SITE_B",)]
+    assert "without SITE_A: probe only since" in simulation.remark()
+    assert "critical by exclusion: 3 runs failed" in simulation.remark()
+    simulation.uses.clear()
+    simulation.advance(HOUR_S)
     patrol.run_round()
-    assert grid.requests[-1].sites == ("SITE_A", "SITE_B")
+    assert simulation.requests[-1].sites == ("SITE_A", "SITE_B")
 
 
 DOORS_TEST = """
@@ -241,92 +241,98 @@ door = ["root", "file"]
 
 @pytest.mark.parametrize("by_test", [False, True], ids=["entry", "test"])
 def test_critical_door_is_left_out_and_probed_by_entries_that_name_it(
-    grid: SimulatedGrid, by_test: bool
+    simulation: SimulatedGrid, by_test: bool
 ) -> None:
     named = HOURLY.replace("hourly", "named")
     if by_test:
-        (grid.folder / "test.toml").write_text(DOORS_TEST)
-        (grid.folder / "read.py").write_text("print()\n")
-        named = named.replace("ttree-read", str(grid.folder))
+        (simulation.folder / "test.toml").write_text(DOORS_TEST)
+        (simulation.folder / "read.py").write_text("print()\n")
+        named = named.replace("ttree-read", str(simulation.folder))
     else:
         named += 'axes = {door = ["root", "file"]}\n'
-    patrol = grid.open(HOURLY + named)
-    grid.set_use("SITE_A:file", Usability.PROBE_ONLY, "door")
-    begin_us = grid.now_us
+    patrol = simulation.open(HOURLY + named)
+    simulation.set_use("SITE_A:file", Usability.PROBE_ONLY, "door")
+    begin_us = simulation.now_us
     for _ in range(2):
-        grid.advance(15 * 60)
+        simulation.advance(15 * 60)
         patrol.run_round()
         patrol.run_round()
-    probes = [request for request in grid.requests if request.max_jobs]
+    probes = [request for request in simulation.requests if request.max_jobs]
     assert [(one.sites, one.axes["door"], one.excluded) for one in probes] == [
         (("SITE_A",), ("file",), {})
     ] * 2
     due = [f"probe:SITE_A:file:{begin_us + number * 900 * 10**6}" for number in (1, 2)]
-    assert [one for one in grid.occasions() if one.startswith("probe:")] == due
-    others = [request for request in grid.requests if not request.max_jobs]
+    assert [one for one in simulation.occasions() if one.startswith("probe:")] == due
+    others = [request for request in simulation.requests if not request.max_jobs]
     assert {one.sites for one in others} == {("SITE_A", "SITE_B")}
     assert {tuple(one.excluded) for one in others} == {("SITE_A:file",)}
 
 
-def test_probe_of_a_storage_reads_through_a_door_that_works(grid: SimulatedGrid) -> None:
-    patrol = grid.open(HOURLY)
-    grid.set_use("SITE_A", Usability.PROBE_ONLY, "storage_site")
-    grid.set_use("SITE_A:bad", Usability.PROBE_ONLY, "door")
-    grid.set_use("SITE_A:closed", Usability.EXCLUDED, "door")
-    grid.advance(15 * 60)
+def test_probe_of_a_storage_reads_through_a_door_that_works(simulation: SimulatedGrid) -> None:
+    patrol = simulation.open(HOURLY)
+    simulation.set_use("SITE_A", Usability.PROBE_ONLY, "storage_site")
+    simulation.set_use("SITE_A:bad", Usability.PROBE_ONLY, "door")
+    simulation.set_use("SITE_A:closed", Usability.EXCLUDED, "door")
+    simulation.advance(15 * 60)
     patrol.run_round()
-    grid.set_use("SITE_A:good", Usability.USABLE, "door")
-    grid.advance(15 * 60)
+    simulation.set_use("SITE_A:good", Usability.USABLE, "door")
+    simulation.advance(15 * 60)
     patrol.run_round()
-    probes = [request for request in grid.requests if request.max_jobs]
+    probes = [request for request in simulation.requests if request.max_jobs]
     assert [sorted(one.excluded) for one in probes] == [
         ["SITE_A:closed"],
         ["SITE_A:bad", "SITE_A:closed"],
     ]
 
 
-def test_excluded_site_gets_nothing(grid: SimulatedGrid) -> None:
-    grid.set_use("SITE_A", Usability.EXCLUDED, "storage_site")
-    patrol = grid.open(HOURLY)
+def test_excluded_site_gets_nothing(simulation: SimulatedGrid) -> None:
+    simulation.set_use("SITE_A", Usability.EXCLUDED, "storage_site")
+    patrol = simulation.open(HOURLY)
     for _ in range(3):
         patrol.run_round()
-        grid.advance(HOUR_S)
-    assert {request.sites for request in grid.requests} == {("SITE_B",)}
+        simulation.advance(HOUR_S)
+    assert {request.sites for request in simulation.requests} == {("SITE_B",)}
 
 
-def test_probe_waits_for_the_one_before(grid: SimulatedGrid) -> None:
-    grid.set_use("SITE_A", Usability.PROBE_ONLY)
-    grid.is_running = True
-    patrol = grid.open(HOURLY)
+def test_probe_waits_for_the_one_before(simulation: SimulatedGrid) -> None:
+    simulation.set_use("SITE_A", Usability.PROBE_ONLY)
+    simulation.is_running = True
+    patrol = simulation.open(HOURLY)
     for _ in range(4):
-        grid.advance(20 * 60)
+        simulation.advance(20 * 60)
         patrol.run_round()
-    assert sum(bool(request.max_jobs) for request in grid.requests) == 1
+    assert sum(bool(request.max_jobs) for request in simulation.requests) == 1
 
 
-def test_only_the_named_tests_probe(grid: SimulatedGrid) -> None:
+def test_only_the_named_tests_probe(simulation: SimulatedGrid) -> None:
     rules = RULES_FILE.read_text(encoding="utf-8")
-    grid.folder.joinpath("rules.toml").write_text(rules.replace("tests = []", 'tests = ["other"]'))
-    grid.settings = replace(grid.settings, status_rules=grid.folder / "rules.toml")
-    grid.set_use("SITE_A", Usability.PROBE_ONLY)
-    patrol = grid.open(HOURLY)
-    grid.advance(HOUR_S)
+    simulation.folder.joinpath("rules.toml").write_text(
+        rules.replace("tests = []", 'tests = ["other"]')
+    )
+    simulation.settings = replace(
+        simulation.settings, status_rules=simulation.folder / "rules.toml"
+    )
+    simulation.set_use("SITE_A", Usability.PROBE_ONLY)
+    patrol = simulation.open(HOURLY)
+    simulation.advance(HOUR_S)
     patrol.run_round()
-    assert [request.max_jobs for request in grid.requests] == [0]
+    assert [request.max_jobs for request in simulation.requests] == [0]
 
 
-def test_interrupted_submission_is_completed_with_the_same_identity(grid: SimulatedGrid) -> None:
-    grid.batch_answers = False
-    patrol = grid.open(HOURLY)
+def test_interrupted_submission_is_completed_with_the_same_identity(
+    simulation: SimulatedGrid,
+) -> None:
+    simulation.batch_answers = False
+    patrol = simulation.open(HOURLY)
     patrol.run_round()
-    (start,) = grid.report().starts
+    (start,) = simulation.report().starts
     assert (start.state, start.campaign_id) == ("stored", "c1")
-    grid.batch_answers = True
-    patrol = grid.open(HOURLY)  # restarted
+    simulation.batch_answers = True
+    patrol = simulation.open(HOURLY)  # restarted
     patrol.run_round()
-    (start,) = grid.report().starts
+    (start,) = simulation.report().starts
     assert (start.state, start.campaign_id) == ("finished", "c1")
-    assert len(grid.requests) == 1
+    assert len(simulation.requests) == 1
 
 
 def run_git(repository: Path, *arguments: str) -> str:
@@ -354,36 +360,36 @@ sites = ["all"]
 """
 
 
-def follow_branch(grid: SimulatedGrid, text: str, rounds: int = 4) -> None:
-    patrol = grid.open(text)
+def follow_branch(simulation: SimulatedGrid, text: str, rounds: int = 4) -> None:
+    patrol = simulation.open(text)
     for _ in range(rounds):
-        grid.advance(11)
+        simulation.advance(11)
         patrol.run_round()
 
 
-def test_new_commits_are_compared_in_turns(grid: SimulatedGrid) -> None:
-    commits = [add_commit(grid.folder / "client")]
-    follow_branch(grid, BRANCH)
-    assert grid.occasions() == [f"commit:{commits[0]}"]
+def test_new_commits_are_compared_in_turns(simulation: SimulatedGrid) -> None:
+    commits = [add_commit(simulation.folder / "client")]
+    follow_branch(simulation, BRANCH)
+    assert simulation.occasions() == [f"commit:{commits[0]}"]
     for _ in range(2):
-        commits.append(add_commit(grid.folder / "client"))
-        follow_branch(grid, BRANCH)
+        commits.append(add_commit(simulation.folder / "client"))
+        follow_branch(simulation, BRANCH)
     first, second, third = commits
-    assert grid.occasions() == [
+    assert simulation.occasions() == [
         f"commit:{first}",
         *(f"commit:{second}", f"turns:{second}"),
         *(f"commit:{third}", f"turns:{third}"),
     ]
-    compared = [request for request in grid.requests if "turns" in request.name]
+    compared = [request for request in simulation.requests if "turns" in request.name]
     assert [request.axes for request in compared] == [
         {"commit": (first, second)},
         {"commit": (second, third)},
     ]
     (request, _) = compared
-    assert request.test_spec == f"{grid.folder / 'client'}@{second}:."
+    assert request.test_spec == f"{simulation.folder / 'client'}@{second}:."
     assert request.overrides == {"rounds": "4", "mode": "paired"}
     assert request.sites == ("SITE_A",)
-    assert grid.requests[0].sites == ("SITE_A", "SITE_B")
+    assert simulation.requests[0].sites == ("SITE_A", "SITE_B")
 
 
 @pytest.mark.parametrize(
@@ -397,42 +403,42 @@ def test_new_commits_are_compared_in_turns(grid: SimulatedGrid) -> None:
     ],
 )
 def test_commits_are_compared_at_usable_sites(
-    grid: SimulatedGrid, key: str, sites: tuple[str, ...] | None
+    simulation: SimulatedGrid, key: str, sites: tuple[str, ...] | None
 ) -> None:
-    grid.set_use("SITE_A", Usability.EXCLUDED)
-    grid.set_use("SITE_A", Usability.EXCLUDED, "storage_site")
+    simulation.set_use("SITE_A", Usability.EXCLUDED)
+    simulation.set_use("SITE_A", Usability.EXCLUDED, "storage_site")
     for _ in range(2):
-        add_commit(grid.folder / "client")
-        follow_branch(grid, BRANCH + key)
-    compared = [request.sites for request in grid.requests if "turns" in request.name]
+        add_commit(simulation.folder / "client")
+        follow_branch(simulation, BRANCH + key)
+    compared = [request.sites for request in simulation.requests if "turns" in request.name]
     assert compared == ([sites] if sites else [])
 
 
 def test_commits_that_do_not_touch_the_test_are_compared_once_at_the_next_change(
-    grid: SimulatedGrid, monkeypatch: pytest.MonkeyPatch
+    simulation: SimulatedGrid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commits = [add_commit(grid.folder / "client")]
-    follow_branch(grid, BRANCH)
+    commits = [add_commit(simulation.folder / "client")]
+    follow_branch(simulation, BRANCH)
     attempts = []
 
     def refuse(request: CampaignRequest, *_: object, **__: object) -> Any:
         if "turns" in request.name:
             attempts.append(request)
             raise EqualCommitsError("both hold the same payload, files and settings")
-        return grid._plan(request)
+        return simulation._plan(request)
 
-    commits.append(add_commit(grid.folder / "client"))
+    commits.append(add_commit(simulation.folder / "client"))
     with monkeypatch.context() as patched:
         patched.setattr(campaign_starts, "plan_request", refuse)
-        follow_branch(grid, BRANCH, 8)
+        follow_branch(simulation, BRANCH, 8)
     assert len(attempts) == 1
-    commits.append(add_commit(grid.folder / "client"))
-    follow_branch(grid, BRANCH)
-    assert grid.requests[-1].axes == {"commit": (commits[1], commits[2])}
+    commits.append(add_commit(simulation.folder / "client"))
+    follow_branch(simulation, BRANCH)
+    assert simulation.requests[-1].axes == {"commit": (commits[1], commits[2])}
 
 
-def test_commits_tags_and_releases_start_campaigns(grid: SimulatedGrid) -> None:
-    repository, releases = grid.folder / "client", grid.folder / "releases"
+def test_commits_tags_and_releases_start_campaigns(simulation: SimulatedGrid) -> None:
+    repository, releases = simulation.folder / "client", simulation.folder / "releases"
     add_commit(repository)
     run_git(repository, "tag", "v1")
     (releases / "6.40.00").mkdir(parents=True)
@@ -455,28 +461,28 @@ test = "ttree-read"
 releases = true
 sites = ["all"]
 """
-    patrol = grid.open(text)
+    patrol = simulation.open(text)
     patrol.run_round()
-    assert [name.partition(":")[0] for name in grid.occasions()] == ["commit"]
+    assert [name.partition(":")[0] for name in simulation.occasions()] == ["commit"]
     commit = add_commit(repository)
     run_git(repository, "tag", "v2")
     run_git(repository, "tag", "other")
     (releases / "6.40.02").mkdir()
     (releases / "notes").mkdir()
-    grid.advance(11)
-    patrol = grid.open(text)  # restarted
+    simulation.advance(11)
+    patrol = simulation.open(text)  # restarted
     for _ in range(3):
         patrol.run_round()
-        grid.advance(11)
-    started = sorted(grid.occasions()[1:])
+        simulation.advance(11)
+    started = sorted(simulation.occasions()[1:])
     assert started == [f"commit:{commit}", "release:6.40.02", "tag:v2", f"turns:{commit}"]
-    specs = {request.name.split()[0]: request for request in grid.requests}
+    specs = {request.name.split()[0]: request for request in simulation.requests}
     assert specs["branch"].test_spec == specs["tags"].test_spec == f"{repository}@{commit}:."
     assert specs["releases"].axes == {"root": (f"path:{releases}/6.40.02",)}
 
 
 def test_changes_are_searched_once_a_day(
-    grid: SimulatedGrid, monkeypatch: pytest.MonkeyPatch
+    simulation: SimulatedGrid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched: list[tuple[int, str]] = []
 
@@ -485,13 +491,13 @@ def test_changes_are_searched_once_a_day(
         return UpdateResult(days=7, series=4, new=1, changes=2)
 
     monkeypatch.setattr(patrol_service, "update_changes", search)
-    grid.settings = replace(grid.settings, control_release="6.36.00")
-    patrol = grid.open(HOURLY)
+    simulation.settings = replace(simulation.settings, control_release="6.36.00")
+    patrol = simulation.open(HOURLY)
     expected = []
     for hours, is_searched in ((0, False), (1, True), (1, False), (22, False), (1, True)):
-        grid.advance(hours * HOUR_S)
+        simulation.advance(hours * HOUR_S)
         patrol.run_round()
-        expected += [(grid.now_us, "6.36.00")] * is_searched
+        expected += [(simulation.now_us, "6.36.00")] * is_searched
         assert searched == expected
 
 
@@ -499,43 +505,45 @@ def test_changes_are_searched_once_a_day(
 ELSEWHERE = HOURLY.replace('["all"]', '["SITE_A", "SITE_B"]\nfrom = ["local"]')
 
 
-def list_places(grid: SimulatedGrid) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    return [(request.sites, request.from_sites) for request in grid.requests]
+def list_places(simulation: SimulatedGrid) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    return [(request.sites, request.from_sites) for request in simulation.requests]
 
 
-def test_budgets_count_for_the_site_of_the_job_and_for_the_storage(grid: SimulatedGrid) -> None:
+def test_budgets_count_for_the_site_of_the_job_and_for_the_storage(
+    simulation: SimulatedGrid,
+) -> None:
     budget = "[budget.sites.local]\ncpu_hours = 0.03\n[budget.sites.SITE_A]\nbytes = 1500\n"
-    grid.now_us = grid.now_us // 86_400_000_000 * 86_400_000_000
-    patrol = grid.open(budget + ELSEWHERE)
+    simulation.now_us = simulation.now_us // 86_400_000_000 * 86_400_000_000
+    patrol = simulation.open(budget + ELSEWHERE)
     for _ in range(4):
         patrol.run_round()
         patrol.run_round()
-        grid.advance(HOUR_S)
+        simulation.advance(HOUR_S)
     # SITE_A has bytes for one campaign; this machine has 108 s: each reserves 60
     # and uses 30.
-    started = [start.request for start in reversed(grid.report().starts)]
+    started = [start.request for start in reversed(simulation.report().starts)]
     parsed = [parse_json(campaign_starts.PatrolRequest, one) for one in started]
     assert [(one.sites, one.from_sites) for one in parsed] == [
         (("SITE_A", "SITE_B"), ("local",)),
         (("SITE_B",), ("local",)),
     ]
-    assert "waits: the day's budget is used up: SITE_A, SITE_B, local" in grid.remark()
-    assert grid.report().entries[0].entry.sites == "SITE_A, SITE_B from local"
-    limits = {one.site.site: one.site.cpu_limit_s for one in grid.report().sites}
+    assert "waits: the day's budget is used up: SITE_A, SITE_B, local" in simulation.remark()
+    assert simulation.report().entries[0].entry.sites == "SITE_A, SITE_B from local"
+    limits = {one.site.site: one.site.cpu_limit_s for one in simulation.report().sites}
     assert limits["local"] == 108.0
 
 
-def test_critical_storage_is_probed_from_the_site_of_the_jobs(grid: SimulatedGrid) -> None:
-    patrol = grid.open(ELSEWHERE)
+def test_critical_storage_is_probed_from_the_site_of_the_jobs(simulation: SimulatedGrid) -> None:
+    patrol = simulation.open(ELSEWHERE)
     patrol.run_round()
-    grid.set_use("SITE_A", Usability.PROBE_ONLY, "storage_site")
-    grid.set_use("SITE_B", Usability.PROBE_ONLY, "site")  # its storage serves
-    grid.advance(HOUR_S)
+    simulation.set_use("SITE_A", Usability.PROBE_ONLY, "storage_site")
+    simulation.set_use("SITE_B", Usability.PROBE_ONLY, "site")  # its storage serves
+    simulation.advance(HOUR_S)
     patrol.run_round()
-    assert list_places(grid)[1:] == [(("SITE_A",), ("local",)), (("SITE_B",), ("local",))]
-    assert [one.max_jobs for one in grid.requests] == [0, 1, 0]
-    grid.uses.clear()
+    assert list_places(simulation)[1:] == [(("SITE_A",), ("local",)), (("SITE_B",), ("local",))]
+    assert [one.max_jobs for one in simulation.requests] == [0, 1, 0]
+    simulation.uses.clear()
     patrol.run_round()
-    grid.advance(HOUR_S)
+    simulation.advance(HOUR_S)
     patrol.run_round()
-    assert list_places(grid)[-1] == (("SITE_A", "SITE_B"), ("local",))
+    assert list_places(simulation)[-1] == (("SITE_A", "SITE_B"), ("local",))

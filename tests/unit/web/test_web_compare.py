@@ -91,7 +91,7 @@ def test_stored_verdicts_are_shown_as_they_are(filled_service: ServiceThread) ->
 
 
 def test_exact_counters_are_stored_and_shown(pages: ServiceThread, tmp_path: Path) -> None:
-    shared = {"door_protocol": "file", "bytes_read": 5_000_000}
+    shared: dict[str, Value] = {"door_protocol": "file", "bytes_read": 5_000_000}
     calls = {"6.38.00": 1000, "6.40.00": 1010}
     pages.store.add(
         Measurement({**one.values, **shared, "read_calls": calls[str(one.values["axis_root"])]})
