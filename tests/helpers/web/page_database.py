@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from measurement_factory import (
@@ -24,6 +27,7 @@ from measurement_factory import (
 from treehammer.analysis.statistics.verdict import RULE_VERSION
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
+from treehammer.program_output import create_private_file
 from treehammer.sql.core.evidence import StateEvidence, VerdictEvidence
 from treehammer.sql.core.rows import AttemptRow, VerdictRow
 from treehammer.sql.core.watch_rows import (
@@ -54,8 +58,20 @@ _VARIANTS = ("branches=100% cache_mb=30", "branches=2% cache_mb=30")
 
 
 def fill_database(url: str) -> None:
-    """Fill a new database."""
-    with Store.open(url) as store:
+    """Fill a new SQLite database; this process builds its content once."""
+    with open(create_private_file(Path(url.removeprefix("sqlite:///"))), "wb") as stream:
+        stream.write(_build_content())
+
+
+@functools.cache
+def _build_content() -> bytes:
+    with TemporaryDirectory() as folder:
+        _fill_file(file := Path(folder) / "results.db")
+        return file.read_bytes()
+
+
+def _fill_file(file: Path) -> None:
+    with Store.open(f"sqlite:///{file}") as store:
         store.add(build_measurements(datetime.now(UTC).date()))
         _add_campaigns(store)
         store.replace_comparison("comparison", [], list(_build_verdicts()))

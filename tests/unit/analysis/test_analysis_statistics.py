@@ -31,7 +31,6 @@ from treehammer.analysis.statistics.verdict import (
     CERTAIN_VERDICTS,
     DEFAULT_DELTA,
     LOOKS,
-    OPEN_VERDICTS,
     SequentialPlan,
     Verdict,
     is_open,
@@ -227,24 +226,6 @@ def test_larger_families_decide_less(estimates: list[Estimate]) -> None:
     for estimate, judged in zip(estimates, together, strict=True):
         if judged.verdict in (*CERTAIN_VERDICTS, Verdict.SAME):
             assert judge(estimate) is judged.verdict
-
-
-@pytest.mark.parametrize("true", [0.0, 2 * DEFAULT_DELTA])
-def test_planned_campaign_probably_decides(true: float) -> None:
-    noise = np.random.default_rng(11)
-    decided = planned = 0
-    for _ in range(150):
-        first = estimate_mean(noise.normal(true, 0.03, 6).tolist())
-        assert first is not None
-        if judge(first) not in OPEN_VERDICTS:
-            continue
-        units = plan_units(first, 6, ALPHA, DEFAULT_DELTA)
-        assert units is not None
-        again = estimate_mean(noise.normal(true, 0.03, units).tolist())
-        assert again is not None
-        planned += 1
-        decided += judge(again) not in OPEN_VERDICTS
-    assert decided / planned > 0.75
 
 
 @pytest.mark.parametrize("level", [0.05, 0.05 / 70, 0.05 / 10_000])
