@@ -323,7 +323,7 @@ def well_formed(found: Comparison) -> None:
 
 
 @given(spoilt(), st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_comparison_accepts_arbitrary_samples(samples: list[Sample], order: Any) -> None:
     try:
         comparison = ask(samples)

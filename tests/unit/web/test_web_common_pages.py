@@ -306,8 +306,8 @@ def test_page_responds_503_until_database_returns(pages: ServiceThread) -> None:
 
 
 def test_day_pages_agree_with_overview(filled_service: ServiceThread) -> None:
-    cells = filled_service.client.get("/?format=json&days=7").json()["tables"]["site_days"]
-    for cell in cells:
+    cells = filled_service.load_tables("/?days=7")["site_days"]
+    for cell in cells[::5]:
         query = {"format": "json", "site": cell["site"]}
         tables = filled_service.client.get(f"/days/{cell['day']}", params=query).json()["tables"]
         for name in ("good", "failed", "implausible"):
