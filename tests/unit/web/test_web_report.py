@@ -1,29 +1,23 @@
-"""The campaign report and the page of a campaign's load: contents, values and escaping."""
+"""The campaign report: contents, values and escaping."""
 
 from __future__ import annotations
 
 import json
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from html import unescape
 from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from measurement_factory import make_campaign_row, make_measurement, make_operation
-from page_contents import agrees_with, find_heading_unit, load_charts, read_tables
-from page_database import CAMPAIGN, LIMITED_STEP, RATES, SERVERS, STEPS, add_load_campaign
-from service_thread import ServiceThread, run_service
+from page_contents import agrees_with, find_heading_unit, read_tables
 from simulated_campaign import START_US, SimulatedCampaign
 
 from treehammer.analysis.statistics.job_pairs import MeanAndRms
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import CampaignRow
-from treehammer.sql.read.operation_figures import fetch_operations
-from treehammer.sql.read.query_model import Selection
 from treehammer.web import campaign_report
 from treehammer.web.campaign_report import (
     REPORT_COLUMNS,
@@ -32,8 +26,6 @@ from treehammer.web.campaign_report import (
     render_report,
 )
 from treehammer.web.figures.figure_layout import PALETTE, choose_release_colors
-from treehammer.web.figures.line_chart import NumberAxis
-from treehammer.web.pages import load_levels
 from treehammer.web.report_figures import (
     ExecutionCell,
     draw_efficiency_figure,
@@ -376,240 +368,3 @@ def test_report_explains_efficiency_of_each_site() -> None:
     assert page.count("<summary>Parts of the wall time</summary>") == 2
     Page(page)
     assert report_of([{**row, "run_mode": "paired"} for row in rows]).explanations == ()
-
-
-PAGE = f"/campaigns/{CAMPAIGN}/load"
-API = f"/api/v1{PAGE}"
-
-
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceThread]:
-    with run_service(tmp_path_factory.mktemp("loaded"), reading_open=True) as service:
-        add_load_campaign(service.store)
-        yield service
-
-
-def test_levels_equal_stored_operations(loaded: ServiceThread) -> None:
-    rows = loaded.load_tables(API)["levels"]
-    assert [row["label"] for row in rows] == [f"clients={rate}" for rate in RATES]
-    assert [row["attempted_hz"] for row in rows] == [20, 100, 200]
-    assert [row["observed_hz"] for row in rows] == [20, 100, 150]
-    assert [row["limited_steps"] for row in rows] == [0, 0, 6]
-    assert rows[2]["failed_fraction"] == pytest.approx(0.25)
-    assert rows[2]["failures"] == {"reset": 5 * 500}
-    with loaded.store.snapshot() as snapshot:
-        stored = fetch_operations(
-            snapshot, Selection((CAMPAIGN,)), columns=["variant"], key=lambda row: row["variant"]
-        )
-    for row in rows:
-        [group] = [one for one in stored if one.key == row["variant"]]
-        names = ("done", "seconds", "active_clients", "measurements")
-        assert [row[name] for name in names] == [getattr(group, name) for name in names]
-        assert row["p95_s"] == group.latency.quantile(0.95)
-
-
-def test_highest_load_is_shown_over_time(loaded: ServiceThread) -> None:
-    document = loaded.load_document(PAGE)
-    steps = document["tables"]["steps"]
-    assert [row["start_s"] for row in steps] == [10 * step for step in range(STEPS)]
-    limited = steps[LIMITED_STEP]
-    assert (limited["steps"], limited["limited_steps"], limited["observed_hz"]) == (0, 6, None)
-    assert {row["observed_hz"] for row in steps if row["steps"]} == {150}
-    servers = {row["server"]: row for row in document["tables"]["servers"]}
-    assert set(servers) == {"", *SERVERS}
-    fast, slow = (servers[name] for name in SERVERS)
-    assert fast["observed_hz"] + slow["observed_hz"] == pytest.approx(150)
-    evenness = slow["done"] / fast["done"]
-    assert document["about"]["evenness"] == pytest.approx(evenness)
-    assert slow["p50_s"] == pytest.approx(0.5, rel=0.01)
-    assert [row["site"] for row in document["tables"]["sites"]] == ["SITE_A", "SITE_B"]
-    assert [row["observed_hz"] for row in document["tables"]["sites"]] == [75, 75]
-    starts = document["tables"]["starts"]
-    assert [(row["jobs"], row["judgment"]) for row in starts] == [(2, "good")] * len(RATES)
-    assert starts[0]["spread_s"] == pytest.approx(0.1)
-
-
-def test_levels_link_to_their_time_steps(loaded: ServiceThread) -> None:
-    addresses = loaded.read(PAGE).list_links(".*/load.*#time")
-    assert len(addresses) == len(RATES)
-    assert "Over time: clients=20" in loaded.read(addresses[0]).text
-    known = loaded.load_tables(API)["levels"][0]["load"]
-    steps = loaded.load_tables(f"{API}?load={known}")["steps"]
-    assert {row["observed_hz"] for row in steps} == {20}
-
-
-def test_figures_have_points_marks_and_ideal(loaded: ServiceThread) -> None:
-    page = unescape(loaded.load_page(PAGE))
-    page += json.dumps(load_charts(page), ensure_ascii=False)
-    for text in (
-        "clients=200: 150 1/s at 200/s attempted; 6 rows left out",
-        "ideal: all succeed at once",
-        "S1's target, 100 1/s",
-        "step 3: observed 150/s",
-        "step 3: failed 50/s",
-        f"step {LIMITED_STEP}: 6 of 6 rows left out",
-        "Evenness: slow:1094 has the smallest rate, 33 % of the largest.",
-        "Failures: 2500 reset.",
-    ):
-        assert text in page
-    assert re.search(r"step 3: p99 50\d ms", page)
-    assert re.search(r"Slowest: slow:1094, p50 \d+ ms, 2\d\d times that of the fastest", page)
-    assert f"step {LIMITED_STEP}: observed" not in page
-    assert "<script>" not in page
-    assert loaded.read(f"/campaigns/{CAMPAIGN}").list_links(f"{PAGE}$") == [PAGE]
-
-
-@pytest.mark.parametrize("test, is_study_s1", [("read-rate", True), ("pretend-transfer", False)])
-def test_operations_and_sides_are_shown_one_at_a_time(
-    pages: ServiceThread, test: str, is_study_s1: bool
-) -> None:
-    pages.store.add_campaign(make_campaign_row(test_name=test), [])
-    steps = [
-        make_operation([0.1] * 5),
-        make_operation([0.2] * 50, operation="read", bytes=125_000_000),
-        make_operation([0.1] * 50, operation="read", side="server"),
-    ]
-    pages.store.add([make_measurement(operations=steps, variant='{"clients":2,"root":"none"}')])
-    about = pages.load_document("/campaigns/campaign/load")["about"]
-    assert (about["operation"], about["side"]) == ("read", "client")
-    page = unescape(pages.load_page("/campaigns/campaign/load"))
-    assert "Over time: clients=2 root=none" in page
-    assert "step 0: 12.5 MB/s" in page
-    target = "Study S1's target of 150 MB/s is beyond the drawing."
-    assert (target in page) == is_study_s1
-    (other,) = pages.read("/campaigns/campaign/load").list_links(r"\?operation=read&side=server")
-    shown = pages.read(f"/campaigns/campaign/load{other}")
-    assert any(heading.endswith("read, server side") for heading in shown.list_texts("h2"))
-    refused = pages.get_path("/campaigns/campaign/load?operation=write")
-    assert refused.status_code == 400
-    assert "Known: open, read" in refused.json()["error"]
-
-
-def test_blocks_have_an_ideal_total_and_times_without_the_round_trip(
-    pages: ServiceThread,
-) -> None:
-    """Study S1 compares the total rate with the ideal one, and excludes the round trip."""
-    pages.store.add_campaign(make_campaign_row(test_name="read-rate"), [])
-    for clients, trip_s, failed in ((2, 0.02, 0), (8, 0.02, 40)):
-        steps = [
-            make_operation(
-                [0.12] * (10 * clients - failed),
-                {"timeout": failed} if failed else {},
-                operation="read",
-                bytes=2_500_000 * (10 * clients - failed),
-            )
-        ]
-        variant = json.dumps({"clients": clients})
-        pages.store.add(
-            [make_measurement(str(clients), operations=steps, variant=variant, door_rtt_s=trip_s)]
-        )
-    rows = pages.load_tables("/api/v1/campaigns/campaign/load")["levels"]
-    assert [row["net_mean_s"] for row in rows] == pytest.approx([0.1, 0.1], rel=0.01)
-    page = pages.load_page("/campaigns/campaign/load")
-    assert "100 ms" in page
-    rates, megabytes, *_ = (json.dumps(one) for one in load_charts(page))
-    for chart in (rates, megabytes):
-        assert "ideal: all succeed at once" in chart
-    assert "Study S1's target of 150 MB/s" in unescape(page)
-
-
-def test_client_and_server_are_drawn_together(pages: ServiceThread) -> None:
-    """Calls that wait before the server sees them are slow for the client alone."""
-    pages.store.add_campaign(make_campaign_row(), [])
-    client = [make_operation([1.0] * 10, step=step) for step in range(2)]
-    server = [make_operation([0.01] * 10, step=step, side="server") for step in range(2)]
-    packets = [make_operation([], side="server", operation="net_send", scheduled=10**6)]
-    for site, rows in (("NEAR", client), ("DISK1", [*server, *packets])):
-        pages.store.add(
-            [make_measurement(site, operations=rows, site=site, storage_site="STORAGE")]
-        )
-    page = unescape(pages.load_page("/campaigns/campaign/load"))
-    document = pages.load_document("/campaigns/campaign/load")
-    assert (document["about"]["operation"], document["about"]["side"]) == ("open", "client")
-    for text in ("Client and server over time", "step 1: client p50 1", "step 1: server p99 10"):
-        assert text in page
-    sides = document["tables"]["sides"]
-    assert [(row["step"], row["client_done"], row["server_done"]) for row in sides] == [
-        (0, 10, 10),
-        (1, 10, 10),
-    ]
-    assert sides[0]["client_p50_s"] == pytest.approx(1, rel=0.01)
-    assert sides[0]["server_p50_s"] == pytest.approx(0.01, rel=0.01)
-
-
-def test_ramp_makes_levels(pages: ServiceThread) -> None:
-    plan = {"definition": {"load": {"ramp": "1/20s", "duration_s": 60.0}}}
-    pages.store.add_campaign(make_campaign_row(plan=json.dumps(plan)), [])
-    for index in range(2):
-        steps = [make_operation([0.1] * 10, step=n) for n in range(2 * index, 6)]
-        pages.store.add([make_measurement(f"{index}", operations=steps, load_jobs=2)])
-    rows = pages.load_tables("/api/v1/campaigns/campaign/load")["levels"]
-    assert [(row["label"], row["jobs"], row["attempted_hz"]) for row in rows] == [
-        ("1 job", 1, 1.0),
-        ("2 jobs", 2, 2.0),
-    ]
-
-
-def test_campaign_without_usable_operations(pages: ServiceThread) -> None:
-    pages.store.add_campaign(make_campaign_row(), [])
-    assert "No timed measurement" in pages.load_page("/campaigns/campaign/load")
-    limited = make_operation([9.0], generator_limited=True)
-    pages.store.add([make_measurement(operations=[limited])])
-    page = pages.load_page("/campaigns/campaign/load")
-    assert "no rate can be shown" in page
-    assert "the storage carries at least 0.1 operations/s" in page
-    assert pages.get_path("/campaigns/other/load").status_code == 404
-
-
-def test_invalid_load_of_uploaded_plan_is_ignored(pages: ServiceThread) -> None:
-    loads: list[object] = [{"ramp": "x"}, {"step_s": 0}, {"ceiling": 3}, {"x": 1}, [1], "a"]
-    for number, load in enumerate(loads):
-        plan = json.dumps({"definition": {"load": load}})
-        pages.store.add_campaign(make_campaign_row(f"c{number}", plan=plan), [])
-        operations = [make_operation()]
-        pages.store.add(
-            [
-                make_measurement(
-                    f"c{number}", campaign_id=f"c{number}", operations=operations, load_jobs=2
-                )
-            ]
-        )
-        assert "Over time: " in pages.load_page(f"/campaigns/c{number}/load"), load
-
-
-def test_too_many_rows_are_refused(loaded: ServiceThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_levels, "MAX_ROWS", 10)
-    refused = loaded.get_path(PAGE)
-    assert refused.status_code == 400
-    assert "summary --campaign load" in refused.json()["error"]
-
-
-def test_number_axes_hold_their_values() -> None:
-    assert NumberAxis([0.0, 0.3, 200.0]).ends == (0.0, 200.0)
-    assert NumberAxis([4.0]).ends == (3.5, 4.5)
-    decades = NumberAxis([0.0, 0.002, 5.0], logarithmic=True)
-    assert decades.ends == (0.002, 5.0)
-    assert decades.place(0.0) is None
-
-
-@pytest.mark.usefixtures("draw_in_process")
-def test_figures_are_available_as_files(loaded: ServiceThread) -> None:
-    page = unescape(loaded.load_page(f"{PAGE}?operation=open"))
-    names = {chart["title"] for chart in load_charts(page)}
-    assert {"Observed rate by attempted rate", "Rate over time"} <= names
-    (address,) = loaded.read(f"{PAGE}?operation=open").list_links(r".*drawing=all\.pdf")
-    assert "operation=open" in address
-    answer = loaded.client.get(f"{PAGE}{address}")
-    assert answer.content.startswith(b"%PDF")
-    assert 'filename="figure.pdf"' in answer.headers["content-disposition"]
-    drawn = loaded.client.get(f"{PAGE}?drawing=all.svg").text
-    for text in (
-        "Load of opens: open; over time: clients=200",
-        "Observed rate",
-        "S1's target, 100 1/s",
-        "p99",
-        "Outlined:",
-    ):
-        assert text in unescape(drawn)
-    assert loaded.client.get(f"{PAGE}?drawing=all.gif").status_code == 404
-    assert loaded.client.get(f"{PAGE}?drawing=all.png&operation=none").status_code == 400
