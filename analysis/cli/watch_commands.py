@@ -51,7 +51,6 @@ from treehammer.text_formatting import format_minute, make_single_line
 
 if TYPE_CHECKING:
     from treehammer.analysis.comparison.limit_outcomes import LimitReport
-    from treehammer.sql.core.rows import CampaignRow
     from treehammer.sql.core.watch_rows import AlarmMessage
     from treehammer.sql.write.store import Store
 
@@ -383,23 +382,17 @@ def _check_limits(settings: Settings, campaign: str, url: str | None, form: str)
     if url is not None or form == MONIT:
         option = "--format monit" if form == MONIT else "--url"
         return _print_failure("", f"{option} and --campaign are mutually exclusive")
+    # scipy takes a third of a second to load, which checks of states should not pay for.
+    from treehammer.analysis.comparison.limit_outcomes import judge_limits
     from treehammer.sql.write.store import Store
 
     with Store.open(settings.database, create=False) as store:
         row = store.campaign(campaign)
-        report = judge_limits(store, row)
+        report = judge_limits(store, row, time.time_ns() // 1000)
     if not report.outcomes:
         return _print_failure("", f"the test of {row.name} states no limit; add [[expect]] to it")
     print_limits(report, form)
     return report.exit_code
-
-
-def judge_limits(store: Store, campaign: CampaignRow) -> LimitReport:
-    """Judge the limits that the test of a campaign states."""
-    # scipy takes a third of a second to load, which checks of states should not pay for.
-    from treehammer.analysis.comparison import limit_outcomes
-
-    return limit_outcomes.judge_limits(store, campaign, time.time_ns() // 1000)
 
 
 def print_limits(report: LimitReport, form: str = TABLE) -> None:

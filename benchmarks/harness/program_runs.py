@@ -48,10 +48,14 @@ def account_command(
     Raises:
         RuntimeError: it ended with a code that is not accepted.
     """
+    # An installed program has compiled modules.
+    environment = dict(os.environ)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     start = time.monotonic()
     process = subprocess.Popen(
         command,
         cwd=REPOSITORY,
+        env=environment,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -238,9 +239,10 @@ def _check_limits(store: Store, campaign: CampaignRow) -> ExitCode:
     """Judge and print the limits that the test states; return the exit code."""
     if not json.loads(campaign.plan)["definition"]["expect"]:
         return ExitCode.DONE
-    from treehammer.analysis.cli.watch_commands import judge_limits, print_limits
+    from treehammer.analysis.cli.watch_commands import print_limits
+    from treehammer.analysis.comparison.limit_outcomes import judge_limits
 
-    report = judge_limits(store, campaign)
+    report = judge_limits(store, campaign, time.time_ns() // 1000)
     if output_form() == TABLE:
         click.echo()
         print_limits(report)
