@@ -18,6 +18,7 @@ from treehammer.collectors.record.metric_catalogue import MAX_IDENTITY
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.program_output import create_private_file
+from treehammer.sql.cli import open_store
 from treehammer.sql.core.access_keys import CAMPAIGN as CAMPAIGN_SCOPE
 from treehammer.sql.core.access_keys import JOB as JOB_SCOPE
 from treehammer.sql.core.access_keys import (
@@ -510,10 +511,8 @@ def _resolve_identity(settings: Settings, keyring: Keyring, scope: str, text: st
         return text
     hint = f"Give its full identity: {_IDENTITY_HINTS[scope]}."
     if scope == CAMPAIGN_SCOPE and printable:
-        from treehammer.sql.write.store import Store
-
         try:
-            with Store.open(settings.database) as store:
+            with open_store(settings, create=True) as store:
                 return store.campaign(text).id
         except ConfigError as error:
             raise ConfigError(

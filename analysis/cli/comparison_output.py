@@ -9,11 +9,7 @@ from typing import Any
 
 import click
 
-from treehammer.analysis.comparison import (
-    instruction_changes,
-    series_changes,
-    verdict_text,
-)
+from treehammer.analysis.comparison import instruction_changes, series_changes, verdict_text
 from treehammer.analysis.comparison.comparison_notes import attribute_rows
 from treehammer.analysis.comparison.comparison_result import ComparisonResult
 from treehammer.analysis.comparison.conclusion import describe_conclusion

@@ -11,7 +11,7 @@ from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.collectors.record.operation_steps import FIGURE_NAMES
 from treehammer.errors import ConfigError, NothingToDoError
 from treehammer.hctests.definition.model import COMMIT_AXIS
-from treehammer.sql.cli import pass_store
+from treehammer.sql.cli import open_store, pass_store
 from treehammer.tables import TableColumn
 from treehammer.terminal import CAMPAIGN, SITE, CommandOutput, on_interrupt, prints_rows
 from treehammer.text_formatting import format_share, split_list
@@ -159,12 +159,11 @@ def summary_command(
     from treehammer.analysis.descriptive.group_summary import GroupSummary, load_timed_rows
     from treehammer.analysis.descriptive.operation_summary import OperationSummary
     from treehammer.sql.read.query_model import Selection
-    from treehammer.sql.write.store import Store
 
     names, quantities = (
         tuple(dict.fromkeys(split_list(text))) for text in (by, metrics or DEFAULT_QUANTITIES)
     )
-    with Store.open(settings.database, create=False) as store:
+    with open_store(settings) as store:
         if letters:
             return _list_letters(store)
         chosen = None if campaign == "all" else store.campaign(campaign)
@@ -265,9 +264,8 @@ def explain_command(
     if job and (site or campaign):
         raise ConfigError("JOB excludes --site and --campaign", where="explain")
     from treehammer.analysis.descriptive.efficiency_query import EfficiencyQuery
-    from treehammer.sql.write.store import Store
 
-    with Store.open(settings.database, create=False) as store:
+    with open_store(settings) as store:
         explained = EfficiencyQuery(job, site, campaign, days).explain(store)
     headline, efficiency, *evidence = explained.describe()
     return CommandOutput(

@@ -26,14 +26,8 @@ from treehammer.analysis.status.subject_state import (
     worst_level,
 )
 from treehammer.config import Settings
-from treehammer.errors import (
-    ConfigError,
-    ExitCode,
-    StoreError,
-    TreehammerError,
-    require_package,
-)
-from treehammer.sql.cli import pass_store
+from treehammer.errors import ConfigError, ExitCode, StoreError, TreehammerError, require_package
+from treehammer.sql.cli import open_store, pass_store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     CAMPAIGN,
@@ -172,13 +166,12 @@ def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> Com
              treehammer digest --mail
     """
     from treehammer.analysis.changes.change_points import last_whole_week, load_digest, parse_week
-    from treehammer.sql.write.store import Store
 
     try:
         first_day = parse_week(week) if week else last_whole_week(datetime.now(UTC).date())
     except ValueError:
         raise ConfigError(f"{week!r} is not a week; write 2026-W46", where="--week") from None
-    with Store.open(settings.database, create=False) as store:
+    with open_store(settings) as store:
         digest = load_digest(store, first_day)
     if mail:
         from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
@@ -213,10 +206,9 @@ def notify_command(settings: Settings, listing: bool) -> CommandOutput:
     """
     from treehammer.analysis.alarms.alarm_delivery import AlarmChannels
     from treehammer.sql.watch.alarms import SENT, AlarmOutbox
-    from treehammer.sql.write.store import Store
 
     channels = AlarmChannels.from_settings(settings)
-    with Store.open(settings.database, create=False) as store:
+    with open_store(settings) as store:
         if listing:
             return CommandOutput(_list_messages(AlarmOutbox(store).list_messages(MAX_LISTED)))
         # Comparisons load scipy, which takes a third of a second.
@@ -384,9 +376,8 @@ def _check_limits(settings: Settings, campaign: str, url: str | None, form: str)
         return _print_failure("", f"{option} and --campaign are mutually exclusive")
     # scipy takes a third of a second to load, which checks of states should not pay for.
     from treehammer.analysis.comparison.limit_outcomes import judge_limits
-    from treehammer.sql.write.store import Store
 
-    with Store.open(settings.database, create=False) as store:
+    with open_store(settings) as store:
         row = store.campaign(campaign)
         report = judge_limits(store, row, time.time_ns() // 1000)
     if not report.outcomes:
@@ -421,10 +412,9 @@ def _load_states(
             return [remote.assess_service()]
         return remote.fetch_states(kind, name)
     from treehammer.analysis.alarms import alarm_overview
-    from treehammer.sql.write.store import Store
 
     now_us = time.time_ns() // 1000
-    with Store.open(settings.database, create=False) as store:
+    with open_store(settings) as store:
         if kind is None:
             return alarm_overview.assess_all(store, now_us)
         return [alarm_overview.assess_subject(store, kind, name, now_us)]

@@ -8,11 +8,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from treehammer.config import Settings
+
+if TYPE_CHECKING:
+    from treehammer.sql.write.store import Store
+
+
+def open_store(settings: Settings, *, create: bool = False) -> Store:
+    """Open the results database, which must exist unless it may be created."""
+    from treehammer.sql.write.store import Store
+
+    return Store.open(settings.database, create=create)
 
 
 def pass_store(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -21,9 +31,7 @@ def pass_store(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.pass_obj
     @functools.wraps(function)
     def wrapper(settings: Settings, /, **arguments: Any) -> Any:
-        from treehammer.sql.write.store import Store
-
-        with Store.open(settings.database, create=False) as store:
+        with open_store(settings) as store:
             return function(settings, store, **arguments)
 
     return wrapper

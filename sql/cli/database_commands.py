@@ -12,7 +12,7 @@ import click
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError
-from treehammer.sql.cli import pass_store
+from treehammer.sql.cli import open_store, pass_store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     CAMPAIGN,
@@ -187,9 +187,8 @@ def prune_command(
             "no data to prune", hint="Give --passes-after, --logs-after or --operations-after DAYS."
         )
     from treehammer.sql.write.maintenance import first_kept_day
-    from treehammer.sql.write.store import Store
 
-    with Store.open(settings.database, create=False) as store:
+    with open_store(settings) as store:
         prune = store.prunable if dry_run else store.prune
         results = [prune(name, first_kept_day(days)) for name, days in ages.items()]
     return CommandOutput(
@@ -297,9 +296,8 @@ def _change(
     """Change the selected measurements by an action of :mod:`.maintenance`."""
     from treehammer.sql.write import maintenance
     from treehammer.sql.write.audit_trail import local_actor
-    from treehammer.sql.write.store import Store
 
-    with Store.open(settings.database, create=False) as store:
+    with open_store(settings) as store:
         campaign_id = _find_campaign(store, selected["campaign"]) if selected["campaign"] else ""
         scope = maintenance.ChangeScope(
             campaign_id, selected["key"], selected["since"], selected["until"]
@@ -348,7 +346,6 @@ def audit_command(
 
     Example: treehammer db audit --action refuse --since 2026-03-01
     """
-    from treehammer.sql.write.store import Store
 
     if follow and output_form() == CSV:
         raise click.UsageError("--follow prints text or, with --json, objects, but no CSV.")
@@ -356,7 +353,7 @@ def audit_command(
     def is_selected(entry: AuditRow) -> bool:
         return not actions or entry.action in actions
 
-    with Store.open(settings.database, create=False) as store:
+    with open_store(settings) as store:
         if follow:
             for entry in filter(is_selected, _follow_entries(store, since)):
                 click.echo(_format_line(entry, output_form()))

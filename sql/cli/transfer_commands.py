@@ -12,6 +12,7 @@ import click
 
 from treehammer.config import Settings
 from treehammer.errors import ExitCode, MeasurementFileError, NothingToDoError
+from treehammer.sql.cli import open_store
 from treehammer.tables import TableColumn
 from treehammer.terminal import (
     CAMPAIGN,
@@ -91,7 +92,6 @@ def export_command(
     from treehammer.sql.read.query_model import Selection
     from treehammer.sql.transfer.export import export_file, export_partitions
     from treehammer.sql.transfer.file_writers import find_format
-    from treehammer.sql.write.store import Store
 
     if form and not partition:
         raise click.UsageError("--format requires --partition; a file's suffix decides its format.")
@@ -104,7 +104,7 @@ def export_command(
         "bars": progress_bar,
         "cell_limit": cell_limit,
     }
-    with Store.open(settings.database, create=False) as store:
+    with open_store(settings) as store:
         selection = Selection.parse((store.campaign(c).id for c in campaigns), wheres)
         if partition:
             rows, parts = export_partitions(store, selection, file, suffix, **options)
@@ -183,7 +183,7 @@ def _open_store(settings: Settings, *, create: bool) -> Iterator[Store]:
     from treehammer.sql.write.store import Store
 
     try:
-        store = Store.open(settings.database, create=create)
+        store = open_store(settings, create=create)
     except NothingToDoError:
         with (
             tempfile.TemporaryDirectory() as folder,

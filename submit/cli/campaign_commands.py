@@ -11,12 +11,8 @@ import click
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
-from treehammer.sql.cli import pass_store
-from treehammer.submit.cli.command_options import (
-    credential_options,
-    include_option,
-    service_option,
-)
+from treehammer.sql.cli import open_store, pass_store
+from treehammer.submit.cli.command_options import credential_options, include_option, service_option
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     CAMPAIGN,
@@ -234,10 +230,9 @@ def purge(settings: Settings, campaigns: tuple[str, ...], days: float | None) ->
     """
     if not campaigns and days is None:
         raise ConfigError("no campaign given", hint="Name campaigns, or use --older-than DAYS.")
-    from treehammer.sql.write.store import Store
     from treehammer.submit.campaigns import campaign_polling
 
-    with Store.open(settings.database, create=False) as store:
+    with open_store(settings) as store:
         tracker = campaign_polling.make_tracker(store, settings)
         chosen = [store.campaign(name) for name in campaigns]
         for row in chosen:

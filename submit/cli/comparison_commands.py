@@ -22,6 +22,7 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli import definition_options
 from treehammer.hctests.definition.model import COMMIT_AXIS, compute_test_hash, format_commit
+from treehammer.sql.cli import open_store
 from treehammer.tables import TableColumn, hidden_columns
 from treehammer.terminal import (
     TABLE,
@@ -132,7 +133,6 @@ def _measure_times(
     """Run launches until the comparison is decided, print the verdicts and return the exit code."""
     from treehammer.analysis.cli.comparison_output import flatten_results
     from treehammer.analysis.comparison.comparison_result import rate_results
-    from treehammer.sql.write.store import Store
     from treehammer.submit.campaigns import submission
     from treehammer.submit.campaigns.campaign_polling import make_tracker
     from treehammer.submit.cli import campaign_output
@@ -143,7 +143,7 @@ def _measure_times(
         verdict = run_until_decided(plan, sequential, settings, campaign_output.make_display())
         failed = campaign_output.rate_progress(verdict.progress)
         if failed and output_form() == TABLE:
-            with Store.open(settings.database) as store:
+            with open_store(settings, create=True) as store:
                 tracker = make_tracker(store, settings)
                 print_output(
                     campaign_output.describe_progress(tracker, verdict.campaign, verdict.progress)
@@ -211,7 +211,6 @@ def count(
     \b
     Example: treehammer count 6.38.00 6.40.00 ttree-read -P branches=1 -P cache_mb=30
     """
-    from treehammer.sql.write.store import Store
     from treehammer.submit.campaigns.campaign_request import CampaignRequest, plan_request
     from treehammer.submit.tools.instruction_counts import build_rows, count_plan, find_valgrind
 
@@ -226,7 +225,7 @@ def count(
         result = count_plan(plan, valgrind, settings, progress_bar, events=events, repeats=repeats)
         counts = [build_rows(repeated.reads[0], valgrind) for repeated in result.counts]
         if counts and not no_store:
-            with Store.open(settings.database) as store:
+            with open_store(settings, create=True) as store:
                 for rows in counts:
                     store.replace_instruction_count(rows)
     pairs = instruction_changes.pair_counts(list(chain.from_iterable(counts)), "root", a, b)

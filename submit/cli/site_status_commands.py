@@ -13,7 +13,7 @@ import click
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
-from treehammer.sql.cli import pass_store
+from treehammer.sql.cli import open_store, pass_store
 from treehammer.submit.cli.command_options import collect_before
 from treehammer.submit.cli.sites_commands import sites
 from treehammer.tables import TableColumn, hidden_columns
@@ -175,10 +175,9 @@ def evaluate(settings: Settings, rules_file: Path | None) -> CommandOutput:
     """
     from treehammer.analysis.status.site_status import update_states
     from treehammer.analysis.status.status_rules import load_status_rules
-    from treehammer.sql.write.store import Store
 
     rules = load_status_rules(rules_file or settings.status_rules)
-    with Store.open(settings.database, create=False) as store:
+    with open_store(settings) as store:
         update = update_states(store, time.time_ns() // 1000, rules)
     gone = f", {len(update.superseded)} superseded" if update.superseded else ""
     output = _describe_changes(
@@ -258,13 +257,12 @@ def override(
     from treehammer.sql.core.watch_rows import OverrideRow
     from treehammer.sql.watch.state_history import add_override
     from treehammer.sql.write.audit_trail import local_actor
-    from treehammer.sql.write.store import Store
 
     now_us = time.time_ns() // 1000
     until_us = _parse_end(until, now_us)
     subject, kind = _name_overridden(site, kind, door)
     row = OverrideRow("", subject, kind, state, who or local_actor(), why, now_us, until_us)
-    with Store.open(settings.database, create=False) as store:
+    with open_store(settings) as store:
         _require_known(store, site, door, settings)
         add_override(store, row)
         _evaluate_again(store, settings)
@@ -331,11 +329,10 @@ def end_override(settings: Settings, site: str, kind: str | None, door: str, who
     """
     from treehammer.sql.watch.state_history import end_overrides
     from treehammer.sql.write.audit_trail import local_actor
-    from treehammer.sql.write.store import Store
 
     now_us = time.time_ns() // 1000
     subject, kind = _name_overridden(site, kind, door)
-    with Store.open(settings.database, create=False) as store:
+    with open_store(settings) as store:
         if not end_overrides(store, subject, kind, now_us=now_us, who=who or local_actor()):
             _require_known(store, site, door, settings)
             raise NothingToDoError(f"{subject} has no override")

@@ -14,7 +14,7 @@ import click
 
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode, NothingToDoError
-from treehammer.sql.cli import pass_store
+from treehammer.sql.cli import open_store, pass_store
 from treehammer.tables import TableColumn, format_finding, hidden_columns
 from treehammer.terminal import SITE, CommandOutput, print_remarks, prints_rows, progress_bar
 from treehammer.text_formatting import format_time, pluralize, split_list
@@ -278,7 +278,6 @@ def import_downtimes(
     from treehammer.analysis.status.site_status import update_states
     from treehammer.analysis.status.status_rules import load_status_rules
     from treehammer.sql.watch.state_history import replace_downtimes
-    from treehammer.sql.write.store import Store
     from treehammer.submit.planning.site_selection import list_known_sites
     from treehammer.submit.sites import downtime_documents
     from treehammer.submit.sites.site_registry import load_sites
@@ -286,7 +285,7 @@ def import_downtimes(
     now_us = time.time_ns() // 1000
     sites_by_name = _parse_map(mapped)
     content = downtime_documents.fetch_document(address)
-    with Store.open(settings.database) as store:
+    with open_store(settings, create=True) as store:
         known_sites = list_known_sites(store, settings)
         SITE.require([site] if site else [], known_sites, "--site")
         SITE.require(sites_by_name.values(), known_sites, "--map")

@@ -15,6 +15,7 @@ import click
 from treehammer.config import Settings
 from treehammer.errors import ConfigError, ExitCode
 from treehammer.hctests.cli import definition_options
+from treehammer.sql.cli import open_store
 from treehammer.submit.cli.command_options import submission_click_options
 from treehammer.submit.cli.comparison_commands import (
     print_local_verdict,
@@ -158,7 +159,6 @@ def submit(
     Example: treehammer submit ttree-read -P cache_mb=0,30 --wait
              treehammer submit ttree-read -S mode=paired -P branches=1 -P cache_mb=30 --wait
     """
-    from treehammer.sql.write.store import Store
     from treehammer.submit.campaigns import campaign_request, job_reporting, submission
     from treehammer.submit.campaigns.campaign_polling import make_tracker
     from treehammer.submit.tools import local_comparison
@@ -187,7 +187,7 @@ def submit(
         print_early(f"Submitted as {campaign.id} ({campaign.name})")
         if wait:
             return _wait_for_results(plan, campaign, delta if until is None else None, settings)
-        with Store.open(settings.database) as store:
+        with open_store(settings, create=True) as store:
             print_remarks(make_tracker(store, settings).upload_campaign(campaign))
     print_early(
         f"  treehammer status {campaign.id} --follow", f"  treehammer collect {campaign.id}"
@@ -206,11 +206,10 @@ def _wait_for_results(
         verdict_delta: smallest relevant effect of a verdict; None to print no verdict.
         settings: all settings.
     """
-    from treehammer.sql.write.store import Store
     from treehammer.submit.campaigns.campaign_polling import make_tracker
     from treehammer.submit.cli import campaign_output
 
-    with Store.open(settings.database) as store:
+    with open_store(settings, create=True) as store:
         tracker = make_tracker(store, settings)
         progress = campaign_output.follow_on_terminal(tracker, campaign)
         output = campaign_output.describe_progress(tracker, campaign, progress)
@@ -224,13 +223,12 @@ def _wait_for_results(
 
 def _run_until_decided(plan: Plan, sequential: SequentialPlan, settings: Settings) -> int:
     """Submit a comparison look by look, and print its verdict; return the exit code."""
-    from treehammer.sql.write.store import Store
     from treehammer.submit.cli import campaign_output
     from treehammer.submit.tools.local_comparison import run_until_decided
 
     verdict = run_until_decided(plan, sequential, settings, campaign_output.make_display())
     print_local_verdict(verdict, sequential)
-    with Store.open(settings.database) as store:
+    with open_store(settings, create=True) as store:
         limits_code = _check_limits(store, verdict.campaign)
     return campaign_output.rate_progress(verdict.progress) or limits_code
 
