@@ -8,38 +8,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from treehammer.config import Settings
-from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
 from treehammer.errors import ConfigError, NothingToDoError, suggest_word
 from treehammer.tables import TableColumn
 from treehammer.terminal import CommandOutput, on_interrupt, prints_rows, progress_bar
-from treehammer.testbed import lifecycle
-from treehammer.testbed.components import site_list
-from treehammer.testbed.components.rucio_server import (
-    TOKEN_SCOPE,
-    load_rucio_issuer,
-    write_rucio_token,
-)
-from treehammer.testbed.components.secure_storage import (
-    MEMBER,
-    READ_SCOPE,
-    certificate_folder,
-    load_issuer,
-    user_proxy,
-)
-from treehammer.testbed.components.site_list import (
-    build_components,
-    read_database_url,
-    rucio_client_configs,
-    sites_file_path,
-)
-from treehammer.testbed.components.xrootd_storage import RESERVED_DOORS
-from treehammer.testbed.faults import restart_server, upgrade_server
-from treehammer.testbed.lifecycle import WorkspaceState, read_state
 from treehammer.testbed.workspace import (
     DEFAULT_RELEASES,
     MAX_SITES,
@@ -48,6 +24,9 @@ from treehammer.testbed.workspace import (
     define_workspace,
 )
 from treehammer.text_formatting import parse_duration, pluralize, split_list
+
+if TYPE_CHECKING:
+    from treehammer.testbed.lifecycle import WorkspaceState
 
 DEFAULT_SITES = 4
 _CHANNEL_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,19}=[a-z0-9-]+")
@@ -145,6 +124,9 @@ def up(
     Example: treehammer testbed up --sites 6
              treehammer testbed up --xrootd-channel stable=bookworm --xrootd-channel testing=sid
     """
+    from treehammer.testbed import lifecycle
+    from treehammer.testbed.components import secure_storage, site_list
+
     box = define_workspace(
         name,
         sites,
@@ -155,27 +137,30 @@ def up(
     )
     began = time.monotonic()
     with on_interrupt("treehammer testbed down removes it" if keep else "nothing of it is left"):
-        changed = lifecycle.bring_up(box, build_components(box), _print_progress, keep=keep)
+        changed = lifecycle.bring_up(
+            box, site_list.build_components(box), _print_progress, keep=keep
+        )
     duration = f" after {time.monotonic() - began:.1f} s" if changed else " already"
     click.echo(f"testbed {name} is up{duration}, with {pluralize(sites, 'site')}")
-    click.echo(f"sites file: {sites_file_path(box)}")
-    for account, config in rucio_client_configs(box).items():
+    click.echo(f"sites file: {site_list.sites_file_path(box)}")
+    for account, config in site_list.rucio_client_configs(box).items():
         click.echo(f"Rucio as {account}: export RUCIO_CONFIG={config}")
-    if url := read_database_url(box):
+    if url := site_list.read_database_url(box):
         click.echo(f"results database: export TREEHAMMER_DATABASE={shlex.quote(url)}")
     if options["secure_sites"]:
-        folder = certificate_folder(box)
+        folder = secure_storage.certificate_folder(box)
         click.echo(f"authorities: export X509_CERT_DIR={shlex.quote(str(folder))}")
-        proxy = user_proxy(box, MEMBER)
+        proxy = secure_storage.user_proxy(box, secure_storage.MEMBER)
         click.echo(f"proxy of a VO's member: export X509_USER_PROXY={shlex.quote(str(proxy))}")
-    click.echo(f"next: treehammer --sites-file {sites_file_path(box)} sites check")
+    click.echo(f"next: treehammer --sites-file {site_list.sites_file_path(box)} sites check")
 
 
 @testbed.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, writable=True))
 @testbed_name_option
 @click.option(
-    "--scope", help=f"Permitted operations; by default {READ_SCOPE}, or what Rucio requires."
+    "--scope",
+    help="Permitted operations; by default storage.read:/treehammer, or what Rucio requires.",
 )
 @click.option(
     "--lifetime", metavar="TIME", default="24h", show_default=True, help="Validity from now on."
@@ -199,13 +184,16 @@ def token(
              treehammer submit ttree-read --token-file /tmp/storage-token
              treehammer testbed token /tmp/rucio-token --rucio hammer --lifetime 1h
     """
+    from treehammer.testbed.components import rucio_server, secure_storage
+
     box, _ = _load_testbed(name, settings)
     lifetime_s = parse_duration(lifetime, "--lifetime")
-    scope = scope or (TOKEN_SCOPE if account else READ_SCOPE)
+    scope = scope or (rucio_server.TOKEN_SCOPE if account else secure_storage.READ_SCOPE)
     if account:
-        write_rucio_token(load_rucio_issuer(box), file, account, lifetime_s, scope)
+        issuer = rucio_server.load_rucio_issuer(box)
+        rucio_server.write_rucio_token(issuer, file, account, lifetime_s, scope)
     else:
-        load_issuer(box).write_token(file, scope, lifetime_s)
+        secure_storage.load_issuer(box).write_token(file, scope, lifetime_s)
     click.echo(f"token for {scope}: export BEARER_TOKEN_FILE={shlex.quote(str(file.absolute()))}")
 
 
@@ -223,6 +211,8 @@ def upgrade(settings: Settings, site: str, door: str, suite: str, name: str) -> 
 
     Example: treehammer testbed upgrade SITE_A testing sid
     """
+    from treehammer.testbed.faults import upgrade_server
+
     box = _load_running_testbed(name, settings)
     versions = upgrade_server(box, site, door, suite, _print_progress)
     click.echo(f"{site}, door {door}: {versions.before or 'no answer'} -> {versions.after}")
@@ -241,6 +231,8 @@ def restart(settings: Settings, site: str, door: str, name: str) -> None:
 
     Example: treehammer testbed restart SITE_D root
     """
+    from treehammer.testbed.faults import restart_server
+
     box = _load_running_testbed(name, settings)
     restart_server(box, site, door, _print_progress)
     click.echo(f"{site}: the server of door {door} is back")
@@ -254,6 +246,8 @@ def down(settings: Settings, name: str) -> None:
 
     Example: treehammer testbed down
     """
+    from treehammer.testbed import lifecycle
+
     box, _ = _load_testbed(name, settings)
     with on_interrupt("repeat the command to stop the rest"):
         if not lifecycle.take_down(box, _print_progress):
@@ -270,11 +264,13 @@ def status(settings: Settings, name: str) -> CommandOutput:
 
     Example: treehammer testbed status
     """
+    from treehammer.testbed.lifecycle import list_daemons
+
     _, state = _load_testbed(name, settings)
     if state is None:
         raise _make_missing_error(name)
     return CommandOutput(
-        lifecycle.list_daemons(state),
+        list_daemons(state),
         remarks=[f"testbed {name} is down; treehammer testbed up starts it"] * (not state.ready),
     )
 
@@ -289,6 +285,8 @@ def logs(settings: Settings, name: str, daemon: str | None, lines: int) -> None:
 
     Example: treehammer testbed logs condor-SchedLog --lines 50
     """
+    from treehammer.testbed import lifecycle
+
     box, _ = _load_testbed(name, settings)
     paths = lifecycle.find_logs(box)
     if not paths:
@@ -318,6 +316,9 @@ def put(settings: Settings, name: str, datasets: tuple[str, ...], sites: tuple[s
 
     Example: treehammer testbed put reference-small
     """
+    from treehammer.datasets.catalogues.folder_catalogue import FolderCatalogue
+    from treehammer.testbed.components import site_list
+
     box = _load_running_testbed(name, settings)
     catalogue = FolderCatalogue(settings.datasets_dir)
     for dataset in datasets:
@@ -333,6 +334,8 @@ def parse_channels(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     Raises:
         ConfigError: one is malformed, or a door is taken.
     """
+    from treehammer.testbed.components.xrootd_storage import RESERVED_DOORS
+
     channels: dict[str, str] = {}
     for text in texts:
         door, _, suite = text.partition("=")
@@ -352,6 +355,8 @@ def _print_progress(text: str) -> None:
 
 def _load_testbed(name: str, settings: Settings) -> tuple[Workspace, WorkspaceState | None]:
     """Load a testbed with its saved state, or with defaults if the state is unreadable."""
+    from treehammer.testbed.lifecycle import read_state
+
     box = define_workspace(name, DEFAULT_SITES, settings)
     state = read_state(box.folder)
     if state is not None:
