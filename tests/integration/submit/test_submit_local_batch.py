@@ -92,6 +92,8 @@ def test_cancelled_jobs_are_queued_again_once(spool: SpoolHarness) -> None:
     assert set(again) == set(earlier)
     assert batch.requeue(earlier, lambda _job, sent: sent) == again
     assert spool.wait_until_final(list(again.values())) == [JobState.DONE] * 2
+    assert batch.requeue(earlier, lambda _job, sent: sent) == again
+    assert spool.wait_until_final(list(again.values())) == [JobState.DONE] * 2
     # Attempts continue to count from the last one.
     assert [spool.job_times(new)[0][1] for new in again.values()] == [1, 5]
     assert list(batch.sandboxes(again[first["c"]])) == [5]
