@@ -20,7 +20,10 @@ from cryptography.x509.oid import NameOID, ObjectIdentifier
 from jwt.algorithms import ECAlgorithm
 
 from treehammer.errors import TestbedError
-from treehammer.testbed.workspace import Workspace, write_secret
+from treehammer.testbed.component import DaemonSpec
+from treehammer.testbed.network import find_free_ports
+from treehammer.testbed.programs import document_server
+from treehammer.testbed.workspace import NODE_PYTHON, Workspace, write_secret
 
 #: Audience of WLCG tokens for any service.
 ANY_AUDIENCE = "https://wlcg.cern.ch/jwt/v1/any"
@@ -220,16 +223,32 @@ class TokenIssuer:
             raise TestbedError(absence, where=f"testbed {box.name}", hint=remedy) from None
         return cls(url, folder)
 
-    def save(self, box: Workspace) -> None:
-        """Write the URL for :meth:`load`."""
-        box.write_file(self.folder / _URL_FILE, self.url)
+    @classmethod
+    def create(cls, box: Workspace, folder: Path, host: str) -> TokenIssuer:
+        """Create an issuer at a free port of a host, with documents by which servers verify tokens."""
+        (port,) = find_free_ports(1)
+        issuer = cls(f"https://{host}:{port}", box.make_folder(folder))
+        box.write_file(folder / _URL_FILE, issuer.url)
+        issuer._publish_documents(box.make_folder(folder / "served"))
+        return issuer
+
+    def daemon(self, box: Workspace, name: str, certificate: Path, key: Path) -> DaemonSpec:
+        """Return the server of the public documents."""
+        script = Path(document_server.__file__).read_text(encoding="utf-8")
+        program = box.write_file(self.folder / "document_server.py", script)
+        port = self.url.rpartition(":")[2]
+        return DaemonSpec(
+            name,
+            [NODE_PYTHON, str(program), port, str(certificate), str(key)],
+            {"PATH": "/usr/bin:/bin", "HOME": str(self.folder)},
+            self.folder / "served",
+        )
 
     @property
     def _key_file(self) -> Path:
         return self.folder / "issuer.key"
 
-    def publish_documents(self, served: Path) -> None:
-        """Make a key, and write the documents by which servers verify its tokens."""
+    def _publish_documents(self, served: Path) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
         write_secret(self._key_file, _encode_key(key, serialization.PrivateFormat.PKCS8))
         public = ECAlgorithm.to_jwk(key.public_key(), as_dict=True)

@@ -168,13 +168,14 @@ class PackageTree:
     def select_packages(self, apt: Sequence[str]) -> list[str]:
         """List the packages to unpack, with dependencies as apt knows them with these options."""
         whole = [*self.packages, *(SYSTEM_PACKAGES if self.is_system else ())]
-        names = {*_find_dependencies(apt, whole)}  # of alternatives all
+        names = {*_find_dependencies(apt, whole)}  # with all alternatives
         dependencies = _find_dependencies(
             apt, self.programs, "-o", "APT::Cache::ShowOnlyFirstOr=true"
         )
         required, pending = {*self.programs}, [*self.programs]
         while pending:
-            libraries = {*filter(_LIBRARY_PACKAGE.match, dependencies[pending.pop()])} - required
+            needed = dependencies.get(pending.pop(), set()) - required
+            libraries = {*filter(_LIBRARY_PACKAGE.match, needed)}
             required |= libraries
             pending += libraries
         names |= required

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import signal
 import subprocess
 import time
@@ -302,7 +303,7 @@ class DatabaseServer(Component):
             ]
             self._issue_certificates()
             self._write_client_files(password)
-        within = [*mount_namespace.daemon_wrapper_command(box), *self._ipc_wrapper()]
+        within = [*mount_namespace.daemon_wrapper_command(box), *self._shared_memory_wrapper()]
         environment = {**_ENV, ENVIRONMENT_MARK: str(box.folder)}
         self.server.initialize(statements, within=within, env=environment)
 
@@ -354,17 +355,19 @@ class DatabaseServer(Component):
             programs, self.folder, settings, access, owner=ADMIN_USER, port=self.port
         )
 
-    def _ipc_wrapper(self) -> list[str]:
+    def _shared_memory_wrapper(self) -> list[str]:
         """Build the command prefix that gives a process shared memory of its own until its end."""
         uid, gid = self.box.user or (os.getuid(), os.getgid())
-        namespace = ["unshare", "--user", "--map-root-user", "--ipc", "--"]
-        return [*namespace, "unshare", "--user", f"--map-user={uid}", f"--map-group={gid}", "--"]
+        map_user = shlex.join(["unshare", "--user", f"--map-user={uid}", f"--map-group={gid}"])
+        script = f'mount -t tmpfs none /dev/shm && exec {map_user} -- "$@"'
+        namespaces = ["unshare", "--user", "--map-root-user", "--mount", "--ipc"]
+        return [*namespaces, "sh", "-c", script, "sh"]
 
     # --- while it runs
 
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return the server."""
-        command = [*self._ipc_wrapper(), *self.server.command]
+        command = [*self._shared_memory_wrapper(), *self.server.command]
         return [DaemonSpec(DAEMON_NAME, command, _ENV, self.folder, stop_signal=STOP_SIGNAL)]
 
     def describe_missing(self) -> str:

@@ -37,8 +37,8 @@ from treehammer.testbed.components.secure_storage import add_authority
 from treehammer.testbed.components.xrootd_storage import RUCIO_FOLDER, XrootdStorage, rse_name
 from treehammer.testbed.credentials import CertificateAuthority, TokenIssuer
 from treehammer.testbed.network import find_free_ports
-from treehammer.testbed.programs import document_server, fts_service
-from treehammer.testbed.workspace import NODE_PYTHON, ProgressCallback, Workspace, write_secret
+from treehammer.testbed.programs import fts_service
+from treehammer.testbed.workspace import ProgressCallback, Workspace, write_secret
 
 SCRIPTS = Path(__file__).parents[1] / "rucio_scripts"
 REQUIREMENTS = SCRIPTS / "requirements.txt"
@@ -186,12 +186,11 @@ class RucioServer(Component):
     def configure(self) -> None:
         """Write the configuration and the initial content of the database."""
         box = self.box
-        self.port, self.transfers_port, self.issuer_port = find_free_ports(3)
+        self.port, self.transfers_port = find_free_ports(2)
         for folder in (self.folder, self.folder / "testbed_policy"):
             box.make_folder(folder, 0o700)
         scripts = {name: SCRIPTS / name for name in _SCRIPT_NAMES}
-        for path in (Path(fts_service.__file__), Path(document_server.__file__)):
-            scripts[path.name] = path
+        scripts["fts_service.py"] = Path(fts_service.__file__)
         for name, path in scripts.items():
             box.write_file(self.folder / name, path.read_text(encoding="utf-8"))
         self._configure_authority()
@@ -233,11 +232,7 @@ class RucioServer(Component):
 
     def _configure_issuer(self) -> None:
         """Make the issuer, and register Rucio there as a client."""
-        folder = self.box.make_folder(_issuer_folder(self.box))
-        self.issuer = TokenIssuer(f"https://{LISTEN_ADDRESS}:{self.issuer_port}", folder)
-        self.issuer.save(self.box)
-        self.box.make_folder(folder / "served")
-        self.issuer.publish_documents(folder / "served")
+        self.issuer = TokenIssuer.create(self.box, _issuer_folder(self.box), LISTEN_ADDRESS)
         client = {
             "client_id": "rucio",
             "client_secret": secrets.token_urlsafe(24),
@@ -319,16 +314,10 @@ class RucioServer(Component):
 
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return issuer, transfers, the server (which fills the database first) and the daemons."""
-        folder, prepared = self.folder, str(self.folder / "prepared")
-        files = [str(folder / name) for name in ("document_server.py", "server.pem", "server.key")]
-        xrdcp = str(self.storage.program_path("xrdcp"))
+        prepared, xrdcp = str(self.folder / "prepared"), str(self.storage.program_path("xrdcp"))
+        certificate, key = (self.folder / name for name in ("server.pem", "server.key"))
         return [
-            DaemonSpec(
-                "rucio-issuer",
-                [NODE_PYTHON, files[0], str(self.issuer_port), *files[1:]],
-                {"PATH": "/usr/bin:/bin", "HOME": str(folder)},
-                _issuer_folder(self.box) / "served",
-            ),
+            self.issuer.daemon(self.box, "rucio-issuer", certificate, key),
             self._daemon_spec("rucio-transfers", "fts_service.py", str(self.transfers_port), xrdcp),
             self._daemon_spec(
                 "rucio-server", "run_server.py", "setup.json", prepared, str(self.port)

@@ -31,8 +31,7 @@ from treehammer.testbed.credentials import (
 )
 from treehammer.testbed.debian_packages import PackageTree
 from treehammer.testbed.network import find_free_ports
-from treehammer.testbed.programs import document_server
-from treehammer.testbed.workspace import NODE_PYTHON, ProgressCallback, Workspace
+from treehammer.testbed.workspace import ProgressCallback, Workspace
 
 _PACKAGES = PackageTree(
     "xrootd-credentials",
@@ -117,7 +116,7 @@ class SecureStorage(Component):
 
     def configure(self) -> None:
         """Make authority, certificates, issuer and configurations."""
-        for folder in (self.folder, self.certificates, self.folder / "issuer"):
+        for folder in (self.folder, self.certificates):
             self.box.make_folder(folder)
         self.authority = CertificateAuthority(self.folder / "authority", _AUTHORITY_NAME)
         self._certificate, self._key = self.authority.issue_server_certificate(HOST, use_rsa=True)
@@ -128,10 +127,7 @@ class SecureStorage(Component):
         self.vo = VirtualOrganization(VO_NAME, self.authority, self.certificates, program)
         self.vo.publish_signer(self.box.make_folder(self.folder / "vomsdir"), _AUTHORITY_NAME)
         self._write_proxies()
-        (port,) = find_free_ports(1)
-        self.issuer = TokenIssuer(f"https://{HOST}:{port}", self.folder)
-        self.issuer.save(self.box)
-        self.issuer.publish_documents(self.folder / "issuer")
+        self.issuer = TokenIssuer.create(self.box, self.folder, HOST)
         user, authority = self.box.user, self.authority.ca
         script = render_template("with-authorities.sh.j2", authority=authority, user=user)
         self.box.write_file(self.folder / "with-authorities.sh", script)
@@ -184,13 +180,7 @@ class SecureStorage(Component):
 
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return the issuer first, then the servers of each site."""
-        port = self.issuer.url.rpartition(":")[2]
-        server = self.box.write_file(
-            self.folder / "document_server.py", Path(document_server.__file__).read_text("utf-8")
-        )
-        serve = [NODE_PYTHON, str(server), port, str(self._certificate), str(self._key)]
-        environment = _environment(self.folder)
-        issuer = DaemonSpec("token-issuer", serve, environment, self.folder / "issuer")
+        issuer = self.issuer.daemon(self.box, "token-issuer", self._certificate, self._key)
         servers = [f"{site}-{kind}" for site in self.sites for kind in _SERVERS]
         return [issuer, *map(self._daemon_spec, servers)]
 
@@ -199,8 +189,12 @@ class SecureStorage(Component):
         start = ["unshare", "--user", "--map-root-user", "--mount"]
         start += ["sh", str(self.folder / "with-authorities.sh")]
         command = [str(self._programs / "xrootd"), "-c", str(folder / "xrootd.cfg"), "-I", "v4"]
-        environment = _environment(folder / "home")
-        environment["X509_VOMS_DIR"] = str(self.folder / "vomsdir")
+        environment = {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": str(folder / "home"),
+            "XDG_CACHE_HOME": str(folder / "home"),
+            "X509_VOMS_DIR": str(self.folder / "vomsdir"),
+        }
         return DaemonSpec(f"xrootd-{name}", [*start, *command], environment, folder)
 
     def describe_missing(self) -> str:
@@ -256,14 +250,6 @@ def load_issuer(box: Workspace) -> TokenIssuer:
     """
     remedy = "Start it with treehammer testbed up --secure-sites 2."
     return TokenIssuer.load(box, secure_folder(box), "has no token issuer", remedy)
-
-
-def _environment(home: Path) -> dict[str, str]:
-    return {
-        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-        "HOME": str(home),
-        "XDG_CACHE_HOME": str(home),
-    }
 
 
 # --- virtual organization
