@@ -49,18 +49,24 @@ from treehammer.collectors.worker_zipapp import build_worker
 from treehammer.errors import TreehammerError
 
 
-def test_build_is_reproducible(tmp_path: Path) -> None:
-    first, second = (build_worker(tmp_path / "a.pyz"), build_worker(tmp_path / "b.pyz"))
-    assert first.read_bytes() == second.read_bytes()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.pyz", "b.pyz"]
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_worker(tmp_path_factory.mktemp("packed") / "worker.pyz")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_worker(tmp_path_factory.mktemp("compiled") / "worker.pyz", bytecode=True)
 
 
 @pytest.mark.parametrize("kept", ["bytecode", "source"])
-def test_worker_runs_from_its_bytecode_or_its_source(tmp_path: Path, kept: str) -> None:
+def test_worker_runs_from_its_bytecode_or_its_source(
+    compiled: Path, tmp_path: Path, kept: str
+) -> None:
     """Without sources only the bytecode can be loaded, and that of another Python is ignored."""
     changed = tmp_path / "changed.pyz"
     with (
-        zipfile.ZipFile(build_worker(tmp_path / "worker.pyz", bytecode=True)) as archive,
+        zipfile.ZipFile(compiled) as archive,
         zipfile.ZipFile(changed, "w") as target,
     ):
         names = archive.namelist()
@@ -75,10 +81,9 @@ def test_worker_runs_from_its_bytecode_or_its_source(tmp_path: Path, kept: str) 
     assert (ran.returncode, "no-job.json" in ran.stderr) == (2, True), ran.stderr
 
 
-def test_bytecode_names_no_folder_of_this_machine(tmp_path: Path) -> None:
+def test_bytecode_names_no_folder_of_this_machine(compiled: Path) -> None:
     folder = str(Path(worker_zipapp.__file__).parent).encode()
-    content = build_worker(tmp_path / "worker.pyz", bytecode=True).read_bytes()
-    assert folder not in content
+    assert folder not in compiled.read_bytes()
 
 
 def test_unwritable_target_is_refused(tmp_path: Path) -> None:
@@ -86,9 +91,9 @@ def test_unwritable_target_is_refused(tmp_path: Path) -> None:
         build_worker(tmp_path / "nowhere" / "worker.pyz")
 
 
-def test_packed_modules_need_only_python_3_9_and_its_standard_library(tmp_path: Path) -> None:
+def test_packed_modules_need_only_python_3_9_and_its_standard_library(packed: Path) -> None:
     standard = set(sys.stdlib_module_names)
-    with zipfile.ZipFile(build_worker(tmp_path / "worker.pyz")) as archive:
+    with zipfile.ZipFile(packed) as archive:
         names = [name for name in archive.namelist() if name.endswith(".py")]
         assert f"{worker_zipapp.NODE_PACKAGE}/worker/run/job_runner.py" in names
         assert any("/kit/" in name for name in names)
@@ -110,9 +115,8 @@ def test_packed_modules_need_only_python_3_9_and_its_standard_library(tmp_path: 
                 assert tops <= standard | allowed, name
 
 
-def test_kit_travels_with_all_modules_that_it_imports(tmp_path: Path) -> None:
+def test_kit_travels_with_all_modules_that_it_imports(packed: Path, tmp_path: Path) -> None:
     """A job unpacks the kit and these modules, and imports the kit's HTTP client among others."""
-    packed = build_worker(tmp_path / "worker.pyz")
     kit = tmp_path / "work" / "kit"
     kit.parent.mkdir()
     unpack = f"from {worker_zipapp.NODE_PACKAGE}.worker.run.job_runner import locate_kit; locate_kit({str(kit)!r})"
@@ -161,12 +165,13 @@ def test_schema_matches_the_catalogue() -> None:
         jsonschema.validate({**record, "values": {**record["values"], "other": 1}}, schema)
 
 
-def test_commands(tmp_path: Path) -> None:
+def test_commands_print_schema_and_pack_reproducibly(packed: Path, tmp_path: Path) -> None:
     target = tmp_path / "worker.pyz"
     group = cli.worker
     done = CliRunner().invoke(group, ["pack", str(target)])
     assert done.exit_code == 0, done.output
-    assert target.read_bytes() == build_worker(tmp_path / "again.pyz").read_bytes()
+    assert target.read_bytes() == packed.read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["worker.pyz"]
     assert json.loads(CliRunner().invoke(group, ["schema"]).stdout)["type"] == "object"
 
 
