@@ -51,11 +51,11 @@ SHOWN = {
     f"{table}.{column}"
     for table, columns in {
         "alarm_message": "severity title",
-        "attempt": "failure_class message",
+        "attempt": "message",
         "campaign": "commit_id name plan ref repository test_name test_path",
         "change_point": "cause control evidence metric subject test_name",
         "job": "batch_id batch_system door id kind label",
-        "measurement": "failure_class failure_kind failure_message failure_phase implausible_reasons log_excerpt",
+        "measurement": "failure_kind failure_message failure_phase implausible_reasons log_excerpt",
         "node": "container cpu_model host kernel os_name",
         "patrol_entry": "follows name note sites test",
         "patrol_start": "entry message occasion state",

@@ -42,11 +42,13 @@ TODAY = datetime.now(UTC).date().isoformat()
 UNDISPLAYED_TABLES = {"access_key", "access_revocation", "read_session", "quality_flag"}
 #: Tables that are derived from the measurements.
 DERIVED_TABLES = {"rollup_day", "rollup_operation"}
-#: Values of columns that only Treehammer itself writes.
+#: Values of columns that only Treehammer itself writes, or that uploads choose from a list.
 FIXED_VALUES = {
     "job.state": "done",
     "attempt.state": "done",
+    "attempt.failure_class": "held",
     "measurement.kind": "timed",
+    "measurement.failure_class": "open",
     "operation.side": "client",
     "operation.failures": "{{}}",
     "operation.latency": "",
