@@ -382,8 +382,10 @@ class LocalBatch(BatchSystem):
         return freed
 
     def _ensure_runner(self) -> None:
-        """Start a runner unless one is alive; none can leave while the caller holds the queue."""
+        """Wake the runner, or start one; none can leave while the caller holds the queue."""
         if is_locked(self.queue.runner_lock):
+            # Not by the rows themselves, which are written before they are committed.
+            self.queue.runner_lock.touch()
             return
         module, root = f"{__package__}.local_runner", str(self.queue.root)
         try:

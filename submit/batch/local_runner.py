@@ -360,11 +360,11 @@ def _now_us() -> int:
 
 
 def _signal_changes(folder: Path) -> None:
-    """Let the kernel send a signal when a file in a folder is written."""
+    """Let the kernel send a signal when a file in a folder is touched."""
     signal.signal(signal.SIGIO, lambda *_: None)
     with suppress(OSError):  # the file system has no notices: changes are noticed at the next poll
         descriptor = os.open(folder, os.O_RDONLY)
-        fcntl.fcntl(descriptor, fcntl.F_NOTIFY, fcntl.DN_MODIFY | fcntl.DN_MULTISHOT)
+        fcntl.fcntl(descriptor, fcntl.F_NOTIFY, fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT)
 
 
 def _describe_exit_code(code: int | None) -> str:
