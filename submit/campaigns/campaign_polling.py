@@ -26,13 +26,6 @@ from treehammer.sql.read.campaign_counts import (
     CampaignCount,
     load_last_attempts,
 )
-from treehammer.sql.watch.state_history import (
-    SITE,
-    STORAGE_SITE,
-    SUBJECT_KINDS,
-    label_door,
-    split_door_label,
-)
 from treehammer.sql.write.store import Store
 from treehammer.submit.batch.local_batch import LocalBatch
 from treehammer.submit.campaigns.attempt_rows import REJECTED_FOLDER
@@ -293,16 +286,19 @@ def describe_exclusion(job: JobRow, uses: SiteUses, included: Collection[str] = 
         uses: uses of sites and doors by their states.
         included: sites, and labels of doors, that are used nevertheless.
     """
+    # Only jobs at sites of a grid have states, which ``status`` of local campaigns need not load.
+    from treehammer.sql.watch import state_history
+
     if job.site in included:
         return ""
-    storage, door = split_door_label(job.door)
+    storage, door = state_history.split_door_label(job.door)
     if door:
-        parts = (job.site, (SITE,)), (storage, (STORAGE_SITE,))
+        parts = (job.site, (state_history.SITE,)), (storage, (state_history.STORAGE_SITE,))
         reasons = [uses.describe_restrictions(*part) for part in parts]
     else:
         storage, door = job.site, job.door
-        reasons = [uses.describe_restrictions(job.site, SUBJECT_KINDS)]
-    if not {storage, label_door(storage, door)} & {*included}:
+        reasons = [uses.describe_restrictions(job.site, state_history.SUBJECT_KINDS)]
+    if not {storage, state_history.label_door(storage, door)} & {*included}:
         reason = uses.describe_door(storage, door)
         reasons.append(f"door {door} {reason}" if reason else "")
     return "; ".join(filter(None, reasons))
