@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
 from treehammer.collectors.job_spec import EXTERNAL_PREFIX, HTCONDOR_PREFIX, LOCAL_BATCH
 from treehammer.collectors.worker.probes.credential_checks import (
     PROXY_VARIABLE,
@@ -78,6 +77,7 @@ def load_sites(settings: Settings) -> Mapping[str, Site]:
 
 def _export_token_pools(sites: Iterable[Site]) -> None:
     """Name the pools of all doors to this process's HTTP clients, as credentials are named."""
+    from treehammer.collectors.http_requests import TOKEN_POOLS_VARIABLE
     from treehammer.submit.sites.site_model import token_pool_environment
 
     os.environ.pop(TOKEN_POOLS_VARIABLE, None)
