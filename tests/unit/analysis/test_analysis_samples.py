@@ -281,14 +281,14 @@ def test_effect_is_mean_of_recorded_ratios() -> None:
 def test_short_launches_are_given_a_remedy_that_works_for_them() -> None:
     """Passes and events change nothing in paired mode, whose launches read on by themselves."""
     samples = [
-        replace(sample, loop_cpu_s=0.996, launch_ratios={CPU_METRIC: 0.3, WALL: 0.3})
+        replace(sample, loop_cpu_s=0.746, launch_ratios={CPU_METRIC: 0.3, WALL: 0.3})
         for sample in SimulatedCampaign(rounds=1).samples()
         if sample.kind == "timed"
     ]
     comparison = ask(samples)
     (row,) = rows(comparison)
     row_evidence = evidence(row)
-    assert row_evidence.why.startswith("0.99 s of CPU per side in a launch, at least 1 s needed")
+    assert row_evidence.why.startswith("0.74 s of CPU per side in a launch, at least 0.75 s needed")
     assert row_evidence.remedy == "raise wall_limit_s, which ended the launches early"
     (note,) = [note for note in comparison.notes if note.startswith("Too little read")]
     assert note.endswith(f"enters no verdict; {row_evidence.remedy}.")
