@@ -20,7 +20,7 @@ lint: install ## check format, style, types and package layers
 	@$(BIN)/lint-imports --no-logo
 
 docs: install ## build the documentation into site/; warnings are errors
-	@$(BIN)/mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 reference: install ## write the reference pages that are generated from the code
 	@$(BIN)/python docs/hooks.py
