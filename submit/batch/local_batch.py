@@ -31,7 +31,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,6 +127,7 @@ class LocalQueue:
     """Jobs of one spool directory, which is created if missing."""
 
     def __init__(self, root: Path) -> None:
+        self._held: sqlite3.Connection | None = None
         self.root, self.jobs = root.absolute(), root.absolute() / "jobs"
         self.runner_lock, self.runner_log = self.root / "runner.lock", self.root / "runner.log"
         try:
@@ -150,8 +151,13 @@ class LocalQueue:
         """
         path = self.root / "queue.db"
         try:
-            with closing(sqlite3.connect(path, _TRANSACTION_TIMEOUT_S)) as connection, connection:
-                yield connection
+            with ExitStack() as stack:
+                connection = self._held
+                if connection is None:
+                    connection = sqlite3.connect(path, _TRANSACTION_TIMEOUT_S)
+                    stack.callback(connection.close)
+                with connection:
+                    yield connection
         except sqlite3.Error as error:
             raise BatchError(
                 f"the local queue cannot be used ({error})",
@@ -159,6 +165,16 @@ class LocalQueue:
                 hint="Free disk space. Move this file away if it is damaged: records that were not "
                 "collected are in jobs/*/*/attempt-*/records beside it.",
             ) from error
+
+    @contextmanager
+    def held_open(self) -> Iterator[None]:
+        """Keep one connection during the block, and its files: a full disk has no room for new ones."""
+        with self.transaction() as connection:
+            self._held = connection
+            try:
+                yield
+            finally:
+                self._held = None
 
     def select(
         self, condition: str, ids: Iterable[str] | None = None, limit: int = -1

@@ -146,9 +146,7 @@ class QueueRunner:
         """Run until there are no jobs; ``lock`` is the runner's lock, already held."""
         self.log_line(f"runner {os.getpid()} starts")
         steps = (self.find_workers, self.record_ended, self.end_workers, self.start_queued)
-        with StopSignals() as signals, self.queue.transaction() as held:
-            # The files of its log stay for as long as it is open: a full disk has no room for them.
-            held.execute("SELECT count(*) FROM job").fetchone()
+        with StopSignals() as signals, self.queue.held_open():
             _signal_changes(self.queue.root)
             while not signals.stopped_by and self.has_queue(lock):
                 succeeded = [self.try_step(step) for step in steps]
