@@ -339,13 +339,13 @@ class LocalBatch(BatchSystem):
         """
         with self.queue.locked():
             jobs = self.queue.select(_LISTED, earlier)
-            again = [
+            requeued = [
                 job
                 for job in jobs
                 if job.status.state.is_final
                 and all(a.number <= earlier[job.batch_id] for a in job.status.attempts)
             ]
-            for job in again:
+            for job in requeued:
                 self._replace_inputs(job, inputs)
             with self.queue.transaction() as connection:
                 connection.executemany(
@@ -353,7 +353,7 @@ class LocalBatch(BatchSystem):
                     "slots = (SELECT slots FROM job ORDER BY number DESC LIMIT 1), "
                     "number = (SELECT max(number) + 1 FROM job), previous_attempts = ? "
                     "WHERE batch_id = ?",
-                    [(earlier[job.batch_id], job.batch_id) for job in again],
+                    [(earlier[job.batch_id], job.batch_id) for job in requeued],
                 )
             self._ensure_runner()
         return {job.batch_id: job.batch_id for job in jobs}
@@ -389,8 +389,8 @@ class LocalBatch(BatchSystem):
         freed, queue = 0, self.queue
         with queue.locked():
             ended = set(queue.select(f"{_LISTED} AND NOT {OPEN}", batch_ids))
-            others = {job.cluster for job in queue.select("TRUE") if job not in ended}
-            for cluster in sorted({job.cluster for job in ended} - others):
+            used_clusters = {job.cluster for job in queue.select("TRUE") if job not in ended}
+            for cluster in sorted({job.cluster for job in ended} - used_clusters):
                 if (queue.jobs / cluster).exists():  # unless a killed process removed it
                     freed += remove_folder_atomically(queue.jobs / cluster, queue.root / "removed")
                 with queue.transaction() as connection:

@@ -331,9 +331,9 @@ class HTCondorBatch(BatchSystem):
     ) -> None:
         """Fetch output and events of completed jobs from the schedd, which then forgets them."""
         ended = [p for p in procs if ads.get(p, {}).get("JobStatus", 0) in (0, COMPLETED_STATUS)]
-        waiting = [p for p in ended if p in ads and not ads[p].get("StageOutFinish")]
-        if waiting:
-            jobs = [f"{log.cluster}.{proc}" for proc in waiting]
+        unfetched = [p for p in ended if p in ads and not ads[p].get("StageOutFinish")]
+        if unfetched:
+            jobs = [f"{log.cluster}.{proc}" for proc in unfetched]
             self.connection.query_schedd(lambda schedd: schedd.retrieve(jobs))
         for proc in ended:
             log.read_returned(proc)

@@ -346,8 +346,8 @@ class JobEvents:
             last is None or last.state is JobState.DONE or kind == "submission"
         ):
             # The job was waiting for its next start; that one failed.
-            waiting = ExecutionStart(number + 1)
-            starts[number + 1] = waiting.as_lost(self.ended_us, kind, reason)
+            next_start = ExecutionStart(number + 1)
+            starts[number + 1] = next_start.as_lost(self.ended_us, kind, reason)
         return JobStatus(batch_id, state, _list_attempts(starts), kind, reason)
 
     def _find_removal_cause(self, last: ExecutionStart | None) -> tuple[str, str]:

@@ -247,8 +247,8 @@ def _find_expression_problem(value: str, names: Iterable[str]) -> str:
             return "is not a ClassAd expression"
     if _EXPRESSION_MARK.search(value):
         return ""
-    own = (_OWN_ATTRIBUTE.fullmatch(name.strip().lower()) for name in names)
-    attributes = {match[0].removeprefix(match[1]) for match in own if match}
+    matches = (_OWN_ATTRIBUTE.fullmatch(name.strip().lower()) for name in names)
+    attributes = {match[0].removeprefix(match[1]) for match in matches if match}
     attributes |= {command.replace("_", "") for command in load_known_commands()}
     for match in _NUMBER_OR_NAME.finditer(value):
         name = (match["name"] or "true").lower()
