@@ -25,8 +25,8 @@ DEMO_RELEASES = ("6.38.00", "6.40.00")
 DEMO_VARIANTS = ("-P", "cache_mb=30")
 #: One undisturbed execution of each variant and release, which the efficiency figure needs.
 SOLO_OPTIONS = ("-S", "repeats=1", "-S", "rounds=1", "-S", "passes=2")
-#: Two jobs of three launches for each variant, one of them the control: 12 launches of about 11 s.
-PAIRED_OPTIONS = ("-S", "mode=paired", "--until", "planned")
+#: Two jobs of four launches for each variant, one of them the control.
+PAIRED_OPTIONS = ("-S", "mode=paired", "-S", "rounds=3", "--until", "planned")
 
 
 @click.group("config")

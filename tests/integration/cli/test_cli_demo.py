@@ -6,7 +6,9 @@ import re
 import shlex
 import sqlite3
 import subprocess
+from collections import Counter
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -78,14 +80,15 @@ def test_launches_do_not_overlap_and_begin_with_either_release(demo_run: DemoRun
         "select job_id, round, min(started_us), max(ended_us), min(launch_order), min(kind)"
         " from results where run_mode = 'paired' group by 1, 2 order by 3",
     )
-    assert len(rows) == 12
+    assert len(rows) == 16
     ends = [row[3] for row in rows]
     assert all(row[2] >= end for row, end in zip(rows[1:], ends, strict=False))
     orders: dict[str, list[str]] = {}
     for job, _, _, _, order, kind in rows:
         if kind == "timed":
             orders.setdefault(job, []).append(order)
-    assert all(sorted(found) == ["AB", "BA"] for found in orders.values())
+    assert all(set(found) == {"AB", "BA"} and len(found) == 3 for found in orders.values())
+    assert Counter(chain(*orders.values())) == {"AB": 6, "BA": 6}
 
 
 def test_both_sides_of_launches_read_by_turns(demo_run: DemoRun) -> None:
@@ -102,7 +105,7 @@ def test_both_sides_of_launches_read_by_turns(demo_run: DemoRun) -> None:
         assert loop == pytest.approx(sum(row["segment_cpu_ns"]) / 1e9, rel=0.01)
         # By the quantity that a verdict demands.
         assert total_cpu_s(row["loop_cpu_s"], row["passes_counted"]) >= MIN_LAUNCH_CPU_S
-    assert len(launches) == 12
+    assert len(launches) == 16
     for launch in launches.values():
         base, other = launch["A"], launch["B"]
         for name in (
@@ -143,10 +146,10 @@ def test_demo_ends_with_verdict_control_counts_and_conclusion(demo_run: DemoRun)
         if scope == "host":
             # A busy machine may leave it undecided.
             assert Verdict(verdict).is_statistical, compared
-            assert (hosts, VerdictEvidence.from_json(evidence).launches) == (1, 4)
+            assert (hosts, VerdictEvidence.from_json(evidence).launches) == (1, 6)
     table, control, counters, conclusion = (
         compared.index(text)
-        for text in ("this host (4 launches)", "4 A/A launches", "Exact counters", "On this host, ")
+        for text in ("this host (6 launches)", "4 A/A launches", "Exact counters", "On this host, ")
     )
     assert table < control < counters < conclusion
     # A control that differs on a busy machine comes first.
