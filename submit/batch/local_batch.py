@@ -66,8 +66,8 @@ OPEN = "state IN ('queued', 'running')"
 _LISTED = "batch_id IN (SELECT value FROM json_each(?))"
 #: Seconds between two looks at the length of the runner's log.
 _CHANGE_INTERVAL_S = 0.02
-#: Longest time in seconds that a cancel waits for its jobs to end, and its interval between looks.
-_CANCEL_WAIT_S, _CANCEL_INTERVAL_S = TERMINATE_GRACE_S + 5.0, 0.2
+#: Longest time in seconds of a wait for jobs or the runner to end, and a cancel's interval between looks.
+_END_WAIT_S, _CANCEL_INTERVAL_S = TERMINATE_GRACE_S + 5.0, 0.2
 #: Longest time in seconds that a transaction waits for others.
 _TRANSACTION_TIMEOUT_S = 60.0
 
@@ -206,6 +206,13 @@ class LocalQueue:
         cluster, _, number = batch_id.rpartition(".")
         return self.jobs / cluster / number
 
+    def abandon(self) -> None:
+        """Remove the jobs, and wait until the runner has left, so that the spool can be removed."""
+        shutil.rmtree(self.jobs, ignore_errors=True)
+        deadline = time.monotonic() + _END_WAIT_S
+        while is_locked(self.runner_lock) and time.monotonic() < deadline:
+            time.sleep(_CHANGE_INTERVAL_S)
+
     def has_disk_space(self) -> bool:
         """Return whether at least :data:`MIN_FREE_BYTES` bytes are free, so that jobs may start."""
         return shutil.disk_usage(self.root).free >= MIN_FREE_BYTES
@@ -324,7 +331,7 @@ class LocalBatch(BatchSystem):
                     [(batch_id,) for batch_id in open_ids],
                 )
             self._ensure_runner()
-        deadline = time.monotonic() + _CANCEL_WAIT_S
+        deadline = time.monotonic() + _END_WAIT_S
         while time.monotonic() < deadline:
             if not self.queue.select(f"{_LISTED} AND {OPEN}", open_ids, limit=1):
                 break

@@ -37,6 +37,7 @@ from treehammer.errors import (
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
+from treehammer.submit.batch.local_batch import LocalQueue
 from treehammer.submit.campaigns.campaign_polling import (
     CampaignDisplay,
     make_tracker,
@@ -83,7 +84,11 @@ def measure_files(
             data_dir = folder / "data"
             settings = replace(settings, data_dir=data_dir, database=sqlite_url(data_dir))
         session = _ReadSession(request, files, software, settings, bars, display)
-        return session.measure(measured)
+        try:
+            return session.measure(measured)
+        finally:
+            if not request.name:
+                LocalQueue(settings.spool_dir).abandon()
 
 
 def _prepare_releases(

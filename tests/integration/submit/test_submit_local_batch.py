@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -441,6 +442,15 @@ def test_damaged_record_fails_attempt_and_is_kept(local_user: LocalUser) -> None
             sum(row.measurements for row in store.count_measurements(local_user.last_campaign_id()))
             == 1
         )
+
+
+def test_abandoned_spool_can_be_removed(spool: SpoolHarness) -> None:
+    ids = spool.make_batch().submit("c1", [spool.describe_job("a")])
+    assert spool.wait_until_final(list(ids.values())) == [JobState.DONE]
+    assert spool.runner_pids(), "it waits for further jobs"
+    spool.make_batch().queue.abandon()
+    shutil.rmtree(spool.spool)
+    assert not spool.runner_pids()
 
 
 def test_runner_leaves_removed_spool(spool: SpoolHarness) -> None:

@@ -28,7 +28,7 @@ from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
 from treehammer.testbed import cli, faults, lifecycle, mount_namespace, workspace
 from treehammer.testbed.component import Component
-from treehammer.testbed.components import database_server
+from treehammer.testbed.components import database_server, site_list
 from treehammer.testbed.credentials import CertificateAuthority
 from treehammer.testbed.workspace import Workspace
 
@@ -80,7 +80,7 @@ def brought() -> Iterator[Brought]:
     except TestbedError as error:
         skip_or_fail(f"no testbed: {error}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "build_components", lambda _: parts)
+        patch.setattr(site_list, "build_components", lambda _: parts)
         try:
             output = verb("up", "--name", NAME, "--sites", "1", "--with-database").stdout
             yield Brought(box, parts, output)
