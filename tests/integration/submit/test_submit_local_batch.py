@@ -450,7 +450,7 @@ def test_abandoned_spool_can_be_removed(spool: SpoolHarness) -> None:
     assert spool.runner_pids(), "it waits for further jobs"
     spool.make_batch().queue.abandon()
     shutil.rmtree(spool.spool)
-    assert not spool.runner_pids()
+    spool.wait_for_status(lambda: not spool.runner_pids(), 60)
 
 
 def test_runner_leaves_removed_spool(spool: SpoolHarness) -> None:
