@@ -293,16 +293,19 @@ def test_forwarded_headers_require_trusted_proxy() -> None:
     assert received("nobody", "127.0.0.1") == [None, "http", "nobody"]
 
 
-def test_page_responds_503_until_database_returns(pages: ServiceThread) -> None:
-    pages.store.add([make_measurement()])
-    file = pages.url.removeprefix("sqlite:///")
-    Path(file).rename(f"{file}.away")
-    answer = pages.client.get("/", headers=BROWSER)
-    assert answer.status_code == 503
-    assert "Retry-After" in answer.headers
-    assert "No data is lost" in answer.text
-    Path(f"{file}.away").rename(file)
-    assert pages.client.get("/", headers=BROWSER).status_code == 200
+def test_page_responds_503_until_database_returns(start_service: StartService) -> None:
+    # A service of its own: others of this process must not meet the missing file.
+    with start_service(reading_open=True) as service:
+        with Store.open(service.url) as store:
+            store.add([make_measurement()])
+        file = service.url.removeprefix("sqlite:///")
+        Path(file).rename(f"{file}.away")
+        answer = service.client.get("/", headers=BROWSER)
+        assert answer.status_code == 503
+        assert "Retry-After" in answer.headers
+        assert "No data is lost" in answer.text
+        Path(f"{file}.away").rename(file)
+        assert service.client.get("/", headers=BROWSER).status_code == 200
 
 
 def test_day_pages_agree_with_overview(filled_service: ServiceThread) -> None:
