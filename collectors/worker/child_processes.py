@@ -226,11 +226,11 @@ def run_forked(calls: Iterable[Callable[[], Any]], at_once: int = 1) -> Iterator
     Raises:
         OSError: a call failed with it, or its child was killed.
     """
-    waiting = enumerate(calls)
+    remaining_calls = enumerate(calls)
     running: Dict[int, Tuple[int, ForkedCall]] = {}
     try:
         while True:
-            for number, call in islice(waiting, at_once - len(running)):
+            for number, call in islice(remaining_calls, at_once - len(running)):
                 child = ForkedCall(call)
                 running[child.fd] = number, child
             if not running:

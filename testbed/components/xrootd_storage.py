@@ -201,7 +201,7 @@ class XrootdStorage(Component):
             with ThreadPoolExecutor(len(unknown)) as threads:
                 answers = threads.map(self._redirector_knows, unknown)
             self._known_sites |= {
-                site for site, known in zip(unknown, answers, strict=True) if known
+                site for site, is_known in zip(unknown, answers, strict=True) if is_known
             }
         lacking_sites = [site for site in unknown if site not in self._known_sites]
         return f"the redirector does not know {', '.join(lacking_sites)}" if lacking_sites else ""

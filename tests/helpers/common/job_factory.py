@@ -53,8 +53,8 @@ def make_execution(position: int = 1, **changes: Any) -> ExecutionSpec:
         identity=make_identity(),
     )
     spec = replace(spec, **changes)
-    own = {"position": spec.position, "kind": spec.kind, "passes_planned": spec.passes}
-    return replace(spec, identity={**spec.identity, **own})
+    plan_values = {"position": spec.position, "kind": spec.kind, "passes_planned": spec.passes}
+    return replace(spec, identity={**spec.identity, **plan_values})
 
 
 def make_job(

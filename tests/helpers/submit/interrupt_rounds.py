@@ -124,8 +124,8 @@ class InterruptedCampaign:
         """Return the exit code as subprocess does; None if the process lives longer than ``seconds``."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
+            ended_pid, status = os.waitpid(pid, os.WNOHANG)
+            if ended_pid:
                 return os.waitstatus_to_exitcode(status)
             time.sleep(0.005)
         assert time.monotonic() < self.deadline, f"it hangs\n{self.read_logs()}"
@@ -176,8 +176,8 @@ class InterruptedCampaign:
     def has_queued_jobs(self) -> bool:
         """Whether any job of the newest campaign is in the queue."""
         newest = self.campaign_ids()[:1]
-        found = (self.settings.spool_dir.glob(f"jobs/*-{row.id}") for row in newest)
-        return any(any(paths) for paths in found)
+        folders = (self.settings.spool_dir.glob(f"jobs/*-{row.id}") for row in newest)
+        return any(any(paths) for paths in folders)
 
     def complete_campaigns(self) -> None:
         """Submit unless something was submitted, and complete every campaign."""
@@ -224,12 +224,14 @@ class InterruptedCampaign:
         assert not places or max(places.values()) == 1
         seen: Counter[str] = Counter()
         for job in jobs:
-            mine = [attempt for attempt in attempts if attempt.job_id == job.id]
-            assert [a.number for a in mine] == list(range(1, len(mine) + 1)), mine
-            assert len(mine) in (1, 2), mine
-            last = mine[-1]
+            job_attempts = [attempt for attempt in attempts if attempt.job_id == job.id]
+            assert [a.number for a in job_attempts] == list(range(1, len(job_attempts) + 1)), (
+                job_attempts
+            )
+            assert len(job_attempts) in (1, 2), job_attempts
+            last = job_attempts[-1]
             counted = [r for r in rows if r["job_id"] == job.id and r["attempt"] == last.number]
-            for attempt in mine[:-1]:
+            for attempt in job_attempts[:-1]:
                 assert attempt.failure_class == "lost", attempt
             if job.state == "done" and not last.failure_class:
                 assert len(counted) == job.planned_measurements
@@ -238,7 +240,7 @@ class InterruptedCampaign:
                 assert job.state in ("lost", "done"), job
                 assert last.failure_class in ("lost", "submission", "evicted"), last
                 seen["failed"] += job.planned_measurements
-            seen["retried"] += len(mine) - 1
+            seen["retried"] += len(job_attempts) - 1
         assert seen["measured"] + seen["failed"] == campaign.planned_measurements
         return seen
 

@@ -203,8 +203,8 @@ def send_form_of_another_site(service: ProxiedService) -> str:
             for path, form in (("/sign-in", {"token": key}), ("/sign-out", {}))
             for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"})
         ]
-        own = browser.post("/sign-in", data={"token": key}, headers={"Origin": service.url})
-    assert own.status_code == 303, "the proxy passes Host on"
+        same_origin = browser.post("/sign-in", data={"token": key}, headers={"Origin": service.url})
+    assert same_origin.status_code == 303, "the proxy passes Host on"
     return join_statuses(*answers)
 
 
@@ -284,12 +284,12 @@ def take_an_identity(service: ProxiedService) -> str:
     alice, mallory = service.make_key("alice"), service.make_key("mallory")
     campaign, job = name_campaign("first")
     assert service.send_campaign(alice, campaign, [job]).status_code == 200
-    own = make_body([make_sent_measurement("mallory-job", campaign_id="mallory")])
+    body = make_body([make_sent_measurement("mallory-job", campaign_id="mallory")])
     target = make_sent_measurement(job.id, campaign_id=campaign.id)
-    own["measurements"][0]["values"]["measurement_id"] = target.id
+    body["measurements"][0]["values"]["measurement_id"] = target.id
     return join_statuses(
         service.send(mallory.text, make_sent_measurement(job.id, campaign_id="mallory")),
-        service.post(own, mallory.text),
+        service.post(body, mallory.text),
     )
 
 
@@ -490,8 +490,10 @@ def smuggle(service: ProxiedService) -> str:
                 connection.settimeout(2)
                 while part := connection.recv(10_000):
                     received += part
-        first, *others = re.findall(rb"^HTTP/1.1 (\d+)", received, re.MULTILINE)
-        own = ", the second request answered as one of its own" if others == [b"404"] else ""
-        assert own or not others or {first, *others} == {b"400"}, received
-        answers[f"{first.decode()}{own}"] = None
+        first, *later_statuses = re.findall(rb"^HTTP/1.1 (\d+)", received, re.MULTILINE)
+        remark = (
+            ", the second request answered as one of its own" if later_statuses == [b"404"] else ""
+        )
+        assert remark or not later_statuses or {first, *later_statuses} == {b"400"}, received
+        answers[f"{first.decode()}{remark}"] = None
     return "; ".join(sorted(answers))

@@ -121,7 +121,7 @@ def _table_rows(table: sa.Table, now_us: int) -> Iterator[dict[str, Any]]:
 
 def _build_row(table: sa.Table, number: int, now_us: int) -> dict[str, Any]:
     row = {column.key: _build_value(table, column, number, now_us) for column in table.columns}
-    if table.name in {one.name for one in DIMENSIONS}:
+    if table.name in {dimension.name for dimension in DIMENSIONS}:
         row["id"] = number
     if table.name == "verdict":
         row |= {"line": 0, "effect": 0.1, "low": 0.05, "high": 0.2}
@@ -178,17 +178,17 @@ def _build_evidence(number: int) -> VerdictEvidence:
     """Build evidence with an attack in every text and list of texts."""
     text = attack_text(number, "verdict", "evidence")
     values: dict[str, Any] = {}
-    for one in fields(VerdictEvidence):
-        if one.type == "str":
-            values[one.name] = text
-        elif one.name == "campaigns":
-            values[one.name] = (attack_text(number, "campaign", "id"),)
-        elif one.name.startswith("where"):
-            values[one.name] = (f"host={text}",)
-        elif one.type == "tuple[str, ...]":
-            values[one.name] = (text,)
-        elif one.name in ("of_a", "of_b"):
-            values[one.name] = {"variant": text, "site": text}
+    for field in fields(VerdictEvidence):
+        if field.type == "str":
+            values[field.name] = text
+        elif field.name == "campaigns":
+            values[field.name] = (attack_text(number, "campaign", "id"),)
+        elif field.name.startswith("where"):
+            values[field.name] = (f"host={text}",)
+        elif field.type == "tuple[str, ...]":
+            values[field.name] = (text,)
+        elif field.name in ("of_a", "of_b"):
+            values[field.name] = {"variant": text, "site": text}
     return VerdictEvidence(**values)
 
 

@@ -299,9 +299,9 @@ def lock_the_database(service: ProxiedService) -> str:
         closing(sqlite3.connect(service.database.removeprefix("sqlite:///"))) as holder,
     ):
         holder.execute("BEGIN IMMEDIATE")
-        waiting = pool.submit(service.send, key, make_sent_measurement("l", campaign_id="l"))
+        delayed = pool.submit(service.send, key, make_sent_measurement("l", campaign_id="l"))
         service.require_service(1)
         time.sleep(1)
         ended = end_service(service)
-        answer = waiting.result()
+        answer = delayed.result()
     return f"{answer.status_code}; {ended}"

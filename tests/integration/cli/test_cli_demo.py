@@ -89,7 +89,9 @@ def test_launches_do_not_overlap_and_begin_with_either_release(demo_run: DemoRun
     for job, _, _, _, order, kind in rows:
         if kind == "timed":
             orders.setdefault(job, []).append(order)
-    assert all(set(found) == {"AB", "BA"} and len(found) == 3 for found in orders.values())
+    assert all(
+        set(job_orders) == {"AB", "BA"} and len(job_orders) == 3 for job_orders in orders.values()
+    )
     assert Counter(chain(*orders.values())) == {"AB": 6, "BA": 6}
 
 

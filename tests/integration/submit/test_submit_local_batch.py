@@ -457,8 +457,8 @@ def test_runner_leaves_removed_spool(spool: SpoolHarness) -> None:
     ids = spool.make_batch().submit("c1", [spool.describe_job("a", 1.0)])
     spool.wait_for_status(lambda: bool(spool.job_times(ids["a"])), 60)
     spool.spool.rename(spool.folder / "removed")
-    again = spool.make_batch().submit("c2", [spool.describe_job("b")])
-    assert spool.wait_until_final(list(again.values())) == [JobState.DONE]
+    new_ids = spool.make_batch().submit("c2", [spool.describe_job("b")])
+    assert spool.wait_until_final(list(new_ids.values())) == [JobState.DONE]
     spool.wait_for_status(lambda: len(spool.job_times(ids["a"])) == 2, 60)
     spool.wait_for_status(lambda: not spool.runner_pids(), 60)
 

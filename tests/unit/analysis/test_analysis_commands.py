@@ -47,8 +47,8 @@ def test_regression_exits_with_1_and_is_stored(settings: Settings) -> None:
     assert code == ExitCode.REGRESSION
     assert "slower" in result.stdout
     assert "T2_B" in result.stdout
-    _, again = run(settings, A, B, "--json")
-    rows = json.loads(again.stdout)
+    _, repeated = run(settings, A, B, "--json")
+    rows = json.loads(repeated.stdout)
     (identity,) = {row["comparison_id"] for row in rows}
     with Store.open(settings.database) as store:
         assert len(store.pairs(identity)) == 2 * 2 * 8
@@ -131,17 +131,17 @@ def test_ambiguous_campaign_name_is_refused(settings: Settings) -> None:
     ids = [remember(settings, SimulatedCampaign(name=name), "nightly") for name in ("one", "two")]
     with pytest.raises(ConfigError, match="nightly") as refused:
         run(settings, "nightly", "last", "--axis", "campaign")
-    assert all(one in f"{refused.value} {refused.value.hint}" for one in ids)
+    assert all(campaign_id in f"{refused.value} {refused.value.hint}" for campaign_id in ids)
 
 
 def test_unregistered_campaigns_are_comparable_by_id(settings: Settings) -> None:
-    known = remember(settings, SimulatedCampaign(name="known"))
-    others = list(SimulatedCampaign(name="untold", seed=2).rows())
+    remembered = remember(settings, SimulatedCampaign(name="known"))
+    foreign_rows = list(SimulatedCampaign(name="untold", seed=2).rows())
     with Store.open(settings.database) as store:
-        store.add(Measurement(row) for row in others)
-    untold = others[0]["campaign_id"]
-    _, result = run(settings, known, untold, "--axis", "campaign", "--json")
-    assert {(row["a"], row["b"]) for row in json.loads(result.stdout)} == {(known, untold)}
+        store.add(Measurement(row) for row in foreign_rows)
+    untold = foreign_rows[0]["campaign_id"]
+    _, result = run(settings, remembered, untold, "--axis", "campaign", "--json")
+    assert {(row["a"], row["b"]) for row in json.loads(result.stdout)} == {(remembered, untold)}
 
 
 def test_empty_and_invalid_comparisons_are_refused(settings: Settings) -> None:
@@ -166,11 +166,11 @@ def summary(settings: Settings, *arguments: str) -> Result:
 
 def test_summary_groups_campaign_by_varying_axes(settings: Settings) -> None:
     remember(settings, SimulatedCampaign(sites=("T2_A", "T2_B"), cache_mb=(0.0, 30.0), effect=0.08))
-    shown = summary(settings, "--metrics", "loop_wall_s,eff_loop").stdout
-    assert "simulated" in shown
-    assert shown.count("T2_A") == 4
-    assert "(s)" in shown
-    assert "95 % t intervals" in shown
+    printed = summary(settings, "--metrics", "loop_wall_s,eff_loop").stdout
+    assert "simulated" in printed
+    assert printed.count("T2_A") == 4
+    assert "(s)" in printed
+    assert "95 % t intervals" in printed
     rows = json.loads(summary(settings, "--metrics", "loop_wall_s", "--json").stdout)
     assert len(rows) == 8
     first = rows[0]
@@ -195,9 +195,9 @@ def test_summary_labels_ratios_and_mixtures(settings: Settings) -> None:
     assert float(other["loop_wall_s_ratio_low"]) < 2.0 < float(other["loop_wall_s_ratio_high"])
     assert "not paired" in result.stderr
     assert "Mixed" not in result.stderr
-    shown = " ".join(summary(settings, *asked, "--by", "root").stdout.split())
-    assert "Mixed in one group: branches." in shown
-    assert "times that of" in shown
+    printed = " ".join(summary(settings, *asked, "--by", "root").stdout.split())
+    assert "Mixed in one group: branches." in printed
+    assert "times that of" in printed
 
 
 def test_summary_counts_failures_and_knows_test_metrics(settings: Settings) -> None:
@@ -207,12 +207,12 @@ def test_summary_counts_failures_and_knows_test_metrics(settings: Settings) -> N
     rows[2] |= {"plausible": False}
     with Store.open(settings.database) as store:
         store.add(Measurement(row, {"my_counter": float(n)}) for n, row in enumerate(rows))
-    shown = summary(settings, "--campaign", "all", "--metrics", "my_counter").stdout
-    heading, line = (text.split() for text in shown.splitlines()[1:3])
+    printed = summary(settings, "--campaign", "all", "--metrics", "my_counter").stdout
+    heading, line = (text.split() for text in printed.splitlines()[1:3])
     assert heading[-4:] == ["failed", "implausible", "not", "supported"]
     assert line[-3:] == ["1", "1", "1"]
-    assert "5.0 ±" in shown  # the mean of 3 to 7
-    assert "One host" in shown
+    assert "5.0 ±" in printed  # the mean of 3 to 7
+    assert "One host" in printed
 
 
 @pytest.mark.parametrize(

@@ -218,10 +218,12 @@ def test_critical_site_gets_probes_only_and_returns_by_itself(simulation: Simula
     assert [(one.sites, one.max_jobs) for one in probes] == [(("SITE_A",), 1)] * 3
     assert probes[0].overrides == {"repeats": "1"}
     due = [f"probe:SITE_A:{begin_us + number * 900 * 10**6}" for number in (1, 2, 3)]
-    assert [one for one in simulation.occasions() if one.startswith("probe:")] == due
+    assert [occasion for occasion in simulation.occasions() if occasion.startswith("probe:")] == due
     simulation.advance(15 * 60)
     patrol.run_round()
-    assert [one.sites for one in simulation.requests if not one.max_jobs][1:] == [("SITE_B",)]
+    assert [request.sites for request in simulation.requests if not request.max_jobs][1:] == [
+        ("SITE_B",)
+    ]
     assert "without SITE_A: probe only since" in simulation.remark()
     assert "critical by exclusion: 3 runs failed" in simulation.remark()
     simulation.uses.clear()
@@ -262,10 +264,10 @@ def test_critical_door_is_left_out_and_probed_by_entries_that_name_it(
         (("SITE_A",), ("file",), {})
     ] * 2
     due = [f"probe:SITE_A:file:{begin_us + number * 900 * 10**6}" for number in (1, 2)]
-    assert [one for one in simulation.occasions() if one.startswith("probe:")] == due
-    others = [request for request in simulation.requests if not request.max_jobs]
-    assert {one.sites for one in others} == {("SITE_A", "SITE_B")}
-    assert {tuple(one.excluded) for one in others} == {("SITE_A:file",)}
+    assert [occasion for occasion in simulation.occasions() if occasion.startswith("probe:")] == due
+    full_requests = [request for request in simulation.requests if not request.max_jobs]
+    assert {one.sites for one in full_requests} == {("SITE_A", "SITE_B")}
+    assert {tuple(one.excluded) for one in full_requests} == {("SITE_A:file",)}
 
 
 def test_probe_of_a_storage_reads_through_a_door_that_works(simulation: SimulatedGrid) -> None:
@@ -529,7 +531,7 @@ def test_budgets_count_for_the_site_of_the_job_and_for_the_storage(
     ]
     assert "waits: the day's budget is used up: SITE_A, SITE_B, local" in simulation.remark()
     assert simulation.report().entries[0].entry.sites == "SITE_A, SITE_B from local"
-    limits = {one.site.site: one.site.cpu_limit_s for one in simulation.report().sites}
+    limits = {row.site.site: row.site.cpu_limit_s for row in simulation.report().sites}
     assert limits["local"] == 108.0
 
 
@@ -541,7 +543,7 @@ def test_critical_storage_is_probed_from_the_site_of_the_jobs(simulation: Simula
     simulation.advance(HOUR_S)
     patrol.run_round()
     assert list_places(simulation)[1:] == [(("SITE_A",), ("local",)), (("SITE_B",), ("local",))]
-    assert [one.max_jobs for one in simulation.requests] == [0, 1, 0]
+    assert [request.max_jobs for request in simulation.requests] == [0, 1, 0]
     simulation.uses.clear()
     patrol.run_round()
     simulation.advance(HOUR_S)

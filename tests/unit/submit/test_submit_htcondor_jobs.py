@@ -179,9 +179,9 @@ def test_hold_has_class_cause_and_remedy(
         "HoldReasonSubCode": subcode,
     }
     seen = apply_events(event(EXECUTE, 10, 1), event(HELD, 20, **values))
-    shown = JobEvents()
-    shown.apply_ad({"JobStatus": 5, **values})
-    queued = status_of(shown)
+    events = JobEvents()
+    events.apply_ad({"JobStatus": 5, **values})
+    queued = status_of(events)
     removed = apply_events(
         event(EXECUTE, 10, 1), event(HELD, 20, **values), event(ABORTED, 30, Reason="held: x")
     )

@@ -74,9 +74,9 @@ def test_operation_returns_content_of_page(
 ) -> None:
     address = f"{API_PREFIX}{operation.path.format(**PARTS)}"
     needed = {
-        one["name"]: unquote(PARTS[one["name"]])
-        for one in operation.query.describe_parameters(operation.path)
-        if one["required"] and one["in"] == "query"
+        parameter["name"]: unquote(PARTS[parameter["name"]])
+        for parameter in operation.query.describe_parameters(operation.path)
+        if parameter["required"] and parameter["in"] == "query"
     }
     response = filled_service.client.get(address, params=needed)
     assert response.status_code == 200, response.text
@@ -344,8 +344,8 @@ def test_restarted_service_learns_everything_from_the_jobs() -> None:
         register(before, "campaign", "b", arrive(job))
     known = register(before, "campaign", "b", arrive("c"))
     after = StartRegistry(Clock())
-    told = arrive("a", start_us=known.start_us, present=known.present)
-    assert register(after, "campaign", "b", told) == known
+    repeated = arrive("a", start_us=known.start_us, present=known.present)
+    assert register(after, "campaign", "b", repeated) == known
     assert register(after, "campaign", "b", arrive("b")) == known
     waiting = StartRegistry(Clock())
     assert register(waiting, "campaign", "b", arrive("a", 60.0)).start_us is not None

@@ -105,8 +105,8 @@ def test_pages_show_changes_with_their_evidence(service: ServiceThread) -> None:
         "/releases/6.40.00?metric=wall_per_event_s": ("Wall time per event of ",),
         "/sites/A": ("Slower or faster since",),
     }.items():
-        shown = unescape(service.load_page(address))
-        assert all(text in shown for text in texts), address
+        page_text = unescape(service.load_page(address))
+        assert all(text in page_text for text in texts), address
     assert "nodes recognized by" not in service.read("/changes/cpu").text
     assert "NOWHERE" in service.read("/releases/6.40.00?site=NOWHERE", 400).text
     assert "master" in service.load_page("/releases/6.40.00?drawing=test-1.svg")
@@ -239,7 +239,7 @@ def load_changes(pages: ServiceThread, query: str = "") -> list[str]:
 
 
 def add(service: ServiceThread, *measured: Iterator[Measurement]) -> None:
-    service.store.add(one for measurements in measured for one in measurements)
+    service.store.add(measurement for measurements in measured for measurement in measurements)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_quiet_sites_share_a_sentence(pages: ServiceThread) -> None:
     add(pages, *(on(site, 2, 1) for site in sites), on("GONE", 3, 1))
     start = f"No measurements since {format_day(2)}: "
     assert load_changes(pages) == [f"{start}{', '.join(sites)}."]
-    (item,) = (one for one in pages.read("/").list_texts("li") if one.startswith(start))
+    (item,) = (text for text in pages.read("/").list_texts("li") if text.startswith(start))
     assert item == f"{start}S0, S1, S2, S3, S4, S5 and 3 more."
 
 
@@ -329,7 +329,7 @@ def test_new_campaigns_are_listed_by_name(pages: ServiceThread) -> None:
     pages.store.add_campaign(make_campaign_row("old", created_us=NOW_US - 2 * DAY_US), [])
     names = [f"name of c{number:02}" for number in range(12)]
     assert load_changes(pages) == [f"12 campaigns submitted: {', '.join(names)}."]
-    (item,) = (one for one in pages.read("/").list_texts("li") if "submitted" in one)
+    (item,) = (text for text in pages.read("/").list_texts("li") if "submitted" in text)
     assert item.endswith("name of c09 and 2 more.")
 
 

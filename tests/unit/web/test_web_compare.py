@@ -94,8 +94,8 @@ def test_exact_counters_are_stored_and_shown(pages: ServiceThread, tmp_path: Pat
     shared: dict[str, Value] = {"door_protocol": "file", "bytes_read": 5_000_000}
     calls = {"6.38.00": 1000, "6.40.00": 1010}
     pages.store.add(
-        Measurement({**one.values, **shared, "read_calls": calls[str(one.values["axis_root"])]})
-        for one in jobs()
+        Measurement({**job.values, **shared, "read_calls": calls[str(job.values["axis_root"])]})
+        for job in jobs()
     )
     options = ["--database", f"sqlite:///{tmp_path / 'results.db'}", "compare"]
     done = CliRunner().invoke(cli, [*options, "6.38.00", "6.40.00"], standalone_mode=False)
@@ -178,8 +178,8 @@ def test_compared_campaigns_are_called_by_their_names(pages: ServiceThread) -> N
         pages.store.add_campaign(make_campaign_row(id_, name=f"{id_} night"), [])
     sides = {"axis": "campaign", "a": "first", "b": "second"}
     nights = ComparisonQuery("campaign", "first", "second").id
-    one = build_verdict(nights, scope="site", verdict="slower", **sides)
-    rows = [replace(one, site=site) for site in SITES]
+    verdict_row = build_verdict(nights, scope="site", verdict="slower", **sides)
+    rows = [replace(verdict_row, site=site) for site in SITES]
     over_sites = {"scope": "sites", "evidence": VerdictEvidence(points_at_change=True)}
     rows.append(build_verdict(nights, label="all of it", **over_sites, **sides))
     pages.store.replace_comparison(nights, [], rows)
@@ -192,8 +192,8 @@ def test_compared_campaigns_are_called_by_their_names(pages: ServiceThread) -> N
     assert "first night, ms/event" in page
     assert "second night, ms/event" in page
     assert "points at campaign=second night: all of it" in page
-    told = pages.load_tables("/compare")["comparisons"]
-    assert (told[0]["a"], told[0]["b"]) == ("first", "second")
+    comparisons = pages.load_tables("/compare")["comparisons"]
+    assert (comparisons[0]["a"], comparisons[0]["b"]) == ("first", "second")
 
 
 def test_a_live_comparison_is_that_of_the_command(measured: ServiceThread) -> None:
@@ -234,8 +234,8 @@ def test_a_stored_comparison_answers_the_same_question(
     address = f"/compare?axis={axis}&a={asked[0]}&b={asked[1]}&delta=0.05"
     assert "Judged 2026-03-01" in pages.load_page(address)
     assert "Judged" not in pages.load_page(address + "&recompute=1")
-    told = pages.client.get(f"/api/v1{address}").json()["tables"]["by_site"]
-    assert {row["comparison_id"] for row in told} == {question.id}
+    rows = pages.client.get(f"/api/v1{address}").json()["tables"]["by_site"]
+    assert {row["comparison_id"] for row in rows} == {question.id}
     pairs = pages.load_tables(f"/compare/{question.id}")["pairs"]
     expected = pages.load_page(f"/compare/{question.id}")
     assert len(pairs) == len(made.pairs)
@@ -328,7 +328,7 @@ def test_sides_at_different_sites_are_listed_as_missing(pages: ServiceThread) ->
     """The conditions do not select different sites, so the page lists them."""
     places = {"6.38.00": SITES[0], "6.40.00": SITES[1]}
     pages.store.add(
-        one for one in jobs() if one.values["site"] == places[str(one.values["axis_root"])]
+        job for job in jobs() if job.values["site"] == places[str(job.values["axis_root"])]
     )
     missing = pages.load_tables("/compare?a=6.38.00&b=6.40.00")["missing"]
     assert {(row["site"], row["verdict"]) for row in missing} == {
@@ -340,10 +340,10 @@ def test_sides_at_different_sites_are_listed_as_missing(pages: ServiceThread) ->
 def test_commits_may_be_abbreviated(pages: ServiceThread) -> None:
     commits = {"6.38.00": "a" * 40, "6.40.00": "b" * 40}
     shared: dict[str, Value] = {"axis_root": "6.40.00", "test_path": "read", "dirty": False}
-    for one in jobs():
-        commit = commits[str(one.values["axis_root"])]
-        own = {"commit_id": commit, "test_hash": commit, "variant": '{"root":"6.40.00"}'}
-        pages.store.add([Measurement({**one.values, **shared, **own})])
+    for job in jobs():
+        commit = commits[str(job.values["axis_root"])]
+        identity = {"commit_id": commit, "test_hash": commit, "variant": '{"root":"6.40.00"}'}
+        pages.store.add([Measurement({**job.values, **shared, **identity})])
     page = html.unescape(pages.load_page("/compare?axis=commit&a=aaaaaa&b=bbbbbb"))
     assert pages.client.get("/compare?axis=commit&a=aaaaaa&b=c").status_code == 404
     assert "commit bbbbbbbbbb against aaaaaaaaaa" in page
@@ -432,10 +432,10 @@ def test_json_has_texts_of_page(measured: ServiceThread, stored_comparisons: Ser
     ):
         page, document = service.read(address), service.load_document(operation)
         about = document["about"]
-        others = [one for one in page.list_texts("li") if one.startswith("Largest: ")]
+        items = [text for text in page.list_texts("li") if text.startswith("Largest: ")]
         sentences = {*about["attribution"], *about["notes"]}
         assert sentences <= {*page.list_texts("li")}
-        assert len(others) <= 1
+        assert len(items) <= 1
         assert page.list_texts("p", "headline") == [about["conclusion"]]
         assert about["selection"]["compared"] == document["title"]
         assert {"left_out", "of_a", "jobs_b"} <= {*document["tables"]["by_site"][0]}
@@ -444,9 +444,9 @@ def test_json_has_texts_of_page(measured: ServiceThread, stored_comparisons: Ser
 
 
 def test_changed_phases_are_named(pages: ServiceThread) -> None:
-    for number, one in enumerate(jobs()):
-        unzip_s = (2.5 if one.values["axis_root"] == "6.40.00" else 2.0) + 0.01 * (number % 3)
-        pages.store.add([Measurement({**one.values, "perfstats_unzip_s": unzip_s})])
+    for number, job in enumerate(jobs()):
+        unzip_s = (2.5 if job.values["axis_root"] == "6.40.00" else 2.0) + 0.01 * (number % 3)
+        pages.store.add([Measurement({**job.values, "perfstats_unzip_s": unzip_s})])
     sentence = "by phase, in % of the loop's CPU: decompress +10."
     for address in (
         "/compare?a=6.38.00&b=6.40.00",
@@ -460,7 +460,7 @@ def test_one_sided_series_have_their_own_table(measured: ServiceThread) -> None:
     page = measured.read(query)
     missing = page.tables["missing"]
     assert missing.column("site") == [HOSTILE_TEXTS[0]] * 2
-    (section,) = (one for one in page.list_texts("section") if "On one side only" in one)
+    (section,) = (text for text in page.list_texts("section") if "On one side only" in text)
     assert section.count("nothing was run on side B") == 2
     assert "run the test for B here, too" in section
     assert "missing" not in measured.read("/compare?a=6.38.00&b=6.40.00").tables

@@ -143,9 +143,9 @@ def test_filter_is_shown_and_can_be_removed(compared: tuple[ServiceThread, str])
     service, address = compared
     page = service.read(f"{address}?site=SLOW&metric=wall_per_event_s")
     links = {
-        one.attributes.get("aria-label", one.text): one.attributes
-        for one in page.elements
-        if one.tag == "a"
+        element.attributes.get("aria-label", element.text): element.attributes
+        for element in page.elements
+        if element.tag == "a"
     }
     assert links["Remove the filter site SLOW"]["href"] == "?metric=wall_per_event_s"
     assert links["wall"]["aria-current"] == "true"

@@ -75,9 +75,9 @@ def query_of(address: str) -> dict[str, str]:
 
 
 def test_day_links_to_jobs_campaigns_and_measurements(service: ServiceThread) -> None:
-    found = service.read(f"/days/{DAY}?site=SITE/A").list_links("/")
-    assert {"/jobs/whole", "/campaigns/nightly", "/sites/SITE%2FA"} <= set(found)
-    one_by_one = [query_of(link) for link in found if link.startswith("/explore?")]
+    links = service.read(f"/days/{DAY}?site=SITE/A").list_links("/")
+    assert {"/jobs/whole", "/campaigns/nightly", "/sites/SITE%2FA"} <= set(links)
+    one_by_one = [query_of(link) for link in links if link.startswith("/explore?")]
     of_the_day = [one for one in one_by_one if (one["from"], one["to"]) == (DAY, DAY)]
     assert all(one["site"] == SITE for one in of_the_day)
     (checksum,) = [one for one in of_the_day if one.get("kind") == "checksum"]
@@ -209,10 +209,10 @@ def test_provenance_names_exact_versions(service: ServiceThread, address: str) -
 
 
 def test_job_links_to_site_day_and_same_work(service: ServiceThread) -> None:
-    found = service.read("/jobs/whole").list_links("/")
+    links = service.read("/jobs/whole").list_links("/")
     expected = {"/campaigns/nightly", "/sites/SITE%2FA", f"/days/{DAY}?site=SITE%2FA"}
-    assert expected <= set(found)
-    explored = [query_of(link) for link in found if link.startswith("/explore?")]
+    assert expected <= set(links)
+    explored = [query_of(link) for link in links if link.startswith("/explore?")]
     assert len(explored) == 2
     for one in explored:
         assert one["test_name"] == "ttree-read"

@@ -376,11 +376,11 @@ def test_chart_takes_some_of_many_sites_and_the_place_all(
     pages.store.add(
         [make_measurement("other", site="OTHER", day=day, test_name="other", eff_job=1.0)]
     )
-    told = pages.client.get("/api/v1/sites/S9").json()
-    (point,) = told["tables"]["series"]
+    answer = pages.client.get("/api/v1/sites/S9").json()
+    (point,) = answer["tables"]["series"]
     assert point["sites"] == 4
     assert point["median"] == pytest.approx((0.8 + 0.7) / 2), "of S0, S2, S4 and S6"
-    assert told["about"]["standing"].endswith("; 10th of 10 sites.")
+    assert answer["about"]["standing"].endswith("; 10th of 10 sites.")
 
 
 def test_work_without_a_site_has_a_chart_among_many_sites(

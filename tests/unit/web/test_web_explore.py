@@ -77,13 +77,13 @@ def test_campaigns_are_labeled_by_name(pages: ServiceThread, view: str) -> None:
     pages.store.add(make_measurement(id_, campaign_id=id_, **good) for id_ in (*ids, "unknown"))
     query = f"by=site&color=campaign_id&view={view}&{ALL}"
     page = pages.load_page(f"/explore?{query}")
-    found = rows_of(pages, query)
+    rows = rows_of(pages, query)
     svg = pages.client.get(f"/explore/figure.svg?{query}").text
     (chart,) = load_charts(page)
     names = ["nightly (1bbbbbbb)", "nightly (2ccccccc)", "weekly", "unknown"]
     assert list_names(chart, "series") == names
     assert {mark["s"] for mark in list_marks(chart)} == {0, 1, 2, 3}
-    assert {row["campaign_id"] for row in found} == {*ids, "unknown"}
+    assert {row["campaign_id"] for row in rows} == {*ids, "unknown"}
     assert "weekly" in svg
     assert "0aaaaaaaaaaaaaaa" not in svg
 
@@ -235,9 +235,9 @@ def test_groups_of_floats_have_no_links(filled_service: ServiceThread) -> None:
 def test_permanent_link_has_all_parameters(filled_service: ServiceThread) -> None:
     page = filled_service.read("/figures/s0")
     (link,) = (
-        one.attributes["href"]
-        for one in page.elements
-        if (one.tag, one.text) == ("a", "Permanent link")
+        element.attributes["href"]
+        for element in page.elements
+        if (element.tag, element.text) == ("a", "Permanent link")
     )
     asked = parse_qs(urlsplit(link).query, keep_blank_values=True)
     assert asked["metric"] == ["eff_job"]

@@ -42,7 +42,7 @@ def test_levels_equal_stored_operations(loaded: ServiceThread) -> None:
             snapshot, Selection((CAMPAIGN,)), columns=["variant"], key=lambda row: row["variant"]
         )
     for row in rows:
-        [group] = [one for one in stored if one.key == row["variant"]]
+        [group] = [level for level in stored if level.key == row["variant"]]
         names = ("done", "seconds", "active_clients", "measurements")
         assert [row[name] for name in names] == [getattr(group, name) for name in names]
         assert row["p95_s"] == group.latency.quantile(0.95)
@@ -73,8 +73,8 @@ def test_levels_link_to_their_time_steps(loaded: ServiceThread) -> None:
     addresses = loaded.read(PAGE).list_links(".*/load.*#time")
     assert len(addresses) == len(RATES)
     assert "Over time: clients=20" in loaded.read(addresses[0]).text
-    known = loaded.load_tables(API)["levels"][0]["load"]
-    steps = loaded.load_tables(f"{API}?load={known}")["steps"]
+    level = loaded.load_tables(API)["levels"][0]["load"]
+    steps = loaded.load_tables(f"{API}?load={level}")["steps"]
     assert {row["observed_hz"] for row in steps} == {20}
 
 
@@ -147,7 +147,7 @@ def test_blocks_have_an_ideal_total_and_times_without_the_round_trip(
     assert [row["net_mean_s"] for row in rows] == pytest.approx([0.1, 0.1], rel=0.01)
     page = pages.load_page("/campaigns/campaign/load")
     assert "100 ms" in page
-    rates, megabytes, *_ = (json.dumps(one) for one in load_charts(page))
+    rates, megabytes, *_ = (json.dumps(chart) for chart in load_charts(page))
     for chart in (rates, megabytes):
         assert "ideal: all succeed at once" in chart
     assert "Study S1's target of 150 MB/s" in unescape(page)

@@ -163,15 +163,15 @@ def test_form_derives_from_the_parameters() -> None:
 
 def test_description_is_made_of_the_declaration() -> None:
     described = OPERATION.full_query.describe_parameters(OPERATION.path)
-    by_name: dict[str, dict[str, Any]] = {one["name"]: one for one in described}
+    by_name: dict[str, dict[str, Any]] = {parameter["name"]: parameter for parameter in described}
     assert list(by_name) == [
         *("to", "days", "harbor", "state", "name", "height", "page", "from", "campaign"),
         *("table", "format", "host", "site"),
     ]
-    assert {name: one["in"] for name, one in by_name.items() if one["required"]} == {
-        "harbor": "path"
-    }
-    schemas = {name: one["schema"] for name, one in by_name.items()}
+    assert {
+        name: parameter["in"] for name, parameter in by_name.items() if parameter["required"]
+    } == {"harbor": "path"}
+    schemas = {name: parameter["schema"] for name, parameter in by_name.items()}
     assert schemas["days"] == {"type": "integer", "enum": [7, 14]}
     assert schemas["to"] == {"type": "string", "format": "date"}
     assert schemas["height"] == {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 9}

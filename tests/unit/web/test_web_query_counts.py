@@ -202,8 +202,8 @@ def test_list_of_comparisons_is_paginated(
     )
     assert [row["comparison_id"] for row in (*first, *second)] == ["c2", "c1", "c0"]
     assert "page 2 of 2" in pages.client.get("/compare?page=2").text
-    told = pages.client.get("/api/v1/comparisons?page=2").json()["about"]
-    assert told == {"page": 2, "pages": 2, "count": 3}
+    about = pages.client.get("/api/v1/comparisons?page=2").json()["about"]
+    assert about == {"page": 2, "pages": 2, "count": 3}
 
 
 def _verdict(comparison: str, judged_us: int) -> VerdictRow:

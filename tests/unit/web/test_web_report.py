@@ -136,27 +136,27 @@ def test_report_shows_the_numbers_of_its_measurements() -> None:
     tables = read_tables(page_of(rows))
     means = tables["means"]
     assert len(means.rows) == 4
-    for shown in means.rows:
-        share = 0.02 if "2%" in shown["variant"] else 1.0
+    for cells in means.rows:
+        share = 0.02 if "2%" in cells["variant"] else 1.0
         cell = [
             row
             for row in rows
-            if (row["site"], row["axis_root"]) == (shown["place"], shown["release"])
+            if (row["site"], row["axis_root"]) == (cells["place"], cells["release"])
             and row["kind"] == "timed"
             and json.loads(row["variant"])["branches"] == share
         ]
-        assert int(shown["executions"]) == len(cell) == 6
-        assert int(shown["jobs"]) == len({row["job_id"] for row in cell})
-        assert int(shown["hosts"]) == len({row["host"] for row in cell})
+        assert int(cells["executions"]) == len(cell) == 6
+        assert int(cells["jobs"]) == len({row["job_id"] for row in cell})
+        assert int(cells["hosts"]) == len({row["host"] for row in cell})
         for metric, heading in means.columns.items():
             if metric in METRICS_BY_NAME and METRICS_BY_NAME[metric].type in ("int", "float"):
-                assert_spread(shown[metric], cell, metric, find_heading_unit(heading))
+                assert_spread(cells[metric], cell, metric, find_heading_unit(heading))
     measurements = tables["measurements"]
-    for shown, row in zip(measurements.rows, rows, strict=True):
+    for cells, row in zip(measurements.rows, rows, strict=True):
         for name in measurements.columns.keys() & row.keys():
             if isinstance(row[name], int | float) and not isinstance(row[name], bool):
                 unit = find_heading_unit(measurements.columns[name])
-                assert agrees_with(shown[name], row[name], unit), (name, shown[name], row[name])
+                assert agrees_with(cells[name], row[name], unit), (name, cells[name], row[name])
 
 
 def test_report_has_no_external_resources() -> None:

@@ -107,7 +107,7 @@ def on(site: str, back: int, eff: float, number: int = 1, **more: Any) -> Iterat
 
 
 def add(service: ServiceThread, *measured: Iterator[Measurement]) -> None:
-    service.store.add(one for measurements in measured for one in measurements)
+    service.store.add(measurement for measurements in measured for measurement in measurements)
 
 
 def test_similar_sites_did_same_work(pages: ServiceThread) -> None:
@@ -151,8 +151,8 @@ def test_state_may_be_older_than_window(pages: ServiceThread) -> None:
     add(pages, on("A", 1, 0.5, server_version="XRootD 5.8", axis_root="6.38.00"))
 
     def since(asked: str) -> dict[str, tuple[str, bool]]:
-        found = pages.load_tables("/sites/A", days=asked)["state"]
-        return {row["what"]: (row["since"], row["since_known"]) for row in found}
+        states = pages.load_tables("/sites/A", days=asked)["state"]
+        return {row["what"]: (row["since"], row["since_known"]) for row in states}
 
     renewed = (str(display_formats.today() - timedelta(days=2)), True)
     assert since("30")["build"] == since("14")["build"] == renewed
@@ -166,9 +166,9 @@ def test_state_may_be_older_than_window(pages: ServiceThread) -> None:
 def test_links_to_explore_keep_filters(filled_service: ServiceThread) -> None:
     chosen = {"test": "ttree-read", "root": "6.40.00", "protocol": "root", "days": "14"}
     page = filled_service.read(f"/sites/SITE_A?{urlencode(chosen)}")
-    found = [urlsplit(link).query for link in page.list_links(r"/explore\?")]
-    assert len(found) == 3
-    for query in map(dict, map(parse_qsl, found)):
+    queries = [urlsplit(link).query for link in page.list_links(r"/explore\?")]
+    assert len(queries) == 3
+    for query in map(dict, map(parse_qsl, queries)):
         kept = {"test_name": "ttree-read", "axis_root": "6.40.00", "door_protocol": "root"}
         kept |= {"site": "SITE_A", "to": str(display_formats.today())}
         kept["from"] = str(display_formats.today() - timedelta(days=13))
@@ -221,14 +221,14 @@ def test_doors_are_compared_by_the_same_work(pages: ServiceThread) -> None:
         for place, (door, back, version, variant, seconds) in enumerate(some)
     )
     add(pages, measurements)
-    found = pages.load_tables("/sites/A")
+    tables = pages.load_tables("/sites/A")
     page = pages.load_page("/sites/A")
-    days = [[row[name] for name in ("door", "cpu_per_event_s")] for row in found["door_days"]]
+    days = [[row[name] for name in ("door", "cpu_per_event_s")] for row in tables["door_days"]]
     assert [door for door, _ in days] == ["stable", "testing"] * 2
     before, after = (math.log1p(days[n + 1][1]) - math.log1p(days[n][1]) for n in (0, 2))
     assert after == pytest.approx(math.log(1.5))
     assert abs(before) < 0.06
-    (change,) = [row for row in found["changes"] if row["what"] == "server version"]
+    (change,) = [row for row in tables["changes"] if row["what"] == "server version"]
     assert change["thing"] == "door testing (root)"
     assert page.count('"text": "door testing (root): server version XRootD v6.2.0"') == 2
     assert "Wall time per event by door" in page

@@ -37,18 +37,18 @@ from treehammer.web.labels import head_axis, head_column, label_variants
     ],
 )
 def test_unit_fits_largest_value(unit: str, values: list[float], name: str, first: str) -> None:
-    found = fit_unit(unit, values)
-    assert found.name == name
-    assert aligned_format(values, found)(values[0]) == first
+    fitted = fit_unit(unit, values)
+    assert fitted.name == name
+    assert aligned_format(values, fitted)(values[0]) == first
 
 
 def test_decimals_are_aligned() -> None:
     values = [0.183, 0.0471, 0.00002, None, math.inf]
     write = aligned_format(values, fit_unit("1", values))
-    assert [write(one) for one in values] == ["0.1830", "0.0471", "0.000020", "–", "inf"]
+    assert [write(value) for value in values] == ["0.1830", "0.0471", "0.000020", "–", "inf"]
     values = [10.2, 0.02, 0.021]
     write = aligned_format(values, fit_unit("1", values))
-    assert [write(one) for one in values] == ["10.20", "0.020", "0.021"]
+    assert [write(value) for value in values] == ["10.20", "0.020", "0.021"]
 
 
 @pytest.mark.parametrize(
@@ -155,10 +155,14 @@ def test_invalid_variants_are_shown_unchanged() -> None:
 
 
 def test_single_variant_has_all_axes() -> None:
-    one, other = (variant(root=root, only=1) for root in ("6.38.00", "6.40.00"))
-    labels = label_variants([one])
-    assert (labels.names, labels.shared_text, labels.axes) == ({one: "only=1 root=6.38.00"}, "", ())
-    labels = label_variants([one, other], hide_release=True)
+    base, other = (variant(root=root, only=1) for root in ("6.38.00", "6.40.00"))
+    labels = label_variants([base])
+    assert (labels.names, labels.shared_text, labels.axes) == (
+        {base: "only=1 root=6.38.00"},
+        "",
+        (),
+    )
+    labels = label_variants([base, other], hide_release=True)
     assert {*labels.names.values()} == {"only=1"}
 
 

@@ -110,8 +110,8 @@ def compare(address: str, table: PageTable, rows: list[dict[str, Any]]) -> int:
     compared = 0
     if len(table.rows) != len(rows):
         return 0  # a page folds or shortens some
-    for shown, row in zip(table.rows, rows, strict=True):
-        for column, text in shown.items():
+    for cells, row in zip(table.rows, rows, strict=True):
+        for column, text in cells.items():
             value = row.get(column)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 continue

@@ -317,12 +317,12 @@ def ask(service: ServiceThread, query: str) -> tuple[dict[Any, float], PageConte
 
 
 def test_alternating_variants_are_no_change(stepped: ServiceThread) -> None:
-    found, page = ask(stepped, "view=relative")
-    before = {found["A", day] for day in STEP_DAYS if day < STEP_DAY}
-    after = {found["A", day] for day in STEP_DAYS if day >= STEP_DAY}
+    cells, page = ask(stepped, "view=relative")
+    before = {cells["A", day] for day in STEP_DAYS if day < STEP_DAY}
+    after = {cells["A", day] for day in STEP_DAYS if day >= STEP_DAY}
     assert max(before) - min(before) < 1e-6 > max(after) - min(after)
     assert math.log1p(max(after)) - math.log1p(max(before)) == pytest.approx(math.log(1.2))
-    assert [found["B", day] for day in STEP_DAYS] == pytest.approx([0] * len(STEP_DAYS), abs=1e-9)
+    assert [cells["B", day] for day in STEP_DAYS] == pytest.approx([0] * len(STEP_DAYS), abs=1e-9)
     (chart,) = page.charts
     assert [layer["mark"]["type"] for layer in chart["layer"]] == ["rule", "line", "point"]
     per_cent = {mark["y"] for mark in list_marks(chart) if mark["s"] == 0}
@@ -479,8 +479,8 @@ def test_figure_by_variant_does_not_aggregate_variants(
 def test_links_use_variants_instead_of_labels(work_service: ServiceThread) -> None:
     addresses = [f"/explore?{ALL}", "/sites/A", f"/days/{DAY}?site=A", "/jobs/0", "/campaigns/part"]
     for address in addresses:
-        found = work_service.read(address).list_links()
-        explored = [one for one in found if "/explore?" in one]
+        links = work_service.read(address).list_links()
+        explored = [one for one in links if "/explore?" in one]
         assert explored, address
         assert not [one for one in explored if "variant_label" in one], address
 
