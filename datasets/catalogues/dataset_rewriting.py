@@ -104,9 +104,10 @@ def make_dataset(
             bars=bars,
             replace_existing=replace_existing,
         )
-    hint = f"Shipped: {', '.join(dataset_specs.list_shipped_specs())}."
-    if catalogue.has(name):
-        hint += " To rewrite it, give options such as --compression, --order or --format."
+    if not catalogue.has(name):
+        raise catalogue.unknown_dataset_error(name)
+    hint = f"Shipped: {', '.join(dataset_specs.list_shipped_specs())}. To rewrite it, give options "
+    hint += "such as --compression, --order or --format."
     raise DatasetError("is not a shipped dataset", where=name, hint=hint)
 
 

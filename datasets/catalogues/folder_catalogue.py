@@ -28,6 +28,7 @@ from treehammer.datasets.manifest import (
     OTHER_LENGTHS,
     OTHER_TREES,
     RAW_LAYOUT,
+    RNTUPLE,
     UNREADABLE_BRANCHES,
     FileDigest,
     Manifest,
@@ -141,8 +142,11 @@ class FolderCatalogue:
     def unknown_dataset_error(self, name: str) -> DatasetError:
         """Build the error for an unknown name, with a list of known names."""
         known_names = sorted({*self.names(), *dataset_specs.list_shipped_specs()})
+        sources = {f"{source}-{RNTUPLE}": source for source in known_names}
         if name in dataset_specs.list_shipped_specs():
             hint = f"Make it: treehammer datasets make {name}"
+        elif name in sources:
+            hint = f"Make it: treehammer datasets make {sources[name]} --format {RNTUPLE}"
         else:
             hint = suggest_word(name, known_names)
             hint += f"Known datasets: {', '.join(known_names)}. Others: treehammer datasets add"

@@ -298,6 +298,11 @@ def test_unknown_dataset_lists_known_names(made: FolderCatalogue) -> None:
     with pytest.raises(DatasetError) as caught:
         made.manifest("reference-small")
     assert "treehammer datasets make reference-small" in caught.value.hint
+    with pytest.raises(DatasetError) as caught:
+        made.manifest("reference-small-rntuple")
+    assert caught.value.hint == (
+        "Make it: treehammer datasets make reference-small --format rntuple"
+    )
     with pytest.raises(DatasetError, match="no dataset"):
         made.manifest("../datasets/tiny")
 
