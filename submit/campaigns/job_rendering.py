@@ -29,7 +29,6 @@ from treehammer.config import Settings
 from treehammer.errors import ConfigError, SourceError
 from treehammer.hctests.definition.model import PinnedTest
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
-from treehammer.submit.batch.htcondor.submission_folder import Submission
 from treehammer.submit.batch.htcondor.submit_description import (
     HOLD_LIMIT_S,
     IDLE_LIMIT_S,
@@ -38,6 +37,7 @@ from treehammer.submit.batch.htcondor.submit_description import (
     RETRY_PAUSE_S,
     SECOND_PROCESS_MEMORY_MB,
     VACATE_GRACE_S,
+    Submission,
     check_description,
     lease_duration_s,
 )

@@ -442,8 +442,8 @@ KILLS_BETWEEN_SITES = [
     ("submit.batch.htcondor.htcondor_batch:HTCondorBatch._submit_cluster", 2),
     ("submit.batch.htcondor.htcondor_batch:HTCondorBatch._add_cluster", 1),
     ("submit.batch.htcondor.htcondor_batch:HTCondorBatch._add_cluster", 2),
-    ("submit.batch.htcondor.submission_folder:Submission.record_cluster", 1),
-    ("submit.batch.htcondor.submission_folder:Submission.record_cluster", 2),
+    ("submit.batch.htcondor.submit_description:Submission.record_cluster", 1),
+    ("submit.batch.htcondor.submit_description:Submission.record_cluster", 2),
     ("submit.batch.local_batch:LocalBatch.submit", 1),
     ("sql.write.store:Store.set_jobs", 1),
 ]

@@ -18,15 +18,20 @@ import pytest
 from treehammer.collectors.job_spec import JobState
 from treehammer.errors import BatchError, ConfigError
 from treehammer.submit.batch import interface
-from treehammer.submit.batch.htcondor import submission_folder
-from treehammer.submit.batch.htcondor.diagnosis import split_conjunction
-from treehammer.submit.batch.htcondor.event_log import CONFIRM_AFTER_US, LogClock, parse_events
-from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
-from treehammer.submit.batch.htcondor.job_events import EventType, JobEvents
+from treehammer.submit.batch.htcondor import submit_description
+from treehammer.submit.batch.htcondor.event_log import (
+    CONFIRM_AFTER_US,
+    EventType,
+    JobEvents,
+    LogClock,
+    parse_events,
+)
+from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch, split_conjunction
 from treehammer.submit.batch.htcondor.pool import HTCondorPool, PoolUnreachableError
-from treehammer.submit.batch.htcondor.submission_folder import QueuedCluster, Submission
 from treehammer.submit.batch.htcondor.submit_description import (
     RESERVED_COMMANDS,
+    QueuedCluster,
+    Submission,
     check_command_value,
     check_description,
     check_site_command,
@@ -461,7 +466,7 @@ def test_removed_submission_has_no_previous_attempts(tmp_path: Path) -> None:
     assert Submission(tmp_path, "campaign", "0a").previous_attempts == 0
 
 
-START_SCRIPT = Path(submission_folder.__file__).with_name("start.sh")
+START_SCRIPT = Path(submit_description.__file__).with_name("start.sh")
 #: Worker that writes its arguments and ends as its job says.
 WORKER = """\
 import os, pathlib, signal, sys, time

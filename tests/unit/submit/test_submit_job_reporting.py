@@ -30,8 +30,11 @@ from treehammer.errors import ConfigError
 from treehammer.sql.core import access_keys
 from treehammer.sql.core.rows import AccessKeyRow, AttemptRow, ReplicaRow
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.htcondor.submission_folder import Submission
-from treehammer.submit.batch.htcondor.submit_description import IDLE_LIMIT_S, MAX_GRID_ATTEMPTS
+from treehammer.submit.batch.htcondor.submit_description import (
+    IDLE_LIMIT_S,
+    MAX_GRID_ATTEMPTS,
+    Submission,
+)
 from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.batch.local_batch import LocalBatch
 from treehammer.submit.campaigns import campaign_upload, job_rendering
