@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from treehammer.analysis.statistics.sample import natural_sort_key
 from treehammer.sql.read.peer_sums import MAX_DAILY_PEERS, Floats, Integers, WorkKey, WorkSums
-from treehammer.sql.read.query_model import Moments
+from treehammer.sql.read.query_model import FigureGroup, FigureQuery, Moments
+from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, group_workload_key
 
 #: Definition of similar sites, for people.
 SIMILAR_SITES_TEXT = (
@@ -104,6 +106,24 @@ def compare_sites(sums: WorkSums) -> dict[str, PeerComparison]:
         sums.sites[index]: comparison
         for index, comparison in zip(site_indices, comparisons, strict=True)
     }
+
+
+def compare_sites_since(
+    reader: ResultsReader, metrics: Sequence[str], first_day: int
+) -> dict[str, dict[str, PeerComparison]]:
+    """Compare every site with the others since a day (YYYYMMDD), by metric and site."""
+    query = FigureQuery(tuple(metrics), ("site", *WORKLOAD_COLUMNS), first_day=first_day)
+    groups = reader.fetch_figure(query).groups
+    return {metric: compare_sites(_sum_work(groups, metric)) for metric in metrics}
+
+
+def _sum_work(groups: Iterable[FigureGroup], metric: str) -> WorkSums:
+    rows = []
+    for group in groups:
+        work, moments = group_workload_key(group), group.metrics[metric]
+        site = str(group.by["site"] or "")
+        rows.append((0, site, work, moments.value_count, moments.total, moments.squares))
+    return WorkSums.collect(rows)
 
 
 def list_site_means(sums: WorkSums) -> dict[WorkKey, dict[str, float]]:

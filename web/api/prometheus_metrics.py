@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from prometheus_client import (
     CollectorRegistry,
@@ -30,12 +31,14 @@ from starlette.routing import BaseRoute, Route
 from treehammer.analysis.alarms import alarm_overview
 from treehammer.analysis.alarms.alarm_overview import list_regressions
 from treehammer.analysis.alarms.alarm_watch import list_slowdowns
+from treehammer.analysis.descriptive.peer_comparison import compare_sites_since
 from treehammer.analysis.status.site_status import Usability, list_uses
 from treehammer.analysis.status.subject_state import AlarmKind, AlarmLevel, SiteState
 from treehammer.collectors.job_spec import OPEN_JOB_STATES
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import StoreError, UnstorableContentError
 from treehammer.sql.read import overview_queries
+from treehammer.sql.read.query_model import FigureQuery
 from treehammer.sql.watch import alarms, state_history
 from treehammer.sql.watch.state_history import KIND_WORDS, locate_subject
 from treehammer.sql.write.audit_trail import Delivery
@@ -44,7 +47,7 @@ from treehammer.sql.write.store import Store
 from treehammer.version import __version__
 from treehammer.web.core.auth import AccessControl, require_read_grant
 from treehammer.web.core.measurement_writer import MeasurementSink, MeasurementWriter
-from treehammer.web.display_formats import day_from_number, midnight_us
+from treehammer.web.display_formats import day_from_number, day_number, midnight_us, today
 from treehammer.web.pages.page_context import PageContext
 
 #: Format in which metrics are sent.
@@ -58,6 +61,12 @@ MAX_MESSAGE_CHARS = 200
 SERVICE_METRICS_PATH = "/metrics/service"
 #: Seconds to wait for the size of the database.
 SIZE_TIMEOUT_S = 3.0
+#: Days over which the performance of sites is averaged.
+PERFORMANCE_DAYS = 7
+#: CPU efficiency and time per event, in which sites are compared.
+PERFORMANCE_METRICS = ("eff_job", "wall_per_event_s")
+#: Shares of the reads that are faster than the exported latencies.
+LATENCY_SHARES = (0.5, 0.95, 0.99)
 
 
 class ServiceMetrics:
@@ -241,6 +250,7 @@ def _metric_families(store: Store) -> Iterable[Metric]:
     info.add_metric([__version__], 1)
     yield info
     yield from _measurement_families(store)
+    yield from _performance_families(store)
     yield from _alarm_families(store)
     yield _use_family(store)
     yield from _regression_families(store)
@@ -274,6 +284,46 @@ def _measurement_families(store: Store) -> Iterable[Metric]:
     for site, day in latest.items():
         last.add_metric([site], midnight_us(day_from_number(day)) / 1e6)
     return measurements, last
+
+
+def _performance_families(store: Store) -> Iterable[Metric]:
+    """Return the performance of sites on the work that similar sites did as well, and their latency."""
+    first_day = day_number(today() - timedelta(days=PERFORMANCE_DAYS - 1))
+    efficiency, event_time = PERFORMANCE_METRICS
+    comparisons = compare_sites_since(store, PERFORMANCE_METRICS, first_day)
+    period = f"over the last {PERFORMANCE_DAYS} days"
+    own, median = (
+        GaugeMetricFamily(f"treehammer_site_{name}", text, labels=["site"])
+        for name, text in (
+            ("cpu_efficiency", f"CPU efficiency of jobs on the work of similar sites, {period}."),
+            ("cpu_efficiency_median", f"Median of similar sites on that work, {period}."),
+        )
+    )
+    for site, comparison in comparisons[efficiency].items():
+        if comparison.own_mean is not None and comparison.peer_median is not None:
+            own.add_metric([site], comparison.own_mean)
+            median.add_metric([site], comparison.peer_median)
+    ratio = GaugeMetricFamily(
+        "treehammer_site_event_time_ratio",
+        f"Wall time per event relative to the median of similar sites on the same work, {period}: "
+        "1.2 is 20 % slower.",
+        labels=["site"],
+    )
+    for site, comparison in comparisons[event_time].items():
+        if comparison.difference is not None:
+            ratio.add_metric([site], 1 + comparison.difference)
+    latency = GaugeMetricFamily(
+        "treehammer_site_read_latency_seconds",
+        f"Quantile of the latency of all reads of good measurements, {period}.",
+        labels=["site", "quantile"],
+    )
+    query = FigureQuery((), ("site",), first_day=first_day, latencies=True)
+    for group in store.fetch_figure(query).groups:
+        for share in LATENCY_SHARES:
+            seconds = group.latency_quantile_s(share)
+            if seconds is not None:
+                latency.add_metric([str(group.by["site"] or ""), f"{share:g}"], seconds)
+    return own, median, ratio, latency
 
 
 def _use_family(store: Store) -> Metric:

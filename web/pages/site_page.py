@@ -37,7 +37,7 @@ from treehammer.sql.read.query_model import (
     Selection,
     coarsen_day,
 )
-from treehammer.sql.read.site_history import WORKLOAD_COLUMNS, Workload
+from treehammer.sql.read.site_history import Workload
 from treehammer.sql.watch import state_history
 from treehammer.sql.watch.state_history import SITE, list_standing_states
 from treehammer.sql.write.store import Store
@@ -150,7 +150,9 @@ def site_list_view(store: Store, request: Request) -> PageView:
     for day in overview_queries.list_site_days(store, first, day_number(last)):
         outcomes[day.site].update(day.outcomes)
         last_days[day.site] = max(day.day, last_days.get(day.site, 0))
-    comparisons = _compare_sites(store, first)
+    comparisons = peer_comparison.compare_sites_since(store, [DEFAULT_METRIC], first)[
+        DEFAULT_METRIC
+    ]
     uses = list_uses(store)
     states = index_by_site(list_standing_states(store), SITE)
     rows = [
@@ -175,17 +177,6 @@ def site_list_view(store: Store, request: Request) -> PageView:
         "days": DEFAULT_WINDOW_DAYS,
     }
     return PageView("sites.html.j2", "Sites", values, (table,))
-
-
-def _compare_sites(store: Store, first: int) -> Mapping[str, PeerComparison]:
-    """Compare every site with similar sites since a day (YYYYMMDD)."""
-    figure = FigureQuery((DEFAULT_METRIC,), ("site", *WORKLOAD_COLUMNS), first_day=first)
-    rows = []
-    for group in store.fetch_figure(figure).groups:
-        work, moments = site_history.group_workload_key(group), group.metrics[DEFAULT_METRIC]
-        site = str(group.by["site"] or "")
-        rows.append((0, site, work, moments.value_count, moments.total, moments.squares))
-    return peer_comparison.compare_sites(WorkSums.collect(rows))
 
 
 def _format_last_day(number: int | None) -> str | None:
