@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from treehammer import config
 from treehammer.testbed.credentials import CertificateAuthority
@@ -99,6 +100,10 @@ global: {{scrape_interval: 1s, evaluation_interval: 1s}}
 rule_files: ["{rules}"]
 scrape_configs:
   - job_name: treehammer
+    static_configs: [{{targets: ["{target}"]}}]
+  - job_name: treehammer-service
+    metrics_path: /metrics/service
+    authorization: {{credentials: "{key}"}}
     static_configs: [{{targets: ["{target}"]}}]
 alerting:
   alertmanagers:
@@ -216,15 +221,25 @@ def _relocate_alertmanager(folder: Path) -> Path:
 
 
 @contextmanager
-def run_prometheus(folder: Path, target: str, alertmanager: int) -> Iterator[str]:
-    """Run Prometheus with the shipped rules, whose alerts fire at once; yield its address."""
+def run_prometheus(
+    folder: Path, target: str, alertmanager: int, key: str = "none"
+) -> Iterator[str]:
+    """Run Prometheus with the shipped rules, whose alerts fire at once; yield its address.
+
+    Args:
+        folder: new folder for its files.
+        target: host and port of the results service.
+        alertmanager: its port.
+        key: of the service, to read the metrics of its process.
+    """
     folder.mkdir()
     (port,) = find_free_ports(1)
     rules = folder / "treehammer.rules.yml"
     shipped = (DEPLOYMENT / "treehammer.rules.yml").read_text()
     rules.write_text(re.sub(r"for: \w+", "for: 0s", shipped))
     file = folder / "prometheus.yml"
-    file.write_text(_PROMETHEUS_FRAME.format(rules=rules, target=target, alertmanager=alertmanager))
+    text = _PROMETHEUS_FRAME.format(rules=rules, target=target, alertmanager=alertmanager, key=key)
+    file.write_text(text)
     command = [
         str(find_prometheus("prometheus")), f"--config.file={file}",
         f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}",
@@ -245,7 +260,7 @@ def fetch_json(url: str) -> Any:
 
 def query_prometheus(url: str, expression: str) -> list[Mapping[str, Any]]:
     """Return the samples of an instant query."""
-    document = fetch_json(f"{url}/api/v1/query?query={expression}")
+    document = fetch_json(f"{url}/api/v1/query?{urlencode({'query': expression})}")
     return document["data"]["result"] if document else []
 
 

@@ -72,11 +72,16 @@ def _build_content() -> bytes:
 
 def _fill_file(file: Path) -> None:
     with Store.open(f"sqlite:///{file}") as store:
-        store.add(build_measurements(datetime.now(UTC).date()))
-        _add_campaigns(store)
-        store.replace_comparison("comparison", [], list(_build_verdicts()))
-        _add_state(store)
-        _add_watch(store)
+        fill_store(store)
+
+
+def fill_store(store: Store) -> None:
+    """Add the content to an empty store."""
+    store.add(build_measurements(datetime.now(UTC).date()))
+    _add_campaigns(store)
+    store.replace_comparison("comparison", [], list(_build_verdicts()))
+    _add_state(store)
+    _add_watch(store)
 
 
 #: Identities of the only recorded change of a state, and of a change over time.
