@@ -190,8 +190,8 @@ def _probe_pool(name: str, settings: Settings) -> _PoolProbe:
         return f"the pool has {batch.connection.matching_slots('true')[1]} slots"
 
     def identify_schedd() -> str:
-        schedd = batch.connection.check()
-        return f"{schedd.schedd} accepts jobs of {schedd.user}"
+        schedd, user = batch.connection.identify_schedd()
+        return f"{schedd} accepts jobs of {user}"
 
     tokens = _probe_tokens(subject, load_pools(settings)[name])
     collector = _run_probe(subject, "collector", count_slots)

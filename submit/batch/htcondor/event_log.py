@@ -1,25 +1,23 @@
-"""Event log of a submission: the source of its jobs' states.
+"""Event log of a submission: the states of its jobs, their attempts, and the causes of holds.
 
 HTCondor follows each event with one of type 028 that repeats it as attributes and, because of
-``job_ad_information_attrs``, adds the number of the start; only these are read.  The bindings' reader
-(``JobEventLog``) takes three times as long and takes all times for this machine's.
+``job_ad_information_attrs``, adds the number of the start and the time; only these are read.  The
+bindings' reader (``JobEventLog``) takes three times as long.
 
 A log may be missing, replaced, or lack events: :meth:`EventLog.needs_schedd` says when the schedd has
-to be asked.
+to be asked.  What its queue or history says of a job is applied like events, so that both ways lead to
+the same state.
 """
 
 from __future__ import annotations
 
-import calendar
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from treehammer.analysis.status import failure_attribution
 from treehammer.analysis.status.failure_attribution import FailureCause
@@ -28,15 +26,45 @@ from treehammer.collectors.record.outcome import FAILURE_CLASSES
 from treehammer.submit.batch.htcondor.submit_description import (
     ATTEMPT_ATTRIBUTE,
     EVENT_LOG_NAME,
+    TIME_ATTRIBUTE,
     Submission,
 )
 from treehammer.submit.batch.interface import AttemptStatus, JobStatus
 
+ClassAdValues = Mapping[str, Any]
+#: HTCondor's JobStatus.
+IDLE_STATUS, RUNNING_STATUS, REMOVED_STATUS, COMPLETED_STATUS, HELD_STATUS = range(1, 6)
+#: Attributes of an ad that :meth:`JobEvents.apply_ad` reads.
+JOB_PROJECTION = (
+    *("ProcId", "JobStatus", "EnteredCurrentStatus", "GridResource", "RoutedToJobId"),
+    *(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}", "NumShadowStarts", "RemoteHost", "LastRemoteHost"),
+    *("JobStartDate", "JobCurrentStartDate", "CompletionDate"),
+    *("ExitCode", "ExitBySignal", "ExitSignal", "RemoveReason", "VacateReason"),
+    *("HoldReason", "HoldReasonCode", "HoldReasonSubCode"),
+    *("JobDisconnectedDate", "LastJobLeaseRenewal"),
+)
+#: Removal reason given by `cancel`; jobs removed by others have another.
+CANCEL_REASON = "treehammer cancel"
+CANCELLED_REASON = "cancelled"
+#: Reason of an eviction whose event gives none.
+EVICTED_BY_NODE = "evicted by its node"
+#: Events of a job that are no further apart have one cause.
+_SAME_CAUSE_US = 60_000_000
+#: Time without an event after which the schedd is asked about an open job, and until it is asked again.
+CONFIRM_AFTER_US = 60_000_000
+_EVENT_END = "\n...\n"
+_CLUSTER_HEADER = re.compile(r"028 \((\d+)\.(-?\d+)\.")
+_EVENT_TYPE = re.compile(r"^TriggerEventTypeNumber = (\d+)$", re.MULTILINE)
+_AD_ATTRIBUTE = re.compile(r"^(\w+) = (.*)$", re.MULTILINE)
+#: First event of a whole log: submission of the cluster, or of its first job.
+_SUBMISSION = re.compile(rb"(035 \(\d+\.|000 \(\d+\.0+\.)")
+_HEAD_BYTES = 64
 HELD_CLASS = "held"
+#: Code of a hold that lasts while the inputs of a job are sent to the schedd.
+SPOOLING = 16
 
 
-@dataclass(frozen=True)
-class HoldCause:
+class HoldCause(NamedTuple):
     """Cause of a hold: class of the failure, cause in a word or two, and remedy."""
 
     failure_class: str
@@ -50,67 +78,79 @@ class HoldCause:
         return cls("credential" if is_credential else "evicted", cause.name, cause.action)
 
 
+def _held(cause: str, remedy: str) -> HoldCause:
+    return HoldCause(HELD_CLASS, cause, remedy)
+
+
 _DISK = HoldCause.by_limit(failure_attribution.DISK)
-_TIME = HoldCause.by_limit(failure_attribution.TIME)
 _MEMORY = HoldCause.by_limit(failure_attribution.MEMORY)
-_CPUS = HoldCause.by_limit(failure_attribution.CPUS)
-#: HTCondor's codes (``condor_holdcodes.h`` of version 25) -> cause.
-_HOLD_CAUSES: Mapping[tuple[int, ...], HoldCause] = {
-    (1, 15): HoldCause(HELD_CLASS, "a person", "Ask who held it; treehammer resume releases it."),
-    (2, 17, 23, 24, 28, 29, 30, 31, 36): HoldCause(
-        HELD_CLASS,
-        "node or pool",
-        "Tell the pool's administrator; treehammer resume releases the job.",
+#: HTCondor's codes (``condor_holdcodes.h`` of version 25), and subcodes where only some are meant ->
+#: cause; the first row that matches counts.
+_HOLD_CAUSES: tuple[tuple[tuple[int, ...], tuple[int, ...], HoldCause], ...] = (
+    ((7, 9, 12, 13), (28, 122), _DISK),  # transfers that met a full disk: ENOSPC, EDQUOT
+    ((21, 34), (101,), HoldCause.by_limit(failure_attribution.CPUS)),
+    ((21, 34), (102,), _MEMORY),
+    ((21, 34), (104,), _DISK),
+    ((1, 15), (), _held("a person", "Ask who held it; treehammer resume releases it.")),
+    (
+        (2, 17, 23, 24, 28, 29, 30, 31, 36),
+        (),
+        _held("node or pool", "Tell the pool's administrator; treehammer resume releases the job."),
     ),
-    (3, 5, 21, 25, 26, 27): HoldCause(
-        HELD_CLASS,
-        "policy",
-        "Ask the pool's administrator for the limit, or adapt the site's submit.",
+    (
+        (3, 5, 21, 25, 26, 27),
+        (),
+        _held("policy", "Ask the pool's administrator for the limit, or adapt the site's submit."),
     ),
-    (4,): HoldCause.by_limit(failure_attribution.CREDENTIALS),
-    (6, 19, 35, 43, 44, 45, 48): HoldCause(
-        HELD_CLASS,
-        "start of the job",
-        "Check the site's python, and the node's container software.",
+    ((4,), (), HoldCause.by_limit(failure_attribution.CREDENTIALS)),
+    (
+        (6, 19, 35, 43, 44, 45, 48),
+        (),
+        _held("start of the job", "Check the site's python, and the node's container software."),
     ),
-    (7, 9, 12, 22): HoldCause(
-        HELD_CLASS,
-        "transfer of outputs",
-        "Check space and permissions of the submit folder, and the network of the node.",
+    (
+        (7, 9, 12, 22),
+        (),
+        _held(
+            "transfer of outputs",
+            "Check space and permissions of the submit folder, and the network of the node.",
+        ),
     ),
-    (8, 10, 13, 14, 16): HoldCause(
-        HELD_CLASS,
-        "transfer of inputs",
-        "Check that the inputs still exist and that the node has space for them.",
+    (
+        (8, 10, 13, 14, SPOOLING),
+        (),
+        _held(
+            "transfer of inputs",
+            "Check that the inputs still exist and that the node has space for them.",
+        ),
     ),
-    (11, 18): HoldCause(
-        HELD_CLASS,
-        "file transfer",
-        "Release the job (treehammer resume); tell the pool's administrator.",
+    (
+        (11, 18),
+        (),
+        _held(
+            "file transfer", "Release the job (treehammer resume); tell the pool's administrator."
+        ),
     ),
-    (20, 46, 47): _TIME,
-    (32, 33): HoldCause(
-        HELD_CLASS,
-        "size of a transfer",
-        "Ask for a larger MAX_TRANSFER_INPUT_MB or MAX_TRANSFER_OUTPUT_MB, or send less.",
+    ((20, 46, 47), (), HoldCause.by_limit(failure_attribution.TIME)),
+    (
+        (32, 33),
+        (),
+        _held(
+            "size of a transfer",
+            "Ask for a larger MAX_TRANSFER_INPUT_MB or MAX_TRANSFER_OUTPUT_MB, or send less.",
+        ),
     ),
-    (34,): _MEMORY,
-    (37, 38, 39, 40, 41, 42): HoldCause(
-        HELD_CLASS, "cloud", "Check the account and limits at the cloud's provider."
+    ((34,), (), _MEMORY),
+    (
+        (37, 38, 39, 40, 41, 42),
+        (),
+        _held("cloud", "Check the account and limits at the cloud's provider."),
     ),
-}
-_CAUSES_BY_CODE = {code: cause for codes, cause in _HOLD_CAUSES.items() for code in codes}
-#: Codes whose subcode or reason names the cause: policies of the job, the pool and the machine,
-#: resources in general, and unknown ones.
-_GENERAL_CODES = (0, 2, 3, 21, 26, 34)
-_CAUSES_BY_SUBCODE: Mapping[int, HoldCause] = {101: _CPUS, 102: _MEMORY, 104: _DISK}
-#: Codes of transfers, which fail by a full disk (ENOSPC, EDQUOT) as well.
-_TRANSFER_CODES, _FULL_DISK_ERRNOS = (7, 9, 12, 13), (28, 122)
-_UNKNOWN_CAUSE = HoldCause(
-    HELD_CLASS, "", "Ask the pool's administrator what holds jobs for this reason."
 )
-#: Code of a hold that lasts while the inputs of a job are sent to the schedd.
-SPOOLING = 16
+_UNKNOWN_CAUSE = _held("", "Ask the pool's administrator what holds jobs for this reason.")
+#: Codes whose reason may name the limit: policies of the job, the pool and the machine, resources in
+#: general, and unknown ones.
+_GENERAL_CODES = (0, 2, 3, 21, 26, 34)
 
 
 @dataclass(frozen=True)
@@ -118,27 +158,26 @@ class Hold:
     """A hold, by HTCondor's reason and codes."""
 
     reason: str
-    code: object
-    subcode: object
+    code: int | None
+    subcode: int | None
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Hold:
+    def from_values(cls, values: ClassAdValues) -> Hold:
         """Return the hold that an ad or an event describes."""
-        codes = values.get("HoldReasonCode"), values.get("HoldReasonSubCode")
-        return cls(str(values.get("HoldReason") or ""), *codes)
+        codes = (values.get(name) for name in ("HoldReasonCode", "HoldReasonSubCode"))
+        return cls(str(values.get("HoldReason") or ""), *(parse_int(code) for code in codes))
 
     def find_cause(self) -> HoldCause:
         """Find the cause by code and subcode, and for policies by the words of the reason."""
-        code, subcode = (parse_int(str(number)) for number in (self.code, self.subcode))
-        if code in _TRANSFER_CODES and subcode in _FULL_DISK_ERRNOS:
-            return _DISK
-        cause = _CAUSES_BY_CODE.get(-1 if code is None else code)
-        if cause is not None and code not in _GENERAL_CODES:
-            return cause
-        if code in (21, 34) and subcode is not None and subcode in _CAUSES_BY_SUBCODE:
-            return _CAUSES_BY_SUBCODE[subcode]
+        for codes, subcodes, cause in _HOLD_CAUSES:
+            if self.code in codes and (not subcodes or self.subcode in subcodes):
+                if subcodes or self.code not in _GENERAL_CODES:
+                    return cause
+                break
+        else:
+            cause = _UNKNOWN_CAUSE
         limit = failure_attribution.find_cause_by_words(self.reason)
-        return HoldCause.by_limit(limit) if limit else cause or _UNKNOWN_CAUSE
+        return HoldCause.by_limit(limit) if limit else cause
 
     def __str__(self) -> str:
         """Format HTCondor's words and codes, the cause, and the remedy."""
@@ -148,47 +187,12 @@ class Hold:
         return f"{text} (hold code {self.code}, subcode {self.subcode}{name}). {cause.remedy}"
 
 
-def parse_int(text: str | None) -> int | None:
+def parse_int(value: object) -> int | None:
     """Convert a number of an event or an ad; None for anything else."""
     try:
-        return int(text or "")
+        return int(str(value))
     except ValueError:
         return None
-
-
-ClassAdValues = Mapping[str, Any]
-#: HTCondor's JobStatus.
-IDLE_STATUS, RUNNING_STATUS, REMOVED_STATUS, COMPLETED_STATUS, HELD_STATUS = range(1, 6)
-#: Attributes of an ad that :meth:`JobEvents.apply_ad` reads.
-JOB_PROJECTION = (
-    "ProcId",
-    "JobStatus",
-    f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}",
-    "NumShadowStarts",
-    "EnteredCurrentStatus",
-    "JobStartDate",
-    "JobCurrentStartDate",
-    "CompletionDate",
-    "RemoteHost",
-    "LastRemoteHost",
-    "ExitCode",
-    "ExitBySignal",
-    "ExitSignal",
-    "HoldReason",
-    "HoldReasonCode",
-    "HoldReasonSubCode",
-    "RemoveReason",
-    "VacateReason",
-    "GridResource",
-    "RoutedToJobId",
-)
-#: Removal reason given by `cancel`; jobs removed by others have another.
-CANCEL_REASON = "treehammer cancel"
-CANCELLED_REASON = "cancelled"
-#: Reason of an eviction whose event gives none.
-EVICTED_BY_NODE = "evicted by its node"
-#: Events of a job that are no further apart have one cause.
-_SAME_CAUSE_US = 60_000_000
 
 
 class EventType(IntEnum):
@@ -218,7 +222,30 @@ class JobEvent:
     proc: int
     time_us: int
     attempt: int
-    values: Mapping[str, str]
+    values: ClassAdValues
+
+
+def parse_events(text: str, cluster: int) -> Iterator[JobEvent]:
+    """Yield the useful events of a cluster from log text that ends with a complete event."""
+    useful_types = frozenset(EventType)
+    for block in text.split(_EVENT_END):
+        head = _CLUSTER_HEADER.match(block)
+        kind = _EVENT_TYPE.search(block) if head else None
+        if not (head and kind and int(head[1]) == cluster and int(kind[1]) in useful_types):
+            continue
+        values = {key: _unquote(value) for key, value in _AD_ATTRIBUTE.findall(block)}
+        if values.get("MyType") == "FileTransferEvent" and values.get("Type") != "2":
+            continue  # only the start of an input transfer is useful
+        time_us = (parse_int(values.get(TIME_ATTRIBUTE)) or 0) * 1_000_000
+        number = parse_int(values.get(ATTEMPT_ATTRIBUTE)) or 0
+        yield JobEvent(EventType(int(kind[1])), int(head[2]), time_us, number, values)
+
+
+def _unquote(value: str) -> str:
+    """Return a ClassAd string literal without its quotation marks."""
+    if value.startswith('"') and value.endswith('"'):
+        return value[1:-1].replace('\\"', '"').replace("\\\\", "\\")
+    return value
 
 
 @dataclass(frozen=True)
@@ -271,6 +298,8 @@ class ExecutionStart(AttemptStatus):
             case EventType.DISCONNECTED:
                 error = f"disconnected: {values.get('DisconnectReason', '')}"
                 return replace(self, shadow_error=error, disconnected_us=event.time_us)
+            case EventType.RECONNECTED if event.time_us < self.disconnected_us:
+                return self  # from an ad that is older than the log
             case EventType.RECONNECTED:
                 return replace(self, shadow_error="", disconnected_us=0)
             case EventType.RECONNECT_FAILED:
@@ -282,6 +311,10 @@ class ExecutionStart(AttemptStatus):
             case _:
                 reason = f"evicted: {reason}" if reason else EVICTED_BY_NODE
                 return self.as_lost(event.time_us, "evicted", reason)
+
+    def is_evicted_near(self, time_us: int) -> bool:
+        """Return whether it was evicted for what happened to its job at that time."""
+        return self.failure_class == "evicted" and abs(time_us - self.ended_us) < _SAME_CAUSE_US
 
 
 @dataclass
@@ -317,6 +350,11 @@ class JobEvents:
         return self.starts.get(self.last_number)
 
     @property
+    def is_running(self) -> bool:
+        """Whether the last start has not ended."""
+        return self.last_start is not None and self.last_start.is_open
+
+    @property
     def is_final(self) -> bool:
         """Whether the job has left the queue."""
         return self.is_over or self.removal_reason is not None
@@ -344,16 +382,13 @@ class JobEvents:
                 self._apply_to_start(event)
 
     def _apply_execution(self, event: JobEvent) -> None:
-        number, is_guess = event.attempt, not event.attempt
-        if is_guess:
-            last = self.last_start
-            number = self.last_number + (0 if last and last.is_open else 1)
+        number = event.attempt or self.last_number + (0 if self.is_running else 1)
         start = self._open_start(event, number)
         if not start.executing:
             started_us = event.time_us if start.is_open else start.started_us
             host = event.values.get("SlotName", "") or event.values.get("ExecuteHost", "")
             start = replace(start, started_us=started_us, executing=True, host=host)
-            self.starts[number] = replace(start, is_number_guessed=is_guess)
+            self.starts[number] = replace(start, is_number_guessed=not event.attempt)
 
     def _open_start(self, event: JobEvent, number: int) -> ExecutionStart:
         for earlier, other in self.starts.items():
@@ -367,13 +402,13 @@ class JobEvents:
 
     def _apply_hold(self, event: JobEvent) -> None:
         hold = Hold.from_values(event.values)
-        if hold.code == str(SPOOLING):
+        if hold.code == SPOOLING:
             return
         self.hold, self.is_over = hold, False
         number = event.attempt or self.last_number
         start = self.starts.get(number)
         # The hold caused an eviction just before it.
-        if start and (start.is_open or _is_eviction_near(start, event.time_us)):
+        if start and (start.is_open or start.is_evicted_near(event.time_us)):
             kind = hold.find_cause().failure_class
             self.starts[number] = start.as_lost(event.time_us, kind, str(hold))
 
@@ -382,9 +417,8 @@ class JobEvents:
         if number not in self.starts:
             # A short job of another pool; nothing says when it started.
             number = event.attempt or number + 1
-            is_guess = not event.attempt
             self.starts[number] = ExecutionStart(
-                number, started_us=event.time_us, is_number_guessed=is_guess
+                number, started_us=event.time_us, is_number_guessed=not event.attempt
             )
         self.starts[number] = self.starts[number].as_done(event)
         self.is_over, self.hold, self.ended_us = True, None, event.time_us
@@ -403,58 +437,60 @@ class JobEvents:
 
     def apply_ad(self, ad: ClassAdValues) -> None:
         """Apply what queue or history says of the job, as the events that lead to it."""
-        status = ad.get("JobStatus", IDLE_STATUS)
-        number = self._find_started_number(ad)
+        # Another pool, or a job router, starts such a job: the log may lack the start.
+        is_elsewhere = bool(
+            (ad.get("GridResource") or ad.get("RoutedToJobId")) and ad.get("JobStartDate")
+        )
+        number = self._find_started_number(ad, is_elsewhere)
         if number and number not in self.starts:
             started = ad.get("JobCurrentStartDate") or ad.get("JobStartDate")
             host = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "")
-            self._apply_values(EventType.EXECUTE, started, number, SlotName=host)
-            is_guess = _is_elsewhere(ad)
-            self.starts[number] = replace(self.starts[number], is_number_guessed=is_guess)
-        entered = ad.get("EnteredCurrentStatus")
+            self._apply_values(EventType.EXECUTE, started, {"SlotName": host}, number)
+            self.starts[number] = replace(self.starts[number], is_number_guessed=is_elsewhere)
+        status, entered = ad.get("JobStatus", IDLE_STATUS), ad.get("EnteredCurrentStatus")
         if status not in (HELD_STATUS, REMOVED_STATUS):  # a hold explains a removal
             self.hold = None
         if status == HELD_STATUS:
-            self._apply_values(
-                EventType.HELD,
-                entered,
-                HoldReason=str(ad.get("HoldReason", "")),
-                HoldReasonCode=str(ad.get("HoldReasonCode")),
-                HoldReasonSubCode=str(ad.get("HoldReasonSubCode")),
-            )
+            self._apply_values(EventType.HELD, entered, ad)
         elif status == COMPLETED_STATUS:
-            by_signal = ad.get("ExitBySignal") is True
-            self._apply_values(
-                EventType.TERMINATED,
-                ad.get("CompletionDate") or entered,
-                TerminatedNormally=str(not by_signal).lower(),
-                ReturnValue=str(ad.get("ExitCode", "")),
-                TerminatedBySignal=str(ad.get("ExitSignal", "")),
-            )
+            values = {
+                "TerminatedNormally": str(ad.get("ExitBySignal") is not True).lower(),
+                "ReturnValue": ad.get("ExitCode"),
+                "TerminatedBySignal": ad.get("ExitSignal"),
+            }
+            self._apply_values(EventType.TERMINATED, ad.get("CompletionDate") or entered, values)
         elif status == REMOVED_STATUS:
             reason = str(ad.get("RemoveReason") or self.removal_reason or "")
-            self._apply_values(EventType.ABORTED, entered, Reason=reason)
-        elif status == IDLE_STATUS and self.last_start and self.last_start.is_open:
+            self._apply_values(EventType.ABORTED, entered, {"Reason": reason})
+        elif status == RUNNING_STATUS and ad.get("JobDisconnectedDate"):
+            self._apply_contact(ad["JobDisconnectedDate"], ad.get("LastJobLeaseRenewal", 0))
+        elif status == IDLE_STATUS and self.last_start and self.is_running:
             reason = str(ad.get("VacateReason") or self.last_start.shadow_error)
-            self._apply_values(
-                EventType.EVICTED, entered, Reason=reason or "no event gives a reason"
-            )
+            values = {"Reason": reason or "no event gives a reason"}
+            self._apply_values(EventType.EVICTED, entered, values)
 
-    def _find_started_number(self, ad: ClassAdValues) -> int:
+    def _find_started_number(self, ad: ClassAdValues, is_elsewhere: bool) -> int:
         """Return the number of the last start that an ad shows; 0 without one."""
-        if _is_elsewhere(ad):
+        if is_elsewhere:
             # The other pool counts its own starts; the output shows the number.
             return max(self.starts, default=self.previous_attempts + 1)
-        matched = parse_int(str(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}"))) or 0
-        if not ad.get("NumShadowStarts"):
-            return 0
+        matched = parse_int(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}")) or 0
         # An idle job may have the number of a match that did not start it.
         is_unused = ad.get("JobStatus") == IDLE_STATUS and matched - 1 in self.starts
-        return 0 if is_unused else matched
+        return 0 if is_unused or not ad.get("NumShadowStarts") else matched
 
-    def _apply_values(self, kind: EventType, seconds: Any, number: int = 0, **values: str) -> None:
-        is_time = isinstance(seconds, int | float) and seconds > 0
-        self.apply(JobEvent(kind, 0, int(seconds) * 1_000_000 if is_time else 0, number, values))
+    def _apply_contact(self, lost_s: int, renewed_s: int) -> None:
+        """Apply when the contact to the node was lost, and when its lease was renewed last."""
+        if lost_s < renewed_s:
+            self._apply_values(EventType.RECONNECTED, renewed_s, {})
+        elif self.last_start and not self.last_start.disconnected_us:
+            self._apply_values(EventType.DISCONNECTED, lost_s, {})
+
+    def _apply_values(
+        self, kind: EventType, seconds: Any, values: ClassAdValues, number: int = 0
+    ) -> None:
+        time_us = (parse_int(seconds) or 0) * 1_000_000
+        self.apply(JobEvent(kind, 0, time_us, number, values))
 
     # -- status
 
@@ -462,24 +498,23 @@ class JobEvents:
         """Derive the status of the job; ``cancelled`` if Treehammer removed it."""
         if self.removal_reason is not None and not self.is_over:
             return self._removed_status(batch_id, cancelled or CANCEL_REASON in self.removal_reason)
-        attempts = _list_attempts(self.starts)
+        attempts = _sort_attempts(self.starts)
         if self.is_over:
             return JobStatus(batch_id, JobState.DONE, attempts)
         if self.hold:
             kind = self.hold.find_cause().failure_class
             return JobStatus(batch_id, JobState.HELD, attempts, kind, str(self.hold))
-        is_running = self.last_start is not None and self.last_start.is_open
-        return JobStatus(batch_id, JobState.RUNNING if is_running else JobState.QUEUED, attempts)
+        state = JobState.RUNNING if self.is_running else JobState.QUEUED
+        return JobStatus(batch_id, state, attempts)
 
     def _removed_status(self, batch_id: str, cancelled: bool) -> JobStatus:
         """Return the status of a removed job: cancelled if Treehammer removed it, else lost."""
         starts, number, last = dict(self.starts), self.last_number, self.last_start
-        is_interrupted = last and (last.is_open or _is_eviction_near(last, self.ended_us))
         if cancelled:
             state, kind, reason = JobState.CANCELLED, "", CANCELLED_REASON
         else:
             state, (kind, reason) = JobState.LOST, self._find_removal_cause(last)
-        if last and is_interrupted:
+        if last and (last.is_open or last.is_evicted_near(self.ended_us)):
             starts[number] = replace(last.as_lost(self.ended_us, kind, reason), state=state)
         elif not cancelled and (
             last is None or last.state is JobState.DONE or kind == "submission"
@@ -487,7 +522,7 @@ class JobEvents:
             # The job was waiting for its next start; that one failed.
             next_start = ExecutionStart(number + 1)
             starts[number + 1] = next_start.as_lost(self.ended_us, kind, reason)
-        return JobStatus(batch_id, state, _list_attempts(starts), kind, reason)
+        return JobStatus(batch_id, state, _sort_attempts(starts), kind, reason)
 
     def _find_removal_cause(self, last: ExecutionStart | None) -> tuple[str, str]:
         """Return class and reason of a removal by others.
@@ -508,46 +543,20 @@ class JobEvents:
         return "lost", by_whom
 
 
-def _list_attempts(starts: Mapping[int, ExecutionStart]) -> tuple[AttemptStatus, ...]:
+def _sort_attempts(starts: Mapping[int, ExecutionStart]) -> tuple[AttemptStatus, ...]:
     return tuple(starts[number] for number in sorted(starts))
-
-
-def _is_eviction_near(start: ExecutionStart, time_us: int) -> bool:
-    """Return whether a start was evicted for what happened to its job at that time."""
-    return start.failure_class == "evicted" and abs(time_us - start.ended_us) < _SAME_CAUSE_US
-
-
-def _is_elsewhere(ad: ClassAdValues) -> bool:
-    """Return whether another pool or a job router starts the job, whose log may lack it."""
-    other_queue = ad.get("GridResource") or ad.get("RoutedToJobId")
-    return bool(other_queue and ad.get("JobStartDate"))
-
-
-#: Time without an event after which the schedd is asked about an open job, and until it is asked again.
-CONFIRM_AFTER_US = 60_000_000
-_USEFUL_EVENTS = frozenset(EventType)
-_EVENT_END = "\n...\n"
-_CLUSTER_HEADER = re.compile(r"028 \((\d+)\.(-?\d+)\.")
-_EVENT_TYPE = re.compile(r"^TriggerEventTypeNumber = (\d+)$", re.MULTILINE)
-_EVENT_TIME = re.compile(r'^EventTime = "([^"]*)"$', re.MULTILINE)
-_AD_ATTRIBUTE = re.compile(r"^(\w+) = (.*)$", re.MULTILINE)
-#: First event of a whole log: submission of the cluster, or of its first job.
-_SUBMISSION = re.compile(rb"(035 \(\d+\.|000 \(\d+\.0+\.)")
-_HEAD_BYTES = 64
-#: Offsets of time zones are multiples of this many seconds.
-_ZONE_STEP_S = 900
 
 
 class EventLog:
     """Event log of a cluster, read as far as it goes.
 
     Attributes:
-        queued_s: when the cluster was queued, in seconds since 1970 UTC; 0 if unknown.
         jobs: proc -> state, of the jobs with events.
         is_complete: it begins with the submission, and was not replaced or shortened since.
         is_cluster_removed: all its jobs have left the queue.
         pause_reason: why HTCondor materializes no more jobs; '' while it does.
-        confirmed_us: when the schedd last confirmed what the log says, in microseconds since 1970 UTC.
+        confirmed_us: when the schedd last confirmed what the log says, in microseconds since 1970 UTC;
+            before, when the submission was written.
     """
 
     def __init__(self, submission: Submission, cluster: int) -> None:
@@ -557,12 +566,9 @@ class EventLog:
         self.is_complete = False
         self.is_cluster_removed = False
         self.pause_reason = ""
-        self.confirmed_us = 0
-        recorded = submission.cluster
-        self.queued_s = recorded.queued_s if recorded and recorded.number == cluster else 0
+        self.confirmed_us = submission.staged_s * 1_000_000
         self._inode = self._offset = 0
         self._is_replaced = False
-        self._clock: LogClock | None = None
 
     def job(self, proc: int) -> JobEvents:
         """Return the state of one job."""
@@ -597,8 +603,7 @@ class EventLog:
                 self._apply_text(log.read_text("utf-8", "replace"))
 
     def _apply_text(self, text: str) -> None:
-        self._clock = self._clock or LogClock.from_first_event(text, self.queued_s)
-        for event in parse_events(text, self.cluster, self._clock):
+        for event in parse_events(text, self.cluster):
             if event.proc >= 0:
                 self.job(event.proc).apply(event)
             elif event.kind == EventType.CLUSTER_REMOVED:
@@ -614,15 +619,11 @@ class EventLog:
         They may if the log is incomplete, if the cluster has gone without them, and, asked once a
         minute, of a job that has been open for a minute without an event.
         """
+        jobs = [job for job in map(self.jobs.get, procs) if job is None or not job.is_final]
+        if jobs and (self.is_cluster_removed or not self.is_complete):
+            return True
         due_us = now_us - CONFIRM_AFTER_US
-        queued_us = self.queued_s * 1_000_000
-        for proc in procs:
-            job = self.jobs.get(proc)
-            if job is None or not job.is_final:
-                is_old = max(self.confirmed_us, job.last_us if job else queued_us) < due_us
-                if is_old or self.is_cluster_removed or not self.is_complete:
-                    return True
-        return False
+        return any(max(self.confirmed_us, job.last_us if job else 0) < due_us for job in jobs)
 
     def may_hold(self, reason: str) -> bool:
         """Return whether a job or the cluster may be held for a reason with this text."""
@@ -637,13 +638,9 @@ class EventLog:
             reason += f": {min(reasons)}"
         self.job(proc).apply(JobEvent(EventType.ABORTED, proc, 0, 0, {"Reason": reason}))
 
-    def batch_id(self, proc: int) -> str:
-        """Return the batch id of a job."""
-        return self.submission.batch_id(self.cluster, proc)
-
     def status(self, proc: int) -> JobStatus:
         """Derive the status of a job; one without events waits for its turn."""
-        batch_id, job = self.batch_id(proc), self.jobs.get(proc)
+        batch_id, job = self.submission.batch_id(self.cluster, proc), self.jobs.get(proc)
         if job is None:
             return JobStatus(batch_id, JobState.QUEUED)
         status = job.status(batch_id, cancelled=self.submission.cancellation_mark.exists())
@@ -659,58 +656,3 @@ class EventLog:
             restarted = replace(last, state=JobState.LOST, exit_code=None, failure_class="lost")
             attempts.append(replace(restarted, reason="the other pool restarted it"))
         return replace(status, attempts=(*attempts, replace(last, number=number)))
-
-
-def parse_events(text: str, cluster: int, clock: LogClock) -> Iterator[JobEvent]:
-    """Yield the useful events of a cluster from log text that ends with a complete event."""
-    for block in text.split(_EVENT_END):
-        head = _CLUSTER_HEADER.match(block)
-        kind = _EVENT_TYPE.search(block) if head else None
-        if not (head and kind and int(head[1]) == cluster and int(kind[1]) in _USEFUL_EVENTS):
-            continue
-        values = {key: _unquote(value) for key, value in _AD_ATTRIBUTE.findall(block)}
-        if values.get("MyType") == "FileTransferEvent" and values.get("Type") != "2":
-            continue  # only the start of an input transfer is useful
-        time_us = clock.to_microseconds(values.get("EventTime", ""))
-        number = parse_int(values.get(ATTEMPT_ATTRIBUTE)) or 0
-        yield JobEvent(EventType(int(kind[1])), int(head[2]), time_us, number, values)
-
-
-def _unquote(value: str) -> str:
-    """Return a ClassAd string literal without its quotation marks."""
-    if value.startswith('"') and value.endswith('"'):
-        return value[1:-1].replace('\\"', '"').replace("\\\\", "\\")
-    return value
-
-
-@dataclass(frozen=True)
-class LogClock:
-    """Converts times of a log, which are local to its writer and have no zone, to microseconds.
-
-    Attributes:
-        shift_s: offset of the writer's time zone from UTC in seconds; None for this machine's zone,
-            whose daylight saving time is known.
-    """
-
-    shift_s: int | None = None
-
-    @classmethod
-    def from_first_event(cls, text: str, queued_s: int) -> LogClock:
-        """Derive the zone from the first event, the queueing itself."""
-        first = _EVENT_TIME.search(text)
-        try:
-            local_s = calendar.timegm(datetime.fromisoformat(first[1] if first else "").timetuple())
-        except ValueError:
-            return cls()
-        shift_s = round((local_s - queued_s) / _ZONE_STEP_S) * _ZONE_STEP_S
-        return cls(None if shift_s == time.localtime(queued_s).tm_gmtoff else shift_s)
-
-    def to_microseconds(self, text: str) -> int:
-        """Return microseconds since 1970 UTC, 0 for an invalid time."""
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            return 0
-        if moment.tzinfo is not None or self.shift_s is None:
-            return int(moment.timestamp() * 1e6)
-        return (calendar.timegm(moment.timetuple()) - self.shift_s) * 1_000_000 + moment.microsecond

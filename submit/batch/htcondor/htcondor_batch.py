@@ -1,4 +1,4 @@
-"""HTCondor batch system: submission, status, output and removal of jobs in one pool."""
+"""HTCondor batch system: submission, status, output, removal and diagnosis of jobs in one pool."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from treehammer.collectors.job_spec import HTCONDOR_PREFIX, JobState
@@ -18,7 +19,6 @@ from treehammer.submit.batch.htcondor.event_log import (
     HELD_STATUS,
     IDLE_STATUS,
     JOB_PROJECTION,
-    RUNNING_STATUS,
     SPOOLING,
     ClassAdValues,
     EventLog,
@@ -32,7 +32,6 @@ from treehammer.submit.batch.htcondor.pool import (
     is_refusal,
 )
 from treehammer.submit.batch.htcondor.submit_description import (
-    QueuedCluster,
     Submission,
     find_submissions,
     parse_batch_id,
@@ -47,9 +46,11 @@ from treehammer.text_formatting import pluralize
 
 #: Jobs per cluster with spooled inputs: all of them are in the queue at once.
 MAX_SPOOLED_JOBS = 1000
-#: Limit of jobs named in a history query; more are queried by their cluster.
-_MAX_NAMED_JOBS = 50
 _QUEUE_PROJECTION = ("ClusterId", "JobMaterializeNextProcId", "StageOutFinish", *JOB_PROJECTION)
+#: JobUniverse of jobs that are forwarded to another batch system.
+_GRID_UNIVERSE = 9
+_IDLE_PROJECTION = ("ClusterId", "ProcId", "JobUniverse", "GridResource", "GridJobStatus")
+_LEASE = re.compile(r"^\s*job_lease_duration\s*=\s*(\d+)", re.MULTILINE | re.IGNORECASE)
 
 
 class HTCondorBatch(BatchSystem):
@@ -110,7 +111,7 @@ class HTCondorBatch(BatchSystem):
         if not submission.path.exists():
             submission.stage(text, jobs, spool=self.pool.spool)
         try:
-            return submission.batch_ids(self._add_cluster(submission).number)
+            return submission.batch_ids(self._add_cluster(submission))
         except PoolUnreachableError:
             # A later find() or query() resolves whether it is queued.
             raise
@@ -118,59 +119,65 @@ class HTCondorBatch(BatchSystem):
             submission.remove()
             raise
 
-    def _add_cluster(self, submission: Submission) -> QueuedCluster:
+    def _add_cluster(self, submission: Submission) -> int:
         """Submit a cluster exactly once.
 
         Raises:
             PoolUnreachableError: it is unknown whether the cluster is queued.
             BatchError: the cluster is not queued.
         """
-        for pause in (*self.connection.pauses_s, None):
-            try:
-                return submission.record_cluster(self._add_once(submission))
-            except _SubmissionInDoubtError as error:
-                cluster = self._find_cluster(submission)
-                if cluster is not None:
-                    return submission.record_cluster(cluster)
-                if is_refusal(error):
-                    refused = self.connection.unreachable_error(error)
-                    raise BatchError(
-                        refused.message, where=refused.where, hint=refused.hint
-                    ) from error
-                if pause is None:
-                    raise BatchError(
-                        f"HTCondor does not accept the jobs ({error})",
-                        where=f"pools.{self.pool.name}",
-                        hint="Nothing of this cluster was submitted. Try again later.",
-                    ) from error
-                time.sleep(pause)
+        connection = self.connection
+        for pause in (*connection.pauses_s, None):
+            with configured_bindings(self.pool) as htcondor:
+                try:
+                    schedd = htcondor.Schedd(connection.call(connection.locate_schedd))
+                except PoolUnreachableError as error:  # nothing was sent
+                    raise BatchError(error.message, where=error.where, hint=error.hint) from error
+                try:
+                    return submission.record_cluster(self._add_jobs(schedd, htcondor, submission))
+                except htcondor.HTCondorException as error:
+                    # The schedd did not confirm whether it accepted the jobs.
+                    connection.forget_location()
+                    cluster = self._find_cluster(submission)
+                    if cluster is not None:
+                        return submission.record_cluster(cluster)
+                    if is_refusal(error):
+                        refused = connection.unreachable_error(error)
+                        raise BatchError(
+                            refused.message, where=refused.where, hint=refused.hint
+                        ) from error
+                    if pause is None:
+                        raise BatchError(
+                            f"HTCondor does not accept the jobs ({' '.join(str(error).split())})",
+                            where=f"pools.{self.pool.name}",
+                            hint="Nothing of this cluster was submitted. Try again later.",
+                        ) from error
+            time.sleep(pause)
         raise AssertionError("the last pause is None")
 
-    def _add_once(self, submission: Submission) -> QueuedCluster:
-        text = submission.description_file.read_text(encoding="utf-8")
+    def _add_jobs(self, schedd: Any, htcondor: ModuleType, submission: Submission) -> int:
+        """Send a cluster to the schedd and return its number.
+
+        Raises:
+            htcondor2.HTCondorException: it is unknown whether the cluster is queued.
+            BatchError: HTCondor cannot read the description.
+        """
         items = ({"job_id": job_id} for job_id in submission.job_ids)
-
-        def submit(schedd: Any) -> QueuedCluster:
-            result = schedd.submit(description, spool=self.pool.spool, itemdata=items)
-            if self.pool.spool:
-                schedd.spool(result)
-            queued = result.clusterad().get("QDate")
-            return QueuedCluster(result.cluster(), int(queued or time.time()))
-
-        with configured_bindings(self.pool) as htcondor:
+        try:
             try:
-                description = htcondor.Submit(text)
-            except (htcondor.HTCondorException, ValueError) as error:
-                raise _make_refusal_error(submission, error) from error
-            try:
-                return self.connection.command_schedd(submit)
-            except PoolUnreachableError as error:
-                # The daemon was not found, so nothing was queued.
-                raise BatchError(error.message, where=error.where, hint=error.hint) from error
-            except ValueError as error:
-                raise _make_refusal_error(submission, error) from error
+                description = htcondor.Submit(submission.read_description())
             except htcondor.HTCondorException as error:
-                raise _SubmissionInDoubtError(" ".join(str(error).split())) from error
+                raise ValueError(str(error)) from error
+            result = schedd.submit(description, spool=self.pool.spool, itemdata=items)
+        except ValueError as error:
+            raise BatchError(
+                f"HTCondor does not accept the jobs ({error})",
+                where=str(submission.description_file),
+                hint="Nothing of this cluster was submitted. Correct the template or the site.",
+            ) from error
+        if self.pool.spool:
+            schedd.spool(result)
+        return int(result.cluster())
 
     # -- finding again
 
@@ -198,16 +205,14 @@ class HTCondorBatch(BatchSystem):
                 submission, holds_lock=holds_lock
             )
             if cluster is not None:
-                ids = submission.batch_ids(cluster.number)
+                ids = submission.batch_ids(cluster)
                 # Older submissions contain a requeued job too.
                 batch_ids |= {
                     job_id: ids[job_id] for job_id in contained_ids if job_id not in batch_ids
                 }
         return batch_ids
 
-    def _resolve_unconfirmed(
-        self, submission: Submission, *, holds_lock: bool
-    ) -> QueuedCluster | None:
+    def _resolve_unconfirmed(self, submission: Submission, *, holds_lock: bool) -> int | None:
         """Find out whether a submission without a recorded cluster is queued.
 
         ``holds_lock`` if the caller holds the campaign's lock, so that no submitter is alive.
@@ -224,19 +229,17 @@ class HTCondorBatch(BatchSystem):
             return None
         return submission.record_cluster(cluster)
 
-    def _find_cluster(self, submission: Submission) -> QueuedCluster | None:
+    def _find_cluster(self, submission: Submission) -> int | None:
         """Find a submission's cluster in queue and history.
 
         Raises:
             PoolUnreachableError: HTCondor does not answer.
         """
-        constraint, projection = submission.constraint, ["ClusterId", "QDate"]
+        constraint, projection = submission.constraint, ["ClusterId"]
         ads = self.connection.query_ads(
             constraint, projection, limit=1
         ) or self.connection.query_history(constraint, projection, match=1)
-        for ad in ads:
-            return QueuedCluster(int(ad["ClusterId"]), int(ad.get("QDate") or time.time()))
-        return None
+        return int(ads[0]["ClusterId"]) if ads else None
 
     # -- state
 
@@ -301,7 +304,10 @@ class HTCondorBatch(BatchSystem):
                     log.job(proc).apply_ad(ads[proc])
                 elif not (isinstance(next_proc, int) and proc >= next_proc):
                     vanished.append(proc)
-            unknown |= {log.batch_id(proc) for proc in self._ask_history(log, vanished)}
+            unknown |= {
+                log.submission.batch_id(log.cluster, proc)
+                for proc in self._ask_history(log, vanished)
+            }
             log.confirmed_us = time.time_ns() // 1000
         return unknown
 
@@ -313,15 +319,15 @@ class HTCondorBatch(BatchSystem):
         """
         if not procs:
             return []
-        constraint = log.submission.cluster_constraint(
-            log.cluster, procs if len(procs) <= _MAX_NAMED_JOBS else ()
+        constraint = log.submission.cluster_constraint(log.cluster)
+        staged_s = log.submission.staged_s
+        since = f"CompletionDate > 0 && CompletionDate < {staged_s - 60}" if staged_s else None
+        ads = self.connection.query_history(constraint, JOB_PROJECTION, since=since)
+        vanished = set(procs)
+        ads_by_proc = {proc: ad for ad in ads if (proc := int(ad["ProcId"])) in vanished}
+        is_removed = (
+            ads_by_proc or log.is_cluster_removed or log.submission.cancellation_mark.exists()
         )
-        since = f"CompletionDate > 0 && CompletionDate < {log.queued_s - 60}"
-        ads = self.connection.query_history(
-            constraint, JOB_PROJECTION, since=since if log.queued_s else None
-        )
-        ads_by_proc = {int(ad["ProcId"]): ad for ad in ads}
-        is_removed = log.is_cluster_removed or ads or log.submission.cancellation_mark.exists()
         for proc in procs:
             if proc in ads_by_proc:
                 log.job(proc).apply_ad(ads_by_proc[proc])
@@ -444,7 +450,7 @@ class HTCondorBatch(BatchSystem):
                 if new.path.exists():
                     queued = new.cluster or self._resolve_unconfirmed(new, holds_lock=True)
                 queued_ids = (
-                    new.batch_ids(queued.number)
+                    new.batch_ids(queued)
                     if queued
                     else self._submit_cluster(old.campaign, text, jobs)
                 )
@@ -496,176 +502,71 @@ class HTCondorBatch(BatchSystem):
         Raises:
             BatchError: HTCondor does not answer.
         """
-        groups = self._group_by_cluster(batch_ids)
-        submissions = {submission for submission, _, _ in groups}
-        lost = [
-            line
-            for submission, cluster, _ in groups
-            for line in describe_lost_nodes(self.connection, self._read_log(submission, cluster))
+        ids = list(batch_ids)
+        self.query(ids)
+        logs = [self._find_log(*group[:2]) for group in self._group_by_cluster(ids)]
+        return [
+            *(line for log in logs for line in _describe_lost_nodes(log)),
+            *_describe_holds(logs),
+            *self._explain_idle(logs),
         ]
-        return [*lost, *explain_idle_jobs(self.connection, submissions)] if groups else []
 
-
-class _SubmissionInDoubtError(Exception):
-    """The schedd did not confirm whether it accepted the jobs."""
-
-
-def _make_refusal_error(submission: Submission, error: Exception) -> BatchError:
-    return BatchError(
-        f"HTCondor does not accept the jobs ({error})",
-        where=str(submission.description_file),
-        hint="Nothing of this cluster was submitted. Correct the template or the site.",
-    )
-
-
-#: JobUniverse of jobs that are forwarded to another batch system.
-_GRID_UNIVERSE = 9
-_DIAGNOSIS_PROJECTION = (
-    "ClusterId",
-    "ProcId",
-    "JobStatus",
-    "JobUniverse",
-    "HoldReason",
-    "HoldReasonCode",
-    "HoldReasonSubCode",
-    "GridResource",
-    "GridJobStatus",
-    "JobMaterializePaused",
-    "JobMaterializePauseReason",
-)
-_REQUIREMENT_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|&&|[()\[\]{}|?]')
-_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
-#: Attributes that show a lost node; the lease is that of all jobs of a submission.
-_LOST_NODE_PROJECTION = (
-    "ProcId",
-    "RemoteHost",
-    "JobDisconnectedDate",
-    "LastJobLeaseRenewal",
-    "JobLeaseDuration",
-)
-
-
-def describe_lost_nodes(connection: PoolConnection, log: EventLog) -> Iterator[str]:
-    """Describe each node without contact, a line each.
-
-    The log also knows those of a restarted schedd; a spooled job has only the ad.
-
-    Raises:
-        BatchError: the pool does not answer.
-    """
-    running = f"{log.submission.cluster_constraint(log.cluster)} && JobStatus == {RUNNING_STATUS}"
-    ads = [ad for ad in connection.query_ads(running, _LOST_NODE_PROJECTION) if "ProcId" in ad]
-    # In the grid universe, which has no lease, the other pool watches the node.
-    lease_s = max((int(ad.get("JobLeaseDuration", 0)) for ad in ads), default=0)
-    times_by_host: dict[str, list[int]] = defaultdict(list)
-    for ad in ads if lease_s else ():
-        start = log.job(int(ad["ProcId"])).last_start
-        since_s = int(ad.get("JobDisconnectedDate", 0))
-        if log.is_complete and start:
-            since_s = start.disconnected_us // 1_000_000 if start.is_open else 0
-        elif since_s < int(ad.get("LastJobLeaseRenewal", 0)):
-            since_s = 0
-        if since_s:
-            times_by_host[str(ad.get("RemoteHost") or "its node")].append(since_s)
-    for host, times in times_by_host.items():
-        since, until = (
-            time.strftime("%H:%M:%S", time.localtime(seconds))
-            for seconds in (min(times), max(times) + lease_s)
-        )
-        yield (
-            f"no contact to {host}, where {pluralize(len(times), 'job')} ran, since {since}; "
-            f"if it stays lost, HTCondor starts the jobs again after {until}"
-        )
-
-
-def explain_idle_jobs(connection: PoolConnection, submissions: Iterable[Submission]) -> list[str]:
-    """Explain why jobs of submissions do not start, a line each.
-
-    Raises:
-        BatchError: the pool does not answer.
-    """
-    constraint = " || ".join(sorted(submission.constraint for submission in submissions))
-    ads = connection.query_ads(f"({constraint}) && JobStatus =!= 2", _DIAGNOSIS_PROJECTION)
-    return [*_explain_held(ads), *_explain_paused(ads), *_explain_unmatched(connection, ads)]
+    def _explain_idle(self, logs: Sequence[EventLog]) -> Iterator[str]:
+        """Explain idle jobs without a matching slot; jobs of a cluster are alike, so one is checked."""
+        if not logs:
+            return
+        mine = " || ".join(sorted({log.submission.constraint for log in logs}))
+        idle: dict[int, list[ClassAdValues]] = defaultdict(list)
+        constraint = f"({mine}) && JobStatus == {IDLE_STATUS}"
+        for ad in self.connection.query_ads(constraint, _IDLE_PROJECTION):
+            if "ProcId" in ad:
+                idle[ad["ClusterId"]].append(ad)
+        slots: Sequence[Any] | None = None
+        for cluster, ads in idle.items():
+            first, count = ads[0], _count_jobs(len(ads))
+            if first.get("JobUniverse") == _GRID_UNIVERSE:
+                if not first.get("GridJobStatus"):
+                    yield f"{count} not accepted yet by {first.get('GridResource')}"
+                continue
+            slots = self.connection.query_slots() if slots is None else slots
+            reason = self.connection.find_unmet_requirement(cluster, first["ProcId"], slots)
+            if reason:
+                yield f"{count} idle: {reason}"
 
 
 def _count_jobs(count: int) -> str:
     return "1 job is" if count == 1 else f"{count} jobs are"
 
 
-def _explain_held(ads: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    holds = [
-        Hold.from_values(ad) for ad in ads if ad.get("JobStatus") == HELD_STATUS and "ProcId" in ad
-    ]
-    counts = Counter((hold.code, hold.subcode) for hold in holds if hold.code != SPOOLING)
-    examples = {(hold.code, hold.subcode): hold for hold in reversed(holds)}
-    for key, count in counts.most_common():
+def _describe_lost_nodes(log: EventLog) -> Iterator[str]:
+    """Describe each node without contact to its jobs, a line each.
+
+    In the grid universe, whose jobs have no lease, the other pool watches the node.
+    """
+    lease = _LEASE.search(log.submission.read_description())
+    times_by_host: dict[str, list[int]] = defaultdict(list)
+    for job in log.jobs.values() if lease else ():
+        start = job.last_start
+        if start and start.is_open and start.disconnected_us:
+            times_by_host[start.host or "its node"].append(start.disconnected_us // 1_000_000)
+    for host, times in times_by_host.items():
+        moments = (min(times), max(times) + int(lease[1] if lease else 0))
+        since, until = (time.strftime("%H:%M:%S", time.localtime(moment)) for moment in moments)
+        yield (
+            f"no contact to {host}, where {pluralize(len(times), 'job')} ran, since {since}; "
+            f"if it stays lost, HTCondor starts the jobs again after {until}"
+        )
+
+
+def _describe_holds(logs: Sequence[EventLog]) -> Iterator[str]:
+    """Describe holds of jobs and of their materialization."""
+    holds = [job.hold for log in logs for job in log.jobs.values() if job.hold and not job.is_final]
+    examples: dict[tuple[int | None, int | None], Hold] = {}
+    for hold in holds:
+        examples.setdefault((hold.code, hold.subcode), hold)
+    for key, count in Counter((hold.code, hold.subcode) for hold in holds).most_common():
         yield f"{_count_jobs(count)} held, e.g.: {examples[key]}"
-
-
-def _explain_paused(ads: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    for ad in ads:
-        if "ProcId" not in ad and ad.get("JobMaterializePaused"):
-            reason = ad.get("JobMaterializePauseReason") or "no reason given"
-            yield f"HTCondor materializes no more jobs of cluster {ad['ClusterId']}: {reason}"
-
-
-def _explain_unmatched(connection: PoolConnection, ads: Iterable[ClassAdValues]) -> Iterator[str]:
-    """Explain idle jobs without a matching slot; jobs of a cluster are alike, so one is checked."""
-    idle: dict[int, list[ClassAdValues]] = defaultdict(list)
-    for ad in ads:
-        if ad.get("JobStatus") == IDLE_STATUS and "ProcId" in ad:
-            idle[ad["ClusterId"]].append(ad)
-    slots: Sequence[Any] | None = None
-    for cluster, cluster_ads in idle.items():
-        first, count = cluster_ads[0], _count_jobs(len(cluster_ads))
-        if first.get("JobUniverse") == _GRID_UNIVERSE:
-            if not first.get("GridJobStatus"):
-                yield f"{count} not accepted yet by {first.get('GridResource')}"
-            continue
-        slots = connection.query_slots() if slots is None else slots
-        job = connection.find_job(cluster, first["ProcId"])
-        if job is not None and (reason := _find_unmet_requirement(job, slots)):
-            yield f"{count} idle: {reason}"
-
-
-def _find_unmet_requirement(job: Any, slots: Sequence[Any]) -> str:
-    """Return the requirement that no slot fulfills; '' if one slot fulfills all."""
-    import classad2
-
-    if not slots:
-        return "the pool has no slots"
-    # Clauses about time become true later and do not rule out a slot.
-    clauses = [
-        part for part in split_conjunction(str(job.lookup("Requirements"))) if "time(" not in part
-    ]
-    matching_slots = list(slots)
-    for part in clauses:
-        job["Requirements"] = classad2.ExprTree(part)
-        if not any(slot.matches(job) for slot in slots):
-            return f"no slot of {len(slots)} matches {part}"
-        matching_slots = [slot for slot in matching_slots if slot.matches(job)]
-    unmet = f"no slot of {len(slots)} matches all of {' && '.join(clauses)}"
-    return "" if matching_slots else unmet
-
-
-def split_conjunction(expression: str) -> list[str]:
-    """Split an expression at its outermost ``&&`` into clauses without enclosing parentheses."""
-    text, clauses = expression.strip(), []
-    depth = start = first_end = 0
-    for token in _REQUIREMENT_TOKEN.finditer(text):
-        depth += (token[0] in _OPENING) - (token[0] in _CLOSING)
-        if depth:
-            continue
-        first_end = first_end or token.end()
-        if token[0] in ("|", "?"):
-            return [text]  # binds less than &&
-        if token[0] == "&&":
-            clauses.append(text[start : token.start()])
-            start = token.end()
-    if text.startswith("(") and first_end == len(text):
-        return split_conjunction(text[1:-1])
-    clauses.append(text[start:])
-    return (
-        clauses if len(clauses) == 1 else [part for c in clauses for part in split_conjunction(c)]
-    )
+    for log in logs:
+        if log.pause_reason:
+            reason = f"materializes no more jobs of cluster {log.cluster}: {log.pause_reason}"
+            yield f"HTCondor {reason}"

@@ -1,12 +1,14 @@
-"""HTCondor pools: definition, connection with retries and converted errors.
+"""HTCondor pools: definition, connection with retries and converted errors, and their slots.
 
-The bindings have one configuration per process.  It is reloaded, which takes half a millisecond,
-whenever another pool than before is used.
+The only module that imports ``htcondor2`` and ``classad2`` to talk to daemons.  The bindings have one
+configuration per process.  It is reloaded, which takes half a millisecond, whenever another pool than
+before is used.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +35,8 @@ _bindings_lock = threading.RLock()
 _configured_pool: HTCondorPool | None = None
 #: HTCondor's default configuration files.
 _DEFAULT_CONFIG_PATHS = ("/etc/condor/condor_config", "/usr/local/etc/condor_config")
+_REQUIREMENT_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|&&|[()\[\]{}|?]')
+_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
 @dataclass(frozen=True)
@@ -60,14 +64,19 @@ class HTCondorPool:
     spool: bool = False
     submit_dir: Path | None = None
 
-
-@dataclass(frozen=True)
-class ScheddIdentity:
-    """Name and version of a schedd, and the user it maps Treehammer to."""
-
-    schedd: str
-    version: str
-    user: str
+    def parameters(self) -> Mapping[str, str]:
+        """Return the parameters of HTCondor that differ from its configuration."""
+        methods = []
+        parameters = {"COLLECTOR_HOST": self.collector} if self.collector else {}
+        if self.token_dir:
+            parameters["SEC_TOKEN_DIRECTORY"] = str(self.token_dir)
+            methods.append("IDTOKENS")
+        if self.scitoken_file:
+            parameters["SCITOKENS_FILE"] = str(self.scitoken_file)
+            methods.append("SCITOKENS")
+        if methods:
+            parameters["SEC_CLIENT_AUTHENTICATION_METHODS"] = ", ".join(methods)
+        return parameters
 
 
 class PoolUnreachableError(BatchError):
@@ -87,111 +96,33 @@ class PoolConnection:
         self.pauses_s: tuple[float, ...] = RETRY_PAUSES_S
         self._location: Any = None
 
-    def query_schedd(self, operation: Callable[[Any], T], *, retries: bool = True) -> T:
-        """Run an operation on the schedd that is safe to repeat.
-
-        Raises:
-            PoolUnreachableError: the schedd did not answer, or denied access.
-        """
-        return self.call_with_retries(
-            lambda htcondor: operation(htcondor.Schedd(self._locate_schedd(htcondor))),
-            self.pauses_s if retries else (),
-        )
-
-    def query_ads(
-        self, constraint: str, projection: Sequence[str], limit: int = -1, *, retries: bool = True
-    ) -> list[Mapping[str, Any]]:
-        """Query ads of the queue, including ads of clusters that are not fully materialized.
-
-        Raises:
-            PoolUnreachableError: the schedd did not answer, or denied access.
-        """
-
-        def query(schedd: Any) -> list[Mapping[str, Any]]:
-            import htcondor2
-
-            opts = htcondor2.QueryOpts.IncludeClusterAd
-            return known_values(schedd.query(constraint, [*projection], limit=limit, opts=opts))
-
-        return self.query_schedd(query, retries=retries)
-
-    def query_history(
-        self, constraint: str, projection: Sequence[str], match: int = -1, since: str | None = None
-    ) -> list[Mapping[str, Any]]:
-        """Query ads of jobs that have left the queue.
-
-        Raises:
-            PoolUnreachableError: the schedd did not answer, or denied access.
-        """
-        return self.query_schedd(
-            lambda schedd: known_values(
-                schedd.history(constraint, [*projection], match=match, since=since)
-            )
-        )
-
-    def find_job(self, cluster: int, proc: int) -> Any:
-        """Return the whole ad of a job; None if it has left the queue.
-
-        Raises:
-            PoolUnreachableError: the schedd did not answer, or denied access.
-        """
-        job = f"ClusterId == {cluster} && ProcId == {proc}"
-        ads = self.query_schedd(lambda schedd: schedd.query(job, limit=1))
-        return ads[0] if ads else None
-
-    def act_on_jobs(self, action: str, constraint: str, reason: str) -> None:
-        """Apply an action (``Hold``, ``Release``, ``Remove``) to all jobs that match a constraint.
-
-        Raises:
-            PoolUnreachableError: the schedd did not answer, or denied access.
-        """
-
-        def act(schedd: Any) -> None:
-            import htcondor2
-
-            # HTCondor drops a reason without a code.
-            schedd.act(getattr(htcondor2.JobAction, action), constraint, (reason, 0))
-
-        self.query_schedd(act)
-
-    def command_schedd(self, operation: Callable[[Any], T]) -> T:
-        """Run an operation on the schedd once; it must not be repeated.
-
-        Raises:
-            PoolUnreachableError: the schedd was not found, so nothing was done.
-            htcondor2.HTCondorException: the operation may or may not have been done.
-        """
-        location = self.call_with_retries(self._locate_schedd)
-        with configured_bindings(self.pool) as htcondor:
-            try:
-                return operation(htcondor.Schedd(location))
-            except htcondor.HTCondorException:
-                self._location = None
-                raise
-
-    def call_with_retries(
-        self, operation: Callable[[ModuleType], T], pauses_s: Sequence[float] | None = None
-    ) -> T:
-        """Call the bindings until a daemon answers.
+    def call(self, operation: Callable[[ModuleType], T], *, retries: bool = True) -> T:
+        """Call the bindings with an operation that is safe to repeat, until a daemon answers.
 
         Raises:
             PoolUnreachableError: no daemon answered, or one denied access.
         """
-        for pause in (*(self.pauses_s if pauses_s is None else pauses_s), None):
+        for pause in (*(self.pauses_s if retries else ()), None):
             with configured_bindings(self.pool) as htcondor:
                 try:
                     return operation(htcondor)
                 except htcondor.HTCondorException as error:
-                    self._location = None  # a restarted daemon has another address
+                    self.forget_location()
                     if pause is None or is_refusal(error):
                         raise self.unreachable_error(error) from error
             time.sleep(pause)
         raise AssertionError("the last pause is None")
 
-    def _open_collector(self, htcondor: ModuleType) -> Any:
-        return htcondor.Collector(self.pool.collector or None)
+    def forget_location(self) -> None:
+        """Locate the schedd again at the next call; a restarted one has another address."""
+        self._location = None
 
-    def _locate_schedd(self, htcondor: ModuleType) -> Any:
+    def locate_schedd(self, htcondor: ModuleType) -> Any:
+        """Return the schedd's ad with its address.
+
+        Raises:
+            htcondor2.HTCondorException: the collector does not answer, or knows no such schedd.
+        """
         if self._location is None:
             collector, name = self._open_collector(htcondor), self.pool.schedd or None
             kind = htcondor.DaemonType.Schedd
@@ -212,6 +143,68 @@ class PoolConnection:
             if self._location is None:
                 raise htcondor.HTCondorException(f"the collector knows no schedd {name or ''}")
         return self._location
+
+    def _open_collector(self, htcondor: ModuleType) -> Any:
+        return htcondor.Collector(self.pool.collector or None)
+
+    def query_schedd(self, operation: Callable[[Any], T], *, retries: bool = True) -> T:
+        """Run an operation on the schedd that is safe to repeat.
+
+        Raises:
+            PoolUnreachableError: the schedd did not answer, or denied access.
+        """
+        return self.call(
+            lambda htcondor: operation(htcondor.Schedd(self.locate_schedd(htcondor))),
+            retries=retries,
+        )
+
+    def query_ads(
+        self, constraint: str, projection: Sequence[str], limit: int = -1, *, retries: bool = True
+    ) -> list[Mapping[str, Any]]:
+        """Query ads of the queue, including ads of clusters that are not fully materialized.
+
+        Raises:
+            PoolUnreachableError: the schedd did not answer, or denied access.
+        """
+
+        def query(schedd: Any) -> Any:
+            import htcondor2
+
+            opts = htcondor2.QueryOpts.IncludeClusterAd
+            return schedd.query(constraint, [*projection], limit=limit, opts=opts)
+
+        return _known_values(self.query_schedd(query, retries=retries))
+
+    def query_history(
+        self, constraint: str, projection: Sequence[str], match: int = -1, since: str | None = None
+    ) -> list[Mapping[str, Any]]:
+        """Query ads of jobs that have left the queue.
+
+        Raises:
+            PoolUnreachableError: the schedd did not answer, or denied access.
+        """
+        return _known_values(
+            self.query_schedd(
+                lambda schedd: schedd.history(constraint, [*projection], match=match, since=since)
+            )
+        )
+
+    def act_on_jobs(self, action: str, constraint: str, reason: str) -> None:
+        """Apply an action (``Hold``, ``Release``, ``Remove``) to all jobs that match a constraint.
+
+        Raises:
+            PoolUnreachableError: the schedd did not answer, or denied access.
+        """
+
+        def act(schedd: Any) -> None:
+            import htcondor2
+
+            # HTCondor drops a reason without a code.
+            schedd.act(getattr(htcondor2.JobAction, action), constraint, (reason, 0))
+
+        self.query_schedd(act)
+
+    # -- errors and checks
 
     def unreachable_error(self, error: Exception) -> PoolUnreachableError:
         """Convert an error of the bindings."""
@@ -240,26 +233,39 @@ class PoolConnection:
             address = self.pool.collector or htcondor.param.get("COLLECTOR_HOST", "")
         return measure_reachability(daemon_url(address.partition(",")[0])).rtt_s is not None
 
-    def check(self) -> ScheddIdentity:
-        """Check that collector and schedd answer and accept submissions.
+    def identify_schedd(self) -> tuple[str, str]:
+        """Return the schedd's name and the user it maps Treehammer to, if it accepts submissions.
 
         Raises:
-            BatchError: one does not answer or denies access.
+            BatchError: collector or schedd does not answer or denies access.
         """
-        location = self.call_with_retries(self._locate_schedd)
+        location = self.call(self.locate_schedd)
         try:
-            answer = self.call_with_retries(lambda htcondor: htcondor.ping(location, "WRITE"))
+            answer = self.call(lambda htcondor: htcondor.ping(location, "WRITE"))
         except PoolUnreachableError as error:
             # The bindings report a read-only schedd like an unreachable one: only reading distinguishes them.
-            self.call_with_retries(lambda htcondor: htcondor.ping(location, "READ"))
+            self.call(lambda htcondor: htcondor.ping(location, "READ"))
             denial = PermissionError("DENIED: read access only, no submission")
             raise self.unreachable_error(denial) from error
-        version = str(answer.get("RemoteVersion", "")).removeprefix("$CondorVersion: ")
         user = str(answer.get("MyRemoteUserName", ""))
         if not answer.get("AuthorizationSucceeded", False):
             denial = PermissionError(f"DENIED to {user or 'this user'}: WRITE")
             raise self.unreachable_error(denial)
-        return ScheddIdentity(str(location.get("Name", "")), version.partition(" ")[0], user)
+        return str(location.get("Name", "")), user
+
+    # -- slots
+
+    def query_slots(self) -> Sequence[Any]:
+        """Query all slots except dynamic ones.
+
+        Raises:
+            PoolUnreachableError: the collector did not answer, or denied access.
+        """
+        return self.call(
+            lambda htcondor: self._open_collector(htcondor).query(
+                htcondor.AdType.Startd, 'SlotType =!= "Dynamic"'
+            )
+        )
 
     def matching_slots(self, requirements: str) -> tuple[int, int]:
         """Count the slots that a requirements expression matches, and all slots of the pool.
@@ -281,20 +287,60 @@ class PoolConnection:
         slots = self.query_slots()
         return sum(bool(slot.matches(job)) for slot in slots), len(slots)
 
-    def query_slots(self) -> Sequence[Any]:
-        """Query all slots except dynamic ones.
+    def find_unmet_requirement(self, cluster: int, proc: int, slots: Sequence[Any]) -> str:
+        """Return the requirement of a queued job that no slot fulfills; '' if one slot fulfills all.
 
         Raises:
-            PoolUnreachableError: the collector did not answer, or denied access.
+            PoolUnreachableError: the schedd did not answer, or denied access.
         """
-        return self.call_with_retries(
-            lambda htcondor: self._open_collector(htcondor).query(
-                htcondor.AdType.Startd, 'SlotType =!= "Dynamic"'
-            )
-        )
+        import classad2
+
+        name = f"ClusterId == {cluster} && ProcId == {proc}"
+        jobs = self.query_schedd(lambda schedd: schedd.query(name, limit=1))
+        if not jobs:
+            return ""  # it has left the queue
+        if not slots:
+            return "the pool has no slots"
+        job = jobs[0]
+        # Clauses about time become true later and do not rule out a slot.
+        clauses = [
+            part
+            for part in split_conjunction(str(job.lookup("Requirements")))
+            if "time(" not in part
+        ]
+        matching_slots = list(slots)
+        for part in clauses:
+            job["Requirements"] = classad2.ExprTree(part)
+            if not any(slot.matches(job) for slot in slots):
+                return f"no slot of {len(slots)} matches {part}"
+            matching_slots = [slot for slot in matching_slots if slot.matches(job)]
+        unmet = f"no slot of {len(slots)} matches all of {' && '.join(clauses)}"
+        return "" if matching_slots else unmet
 
 
-def known_values(ads: Iterable[Any]) -> list[Mapping[str, Any]]:
+def split_conjunction(expression: str) -> list[str]:
+    """Split an expression at its outermost ``&&`` into clauses without enclosing parentheses."""
+    text, clauses = expression.strip(), []
+    depth = start = first_end = 0
+    for token in _REQUIREMENT_TOKEN.finditer(text):
+        depth += (token[0] in _OPENING) - (token[0] in _CLOSING)
+        if depth:
+            continue
+        first_end = first_end or token.end()
+        if token[0] in ("|", "?"):
+            return [text]  # binds less than &&
+        if token[0] == "&&":
+            clauses.append(text[start : token.start()])
+            start = token.end()
+    if text.startswith("(") and first_end == len(text):
+        return split_conjunction(text[1:-1])
+    clauses.append(text[start:])
+    return (
+        clauses if len(clauses) == 1 else [part for c in clauses for part in split_conjunction(c)]
+    )
+
+
+def _known_values(ads: Iterable[Any]) -> list[Mapping[str, Any]]:
     """Convert ads to dictionaries without undefined values, which the bindings return as numbers."""
     import classad2
 
@@ -331,7 +377,7 @@ def configured_bindings(pool: HTCondorPool) -> Iterator[ModuleType]:
             return
         _configured_pool = None
         htcondor = _load_bindings(pool)
-        for key, value in _pool_parameters(pool).items():
+        for key, value in pool.parameters().items():
             htcondor.param[key] = value
         _configured_pool = pool
         yield htcondor
@@ -350,36 +396,17 @@ def _load_bindings(pool: HTCondorPool) -> ModuleType:
         )
     os.environ["CONDOR_CONFIG"] = str(pool.config or before or default)
     try:
-        try:
-            with explain_missing_extra():
-                import htcondor2
-        except ImportError as error:
-            raise BatchError(
-                f"the HTCondor bindings cannot be loaded ({error})",
-                where=f"pools.{pool.name}",
-            ) from error
+        with explain_missing_extra():
+            import htcondor2
         htcondor2.reload_config()
-        module: ModuleType = htcondor2
-        return module
+    except ImportError as error:
+        raise BatchError(
+            f"the HTCondor bindings cannot be loaded ({error})", where=f"pools.{pool.name}"
+        ) from error
     finally:
         if before is None:
-            os.environ.pop("CONDOR_CONFIG", None)
+            del os.environ["CONDOR_CONFIG"]
         else:
             os.environ["CONDOR_CONFIG"] = before
-
-
-def _pool_parameters(pool: HTCondorPool) -> Mapping[str, str]:
-    """Return HTCondor parameters from the pool's entry in the sites file."""
-    parameters: dict[str, str] = {}
-    methods = []
-    if pool.token_dir:
-        parameters["SEC_TOKEN_DIRECTORY"] = str(pool.token_dir)
-        methods.append("IDTOKENS")
-    if pool.scitoken_file:
-        parameters["SCITOKENS_FILE"] = str(pool.scitoken_file)
-        methods.append("SCITOKENS")
-    if methods:
-        parameters["SEC_CLIENT_AUTHENTICATION_METHODS"] = ", ".join(methods)
-    if pool.collector:
-        parameters["COLLECTOR_HOST"] = pool.collector
-    return parameters
+    module: ModuleType = htcondor2
+    return module

@@ -1,7 +1,8 @@
-"""Submit descriptions: limits of jobs, permitted commands, keys added by Treehammer.
+"""Submit descriptions, and the folder of a submission that is written before the schedd is called.
 
 HTCondor silently takes a misspelled command for a user's variable; every command of a template or a
-site is therefore checked against HTCondor's list.
+site is therefore checked against HTCondor's list.  A folder outlives crashes of the submitter, and
+requeued jobs are rebuilt from it.  See :mod:`treehammer.submit.batch.htcondor` for the layout.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ CAMPAIGN_ATTRIBUTE = "TreehammerCampaign"
 SUBMISSION_ATTRIBUTE = "TreehammerSubmission"
 JOB_ATTRIBUTE = "TreehammerJob"
 ATTEMPT_ATTRIBUTE = "TreehammerAttempt"
+#: Time of an event in seconds since 1970 UTC.  HTCondor's own is local to its writer, without a zone.
+TIME_ATTRIBUTE = "TreehammerTime"
 #: Number of the last attempt of a requeued job before it was requeued.
 PREVIOUS_ATTEMPTS_ATTRIBUTE = "TreehammerPreviousAttempts"
 # The schedd counts shadow starts durably; NumJobStarts falls back when the schedd is killed, and a
@@ -77,7 +80,7 @@ _ATTEMPT_VALUE = f"$$([(NumShadowStarts?:1)+({PREVIOUS_ATTEMPTS_ATTRIBUTE}?:0)])
 _RESERVED_KEY = re.compile(
     r"initialdir|log|queue|should_transfer_files|job_ad_information_attrs|transfer_input_files"
     r"|transfer_output_(files|remaps)|treehammer_(attempt|output|start)"
-    r"|(my\.|\+)treehammer(campaign|submission|job|attempt)"
+    r"|(my\.|\+)treehammer(campaign|submission|job|attempt|time)"
 )
 #: Keys of late materialization, which HTCondor cannot combine with spooling.
 _MATERIALIZATION_KEYS = frozenset({"max_materialize", "max_idle", "materialize_max_idle"})
@@ -90,22 +93,11 @@ RESERVED_COMMANDS: Mapping[str, str] = {
         ("max_materialize", "max_idle"), "--in-flight, or the site's ceilings.in_flight"
     ),
     **dict.fromkeys(
-        [
-            "arguments",
-            "batch_name",
-            "environment",
-            "error",
-            "initialdir",
-            "input",
-            "log",
-            "output",
-            "queue",
-            "should_transfer_files",
-            "transfer_executable",
-            "transfer_input_files",
-            "transfer_output_files",
-            "transfer_output_remaps",
-        ],
+        (
+            *("arguments", "batch_name", "environment", "error", "initialdir", "input", "log"),
+            *("output", "queue", "should_transfer_files", "transfer_executable"),
+            *("transfer_input_files", "transfer_output_files", "transfer_output_remaps"),
+        ),
         "a template of the site's own in its 'templates' folder",
     ),
 }
@@ -135,6 +127,11 @@ _STRING_OR_NUMBER = re.compile(r'"(?:\\.|[^"\\])*"|[-+]?\d[\d.]*(e[-+]?\d+)?', r
 #: Anything by which an expression is more than a text without its quotes.
 _EXPRESSION_MARK = re.compile(r'[()\[\]{}<>=!&|?"]|\b(is|isnt)\b', re.IGNORECASE)
 _NUMBER_OR_NAME = re.compile(r"\d[\w.]*|(?P<name>'[^']+'|[A-Za-z_][\w.]*)")
+_INPUT_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+_BATCH_ID = re.compile(r"(\d+)\.(\d+)@([A-Za-z0-9_-]+)\.([0-9a-f]+)")
+_INCOMING, _LOCKS = ".incoming", ".locks"
+#: Folder of the archive and the start script of jobs that receive plain files only.
+_PACKED = "packed"
 
 
 def lease_duration_s(wall_s: int) -> int:
@@ -298,67 +295,6 @@ def _split_statements(text: str) -> Iterator[tuple[str, str, str]]:
         yield statement, name, value
 
 
-def uses_archives(text: str) -> bool:
-    """Return whether the jobs of a template receive and return plain files only."""
-    return START_VARIABLE in text
-
-
-def parse_previous_attempts(text: str) -> int:
-    """Return the number of the last attempt before a template's jobs were requeued; 0 for new ones."""
-    match = PREVIOUS_ATTEMPTS.search(text)
-    return int(match[1]) if match else 0
-
-
-def list_statements(text: str, *, spool: bool) -> Iterator[str]:
-    """Yield the statements of a template.
-
-    Raises:
-        BatchError: one sets a reserved key.
-    """
-    for statement, name, _ in _split_statements(text):
-        key = (name or statement.split(maxsplit=1)[0] if statement.strip() else "").lower()
-        if _RESERVED_KEY.fullmatch(key):
-            raise BatchError(
-                f"{key!r} is set by Treehammer",
-                where="submit description",
-                hint="Remove it from the template.",
-            )
-        if not (spool and key in _MATERIALIZATION_KEYS):
-            yield statement
-
-
-def output_statements(text: str) -> Iterator[str]:
-    """Yield the statements that number the starts and return their output."""
-    # Adds the number of the start to each event.
-    yield f"job_ad_information_attrs = {ATTEMPT_ATTRIBUTE}"
-    if uses_archives(text):
-        # The other batch system counts the starts; their output shows the number.
-        yield f'My.{ATTEMPT_ATTRIBUTE} = "unknown"'
-        yield f"transfer_output_files = {OUTPUT_ARCHIVE}"
-        yield f"treehammer_start = {START_SCRIPT} {parse_previous_attempts(text)}"
-        return
-    yield f"transfer_output_files = {OUTPUT_FOLDER}"
-    yield f"treehammer_attempt = {_ATTEMPT_VALUE}"
-    yield f"treehammer_output = {OUTPUT_FOLDER}/{ATTEMPT_PREFIX}{ATTEMPT_VARIABLE}"
-    yield f'My.{ATTEMPT_ATTRIBUTE} = "{ATTEMPT_VARIABLE}"'
-
-
-_INPUT_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
-_BATCH_ID = re.compile(r"(\d+)\.(\d+)@([A-Za-z0-9_-]+)\.([0-9a-f]+)")
-_INCOMING = ".incoming"
-_LOCKS = ".locks"
-#: Folder of the archive and the start script of jobs that receive plain files only.
-_PACKED = "packed"
-
-
-@dataclass(frozen=True)
-class QueuedCluster:
-    """Cluster of a submission: its number and its queue time in seconds since 1970 UTC."""
-
-    number: int
-    queued_s: int
-
-
 @dataclass(frozen=True)
 class Submission:
     """Jobs of a campaign with the same description, and the folder they are submitted from."""
@@ -410,6 +346,12 @@ class Submission:
         """The submitted description."""
         return self.path / "submit.txt"
 
+    def read_description(self) -> str:
+        """Read the submitted description; '' of a removed folder."""
+        with suppress(OSError):
+            return self.description_file.read_text(encoding="utf-8")
+        return ""
+
     @property
     def cancellation_mark(self) -> Path:
         """File that exists once Treehammer has cancelled the submission."""
@@ -460,21 +402,27 @@ class Submission:
         Raises:
             BatchError: the folder is damaged.
         """
-        return parse_previous_attempts(self._index[1]) if self.path.exists() else 0
+        return _parse_previous_attempts(self._index[1]) if self.path.exists() else 0
+
+    @cached_property
+    def staged_s(self) -> int:
+        """When its folder was written, in seconds since 1970 UTC; 0 for a removed folder."""
+        with suppress(OSError):
+            return int((self.path / "submission.json").stat().st_mtime)
+        return 0
 
     @property
-    def cluster(self) -> QueuedCluster | None:
+    def cluster(self) -> int | None:
         """Cluster of the submission; None until it was seen in the queue."""
         try:
             document = json.loads((self.path / "cluster.json").read_text(encoding="utf-8"))
-            return QueuedCluster(int(document["cluster"]), int(document["queued_s"]))
+            return int(document["cluster"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def record_cluster(self, cluster: QueuedCluster) -> QueuedCluster:
-        """Store the cluster of the submission."""
-        text = json.dumps({"cluster": cluster.number, "queued_s": cluster.queued_s})
-        write_atomically(self.path / "cluster.json", text)
+    def record_cluster(self, cluster: int) -> int:
+        """Store the cluster of the submission and return it."""
+        write_atomically(self.path / "cluster.json", json.dumps({"cluster": cluster}))
         return cluster
 
     def batch_id(self, cluster: int, proc: int) -> str:
@@ -525,22 +473,40 @@ class Submission:
                 where=folder,
                 hint="Choose another submit_dir for this pool, or another --data-dir.",
             )
+        statements = [*_select_statements(text, spool=spool)]
         shared = _shared_inputs(jobs)
+        own_inputs = [name for name in jobs[0].inputs if name not in shared]
         # HTCondor names a file in the sandbox by the last part of its path.
-        if uses_archives(text):
+        if START_VARIABLE in text:
             inputs = [f"../../{_PACKED}/{name}" for name in (INPUT_ARCHIVE, START_SCRIPT)]
+            outputs = OUTPUT_ARCHIVE
+            # The other batch system counts the starts; their output shows the number.
+            variables = [
+                f'My.{ATTEMPT_ATTRIBUTE} = "unknown"',
+                f"treehammer_start = {START_SCRIPT} {_parse_previous_attempts(text)}",
+            ]
         else:
-            inputs = [f"../../shared/{name}" for name in (*shared, OUTPUT_FOLDER)]
-        inputs += [name for name in jobs[0].inputs if name not in shared]
+            # With the output of earlier starts, so that a job that has ended is not run again.
+            inputs = [*(f"../../shared/{name}" for name in shared), OUTPUT_FOLDER]
+            outputs = OUTPUT_FOLDER
+            variables = [
+                f"treehammer_attempt = {_ATTEMPT_VALUE}",
+                f"treehammer_output = {OUTPUT_FOLDER}/{ATTEMPT_PREFIX}{ATTEMPT_VARIABLE}",
+                f'My.{ATTEMPT_ATTRIBUTE} = "{ATTEMPT_VARIABLE}"',
+            ]
         return "\n".join(
             [
-                *list_statements(text, spool=spool),
+                *statements,
                 f"initialdir = {folder}/jobs/$(job_id)",
                 # The log of a spooled job is written at the schedd and returned with the output.
                 f"log = {EVENT_LOG_NAME if spool else self.log_file}",
+                # Added to each event, as evaluated then.
+                f"job_ad_information_attrs = {ATTEMPT_ATTRIBUTE}, {TIME_ATTRIBUTE}",
+                f"My.{TIME_ATTRIBUTE} = time()",
                 "should_transfer_files = YES",
-                f"transfer_input_files = {','.join(inputs)}",
-                *output_statements(text),
+                f"transfer_input_files = {','.join((*inputs, *own_inputs))}",
+                f"transfer_output_files = {outputs}",
+                *variables,
                 f'My.{CAMPAIGN_ATTRIBUTE} = "{self.campaign}"',
                 f'My.{SUBMISSION_ATTRIBUTE} = "{self.name}"',
                 f'My.{JOB_ATTRIBUTE} = "$(job_id)"',
@@ -627,6 +593,30 @@ def find_submissions(root: Path, campaign: str = "*") -> Iterator[Submission]:
             yield Submission(root, folder.parent.name, folder.name)
 
 
+def _select_statements(text: str, *, spool: bool) -> Iterator[str]:
+    """Yield the statements of a template.
+
+    Raises:
+        BatchError: one sets a reserved key.
+    """
+    for statement, name, _ in _split_statements(text):
+        key = (name or statement.split(maxsplit=1)[0] if statement.strip() else "").lower()
+        if _RESERVED_KEY.fullmatch(key):
+            raise BatchError(
+                f"{key!r} is set by Treehammer",
+                where="submit description",
+                hint="Remove it from the template.",
+            )
+        if not (spool and key in _MATERIALIZATION_KEYS):
+            yield statement
+
+
+def _parse_previous_attempts(text: str) -> int:
+    """Return the number of the last attempt before a template's jobs were requeued; 0 for new ones."""
+    match = PREVIOUS_ATTEMPTS.search(text)
+    return int(match[1]) if match else 0
+
+
 def _shared_inputs(jobs: Sequence[JobDescription]) -> Mapping[str, Path]:
     """Return the inputs that are the same file for all jobs."""
     first = jobs[0].inputs
@@ -646,10 +636,10 @@ def _shared_inputs(jobs: Sequence[JobDescription]) -> Mapping[str, Path]:
 def _write_inputs(folder: Path, text: str, jobs: Sequence[JobDescription]) -> None:
     """Write the inputs that jobs share, their archive if the template needs it, and those of each."""
     shared = _shared_inputs(jobs)
-    (folder / "shared" / OUTPUT_FOLDER).mkdir(parents=True)
+    (folder / "shared").mkdir(parents=True)
     for name, source in shared.items():
         copy_input(source, folder / "shared" / name)
-    if uses_archives(text):
+    if START_VARIABLE in text:
         (folder / _PACKED).mkdir()
         pack_inputs(shared, folder / _PACKED / INPUT_ARCHIVE)
         shutil.copy(Path(__file__).with_name("start.sh"), folder / _PACKED / START_SCRIPT)
@@ -658,7 +648,7 @@ def _write_inputs(folder: Path, text: str, jobs: Sequence[JobDescription]) -> No
     for job in jobs:
         # Plain strings and hard links are fast enough for ten thousand jobs.
         job_folder = f"{folder}/jobs/{job.job_id}"
-        os.mkdir(job_folder)  # noqa: PTH102
+        os.makedirs(f"{job_folder}/{OUTPUT_FOLDER}")  # noqa: PTH103
         for name in own_inputs:
             target = f"{job_folder}/{name}"
             try:

@@ -313,7 +313,9 @@ def test_errors_are_reported(pool: Grid, jobs: CondorJobs, tmp_path: Path) -> No
     with pytest.raises(BatchError, match="does not answer"):
         nobody.query(jobs.ids.values())
     with pytest.raises(BatchError, match=r"HTCondor configuration .* not found"):
-        HTCondorBatch(replace(good, config=tmp_path / "none"), tmp_path).connection.check()
+        HTCondorBatch(
+            replace(good, config=tmp_path / "none"), tmp_path
+        ).connection.identify_schedd()
     with pytest.raises(BatchError, match="is set by Treehammer"):
         jobs.submit(jobs.describe_jobs("own", 1, submit_text() + "initialdir = /tmp\n"))
     with pytest.raises(BatchError, match="does not accept the jobs"):

@@ -23,14 +23,16 @@ from treehammer.submit.batch.htcondor.event_log import (
     CONFIRM_AFTER_US,
     EventType,
     JobEvents,
-    LogClock,
     parse_events,
 )
-from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch, split_conjunction
-from treehammer.submit.batch.htcondor.pool import HTCondorPool, PoolUnreachableError
+from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
+from treehammer.submit.batch.htcondor.pool import (
+    HTCondorPool,
+    PoolUnreachableError,
+    split_conjunction,
+)
 from treehammer.submit.batch.htcondor.submit_description import (
     RESERVED_COMMANDS,
-    QueuedCluster,
     Submission,
     check_command_value,
     check_description,
@@ -52,11 +54,12 @@ RECONNECT_FAILED, CLUSTER_REMOVED = EventType.RECONNECT_FAILED, EventType.CLUSTE
 
 
 def event(kind: int, second: int, attempt: int = 0, proc: int = 0, **values: object) -> str:
-    """Format an event like HTCondor, in a zone two hours east of UTC."""
+    """Format an event like HTCondor, whose own times are local."""
     moment = time.gmtime(QUEUED_S + 7200 + second)
     known = {
         "EventTime": time.strftime('"%Y-%m-%dT%H:%M:%S.000"', moment),
         "TreehammerAttempt": f'"{attempt}"' if attempt else '"$$([NumShadowStarts?:1])"',
+        "TreehammerTime": QUEUED_S + second,
         **{k: json.dumps(v) for k, v in values.items()},
         "TriggerEventTypeNumber": kind,
     }
@@ -70,9 +73,8 @@ SUBMITTED = event(0, 0)
 
 
 def apply_events(*events: str) -> JobEvents:
-    text = "".join((SUBMITTED, *events))
     job = JobEvents()
-    for item in parse_events(text, 7, LogClock.from_first_event(text, QUEUED_S)):
+    for item in parse_events("".join((SUBMITTED, *events)), 7):
         job.apply(item)
     return job
 
@@ -226,8 +228,10 @@ class Schedd:
         self.folder = folder
         self.submission = Submission.for_jobs(folder, "c", "", ["a", "b"])
         self.submission.path.mkdir(parents=True)
-        (self.submission.path / "submission.json").write_text('{"jobs": ["a", "b"], "text": ""}')
-        self.submission.record_cluster(QueuedCluster(7, QUEUED_S))
+        index = self.submission.path / "submission.json"
+        index.write_text('{"jobs": ["a", "b"], "text": ""}')
+        os.utime(index, (QUEUED_S, QUEUED_S))
+        self.submission.record_cluster(7)
         self.log = self.submission.log_file
         self._monkeypatch = monkeypatch
         self.restart_client()
@@ -238,17 +242,14 @@ class Schedd:
         replace = self._monkeypatch.setattr
         connection = self.batch.connection
         replace(connection, "query_ads", lambda *_, **__: self._answer(self.queue))
-        replace(
-            connection, "query_history", lambda text, *_, **__: self._answer(self.history, text)
-        )
+        replace(connection, "query_history", lambda *_, **__: self._answer(self.history))
         replace(time, "time_ns", lambda: self.now_us * 1000)
 
-    def _answer(self, ads: list[dict[str, Any]], constraint: str = "") -> list[dict[str, Any]]:
+    def _answer(self, ads: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if not self.answers:
             raise PoolUnreachableError("HTCondor does not answer")
         self.asked += 1
-        selected = [ad for ad in ads if not constraint or f"ProcId == {ad['ProcId']}" in constraint]
-        return [{"ClusterId": 7, **ad} for ad in selected]
+        return [{"ClusterId": 7, **ad} for ad in ads]
 
     def write(self, *events: str) -> None:
         with self.log.open("a") as stream:
@@ -377,7 +378,7 @@ def test_schedd_is_asked_about_holds_only_if_log_has_one(schedd: Schedd, proc: i
     assert schedd.asked == 1
 
 
-def test_log_in_another_zone_and_of_other_clusters_is_read(schedd: Schedd) -> None:
+def test_events_of_other_clusters_are_left_out(schedd: Schedd) -> None:
     foreign = event(TERMINATED, 5, 1, **DONE).replace("(007.", "(006.")
     schedd.write(FIRST, foreign, event(EXECUTE, 10, 1, SlotName="slot1@x"))
     assert schedd.states() == ["running", "queued"]
@@ -408,7 +409,7 @@ def test_requeued_job_of_another_pool_keeps_earlier_attempts(
     batch._make_root()
     submission = Submission.for_jobs(batch.root, "c", text, ["job"])
     submission.stage(text, [JobDescription("job", text, {})], spool=False)
-    submission.record_cluster(QueuedCluster(7, QUEUED_S))
+    submission.record_cluster(7)
     submission.log_file.write_text("".join((FIRST, event(EXECUTE, 10), *later)))
     if output:
         (submission.job_folder(0) / f"output/attempt-{output}").mkdir(parents=True)

@@ -313,8 +313,8 @@ def test_tokens_stay_private_in_queues(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def _transferred(submission: Submission) -> list[str]:
-    shared = ["worker.pyz", "payload", SERVICE_FILE, "output"]
-    return [*(f"../../shared/{name}" for name in shared), "job.json", TOKEN_FILE]
+    shared = ["worker.pyz", "payload", SERVICE_FILE]
+    return [*(f"../../shared/{name}" for name in shared), "output", "job.json", TOKEN_FILE]
 
 
 def test_preview_has_token_placeholders(tmp_path: Path) -> None:
