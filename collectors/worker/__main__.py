@@ -18,7 +18,7 @@ from ..shared_files import DISK_FULL_ERRNOS
 from . import uploader
 from .child_processes import print_line
 from .run.job_context import JobFileError, load_job
-from .run.job_runner import run_job
+from .run.job_runner import end_like_earlier_attempt, run_job
 from .run.payload_process import FORK_FAILURE_ERRNOS
 from .service_client import ServiceConfigError
 
@@ -66,6 +66,11 @@ def build_parser(*, for_jobs: bool = False) -> argparse.ArgumentParser:
         "--attempt", type=_parse_positive_int, default=1, help="number of this attempt, from 1"
     )
     verb.add_argument("--output", default=".", help="folder for records/, logs/ and attempt.json")
+    verb.add_argument(
+        "--once",
+        action="store_true",
+        help="measure nothing if an earlier attempt, whose folder lies beside the output, has ended",
+    )
     uploader.add_upload_command(verbs)
     if not for_jobs:
         from ..kit.treehammer_load.server import log_parser
@@ -117,9 +122,12 @@ def _upload_sandboxes(options: argparse.Namespace) -> int:
 def _run_job(options: argparse.Namespace) -> int:
     try:
         job = load_job(options.job)
-        succeeded = run_job(
-            job, os.path.dirname(options.job) or ".", options.output, options.attempt
+        succeeded = (
+            end_like_earlier_attempt(job, options.output, options.attempt) if options.once else None
         )
+        if succeeded is None:
+            folder = os.path.dirname(options.job) or "."
+            succeeded = run_job(job, folder, options.output, options.attempt)
     except JobFileError as error:
         print_line(str(error), "stderr")
         return INVALID_INPUT

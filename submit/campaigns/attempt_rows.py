@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from treehammer.collectors.job_spec import RETRY_EXIT_CODE, JobState
 from treehammer.collectors.record.measurement_record import Measurement
@@ -197,7 +199,10 @@ def _build_attempt_row(job: JobRow, attempt: AttemptStatus, sandbox: Path | None
     elif attempt.state.is_final:
         returned = len(list_record_files(sandbox)) if sandbox else 0
         is_whole = returned >= job.planned_measurements and not _stop_signal(sandbox)
-        if attempt.state is JobState.LOST or not is_whole:
+        repeated = _read_report(sandbox).get("repeats")
+        if attempt.state is JobState.DONE and isinstance(repeated, int):
+            message = f"attempt {repeated} had ended, so that nothing was measured again"
+        elif attempt.state is JobState.LOST or not is_whole:
             failure_class, reason = _classify_loss(attempt, sandbox)
             host = f" at {attempt.host}" if attempt.host and attempt.host not in reason else ""
             message = (
@@ -230,13 +235,16 @@ def _classify_loss(attempt: AttemptStatus, sandbox: Path | None) -> tuple[str, s
 
 def _stop_signal(sandbox: Path | None) -> str:
     """Return the signal that stopped the worker according to its attempt.json; '' for none."""
-    if sandbox is None:
-        return ""
-    try:
-        account = json.loads(read_regular_file(sandbox / "attempt.json", MAX_RECORD_BYTES))
-        return str(account["stopped_by"] or "")
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    return str(_read_report(sandbox).get("stopped_by") or "")
+
+
+def _read_report(sandbox: Path | None) -> Mapping[str, Any]:
+    """Read the worker's attempt.json; empty if it is missing or damaged."""
+    if sandbox is not None:
+        with suppress(OSError, ValueError):
+            report = json.loads(read_regular_file(sandbox / "attempt.json", MAX_RECORD_BYTES))
+            return report if isinstance(report, dict) else {}
+    return {}
 
 
 def _describe_exit(attempt: AttemptStatus, sandbox: Path | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.resources
 import json
 import os
@@ -30,6 +31,8 @@ from .node_commands import restore_settings
 
 #: Version of the layout of ``attempt.json``.
 ATTEMPT_FORMAT = 1
+#: Report of an attempt, in its output folder.
+ATTEMPT_FILE = "attempt.json"
 
 #: Modules and packages of the worker that the load generator of the kit uses.
 _SHARED_WITH_KIT = (
@@ -99,6 +102,45 @@ def run_job(job: JobSpec, job_folder: str, output: str, attempt: int) -> bool:
         uploader.upload_remaining()
         report.record_upload(uploader.summarize())
         return succeeded
+
+
+def end_like_earlier_attempt(job: JobSpec, output: str, attempt: int) -> Optional[bool]:
+    """Report the end of an earlier attempt as that of this one; True if it ended without failure.
+
+    A batch system starts a job again if it missed its end.  The attempts' folders lie side by side.
+
+    Returns:
+        None if no earlier attempt ran to its end.
+
+    Raises:
+        OSError: ``output`` cannot be written.
+    """
+    attempts = os.path.dirname(os.path.abspath(output))
+    for path in sorted(glob.glob(os.path.join(glob.escape(attempts), "*", ATTEMPT_FILE))):
+        report = _read_ended_report(path, job)
+        if report is None:
+            continue
+        document = {
+            "format": ATTEMPT_FORMAT,
+            "campaign_id": job.campaign_id,
+            "job_id": job.job_id,
+            "attempt": attempt,
+            "repeats": report["attempt"],
+        }
+        write_atomically(os.path.join(output, ATTEMPT_FILE), json.dumps(document, indent=1) + "\n")
+        print_line(f"attempt {report['attempt']} of this job has ended; nothing is measured again")
+        return not report["failed"] and not report["not_started"]
+    return None
+
+
+def _read_ended_report(path: str, job: JobSpec) -> Optional[Dict[str, Any]]:
+    """Return the report of an attempt of the job that ran to its end; None for any other file."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        with open(path, encoding="utf-8") as stream:
+            report: Dict[str, Any] = json.load(stream)
+        if report["job_id"] == job.job_id and report["ended_us"] and not report["stopped_by"]:
+            return report
+    return None
 
 
 class SoloRun:
@@ -182,7 +224,7 @@ class AttemptReport:
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
-        self._path = os.path.join(context.output, "attempt.json")
+        self._path = os.path.join(context.output, ATTEMPT_FILE)
         self._started_us = node_state.now_us()
         self._ended_us: Optional[int] = None
         self._records: List[str] = []

@@ -15,7 +15,7 @@ if [ -s output.tar ]; then # the output of an earlier start
   tar -xf output.tar
 fi
 mkdir -p "$output" || exit
-"$python" worker.pyz run job.json --attempt "$number" --output "$output" \
+"$python" worker.pyz run job.json --once --attempt "$number" --output "$output" \
   >"$output/worker.out" 2>"$output/worker.err" &
 worker=$!
 trap 'kill -TERM "$worker"' HUP INT TERM

@@ -116,6 +116,18 @@ def test_stopped_worker_counts_as_evicted(scene: TrackingHarness) -> None:
     assert scene.read_failures() == ["evicted"]
 
 
+def test_attempt_that_repeats_an_end_is_no_failure(scene: TrackingHarness) -> None:
+    """The batch system lost the end of the first attempt and started the job again."""
+    for position in (1, 2):
+        scene.write_record(0, position, attempt=1)
+    (scene.make_sandbox(attempt=2) / "attempt.json").write_text('{"repeats": 1}')
+    scene.end_job(JobState.DONE, KILLED, make_attempt_status(JobState.DONE, 2))
+    scene.collect()
+    assert [attempt.failure_class for attempt in scene.read_attempts()] == ["", ""]
+    assert scene.read_attempts()[1].message.startswith("attempt 1 had ended")
+    assert scene.tracker.compute_progress(scene.campaign).sites["local"].measured == 2
+
+
 def test_every_attempt_is_kept(scene: TrackingHarness) -> None:
     scene.write_record(0, 1, attempt=1)
     for position in (1, 2):

@@ -631,3 +631,42 @@ def test_proxy_is_described_by_its_attributes(
         failure = classify(NO_PROTOCOL, {PROXY_VARIABLE: str(tmp_path)})
         assert failure.kind == expected[0]
         assert expected[1] in failure.message
+
+
+ENDED = {"job_id": "job", "attempt": 1, "ended_us": 5, "stopped_by": None, "failed": 0}
+
+
+@pytest.mark.parametrize(
+    ("report", "code"),
+    [
+        ({"not_started": 0}, 0),
+        ({"not_started": 0, "failed": 2}, 1),
+        ({"not_started": 1}, 1),
+        ({"not_started": 0, "ended_us": None}, None),
+        ({"not_started": 0, "stopped_by": "SIGTERM"}, None),
+        ({"not_started": 0, "job_id": "other"}, None),
+        ([], None),
+    ],
+)
+def test_attempt_after_an_ended_one_measures_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: Any, code: int | None
+) -> None:
+    """Code None: the job is run."""
+    monkeypatch.setattr(__main__, "run_job", lambda *_: pytest.fail("run"))
+    (tmp_path / "job.json").write_text(make_job().to_json())
+    for number in (1, 2):
+        (tmp_path / f"output/attempt-{number}").mkdir(parents=True)
+    document = {**ENDED, **report} if report else report
+    (tmp_path / "output/attempt-1/attempt.json").write_text(json.dumps(document))
+    output = tmp_path / "output/attempt-2"
+    words = ["run", str(tmp_path / "job.json"), "--attempt", "2", "--output", str(output)]
+    with pytest.raises(pytest.fail.Exception):
+        __main__.main(words)
+    if code is None:
+        with pytest.raises(pytest.fail.Exception):
+            __main__.main([*words, "--once"])
+        assert not [*output.iterdir()]
+    else:
+        assert __main__.main([*words, "--once"]) == code
+        repeated = json.loads((output / "attempt.json").read_text())
+        assert (repeated["attempt"], repeated["repeats"]) == (2, 1)
