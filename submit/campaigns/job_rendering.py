@@ -33,13 +33,13 @@ from treehammer.submit.batch.htcondor.submit_description import (
     HOLD_LIMIT_S,
     IDLE_LIMIT_S,
     MAX_GRID_ATTEMPTS,
+    MAX_LEASE_S,
     REQUEST_MEMORY_MB,
     RETRY_PAUSE_S,
     SECOND_PROCESS_MEMORY_MB,
     VACATE_GRACE_S,
     Submission,
     check_description,
-    lease_duration_s,
 )
 from treehammer.submit.batch.interface import JobDescription, find_batch
 from treehammer.submit.batch.local_batch import stage_job
@@ -286,7 +286,7 @@ def render_cluster_description(plan: Plan, cluster: JobCluster) -> str:
             "attempts": MAX_GRID_ATTEMPTS,
             "idle_s": IDLE_LIMIT_S,
             "wall_s": round(cluster.wall_s),
-            "lease_s": lease_duration_s(round(cluster.wall_s)),
+            "lease_s": min(round(cluster.wall_s), MAX_LEASE_S),
             # Copy programs of load tests write as many files as the test requests.
             "disk": plan.pinned_test.definition.load is None,
             "held_s": HOLD_LIMIT_S,

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import product
 from typing import Any, NamedTuple
 
 from treehammer.analysis.status import failure_attribution
@@ -82,71 +83,46 @@ def _held(cause: str, remedy: str) -> HoldCause:
     return HoldCause(HELD_CLASS, cause, remedy)
 
 
-_DISK = HoldCause.by_limit(failure_attribution.DISK)
-_MEMORY = HoldCause.by_limit(failure_attribution.MEMORY)
-#: HTCondor's codes (``condor_holdcodes.h`` of version 25), and subcodes where only some are meant ->
-#: cause; the first row that matches counts.
-_HOLD_CAUSES: tuple[tuple[tuple[int, ...], tuple[int, ...], HoldCause], ...] = (
-    ((7, 9, 12, 13), (28, 122), _DISK),  # transfers that met a full disk: ENOSPC, EDQUOT
-    ((21, 34), (101,), HoldCause.by_limit(failure_attribution.CPUS)),
-    ((21, 34), (102,), _MEMORY),
-    ((21, 34), (104,), _DISK),
-    ((1, 15), (), _held("a person", "Ask who held it; treehammer resume releases it.")),
-    (
-        (2, 17, 23, 24, 28, 29, 30, 31, 36),
-        (),
-        _held("node or pool", "Tell the pool's administrator; treehammer resume releases the job."),
+#: HTCondor's codes (``condor_holdcodes.h`` of version 25), some with a subcode -> cause.
+_HOLD_CAUSES: Mapping[tuple[object, ...], HoldCause] = {
+    (1, 15): _held("a person", "Ask who held it; treehammer resume releases it."),
+    (2, 17, 23, 24, 28, 29, 30, 31, 36): _held(
+        "node or pool", "Tell the pool's administrator; treehammer resume releases the job."
     ),
-    (
-        (3, 5, 21, 25, 26, 27),
-        (),
-        _held("policy", "Ask the pool's administrator for the limit, or adapt the site's submit."),
+    (3, 5, 21, 25, 26, 27): _held(
+        "policy", "Ask the pool's administrator for the limit, or adapt the site's submit."
     ),
-    ((4,), (), HoldCause.by_limit(failure_attribution.CREDENTIALS)),
-    (
-        (6, 19, 35, 43, 44, 45, 48),
-        (),
-        _held("start of the job", "Check the site's python, and the node's container software."),
+    ((21, 101), (34, 101)): HoldCause.by_limit(failure_attribution.CPUS),
+    ((21, 102), (34, 102), 34): HoldCause.by_limit(failure_attribution.MEMORY),
+    # Transfers meet a full disk as ENOSPC or EDQUOT.
+    ((21, 104), (34, 104), *product((7, 9, 12, 13), (28, 122))): HoldCause.by_limit(
+        failure_attribution.DISK
     ),
-    (
-        (7, 9, 12, 22),
-        (),
-        _held(
-            "transfer of outputs",
-            "Check space and permissions of the submit folder, and the network of the node.",
-        ),
+    (4,): HoldCause.by_limit(failure_attribution.CREDENTIALS),
+    (6, 19, 35, 43, 44, 45, 48): _held(
+        "start of the job", "Check the site's python, and the node's container software."
     ),
-    (
-        (8, 10, 13, 14, SPOOLING),
-        (),
-        _held(
-            "transfer of inputs",
-            "Check that the inputs still exist and that the node has space for them.",
-        ),
+    (7, 9, 12, 22): _held(
+        "transfer of outputs",
+        "Check space and permissions of the submit folder, and the network of the node.",
     ),
-    (
-        (11, 18),
-        (),
-        _held(
-            "file transfer", "Release the job (treehammer resume); tell the pool's administrator."
-        ),
+    (8, 10, 13, 14, SPOOLING): _held(
+        "transfer of inputs",
+        "Check that the inputs still exist and that the node has space for them.",
     ),
-    ((20, 46, 47), (), HoldCause.by_limit(failure_attribution.TIME)),
-    (
-        (32, 33),
-        (),
-        _held(
-            "size of a transfer",
-            "Ask for a larger MAX_TRANSFER_INPUT_MB or MAX_TRANSFER_OUTPUT_MB, or send less.",
-        ),
+    (11, 18): _held(
+        "file transfer", "Release the job (treehammer resume); tell the pool's administrator."
     ),
-    ((34,), (), _MEMORY),
-    (
-        (37, 38, 39, 40, 41, 42),
-        (),
-        _held("cloud", "Check the account and limits at the cloud's provider."),
+    (20, 46, 47): HoldCause.by_limit(failure_attribution.TIME),
+    (32, 33): _held(
+        "size of a transfer",
+        "Ask for a larger MAX_TRANSFER_INPUT_MB or MAX_TRANSFER_OUTPUT_MB, or send less.",
     ),
-)
+    (37, 38, 39, 40, 41, 42): _held(
+        "cloud", "Check the account and limits at the cloud's provider."
+    ),
+}
+_CAUSES_BY_CODE = {code: cause for codes, cause in _HOLD_CAUSES.items() for code in codes}
 _UNKNOWN_CAUSE = _held("", "Ask the pool's administrator what holds jobs for this reason.")
 #: Codes whose reason may name the limit: policies of the job, the pool and the machine, resources in
 #: general, and unknown ones.
@@ -169,13 +145,10 @@ class Hold:
 
     def find_cause(self) -> HoldCause:
         """Find the cause by code and subcode, and for policies by the words of the reason."""
-        for codes, subcodes, cause in _HOLD_CAUSES:
-            if self.code in codes and (not subcodes or self.subcode in subcodes):
-                if subcodes or self.code not in _GENERAL_CODES:
-                    return cause
-                break
-        else:
-            cause = _UNKNOWN_CAUSE
+        by_subcode = _CAUSES_BY_CODE.get((self.code, self.subcode))
+        cause = by_subcode or _CAUSES_BY_CODE.get(self.code, _UNKNOWN_CAUSE)
+        if by_subcode or (cause is not _UNKNOWN_CAUSE and self.code not in _GENERAL_CODES):
+            return cause
         limit = failure_attribution.find_cause_by_words(self.reason)
         return HoldCause.by_limit(limit) if limit else cause
 
@@ -570,6 +543,17 @@ class EventLog:
         self._inode = self._offset = 0
         self._is_replaced = False
 
+    def constraint(self, procs: Collection[int] = ()) -> str:
+        """Return the ClassAd expression that matches the cluster, or only these of its jobs."""
+        parts = [self.submission.constraint, f"ClusterId == {self.cluster}"]
+        if procs:
+            parts.append(f"({' || '.join(f'ProcId == {proc}' for proc in procs)})")
+        return " && ".join(parts)
+
+    def batch_id(self, proc: int) -> str:
+        """Return the batch id of a job."""
+        return self.submission.batch_id(self.cluster, proc)
+
     def job(self, proc: int) -> JobEvents:
         """Return the state of one job."""
         return self.jobs.setdefault(proc, JobEvents(self.submission.previous_attempts))
@@ -640,7 +624,7 @@ class EventLog:
 
     def status(self, proc: int) -> JobStatus:
         """Derive the status of a job; one without events waits for its turn."""
-        batch_id, job = self.submission.batch_id(self.cluster, proc), self.jobs.get(proc)
+        batch_id, job = self.batch_id(proc), self.jobs.get(proc)
         if job is None:
             return JobStatus(batch_id, JobState.QUEUED)
         status = job.status(batch_id, cancelled=self.submission.cancellation_mark.exists())

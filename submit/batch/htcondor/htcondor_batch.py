@@ -249,10 +249,7 @@ class HTCondorBatch(BatchSystem):
         Raises:
             BatchError: HTCondor does not answer, and a log is missing or incomplete.
         """
-        groups = [
-            (self._read_log(submission, cluster), procs)
-            for submission, cluster, procs in self._group_by_cluster(batch_ids)
-        ]
+        groups = self._read_logs(batch_ids)
         now_us = time.time_ns() // 1000
         doubtful = [(log, procs) for log, procs in groups if log.needs_schedd(procs, now_us)]
         unknown: set[str] = set()
@@ -265,11 +262,20 @@ class HTCondorBatch(BatchSystem):
         statuses = (log.status(proc) for log, procs in groups for proc in procs)
         return {status.batch_id: status for status in statuses if status.batch_id not in unknown}
 
-    def _read_log(self, submission: Submission, cluster: int) -> EventLog:
-        """Read what was added to the event log of a cluster."""
-        log = self._find_log(submission, cluster)
-        log.read()
-        return log
+    def _read_logs(self, batch_ids: Iterable[str]) -> list[tuple[EventLog, list[int]]]:
+        """Read what was added to the event logs of jobs; return each with the procs of its jobs."""
+        groups = self._group_by_cluster(batch_ids)
+        for log, _ in groups:
+            log.read()
+        return groups
+
+    def _group_by_cluster(self, batch_ids: Iterable[str]) -> list[tuple[EventLog, list[int]]]:
+        groups: dict[EventLog, list[int]] = defaultdict(list)
+        for batch_id in batch_ids:
+            parsed_id = parse_batch_id(batch_id, self.root)
+            if parsed_id is not None:
+                groups[self._find_log(*parsed_id[:2])].append(parsed_id[2])
+        return [*groups.items()]
 
     def _find_log(self, submission: Submission, cluster: int) -> EventLog:
         key = submission, cluster
@@ -304,10 +310,7 @@ class HTCondorBatch(BatchSystem):
                     log.job(proc).apply_ad(ads[proc])
                 elif not (isinstance(next_proc, int) and proc >= next_proc):
                     vanished.append(proc)
-            unknown |= {
-                log.submission.batch_id(log.cluster, proc)
-                for proc in self._ask_history(log, vanished)
-            }
+            unknown |= {log.batch_id(proc) for proc in self._ask_history(log, vanished)}
             log.confirmed_us = time.time_ns() // 1000
         return unknown
 
@@ -319,10 +322,9 @@ class HTCondorBatch(BatchSystem):
         """
         if not procs:
             return []
-        constraint = log.submission.cluster_constraint(log.cluster)
         staged_s = log.submission.staged_s
         since = f"CompletionDate > 0 && CompletionDate < {staged_s - 60}" if staged_s else None
-        ads = self.connection.query_history(constraint, JOB_PROJECTION, since=since)
+        ads = self.connection.query_history(log.constraint(), JOB_PROJECTION, since=since)
         vanished = set(procs)
         ads_by_proc = {proc: ad for ad in ads if (proc := int(ad["ProcId"])) in vanished}
         is_removed = (
@@ -370,12 +372,12 @@ class HTCondorBatch(BatchSystem):
             BatchError: HTCondor does not answer; some jobs may be cancelled.
         """
         open_ids = self._find_open(batch_ids)
-        for submission, cluster, procs in self._group_by_cluster(open_ids):
-            ids = submission.batch_ids(cluster).values()
+        for log, procs in self._group_by_cluster(open_ids):
+            ids = log.submission.batch_ids(log.cluster).values()
             is_whole = open_ids.issuperset(self._find_open(ids))
             if is_whole:
-                submission.cancellation_mark.touch()
-            constraint = submission.cluster_constraint(cluster, () if is_whole else procs)
+                log.submission.cancellation_mark.touch()
+            constraint = log.constraint(() if is_whole else procs)
             self.connection.act_on_jobs("Remove", constraint, CANCEL_REASON)
         return len(open_ids)
 
@@ -392,10 +394,10 @@ class HTCondorBatch(BatchSystem):
         Raises:
             BatchError: HTCondor does not answer.
         """
-        for submission, cluster, procs in self._group_by_cluster(batch_ids):
-            factory = f"{submission.cluster_constraint(cluster)} && isUndefined(ProcId)"
+        for log, procs in self._group_by_cluster(batch_ids):
+            factory = f"{log.constraint()} && isUndefined(ProcId)"
             self.connection.act_on_jobs("Hold", factory, reason)
-            idle = f"{submission.cluster_constraint(cluster, procs)} && JobStatus == {IDLE_STATUS}"
+            idle = f"{log.constraint(procs)} && JobStatus == {IDLE_STATUS}"
             self.connection.act_on_jobs("Hold", idle, reason)
 
     def release_held(self, batch_ids: Iterable[str], reason: str) -> bool:
@@ -405,11 +407,11 @@ class HTCondorBatch(BatchSystem):
             BatchError: HTCondor does not answer.
         """
         was_held = False
-        for submission, cluster, _ in self._group_by_cluster(batch_ids):
-            if not self._read_log(submission, cluster).may_hold(reason):
+        for log, _ in self._read_logs(batch_ids):
+            if not log.may_hold(reason):
                 continue
             held = (
-                f"{submission.cluster_constraint(cluster)} && "
+                f"{log.constraint()} && "
                 f'(JobStatus == {HELD_STATUS} && regexp("{reason}", HoldReason ?: "") || isUndefined(ProcId) '
                 f'&& JobMaterializePaused =?= 1 && regexp("{reason}", JobMaterializePauseReason ?: ""))'
             )
@@ -425,11 +427,9 @@ class HTCondorBatch(BatchSystem):
             BatchError: HTCondor does not answer.
         """
         held = [b for b, status in self.query(batch_ids).items() if status.state is JobState.HELD]
-        for submission, cluster, procs in self._group_by_cluster(held):
-            constraint = submission.cluster_constraint(cluster, procs)
-            self.connection.act_on_jobs(
-                "Release", f"{constraint} && JobStatus == {HELD_STATUS}", "treehammer resume"
-            )
+        for log, procs in self._group_by_cluster(held):
+            constraint = f"{log.constraint(procs)} && JobStatus == {HELD_STATUS}"
+            self.connection.act_on_jobs("Release", constraint, "treehammer resume")
         return len(held)
 
     def requeue(self, earlier: Mapping[str, int], inputs: InputReplacement) -> Mapping[str, str]:
@@ -439,8 +439,9 @@ class HTCondorBatch(BatchSystem):
             BatchError: not all were queued; another call queues the others.
         """
         requeued_ids: dict[str, str] = {}
-        for old, cluster, procs in self._group_by_cluster(earlier):
-            ids = {old.job_ids[proc]: old.batch_id(cluster, proc) for proc in procs}
+        for log, procs in self._group_by_cluster(earlier):
+            old = log.submission
+            ids = {old.job_ids[proc]: log.batch_id(proc) for proc in procs}
             last = max(earlier[batch_id] for batch_id in ids.values())
             jobs = old.rebuild_jobs(ids, last, inputs)
             text = jobs[0].text
@@ -457,16 +458,6 @@ class HTCondorBatch(BatchSystem):
             requeued_ids |= {batch_id: queued_ids[job_id] for job_id, batch_id in ids.items()}
         return requeued_ids
 
-    def _group_by_cluster(
-        self, batch_ids: Iterable[str]
-    ) -> list[tuple[Submission, int, list[int]]]:
-        groups: dict[tuple[Submission, int], list[int]] = defaultdict(list)
-        for batch_id in batch_ids:
-            parsed_id = parse_batch_id(batch_id, self.root)
-            if parsed_id is not None:
-                groups[parsed_id[:2]].append(parsed_id[2])
-        return [(submission, cluster, procs) for (submission, cluster), procs in groups.items()]
-
     def purge(self, batch_ids: Iterable[str]) -> int:
         """Remove submissions whose jobs are all listed and final; return the freed bytes.
 
@@ -476,23 +467,19 @@ class HTCondorBatch(BatchSystem):
             BatchError: HTCondor does not answer, or a folder cannot be removed.
         """
         ended: dict[str, set[str]] = defaultdict(set)
-        for submission, cluster, procs in self._group_by_cluster(batch_ids):
+        for log, procs in self._group_by_cluster(batch_ids):
+            submission = log.submission
             if submission.path.is_dir():
-                ended[submission.campaign] |= self._ended_job_ids(submission, cluster, procs)
+                ids = {log.batch_id(proc): submission.job_ids[proc] for proc in procs}
+                open_ids = self._find_open(ids)
+                # A job that HTCondor does not know has ended, too.
+                ended[submission.campaign] |= {job for i, job in ids.items() if i not in open_ids}
         return sum(
             submission.remove()
             for campaign, job_ids in ended.items()
             for submission in [*find_submissions(self.root, campaign)]
             if job_ids.issuperset(submission.job_ids)
         )
-
-    def _ended_job_ids(
-        self, submission: Submission, cluster: int, procs: Sequence[int]
-    ) -> set[str]:
-        """Return the ids of jobs that are final or unknown to HTCondor."""
-        ids = {submission.batch_id(cluster, proc): proc for proc in procs}
-        open_ids = self._find_open(ids)
-        return {submission.job_ids[proc] for i, proc in ids.items() if i not in open_ids}
 
     # -- diagnosis
 
@@ -504,7 +491,7 @@ class HTCondorBatch(BatchSystem):
         """
         ids = list(batch_ids)
         self.query(ids)
-        logs = [self._find_log(*group[:2]) for group in self._group_by_cluster(ids)]
+        logs = [log for log, _ in self._group_by_cluster(ids)]
         return [
             *(line for log in logs for line in _describe_lost_nodes(log)),
             *_describe_holds(logs),

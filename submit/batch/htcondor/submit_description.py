@@ -49,7 +49,8 @@ VACATE_GRACE_S = 60
 REQUEST_MEMORY_MB = 2000
 #: Further MB for the second process of a job in paired mode.
 SECOND_PROCESS_MEMORY_MB = 1000
-#: Longest time in seconds without contact to its node before a job is given up.
+#: Longest time in seconds without contact to its node before a job is given up.  HTCondor's default of
+#: 40 minutes would exceed the wall limit of a short job.
 MAX_LEASE_S = 1200
 #: Placeholder in a template: number of this start of the job.
 ATTEMPT_VARIABLE = "$(treehammer_attempt)"
@@ -132,14 +133,6 @@ _BATCH_ID = re.compile(r"(\d+)\.(\d+)@([A-Za-z0-9_-]+)\.([0-9a-f]+)")
 _INCOMING, _LOCKS = ".incoming", ".locks"
 #: Folder of the archive and the start script of jobs that receive plain files only.
 _PACKED = "packed"
-
-
-def lease_duration_s(wall_s: int) -> int:
-    """Return the seconds without contact to its node after which a job is lost.
-
-    HTCondor's default of 40 minutes would exceed the wall limit of a short job.
-    """
-    return min(wall_s, MAX_LEASE_S)
 
 
 @cache
@@ -323,13 +316,6 @@ class Submission:
     def constraint(self) -> str:
         """ClassAd expression that matches exactly its jobs."""
         return f'{SUBMISSION_ATTRIBUTE} == "{self.name}"'
-
-    def cluster_constraint(self, cluster: int, procs: Collection[int] = ()) -> str:
-        """Restrict :attr:`constraint` to one cluster, and to these procs if any are given."""
-        parts = [self.constraint, f"ClusterId == {cluster}"]
-        if procs:
-            parts.append(f"({' || '.join(f'ProcId == {proc}' for proc in procs)})")
-        return " && ".join(parts)
 
     @property
     def path(self) -> Path:
