@@ -360,7 +360,7 @@ def _back_up(engine: Engine) -> Path | None:
     file = sqlite_path(engine.url)
     if file is None:
         return None
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     backup = file.with_name(f"{file.name}.{read_revision(engine)}.{stamp}.bak")
     try:
         # The backup gets the permissions of the database.

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -601,7 +600,7 @@ def describe_schema(engine: sa.Engine) -> dict[str, object]:
 
 @pytest.mark.backends("sqlite", "postgresql")
 def test_failed_upgrade_changes_nothing(
-    url: str, store: Store, request: pytest.FixtureRequest, tmp_path: Path
+    url: str, store: Store, request: pytest.FixtureRequest
 ) -> None:
     store.add([make_measurement(extras={"hits": 1})])
     before = read_rows(store)
@@ -610,11 +609,10 @@ def test_failed_upgrade_changes_nothing(
     for act in (Store.open, check_database):
         with pytest.raises(StoreError, match="treehammer db upgrade"):
             act(url)
-    with pytest.raises(StoreError, match="no_such_table"):
-        upgrade_database(url)
+    for _ in range(2):  # each has a backup, also within one second
+        with pytest.raises(StoreError, match="no_such_table"):
+            upgrade_database(url)
     assert "later" not in list_columns(store)
-    for backup in tmp_path.glob("*.bak"):
-        backup.unlink()  # another one within the same second would have its name
     revision.write_text(NEXT_REVISION)
     upgrade_database(url)
     assert "later" in list_columns(store)
