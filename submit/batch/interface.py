@@ -61,12 +61,16 @@ class JobDescription:
         inputs: name in the job's sandbox -> local file or folder to copy there.
         together: number of jobs, with this one, that wait for each other and need as many slots at
             once; 0 for none.
+        wall_s: wall limit, as in the text; 0 for none.
+        cpus: number of CPUs, as in the text.
     """
 
     job_id: str
     text: str
     inputs: Mapping[str, Path]
     together: int = 0
+    wall_s: float = 0.0
+    cpus: int = 1
 
 
 @dataclass(frozen=True)

@@ -23,20 +23,20 @@ job's folder marks its processes.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from treehammer.collectors.job_spec import LOCAL_BATCH, JobState
-from treehammer.collectors.json_documents import format_json, parse_document
+from treehammer.collectors.json_documents import parse_json
 from treehammer.collectors.shared_files import hold_lock, is_locked
 from treehammer.errors import BatchError
 from treehammer.submit.batch.interface import (
@@ -66,17 +66,19 @@ OPEN = "state IN ('queued', 'running')"
 _LISTED = "batch_id IN (SELECT value FROM json_each(?))"
 #: Seconds between two looks at the length of the runner's log.
 _CHANGE_INTERVAL_S = 0.02
-#: Longest time in seconds of a wait for jobs or the runner to end, and a cancel's interval between looks.
+#: Longest time in seconds that a cancel waits for jobs to end, and its interval between looks.
 _END_WAIT_S, _CANCEL_INTERVAL_S = TERMINATE_GRACE_S + 5.0, 0.2
 #: Longest time in seconds that a transaction waits for others.
 _TRANSACTION_TIMEOUT_S = 60.0
 
+# Without a write-ahead log, the rows can be read on a full disk.
 _SCHEMA = """
-PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS job (
     number INTEGER PRIMARY KEY,
     batch_id TEXT NOT NULL UNIQUE,
     job_id TEXT NOT NULL UNIQUE,
+    wall_s REAL NOT NULL,
+    cpus INTEGER NOT NULL,
     slots INTEGER NOT NULL,
     together INTEGER NOT NULL,
     previous_attempts INTEGER NOT NULL DEFAULT 0,
@@ -94,6 +96,8 @@ class QueuedJob(NamedTuple):
 
     Attributes:
         number: its place in the queue.
+        wall_s: its wall limit; 0 for none.
+        cpus: number of slots that it takes.
         slots: number of jobs that run at once since its submission, until the next one.
         together: number of jobs, with this one, that start together; 0 for none.
         previous_attempts: number of its last attempt before it was requeued.
@@ -104,6 +108,8 @@ class QueuedJob(NamedTuple):
     number: int
     batch_id: str
     job_id: str
+    wall_s: float
+    cpus: int
     slots: int
     together: int
     previous_attempts: int
@@ -119,103 +125,8 @@ class QueuedJob(NamedTuple):
     @property
     def status(self) -> JobStatus:
         """Its status for batch systems."""
-        attempts = parse_document(tuple[AttemptStatus, ...], json.loads(self.attempts))
+        attempts = parse_json(tuple[AttemptStatus, ...], self.attempts)
         return JobStatus(self.batch_id, JobState(self.state), attempts)
-
-
-class LocalQueue:
-    """Jobs of one spool directory, which is created if missing."""
-
-    def __init__(self, root: Path) -> None:
-        self._held: sqlite3.Connection | None = None
-        self.root, self.jobs = root.absolute(), root.absolute() / "jobs"
-        self.runner_lock, self.runner_log = self.root / "runner.lock", self.root / "runner.log"
-        try:
-            self.jobs.mkdir(parents=True, exist_ok=True)
-            # Two processes must not turn on the write-ahead log at once.
-            with hold_lock(self.root / "schema.lock"), self.transaction() as connection:
-                connection.executescript(_SCHEMA)
-        except OSError as error:
-            raise BatchError(
-                f"cannot create the local queue ({error.strerror})",
-                where=str(self.root),
-                hint="Choose another --data-dir, or make this one writable.",
-            ) from error
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Read or change rows, all or none.
-
-        Raises:
-            BatchError: the file cannot be used, or the disk is full.
-        """
-        path = self.root / "queue.db"
-        try:
-            with ExitStack() as stack:
-                connection = self._held
-                if connection is None:
-                    connection = sqlite3.connect(path, _TRANSACTION_TIMEOUT_S)
-                    stack.callback(connection.close)
-                with connection:
-                    yield connection
-        except sqlite3.Error as error:
-            raise BatchError(
-                f"the local queue cannot be used ({error})",
-                where=str(path),
-                hint="Free disk space. Move this file away if it is damaged: records that were not "
-                "collected are in jobs/*/*/attempt-*/records beside it.",
-            ) from error
-
-    @contextmanager
-    def held_open(self) -> Iterator[None]:
-        """Keep one connection during the block, and its files: a full disk has no room for new ones."""
-        with self.transaction() as connection:
-            self._held = connection
-            try:
-                yield
-            finally:
-                self._held = None
-
-    def select(
-        self, condition: str, ids: Iterable[str] | None = None, limit: int = -1
-    ) -> list[QueuedJob]:
-        """Select jobs in the order of the queue; ``ids`` is the parameter of the condition, if any."""
-        parameters = () if ids is None else (json.dumps([*ids]),)
-        query = f"SELECT * FROM job WHERE {condition} ORDER BY number LIMIT {limit}"  # noqa: S608
-        with self.transaction() as connection:
-            return [QueuedJob(*row) for row in connection.execute(query, parameters)]
-
-    def update(
-        self, job: QueuedJob, state: JobState, attempts: Sequence[AttemptStatus]
-    ) -> QueuedJob:
-        """Write the state and the attempts of a job, and return it with them; for the runner only."""
-        updated = job._replace(state=state.value, attempts=format_json(attempts))
-        with self.transaction() as connection:
-            connection.execute(
-                "UPDATE job SET state = ?, attempts = ? WHERE batch_id = ?",
-                (updated.state, updated.attempts, job.batch_id),
-            )
-        return updated
-
-    def locked(self) -> AbstractContextManager[object]:
-        """Hold the queue: no job is added or removed and no runner leaves meanwhile."""
-        return hold_lock(self.root / "queue.lock")
-
-    def locate(self, batch_id: str) -> Path:
-        """Return the folder of a job."""
-        cluster, _, number = batch_id.rpartition(".")
-        return self.jobs / cluster / number
-
-    def abandon(self) -> None:
-        """Remove the jobs, and wait until the runner has left, so that the spool can be removed."""
-        shutil.rmtree(self.jobs, ignore_errors=True)
-        deadline = time.monotonic() + _END_WAIT_S
-        while is_locked(self.runner_lock) and time.monotonic() < deadline:
-            time.sleep(_CHANGE_INTERVAL_S)
-
-    def has_disk_space(self) -> bool:
-        """Return whether at least :data:`MIN_FREE_BYTES` bytes are free, so that jobs may start."""
-        return shutil.disk_usage(self.root).free >= MIN_FREE_BYTES
 
 
 def stage_job(job: JobDescription, folder: Path) -> None:
@@ -239,17 +150,113 @@ class LocalBatch(BatchSystem):
     name = LOCAL_BATCH
 
     def __init__(self, spool_dir: Path, slots: int = 1) -> None:
-        self.queue = LocalQueue(spool_dir)
-        self.slots = slots
+        self.root, self.slots = spool_dir.absolute(), slots
+        self.jobs = self.root / "jobs"
+        self.runner_lock, self.runner_log = self.root / "runner.lock", self.root / "runner.log"
+        try:
+            self.jobs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BatchError(
+                f"cannot create the local queue ({error.strerror})",
+                where=str(self.root),
+                hint="Choose another --data-dir, or make this one writable.",
+            ) from error
+        with self.transaction() as connection:
+            connection.executescript(_SCHEMA)
+
+    # --- rows, also for the runner
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Read or change rows, all or none.
+
+        Raises:
+            BatchError: the file cannot be used, or the disk is full.
+        """
+        path = self.root / "queue.db"
+        try:
+            with closing(sqlite3.connect(path, _TRANSACTION_TIMEOUT_S)) as connection, connection:
+                yield connection
+        except sqlite3.Error as error:
+            raise BatchError(
+                f"the local queue cannot be used ({error})",
+                where=str(path),
+                hint="Free disk space. Move this file away if it is damaged: records that were not "
+                "collected are in jobs/*/*/attempt-*/records beside it.",
+            ) from error
+
+    def select(
+        self, condition: str, ids: Iterable[str] | None = None, limit: int = -1
+    ) -> list[QueuedJob]:
+        """Select jobs in the order of the queue; ``ids`` is the parameter of the condition, if any."""
+        parameters = () if ids is None else (json.dumps([*ids]),)
+        query = f"SELECT * FROM job WHERE {condition} ORDER BY number LIMIT {limit}"  # noqa: S608
+        with self.transaction() as connection:
+            return [QueuedJob(*row) for row in connection.execute(query, parameters)]
+
+    def locked(self) -> AbstractContextManager[object]:
+        """Hold the queue: no job is added or removed and no runner leaves meanwhile."""
+        return hold_lock(self.root / "queue.lock")
+
+    def locate(self, batch_id: str) -> Path:
+        """Return the folder of a job."""
+        cluster, _, number = batch_id.rpartition(".")
+        return self.jobs / cluster / number
+
+    def has_disk_space(self) -> bool:
+        """Return whether at least :data:`MIN_FREE_BYTES` bytes are free, so that jobs may start."""
+        return shutil.disk_usage(self.root).free >= MIN_FREE_BYTES
+
+    # --- the runner
 
     def prepare(self) -> None:
-        """Start a runner ahead of a submission, meanwhile: it takes as long as rendering some jobs."""
+        """Start a runner ahead of a submission: it takes as long as rendering some jobs."""
+        with self.locked():
+            self._ensure_runner()
 
-        def start() -> None:
-            with suppress(BatchError):  # the submission reports it
-                self._ensure_runner()
+    def _ensure_runner(self) -> None:
+        """Wake the runner, or start one; none can leave while the caller holds the queue."""
+        if is_locked(self.runner_lock):
+            # Not by the rows themselves, which are written before they are committed.
+            self.runner_lock.touch()
+            return
+        module, root = f"{__package__}.local_runner", str(self.root)
+        try:
+            with hold_lock(self.runner_lock) as lock, self.runner_log.open("ab") as log:
+                # It inherits the lock, and Ctrl-C does not reach its session.
+                subprocess.run(
+                    ["setsid", "--fork", sys.executable, "-P", "-m", module, root, str(lock)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    check=True,
+                    cwd=root,
+                    pass_fds=(lock,),
+                )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise BatchError(
+                f"the local runner does not start ({error})",
+                where=root,
+                hint="Queued jobs stay queued; `treehammer status` tries again.",
+            ) from error
 
-        threading.Thread(target=start, daemon=True).start()
+    def abandon(self) -> None:
+        """Have the runner leave, and wait for it, so that the spool can be removed."""
+        with suppress(FileNotFoundError), self.runner_lock.open() as lock:
+            self.runner_lock.unlink()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def count_changes(self) -> int:
+        """Return a number that grows with every change of a job's state."""
+        return self.runner_log.stat().st_size if self.runner_log.exists() else 0
+
+    def wait_for_change(self, before: int, timeout_s: float) -> None:
+        """Wait until :meth:`count_changes` is not ``before``, at most ``timeout_s`` seconds."""
+        deadline = time.monotonic() + timeout_s
+        while self.count_changes() == before and time.monotonic() < deadline:
+            time.sleep(_CHANGE_INTERVAL_S)
+
+    # --- batch system
 
     def submit(self, campaign_id: str, jobs: Sequence[JobDescription]) -> Mapping[str, str]:
         """Queue the jobs in this order; jobs already queued keep their batch id.
@@ -259,7 +266,7 @@ class LocalBatch(BatchSystem):
         """
         require_folder_name(campaign_id)
         unique = {job.job_id: job for job in jobs}
-        with self.queue.locked():
+        with self.locked():
             batch_ids = {**self.find(unique)}
             if new := [job for job_id, job in unique.items() if job_id not in batch_ids]:
                 batch_ids |= self._add(campaign_id, new)
@@ -268,50 +275,42 @@ class LocalBatch(BatchSystem):
 
     def _add(self, campaign_id: str, jobs: Sequence[JobDescription]) -> dict[str, str]:
         """Queue new jobs as one cluster, or none; return job id -> batch id."""
-        numbers = (int(folder.name.partition("-")[0]) for folder in self.queue.jobs.iterdir())
-        folder = self.queue.jobs / f"{max(numbers, default=0) + 1:06d}-{campaign_id}"
+        numbers = (int(folder.name.partition("-")[0]) for folder in self.jobs.iterdir())
+        folder = self.jobs / f"{max(numbers, default=0) + 1:06d}-{campaign_id}"
         hint = "Free disk space or choose another --data-dir."
-        with create_folder_atomically(folder, self.queue.root / "incoming", hint) as staged:
+        with create_folder_atomically(folder, self.root / "incoming", hint) as staged:
             for number, job in enumerate(jobs, start=1):
                 stage_job(job, staged / str(number))
-        batch_ids = {job.job_id: f"{folder.name}.{n}" for n, job in enumerate(jobs, start=1)}
         together = max(job.together for job in jobs)
-        with self.queue.transaction() as connection:
+        rows = [
+            (f"{folder.name}.{number}", job.job_id, job.wall_s, job.cpus, self.slots, together)
+            for number, job in enumerate(jobs, start=1)
+        ]
+        with self.transaction() as connection:
             connection.executemany(
-                "INSERT INTO job (batch_id, job_id, slots, together) VALUES (?, ?, ?, ?)",
-                [(batch_id, id_, self.slots, together) for id_, batch_id in batch_ids.items()],
+                "INSERT INTO job (batch_id, job_id, wall_s, cpus, slots, together) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                rows,
             )
-        return batch_ids
+        return {job_id: batch_id for batch_id, job_id, *_ in rows}
 
     def find(self, job_ids: Iterable[str]) -> Mapping[str, str]:
         """Return job id -> batch id of queued jobs."""
-        jobs = self.queue.select("job_id IN (SELECT value FROM json_each(?))", job_ids)
+        jobs = self.select("job_id IN (SELECT value FROM json_each(?))", job_ids)
         return {job.job_id: job.batch_id for job in jobs}
 
     def query(self, batch_ids: Iterable[str]) -> Mapping[str, JobStatus]:
         """Return the status of each known job."""
-        statuses = {job.batch_id: job.status for job in self.queue.select(_LISTED, batch_ids)}
+        statuses = {job.batch_id: job.status for job in self.select(_LISTED, batch_ids)}
         if any(not status.state.is_final for status in statuses.values()):
-            with self.queue.locked():
-                self._ensure_runner()
+            self.prepare()
         return statuses
-
-    def count_changes(self) -> int:
-        """Return a number that grows with every change of a job's state."""
-        log = self.queue.runner_log
-        return log.stat().st_size if log.exists() else 0
-
-    def wait_for_change(self, before: int, timeout_s: float) -> None:
-        """Wait until :meth:`count_changes` is not ``before``, at most ``timeout_s`` seconds."""
-        deadline = time.monotonic() + timeout_s
-        while self.count_changes() == before and time.monotonic() < deadline:
-            time.sleep(_CHANGE_INTERVAL_S)
 
     def sandboxes(self, batch_id: str) -> Mapping[int, Path]:
         """Return attempt -> output folder."""
         folders = {
-            attempt.number: self.queue.locate(batch_id) / f"attempt-{attempt.number}"
-            for job in self.queue.select(_LISTED, [batch_id])
+            attempt.number: self.locate(batch_id) / f"attempt-{attempt.number}"
+            for job in self.select(_LISTED, [batch_id])
             for attempt in job.status.attempts
         }
         return {number: folder for number, folder in folders.items() if folder.is_dir()}
@@ -321,19 +320,18 @@ class LocalBatch(BatchSystem):
 
         Waits until they have ended, up to some seconds.
         """
-        open_ids = [job.batch_id for job in self.queue.select(f"{_LISTED} AND {OPEN}", batch_ids)]
+        open_ids = [job.batch_id for job in self.select(f"{_LISTED} AND {OPEN}", batch_ids)]
         if not open_ids:
             return 0
-        with self.queue.locked():
-            with self.queue.transaction() as connection:
-                connection.executemany(
-                    "UPDATE job SET is_cancelled = TRUE WHERE batch_id = ?",
-                    [(batch_id,) for batch_id in open_ids],
-                )
-            self._ensure_runner()
+        with self.transaction() as connection:
+            connection.execute(
+                f"UPDATE job SET is_cancelled = TRUE WHERE {_LISTED}",  # noqa: S608
+                (json.dumps(open_ids),),
+            )
+        self.prepare()
         deadline = time.monotonic() + _END_WAIT_S
-        while time.monotonic() < deadline:
-            if not self.queue.select(f"{_LISTED} AND {OPEN}", open_ids, limit=1):
+        while self.select(f"{_LISTED} AND {OPEN}", open_ids, limit=1):
+            if time.monotonic() > deadline:
                 break
             time.sleep(_CANCEL_INTERVAL_S)
         return len(open_ids)
@@ -344,8 +342,8 @@ class LocalBatch(BatchSystem):
         Raises:
             BatchError: nothing was queued.
         """
-        with self.queue.locked():
-            jobs = self.queue.select(_LISTED, earlier)
+        with self.locked():
+            jobs = self.select(_LISTED, earlier)
             requeued = [
                 job
                 for job in jobs
@@ -354,7 +352,7 @@ class LocalBatch(BatchSystem):
             ]
             for job in requeued:
                 self._replace_inputs(job, inputs)
-            with self.queue.transaction() as connection:
+            with self.transaction() as connection:
                 connection.executemany(
                     "UPDATE job SET state = 'queued', is_cancelled = FALSE, together = 0, "
                     "slots = (SELECT slots FROM job ORDER BY number DESC LIMIT 1), "
@@ -366,7 +364,7 @@ class LocalBatch(BatchSystem):
         return {job.batch_id: job.batch_id for job in jobs}
 
     def _replace_inputs(self, job: QueuedJob, inputs: InputReplacement) -> None:
-        folder = self.queue.locate(job.batch_id) / INPUTS_NAME
+        folder = self.locate(job.batch_id) / INPUTS_NAME
         try:
             sent = {entry.name: entry for entry in folder.iterdir()}
             replaced = inputs(job.job_id, sent)
@@ -382,10 +380,12 @@ class LocalBatch(BatchSystem):
 
     def explain_waiting(self, batch_ids: Iterable[str]) -> list[str]:
         """Explain why no queued job starts."""
-        if self.queue.has_disk_space():
+        if self.has_disk_space():
             return []
-        least, root = MIN_FREE_BYTES // 1_000_000, self.queue.root
-        return [f"No job starts: less than {least} MB are free in {root}. Free disk space there."]
+        least = MIN_FREE_BYTES // 1_000_000
+        return [
+            f"No job starts: less than {least} MB are free in {self.root}. Free disk space there."
+        ]
 
     def purge(self, batch_ids: Iterable[str]) -> int:
         """Remove clusters whose jobs are all listed and final; return the freed bytes.
@@ -393,43 +393,16 @@ class LocalBatch(BatchSystem):
         Raises:
             BatchError: a folder cannot be removed.
         """
-        freed, queue = 0, self.queue
-        with queue.locked():
-            ended = set(queue.select(f"{_LISTED} AND NOT {OPEN}", batch_ids))
-            used_clusters = {job.cluster for job in queue.select("TRUE") if job not in ended}
+        freed = 0
+        with self.locked():
+            ended = set(self.select(f"{_LISTED} AND NOT {OPEN}", batch_ids))
+            used_clusters = {job.cluster for job in self.select("TRUE") if job not in ended}
             for cluster in sorted({job.cluster for job in ended} - used_clusters):
-                if (queue.jobs / cluster).exists():  # unless a killed process removed it
-                    freed += remove_folder_atomically(queue.jobs / cluster, queue.root / "removed")
-                with queue.transaction() as connection:
+                if (self.jobs / cluster).exists():  # unless a killed process removed it
+                    freed += remove_folder_atomically(self.jobs / cluster, self.root / "removed")
+                with self.transaction() as connection:
                     connection.execute("DELETE FROM job WHERE batch_id GLOB ?", (f"{cluster}.*",))
         return freed
-
-    def _ensure_runner(self) -> None:
-        """Wake the runner, or start one; none can leave while the caller holds the queue."""
-        if is_locked(self.queue.runner_lock):
-            # Not by the rows themselves, which are written before they are committed.
-            self.queue.runner_lock.touch()
-            return
-        module, root = f"{__package__}.local_runner", str(self.queue.root)
-        try:
-            subprocess.run(
-                [sys.executable, "-P", "-m", module, root],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                timeout=60,
-                check=True,
-                cwd=root,
-                # Ctrl-C must not reach the runner.
-                start_new_session=True,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            output = getattr(error, "stderr", None) or b""
-            raise BatchError(
-                f"the local runner does not start ({error}) {output.decode(errors='replace')}".rstrip(),
-                where=root,
-                hint="Queued jobs stay queued; `treehammer status` tries again.",
-            ) from error
 
 
 BATCH = BatchDeclaration(

@@ -1,8 +1,9 @@
 """Runner of the local queue: one detached process per spool that runs the queued jobs.
 
-``python -m treehammer.submit.batch.local_runner SPOOL`` returns at once and leaves the runner in its
-own session, unless one is alive.  It starts jobs in the order of the queue, ends cancelled jobs and
-jobs over their wall limit, and leaves when there has been no job for some seconds.
+``python -m treehammer.submit.batch.local_runner SPOOL LOCK`` is started by
+:class:`~treehammer.submit.batch.local_batch.LocalBatch`, which holds the runner's lock for it as the
+file descriptor LOCK.  It starts jobs in the order of the queue, ends cancelled jobs and jobs over their
+wall limit, and leaves when there has been no job for some seconds.
 
 If the runner is killed, its workers continue.  The next runner waits until each has released its
 lock.  A job whose worker did not complete is queued once more.
@@ -25,11 +26,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import psutil
 
 from treehammer.collectors.job_spec import JOB_MARK_VARIABLE, RETRY_EXIT_CODE, JobState
+from treehammer.collectors.json_documents import format_json
 from treehammer.collectors.shared_files import is_locked, read_regular_file
 from treehammer.collectors.worker.child_processes import StopSignals
 from treehammer.collectors.worker.run.payload_process import become_subreaper
@@ -46,7 +48,7 @@ from treehammer.submit.batch.local_batch import (
     MAX_LOCAL_ATTEMPTS,
     OPEN,
     TERMINATE_GRACE_S,
-    LocalQueue,
+    LocalBatch,
     QueuedJob,
 )
 
@@ -66,8 +68,6 @@ CANCELLED = "cancelled"
 _KILL_ROUNDS = 20
 #: Longest time in seconds that killed processes get to end before another round.
 _KILL_WAIT_S = 1.0
-#: Errors of a description that is not one.
-_DESCRIPTION_ERRORS = (ValueError, KeyError, TypeError, AttributeError)
 #: Size limit of a worker's account of its attempt.
 _MAX_ACCOUNT_BYTES = 16_000_000
 
@@ -80,7 +80,6 @@ class Worker:
         job: the job with its running attempt.
         sandbox: working folder of the attempt.
         slot: number of its slot, from 1.
-        cpus: number of slots that it takes.
         deadline: end of its wall limit, by the monotonic clock.
         process: None if a killed runner left it, or if it did not start.
         reason: why it is being ended, or did not start.
@@ -90,7 +89,6 @@ class Worker:
     job: QueuedJob
     sandbox: Path
     slot: int
-    cpus: int
     deadline: float
     process: subprocess.Popen[bytes] | None = None
     reason: str = ""
@@ -136,17 +134,18 @@ class Worker:
 class QueueRunner:
     """Runs the jobs of one queue until all have ended."""
 
-    def __init__(self, queue: LocalQueue, log: IO[str]) -> None:
+    def __init__(self, queue: LocalBatch) -> None:
         self.queue = queue
-        self.log = log
         self.workers: dict[str, Worker] = {}
         self.idle_since = time.monotonic()
 
-    def run(self, lock: IO[str]) -> None:
+    def run(self, lock: int) -> None:
         """Run until there are no jobs; ``lock`` is the runner's lock, already held."""
         self.log_line(f"runner {os.getpid()} starts")
-        steps = (self.find_workers, self.record_ended, self.end_workers, self.start_queued)
-        with StopSignals() as signals, self.queue.held_open():
+        for job in self.queue.select("state = 'running'"):
+            self.add_worker(job)  # left by a killed runner, perhaps alive
+        steps = (self.record_ended, self.end_workers, self.start_queued)
+        with StopSignals() as signals:
             _signal_changes(self.queue.root)
             while not signals.stopped_by and self.has_queue(lock):
                 succeeded = [self.try_step(step) for step in steps]
@@ -157,10 +156,10 @@ class QueueRunner:
                 select.select([signals.fd], [], [], TICK_INTERVAL_S)
                 signals.drain()
 
-    def has_queue(self, lock: IO[str]) -> bool:
+    def has_queue(self, lock: int) -> bool:
         """Return whether the queue is still that of the lock, and was not removed or replaced."""
         try:
-            return os.path.samestat(os.fstat(lock.fileno()), self.queue.runner_lock.stat())
+            return os.path.samestat(os.fstat(lock), self.queue.runner_lock.stat())
         except FileNotFoundError:
             return False
 
@@ -174,7 +173,7 @@ class QueueRunner:
             return False
         return True
 
-    def leave_if_idle(self, lock: IO[str]) -> bool:
+    def leave_if_idle(self, lock: int) -> bool:
         """Release the runner's lock if there have been no jobs for some seconds."""
         if self.workers or self.queue.select(OPEN, limit=1):
             self.idle_since = time.monotonic()
@@ -184,29 +183,28 @@ class QueueRunner:
             if self.queue.select(OPEN, limit=1):
                 return False
             self.log_line(f"runner {os.getpid()} leaves: no jobs left")
-            lock.close()
+            os.close(lock)
             return True
 
     def log_line(self, text: str) -> None:
         """Write one line to the runner's log if the disk has room."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         with suppress(OSError):
-            print(f"{stamp} {text}", file=self.log, flush=True)
+            print(f"{stamp} {text}", flush=True)
 
     def update(
         self, job: QueuedJob, state: JobState, attempts: Sequence[AttemptStatus]
     ) -> QueuedJob:
         """Write the state and the attempts of a job, and return it with them."""
-        updated = self.queue.update(job, state, attempts)
+        updated = job._replace(state=state.value, attempts=format_json(attempts))
+        with self.queue.transaction() as connection:
+            connection.execute(
+                "UPDATE job SET state = ?, attempts = ? WHERE batch_id = ?",
+                (updated.state, updated.attempts, job.batch_id),
+            )
         number = f" (attempt {attempts[-1].number})" if attempts else ""
         self.log_line(f"{job.batch_id}: {state.value}{number}")
         return updated
-
-    def find_workers(self) -> None:
-        """Find the jobs that a killed runner left running; their workers may be alive."""
-        for job in self.queue.select("state = 'running'"):
-            if job.batch_id not in self.workers:
-                self.add_worker(job)
 
     def add_worker(self, job: QueuedJob) -> Worker:
         """Give the running attempt of a job the lowest free slot."""
@@ -214,25 +212,10 @@ class QueueRunner:
         sandbox = self.queue.locate(job.batch_id) / f"attempt-{attempt.number}"
         taken = {worker.slot for worker in self.workers.values()}
         slot = next(n for n in range(1, len(taken) + 2) if n not in taken)
-        wall_s, cpus = self.read_limits(job)
-        deadline = time.monotonic() + wall_s - (_now_us() - attempt.started_us) / 1e6
-        self.workers[job.batch_id] = worker = Worker(job, sandbox, slot, cpus, deadline)
+        ran_s = (_now_us() - attempt.started_us) / 1e6
+        deadline = time.monotonic() + (job.wall_s or math.inf) - ran_s
+        self.workers[job.batch_id] = worker = Worker(job, sandbox, slot, deadline)
         return worker
-
-    def read_description(self, job: QueuedJob) -> dict[str, Any]:
-        """Read the rendered description of a job."""
-        path = self.queue.locate(job.batch_id) / DESCRIPTION_NAME
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-
-    def read_limits(self, job: QueuedJob) -> tuple[float, int]:
-        """Return the wall limit of a job in seconds, or infinity, and its CPUs.
-
-        Infinity and 1 if its description is damaged, with which it cannot start.
-        """
-        with suppress(OSError, *_DESCRIPTION_ERRORS):
-            limits = self.read_description(job)["limits"]
-            return float(limits["wall_s"]) or math.inf, int(limits.get("cpus", 1))
-        return math.inf, 1
 
     def start_queued(self) -> None:
         """Start jobs in the order of the queue while slots and disk space are free.
@@ -246,9 +229,8 @@ class QueueRunner:
             (newest,) = self.queue.select("number = (SELECT max(number) FROM job)")
             running = [worker.job for worker in self.workers.values()]
             bound = min(max(newest.slots, other.together) for other in (*running, job))
-            taken = sum(worker.cpus for worker in self.workers.values())
-            needed = self.read_limits(job)[1] if taken < bound else 1
-            if (taken and taken + needed > bound) or not self.queue.has_disk_space():
+            taken = sum(other.cpus for other in running)
+            if (taken and taken + job.cpus > bound) or not self.queue.has_disk_space():
                 return
             self.start_attempt(job)
 
@@ -264,19 +246,15 @@ class QueueRunner:
         sandbox, reason = self.queue.locate(job.batch_id) / f"attempt-{number}", ""
         with ExitStack() as files:
             try:
-                description = self.read_description(job)
-                executable, arguments = (description["job"][k] for k in ("executable", "arguments"))
-                command = [
-                    executable,
-                    *(text.replace(ATTEMPT_PLACEHOLDER, str(number)) for text in arguments),
-                ]
-                environment = {k: str(v) for k, v in description["environment"].items()}
+                text = sandbox.with_name(DESCRIPTION_NAME).read_text(encoding="utf-8")
+                description = tomllib.loads(text)
+                command = [description["job"]["executable"], *description["job"]["arguments"]]
                 lock, out, err = _fill_sandbox(sandbox, files)
             except OSError as error:
                 if is_disk_full(error):
                     raise
                 reason = f"cannot start: {describe_os_error(error)}"
-            except _DESCRIPTION_ERRORS as error:
+            except (ValueError, LookupError) as error:  # written before a power failure
                 reason = f"{sandbox.parent / DESCRIPTION_NAME}: not a job description ({error!r})"
             # Recorded before the start: if this runner is killed in between, the successor finds a
             # free lock and tries again; the reverse order could run a job twice.
@@ -286,10 +264,10 @@ class QueueRunner:
                 return
             try:
                 worker.process = subprocess.Popen(
-                    command,
+                    [word.replace(ATTEMPT_PLACEHOLDER, str(number)) for word in command],
                     cwd=sandbox,
                     env={
-                        **environment,
+                        **description["environment"],
                         JOB_MARK_VARIABLE: str(sandbox.parent),
                         SLOT_VARIABLE: f"slot{worker.slot}",
                     },
@@ -306,7 +284,7 @@ class QueueRunner:
         """Record the attempts that ended since the last poll."""
         for batch_id, worker in list(self.workers.items()):
             if worker.has_ended():
-                if leftovers := self.kill_leftovers(worker):
+                if leftovers := self.kill_processes(worker):
                     self.log_line(
                         f"{batch_id}: killed {leftovers} processes that outlived the worker"
                     )
@@ -314,15 +292,21 @@ class QueueRunner:
                 self.update(worker.job, state, (*worker.job.status.attempts[:-1], attempt))
                 del self.workers[batch_id]
 
-    def kill_leftovers(self, ended: Worker) -> int:
-        """Kill what outlived a worker: marked processes, and orphans, in whatever environment."""
-        pids = {worker.process.pid for worker in self.workers.values() if worker.process}
-
-        def find_leftovers() -> set[psutil.Process]:
-            orphans = {p for p in psutil.Process().children() if p.pid not in pids}
-            return orphans | find_job_processes(ended.sandbox.parent)
-
-        return _kill_processes(find_leftovers)
+    def kill_processes(self, worker: Worker) -> int:
+        """Kill the processes of a job, and orphans in whatever environment; return their number."""
+        workers = {other.process.pid for other in self.workers.values() if other.process}
+        killed: set[psutil.Process] = set()
+        for _ in range(_KILL_ROUNDS):
+            orphans = {child for child in psutil.Process().children() if child.pid not in workers}
+            processes = orphans | find_job_processes(worker.sandbox.parent)
+            if not processes:
+                break
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(processes, _KILL_WAIT_S)
+            killed |= processes
+        return len(killed)
 
     def end_workers(self) -> None:
         """Cancel the requested jobs, and end attempts over their wall limit."""
@@ -335,7 +319,7 @@ class QueueRunner:
             if time.monotonic() > worker.deadline:
                 worker.terminate("over the wall limit of the job")
             if time.monotonic() > worker.kill_at:
-                kill_job_processes(worker.sandbox.parent)
+                self.kill_processes(worker)
 
 
 def _fill_sandbox(sandbox: Path, files: ExitStack) -> tuple[IO[str], IO[bytes], IO[bytes]]:
@@ -398,47 +382,12 @@ def find_job_processes(folder: Path) -> set[psutil.Process]:
     }
 
 
-def kill_job_processes(folder: Path) -> int:
-    """Kill every process of a job and return their number."""
-    return _kill_processes(lambda: find_job_processes(folder))
-
-
-def _kill_processes(find: Callable[[], set[psutil.Process]]) -> int:
-    """Kill processes until none is left, at most for some rounds; return their number."""
-    killed: set[psutil.Process] = set()
-    for _ in range(_KILL_ROUNDS):
-        processes = find()
-        if not processes:
-            break
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(processes, _KILL_WAIT_S)
-        killed |= processes
-    return len(killed)
-
-
-def main(root: str) -> None:
-    """Start a runner in the background unless one is alive; returns once it runs."""
-    queue = LocalQueue(Path(root))
-    lock = queue.runner_lock.open("a")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return
-    if os.fork():
-        os._exit(0)
-    os.setsid()
-    os.chdir(queue.root)
-    log = queue.runner_log.open("a", encoding="utf-8")
-    with Path(os.devnull).open("rb") as devnull:
-        os.dup2(devnull.fileno(), 0)
-    os.dup2(log.fileno(), 1)
-    os.dup2(log.fileno(), 2)
+def main(root: str, lock: str) -> None:
+    """Run the jobs of a spool, with its runner's lock."""
     # Orphans of killed workers become children of this process, in every environment.
     become_subreaper()
-    QueueRunner(queue, log).run(lock)
+    QueueRunner(LocalBatch(Path(root))).run(int(lock))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

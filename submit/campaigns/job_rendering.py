@@ -192,7 +192,7 @@ def _render_job(
     if text is None:
         text = _render_description(plan, job, sorted(inputs), environment)
     together = job.spec.load.participants if job.spec.load and job.spec.load.barrier else 0
-    return JobDescription(job.spec.job_id, text, inputs, together)
+    return JobDescription(job.spec.job_id, text, inputs, together, job.wall_limit_s, job.cpus)
 
 
 def _render_description(

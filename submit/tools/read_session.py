@@ -37,7 +37,7 @@ from treehammer.errors import (
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.local_batch import LocalQueue
+from treehammer.submit.batch.local_batch import LocalBatch
 from treehammer.submit.campaigns.campaign_polling import (
     CampaignDisplay,
     make_tracker,
@@ -88,7 +88,7 @@ def measure_files(
             return session.measure(measured)
         finally:
             if not request.name:
-                LocalQueue(settings.spool_dir).abandon()
+                LocalBatch(settings.spool_dir).abandon()
 
 
 def _prepare_releases(

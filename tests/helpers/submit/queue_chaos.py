@@ -11,12 +11,12 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from storage_alone import SmallDisk, mounted_small_disk
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.errors import BatchError
-from treehammer.submit.batch import local_runner
 from treehammer.submit.batch.interface import JobStatus
 from treehammer.submit.batch.local_batch import MAX_LOCAL_ATTEMPTS
 
@@ -106,11 +105,9 @@ class QueueChaos:
         self.bench.end_processes()
 
     def _start_runners(self) -> None:
-        """Start two runners at once."""
-        command = [sys.executable, "-P", "-m", local_runner.__name__, str(self.bench.spool)]
-        started = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(2)]
-        for process in started:
-            process.wait()
+        """Ask for a runner twice at once."""
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(lambda _: self._query(), range(2)))
         wait_until(lambda: len(self.bench.runner_pids()) <= 1, "two runners stay")
 
     def _fill_disk(self) -> None:

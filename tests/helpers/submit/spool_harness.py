@@ -6,17 +6,18 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 from polling import wait_until
 
 from treehammer.collectors.job_spec import JOB_MARK_VARIABLE, JobState
-from treehammer.submit.batch import local_runner
 from treehammer.submit.batch.interface import JobDescription
 from treehammer.submit.batch.local_batch import LocalBatch
-from treehammer.submit.batch.local_runner import SLOT_VARIABLE
+from treehammer.submit.batch.local_runner import SLOT_VARIABLE, find_job_processes
 
 # Writes the files of a real worker, runs for the given time, and logs its start and end.
 STAND_IN_WORKER = """
@@ -93,14 +94,12 @@ class SpoolHarness:
                 "[job]",
                 f"executable = {json.dumps(sys.executable)}",
                 f"arguments = {json.dumps(arguments)}",
-                "[limits]",
-                f"wall_s = {wall_s}",
-                f"cpus = {cpus}",
                 "[environment]",
                 f"JOURNAL = {json.dumps(str(self.journal))}",
             ]
         )
-        return JobDescription(job_id, text, {"stand_in.py": self.script})
+        inputs = {"stand_in.py": self.script}
+        return JobDescription(job_id, text, inputs, wall_s=wall_s, cpus=cpus)
 
     def job_times(self, batch_id: str) -> list[tuple[str, int, float]]:
         try:
@@ -140,7 +139,7 @@ class SpoolHarness:
 
     def job_pids(self, batch_id: str) -> list[int]:
         """List the pids of a job's live processes."""
-        return [p.pid for p in local_runner.find_job_processes(self._job(batch_id))]
+        return [p.pid for p in find_job_processes(self._job(batch_id))]
 
     def worker_pids(self) -> list[int]:
         """List the pids of live workers, whose payloads do not know their slot."""
@@ -154,7 +153,17 @@ class SpoolHarness:
 
     def end_processes(self) -> dict[str, int]:
         """Kill all processes of every job; return batch id -> number of killed processes."""
-        return {b: local_runner.kill_job_processes(self._job(b)) for b in self.batch_ids()}
+        return {batch_id: self._kill_processes(batch_id) for batch_id in self.batch_ids()}
+
+    def _kill_processes(self, batch_id: str) -> int:
+        killed: set[int] = set()
+        while pids := set(self.job_pids(batch_id)):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            killed |= pids
+            time.sleep(0.01)
+        return len(killed)
 
     def _job(self, batch_id: str) -> Path:
         cluster, _, number = batch_id.rpartition(".")

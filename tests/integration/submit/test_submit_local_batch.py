@@ -448,7 +448,7 @@ def test_abandoned_spool_can_be_removed(spool: SpoolHarness) -> None:
     ids = spool.make_batch().submit("c1", [spool.describe_job("a")])
     assert spool.wait_until_final(list(ids.values())) == [JobState.DONE]
     assert spool.runner_pids(), "it waits for further jobs"
-    spool.make_batch().queue.abandon()
+    spool.make_batch().abandon()
     shutil.rmtree(spool.spool)
     spool.wait_for_status(lambda: not spool.runner_pids(), 60)
 
