@@ -1,10 +1,9 @@
 """Third-party copies for Rucio's conveyor: a service with a part of FTS's REST interface.
 
 It replaces FTS, which is not available as a package. Rucio's stock transfer tool ``fts3`` uses
-``POST /jobs``, ``GET /jobs/ID,ID`` and ``DELETE /jobs/ID``, with one file per job. A file is copied
-from storage to storage by ``xrdcp --tpc only``, which compares its checksum at the destination; if
-there are several sources, they are tried in turn. Jobs are lost when the service stops; Rucio's
-poller detects that.
+``POST /jobs`` and ``GET /jobs/ID,ID``, with one file per job. It is copied from its first source by
+``xrdcp --tpc only``, which compares its checksum at the destination. Jobs are lost when the service
+stops; Rucio's poller detects that.
 
 Runs as a separate program with the standard library only::
 
@@ -20,7 +19,6 @@ import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlparse
@@ -47,19 +45,25 @@ class TransferQueue:
 
     def submit(self, document: dict[str, Any]) -> str:
         """Accept a job in the format of FTS's ``POST /jobs``; return its id."""
-        files = [
-            [_make_file(request, source) for source in request["sources"]]
-            for request in document["files"]
-        ]
+        (request,) = document["files"]
+        file = {
+            "source_surl": request["sources"][0],
+            "dest_surl": request["destinations"][0],
+            "file_state": "SUBMITTED",
+            "reason": "",
+            "checksum": request.get("checksum") or "",
+            "filesize": request.get("filesize") or 0,
+            "file_metadata": request.get("metadata"),
+            **dict.fromkeys(("start_time", "finish_time", "staging_start", "staging_finished")),
+        }
         identity = str(uuid.uuid4())
         self.jobs[identity] = {
             "job_id": identity,
             "http_status": "200 Ok",
             "job_metadata": document["params"].get("job_metadata") or {},
-            "files": [source for sources in files for source in sources],
+            "files": [file],
         }
-        for sources in files:
-            self._threads.submit(self._copy_from_any, sources)
+        self._threads.submit(self._process_file, file)
         return identity
 
     def describe_job(self, identity: str) -> dict[str, Any]:
@@ -67,30 +71,15 @@ class TransferQueue:
         if (job := self.jobs.get(identity)) is None:
             status = {"http_status": "404 Not Found", "http_message": "no such job"}
             return {"job_id": identity, **status}
-        states = {file["file_state"] for file in job["files"]}
-        order = ("ACTIVE", "SUBMITTED", "FINISHED", "CANCELED", "FAILED")
-        return {**job, "job_state": next((state for state in order if state in states), "FAILED")}
+        return {**job, "job_state": job["files"][0]["file_state"]}
 
-    def cancel(self, identity: str) -> None:
-        """Cancel copies that have not started."""
-        _end_submitted(self.jobs.get(identity, {"files": []})["files"], "CANCELED")
-
-    def _copy_from_any(self, sources: Sequence[dict[str, Any]]) -> None:
-        """Copy a file from the first of its sources that works."""
-        for file in sources:
-            if file["file_state"] != "SUBMITTED":
-                continue
-            file.update(start_time=_now_text(), file_state="ACTIVE")
-            reason = self._copy_file(file)
-            if not reason:
-                _end_submitted(sources, "NOT_USED")
-            # The state comes last: it may be read at any time.
-            file.update(
-                finish_time=_now_text(),
-                reason=reason,
-                file_state="FAILED" if reason else "FINISHED",
-            )
-            print(f"{file['source_surl']} -> {file['dest_surl']}: {reason or 'copied'}", flush=True)
+    def _process_file(self, file: dict[str, Any]) -> None:
+        file.update(start_time=_now_text(), file_state="ACTIVE")
+        reason = self._copy_file(file)
+        # The state comes last: it may be read at any time.
+        state = "FAILED" if reason else "FINISHED"
+        file.update(finish_time=_now_text(), reason=reason, file_state=state)
+        print(f"{file['source_surl']} -> {file['dest_surl']}: {reason or 'copied'}", flush=True)
 
     def _copy_file(self, file: dict[str, Any]) -> str:
         """Copy a file and compare its checksum; return the failure, '' on success."""
@@ -115,29 +104,6 @@ class TransferQueue:
         return output[-MAX_REASON_CHARS:] or f"xrdcp ended with {done.returncode}"
 
 
-def _make_file(request: dict[str, Any], source: str) -> dict[str, Any]:
-    """Make the state of a file's copy from one of its sources."""
-    return {
-        "source_surl": source,
-        "dest_surl": request["destinations"][0],
-        "file_state": "SUBMITTED",
-        "reason": "",
-        "checksum": request.get("checksum") or "",
-        "filesize": request.get("filesize") or 0,
-        "file_metadata": request.get("metadata"),
-        "start_time": None,
-        "finish_time": None,
-        "staging_start": None,
-        "staging_finished": None,
-    }
-
-
-def _end_submitted(files: Sequence[dict[str, Any]], state: str) -> None:
-    for file in files:
-        if file["file_state"] == "SUBMITTED":
-            file["file_state"] = state
-
-
 def _now_text() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
@@ -152,30 +118,15 @@ def make_handler(transfers: TransferQueue) -> type[BaseHTTPRequestHandler]:
             """Log nothing: copies are logged instead."""
 
         def do_POST(self) -> None:
-            size = int(self.headers.get("Content-Length", 0))
-            try:
-                job = transfers.submit(json.loads(self.rfile.read(size)))
-            except (ValueError, KeyError, TypeError, IndexError) as error:
-                message = f"{type(error).__name__}: {error}"
-                self._answer(HTTPStatus.BAD_REQUEST, {"message": message})
-            else:
-                self._answer(HTTPStatus.OK, {"job_id": job})
+            size = int(self.headers["Content-Length"])
+            self._answer(200, {"job_id": transfers.submit(json.loads(self.rfile.read(size)))})
 
         def do_GET(self) -> None:
-            jobs = [transfers.describe_job(identity) for identity in self._ids()]
-            status = HTTPStatus.OK if len(jobs) == 1 else HTTPStatus.MULTI_STATUS
-            self._answer(status, jobs)
+            ids = urlparse(self.path).path.removeprefix("/jobs/").split(",")
+            # 207 Multi-Status, as FTS answers for several.
+            self._answer(207 if len(ids) > 1 else 200, [*map(transfers.describe_job, ids)])
 
-        def do_DELETE(self) -> None:
-            for identity in self._ids():
-                transfers.cancel(identity)
-            self._answer(HTTPStatus.OK, {})
-
-        def _ids(self) -> Sequence[str]:
-            collection, _, ids = urlparse(self.path).path.strip("/").partition("/")
-            return ids.split(",") if collection == "jobs" and ids else ()
-
-        def _answer(self, status: HTTPStatus, document: object) -> None:
+        def _answer(self, status: int, document: object) -> None:
             body = json.dumps(document).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

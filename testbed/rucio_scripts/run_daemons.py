@@ -31,8 +31,6 @@ from sqlalchemy import select
 
 #: Seconds between polls by daemons that process rules, and by all others.
 BUSY_DELAY_S, IDLE_DELAY_S = 1, 10
-#: Seconds during which a repeated message of a daemon is suppressed.
-REPEAT_LOG_S = 600.0
 
 
 def run_repeatedly(daemon: Callable[..., object], **options: object) -> None:
@@ -71,36 +69,16 @@ DAEMON_TASKS: dict[str, Callable[[], object]] = {
 }
 
 
-class DuplicateFilter(logging.Filter):
-    """Log filter that drops repeated messages."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.accepted_at: dict[tuple[str, str], float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Accept a record if its message is new."""
-        now, message = time.monotonic(), (record.name, record.getMessage())
-        self.accepted_at = {
-            key: at for key, at in self.accepted_at.items() if now - at < REPEAT_LOG_S
-        }
-        return self.accepted_at.setdefault(message, now) == now
-
-
 def main() -> None:
     """Run until a signal ends the process at once; interrupted work is repeated or obsolete."""
-    handler = logging.StreamHandler(sys.stdout)
-    handler.addFilter(DuplicateFilter())
     form = "%(asctime)s %(name)s %(levelname)s %(message)s"
-    logging.basicConfig(handlers=[handler], level=logging.INFO, format=form, force=True)
+    # In every loop, the daemons report at the level of information that they did nothing.
+    logging.basicConfig(stream=sys.stdout, level=logging.WARNING, format=form, force=True)
     prepared = Path(sys.argv[1])
     while not prepared.exists():
         time.sleep(0.1)
-    threads = [threading.Thread(target=run, name=name) for name, run in DAEMON_TASKS.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for name, run in DAEMON_TASKS.items():
+        threading.Thread(target=run, name=name).start()
 
 
 if __name__ == "__main__":
