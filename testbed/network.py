@@ -25,7 +25,7 @@ from treehammer.collectors.shared_files import hold_lock
 from treehammer.errors import TestbedError
 from treehammer.testbed.component import DaemonSpec
 from treehammer.testbed.programs import delay_proxy
-from treehammer.testbed.workspace import ProgressCallback, Workspace
+from treehammer.testbed.workspace import ProgressCallback, Workspace, run_program
 
 #: Below the kernel's range for outgoing connections.
 PORT_RANGE = range(20_000, 32_000)
@@ -263,25 +263,12 @@ def _choose_free_network(name: str) -> int:
 # --- C programs
 
 
-def build_wanlink(cache: Path, say: ProgressCallback) -> Path:
-    """Compile the link between two network namespaces, for root.
+def compile_program(name: str, cache: Path, say: ProgressCallback, *options: str) -> Path:
+    """Compile a program or library of ``native``; return its path in the cache.
 
     Raises:
         TestbedError: it cannot be compiled.
     """
-    return _compile_program("wanlink", cache, say)
-
-
-def build_loopback_library(cache: Path, say: ProgressCallback) -> Path:
-    """Compile the library that restricts a server to given addresses.
-
-    Raises:
-        TestbedError: it cannot be compiled.
-    """
-    return _compile_program("loopback", cache, say, "-shared", "-fPIC")
-
-
-def _compile_program(name: str, cache: Path, say: ProgressCallback, *options: str) -> Path:
     source = Path(__file__).parent / "native" / f"{name}.c"
     key = hashlib.sha256(source.read_bytes() + repr(options).encode()).hexdigest()[:12]
     target = cache / "native" / f"{key}-{name}"
@@ -294,12 +281,7 @@ def _compile_program(name: str, cache: Path, say: ProgressCallback, *options: st
         say(f"compiling {name}")
         part = target.with_suffix(".part")
         command = [compiler, "-O2", *options, "-o", str(part), str(source), "-ldl"]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode:
-            raise TestbedError(
-                f"cannot be compiled:\n  {result.stderr.strip()}",
-                where=str(source),
-                hint="Install the headers of Linux and libc (Debian: libc6-dev).",
-            )
+        hint = "Install the headers of Linux and libc (Debian: libc6-dev)."
+        run_program(command, where=str(source), hint=hint)
         part.rename(target)
     return target

@@ -9,9 +9,10 @@ import pwd
 import re
 import socket
 import stat
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -37,6 +38,8 @@ MAX_PATH_BYTES = 60
 MAX_SITES = 26
 #: The most jobs of a site at once: all share the cores of this machine.
 MAX_SLOTS = 64
+#: Lines of a failed program's output that a message repeats.
+OUTPUT_LINES = 5
 #: Seconds between attempts to lock a testbed.
 LOCK_POLL_S = 0.05
 #: ROOT releases of a testbed by default.
@@ -166,16 +169,8 @@ def define_workspace(name: str, sites: int, settings: Settings, **options: Any) 
         software_dir=settings.software_dir,
         **options,
     )
-    for kind, count, lowest, highest in (
-        ("sites", sites, 1, MAX_SITES),
-        ("secure sites", box.secure_sites, 0, sites),
-        ("slots", box.slots, 1, MAX_SLOTS),
-    ):
-        if not lowest <= count <= highest:
-            raise ConfigError(
-                f"there can be {lowest} to {highest} {kind}, not {count}",
-                where=f"--{kind.replace(' ', '-')}",
-            )
+    if box.secure_sites > sites:
+        raise ConfigError(f"exceeds the number of sites, {sites}", where="--secure-sites")
     for release in box.releases:
         if release not in providers.WHEELS:
             raise ConfigError(
@@ -240,6 +235,38 @@ def lock_workspace(box: Workspace, on_wait: Callable[[], object]) -> Iterator[No
                 on_wait()
             time.sleep(LOCK_POLL_S)
         yield
+
+
+def run_program(
+    command: Sequence[str],
+    *,
+    where: str = "",
+    hint: str = "",
+    env: Mapping[str, str] | None = None,
+    folder: Path = Path("/"),
+    text: str = "",
+) -> str:
+    """Run a program; return its output.
+
+    Args:
+        command: program and arguments.
+        where: of the error, by default the program.
+        hint: remedy in the error.
+        env: complete environment; the current one by default.
+        folder: working folder.
+        text: standard input.
+
+    Raises:
+        TestbedError: it failed; with the end of its output.
+    """
+    done = subprocess.run(
+        command, env=env, cwd=folder, input=text, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()[-OUTPUT_LINES:]
+        where = where or Path(command[0]).name
+        raise TestbedError("\n  ".join(["failed:", *lines]), where=where, hint=hint)
+    return done.stdout
 
 
 def write_secret(path: Path, text: str) -> None:

@@ -14,9 +14,9 @@ from treehammer.errors import TestbedError
 from treehammer.testbed.component import Component, DaemonSpec, render_template
 from treehammer.testbed.components.secure_storage import SecureStorage
 from treehammer.testbed.credentials import SUBJECT, CertificateAuthority
-from treehammer.testbed.debian_packages import PackageTree, run_command
+from treehammer.testbed.debian_packages import PackageTree
 from treehammer.testbed.network import find_free_ports
-from treehammer.testbed.workspace import ProgressCallback, Workspace, write_secret
+from treehammer.testbed.workspace import ProgressCallback, Workspace, run_program, write_secret
 
 SYSTEM = PackageTree(
     "arc",
@@ -101,7 +101,7 @@ class ArcElement(Component):
         for name in ("root", "home"):
             (folder / name).mkdir(parents=True)
         # What is written to; relative links and owners matter there.
-        run_command(["cp", "-a", str(system / "etc"), str(system / "var"), str(folder)])
+        run_program(["cp", "-a", str(system / "etc"), str(system / "var"), str(folder)])
         self._write_certificates()
         issuer = self.secure.issuer.url if self.secure else ""
         text = render_template("arc.conf.j2", port=self._port, user=SUBJECT, issuer=issuer)

@@ -10,23 +10,14 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from treehammer.errors import TestbedError
 from treehammer.testbed import mount_namespace
 from treehammer.testbed.component import Component, DaemonSpec, VisibleFolder, render_template
 from treehammer.testbed.components import arc_element
 from treehammer.testbed.debian_packages import PackageTree
-from treehammer.testbed.workspace import ENVIRONMENT_MARK, Workspace, write_secret
+from treehammer.testbed.workspace import ENVIRONMENT_MARK, Workspace, run_program, write_secret
 
-#: HTCondor and the libraries that its programs load; its package depends on many more.
-PACKAGES = PackageTree(
-    "condor",
-    (
-        *("libcurl4t64", "libgssapi-krb5-2", "libkrb5-3", "libscitokens0t64", "libsqlite3-0"),
-        *("libstdc++6", "libgomp1", "libcrypt1", "libvomsapi1t64", "libmunge2", "libuuid1"),
-        *("libpcre2-8-0", "libexpat1", "libssl3t64", "zlib1g", "libzstd1"),
-    ),
-    alone=("condor",),
-)
+#: HTCondor, and a library that it takes for granted.
+PACKAGES = PackageTree("condor", ("condor", "libcrypt1"))
 KEY_BYTES = 48
 #: The submitting user, and the user of the daemons.
 CONDOR_USER, DAEMON_USER = "treehammer", "condor"
@@ -243,17 +234,8 @@ class CondorPool(Component):
     def _create_token(self, user: str, *limits: str) -> str:
         program = str(self.release_root / "usr/bin/condor_token_create")
         command = [program, "-identity", f"{user}@{self.domain}", "-key", "POOL", *limits]
-        done = subprocess.run(
-            [*mount_namespace.daemon_wrapper_command(self.box), *command],
-            env=self.daemon_env,
-            cwd=self.folder,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise TestbedError(f"no token for {user}: {done.stderr.strip()}", where=self.name)
-        return done.stdout
+        command = [*mount_namespace.daemon_wrapper_command(self.box), *command]
+        return run_program(command, where=program, env=self.daemon_env, folder=self.folder)
 
     def daemons(self) -> Sequence[DaemonSpec]:
         """Return the master, which starts and restarts the other daemons."""

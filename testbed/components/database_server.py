@@ -38,16 +38,7 @@ if TYPE_CHECKING:  # psycopg is imported where it is used: it takes 0.15 s to lo
     from psycopg import sql
 
 VERSION = "17"
-#: PostgreSQL and the libraries that its programs load.
-PACKAGES = PackageTree(
-    "postgresql",
-    (
-        *("libgssapi-krb5-2", "libicu76", "libldap2", "liblz4-1", "libnuma1", "libpam0g", "libpq5"),
-        *("libselinux1", "libssl3t64", "libstdc++6", "libsystemd0", "libuuid1", "libxml2"),
-        *("libxslt1.1", "libzstd1", "zlib1g"),
-    ),
-    alone=(f"postgresql-{VERSION}", f"postgresql-client-{VERSION}"),
-)
+PACKAGES = PackageTree("postgresql", (f"postgresql-{VERSION}", f"postgresql-client-{VERSION}"))
 TIMEOUT_S = 60.0
 DEFAULT_PORT = 5432
 #: The superuser.

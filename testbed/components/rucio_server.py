@@ -19,7 +19,6 @@ import secrets
 import shutil
 import socket
 import ssl
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -30,7 +29,6 @@ from typing import Any
 from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.collectors.software.setup_commands import drop_foreign_python
-from treehammer.errors import TestbedError
 from treehammer.testbed.component import Component, DaemonSpec, VisibleFolder, render_template
 from treehammer.testbed.components.database_server import DatabaseServer
 from treehammer.testbed.components.secure_storage import add_authority
@@ -38,11 +36,10 @@ from treehammer.testbed.components.xrootd_storage import RUCIO_FOLDER, XrootdSto
 from treehammer.testbed.credentials import CertificateAuthority, TokenIssuer
 from treehammer.testbed.network import find_free_ports
 from treehammer.testbed.programs import fts_service
-from treehammer.testbed.workspace import ProgressCallback, Workspace, write_secret
+from treehammer.testbed.workspace import ProgressCallback, Workspace, run_program, write_secret
 
 SCRIPTS = Path(__file__).parents[1] / "rucio_scripts"
 REQUIREMENTS = SCRIPTS / "requirements.txt"
-_COMPLETION_FILE = "complete"
 LISTEN_ADDRESS = "127.0.0.1"
 ADMIN_ACCOUNT = "root"
 #: RSE attribute that selects all storages of a testbed: ``treehammer=True``.
@@ -364,28 +361,14 @@ def install_rucio(cache: Path, say: ProgressCallback) -> Path:
             say("fetching Rucio and its libraries (once)")
             shutil.rmtree(folder, ignore_errors=True)
             # In place, because an environment is bound to its path.
-            _run_python("-m", "venv", "--without-pip", str(python.parents[1]))
-            _run_python(
-                *("-m", "pip", "--python", str(python), "install", "--quiet", "--no-input"),
-                *("--disable-pip-version-check", "--no-deps", "--requirement", str(REQUIREMENTS)),
-            )
+            pip = ["pip", "--python", str(python), "install", "--quiet", "--no-input"]
+            pip += ["--disable-pip-version-check", "--no-deps", "--requirement", str(REQUIREMENTS)]
+            for words in (["venv", "--without-pip", str(python.parents[1])], pip):
+                run_program(
+                    [sys.executable, "-m", *words],
+                    where="Rucio",
+                    hint="Check the network, the disk (400 MB) and pip's configuration, then repeat.",
+                    env=drop_foreign_python(os.environ),
+                )
             completed.touch()
     return python
-
-
-def _run_python(*words: str) -> None:
-    result = subprocess.run(
-        [sys.executable, *words],
-        env=drop_foreign_python(os.environ),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if result.returncode:
-        message = "\n  ".join((result.stderr or result.stdout).strip().splitlines()[-3:])
-        raise TestbedError(
-            f"cannot be installed:\n  {message}",
-            where="Rucio",
-            hint="Check the network, the disk (400 MB) and pip's configuration, then repeat.",
-        )

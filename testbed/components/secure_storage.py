@@ -35,7 +35,7 @@ from treehammer.testbed.workspace import ProgressCallback, Workspace
 
 _PACKAGES = PackageTree(
     "xrootd-credentials",
-    programs=(
+    (
         *xrootd_storage.PACKAGES,
         "xrootd-scitokens-plugins",
         "xrootd-voms-plugins",

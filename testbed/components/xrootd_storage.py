@@ -91,8 +91,10 @@ class XrootdStorage(Component):
         """
         for suite in dict.fromkeys([SUITE, *dict(self.box.channels).values()]):
             self._versions[suite] = read_version(install_servers(suite, self.box.cache, say))
-        self._wanlink = network.build_wanlink(self.box.cache, say)
-        self._loopback = network.build_loopback_library(self.box.cache, say)
+        # The link between two network namespaces, and what restricts a server to given addresses.
+        cache = self.box.cache
+        self._wanlink = network.compile_program("wanlink", cache, say)
+        self._loopback = network.compile_program("loopback", cache, say, "-shared", "-fPIC")
         self._link_kind = self._link_kind or network.best_link_kind(self.box, self._wanlink)
 
     def configure(self) -> None:
@@ -309,7 +311,7 @@ def programs_folder(suite: str, cache: Path) -> Path:
 
 
 def _package_tree(suite: str) -> PackageTree:
-    return PackageTree("xrootd-server", programs=PACKAGES, suite=suite)
+    return PackageTree("xrootd-server", PACKAGES, suite)
 
 
 def read_version(programs: Path) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from replica_files import corrupt_file
@@ -27,7 +28,7 @@ from treehammer.testbed.components.cvmfs_mount import PLATFORM, install_release
 from treehammer.testbed.components.site_list import place_dataset, replica_path
 from treehammer.testbed.components.xrootd_storage import storage_folder
 from treehammer.testbed.debian_packages import PackageTree
-from treehammer.testbed.workspace import Workspace
+from treehammer.testbed.workspace import Workspace, run_program
 
 
 def test_other_users_than_root_get_a_message(
@@ -108,40 +109,22 @@ def forbid(*_: object, **__: object) -> str:
     raise AssertionError("nothing is fetched")
 
 
-def made(cache: Path, **changes: object) -> Path:
-    tree = cache / "tool-trixie"
-    tree.mkdir(parents=True)
-    asked = {
-        "format": debian_packages.TREE_FORMAT,
-        "tree": str(tree),
-        "packages": ["a"],
-        "alone": ["b"],
-    }
-    (tree / "complete.json").write_text(json.dumps({**asked, "versions": {}, **changes}))
-    return tree
-
-
-def unpack(cache: Path) -> Path:
-    return PackageTree("tool", ["a"], ["b"]).unpack(cache, print)
+TREE = PackageTree("tool", ("a",))
 
 
 def test_complete_tree_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = made(tmp_path)
-    monkeypatch.setattr(debian_packages, "run_command", forbid)
-    assert unpack(tmp_path) == tree / "root"
+    TREE.root(tmp_path).mkdir()
+    monkeypatch.setattr(debian_packages, "check_tools", forbid)
+    assert TREE.unpack(tmp_path, print) == TREE.root(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"packages": ["c"]}, {"format": 0}, {"tree": "/elsewhere"}, {"alone": []}]
-)
-def test_tree_of_other_version_is_rebuilt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
-) -> None:
-    made(tmp_path, **changes)
-    monkeypatch.setattr(debian_packages, "run_command", forbid)
-    monkeypatch.setattr(debian_packages, "check_tools", lambda: None)
-    with pytest.raises(AssertionError, match="nothing is fetched"):
-        unpack(tmp_path)
+def test_other_packages_are_another_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: list[dict[str, Any]] = [{"packages": ("b",)}, {"suite": "sid"}, {"is_system": True}]
+    roots = {replace(TREE, **change).root(tmp_path) for change in changes}
+    monkeypatch.setattr(debian_packages, "TREE_FORMAT", 0)
+    assert len({TREE.root(tmp_path), *roots}) == 1 + len(changes)
+    monkeypatch.undo()
+    assert TREE.root(tmp_path) not in roots
 
 
 @pytest.mark.parametrize(
@@ -153,14 +136,14 @@ def test_missing_tool_is_reported(
     monkeypatch.setattr("shutil.which", lambda name: None if name == tool else name)
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     with pytest.raises(TestbedError, match=f"(?s){tool}.*{remedy}"):
-        unpack(tmp_path)
+        TREE.unpack(tmp_path, print)
 
 
 def test_missing_keys_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: name)
     monkeypatch.setattr(debian_packages, "KEYRING", tmp_path / "keys.gpg")
     with pytest.raises(TestbedError, match=r"(?s)keys\.gpg.*debian-archive-keyring"):
-        unpack(tmp_path)
+        TREE.unpack(tmp_path, print)
 
 
 @pytest.mark.parametrize(
@@ -194,8 +177,8 @@ def test_mirror_comes_from_environment(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_failed_command_shows_end_of_output() -> None:
-    with pytest.raises(TestbedError, match=r"(?s)sh: failed:.*two\n  three\n  four\n"):
-        debian_packages.run_command(["sh", "-c", "printf 'one\ntwo\nthree\nfour\n' >&2; exit 3"])
+    with pytest.raises(TestbedError, match=r"(?s)sh: failed:\n  2\n  3\n  4\n  5\n  6"):
+        run_program(["sh", "-c", "seq 6 >&2; exit 3"])
 
 
 DEPENDENCIES = """\
@@ -220,22 +203,14 @@ zlib1g
 """
 
 
-@pytest.mark.parametrize(
-    "tree, selected",
-    [
-        (
-            PackageTree("x", ["server"], ["other"]),
-            "libc6 libserver3 logrotate other perl server zlib1g",
-        ),
-        (PackageTree("x", programs=["server"]), "libc6 libserver3 server zlib1g"),
-        (PackageTree("x", alone=["server"]), "server"),
-    ],
-)
-def test_dependencies_of_packages_and_programs(
-    monkeypatch: pytest.MonkeyPatch, tree: PackageTree, selected: str
+def test_programs_come_with_libraries_and_systems_with_all(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(debian_packages, "run_command", lambda _: DEPENDENCIES)
-    assert tree.select_packages([]) == selected.split()
+    monkeypatch.setattr(debian_packages, "run_program", lambda *_, **__: DEPENDENCIES)
+    tree = PackageTree("x", ("server",))
+    assert tree.select_packages([]) == ["libc6", "libserver3", "server", "zlib1g"]
+    everything = ["libc6", "libserver3", "logrotate", "perl", "server", "zlib1g"]
+    assert replace(tree, is_system=True).select_packages([]) == everything
 
 
 def test_folders_beside_usr_are_merged(tmp_path: Path) -> None:

@@ -43,12 +43,6 @@ def test_invalid_names_are_refused(settings: Settings, name: str) -> None:
         workspace.define_workspace(name, 1, settings)
 
 
-@pytest.mark.parametrize("sites", [0, -1, 27])
-def test_invalid_site_counts_are_refused(settings: Settings, sites: int) -> None:
-    with pytest.raises(ConfigError, match="1 to 26 sites"):
-        workspace.define_workspace("one", sites, settings)
-
-
 def test_long_paths_are_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TREEHAMMER_TESTBEDS", "/tmp/" + "long" * 20)
     monkeypatch.setattr(workspace, "MAX_PATH_BYTES", 60)
