@@ -214,8 +214,8 @@ def upgrade(settings: Settings, site: str, door: str, suite: str, name: str) -> 
     from treehammer.testbed.faults import upgrade_server
 
     box = _load_running_testbed(name, settings)
-    versions = upgrade_server(box, site, door, suite, _print_progress)
-    click.echo(f"{site}, door {door}: {versions.before or 'no answer'} -> {versions.after}")
+    before, after = upgrade_server(box, site, door, suite, _print_progress)
+    click.echo(f"{site}, door {door}: {before or 'no answer'} -> {after}")
 
 
 @testbed.command()

@@ -6,9 +6,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import psutil
 
@@ -161,19 +161,10 @@ def wait_until(condition: Callable[[], bool], message: str) -> None:
     while not condition():
         if time.monotonic() > end:
             raise TestbedError(f"{message} within {TIMEOUT_S:.0f} s")
-        lifecycle.reap_started()
         time.sleep(0.1)
 
 
 # --- restarts and upgrades
-
-
-@dataclass(frozen=True)
-class ServerUpgrade:
-    """Versions that a door's server reported before and after; '' for no answer."""
-
-    before: str
-    after: str
 
 
 def restart_server(box: Workspace, site: str, door: str, say: ProgressCallback) -> None:
@@ -189,22 +180,17 @@ def restart_server(box: Workspace, site: str, door: str, say: ProgressCallback) 
         ConfigError: the site or the door is unknown.
         TestbedError: the server does not come back.
     """
-    _check_name(site, box.sites, "SITE")
-    doors = {candidate.name: candidate for candidate in _list_doors(box, site) if candidate.prefix}
-    _check_name(door, tuple(doors), "DOOR")
+    doors = _list_doors(box, site)
+    _check_name(door, doors, "DOOR")
     with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
         folder = _find_servers(box, site, door)[-1].spec.folder
         say(f"restarting the server of {site}, door {door}: {folder / 'xrootd.cfg'}")
-        _restart_servers(box, site, door)
-        wait_until(
-            lambda: xrootd_storage.is_listening(doors[door].prefix),
-            f"door {door} of {site} does not answer; see treehammer testbed logs",
-        )
+        _restart_servers(box, site, doors[door])
 
 
 def upgrade_server(
     box: Workspace, site: str, door: str, suite: str, say: ProgressCallback
-) -> ServerUpgrade:
+) -> tuple[str, str]:
     """Restart the server of a site's door with XRootD of another suite.
 
     Jobs that read are neither stopped nor warned: their clients reconnect or fail, as at a real
@@ -217,36 +203,33 @@ def upgrade_server(
         suite: of Debian, e.g. ``sid``; an older one downgrades the server.
         say: receives progress.
 
+    Returns:
+        Versions that the server reported before and after; '' for no answer.
+
     Raises:
         ConfigError: the site or the door is unknown.
         NothingToDoError: the server uses this suite already.
         TestbedError: the suite cannot be reached, or the server does not come back.
     """
-    _check_name(site, box.sites, "SITE")
-    _check_name(door, (MAIN_DOOR, *(name for name, _ in box.channels)), "DOOR")
+    doors = _list_doors(box, site)
+    names = (MAIN_DOOR, *dict(box.channels))
+    _check_name(door, [name for name in names if name in doors], "DOOR")
     programs = xrootd_storage.install_servers(suite, box.cache, say)
     with lock_workspace(box, lambda: say("waiting for another process that changes this testbed")):
         link = _find_servers(box, site, door)[-1].spec.folder / xrootd_storage.PROGRAMS_LINK
         previous = link.readlink()
         if previous == programs:
             raise NothingToDoError(f"{site}: the server of door {door} uses {suite} already")
-        doors = {candidate.name: candidate for candidate in _list_doors(box, site)}
-        if door not in doors:  # the site's doors are secure ones
-            raise ConfigError(f"{site} has no door {door!r}", where=str(sites_file_path(box)))
-        address = doors[door].prefix
-        before = _query_version(address)
+        before = _query_version(doors[door])
         xrootd_storage.select_suite(link, programs)
         say(f"restarting the server of {site}, door {door}, with {suite}")
         try:
-            _restart_servers(box, site, door)
-            wait_until(
-                lambda: bool(_query_version(address)), f"door {door} of {site} does not answer"
-            )
+            _restart_servers(box, site, doors[door])
         except TestbedError:
             xrootd_storage.select_suite(link, previous)
             raise
         _record_version(box, site, door, xrootd_storage.read_version(programs))
-    return ServerUpgrade(before, _query_version(address))
+    return before, _query_version(doors[door])
 
 
 def _find_servers(box: Workspace, site: str, door: str) -> list[RunningDaemon]:
@@ -257,13 +240,17 @@ def _find_servers(box: Workspace, site: str, door: str) -> list[RunningDaemon]:
     return [daemons[name] for name in names if name in daemons]
 
 
-def _restart_servers(box: Workspace, site: str, door: str) -> None:
-    for daemon in _find_servers(box, site, door):
+def _restart_servers(box: Workspace, site: str, door: Door) -> None:
+    for daemon in _find_servers(box, site, door.name):
         _end_daemon(daemon, daemon.spec.stop_signal)
         _start_again(box, daemon)
+    wait_until(
+        lambda: xrootd_storage.is_listening(door.prefix),
+        f"door {door.name} of {site} does not answer; see treehammer testbed logs",
+    )
 
 
-def _check_name(name: str, names: tuple[str, ...], where: str) -> None:
+def _check_name(name: str, names: Collection[str], where: str) -> None:
     if name not in names:
         raise ConfigError(
             f"the testbed has no {name!r}",
@@ -272,12 +259,15 @@ def _check_name(name: str, names: tuple[str, ...], where: str) -> None:
         )
 
 
-def _list_doors(box: Workspace, site: str) -> tuple[Door, ...]:
-    return sites_file.read_sites_file(sites_file_path(box)).sites[site].doors
+def _list_doors(box: Workspace, site: str) -> dict[str, Door]:
+    """Return the doors of a site that have an address, by name."""
+    _check_name(site, box.sites, "SITE")
+    doors = sites_file.read_sites_file(sites_file_path(box)).sites[site].doors
+    return {door.name: door for door in doors if door.prefix}
 
 
-def _query_version(address: str) -> str:
-    host, _, port = address.split("/")[2].rpartition(":")
+def _query_version(door: Door) -> str:
+    host, _, port = door.prefix.split("/")[2].rpartition(":")
     return query_server("root", host, int(port)).version or ""
 
 

@@ -29,7 +29,6 @@ from treehammer.testbed.workspace import (
     Workspace,
     lock_workspace,
 )
-from treehammer.text_formatting import pluralize
 
 #: Time limit in seconds for all components to be ready.
 READY_TIMEOUT_S = 120.0
@@ -37,7 +36,7 @@ POLL_S = 0.1
 LOG_LINES = 15
 #: Rounds of looking for processes that were forked while others were killed.
 KILL_ROUNDS = 50
-#: Daemons started by this process; those of other processes are children of init.
+#: Daemons started by this process, which reaps them; those of others are children of init.
 STARTED_DAEMONS: list[subprocess.Popen[bytes]] = []
 
 
@@ -160,15 +159,9 @@ def is_running(box: Workspace, say: ProgressCallback) -> bool:
         say(f"restarting: {', '.join(dead)} had ended")
         return False
     if state.options != box.options:
-        features = [", a second pool"] * state.second_pool + [", Rucio"] * state.rucio
-        features += [", a database"] * state.database
-        features += [f", {state.secure_sites} of them secure"] * bool(state.secure_sites)
-        features += [", ARC"] * state.arc
-        features += [f", door {door} of {suite}" for door, suite in state.channels]
+        differences = [name for name, value in state.options.items() if value != box.options[name]]
         raise TestbedError(
-            f"is up already, with {len(state.sites)} sites of "
-            f"{pluralize(state.slots, 'slot')}{''.join(features)} and ROOT "
-            f"{', '.join(state.releases)}",
+            f"is up already, with other {', '.join(differences)}",
             where=f"testbed {box.name}",
             hint=f"Take it down first (treehammer testbed down --name {box.name}), "
             "or give the new one another --name.",
@@ -187,7 +180,9 @@ def _start_components(
 ) -> None:
     _remove_workspace(box)
     state = WorkspaceState(**box.options)
-    make_folder(box.folder)
+    while not box.folder.exists():
+        with suppress(FileNotFoundError):  # another process removed the folder of all testbeds
+            box.folder.mkdir(mode=0o755, parents=True)
     for path in (box.folder / "logs", *box.hidden_folders):
         path.mkdir(parents=True, exist_ok=True)
     for path in (box.folder, box.folder / "logs"):
@@ -206,13 +201,6 @@ def _start_components(
     for component in components:
         component.finish_setup()
     write_state(box.folder, replace(state, ready=True))
-
-
-def make_folder(folder: Path) -> None:
-    """Make the folder of a testbed."""
-    while not folder.exists():
-        with suppress(FileNotFoundError):  # another process removed the folder of all testbeds
-            folder.mkdir(mode=0o755, parents=True)
 
 
 def launch_daemon(box: Workspace, daemon: DaemonSpec) -> RunningDaemon:
@@ -240,7 +228,7 @@ def launch_daemon(box: Workspace, daemon: DaemonSpec) -> RunningDaemon:
             )
         except OSError as error:
             raise TestbedError(f"cannot be started: {error}", where=daemon.name) from error
-    STARTED_DAEMONS.append(child)
+    STARTED_DAEMONS[:] = [*(daemon for daemon in STARTED_DAEMONS if daemon.poll() is None), child]
     return RunningDaemon(daemon, child.pid, start_time(child.pid), time.time())
 
 
@@ -254,7 +242,6 @@ def _wait_until_ready(
         for component in [component for component in pending if not lacking[component.name]]:
             say(f"{component.name} is ready")
             pending.remove(component)
-        reap_started()
         _require_running(box, state.daemons)
         if pending and time.monotonic() > until:
             texts = "; ".join(
@@ -306,21 +293,20 @@ def list_daemons(state: WorkspaceState) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for daemon in state.daemons:
         name, pid = daemon.spec.name, daemon.pid
-        rows.append(_daemon_row(name, pid, daemon.started_at, is_running=daemon.is_alive))
-        for child, child_pid, since in list_children(pid) if daemon.is_alive else ():
-            rows.append(_daemon_row(f"{name}/{child}", child_pid, since, is_running=True))
-    return rows
-
-
-def _daemon_row(name: str, pid: int, since: float, *, is_running: bool) -> dict[str, Any]:
-    return {
-        "daemon": name,
-        "pid": pid,
-        "state": "running" if is_running else "ended",
-        "since": datetime.fromtimestamp(since, UTC).isoformat(" ", "seconds"),
         # Another process may have the pid of one that ended.
-        "ports": listening_ports(pid) if is_running else [],
-    }
+        children = list_children(pid) if daemon.is_alive else []
+        processes = [("", pid, daemon.started_at), *children]
+        rows += [
+            {
+                "daemon": f"{name}/{child}" if child else name,
+                "pid": pid,
+                "state": "running" if daemon.is_alive else "ended",
+                "since": datetime.fromtimestamp(since, UTC).isoformat(" ", "seconds"),
+                "ports": listening_ports(pid) if daemon.is_alive else [],
+            }
+            for child, pid, since in processes
+        ]
+    return rows
 
 
 def find_logs(box: Workspace) -> dict[str, Path]:
@@ -433,11 +419,3 @@ def kill_processes(folder: Path) -> None:
         for pid in remaining:
             send_signal(pid, signal.SIGKILL)
         time.sleep(0.02)
-        reap_started()
-
-
-def reap_started() -> None:
-    """Reap ended daemons that this process started."""
-    for child in list(STARTED_DAEMONS):
-        if child.poll() is not None:
-            STARTED_DAEMONS.remove(child)

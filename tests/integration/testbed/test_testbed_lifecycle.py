@@ -139,7 +139,7 @@ def test_up_again_changes_nothing_but_a_dead_daemon(box: Workspace) -> None:
     assert not up(box)
     assert master(box) == pid
     other = workspace.define_workspace(NAME, 2, config.load_settings())
-    with pytest.raises(TestbedError, match="is up already, with 1 site"):
+    with pytest.raises(TestbedError, match="is up already, with other sites"):
         up(other)
 
     psutil.Process(pid).kill()

@@ -167,7 +167,7 @@ def test_upgrade_is_recorded_while_a_job_reads(
             (tmp_path / "upgraded").touch()
         campaign.result()
 
-    assert (versions_reported.before, versions_reported.after) == (OLD, NEW)
+    assert versions_reported == (OLD, NEW)
     with Store.open(f"sqlite:///{settings.data_dir / 'results.db'}") as store:
         rows: list[dict[str, Any]] = [*store.measurements(Selection.parse())]
         days = {row["day"] for row in rows}
@@ -226,7 +226,7 @@ def test_upgrade_is_recorded_while_patrol_runs(
     ):
         run_rounds(patrol, store, OLD)
         versions = upgrade_server(storage.box, "SITE_A", "patrolled", SUITE, print)
-        assert (versions.before, versions.after) == (OLD, NEW)
+        assert versions == (OLD, NEW)
         upgraded_us = time.time_ns() // 1000
         run_rounds(patrol, store, NEW)
         rows: list[dict[str, Any]] = [*store.measurements(Selection.parse())]
