@@ -138,17 +138,6 @@ def test_help_lists_each_command_once_by_section() -> None:
     assert titles == ["Options", *SECTIONS]
 
 
-def test_exit_codes_match_documentation() -> None:
-    assert {code.name: int(code) for code in errors.ExitCode} == {
-        "DONE": 0,
-        "REGRESSION": 1,
-        "USAGE": 2,
-        "NOTHING": 3,
-        "INFRASTRUCTURE": 4,
-        "INTERRUPTED": 130,
-    }
-
-
 def test_error_text_contains_location_message_hint_and_problems() -> None:
     error = errors.DefinitionError(
         "2 mistakes", where="test.toml", hint="Mend them.", problems=("a: x", "b: y")
@@ -252,17 +241,11 @@ def read_first_match(file: Path, pattern: str) -> str:
     return match.group(1)
 
 
-def test_installed_metadata_has_the_version() -> None:
-    assert version("treehammer") == __version__
-
-
-def test_newest_release_in_changelog_is_the_version() -> None:
-    newest = r"^## \[(\d[^\]]*)\] - \d{4}-\d{2}-\d{2}$"
-    assert read_first_match(REPOSITORY / "CHANGELOG.md", newest) == __version__
-
-
-def test_citation_names_version_and_date_of_the_changelog() -> None:
+def test_version_is_that_of_package_changelog_and_citation() -> None:
     citation, changelog = REPOSITORY / "CITATION.cff", REPOSITORY / "CHANGELOG.md"
+    assert version("treehammer") == __version__
+    newest = r"^## \[(\d[^\]]*)\] - \d{4}-\d{2}-\d{2}$"
+    assert read_first_match(changelog, newest) == __version__
     assert read_first_match(citation, r"^version: (\S+)$") == __version__
     released = read_first_match(changelog, rf"^## \[{re.escape(__version__)}\] - (\S+)$")
     assert read_first_match(citation, r"^date-released: (\S+)$") == released

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -187,14 +187,6 @@ def test_narrow_terminal_shortens_note_only() -> None:
     assert "1 failed" not in line
 
 
-@pytest.mark.parametrize(
-    "count, noun, text",
-    [(1, "job", "1 job"), (0, "job", "0 jobs"), (2, "new measurement", "2 new measurements")],
-)
-def test_pluralize(count: int, noun: str, text: str) -> None:
-    assert pluralize(count, noun) == text
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
@@ -288,24 +280,27 @@ def test_text_line_begins_with_time_and_level(
 
 
 @pytest.mark.parametrize(
-    ("number", "text"),
-    [(3.14, "+3.1"), (-0.44, "−0.4"), (-0.04, "+0.0"), (0.0, "+0.0"), (1234.56, "+1234.6")],
+    ("function", "arguments", "text"),
+    [
+        (pluralize, (1, "job"), "1 job"),
+        (pluralize, (0, "job"), "0 jobs"),
+        (pluralize, (2, "new measurement"), "2 new measurements"),
+        (format_signed, (3.14,), "+3.1"),
+        (format_signed, (-0.44,), "−0.4"),
+        (format_signed, (-0.04,), "+0.0"),
+        (format_signed, (1234.56,), "+1234.6"),
+        (format_size, (0,), "0 bytes"),
+        (format_size, (950,), "950 bytes"),
+        (format_size, (49_660_000,), "49.7 MB"),
+        (format_size, (2_208_309_933,), "2.2 GB"),
+        (format_time, (0,), "1970-01-01 00:00:00"),
+        (format_time, (253_402_300_799_999_999,), "9999-12-31 23:59:59"),
+    ],
 )
-def test_signs_are_typographic_and_zero_is_positive(number: float, text: str) -> None:
-    assert format_signed(number) == text
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 bytes"), (950, "950 bytes"), (49_660_000, "49.7 MB"), (2_208_309_933, "2.2 GB")],
-)
-def test_sizes_have_one_decimal_in_their_unit(size: int, text: str) -> None:
-    assert format_size(size) == text
-
-
-def test_times_are_in_utc() -> None:
-    assert format_time(0) == "1970-01-01 00:00:00"
-    assert format_time(253_402_300_799_999_999) == "9999-12-31 23:59:59"
+def test_numbers_have_typographic_signs_units_and_utc(
+    function: Callable[..., str], arguments: tuple[Any, ...], text: str
+) -> None:
+    assert function(*arguments) == text
 
 
 def complete(*words: str, begun: str = "") -> list[str]:
@@ -337,10 +332,6 @@ def test_tests_datasets_and_sites_are_completed() -> None:
     assert complete("submit", begun="open-") == ["open-rate"]
     assert complete("datasets", "show", begun="reference-s") == ["reference-small"]
     assert complete("submit", "ttree-read", "--sites", begun="lo") == ["local"]
-
-
-@pytest.mark.usefixtures("_empty_folder")
-def test_last_of_several_sites_is_completed() -> None:
     assert complete("submit", "ttree-read", "--sites", begun="OTHER,lo") == ["OTHER,local"]
 
 
