@@ -190,9 +190,6 @@ def test_overrides_make_a_load_test_of_any_test(write_test: WriteTest) -> None:
     assert load == LoadTable(
         together=True, ramp="10/1m", lead_s=0.0, ceiling=CeilingTable(clients=100)
     )
-    with pytest.raises(DefinitionError) as caught:
-        load_definition(folder, settings={"load.ceiling.jobs": "100"})
-    assert "-S load.ceiling.jobs: unknown key" in caught.value.problems[0]
 
 
 def test_show_describes_the_load(write_test: WriteTest) -> None:
