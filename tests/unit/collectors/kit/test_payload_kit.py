@@ -37,7 +37,6 @@ from treehammer.collectors.kit.treehammer_kit.pass_summary import (
     PassRead,
     latency_percentile,
 )
-from treehammer.collectors.kit.treehammer_kit.pass_summary import LATENCY_PARTS as PARTS
 from treehammer.collectors.kit.treehammer_kit.payload_task import (
     PayloadError,
     PayloadTask,
@@ -365,7 +364,9 @@ def one_file(
         "first_byte_s": 0.02,
         "longest_read_s": 7e-6,
         "run_queue_s": queue,
-        "latencies": [0] * (2 * PARTS) + [4] + [0] * (30 * PARTS - 1),  # all in [4, 4.25) us
+        "latencies": [0] * (2 * LATENCY_PARTS)
+        + [4]
+        + [0] * (30 * LATENCY_PARTS - 1),  # all in [4, 4.25) us
         "counters": dict.fromkeys(LOOP_COUNTERS, 5),
     }
     return FileRead(**{**figures, **changes})

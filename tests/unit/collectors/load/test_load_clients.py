@@ -111,17 +111,6 @@ def test_every_failure_is_a_class_of_the_record() -> None:
     assert classify_os_error(OSError("no number")) == "other"
 
 
-def test_whole_file_instead_of_range_is_not_supported() -> None:
-    read = Operation(0.0, "read", 0, LoadFile("http://host/a", 100), [(0, 10)])
-    assert http_client.classify_response(206, read) == ""
-    assert http_client.classify_response(200, read) == "not-supported"
-    assert http_client.classify_response(503, read) == "server-error"
-    assert http_client.classify_response(200, read._replace(name="open")) == ""
-    whole = read._replace(name="read_file", chunks=())
-    assert http_client.classify_response(200, whole) == ""
-    assert http_client.classify_response(206, whole) == "not-supported"
-
-
 @pytest.mark.parametrize(
     "name, status, failure",
     [
@@ -134,10 +123,17 @@ def test_whole_file_instead_of_range_is_not_supported() -> None:
         ("stat", 200, ""),
         ("write_file", 507, "no-space"),
         ("write_file", 403, "not-permitted"),
+        ("read", 206, ""),
+        ("read", 200, "not-supported"),
+        ("read", 503, "server-error"),
+        ("open", 200, ""),
+        ("read_file", 200, ""),
+        ("read_file", 206, "not-supported"),
     ],
 )
-def test_statuses_of_writing_are_classified(name: str, status: int, failure: str) -> None:
-    operation = Operation(0.0, name, 0, LoadFile("http://host/a", 100))
+def test_statuses_are_classified(name: str, status: int, failure: str) -> None:
+    chunks = [(0, 10)] if name in ("read", "open") else ()
+    operation = Operation(0.0, name, 0, LoadFile("http://host/a", 100), chunks)
     assert http_client.classify_response(status, operation) == failure
 
 
@@ -188,6 +184,7 @@ def test_parts_are_counted_by_their_stated_length() -> None:
 @pytest.mark.parametrize(
     ("kind", "failure"),
     [
+        ("cut_file", "reset"),
         ("right", ""),
         ("star", ""),
         ("first", "wrong-data"),
@@ -200,20 +197,13 @@ def test_parts_are_counted_by_their_stated_length() -> None:
     ],
 )
 def test_ranges_are_checked_by_the_standard(kind: str, failure: str) -> None:
+    kind, _, whole = kind.partition("_")
     with serve_http(LyingDoor) as port:
         url = f"http://127.0.0.1:{port}/{kind}/f"
         client = PlainHttpClient(1, 1.0 if failure == "timeout" else 60.0, url)
-        operation = Operation(0.0, "read", 0, LoadFile(url, SIZE), [(512, 100)])
+        name, chunks = ("read_file", []) if whole else ("read", [(512, 100)])
+        operation = Operation(0.0, name, 0, LoadFile(url, SIZE), chunks)
         assert perform_operations(client, operation) == [failure]
-        client.close()
-
-
-def test_cut_file_is_a_reset() -> None:
-    with serve_http(LyingDoor) as port:
-        url = f"http://127.0.0.1:{port}/cut/f"
-        client = PlainHttpClient(1, 60.0, url)
-        operation = Operation(0.0, "read_file", 0, LoadFile(url, SIZE))
-        assert perform_operations(client, operation) == ["reset"]
         client.close()
 
 

@@ -111,13 +111,6 @@ def test_order_is_abba_and_reversed_from_pass_to_pass(first: str) -> None:
     assert passes[1::2] == [passes[1]] * 2
 
 
-def test_each_side_is_equally_often_first_at_every_entry() -> None:
-    _, log, _ = conduct()
-    starts = [sides[::2] for sides in runs_by_pass(log)]
-    for position in range(len(starts[0])):
-        assert Counter(sides[position] for sides in starts) == {"A": 2, "B": 2}
-
-
 @pytest.mark.parametrize("files", [1, 3])
 def test_both_sides_read_every_entry_once_in_each_pass(files: int) -> None:
     record, log, sides = conduct(files=files)
