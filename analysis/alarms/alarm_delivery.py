@@ -37,7 +37,7 @@ from treehammer.text_formatting import SECOND_US
 from treehammer.version import __version__
 
 if TYPE_CHECKING:
-    from treehammer.analysis.changes.change_points import WeeklyDigest
+    from treehammer.analysis.changes.weekly_digest import WeeklyDigest
 
 #: Seconds for a message, from the connection to the answer that it is accepted.
 TIMEOUT_S = 60.0

@@ -165,7 +165,7 @@ def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> Com
     Example: treehammer digest --week 2026-W46
              treehammer digest --mail
     """
-    from treehammer.analysis.changes.change_points import last_whole_week, load_digest, parse_week
+    from treehammer.analysis.changes.weekly_digest import last_whole_week, load_digest, parse_week
 
     try:
         first_day = parse_week(week) if week else last_whole_week(datetime.now(UTC).date())

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from treehammer.analysis.changes import WINDOW_DAYS, change_points
+from treehammer.analysis.changes import WINDOW_DAYS, change_points, weekly_digest
 from treehammer.analysis.changes.daily_series import (
     ChangeState,
     DailySeries,
@@ -293,11 +293,11 @@ def digest_view(store: Store, request: Request) -> PageView:
     """
     week = DigestQuery.parse(request).week
     try:
-        first = change_points.parse_week(week) if week else change_points.last_whole_week(today())
+        first = weekly_digest.parse_week(week) if week else weekly_digest.last_whole_week(today())
         weeks = [_format_week(first + timedelta(days=days)) for days in (-7, 7)]
     except (ValueError, OverflowError):
         raise ConfigError(f"week must be like 2026-W46, not {week[:20]!r}") from None
-    digest = change_points.load_digest(store, first)
+    digest = weekly_digest.load_digest(store, first)
     values = {"digest": digest, "weeks": weeks, "root": request.scope.get("root_path", "")}
     return PageView("digest.html.j2", digest.title, values)
 

@@ -27,7 +27,7 @@ from measurement_factory import (
 from service_thread import ServiceThread, run_service
 from simulated_campaign import add_campaign
 
-from treehammer.analysis.changes.change_points import build_digest, parse_week
+from treehammer.analysis.changes.weekly_digest import build_digest, parse_week
 from treehammer.cli import cli
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
