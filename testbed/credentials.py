@@ -6,7 +6,7 @@ import datetime
 import inspect
 import ipaddress
 import json
-import subprocess
+import shutil
 import time
 import uuid
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from treehammer.errors import TestbedError
 from treehammer.testbed.component import DaemonSpec
 from treehammer.testbed.network import find_free_ports
 from treehammer.testbed.programs import document_server
-from treehammer.testbed.workspace import NODE_PYTHON, Workspace, write_secret
+from treehammer.testbed.workspace import NODE_PYTHON, Workspace, run_program, write_secret
 
 #: Audience of WLCG tokens for any service.
 ANY_AUDIENCE = "https://wlcg.cern.ch/jwt/v1/any"
@@ -111,11 +111,10 @@ class CertificateAuthority:
         """Write the proxy of a new user certificate; a negative lifetime makes an expired one."""
         return self.issue_user_certificate(user).write_proxy(path, lifetime_s)
 
-    def find_subject_hash(self) -> str:
-        """Return the name, without suffix, of this authority in a folder of hashed names."""
-        command = ["openssl", "x509", "-noout", "-subject_hash", "-in", str(self.ca)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        return done.stdout.strip()
+    def publish(self, folder: Path) -> None:
+        """Copy the file that clients need to a folder of hashed names."""
+        name = run_program(["openssl", "x509", "-noout", "-subject_hash", "-in", str(self.ca)])
+        shutil.copy(self.ca, folder / f"{name.strip()}.0")
 
     def _make_builder(
         self, name: x509.Name, key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey
@@ -134,6 +133,7 @@ class CertificateAuthority:
     def _write_certificate(self, path: Path, builder: x509.CertificateBuilder) -> None:
         signed = builder.sign(self._key, hashes.SHA256())
         path.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        path.chmod(0o644)  # public, whatever the umask is
 
 
 def _common_name(name: str) -> x509.Name:
@@ -211,16 +211,19 @@ class TokenIssuer:
     folder: Path
 
     @classmethod
-    def load(cls, box: Workspace, folder: Path, absence: str, remedy: str) -> TokenIssuer:
+    def load(cls, box: Workspace, folder: Path, option: str) -> TokenIssuer:
         """Load the issuer of a running testbed.
 
         Raises:
-            TestbedError: the testbed has none, as ``absence`` says.
+            TestbedError: the testbed was started without the option.
         """
         try:
             url = (folder / _URL_FILE).read_text(encoding="utf-8")
         except OSError:
-            raise TestbedError(absence, where=f"testbed {box.name}", hint=remedy) from None
+            hint = f"Start it with treehammer testbed up {option}."
+            raise TestbedError(
+                "has no such token issuer", where=f"testbed {box.name}", hint=hint
+            ) from None
         return cls(url, folder)
 
     @classmethod

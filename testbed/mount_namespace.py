@@ -9,18 +9,18 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from treehammer.errors import TestbedError
 from treehammer.testbed.component import VisibleFolder
-from treehammer.testbed.workspace import Workspace
+from treehammer.testbed.workspace import Workspace, run_program
 
 #: Candidates for the mount point of the original tree; the first unused one is taken.
 _STAGING_FOLDERS = ("/mnt", "/media", "/srv", "/opt", "/home")
 _REQUIRED_TOOLS = ("unshare", "setpriv", "mount", "umount")
 
+_PURPOSE = "Your files cannot be hidden from jobs."
 _ROOT_HINT = (
     "Root needs CAP_SYS_ADMIN here, as in a container started with --privileged; "
     "or run Treehammer as an ordinary user."
@@ -42,25 +42,15 @@ def check_mount_namespaces(box: Workspace) -> None:
     """
     lacking = [tool for tool in _REQUIRED_TOOLS if shutil.which(tool) is None]
     if lacking:
-        raise TestbedError(
-            f"cannot hide your files from jobs: {', '.join(lacking)} is missing",
-            hint="Install util-linux 2.38 or later.",
-        )
+        hint = f"{_PURPOSE} Install util-linux 2.38 or later."
+        raise TestbedError(f"missing: {', '.join(lacking)}", hint=hint)
     user_namespace = [*switch_user_command(box), "unshare", "--user", "--map-root-user", "--mount"]
-    commands = [user_namespace] if box.user is None else [["unshare", "--mount"], user_namespace]
-    for command in commands:
-        result = subprocess.run(
-            [*command, "mount", "-t", "tmpfs", "none", "/tmp"],  # noqa: S108 - any folder does
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        if result.returncode:
-            raise TestbedError(
-                f"cannot hide your files from jobs: {result.stderr.strip()}",
-                where=shlex.join(command),
-                hint=_ROOT_HINT if command[0] == "unshare" and box.user else _USER_HINT,
-            )
+    checks = [(user_namespace, _USER_HINT)]
+    if box.user is not None:
+        checks.insert(0, (["unshare", "--mount"], _ROOT_HINT))
+    for command, hint in checks:
+        mount = [*command, "mount", "-t", "tmpfs", "none", "/tmp"]  # noqa: S108 - any folder does
+        run_program(mount, where=shlex.join(command), hint=f"{_PURPOSE} {hint}")
 
 
 def switch_user_command(box: Workspace) -> list[str]:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,8 @@ OUTPUT_LINES = 5
 LOCK_POLL_S = 0.05
 #: ROOT releases of a testbed by default.
 DEFAULT_RELEASES = ("6.38.00", "6.40.00")
-#: Users of daemons and jobs as root; the first that exists is taken.
-ORDINARY_USERS = ("daemon", "nobody")
+#: User of daemons and jobs of root, on every Linux system.
+ORDINARY_USER = "daemon"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +101,10 @@ class Workspace(GridOptions):
     software_dir: Path = Path()
 
     def make_folder(self, path: Path, mode: int = 0o755) -> Path:
-        """Create a folder and its parents for the testbed's user; return the path."""
-        path.mkdir(parents=True, exist_ok=True)
+        """Create a folder and missing parents for the testbed's user; return the path."""
+        if not path.parent.exists():
+            self.make_folder(path.parent)
+        path.mkdir(exist_ok=True)
         path.chmod(mode)
         return self.change_owner(path)
 
@@ -190,14 +192,8 @@ def define_workspace(name: str, sites: int, settings: Settings, **options: Any) 
 def _find_ordinary_user() -> tuple[int, int] | None:
     if os.getuid() != 0:
         return None
-    for name in ORDINARY_USERS:
-        with suppress(KeyError):
-            entry = pwd.getpwnam(name)
-            return entry.pw_uid, entry.pw_gid
-    raise TestbedError(
-        f"there is no user {' or '.join(ORDINARY_USERS)} to run the testbed as",
-        hint="Run Treehammer as an ordinary user.",
-    )
+    entry = pwd.getpwnam(ORDINARY_USER)
+    return entry.pw_uid, entry.pw_gid
 
 
 def _folders_to_hide(settings: Settings) -> tuple[Path, ...]:

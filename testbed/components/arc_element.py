@@ -120,7 +120,7 @@ class ArcElement(Component):
         authority = CertificateAuthority(folder / "authority", "Treehammer testbed ARC")
         trusted = authorities_folder(self.box)
         trusted.mkdir(parents=True)
-        _add_authority(trusted, authority)
+        authority.publish(trusted)
         certificate, key = authority.issue_server_certificate("localhost", use_rsa=True)
         shutil.copy(certificate, trusted.parent / "hostcert.pem")
         write_secret(trusted.parent / "hostkey.pem", key.read_text(encoding="ascii"))
@@ -130,7 +130,7 @@ class ArcElement(Component):
             # The issuer's keys are fetched over https, with the system's authorities.
             for certificates in (trusted, folder / "etc/ssl/certs"):
                 certificates.mkdir(parents=True, exist_ok=True)
-                _add_authority(certificates, self.secure.authority)
+                self.secure.authority.publish(certificates)
             token = token_file(self.box)
             self.secure.issuer.write_token(token, SUBMIT_SCOPE, CREDENTIAL_LIFETIME_S)
             self.box.change_owner(token)
@@ -154,8 +154,3 @@ class ArcElement(Component):
             return f"REST interface: {error}"
         except OSError:
             return "REST interface"
-
-
-def _add_authority(folder: Path, authority: CertificateAuthority) -> None:
-    """Add an authority to a folder with hashed names."""
-    shutil.copy(authority.ca, folder / f"{authority.find_subject_hash()}.0")

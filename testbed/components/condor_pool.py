@@ -17,7 +17,7 @@ from treehammer.testbed.debian_packages import PackageTree
 from treehammer.testbed.workspace import ENVIRONMENT_MARK, Workspace, run_program, write_secret
 
 #: HTCondor, and a library that it takes for granted.
-PACKAGES = PackageTree("condor", ("condor", "libcrypt1"))
+PACKAGES = PackageTree("condor", programs=("condor", "libcrypt1"))
 KEY_BYTES = 48
 #: The submitting user, and the user of the daemons.
 CONDOR_USER, DAEMON_USER = "treehammer", "condor"

@@ -38,7 +38,8 @@ if TYPE_CHECKING:  # psycopg is imported where it is used: it takes 0.15 s to lo
     from psycopg import sql
 
 VERSION = "17"
-PACKAGES = PackageTree("postgresql", (f"postgresql-{VERSION}", f"postgresql-client-{VERSION}"))
+_PROGRAMS = (f"postgresql-{VERSION}", f"postgresql-client-{VERSION}")
+PACKAGES = PackageTree("postgresql", programs=_PROGRAMS)
 TIMEOUT_S = 60.0
 DEFAULT_PORT = 5432
 #: The superuser.

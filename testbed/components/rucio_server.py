@@ -17,22 +17,22 @@ import json
 import os
 import secrets
 import shutil
-import socket
-import ssl
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from treehammer.collectors.http_requests import Deadline, send_request
 from treehammer.collectors.shared_files import hold_lock
 from treehammer.collectors.software.setup_commands import drop_foreign_python
 from treehammer.testbed.component import Component, DaemonSpec, VisibleFolder, render_template
 from treehammer.testbed.components.database_server import DatabaseServer
-from treehammer.testbed.components.secure_storage import add_authority
-from treehammer.testbed.components.xrootd_storage import RUCIO_FOLDER, XrootdStorage, rse_name
+from treehammer.testbed.components.secure_storage import certificate_folder
+from treehammer.testbed.components.xrootd_storage import (
+    RUCIO_FOLDER,
+    XrootdStorage,
+    is_listening,
+    rse_name,
+)
 from treehammer.testbed.credentials import CertificateAuthority, TokenIssuer
 from treehammer.testbed.network import find_free_ports
 from treehammer.testbed.programs import fts_service
@@ -53,7 +53,6 @@ TOKEN_AUDIENCE, TOKEN_SCOPE = "rucio", "openid profile"
 PASSWORD, CERTIFICATE, PROXY, TOKEN = "", "-x509", "-proxy", "-oidc"
 _YEAR_DAYS = 366
 _PROXY_LIFETIME_S = 24 * 3600.0
-_CONNECT_TIMEOUT_S = 2.0
 _SCRIPT_NAMES = (
     "run_server.py",
     "run_daemons.py",
@@ -64,26 +63,15 @@ _SCRIPT_NAMES = (
 
 # --- accounts
 
-
-@dataclass(frozen=True)
-class RucioAccount:
-    """An ordinary Rucio account.
-
-    Attributes:
-        scopes: scopes in which it may define data.
-        quota: bytes on each RSE.
-        attributes: of the account.
-    """
-
-    scopes: tuple[str, ...]
-    quota: int = UNLIMITED
-    attributes: dict[str, str] = field(default_factory=dict)
-
-
-#: User accounts. The first one runs tests; the second is another user with little quota.
-ACCOUNTS = {
-    "hammer": RucioAccount(("hctest", "user.hammer"), attributes={"may_declare_bad": "True"}),
-    "guest": RucioAccount(("user.guest",), quota=1_000_000),
+#: User accounts: scopes in which they may define data, bytes on each RSE, attributes. The first one
+#: runs tests; the second is another user with little quota.
+ACCOUNTS: dict[str, dict[str, Any]] = {
+    "hammer": {
+        "scopes": ["hctest", "user.hammer"],
+        "quota": UNLIMITED,
+        "attributes": {"may_declare_bad": "True"},
+    },
+    "guest": {"scopes": ["user.guest"], "quota": 1_000_000, "attributes": {}},
 }
 
 
@@ -106,8 +94,7 @@ def load_rucio_issuer(box: Workspace) -> TokenIssuer:
     Raises:
         TestbedError: the testbed has no Rucio.
     """
-    remedy = "Start it with treehammer testbed up --with-rucio."
-    return TokenIssuer.load(box, _issuer_folder(box), "has no Rucio", remedy)
+    return TokenIssuer.load(box, _issuer_folder(box), "--with-rucio")
 
 
 def _client_folder(box: Workspace) -> Path:
@@ -225,7 +212,7 @@ class RucioServer(Component):
         self._authority_file.write_bytes(self.authority.ca.read_bytes())
         if self.box.secure_sites:
             # Rucio's client prefers the folder that users of secure doors name.
-            add_authority(self.box, self.authority)
+            self.authority.publish(self.box.make_folder(certificate_folder(self.box)))
 
     def _configure_issuer(self) -> None:
         """Make the issuer, and register Rucio there as a client."""
@@ -286,7 +273,7 @@ class RucioServer(Component):
             ],
             "issuer": self.issuer.url,
             "accounts": {
-                name: {**asdict(account), "password": passwords[name], "storages": rses}
+                name: {**account, "password": passwords[name], "storages": rses}
                 for name, account in ACCOUNTS.items()
             },
         }
@@ -326,19 +313,10 @@ class RucioServer(Component):
         return DaemonSpec(name, [str(self._python), *words], self._daemon_env, self.folder)
 
     def describe_missing(self) -> str:
-        """Name the service that does not respond yet."""
-        with (
-            suppress(OSError),
-            socket.create_connection((LISTEN_ADDRESS, self.transfers_port), _CONNECT_TIMEOUT_S),
-        ):
-            with suppress(OSError, ValueError):
-                ping = f"https://{LISTEN_ADDRESS}:{self.port}/ping"
-                context = ssl.create_default_context(cafile=str(self._authority_file))
-                deadline = Deadline(_CONNECT_TIMEOUT_S)
-                with send_request("GET", ping, deadline, context=context) as answer:
-                    return "" if "version" in json.load(answer) else "the server"
-            return "the server"
-        return "the transfer service"
+        """Name the service that does not listen yet; the server fills the database before."""
+        services = {"the transfer service": self.transfers_port, "the server": self.port}
+        addresses = {name: f"https://{LISTEN_ADDRESS}:{port}" for name, port in services.items()}
+        return next((name for name, url in addresses.items() if not is_listening(url)), "")
 
 
 # --- installation

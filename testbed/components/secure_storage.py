@@ -8,8 +8,6 @@ write; the VO signs attributes of its members, as VOMS servers do.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,24 +16,22 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.x509.oid import ObjectIdentifier
 
-from treehammer.errors import TestbedError
 from treehammer.submit.sites.site_model import Door
 from treehammer.testbed.component import Component, DaemonSpec, VisibleFolder, render_template
 from treehammer.testbed.components import xrootd_storage
 from treehammer.testbed.credentials import (
     ANY_AUDIENCE,
-    SUBJECT,
     CertificateAuthority,
     TokenIssuer,
     UserCertificate,
 )
 from treehammer.testbed.debian_packages import PackageTree
 from treehammer.testbed.network import find_free_ports
-from treehammer.testbed.workspace import ProgressCallback, Workspace
+from treehammer.testbed.workspace import Workspace, run_program
 
 _PACKAGES = PackageTree(
     "xrootd-credentials",
-    (
+    programs=(
         *xrootd_storage.PACKAGES,
         "xrootd-scitokens-plugins",
         "xrootd-voms-plugins",
@@ -73,7 +69,7 @@ MEMBER, WRITER, STRANGER = "member", "writer", "stranger"
 _SERVER = "voms.localhost"
 _PORT = 15000
 _ATTRIBUTES_OID = ObjectIdentifier("1.3.6.1.4.1.8005.100.100.5")
-_PROXY_LIFETIME_S = 12 * 3600.0
+_PROXY_HOURS = 12
 _AUTHORITY_NAME = "Treehammer testbed"
 
 
@@ -100,16 +96,6 @@ class SecureStorage(Component):
 
     # --- before it starts
 
-    def install(self, say: ProgressCallback) -> None:
-        """Install XRootD with its plug-ins for credentials.
-
-        Raises:
-            TestbedError: a package cannot be fetched, or this machine has no openssl.
-        """
-        if shutil.which("openssl") is None:
-            raise TestbedError("there is no program openssl", hint="Install the package openssl.")
-        super().install(say)
-
     def visible_folders(self) -> Sequence[VisibleFolder]:
         """Return the authorities, which jobs need."""
         return [VisibleFolder(self.certificates, self.certificates)]
@@ -122,7 +108,7 @@ class SecureStorage(Component):
         self._certificate, self._key = self.authority.issue_server_certificate(HOST, use_rsa=True)
         for path in (self.authority.folder, self._certificate, self._key):
             self.box.change_owner(path)
-        add_authority(self.box, self.authority)
+        self.authority.publish(self.certificates)
         program = self._programs / VOMS_PROGRAM
         self.vo = VirtualOrganization(VO_NAME, self.authority, self.certificates, program)
         self.vo.publish_signer(self.box.make_folder(self.folder / "vomsdir"), _AUTHORITY_NAME)
@@ -148,7 +134,7 @@ class SecureStorage(Component):
         self.vo.write_proxy(user_proxy(self.box, MEMBER), [f"/{VO_NAME}"])
         roles = [f"/{VO_NAME}/Role={WRITER_ROLE}", f"/{VO_NAME}"]
         self.vo.write_proxy(user_proxy(self.box, WRITER), roles)
-        self.authority.write_proxy(user_proxy(self.box, STRANGER), _PROXY_LIFETIME_S)
+        self.authority.write_proxy(user_proxy(self.box, STRANGER), _PROXY_HOURS * 3600.0)
 
     def _configure_server(self, kind: str, site: str) -> None:
         folder = self.box.make_folder(self.folder / f"{site}-{kind}")
@@ -226,7 +212,7 @@ def secure_folder(box: Workspace) -> Path:
 
 
 def certificate_folder(box: Workspace) -> Path:
-    """Return the folder of the authorities of a testbed's secure doors."""
+    """Return the folder of authorities that users of secure doors name in X509_CERT_DIR."""
     return secure_folder(box) / "certificates"
 
 
@@ -235,21 +221,13 @@ def user_proxy(box: Workspace, holder: str) -> Path:
     return secure_folder(box) / "proxies" / f"{holder}.pem"
 
 
-def add_authority(box: Workspace, authority: CertificateAuthority) -> None:
-    """Add an authority to the folder that users of secure doors name in X509_CERT_DIR."""
-    folder = box.make_folder(certificate_folder(box))
-    text = authority.ca.read_text(encoding="ascii")
-    box.write_file(folder / f"{authority.find_subject_hash()}.0", text)
-
-
 def load_issuer(box: Workspace) -> TokenIssuer:
     """Load the token issuer of a running testbed.
 
     Raises:
         TestbedError: the testbed has none.
     """
-    remedy = "Start it with treehammer testbed up --secure-sites 2."
-    return TokenIssuer.load(box, secure_folder(box), "has no token issuer", remedy)
+    return TokenIssuer.load(box, secure_folder(box), "--secure-sites 2")
 
 
 # --- virtual organization
@@ -278,32 +256,19 @@ class VirtualOrganization:
         (folder / self.name).mkdir()
         (folder / self.name / f"{_SERVER}.lsc").write_text(chain, encoding="utf-8")
 
-    def write_proxy(
-        self,
-        path: Path,
-        attributes: Sequence[str],
-        *,
-        hours: int = 12,
-        user: str = SUBJECT,
-        expired: bool = False,
-    ) -> Path:
+    def write_proxy(self, path: Path, attributes: Sequence[str], *, expired: bool = False) -> Path:
         """Write a proxy of a new user certificate with attributes such as ``/VO/Role=NAME``.
 
         Attributes of another VO have a signer that servers do not know for it.
         Proxies of expired attributes are valid themselves.
         """
-        issued = self.authority.issue_user_certificate(user)
+        user = self.authority.issue_user_certificate()
         with tempfile.TemporaryDirectory() as folder:
-            signed = self._sign_attributes(issued, Path(folder), attributes, hours, expired)
-        return issued.write_proxy(path, hours * 3600.0, signed)
+            signed = self._sign_attributes(user, Path(folder), attributes, expired)
+        return user.write_proxy(path, _PROXY_HOURS * 3600.0, signed)
 
     def _sign_attributes(
-        self,
-        user: UserCertificate,
-        folder: Path,
-        attributes: Sequence[str],
-        hours: int,
-        expired: bool,
+        self, user: UserCertificate, folder: Path, attributes: Sequence[str], expired: bool
     ) -> x509.UnrecognizedExtension:
         """Sign attributes and return the extension of a proxy.
 
@@ -317,8 +282,8 @@ class VirtualOrganization:
             "key": key,
             "certdir": self.certificates,
             "out": proxy,
-            "hours": hours,
-            "vomslife": hours,
+            "hours": _PROXY_HOURS,
+            "vomslife": _PROXY_HOURS,
             "voms": attributes[0].split("/")[1],
             "uri": f"{_SERVER}:{_PORT}",
             "hostcert": f"{signer}.pem",
@@ -326,11 +291,11 @@ class VirtualOrganization:
         }
         command = [str(self.program), "-quiet", "-rfc", "-newformat"]
         command += [word for name, value in options.items() for word in (f"-{name}", str(value))]
-        command += ["-pastac", f"{hours + 1}:00"] if expired else []
+        command += ["-pastac", f"{_PROXY_HOURS + 1}:00"] if expired else []
         for attribute in attributes:
             role = "" if "/Role=" in attribute else "/Role=NULL"
             command += ["-fqan", f"{attribute}{role}/Capability=NULL"]
-        subprocess.run(command, check=True, capture_output=True, text=True)
+        run_program(command)
         signed_proxy = x509.load_pem_x509_certificate(proxy.read_bytes())
         extension = signed_proxy.extensions.get_extension_for_oid(_ATTRIBUTES_OID).value
         assert isinstance(extension, x509.UnrecognizedExtension)

@@ -14,11 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from treehammer.errors import TestbedError
 from treehammer.submit.sites.site_model import Door, LoadPermission
 from treehammer.testbed import network
 from treehammer.testbed.component import Component, DaemonSpec, render_template
-from treehammer.testbed.debian_packages import MIRROR_VARIABLE, SUITE, PackageTree
+from treehammer.testbed.debian_packages import SUITE, PackageTree
 from treehammer.testbed.network import (
     DistanceLinks,
     NetworkLocation,
@@ -293,15 +292,7 @@ def install_servers(suite: str, cache: Path, say: ProgressCallback) -> Path:
     Raises:
         TestbedError: the suite cannot be reached, or has no XRootD.
     """
-    try:
-        _package_tree(suite).unpack(cache, say)
-    except TestbedError as error:
-        raise TestbedError(
-            f"XRootD of Debian {suite} is not available: {error}",
-            where=f"suite {suite}",
-            hint=f"Check the name of the suite, and that apt's mirror or ${MIRROR_VARIABLE} "
-            "has it; other suites are not affected.",
-        ) from error
+    _package_tree(suite).unpack(cache, say)
     return programs_folder(suite, cache)
 
 
@@ -311,7 +302,7 @@ def programs_folder(suite: str, cache: Path) -> Path:
 
 
 def _package_tree(suite: str) -> PackageTree:
-    return PackageTree("xrootd-server", PACKAGES, suite)
+    return PackageTree("xrootd-server", programs=PACKAGES, suite=suite)
 
 
 def read_version(programs: Path) -> str:
@@ -335,15 +326,10 @@ def make_storage(box: Workspace, site: str) -> Path:
     storage = storage_folder(box, site)
     pins = storage / SITE_ALIAS_FOLDER.lstrip("/")
     exported = storage / DATASET_FOLDER.lstrip("/")
-    writable = [storage / path.lstrip("/") for path in (RUCIO_FOLDER, LOAD_FOLDER)]
     for folder in (
-        storage.parent,
-        storage,
-        exported.parent,
         exported,
-        pins.parent,
         pins,
-        *writable,
+        *(storage / name for name in (RUCIO_FOLDER[1:], LOAD_FOLDER[1:])),
     ):
         box.make_folder(folder)
     box.write_file(exported / SITE_MARKER_FILE.format(site), f"{site}\n")

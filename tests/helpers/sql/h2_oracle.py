@@ -520,7 +520,7 @@ def find_jar() -> Path:
     Raises:
         TestbedError: Debian's package is not available.
     """
-    packages = PackageTree("h2", alone=(H2_PACKAGE,), suite=H2_SUITE)
+    packages = PackageTree("h2", programs=(H2_PACKAGE,), suite=H2_SUITE)
     root = packages.unpack(config.load_settings().cache_dir / "testbed", print)
     return root / "usr/share/java/h2.jar"
 

@@ -25,7 +25,7 @@ def unpack_chromium() -> Path:
     """Return the folder tree with Chromium; skip the test if it is not available."""
     folder = config.load_settings().cache_dir / "testbed"
     try:
-        return PackageTree("chromium", ["chromium-headless-shell"]).unpack(folder, print)
+        return PackageTree("chromium", ("chromium-headless-shell",)).unpack(folder, print)
     except TestbedError as error:
         skip_or_fail(f"no Chromium: {error}")
 

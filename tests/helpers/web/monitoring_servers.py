@@ -123,9 +123,8 @@ def find_prometheus(program: str) -> Path:
 
 
 def _unpack(name: str, *packages: str) -> Path:
-    # Their dependencies are web pages and users; the programs need the C library alone.
     cache = config.load_settings().cache_dir / "testbed"
-    return PackageTree(name, ("libc6",), packages).unpack(cache, print)
+    return PackageTree(name, programs=packages).unpack(cache, print)
 
 
 @contextmanager

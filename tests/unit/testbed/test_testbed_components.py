@@ -119,7 +119,12 @@ def test_complete_tree_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_other_packages_are_another_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changes: list[dict[str, Any]] = [{"packages": ("b",)}, {"suite": "sid"}, {"is_system": True}]
+    changes: list[dict[str, Any]] = [
+        {"packages": ("b",)},
+        {"programs": ("b",)},
+        {"suite": "sid"},
+        {"is_system": True},
+    ]
     roots = {replace(TREE, **change).root(tmp_path) for change in changes}
     monkeypatch.setattr(debian_packages, "TREE_FORMAT", 0)
     assert len({TREE.root(tmp_path), *roots}) == 1 + len(changes)
@@ -203,14 +208,14 @@ zlib1g
 """
 
 
-def test_programs_come_with_libraries_and_systems_with_all(
+def test_programs_come_with_libraries_and_packages_with_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(debian_packages, "run_program", lambda *_, **__: DEPENDENCIES)
-    tree = PackageTree("x", ("server",))
-    assert tree.select_packages([]) == ["libc6", "libserver3", "server", "zlib1g"]
-    everything = ["libc6", "libserver3", "logrotate", "perl", "server", "zlib1g"]
-    assert replace(tree, is_system=True).select_packages([]) == everything
+    libraries = ["libc6", "libserver3", "server", "zlib1g"]
+    assert PackageTree("x", programs=("server",)).select_packages([]) == libraries
+    everything = sorted([*libraries, "logrotate", "perl"])
+    assert PackageTree("x", ("server",)).select_packages([]) == everything
 
 
 def test_folders_beside_usr_are_merged(tmp_path: Path) -> None:
