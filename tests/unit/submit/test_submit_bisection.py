@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from local_user import LocalUser
 from measured_tests import make_library, run_git
-from plan_factory import make_local_plan
+from plan_factory import make_local_plan, make_pinned_test, make_settings
 
 from treehammer import config
 from treehammer.collectors.job_spec import BuildCommand, ExecutionSpec, JobSpec
@@ -20,7 +20,6 @@ from treehammer.collectors.record.outcome import ExecutionError
 from treehammer.collectors.software import providers
 from treehammer.collectors.software.wheels import find_release
 from treehammer.collectors.worker.child_processes import run_forked
-from treehammer.config import Settings
 from treehammer.errors import ConfigError, CountingError, ExitCode, SoftwareError, SourceError
 from treehammer.hctests.git_repository import Repository
 from treehammer.hctests.pinned_tests import open_repository
@@ -54,38 +53,24 @@ from treehammer.submit.tools.instruction_counts import (
 from treehammer.text_formatting import no_progress
 
 
-def make_settings(folder: Path) -> Settings:
-    flags = {"cache_dir": folder / "cache", "data_dir": folder / "data"}
-    return config.load_settings(flags, environ={}, folder=folder)
-
-
-def test_list_is_cut_to_good_and_bad() -> None:
+def test_builds_of_a_list_or_a_file_are_cut_to_good_and_bad(tmp_path: Path) -> None:
     builds = list_builds("6.38.00", "6.40.00", "6.36.00, 6.38.00,6.39.01,6.40.00,current")
     assert [build.name for build in builds] == ["6.38.00", "6.39.01", "6.40.00"]
-
-
-def test_file_has_one_build_a_line(tmp_path: Path) -> None:
     path = tmp_path / "builds.txt"
     path.write_text("# nightlies\npath:/a\n\npath:/b  # Tuesday\npath:/c\n")
     builds = list_builds("path:/a", "path:/c", str(path))
     assert [build.name for build in builds] == ["path:/a", "path:/b", "path:/c"]
 
 
-def test_unknown_build_is_named() -> None:
+def test_unknown_and_reversed_builds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"6\.40\.01 is not among the builds\n.*6\.40\.00"):
         list_builds("6.38.00", "6.40.01", "6.38.00,6.40.00")
-
-
-def test_builds_that_do_not_exist_are_all_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not stand before"):
+        list_builds("b", "a", "a,b")
     builds = list_builds("6.38.00", "6.40.00", "6.38.00,6.38.04,6.39.02,6.40.00")
     with pytest.raises(ConfigError, match=r"ROOT 6\.38\.04; .*\n.*ROOT 6\.39\.02; did you mean"):
         check_builds(builds, tmp_path)
     check_builds([build for build in builds if build.name in ("6.38.00", "6.40.00")], tmp_path)
-
-
-def test_wrong_order_is_refused() -> None:
-    with pytest.raises(ConfigError, match="does not stand before"):
-        list_builds("b", "a", "a,b")
 
 
 def answer_index(status: int, printed: str, errors: str = "") -> object:
@@ -101,9 +86,6 @@ def test_releases_of_a_package_are_listed_by_version(monkeypatch: pytest.MonkeyP
     builds = list_builds("5.1.2", "5.3.0", "pypi:uproot awkward<2.7")
     assert [build.title for build in builds] == ["5.1.2", "5.2.9", "5.2.10", "5.3.0"]
     assert builds[1].name == "pypi:uproot==5.2.9 awkward<2.7"
-
-
-def test_index_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", answer_index(1, "", "ERROR: no network"))
     with pytest.raises(SoftwareError, match="no network"):
         list_builds("1", "2", "pypi:uproot")
@@ -198,9 +180,7 @@ def test_a_site_may_read_the_storage_of_another(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "test.toml").write_text(TEST_TOML)
-    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
-    (tmp_path / "run.sh").chmod(0o755)
+    make_pinned_test(tmp_path, TEST_TOML)
     begun: list[BisectionState] = []
 
     def begin(state: BisectionState, *_others: object) -> None:
@@ -216,10 +196,7 @@ def test_a_site_may_read_the_storage_of_another(
 
 
 def test_several_series_are_refused_before_anything_is_submitted(tmp_path: Path) -> None:
-    text = TEST_TOML + 'size = ["small", "large"]\n'
-    (tmp_path / "test.toml").write_text(text)
-    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
-    (tmp_path / "run.sh").chmod(0o755)
+    make_pinned_test(tmp_path, TEST_TOML + 'size = ["small", "large"]\n')
     builds = [f"build:{tmp_path / name}" for name in ("a", "b")]
     for build in builds:
         Path(build.removeprefix("build:")).mkdir()

@@ -200,16 +200,12 @@ def test_resumption_follows_the_states(tmp_path: Path, store: Store) -> None:
     assert scene.states() == ["queued"] * 6
     again = resume_campaign(scene.tracker, scene.campaign, scene.settings)
     assert again.requeued == 0, "nothing is queued twice"
-
-
-def test_resumption_includes_an_excluded_site_on_request(tmp_path: Path, store: Store) -> None:
-    scene = Scene(tmp_path, store)
     scene.override("critical")
     scene.poll()
-    done = resume_campaign(
+    included = resume_campaign(
         scene.tracker, scene.campaign, scene.settings, include_excluded=["SITE_A"]
     )
-    assert done.requeued == 6
+    assert included.requeued == 6
 
 
 def test_remote_job_needs_its_site_and_the_other_storage() -> None:
@@ -418,9 +414,6 @@ def test_looks_follow_each_other_without_gap_or_repetition(plan: Plan) -> None:
         for kind, count in (("timed", 20), ("control", 4))
     }
     assert plan.execution_count == sum(part.execution_count for part in parts)
-
-
-def test_request_keeps_the_looks(plan: Plan) -> None:
     document = json.loads(plan.make_campaign_row().plan)
     assert document["until_decided"] == {"looks": [5, 10, 20], "delta": 0.02}
 
@@ -541,28 +534,21 @@ def test_table_shows_states_failures_and_summary() -> None:
     assert lines[2] == ["SITE_A", "0", "2", "3", "0", "0", "2", "open"]
     assert lines[3] == ["[red]SITE_B[/red]", "5", "0", "0", "0", "0", "–"]
     assert lines[4][:8] == ["6", "of", "20", "measured", "(2", "of", "them", "failed),"]
+    with_held = CampaignCount({"A": MeasurementCount(Counter(held=1))})
+    assert "held" in campaign_output.visible_states(with_held)
 
 
-def test_summary_names_day_of_distant_end() -> None:
+def test_summary_counts_all_planned_and_names_the_end() -> None:
     now_s = 1_800_000_000.0
     near = campaign_output.summarize_progress(PROGRESS, now_s)
     assert near.startswith("6 of 20 measured (2 of them failed), about 10 min left, until ")
     distant = replace(PROGRESS, remaining_s=3 * 86400.0)
     assert "2027-01-18" in campaign_output.summarize_progress(distant, now_s)
     assert campaign_output.summarize_progress(NOTHING_DONE) == "0 of 20 measured"
-
-
-def test_numbers_of_the_summary_add_up_to_the_planned_ones() -> None:
     missing = Counter({"cancelled": 9, "lost": 1})
     ended = CampaignCount({"A": MeasurementCount(Counter(), 16, Counter(good=4, open=2), missing)})
     text = campaign_output.summarize_progress(ended)
     assert text == "6 of 16 measured (2 of them failed), 9 cancelled, 1 lost"
-
-
-def test_held_column_appears_with_held_jobs() -> None:
-    assert "held" not in campaign_output.visible_states(PROGRESS)
-    with_held = CampaignCount({"A": MeasurementCount(Counter(held=1))})
-    assert "held" in campaign_output.visible_states(with_held)
 
 
 def test_pipe_gets_a_line_per_change(

@@ -19,9 +19,7 @@ from plan_factory import (
     make_site,
 )
 
-from treehammer.collectors.job_spec import JobSpec
 from treehammer.collectors.worker.load_start import PATIENCE_S
-from treehammer.collectors.worker.run.job_context import load_job
 from treehammer.config import load_settings
 from treehammer.datasets.manifest import Manifest
 from treehammer.errors import ConfigError, DefinitionError, NothingToDoError, SitesError
@@ -45,7 +43,7 @@ from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import DEFAULT_OPTIONS, Pace, SubmissionOptions
 from treehammer.submit.sites.site_model import Ceilings, Door, LoadPermission, Site
 from treehammer.submit.sites.site_registry import load_sites
-from treehammer.submit.sites.sites_file import format_sites_file, parse_sites_file
+from treehammer.submit.sites.sites_file import parse_sites_file
 
 PERMITTED_LOAD_TEST = """
 [test]
@@ -118,34 +116,11 @@ def test_own_machine_permits_load(tmp_path: Path) -> None:
     assert Path(door.writable_url).is_absolute()
 
 
-@pytest.mark.parametrize(
-    ("door", "url"),
-    [
-        (
-            Door(name="r", protocol="root", prefix="root://h:1094//data"),
-            "root://h:1094//scratch/load",
-        ),
-        (
-            Door(name="w", protocol="https", prefix="https://h:8443/data"),
-            "https://h:8443/scratch/load",
-        ),
-        (Door(name="f", protocol="file", prefix="/mnt/data"), "/scratch/load"),
-    ],
-)
-def test_writable_area_is_a_path_of_the_storage(door: Door, url: str) -> None:
-    assert door.replace(load=ENOUGH).writable_url == url
-    assert door.writable_url == ""
-
-
-def test_sites_file_keeps_permissions(tmp_path: Path) -> None:
-    site = make_grid_site(requirements="", software={})
-    doors = (
-        site.doors[0].replace(load=ENOUGH),
-        Door(name="other", protocol="root", prefix="root://h//d"),
-    )
-    path = tmp_path / "sites.toml"
-    text = format_sites_file([site.replace(batch="local", doors=doors)], [], path)
-    assert parse_sites_file(text, path).sites["SITE_A"].doors == doors
+def test_writable_area_is_a_path_of_the_storage() -> None:
+    for protocol, server in (("root", "root://h:1094/"), ("https", "https://h:8443"), ("file", "")):
+        door = Door(name="d", protocol=protocol, prefix=f"{server}/data")
+        assert door.replace(load=ENOUGH).writable_url == f"{server}/scratch/load"
+        assert door.writable_url == ""
 
 
 @pytest.mark.parametrize(
@@ -312,13 +287,6 @@ def test_jobs_that_overlap_are_refused(tmp_path: Path) -> None:
     assert "Jobs use site SITE_A in 2 ways at once" in line
 
 
-def test_sites_file_keeps_settings(tmp_path: Path) -> None:
-    site = make_tunable_site("server_threads", "readahead_kb").replace(requirements="", software={})
-    text = format_sites_file([site.replace(batch="local")], [], tmp_path / "sites.toml")
-    assert "settings = [" in text
-    assert parse_sites_file(text, tmp_path / "sites.toml").sites["SITE_A"].doors == site.doors
-
-
 LOAD_TEST = """
 [test]
 name = "load"
@@ -357,25 +325,13 @@ def test_variants_in_different_jobs_start_one_after_the_other(tmp_path: Path) ->
     loads = [job.spec.load for job in plan.jobs if job.spec.load]
     assert [load.index for load in loads] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert len({load.barrier for load in loads[:4]}) == 1
+    assert {(load.folder, load.lead_s) for load in loads} == {("../../starts", 5.0)}
     assert loads[3].barrier != loads[4].barrier
     assert [loads[n].wait_s for n in (3, 4)] == [100, 160], "a failed job frees its slot early"
     assert len(plan.jobs) == 8
     (cluster,) = make_grid_plan(tmp_path, text).clusters
     assert cluster.in_flight == 4, "as many as start together"
     assert cluster.wall_s == max(job.wall_limit_s for job in plan.jobs)
-
-
-def test_rendered_job_is_accepted_by_the_worker(tmp_path: Path) -> None:
-    plan = make_local_plan(tmp_path, LOAD_TEST)
-    folder = tmp_path / "rendered"
-    folder.mkdir()
-    description, *_ = render_jobs(plan, folder)
-    assert description.together == 4
-    job = load_job(str(description.inputs["job.json"]))
-    assert job.load is not None
-    assert (job.load.folder, job.load.lead_s) == ("../../starts", 5.0)
-    document = json.loads(job.to_json())
-    assert JobSpec.from_json(json.dumps(document)) == job
 
 
 def test_load_without_common_start_has_no_barrier(tmp_path: Path) -> None:
@@ -435,8 +391,9 @@ def test_existing_tree_and_branches_are_accepted(definition: TestDefinition) -> 
     manifest = make_listed_manifest(unreadable_branches={"odd": "no"})
     wanted = ("x,y", "!odd", "readable", "@list", 0.5)
     check_contents(with_branches(definition, manifest.tree, *wanted), [manifest])
-    # The branches of another tree are not known.
+    # The branches of another tree, and those of a manifest without names, are not known.
     check_contents(with_branches(definition, "Runs", "z"), [manifest])
+    check_contents(with_branches(definition, "any", "z"), [make_manifest()])
 
 
 def test_bundled_datasets_have_the_same_events(definition: TestDefinition) -> None:
@@ -449,26 +406,10 @@ def test_bundled_datasets_have_the_same_events(definition: TestDefinition) -> No
     assert "Remove dataset from bundle" in error.value.hint
 
 
-def test_unknown_tree_is_refused_with_the_nearest_name(definition: TestDefinition) -> None:
-    with pytest.raises(DefinitionError, match="has no tree 'Runz'") as error:
-        check_contents(with_branches(definition, "Runz", 1.0), [make_listed_manifest()])
-    assert "Did you mean 'Runs'?" in error.value.hint
-
-
-@pytest.mark.parametrize(
-    ("request_", "problem"),
-    [("odt", "no branch matches 'odt'; near: odd"), ("readable", "leaves none to read")],
-)
-def test_unmatched_branches_are_refused(
-    definition: TestDefinition, request_: str, problem: str
-) -> None:
-    manifest = make_listed_manifest(unreadable_branches=dict.fromkeys("xy", "") | {"odd": ""})
-    with pytest.raises(DefinitionError, match=problem):
-        check_contents(with_branches(definition, manifest.tree, request_), [manifest])
-
-
-def test_manifest_without_names_is_not_checked(definition: TestDefinition) -> None:
-    check_contents(with_branches(definition, "any", "z"), [make_manifest()])
+def test_branches_that_leave_none_to_read_are_refused(definition: TestDefinition) -> None:
+    manifest = make_listed_manifest(unreadable_branches=dict.fromkeys(("x", "odd", "y"), ""))
+    with pytest.raises(DefinitionError, match="leaves none to read"):
+        check_contents(with_branches(definition, manifest.tree, "readable"), [manifest])
 
 
 @pytest.mark.parametrize(
@@ -554,42 +495,29 @@ def test_names_of_a_shipped_dataset_are_known_before_it_is_made(folder: Path) ->
     assert (result.return_value, result.output) == (0, f"ok {folder}: mine\n")
 
 
+NO_BRANCH = "dataset 'reference-small': no branch matches 'Muon_ptt'; near: Muon_pt"
+
+
 @pytest.mark.parametrize(
-    ("dataset", "tree", "branches", "problem"),
+    ("names", "problem"),
     [
         (
-            "reference-smal",
-            "events",
-            "Jet_pt",
+            ("reference-smal", "events", "Jet_pt"),
             "test.dataset: there is no dataset 'reference-smal'. Did you mean 'reference-small'?",
         ),
         (
-            "reference-small",
-            "event",
-            "Jet_pt",
+            ("reference-small", "event", "Jet_pt"),
             "test.tree: dataset 'reference-small' has no tree 'event'. Did you mean 'events'?",
         ),
-        (
-            "reference-small",
-            "events",
-            "Jet_pt,Muon_ptt",
-            "matrix.branches: dataset 'reference-small': no branch matches 'Muon_ptt'; near: Muon_pt",
-        ),
-        (
-            "reference-small",
-            "events",
-            "@list.txt",
-            "matrix.branches: dataset 'reference-small': no branch matches 'Muon_ptt'; near: Muon_pt",
-        ),
+        (("reference-small", "events", "Jet_pt,Muon_ptt"), f"matrix.branches: {NO_BRANCH}"),
+        (("reference-small", "events", "@list.txt"), f"matrix.branches: {NO_BRANCH}"),
     ],
 )
-def test_unknown_names_are_found(
-    folder: Path, dataset: str, tree: str, branches: str, problem: str
-) -> None:
-    result = check(folder, dataset, tree, branches)
+def test_unknown_names_are_found(folder: Path, names: tuple[str, str, str], problem: str) -> None:
+    result = check(folder, *names)
     assert result.return_value == 2
     assert result.output.startswith(f"{folder / 'test.toml'}: {problem}")
-    (document,) = json.loads(check(folder, dataset, tree, branches, "--json").output)
+    (document,) = json.loads(check(folder, *names, "--json").output)
     assert not document["ok"]
     assert problem in document["problems"][0]
 

@@ -39,7 +39,6 @@ from treehammer.submit.planning.cost_estimate import (
 from treehammer.submit.planning.plan import Plan
 from treehammer.submit.planning.submission_options import Pace, SubmissionOptions
 from treehammer.submit.sites.site_model import Ceilings, Site
-from treehammer.submit.sites.site_registry import MAX_LOCAL_JOBS, load_sites
 
 LOAD_TEST = f"""{SHELL_TEST}
 [load]
@@ -277,10 +276,6 @@ def test_ceiling_violation_is_refused_before_storing(tmp_path: Path) -> None:
         Store.open(settings.database, create=False)
     fits = make_local_plan(tmp_path / "test", READING_TEST, wide)
     campaign_request.find_review(fits, settings).refuse_broken_rules("")
-
-
-def test_local_site_has_a_ceiling(tmp_path: Path) -> None:
-    assert load_sites(make_settings(tmp_path))["local"].ceilings.jobs == MAX_LOCAL_JOBS
 
 
 THREADS = READING_TEST.replace("[matrix]", "[matrix]\nthreads = [1, 4]")

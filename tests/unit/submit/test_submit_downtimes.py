@@ -118,117 +118,55 @@ def test_calendar_is_read() -> None:
     assert document.downtimes[0].description == "Upgrade of dCache"
     assert [line.split(":")[0] for line in document.skipped] == ["event 4", "event 5", "event 6"]
     assert "recurs" in document.skipped[0]
+    of_one_site = parse(CALENDAR, DowntimeOptions("doc", "SITE_C", {}, SITES))
+    assert {row.site for row in of_one_site.downtimes} == {"SITE_C"}
 
 
-def test_every_entry_of_a_sites_own_calendar_is_of_that_site() -> None:
-    document = parse(CALENDAR, DowntimeOptions("doc", "SITE_C", {}, SITES))
-    assert {row.site for row in document.downtimes} == {"SITE_C"}
+#: Documents of each kind, and the site, its part, begin, end and severity of their downtime.
+JSON_DOCUMENTS = {
+    "as documented": (
+        """[{"site": "SITE_B", "start": "2026-03-02T08:00", "end": "2026-03-02T12:00+01:00",
+             "services": ["xrootd", "webdav"]}]""",
+        ("SITE_B", "storage_site", "03-02T08:00", "03-02T11:00", "outage"),
+    ),
+    "fields of GOCDB": (
+        """[{"SITENAME": "T2_XX", "SEVERITY": "WARNING", "START_DATE": "1772438400",
+             "END_DATE": 1772452800, "SERVICE_TYPE": "org.nordugrid.ARC-CE",
+             "PRIMARY_KEY": "123G0"}]""",
+        ("SITE_A", "site", "03-02T08:00", "03-02T12:00", "at-risk"),
+    ),
+    "groups of CRIC": (
+        """{"T2_XX": [{"start_time": "2026-03-02 08:00:00", "end_time": "2026-03-02 12:00:00",
+                       "severity": "OUTAGE", "affected_services": "SRM, ARC-CE"}]}""",
+        ("SITE_A", "", "03-02T08:00", "03-02T12:00", "outage"),
+    ),
+    "groups of CRIC by site and entry": (
+        """{"T2_XX": {"91G0": {"start_time": "2026-03-02T08:00:00", "severity": "OUTAGE",
+                               "end_time": "2026-03-02T12:00:00", "affected_services": "SRM",
+                               "info_url": "https://goc.example"}}}""",
+        ("SITE_A", "storage_site", "03-02T08:00", "03-02T12:00", "outage"),
+    ),
+    "XML of GOCDB": (
+        """{"results": {"DOWNTIME": {"@ID": "31", "PRIMARY_KEY": "91G0", "HOSTNAME": "ce.example",
+             "SERVICE_TYPE": "HTCondor-CE", "HOSTED_BY": "T2_XX", "AFFECTED_ENDPOINTS": null,
+             "SEVERITY": "OUTAGE", "START_DATE": "1772438400", "END_DATE": "1772452800"}}}""",
+        ("SITE_A", "site", "03-02T08:00", "03-02T12:00", "outage"),
+    ),
+    "XML of OSG": (
+        """{"Downtimes": {"@xmlns:xsi": "x", "PastDowntimes": {"Downtime": []},
+             "CurrentDowntimes": {"Downtime": [{"ID": 11, "ResourceFQDN": "x.example",
+               "ResourceGroup": {"GroupName": "SITE_B", "GroupID": 7}, "Severity": "Severe",
+               "StartTime": "Mar 02, 2026 08:00 AM UTC", "EndTime": "Mar 02, 2026 12:00 PM UTC",
+               "Services": {"Service": [{"ID": 1, "Name": "CE"}]}}]}}}""",
+        ("SITE_B", "site", "03-02T08:00", "03-02T12:00", "outage"),
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    "content, expected",
-    [
-        (
-            # As the project documents it.
-            [
-                {
-                    "site": "SITE_B",
-                    "start": "2026-03-02T08:00",
-                    "end": "2026-03-02T12:00+01:00",
-                    "services": ["xrootd", "webdav"],
-                }
-            ],
-            ("SITE_B", "storage_site", "03-02T08:00", "03-02T11:00", "outage"),
-        ),
-        (
-            # As GOCDB names its fields.
-            [
-                {
-                    "SITENAME": "T2_XX",
-                    "SEVERITY": "WARNING",
-                    "START_DATE": "1772438400",
-                    "END_DATE": 1772452800,
-                    "SERVICE_TYPE": "org.nordugrid.ARC-CE",
-                    "PRIMARY_KEY": "123G0",
-                }
-            ],
-            ("SITE_A", "site", "03-02T08:00", "03-02T12:00", "at-risk"),
-        ),
-        (
-            # As CRIC groups them.
-            {
-                "T2_XX": [
-                    {
-                        "start_time": "2026-03-02 08:00:00",
-                        "end_time": "2026-03-02 12:00:00",
-                        "severity": "OUTAGE",
-                        "affected_services": "SRM, ARC-CE",
-                    }
-                ]
-            },
-            ("SITE_A", "", "03-02T08:00", "03-02T12:00", "outage"),
-        ),
-        (
-            # As CRIC groups them by site and entry.
-            {
-                "T2_XX": {
-                    "91G0": {
-                        "start_time": "2026-03-02T08:00:00",
-                        "end_time": "2026-03-02T12:00:00",
-                        "severity": "OUTAGE",
-                        "affected_services": "SRM",
-                        "info_url": "https://goc.example",
-                    }
-                }
-            },
-            ("SITE_A", "storage_site", "03-02T08:00", "03-02T12:00", "outage"),
-        ),
-        (
-            # As GOCDB's XML becomes JSON.
-            {
-                "results": {
-                    "DOWNTIME": {
-                        "@ID": "31",
-                        "PRIMARY_KEY": "91G0",
-                        "HOSTNAME": "ce.example",
-                        "SERVICE_TYPE": "HTCondor-CE",
-                        "HOSTED_BY": "T2_XX",
-                        "AFFECTED_ENDPOINTS": None,
-                        "SEVERITY": "OUTAGE",
-                        "START_DATE": "1772438400",
-                        "END_DATE": "1772452800",
-                    }
-                }
-            },
-            ("SITE_A", "site", "03-02T08:00", "03-02T12:00", "outage"),
-        ),
-        (
-            # As OSG's XML becomes JSON.
-            {
-                "Downtimes": {
-                    "@xmlns:xsi": "x",
-                    "PastDowntimes": {"Downtime": []},
-                    "CurrentDowntimes": {
-                        "Downtime": [
-                            {
-                                "ID": 11,
-                                "ResourceGroup": {"GroupName": "SITE_B", "GroupID": 7},
-                                "ResourceFQDN": "x.example",
-                                "StartTime": "Mar 02, 2026 08:00 AM UTC",
-                                "EndTime": "Mar 02, 2026 12:00 PM UTC",
-                                "Severity": "Severe",
-                                "Services": {"Service": [{"ID": 1, "Name": "CE"}]},
-                            }
-                        ]
-                    },
-                }
-            },
-            ("SITE_B", "site", "03-02T08:00", "03-02T12:00", "outage"),
-        ),
-    ],
-)
-def test_json_is_read(content: object, expected: tuple[str, ...]) -> None:
-    assert show(parse(json.dumps(content))) == [expected]
+@pytest.mark.parametrize("kind", JSON_DOCUMENTS)
+def test_json_is_read(kind: str) -> None:
+    text, expected = JSON_DOCUMENTS[kind]
+    assert show(parse(text)) == [expected]
 
 
 GOCDB = """<?xml version="1.0" encoding="UTF-8"?>
@@ -371,42 +309,14 @@ def test_a_host_of_two_sites_is_a_downtime_of_both() -> None:
     assert len({row.id for row in document.downtimes}) == 2
 
 
-@pytest.mark.parametrize(
-    "values, expected",
-    [
-        ({"HOSTED_BY": "SITE_AA"}, "unknown site 'SITE_AA'. Did you mean 'SITE_A'?"),
-        (
-            {"hostname": "sf.a.example"},
-            "host 'sf.a.example' belongs to no known site. Did you mean 'se.a.example'?",
-        ),
-    ],
-)
-def test_unknown_sites_and_hosts_are_refused(values: dict[str, object], expected: str) -> None:
-    document = parse(entry(**values))
-    assert (document.downtimes, document.unknown) == ((), (f"entry 1: {expected}",))
-
-
-@pytest.mark.parametrize(
-    "severity, expected",
-    [
-        ("OUTAGE", "outage"),
-        ("Severe", "outage"),
-        ("Intermittent Outage", "outage"),
-        ("", "outage"),
-        ("WARNING", "at-risk"),
-        ("AT_RISK", "at-risk"),
-        ("No Significant Outage Expected", "at-risk"),
-        ("NO_SIGNIFICANT_OUTAGE", "at-risk"),
-        ("no outage", "at-risk"),
-        ("Transparent", "at-risk"),
-    ],
-)
-def test_severities_keep_their_meaning(severity: str, expected: str) -> None:
-    [row] = parse(entry(site="SITE_A", severity=severity)).downtimes
-    assert row.severity == expected
-
-
-def test_a_downtime_of_no_worker_and_no_storage_is_only_a_risk() -> None:
+def test_severities_keep_their_meaning() -> None:
+    risks = ("WARNING", "AT_RISK", "NO_SIGNIFICANT_OUTAGE", "no outage", "Transparent")
+    expected = dict.fromkeys((*risks, "No Significant Outage Expected"), "at-risk")
+    expected |= dict.fromkeys(("OUTAGE", "Severe", "Intermittent Outage", ""), "outage")
+    for severity, meaning in expected.items():
+        [row] = parse(entry(site="SITE_A", severity=severity)).downtimes
+        assert row.severity == meaning, severity
+    # Downtimes of no worker and no storage are only a risk.
     [row] = parse(entry(site="SITE_A", services=["net.perfSONAR.Bandwidth", "Site-BDII"])).downtimes
     assert row.severity == "at-risk"
 
@@ -470,12 +380,16 @@ def test_wrong_entries_are_named() -> None:
         {"start": "2026-03-02", "end": "2026-03-03"},
         {"site": "SITE_A", "start": "2026-03-02", "end": "2026-03-03"},
         {"site": "SITE_AA", "start": "2026-03-02", "end": "2026-03-03"},
+        {"hostname": "sf.a.example", "start": "2026-03-02", "end": "2026-03-03"},
     ]
     document = parse(json.dumps(entries))
     assert len(document.downtimes) == 1
     assert [line.split(":")[0] for line in document.skipped] == ["entry 1", "entry 2", "entry 3"]
     assert "start" in document.skipped[1]
-    assert document.unknown == ("entry 5: unknown site 'SITE_AA'. Did you mean 'SITE_A'?",)
+    assert document.unknown == (
+        "entry 5: unknown site 'SITE_AA'. Did you mean 'SITE_A'?",
+        "entry 6: host 'sf.a.example' belongs to no known site. Did you mean 'se.a.example'?",
+    )
 
 
 @pytest.mark.parametrize(
@@ -505,21 +419,16 @@ def test_other_documents_are_refused(content: str, message: str) -> None:
         parse(content)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_documents_without_downtimes_withdraw_all() -> None:
+    for content in (
         "[]",
         '{"results": {"DOWNTIME": []}}',
         "<results/>",
         "<results><meta><link rel='self' href='x'/><count>0</count></meta></results>",
         '<Downtimes xmlns:xsi="x" xsi:schemaLocation="y"><CurrentDowntimes/></Downtimes>',
-    ],
-)
-def test_documents_without_downtimes_withdraw_all(content: str) -> None:
-    assert parse(content) == DowntimeDocument((), (), ())
-
-
-def test_an_error_in_place_of_downtimes_is_no_empty_document() -> None:
+    ):
+        assert parse(content) == DowntimeDocument((), (), ()), content
+    # An error in place of downtimes is no empty document.
     assert parse('{"error": "not authorized"}').skipped == ("entry 1: start: is missing",)
 
 

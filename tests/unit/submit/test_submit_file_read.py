@@ -79,13 +79,10 @@ def test_local_files_are_read_where_they_are(files: OpenedFiles, tmp_path: Path)
     (job,) = plan(files, tmp_path).jobs
     assert [e.files[0].url for e in job.spec.executions] == [str(path)] * 2
     assert job.spec.door_url == str(tmp_path)
-
-
-def test_files_of_one_name_get_numbers(tmp_path: Path) -> None:
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "x.root").write_bytes(folder.encode())
     paths = [str(tmp_path / folder / "x.root") for folder in ("a", "b")]
+    for name in paths:
+        Path(name).parent.mkdir()
+        Path(name).touch()
     assert open_files(paths, tmp_path, no_progress).names == ("1-x.root", "2-x.root")
 
 
@@ -330,32 +327,19 @@ def test_missing_package_names_its_command(monkeypatch: pytest.MonkeyPatch) -> N
     assert diagnoses["packages [oracle]"].state is NOT_CONFIGURED
 
 
-def test_packages_of_this_installation_are_complete() -> None:
-    diagnoses = {diagnosis.part: diagnosis for diagnosis in installation_checks.check_packages()}
-    assert diagnoses["packages"].state is OK
-
-
 @pytest.mark.parametrize(("free", "state"), [(9e9, OK), (1e9, WARNING), (1e6, FAILED)])
-def test_space_of_a_disk(
+def test_folder_and_the_space_of_its_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: float, state: DiagnosisState
 ) -> None:
     usage = type("Usage", (), {"free": free})
     monkeypatch.setattr(installation_checks.shutil, "disk_usage", lambda _path: usage)  # type: ignore[attr-defined]
     assert installation_checks.check_folder("disk", tmp_path / "new" / "folder").state is state
-
-
-def test_folder_that_is_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
     diagnosis = installation_checks.check_folder("disk", tmp_path / "cache")
     assert (diagnosis.state, "--cache-dir" in diagnosis.remedy) == (FAILED, True)
 
 
-def test_counters_of_the_processor_are_no_failure() -> None:
-    (diagnosis,) = installation_checks.check_hardware_counters()
-    assert diagnosis.state is not FAILED
-
-
-def test_database(settings: Settings) -> None:
+def test_database_and_its_revision(settings: Settings) -> None:
     (none,) = installation_checks.check_revision(settings)
     assert none.state is NOT_CONFIGURED
     assert list(installation_checks.check_integrity(settings)) == []
@@ -364,10 +348,6 @@ def test_database(settings: Settings) -> None:
     assert (made.state, "0 campaigns" in made.finding) == (OK, True)
     (whole,) = installation_checks.check_integrity(settings)
     assert whole.state is OK
-
-
-def test_database_of_another_revision_fails(settings: Settings) -> None:
-    Store.open(settings.database).close()
     with sqlite3.connect(settings.database.removeprefix("sqlite:///")) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
@@ -391,22 +371,17 @@ def test_service_that_does_not_answer(settings: Settings) -> None:
     assert none.state is NOT_CONFIGURED
 
 
-@pytest.mark.parametrize(("left_s", "state"), [(7 * 86_400, OK), (3600, WARNING), (-60, FAILED)])
-def test_token_expiry(
-    settings: Settings, tmp_path: Path, left_s: float, state: DiagnosisState
-) -> None:
+def test_credentials(settings: Settings, tmp_path: Path) -> None:
+    def check(**environ: str) -> DiagnosisState:
+        (diagnosis,) = access_checks.check_credentials(settings, environ)
+        return diagnosis.state
+
     path = tmp_path / "token"
-    path.write_text(make_token(time.time() + left_s))
-    (diagnosis,) = access_checks.check_credentials(settings, {"BEARER_TOKEN_FILE": str(path)})
-    assert diagnosis.state is state
-
-
-def test_missing_credentials(settings: Settings, tmp_path: Path) -> None:
-    gone = {"X509_USER_PROXY": str(tmp_path / "gone")}
-    (diagnosis,) = access_checks.check_credentials(settings, gone)
-    assert diagnosis.state is FAILED
-    (none,) = access_checks.check_credentials(settings, {})
-    assert none.state is NOT_CONFIGURED
+    for left_s, state in ((7 * 86_400, OK), (3600, WARNING), (-60, FAILED)):
+        path.write_text(make_token(time.time() + left_s))
+        assert check(BEARER_TOKEN_FILE=str(path)) is state
+    assert check(X509_USER_PROXY=str(tmp_path / "gone")) is FAILED
+    assert check() is NOT_CONFIGURED
 
 
 def test_authorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,12 +56,6 @@ def test_toml_string_round_trips(text: str) -> None:
     assert tomllib.loads(f"value = {job_templates.quote_toml(text)}")["value"] == text
 
 
-def test_template_error_reports_invalid_text(tmp_path: Path) -> None:
-    (tmp_path / "t.j2").write_text("x = {{ name | toml }}")
-    with pytest.raises(ConfigError, match=r"t\.j2.*not valid text"):
-        render_template("t.j2", {"name": "\udc80"}, folder=tmp_path)
-
-
 def test_hostile_text_stays_a_value(tmp_path: Path) -> None:
     plan = replace(make_local_plan(tmp_path / "test", SHELL_TEST), campaign_name=HOSTILE_TEXT)
     job = replace(plan.jobs[0], label=HOSTILE_TEXT)
@@ -90,29 +84,23 @@ def test_description_lists_inputs(tmp_path: Path) -> None:
     assert [d.text for d in render_jobs(plan, again, environ={})] == [d.text for d in descriptions]
 
 
-def test_undefined_variable_error_names_template_and_job(tmp_path: Path) -> None:
-    (tmp_path / "bad.j2").write_text("x = {{ job.nmae | toml }}")
-    with pytest.raises(ConfigError) as caught:
-        render_template("bad.j2", {"job": {"name": "n"}}, folder=tmp_path, where="job 17")
-    message = str(caught.value)
-    assert "bad.j2" in message
-    assert "nmae" in message
-    assert "job 17" in message
-
-
 @pytest.mark.parametrize(
-    "text, expected",
-    [("{% if %}", "bad.j2:1"), ("{{ x | nofilter }}", "nofilter"), ("{{ 1 / 0 }}", "zero")],
+    ("text", "expected"),
+    [
+        ("{% if %}", r"bad\.j2:1"),
+        ("{{ x | nofilter }}", "nofilter"),
+        ("{{ 1 / 0 }}", "zero"),
+        ("{{ job.nmae | toml }}", r"(?s)bad\.j2.*nmae.*job 17|job 17.*nmae"),
+        ("{{ lone | toml }}", r"bad\.j2.*not valid text"),
+        (None, "template not found"),
+    ],
 )
-def test_invalid_template_is_refused(tmp_path: Path, text: str, expected: str) -> None:
-    (tmp_path / "bad.j2").write_text(text)
+def test_invalid_template_is_refused(tmp_path: Path, text: str | None, expected: str) -> None:
+    if text is not None:
+        (tmp_path / "bad.j2").write_text(text)
+    values = {"x": 1, "job": {"name": "n"}, "lone": "\udc80"}
     with pytest.raises(ConfigError, match=expected):
-        render_template("bad.j2", {"x": 1}, folder=tmp_path)
-
-
-def test_missing_template_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="template not found"):
-        render_template("none.j2", {}, folder=tmp_path)
+        render_template("bad.j2", values, folder=tmp_path, where="job 17")
 
 
 def test_changed_files_are_refused(tmp_path: Path) -> None:
@@ -328,28 +316,21 @@ def test_invalid_environment_variable_is_refused(name: str, value: str) -> None:
         job_templates.quote_environment({name: value})
 
 
-@pytest.mark.parametrize(
-    "quote",
-    [
+def test_expression_is_flattened_and_a_lone_surrogate_refused() -> None:
+    assert job_templates.flatten_expression(' TARGET.A\n  == "b" ') == 'TARGET.A == "b"'
+    for quote in (
         job_templates.quote_submit_value,
         job_templates.quote_classad,
         job_templates.flatten_expression,
-    ],
-)
-def test_lone_surrogate_is_refused(quote: object) -> None:
-    assert callable(quote)
-    with pytest.raises(ValueError, match="not valid text"):
-        quote("\udc80")
+    ):
+        with pytest.raises(ValueError, match="not valid text"):
+            quote("\udc80")
 
 
 @pytest.mark.parametrize("path", ["/usr/bin/python3", "/opt/my python", "/it's/python"])
 def test_shell_word_round_trips(path: str) -> None:
     word = job_templates.quote_shell_word(path)
     assert shlex.split(word.replace("''", "'").replace('""', '"')) == [path]
-
-
-def test_expression_is_flattened() -> None:
-    assert job_templates.flatten_expression(' TARGET.A\n  == "b" ') == 'TARGET.A == "b"'
 
 
 @pytest.fixture

@@ -40,31 +40,24 @@ from treehammer.submit.sites.site_model import Door
 
 def test_jobs_are_groups_by_repeats_plus_checksum(tmp_path: Path) -> None:
     plan = make_local_plan(tmp_path)
-    timed = [job for job in plan.jobs if job.kind == "timed"]
-    assert Counter((job.label, job.repeat) for job in timed) == {
-        ("cache_mb=0", 1): 1,
-        ("cache_mb=0", 2): 1,
-        ("cache_mb=30", 1): 1,
-        ("cache_mb=30", 2): 1,
-    }
-    assert {len(job.spec.executions) for job in timed} == {4}
-    checksum = plan.jobs[-1]
-    assert checksum.kind == "checksum"
-    assert [e.variant["root"] for e in checksum.spec.executions] == ["6.38.00", "6.40.00"]
-    assert all(e.passes == 1 and e.kind == "checksum" for e in checksum.spec.executions)
-    assert plan.execution_count == 18
-
-
-def test_each_repeat_covers_all_variants_first(tmp_path: Path) -> None:
-    jobs = make_local_plan(tmp_path).jobs
-    assert [job.repeat for job in jobs if job.kind == "timed"] == [1, 1, 2, 2]
-
-
-def test_rounds_mirror_each_other(tmp_path: Path) -> None:
-    for job in make_local_plan(tmp_path).jobs[:-1]:
+    *timed, checksum = plan.jobs
+    assert [job.repeat for job in timed] == [1, 1, 2, 2], "each repeat covers all variants first"
+    assert Counter(job.label for job in timed) == {"cache_mb=0": 2, "cache_mb=30": 2}
+    for job in timed:
         rounds = [[e.variant["root"] for e in job.spec.executions if e.round == r] for r in (1, 2)]
         assert rounds[0] == rounds[1][::-1]
         assert sorted(map(str, rounds[0])) == ["6.38.00", "6.40.00"]
+        assert job.wall_limit_s > 4 * job.spec.limits.wall_s
+    assert [e.variant["root"] for e in checksum.spec.executions] == ["6.38.00", "6.40.00"]
+    assert all(e.passes == 1 and e.kind == "checksum" for e in checksum.spec.executions)
+    (file,) = checksum.spec.executions[0].files
+    assert (file.url, file.size) == ("/file/data/tiny/tiny.root", 100_000_000)
+    row = plan.make_campaign_row()
+    assert (row.planned_jobs, row.planned_measurements) == (5, 18)
+    assert {job.state for job in plan.make_job_rows()} == {"queued"}
+    assert sum(job.planned_measurements for job in plan.make_job_rows()) == 18
+    assert plan.campaign_name.startswith("reads@")
+    assert plan.campaign_name.endswith("2026-01-01T00:00:00Z")
 
 
 def test_plan_values_are_complete_and_typed(tmp_path: Path) -> None:
@@ -79,13 +72,6 @@ def test_plan_values_are_complete_and_typed(tmp_path: Path) -> None:
                     assert not metric.required, metric.name
                 else:
                     assert not describe_value_error(metric, value), metric.name
-
-
-def test_job_json_round_trips(tmp_path: Path) -> None:
-    for job in make_local_plan(tmp_path).jobs:
-        assert JobSpec.from_json(job.spec.to_json()) == JobSpec.from_json(
-            JobSpec.from_json(job.spec.to_json()).to_json()
-        )
 
 
 def test_identities_are_stable_and_differ_between_requests(tmp_path: Path) -> None:
@@ -131,12 +117,6 @@ def test_executable_without_dataset_is_planned(tmp_path: Path) -> None:
     assert execution.software.provider == "none"
 
 
-def test_file_url_uses_door(tmp_path: Path) -> None:
-    (file,) = make_local_plan(tmp_path).jobs[0].spec.executions[0].files
-    assert file.url == "/file/data/tiny/tiny.root"
-    assert file.size == 100_000_000
-
-
 def test_missing_door_is_noted_and_skipped(tmp_path: Path) -> None:
     text = READING_TEST.replace("cache_mb = [0, 30]", 'door = ["file", "https"]')
     plan = make_local_plan(
@@ -148,32 +128,15 @@ def test_missing_door_is_noted_and_skipped(tmp_path: Path) -> None:
         ("far", "https"),
     }
     assert plan.notes == ("Site local has no door 'https' (known: file).",)
-
-
-def test_default_door_is_the_first(tmp_path: Path) -> None:
-    plan = make_local_plan(tmp_path, READING_TEST, make_site("near", "far"))
-    assert {job.spec.door for job in plan.jobs} == {"near"}
+    assert sum(times for _, times in plan.jobs.iterate_kinds()) == len(plan.jobs)
+    assert len(list(plan.jobs)) == len(plan.jobs)
+    assert plan.execution_count == sum(len(job.spec.executions) for job in plan.jobs)
 
 
 def test_plan_without_variants_is_refused(tmp_path: Path) -> None:
     text = READING_TEST.replace("cache_mb = [0, 30]", 'door = ["https"]')
     with pytest.raises(NothingToDoError, match="has no door 'https'"):
         make_local_plan(tmp_path, text, make_site("file"))
-
-
-def test_wall_limit_covers_every_execution(tmp_path: Path) -> None:
-    job = make_local_plan(tmp_path).jobs[0]
-    assert job.wall_limit_s > 4 * job.spec.limits.wall_s
-
-
-def test_database_rows_match_plan(tmp_path: Path) -> None:
-    plan = make_local_plan(tmp_path)
-    row = plan.make_campaign_row()
-    assert (row.planned_jobs, row.planned_measurements) == (5, 18)
-    assert {job.state for job in plan.make_job_rows()} == {"queued"}
-    assert sum(job.planned_measurements for job in plan.make_job_rows()) == 18
-    assert plan.campaign_name.startswith("reads@")
-    assert plan.campaign_name.endswith("2026-01-01T00:00:00Z")
 
 
 FORMATS_TEST = READING_TEST.replace(
@@ -289,21 +252,6 @@ def test_job_sequence_is_reproducible(tmp_path: Path) -> None:
     assert jobs[-1] == list(jobs)[-1]
     with pytest.raises(IndexError):
         jobs[len(jobs)]
-
-
-def test_kinds_cover_all_jobs(tmp_path: Path) -> None:
-    text = READING_TEST.replace(
-        "cache_mb = [0, 30]", 'door = ["file", "https"]\ncache_mb = [0, 30]'
-    )
-    plan = make_local_plan(
-        tmp_path, text, make_site("file"), make_site("file", "https", name="far")
-    )
-    assert (
-        sum(times for _, times in plan.jobs.iterate_kinds())
-        == len(list(plan.jobs))
-        == len(plan.jobs)
-    )
-    assert plan.execution_count == sum(len(job.spec.executions) for job in plan.jobs)
 
 
 PAIRED_TEST = READING_TEST.replace("rounds = 2", 'rounds = 2\nmode = "paired"')

@@ -97,26 +97,18 @@ def states(checks: list[ReplicaCheck]) -> list[str]:
 
 
 @pytest.mark.parametrize("door", ["file", "http"])
-def test_full_read_proves_good_replica(
-    settings: config.Settings, manifest: Manifest, door: str
+def test_full_reads_prove_good_and_corrupt_replicas(
+    settings: config.Settings, manifest: Manifest, storage: Path, door: str
 ) -> None:
     expected = at(settings, manifest, "NEAR", door)
-    assert states(check_replicas(manifest, expected)) == [SIZE_ONLY_STATE, SIZE_ONLY_STATE]
     checks = check_replicas(manifest, expected, full=True)
     assert states(checks) == [GOOD_STATE, GOOD_STATE]
     assert all(check.is_proof for check in checks)
-
-
-@pytest.mark.parametrize("door", ["file", "http"])
-def test_two_wrong_reads_prove_a_corrupt_replica(
-    settings: config.Settings, manifest: Manifest, storage: Path, door: str
-) -> None:
     path = storage / "made" / "one.root"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    wanted = at(settings, manifest, "NEAR", door)
-    assert states(check_replicas(manifest, wanted)) == [SIZE_ONLY_STATE, SIZE_ONLY_STATE]
-    bad, good = check_replicas(manifest, wanted, full=True)
+    assert states(check_replicas(manifest, expected)) == [SIZE_ONLY_STATE, SIZE_ONLY_STATE]
+    bad, good = check_replicas(manifest, expected, full=True)
     assert (bad.state, bad.wrong_reads, bad.is_proof, good.state) == (
         CORRUPT_STATE,
         2,
@@ -289,12 +281,12 @@ ROOT = Door(name="root", protocol="root", rse="A_DISK")
 A = "root://a//rucio/u/f"
 
 
-def test_best_confirmed_replica_is_used(placed_manifest: Manifest) -> None:
-    placement = find_files(
-        placed_manifest, {"A_DISK": [A, "root://a2//rucio/u/f"]}, {}, ("A", ROOT)
-    )
-    assert [file.url for file in placement.files["A", "root", "tiny"]] == [A]
-    assert not placement.lacking
+def test_first_confirmed_replica_is_used(placed_manifest: Manifest) -> None:
+    second = "root://a2//rucio/u/f"
+    for states, url in (({}, A), ({A: ("no answer", "time-out")}, second)):
+        placement = find_files(placed_manifest, {"A_DISK": [A, second]}, states, ("A", ROOT))
+        assert [file.url for file in placement.files["A", "root", "tiny"]] == [url]
+        assert not placement.lacking
 
 
 def test_jobs_near_storage_use_internal_url(placed_manifest: Manifest) -> None:
@@ -307,25 +299,15 @@ def test_jobs_near_storage_use_internal_url(placed_manifest: Manifest) -> None:
     assert placement.files["B", "root", "tiny"][0].url == A
 
 
-def test_second_replica_replaces_unavailable_one(placed_manifest: Manifest) -> None:
-    second = "root://a2//rucio/u/f"
-    placement = find_files(
-        placed_manifest, {"A_DISK": [A, second]}, {A: ("no answer", "time-out")}, ("A", ROOT)
-    )
-    assert [file.url for file in placement.files["A", "root", "tiny"]] == [second]
-
-
-@pytest.mark.parametrize("state", ["missing", "no answer", "corrupt", "error", "refused"])
-def test_unconfirmed_replica_is_refused(placed_manifest: Manifest, state: str) -> None:
+@pytest.mark.parametrize(
+    "state", ["missing", "no answer", "corrupt", "error", "refused", "size only", "not tried"]
+)
+def test_unconfirmed_replica_is_refused_unless_it_cannot_be_checked(
+    placed_manifest: Manifest, state: str
+) -> None:
     placement = find_files(placed_manifest, {"A_DISK": [A]}, {A: (state, "why")}, ("A", ROOT))
-    assert placement.lacking["A", "root", "tiny"] == f"tiny.root: {A}: {state}, why"
-
-
-@pytest.mark.parametrize("state", ["size only", "not tried"])
-def test_uncheckable_replica_is_accepted(placed_manifest: Manifest, state: str) -> None:
-    assert not find_files(
-        placed_manifest, {"A_DISK": [A]}, {A: (state, "why")}, ("A", ROOT)
-    ).lacking
+    expected = {("A", "root", "tiny"): f"tiny.root: {A}: {state}, why"}
+    assert placement.lacking == ({} if state in ("size only", "not tried") else expected)
 
 
 def test_different_dataset_of_same_name_is_refused(placed_manifest: Manifest) -> None:

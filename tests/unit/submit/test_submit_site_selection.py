@@ -108,6 +108,10 @@ def names(plan: Plan) -> list[str]:
     return [site.name for site in plan.sites]
 
 
+def doors(plan: Plan) -> list[str]:
+    return sorted({f"{job.access.storage.name}:{job.access.door.name}" for job in plan.jobs})
+
+
 def test_site_in_downtime_is_left_out_and_the_plan_says_so(desk: Desk) -> None:
     desk.announce_downtime("SITE_B")
     plan = desk.plan()
@@ -130,14 +134,26 @@ def test_nothing_is_planned_where_all_sites_are_excluded(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("include", ["SITE_A", "all"])
-def test_site_is_included_on_request_and_marked(desk: Desk, include: str) -> None:
-    desk.override("SITE_A")
+@pytest.mark.parametrize(
+    ("options", "subject", "note"),
+    [
+        ((), "SITE_A", "Site SITE_A is used nevertheless: jobs and storage excluded since"),
+        (
+            ("--door", "root"),
+            "SITE_A:root",
+            "Door root of site SITE_A is used nevertheless: excluded since",
+        ),
+    ],
+    ids=["site", "door"],
+)
+def test_excluded_subject_is_included_on_request_and_marked(
+    desk: Desk, options: tuple[str, ...], subject: str, note: str, include: str
+) -> None:
+    desk.override("SITE_A", "critical", *options)
     plan = desk.plan(include)
-    assert names(plan) == ["SITE_A", "SITE_B"]
-    assert plan.notes[0].startswith(
-        "Site SITE_A is used nevertheless: jobs and storage excluded since"
-    )
-    assert [*json.loads(plan.make_campaign_row().plan)["included"]] == ["SITE_A"]
+    assert doors(plan) == ["SITE_A:root", "SITE_B:root"]
+    assert plan.notes[0].startswith(note)
+    assert [*json.loads(plan.make_campaign_row().plan)["included"]] == [subject]
 
 
 def test_unknown_site_cannot_be_included(desk: Desk) -> None:
@@ -158,18 +174,6 @@ def test_fresh_installation_excludes_nothing(desk: Desk) -> None:
     plan = desk.plan()
     assert (names(plan), plan.notes) == (["SITE_A", "SITE_B"], ())
     assert "excluded" not in json.loads(plan.make_campaign_row().plan)
-
-
-def test_states_and_uses_are_shown_with_their_end_and_author(desk: Desk) -> None:
-    desk.override("SITE_A")
-    (row, *_) = json.loads(desk.run("sites", "status", "--json").stdout)
-    assert (row["use"], row["who"]) == ("excluded", "ada")
-    assert row["until"] > row["since"]
-    assert "excluded" in desk.run("sites", "status").output
-
-
-def doors(plan: Plan) -> list[str]:
-    return sorted({f"{job.access.storage.name}:{job.access.door.name}" for job in plan.jobs})
 
 
 def test_first_usable_door_is_read(desk: Desk) -> None:
@@ -199,15 +203,6 @@ def test_site_without_usable_door_is_left_out(desk: Desk) -> None:
     assert [*json.loads(left.make_campaign_row().plan)["excluded"]] == ["SITE_A"]
 
 
-@pytest.mark.parametrize("include", ["SITE_A", "all"])
-def test_door_is_included_on_request(desk: Desk, include: str) -> None:
-    desk.override("SITE_A", "critical", "--door", "root")
-    plan = desk.plan(include)
-    assert doors(plan) == ["SITE_A:root", "SITE_B:root"]
-    assert plan.notes[0].startswith("Door root of site SITE_A is used nevertheless: excluded since")
-    assert [*json.loads(plan.make_campaign_row().plan)["included"]] == ["SITE_A:root"]
-
-
 def test_doors_that_a_request_excludes_are_not_included(desk: Desk) -> None:
     plan = desk.plan("all", excluded={"SITE_A:root": "probe only", "SITE_B:other": "probe only"})
     assert doors(plan) == ["SITE_A:https", "SITE_B:root"]
@@ -217,9 +212,11 @@ def test_doors_that_a_request_excludes_are_not_included(desk: Desk) -> None:
 def test_override_of_a_door_is_shown_and_ends(desk: Desk) -> None:
     desk.override("SITE_A", "critical", "--door", "https")
     rows = json.loads(desk.run("sites", "status", "--site", "SITE_A", "--json").stdout)
-    assert [(row["site"], row["of"], row["use"]) for row in rows] == [
-        ("SITE_A:https", "door", "excluded")
+    assert [(row["site"], row["of"], row["use"], row["who"]) for row in rows] == [
+        ("SITE_A:https", "door", "excluded", "ada")
     ]
+    assert rows[0]["until"] > rows[0]["since"]
+    assert "excluded" in desk.run("sites", "status").output
     ended = desk.run("sites", "end-override", "SITE_A", "--door", "https")
     assert ended.output.strip() == "SITE_A:https follows the rules again"
     assert desk.plan(sites=("SITE_A",), doors=("https",)).notes == ()
@@ -261,11 +258,19 @@ def test_each_site_reads_each_storage_site(tmp_path: Path) -> None:
     }
     assert [site.name for site in plan.sites] == ["SITE_A", "SITE_C"]
     assert len({job.spec.job_id for job in plan.jobs}) == len(plan.jobs)
+    row = make_campaign_row(plan=plan.make_campaign_row().plan)
+    assert "--sites SITE_A,SITE_B --from SITE_A,SITE_C" in rerun_command(row)
     for job in plan.jobs:
         (execution, *_) = job.spec.executions
         assert execution.identity["site"] == job.spec.site
         assert execution.identity["storage_site"] == job.spec.storage_site
         assert execution.files[0].url.startswith(job.spec.door_url)
+    assert {(cluster.site.name, *cluster.doors) for cluster in plan.clusters} == {
+        ("SITE_A", "root"),
+        ("SITE_A", "SITE_B:root"),
+        ("SITE_C", "SITE_A:root"),
+        ("SITE_C", "SITE_B:root"),
+    }
 
 
 def list_series(plan: Plan, site: str, storage: str) -> set[object]:
@@ -286,16 +291,6 @@ def test_own_storage_keeps_series_and_others_have_their_own(tmp_path: Path) -> N
         others = list_series(remote, site, storage)
         assert len(others) == len(own)
         assert own.isdisjoint(others)
-
-
-def test_each_storage_site_has_its_own_cluster(tmp_path: Path) -> None:
-    clusters = {(c.site.name, *c.doors) for c in remote_plan(tmp_path).clusters}
-    assert clusters == {
-        ("SITE_A", "root"),
-        ("SITE_A", "SITE_B:root"),
-        ("SITE_C", "SITE_A:root"),
-        ("SITE_C", "SITE_B:root"),
-    }
 
 
 def test_traffic_counts_at_storage_and_jobs_at_reader(tmp_path: Path) -> None:
@@ -339,12 +334,6 @@ def test_remote_jobs_avoid_paths_by_default(tmp_path: Path) -> None:
     assert "Door disk of site SITE_B is a path, which the nodes of site SITE_A" in notes[0]
 
 
-def test_rerun_repeats_both_kinds_of_sites(tmp_path: Path) -> None:
-    plan = remote_plan(tmp_path)
-    row = make_campaign_row(plan=plan.make_campaign_row().plan)
-    assert "--sites SITE_A,SITE_B --from SITE_A,SITE_C" in rerun_command(row)
-
-
 def _typed(*arguments: str, **env: str) -> SubmissionOptions:
     found: list[SubmissionOptions] = []
 
@@ -357,11 +346,8 @@ def _typed(*arguments: str, **env: str) -> SubmissionOptions:
     return found[0]
 
 
-def test_options_have_defaults() -> None:
-    assert _typed() == SubmissionOptions()
-
-
 def test_options_are_parsed(tmp_path: Path) -> None:
+    assert _typed() == SubmissionOptions()
     typed = _typed(
         *("--in-flight", "9", "--spread", "24h", "--ramp", "3/10m", "--include-excluded", "A, B"),
         *("--proxy", str(tmp_path / "p")),
@@ -386,20 +372,12 @@ def test_invalid_option_is_refused(arguments: tuple[str, ...], said: str) -> Non
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text, expected", [("90s", 90), (" 2 m", 120), ("24h", 86400), ("2d", 172800)]
-)
-def test_duration_is_parsed(text: str, expected: int) -> None:
-    assert parse_duration(text, "--spread") == expected
-
-
-@pytest.mark.parametrize("text", ["", "24", "h", "-1h", "0h", "1.5h", "24 hours", "99999999h"])
-def test_invalid_duration_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--spread.*not a duration"):
-        parse_duration(text, "--spread")
-
-
-def test_ramp_is_parsed() -> None:
+def test_durations_and_ramps_are_parsed() -> None:
+    durations = {"90s": 90, " 2 m": 120, "24h": 86400, "2d": 172800}
+    assert {text: parse_duration(text, "--spread") for text in durations} == durations
+    for text in ("", "24", "h", "-1h", "0h", "1.5h", "24 hours", "99999999h"):
+        with pytest.raises(ConfigError, match=r"--spread.*not a duration"):
+            parse_duration(text, "--spread")
     assert JobRamp.parse("5/10m", "--ramp") == JobRamp(5, 600)
     for text in ("5", "0/1m", "x/1m", "5/", "5/0s", "/5m"):
         with pytest.raises(ConfigError, match="--ramp"):

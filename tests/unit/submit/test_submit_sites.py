@@ -34,7 +34,6 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.campaigns.campaign_request import resolve_site_software
 from treehammer.submit.cli.campaign_commands import cancel, collect, purge, status
 from treehammer.submit.cli.sites_commands import sites
-from treehammer.submit.sites import site_model
 from treehammer.submit.sites.site_registry import load_sites, open_batch_system, select_sites
 
 FILE = """
@@ -98,19 +97,6 @@ def test_unknown_site_error_mentions_missing_sites_file(tmp_path: Path) -> None:
         chosen(make_settings(tmp_path), "NEAR")
 
 
-def test_invalid_sites_file_is_refused(settings: Settings) -> None:
-    assert settings.sites_file
-    settings.sites_file.write_text("[sites.A]\n", encoding="utf-8")
-    with pytest.raises(SitesError, match=r"sites\.A\.doors: is missing"):
-        select_sites(["local"], settings)
-
-
-def test_local_batch_system_needs_no_sites_file(settings: Settings) -> None:
-    assert settings.sites_file
-    settings.sites_file.unlink()
-    assert open_batch_system("local", settings).name == "local"
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -127,11 +113,6 @@ def test_unknown_batch_system_is_refused(
     assert caught.value.exit_code == ExitCode.USAGE
     for word in words:
         assert word in str(caught.value)
-
-
-def test_pool_without_sites_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no sites file defines pool 'grid'"):
-        open_batch_system("htcondor@grid", make_settings(tmp_path))
 
 
 def test_local_batch_system_does_not_load_htcondor() -> None:
@@ -229,19 +210,6 @@ def _at(text: str, **mapping: str) -> SoftwareRequest:
     return resolve_site_software([place], {text: parse_software_request(text)})["SITE_A", text]
 
 
-def test_release_resolves_to_site_software() -> None:
-    found = _at("6.40.00", **{"*": "cvmfs:ROOT/{version}/x86_64-el9-gcc13-opt"})
-    assert (found.provider, found.version) == ("cvmfs", "6.40.00")
-    assert found.location.endswith("ROOT/6.40.00/x86_64-el9-gcc13-opt")
-
-
-def test_exact_release_precedes_wildcard() -> None:
-    mapping = {"6.40.00": "cvmfs:LCG_109/x86_64-el9-gcc13-opt", "*": "cvmfs:ROOT/{version}/P"}
-    assert "LCG_109" in _at("6.40.00", **mapping).location
-    assert _at("6.40.00", **mapping).version == "6.40.00", "the requested version is reported"
-    assert "LCG_109" in _at("wheel:6.40.00", **mapping).location
-
-
 @pytest.mark.parametrize("text", ["none", "current", "cvmfs:LCG_106/P", "path:/opt/root"])
 def test_explicit_location_is_unchanged(text: str) -> None:
     assert _at(text, **{"*": "cvmfs:ROOT/{version}/P"}) == parse_software_request(text)
@@ -255,10 +223,30 @@ def test_missing_site_software_is_refused(mapping: dict[str, str]) -> None:
     assert "Grid jobs never download software" in str(caught.value)
 
 
-def test_xrootd_client_is_the_site_s_own() -> None:
-    found = _at("xrootd:6.2.1", xrootd="xrootd:/cvmfs/site/client-{version}")
-    assert (found.provider, found.location) == ("xrootd", "/cvmfs/site/client-6.2.1")
-    assert _at("xrootd:6.2.1", **{"xrootd:6.2.1": "cvmfs:LCG_106/P"}).version == ""
+ANY_RELEASE = {"*": "cvmfs:ROOT/{version}/x86_64-el9-gcc13-opt"}
+EXACT_RELEASE = {**ANY_RELEASE, "6.40.00": "cvmfs:LCG_109/x86_64-el9-gcc13-opt"}
+OWN_CLIENT = {"xrootd": "xrootd:/cvmfs/site/client-{version}"}
+
+
+@pytest.mark.parametrize(
+    ("text", "mapping", "provider", "version", "location"),
+    [
+        ("6.40.00", ANY_RELEASE, "cvmfs", "6.40.00", "ROOT/6.40.00/x86_64-el9-gcc13-opt"),
+        ("6.40.00", EXACT_RELEASE, "cvmfs", "6.40.00", "LCG_109/x86_64-el9-gcc13-opt"),
+        ("wheel:6.40.00", EXACT_RELEASE, "cvmfs", "6.40.00", "LCG_109/x86_64-el9-gcc13-opt"),
+        ("xrootd:6.2.1", OWN_CLIENT, "xrootd", "", "/cvmfs/site/client-6.2.1"),
+        ("xrootd:6.2.1", {"xrootd:6.2.1": "cvmfs:LCG_106/P"}, "cvmfs", "", "LCG_106/P"),
+    ],
+)
+def test_software_is_the_site_s_own(
+    text: str, mapping: dict[str, str], provider: str, version: str, location: str
+) -> None:
+    request = _at(text, **mapping)
+    assert (request.provider, request.version) == (provider, version)
+    assert request.location.endswith(location)
+
+
+def test_site_without_an_xrootd_client_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"installation of XRootD 6\.2\.1") as caught:
         _at("xrootd:6.2.1", **{"*": "cvmfs:ROOT/{version}/P", "xrootd": "xrootd:{version}"})
     assert '"xrootd" = "xrootd:/FOLDER"' in str(caught.value)
@@ -327,7 +315,7 @@ def test_list_shows_doors_labels_and_ceilings(command_settings: Settings) -> Non
         assert word in words
 
 
-def test_failed_check_exits_with_1(command_settings: Settings) -> None:
+def test_only_a_failed_check_exits_with_1(command_settings: Settings) -> None:
     done = run_sites(command_settings, "check", "--json")
     assert done.return_value == ExitCode.REGRESSION
     good, gone = json.loads(done.stdout)
@@ -338,9 +326,6 @@ def test_failed_check_exits_with_1(command_settings: Settings) -> None:
     shown = run_sites(command_settings, "check", "label:mine")
     assert "Correct the prefix" in " ".join(shown.stdout.split())
     assert "1 of 2 checks failed" in shown.stderr
-
-
-def test_successful_check_exits_with_0(command_settings: Settings) -> None:
     assert command_settings.sites_file
     (command_settings.sites_file.parent / "gone").mkdir()
     assert run_sites(command_settings, "check", "DESK").return_value == ExitCode.DONE
@@ -353,12 +338,6 @@ def test_unknown_site_or_dataset_is_refused(command_settings: Settings) -> None:
         run_sites(command_settings, "check", ",")
     with pytest.raises(DatasetError, match="nothing"):
         run_sites(command_settings, "check", "--dataset", "nothing")
-
-
-def test_schema_is_printed(command_settings: Settings) -> None:
-    assert (
-        json.loads(run_sites(command_settings, "schema").stdout) == site_model.build_json_schema()
-    )
 
 
 def test_invalid_sites_file_exits_with_2(command_settings: Settings) -> None:

@@ -19,7 +19,13 @@ from treehammer.errors import ConfigError, NothingToDoError, SitesError
 from treehammer.submit.batch.htcondor.pool import HTCondorPool
 from treehammer.submit.cli.sites_commands import sites as verbs
 from treehammer.submit.sites import cric, site_model, sites_file
-from treehammer.submit.sites.site_model import Ceilings, Door, Site, token_pool_environment
+from treehammer.submit.sites.site_model import (
+    Ceilings,
+    Door,
+    LoadPermission,
+    Site,
+    token_pool_environment,
+)
 
 PUBLISHED = Path(submit.__file__).parent / "sites" / "sites.schema.json"
 
@@ -218,6 +224,14 @@ doors = st.one_of(
             prefix=names.map(prefix.format),
             middleware=lines,
             version=lines,
+            load=st.none()
+            | st.builds(
+                LoadPermission,
+                opens_per_s=counts,
+                clients=st.integers(0, 99),
+                writable=st.just("/a"),
+            ),
+            settings=st.sampled_from([(), ("server_threads", "readahead_kb")]),
         )
         for protocol, prefix in (
             ("file", "/{}"),
