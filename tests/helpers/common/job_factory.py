@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from treehammer.collectors.job_spec import (
@@ -75,3 +78,25 @@ def make_job(
         executions=executions or (make_execution(),),
         load=load,
     )
+
+
+def write_payload_job(
+    folder: Path,
+    *files: str | Path | Mapping[str, Any],
+    settings: Mapping[str, Any] | None = None,
+    document: Mapping[str, Any] | None = None,
+    **execution: Any,
+) -> dict[str, str]:
+    """Write the job of a payload alone; return the variables that name it and its result.
+
+    Files are addresses, or what a job says of them.
+    """
+    described = [file if isinstance(file, Mapping) else {"url": str(file)} for file in files]
+    given = [{"name": "f", "size": 0, "adler32": "", **file} for file in described]
+    defaults = {"kind": "timed", "variant": {}, "tree": "events", "passes": 1, "seed": 1}
+    whole = {**defaults, **execution, "files": given}
+    job = {"format": 1, "execution": whole, "settings": settings or {}, **(document or {})}
+    path, result = folder / "job.json", folder / "result.json"
+    result.unlink(missing_ok=True)
+    path.write_text(json.dumps(job))
+    return {"TREEHAMMER_JOB": str(path), "TREEHAMMER_RESULT": str(result)}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from job_factory import write_payload_job
 from local_servers import SIZE, LyingDoor, serve_http
 from simulated_load import SimulatedStorage, SimulatedTimer, perform_operations, run_load
 
@@ -207,17 +208,15 @@ def test_ranges_are_checked_by_the_standard(kind: str, failure: str) -> None:
         client.close()
 
 
-def write_task(folder: Path, axes: dict[str, Any], load: dict[str, Any] | None = None) -> str:
-    files = [{"name": "a", "url": f"file://{folder}/a", "size": 1000, "adler32": ""}]
-    document = {
-        "format": 1,
-        "execution": {"files": files, "variant": axes, "seed": 5},
-        "settings": {"period_s": 2},
-        "load": load,
-    }
-    path = folder / "job.json"
-    path.write_text(json.dumps(document))
-    return str(path)
+def write_task(
+    folder: Path, axes: dict[str, Any], load: dict[str, Any] | None = None, url: str = ""
+) -> str:
+    file = {"name": "a", "url": url or f"file://{folder}/a", "size": 1000}
+    settings, document = {"period_s": 2}, {"load": load}
+    job = write_payload_job(
+        folder, file, settings=settings, document=document, variant=axes, seed=5
+    )
+    return job["TREEHAMMER_JOB"]
 
 
 def test_task_without_load_starts_alone_and_at_once(tmp_path: Path) -> None:
@@ -271,15 +270,13 @@ def test_bad_tasks_name_key_and_expectation(
 
 
 def test_missing_software_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Path(write_task(tmp_path, {}))
-    path.write_text(path.read_text().replace("file://", "http://localhost"))
+    path = write_task(tmp_path, {}, url="http://localhost/a")
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(PayloadError, match="set root = 'xrootd:VERSION'") as error:
-        make_client(load_task.LoadTask.read(str(path)).url, 1, 30.0)
+        make_client(load_task.LoadTask.read(path).url, 1, 30.0)
     assert error.value.document["failure_class"] == "software-setup"
-    path.write_text(path.read_text().replace("http://", "gsiftp://"))
     with pytest.raises(PayloadError, match="no client for gsiftp://"):
-        make_client(load_task.LoadTask.read(str(path)).url, 1, 30.0)
+        make_client("gsiftp://localhost/a", 1, 30.0)
 
 
 def test_job_after_the_end_of_the_load_is_refused(tmp_path: Path) -> None:
@@ -556,29 +553,17 @@ DELETE = "treehammer_load.delete_files, prepare=treehammer_load.create_files"
 def test_load_that_hangs_ends_with_its_stacks(
     tmp_path: Path, load: str, hang: str, message: str
 ) -> None:
-    job = {
-        "format": 1,
-        "execution": {
-            "files": [{"url": f"{tmp_path}/data", "size": 1}],
-            "variant": {"clients": 1, "rate_hz": 10},
-            "seed": 1,
-        },
-        "settings": {"timeout_s": 0.2},
-        "load": {
-            "step_s": 0.2,
-            "duration_s": 0.2,
-            "writable": f"{tmp_path}/area" if load == DELETE else "",
-        },
-    }
-    (tmp_path / "job.json").write_text(json.dumps(job))
-    result = tmp_path / "result.json"
-    places = {
-        "TREEHAMMER_JOB": str(tmp_path / "job.json"),
-        "TREEHAMMER_RESULT": str(result),
-    }
+    area = f"{tmp_path}/area" if load == DELETE else ""
+    job = write_payload_job(
+        tmp_path,
+        {"url": f"{tmp_path}/data", "size": 1},
+        settings={"timeout_s": 0.2},
+        document={"load": {"step_s": 0.2, "duration_s": 0.2, "writable": area}},
+        variant={"clients": 1, "rate_hz": 10},
+    )
     done = subprocess.run(
         [sys.executable, "-c", PAYLOAD.format(hang=hang, load=load)],
-        env={**os.environ, **places},
+        env={**os.environ, **job},
         capture_output=True,
         text=True,
         timeout=60,
@@ -586,6 +571,7 @@ def test_load_that_hangs_ends_with_its_stacks(
     )
     assert done.returncode == 1, done.stderr
     assert "in hang_in_client" in done.stderr
+    result = tmp_path / "result.json"
     assert result.exists() == bool(message)
     if message:
         failure = json.loads(result.read_text())["failure"]

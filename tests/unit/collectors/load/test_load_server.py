@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from job_factory import write_payload_job
 from simulated_load import make_requests, write_dpm_log
 
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
@@ -552,21 +553,17 @@ def make_task(tmp_path: Path) -> Any:
         (tmp_path / "recording.csv").write_text(rows)
         document = FIGURES if figures is None else figures
         (tmp_path / "recording.json").write_text(json.dumps(document))
-        job = {
-            "format": 1,
-            "execution": {
-                "files": [
-                    {"url": str(tmp_path / name), "size": (tmp_path / name).stat().st_size}
-                    for name in ("recording.csv", "recording.json")
-                ],
-                "variant": {"clients": 2, "factor": 2},
-                "seed": 1,
-            },
-            "settings": settings,
-            "door_url": door,
-        }
-        (tmp_path / "job.json").write_text(json.dumps(job))
-        return LoadTask.read(str(tmp_path / "job.json"))
+        job = write_payload_job(
+            tmp_path,
+            *(
+                {"url": str(tmp_path / name), "size": (tmp_path / name).stat().st_size}
+                for name in ("recording.csv", "recording.json")
+            ),
+            settings=settings,
+            document={"door_url": door},
+            variant={"clients": 2, "factor": 2},
+        )
+        return LoadTask.read(job["TREEHAMMER_JOB"])
 
     return make
 
