@@ -27,8 +27,6 @@ from treehammer.collectors.worker.__main__ import build_parser
 #: Raw data and plots for the page on benchmarks.
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 
-README = Path(__file__).resolve().parents[1] / "README.md"
-
 TEST_SCHEMA = Path(hctests.__file__).parent / "test.schema.json"
 SITES_SCHEMA = Path(submit.__file__).parent / "sites" / "sites.schema.json"
 PATROL_SCHEMA = Path(patrol.__file__).parent / "patrol.schema.json"
@@ -211,21 +209,17 @@ def on_page_content(html: str, *, page: Page, **_: object) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: object) -> None:
-    """Refuse an index or README that lists other pages than the menu; let decisions be found last."""
+    """Refuse an index that lists other pages than the menu; let decisions be found last."""
     if page.file.src_uri.startswith("decisions/"):
         page.meta["search"] = {"boost": 0.1}
     if page.file.src_uri != "index.md":
         return
     menu = {name for name in _pages(config.nav) if "/" not in name} - {page.file.src_uri}
-    readme = README.read_text(encoding="utf-8")
-    for document, listed_pages in (
-        ("docs/index.md", set(re.findall(r"\]\(([\w-]+\.md)\)", markdown))),
-        ("README.md", set(re.findall(r"\]\(docs/([\w-]+\.md)\)", readme))),
-    ):
-        if different := menu ^ listed_pages:
-            raise PluginError(
-                f"{document} and the menu do not both name {', '.join(sorted(different))}"
-            )
+    listed_pages = set(re.findall(r"\]\(([\w-]+\.md)\)", markdown))
+    if different := menu ^ listed_pages:
+        raise PluginError(
+            f"docs/index.md and the menu do not both name {', '.join(sorted(different))}"
+        )
 
 
 def _pages(nav: Any) -> Iterator[str]:
