@@ -239,7 +239,7 @@ def describe_change(change: ChangePointRow) -> str:
     cause = f"; changed on that day: {change.cause}" if change.cause else ""
     return (
         f"{title_subject(change)}{where}: {describe_quantity(change)} of {change.test_name} "
-        f"{format_size(change)} since {format_day(change.day)}{state}{cause}"
+        f"{format_change(change)} since {format_day(change.day)}{state}{cause}"
     )
 
 
@@ -249,7 +249,7 @@ def title_subject(change: ChangePointRow) -> str:
     return f"{name[0].upper()}{name[1:]}"
 
 
-def format_size(change: ChangePointRow) -> str:
+def format_change(change: ChangePointRow) -> str:
     """Format the size of a change with its interval."""
     return f"{format_effect(change.effect)} ({format_interval(change)})"
 

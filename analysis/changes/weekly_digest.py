@@ -1,29 +1,60 @@
-"""The digest of a week: sites that failed, and changes over time."""
+"""The digest of a week for somebody with an hour: states, new failures, changes, comparisons, campaigns, cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from html import escape
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from treehammer.analysis.changes.change_points import (
     describe_quantity,
+    format_change,
     format_day,
-    format_size,
     is_regression,
     title_subject,
 )
 from treehammer.analysis.changes.daily_series import Attribution, ChangeState
+from treehammer.analysis.comparison.conclusion import (
+    count_headline,
+    count_slower,
+    describe_headline,
+)
+from treehammer.analysis.comparison.verdict_text import comparison_title
 from treehammer.analysis.status.subject_state import WORST_FIRST, SiteState
-from treehammer.collectors.record.day_numbers import DAY_US
+from treehammer.collectors.job_spec import OPEN_JOB_STATES
+from treehammer.collectors.record.day_numbers import DAY_US, day_to_number
+from treehammer.collectors.record.outcome import Outcome
 from treehammer.sql.core.watch_rows import ChangePointRow, StatusChangeRow
+from treehammer.sql.read.campaign_queries import fetch_distinct_names
+from treehammer.sql.read.cost_queries import UsedCost, fetch_site_costs
+from treehammer.sql.read.failure_counts import Period
+from treehammer.sql.read.overview_queries import (
+    CampaignState,
+    fetch_campaign_states,
+    list_campaigns_since,
+)
+from treehammer.sql.read.query_model import FigureQuery
 from treehammer.sql.read.reader import ResultsReader
+from treehammer.sql.read.stored_comparisons import MAX_COMPARISONS, list_latest_comparisons
 from treehammer.sql.watch import alarms
-from treehammer.sql.watch.state_history import CENTRAL, KIND_WORDS, list_state_changes
-from treehammer.text_formatting import format_time, join_names
+from treehammer.sql.watch.state_history import (
+    CENTRAL,
+    KIND_WORDS,
+    list_current_states,
+    list_state_changes,
+)
+from treehammer.text_formatting import (
+    format_significant,
+    format_size,
+    format_time,
+    join_names,
+    pluralize,
+)
 
+_COMPLETED = {Outcome.GOOD.value, Outcome.IMPLAUSIBLE.value, Outcome.NOT_SUPPORTED.value}
 SLOWER_SECTION, FASTER_SECTION = "Slower", "Faster"
 PROVISIONAL_SECTION = "Provisional, to be confirmed by the next days"
 #: Sections of changes in a digest -> their text without any.
@@ -34,11 +65,14 @@ _EMPTY_SECTIONS = {
 }
 #: Lines of a section; the rest is counted.
 MAX_LINES = 12
+#: A failure is new if its test did not have it in so many days before the week.
+QUIET_DAYS = 28
+WEEK_DAYS = 7
 
 
 @dataclass(frozen=True)
 class DigestLine:
-    """One change in words, and the path of the page with its evidence."""
+    """One fact in words, and the path of the page with its evidence."""
 
     text: str
     path: str
@@ -46,7 +80,7 @@ class DigestLine:
 
 @dataclass(frozen=True)
 class DigestSection:
-    """Lines below a heading, the largest change first; ``more`` counts those left out."""
+    """Lines below a heading, the most important first; ``more`` counts those left out."""
 
     title: str
     lines: Sequence[DigestLine]
@@ -58,19 +92,25 @@ class DigestSection:
         """Make a section of the first lines."""
         return cls(title, lines[:MAX_LINES], max(len(lines) - MAX_LINES, 0), empty)
 
+    @property
+    def count(self) -> int:
+        """Number of lines with those left out."""
+        return len(self.lines) + self.more
+
 
 @dataclass(frozen=True)
 class WeeklyDigest:
-    """Digest of the seven days from ``first``, a Monday."""
+    """Digest of the seven days from ``first``, a Monday; ``headline`` is one sentence of it."""
 
     first: date
     sections: Sequence[DigestSection]
+    headline: str = ""
 
     @property
     def title(self) -> str:
         """Title with the week and its days."""
         year, week, _ = self.first.isocalendar()
-        last = self.first + timedelta(days=6)
+        last = self.first + timedelta(days=WEEK_DAYS - 1)
         return f"Treehammer, week {year}-W{week:02}: {self.first} to {last}"
 
     def to_markdown(self, base_url: str) -> str:
@@ -79,7 +119,7 @@ class WeeklyDigest:
 
     def to_html(self, base_url: str) -> str:
         """Write the digest as a small HTML page for mail."""
-        parts = [f"<h1>{escape(self.title)}</h1>"]
+        parts = [f"<h1>{escape(self.title)}</h1><p><strong>{escape(self.headline)}</strong></p>"]
         for section in self.sections:
             parts.append(f"<h2>{escape(section.title)}</h2>")
             items = [
@@ -93,6 +133,8 @@ class WeeklyDigest:
 
     def _list_markdown(self, base_url: str) -> Iterator[str]:
         yield f"# {self.title}"
+        if self.headline:
+            yield f"\n**{self.headline}**"
         for section in self.sections:
             yield f"\n## {section.title}\n"
             for line in section.lines:
@@ -113,41 +155,60 @@ def parse_week(text: str) -> date:
     return date.fromisocalendar(int(year), int(week), 1)
 
 
+def this_week(today: date) -> date:
+    """Return the Monday of a day's week."""
+    return today - timedelta(days=today.weekday())
+
+
 def last_whole_week(today: date) -> date:
     """Return the Monday of the last week that is over."""
-    return today - timedelta(days=today.weekday() + 7)
+    return this_week(today) - timedelta(days=WEEK_DAYS)
 
 
 def load_digest(store: ResultsReader, first_day: date) -> WeeklyDigest:
-    """Load the digest of the week from ``first_day``, a Monday."""
-    return build_digest(
-        alarms.fetch_change_points(store),
-        list_state_changes(store, since_us=_start_us(first_day)),
-        first_day,
+    """Load the digest of the week from ``first_day``, a Monday, until now."""
+    start_us = _start_us(first_day)
+    period = Period(start_us, start_us + WEEK_DAYS * DAY_US - 1)
+    standing = {(row.subject_kind, row.site): row.state for row in list_current_states(store)}
+    states = _build_state_section(
+        [
+            row
+            for row in list_state_changes(store, since_us=start_us)
+            if period.covers(row.since_us)
+        ],
+        standing,
+    )
+    failures = _build_failure_section(store, first_day)
+    changes = _build_change_sections(alarms.fetch_change_points(store), period)
+    comparisons = _build_comparison_section(store, period)
+    campaigns = _build_campaign_section(store, period)
+    total, costs = _build_cost_section(store, period)
+    counted = (
+        (states, "bad state", "bad states"),
+        (failures, "new failure", "new failures"),
+        (changes[0], "slowdown", "slowdowns"),
+        (comparisons, "comparison", "comparisons"),
+        (campaigns, "campaign", "campaigns"),
+    )
+    counts = ", ".join(pluralize(section.count, *nouns) for section, *nouns in counted)
+    headline = f"{counts}; {_describe_cost(total)}."
+    return WeeklyDigest(
+        first_day, (states, failures, *changes, comparisons, campaigns, costs), headline
     )
 
 
-def build_digest(
-    changes: Iterable[ChangePointRow], states: Iterable[StatusChangeRow], first_day: date
-) -> WeeklyDigest:
-    """Build the digest of the week from ``first_day``.
+def _build_change_sections(
+    changes: Iterable[ChangePointRow], period: Period
+) -> list[DigestSection]:
+    """Build the sections of changes over time; metrics of one change share a line.
 
     A change belongs to the week in which it was confirmed. Provisional ones are listed apart.
-    Metrics of one change share a line, and all bad states of a site.
     """
-    start_us = _start_us(first_day)
-    end_us = start_us + 7 * DAY_US
     sections: dict[str, list[ChangePointRow]] = {title: [] for title in _EMPTY_SECTIONS}
     for change in changes:
-        if start_us <= change.found_us < end_us:
+        if period.covers(change.found_us):
             sections[_choose_section(change)].append(change)
-    return WeeklyDigest(
-        first_day,
-        (
-            _build_state_section([row for row in states if start_us <= row.since_us < end_us]),
-            *(_build_section(title, rows) for title, rows in sections.items()),
-        ),
-    )
+    return [_build_section(title, rows) for title, rows in sections.items()]
 
 
 def _choose_section(change: ChangePointRow) -> str:
@@ -160,22 +221,142 @@ def _start_us(day: date) -> int:
     return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1e6)
 
 
-def _build_state_section(states: Iterable[StatusChangeRow]) -> DigestSection:
-    """List the sites with bad states, the critical ones first, each by its worst and first state."""
+def _build_state_section(
+    states: Iterable[StatusChangeRow], standing: Mapping[tuple[str, str], str]
+) -> DigestSection:
+    """List the sites with bad states, the critical ones first, each by its worst and first state.
+
+    Args:
+        states: changes of the week.
+        standing: present state by kind and name of the subject.
+    """
     by_site: dict[tuple[bool, str], list[StatusChangeRow]] = {}
     for row in states:
         if row.state in (SiteState.CRITICAL, SiteState.WARNING):
             by_site.setdefault((row.subject_kind != CENTRAL, row.site), []).append(row)
     worst = [min(rows, key=_order_state) for rows in by_site.values()]
     worst.sort(key=_order_state)
-    groups: dict[str, list[StatusChangeRow]] = {}
+    groups: dict[tuple[str, str], list[StatusChangeRow]] = {}
     for row in worst:
-        groups.setdefault(str(row.evidence.explanation or row.id), []).append(row)
+        present = standing.get((row.subject_kind, row.site), row.state)
+        groups.setdefault((str(row.evidence.explanation or row.id), present), []).append(row)
     lines = [
-        DigestLine(_describe_states(rows), f"/state-changes/{quote(rows[0].id, safe='')}")
-        for rows in groups.values()
+        DigestLine(_describe_states(rows, present), f"/state-changes/{quote(rows[0].id, safe='')}")
+        for (_, present), rows in groups.items()
     ]
     return DigestSection.cut("Sites that failed", lines, "No site failed.")
+
+
+def _build_failure_section(store: ResultsReader, first_day: date) -> DigestSection:
+    """List the classes of failures that a test did not have before, the most frequent first."""
+    last_day = first_day + timedelta(days=WEEK_DAYS - 1)
+    earlier_day = first_day - timedelta(days=QUIET_DAYS)
+
+    def count_failures(first: date, last: date) -> dict[tuple[str, str], Counter[str]]:
+        query = FigureQuery(
+            (), ("test_name", "site"), first_day=day_to_number(first), last_day=day_to_number(last),
+            kind=None,
+        )  # fmt: skip
+        counts: dict[tuple[str, str], Counter[str]] = {}
+        for group in store.fetch_figure(query).groups:
+            for name in group.outcomes.keys() - _COMPLETED:
+                of_failure = counts.setdefault((str(group.by["test_name"] or ""), name), Counter())
+                of_failure[str(group.by["site"] or "(no site)")] += group.outcomes[name]
+        return counts
+
+    known = count_failures(earlier_day, first_day - timedelta(days=1)).keys()
+    new = {
+        key: sites for key, sites in count_failures(first_day, last_day).items() if key not in known
+    }
+    lines = [
+        DigestLine(
+            f"{test}: {pluralize(sites.total(), 'measurement')} failed with {name!r} at "
+            f"{join_names([site for site, _ in sites.most_common()])}; none in the "
+            f"{QUIET_DAYS} days before",
+            "/explore?"
+            + urlencode(
+                {"by": "site", "test_name": test, "from": str(first_day), "to": str(last_day)}
+            ),
+        )
+        for (test, name), sites in sorted(new.items(), key=lambda item: (-item[1].total(), item[0]))
+    ]
+    return DigestSection.cut("New failures", lines, "No test failed in a new way.")
+
+
+def _build_comparison_section(store: ResultsReader, period: Period) -> DigestSection:
+    """List the comparisons of the week with their verdicts, those with slower variants first."""
+    summaries = [
+        summary
+        for summary in list_latest_comparisons(store, MAX_COMPARISONS, since_us=period.from_us)
+        if period.covers(summary.first_verdict.created_us)
+    ]
+    ids = {id_ for summary in summaries for id_ in summary.first_verdict.evidence.campaigns or ()}
+    names = fetch_distinct_names(store, ids)
+    headlines = [(summary.first_verdict, count_headline(summary.counts)) for summary in summaries]
+    headlines.sort(key=lambda item: -count_slower(item[1])[0])
+    lines = [
+        DigestLine(
+            f"{comparison_title(first, names)}: {describe_headline(headline)}",
+            f"/compare/{quote(first.comparison_id, safe='')}",
+        )
+        for first, headline in headlines
+    ]
+    return DigestSection.cut("Comparisons", lines, "Nothing was compared.")
+
+
+def _build_campaign_section(store: ResultsReader, period: Period) -> DigestSection:
+    """List the campaigns submitted in the week, those with the most failures first."""
+    ids = [
+        row.id
+        for row in list_campaigns_since(store, period.from_us)
+        if period.covers(row.created_us)
+    ]
+    states = fetch_campaign_states(store, ids)
+    states.sort(key=lambda state: -state.outcomes.get(Outcome.FAILED, 0))
+    lines = [
+        DigestLine(_describe_campaign(state), f"/campaigns/{quote(state.campaign.id, safe='')}")
+        for state in states
+    ]
+    return DigestSection.cut("Campaigns", lines, "No campaign was submitted.")
+
+
+def _describe_campaign(state: CampaignState) -> str:
+    row = state.campaign
+    failed = state.outcomes.get(Outcome.FAILED, 0)
+    running = sum(state.jobs.get(name, 0) for name in OPEN_JOB_STATES)
+    parts = [
+        f"{state.recorded:,} of {row.planned_measurements:,} measured",
+        *([f"{failed:,} failed"] if failed else []),
+        *([f"{pluralize(running, 'job')} unfinished"] if running else []),
+    ]
+    return f"{row.name or row.id} ({row.test_name}): {', '.join(parts)}"
+
+
+def _build_cost_section(store: ResultsReader, period: Period) -> tuple[UsedCost, DigestSection]:
+    """Add up what ended in the week, and list it by site, the dearest first."""
+    costs = fetch_site_costs(store, period)
+    dearest = sorted(costs.items(), key=lambda item: -item[1].cpu_s)
+    first_day, last_day = (format_time(time_us)[:10] for time_us in (period.from_us, period.to_us))
+    lines = [
+        DigestLine(
+            f"{site or '(no site)'}: {_describe_cost(cost)}",
+            "/explore?"
+            + urlencode({"by": "test_name", "site": site, "from": first_day, "to": last_day}),
+        )
+        for site, cost in dearest
+    ]
+    section = DigestSection.cut("Cost by site", lines, "Nothing ended.")
+    return sum(costs.values(), UsedCost()), section
+
+
+def _describe_cost(cost: UsedCost) -> str:
+    """Describe a cost: ``340 measurements in 12 slot hours, 9.1 CPU hours, 1.2 TB read``."""
+    return (
+        f"{pluralize(cost.measurements, 'measurement')} in "
+        f"{format_significant(cost.slot_s / 3600, 2)} slot hours, "
+        f"{format_significant(cost.cpu_s / 3600, 2)} CPU hours, "
+        f"{format_size(cost.read_bytes)} read"
+    )
 
 
 def _order_state(row: StatusChangeRow) -> tuple[bool, int, int, str, str]:
@@ -183,14 +364,15 @@ def _order_state(row: StatusChangeRow) -> tuple[bool, int, int, str, str]:
     return row.subject_kind != CENTRAL, severity, row.since_us, row.site, row.subject_kind
 
 
-def _describe_states(rows: Sequence[StatusChangeRow]) -> str:
-    """Describe states with the same explanation."""
+def _describe_states(rows: Sequence[StatusChangeRow], present: str) -> str:
+    """Describe states with the same explanation, which are the same at present."""
     first = rows[0]
     names = [f"{row.site} ({KIND_WORDS[row.subject_kind]})" for row in rows]
     name = "All sites" if first.subject_kind == CENTRAL else join_names(names)
     since = format_time(min(row.since_us for row in rows))[:16]
     text = first.evidence.explanation or first.reason
-    return f"{name}: {first.state} since {since} UTC: {text}"
+    now = "" if present == first.state else f"; now {present}"
+    return f"{name}: {first.state} since {since} UTC{now}: {text}"
 
 
 def _build_section(title: str, changes: Sequence[ChangePointRow]) -> DigestSection:
@@ -209,7 +391,7 @@ def _build_section(title: str, changes: Sequence[ChangePointRow]) -> DigestSecti
 
 def _describe_group(group: Sequence[ChangePointRow]) -> str:
     first = group[0]
-    sizes = ", ".join(f"{describe_quantity(change)} {format_size(change)}" for change in group)
+    sizes = ", ".join(f"{describe_quantity(change)} {format_change(change)}" for change in group)
     causes = dict.fromkeys(change.cause for change in group if change.cause)
     cause = f"; changed on that day: {'; '.join(causes)}" if causes else ""
     since = f"{title_subject(first)} since {format_day(first.day)}"

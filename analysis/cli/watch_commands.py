@@ -151,13 +151,19 @@ def _require_known(store: Store, site: str, release: str) -> None:
 
 
 @click.command("digest")
-@click.option("--week", default="", help="A week, such as 2026-W46 [default: the last whole one].")
+@click.option(
+    "--week",
+    default="",
+    help="A week, such as 2026-W46 [default: this one; with --mail the last whole one].",
+)
 @click.option("--html", is_flag=True, help="Print HTML instead of Markdown.")
 @click.option("--mail", is_flag=True, help="Send it to alarm_recipients instead.")
 @prints_rows(*hidden_columns("section", "text", "evidence"))
 @click.pass_obj
 def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> CommandOutput:
-    """Print or mail the week's failed sites and changes, each with a link to its evidence.
+    """Print or mail the week: failed sites, new failures, changes, comparisons, campaigns and cost.
+
+    Each line has a link to its evidence.
 
     Links need serve_url. Mail uses the settings of alarms.
 
@@ -165,10 +171,16 @@ def digest_command(settings: Settings, week: str, html: bool, mail: bool) -> Com
     Example: treehammer digest --week 2026-W46
              treehammer digest --mail
     """
-    from treehammer.analysis.changes.weekly_digest import last_whole_week, load_digest, parse_week
+    from treehammer.analysis.changes.weekly_digest import (
+        last_whole_week,
+        load_digest,
+        parse_week,
+        this_week,
+    )
 
     try:
-        first_day = parse_week(week) if week else last_whole_week(datetime.now(UTC).date())
+        choose_week = last_whole_week if mail else this_week
+        first_day = parse_week(week) if week else choose_week(datetime.now(UTC).date())
     except ValueError:
         raise ConfigError(f"{week!r} is not a week; write 2026-W46", where="--week") from None
     with open_store(settings) as store:

@@ -293,7 +293,7 @@ def digest_view(store: Store, request: Request) -> PageView:
     """
     week = DigestQuery.parse(request).week
     try:
-        first = weekly_digest.parse_week(week) if week else weekly_digest.last_whole_week(today())
+        first = weekly_digest.parse_week(week) if week else weekly_digest.this_week(today())
         weeks = [_format_week(first + timedelta(days=days)) for days in (-7, 7)]
     except (ValueError, OverflowError):
         raise ConfigError(f"week must be like 2026-W46, not {week[:20]!r}") from None

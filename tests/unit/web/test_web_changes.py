@@ -27,12 +27,13 @@ from measurement_factory import (
 from service_thread import ServiceThread, run_service
 from simulated_campaign import add_campaign
 
-from treehammer.analysis.changes.weekly_digest import build_digest, parse_week
+from treehammer.analysis.changes.weekly_digest import load_digest, parse_week, this_week
 from treehammer.cli import cli
 from treehammer.collectors.record.day_numbers import day_to_number
 from treehammer.collectors.record.measurement_record import Measurement
 from treehammer.errors import NothingToDoError
 from treehammer.sql.core.evidence import ChangedSeries, ChangeEvidence, VerdictEvidence
+from treehammer.sql.core.rows import AttemptRow
 from treehammer.sql.core.watch_rows import ChangePointRow
 from treehammer.sql.watch.alarms import replace_change_points, replace_watched_days
 from treehammer.sql.write.store import Store
@@ -205,11 +206,63 @@ def test_digest_is_printed_with_links(database: str, tmp_path: Path) -> None:
             )
 
 
-def test_quiet_week_says_so() -> None:
-    digest = build_digest(list_changes(), [], parse_week("2020-W01"))
-    assert "Nothing became slower." in digest.to_markdown("")
+def test_quiet_week_says_so(pages: ServiceThread) -> None:
+    digest = load_digest(pages.store, parse_week("2020-W01")).to_markdown("")
+    assert "**0 bad states, 0 new failures, 0 slowdowns, 0 comparisons, 0 campaigns; " in digest
+    for text in ("No site failed.", "Nothing became slower.", "Nothing was compared."):
+        assert text in digest
     with pytest.raises(ValueError, match="week"):
         parse_week("2020-W60")
+
+
+def test_week_has_new_failures_campaigns_and_cost(pages: ServiceThread) -> None:
+    first_day = this_week(display_formats.today())
+    day, week_before = (
+        display_formats.day_number(first_day - timedelta(days=days)) for days in (0, 7)
+    )
+    start_us = display_formats.midnight_us(first_day)
+    campaign = make_campaign_row("c1", name="nightly", created_us=start_us, planned_measurements=5)
+    jobs = [
+        make_job_row(f"job {number}", campaign_id="c1", site="SITE_A", state="done")
+        for number in range(4)
+    ]
+    pages.store.add_campaign(campaign, jobs)
+    pages.store.set_attempts(
+        AttemptRow(job.id, 1, "done", start_us + 1, start_us + 1 + 1_800_000_000, 0, "", "")
+        for job in jobs
+    )
+    values: dict[str, Any] = {"test_name": "ttree-read", "site": "SITE_A", "campaign_id": "c1"}
+    values |= {"day": day, "started_us": start_us + 1, "payload_user_s": 800.0}
+    values |= {"payload_sys_s": 100.0, "bytes_read": 10**9, "bytes_read_extra": None}
+    values |= {"passes_done": 3, "stagein_bytes": None}
+    earlier = values | {
+        "campaign_id": "c0",
+        "day": week_before,
+        "started_us": start_us - 7 * DAY_US + 1,
+    }
+    pages.store.add(
+        [
+            make_measurement("job 0", **values),
+            make_measurement("job 1", **values, failure_class="open"),
+            make_measurement("job 2", **values, failure_class="open"),
+            make_measurement("job 3", **values, failure_class="read"),
+            make_measurement("earlier", **earlier, failure_class="read"),
+        ]
+    )
+    sections = {
+        section.title: [line.text for line in section.lines]
+        for section in load_digest(pages.store, first_day).sections
+    }
+    assert sections["New failures"] == [
+        "ttree-read: 2 measurements failed with 'open' at SITE_A; none in the 28 days before"
+    ]
+    assert sections["Campaigns"] == ["nightly (ttree-read): 4 of 5 measured, 3 failed"]
+    # Four jobs of half an hour and 900 s of CPU, which read a GB three times.
+    assert sections["Cost by site"] == [
+        "SITE_A: 4 measurements in 2 slot hours, 1 CPU hours, 12.0 GB read"
+    ]
+    page = pages.load_page("/digest")
+    assert "4 measurements in 2 slot hours, 1 CPU hours, 12.0 GB read." in page
 
 
 NOW_US = time.time_ns() // 1000
