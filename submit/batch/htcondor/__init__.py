@@ -18,13 +18,7 @@ A description is written in HTCondor's submit language without a ``queue`` state
     ``worker.out`` and ``worker.err``.  With ``when_to_transfer_output = ON_EXIT_OR_EVICT`` the
     output of an evicted start is returned with that of the next.
 
-A complete example::
-
-    executable = /bin/sh
-    transfer_executable = false
-    arguments = "-c 'mkdir $(treehammer_output) && exec /usr/bin/python3 worker.pyz run job.json \
-        --attempt $(treehammer_attempt) --output $(treehammer_output) \
-        >$(treehammer_output)/worker.out 2>$(treehammer_output)/worker.err'"
+``htcondor.sub.j2`` is a complete example.
 
 Other batch systems behind the grid universe transfer plain files only and do not expand ``$$(…)``.
 A template that uses
@@ -37,17 +31,13 @@ A template that uses
 makes the job receive the archive ``inputs.tar`` and the script, and return ``output.tar``, which is
 unpacked on arrival.
 
-These keys are set by Treehammer and refused in a description
-(:data:`~.submit_description.RESERVED_KEYS`): ``initialdir``, ``log``, ``transfer_input_files``,
-``transfer_output_files``, ``transfer_output_remaps``, ``should_transfer_files``,
-``job_ad_information_attrs``, ``treehammer_attempt``, ``treehammer_output``, ``treehammer_start``, ``queue``,
-``My.TreehammerCampaign``, ``My.TreehammerSubmission``, ``My.TreehammerJob`` and
-``My.TreehammerAttempt``.  All others belong to the template: ``max_materialize`` (dropped for a pool
-with ``spool``, which HTCondor cannot combine), ``when_to_transfer_output``, ``requirements``,
-``batch_name``, the retry limits, and so on.
+Keys that Treehammer sets are refused in a description.  All others belong to the template:
+``max_materialize`` (dropped for a pool with ``spool``, which HTCondor cannot combine),
+``when_to_transfer_output``, ``requirements``, ``batch_name``, the retry limits, and so on.
 
 The sandbox contains the description's inputs under their names (``worker.pyz``, ``payload/``,
-``job.json``).  An input that is the same file for all jobs is stored once per cluster.
+``job.json``) and the output of earlier starts.  An input that is the same file for all jobs is stored
+once per cluster.
 
 Files
 -----

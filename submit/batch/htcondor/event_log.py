@@ -229,6 +229,7 @@ class ExecutionStart(AttemptStatus):
         executing: the job itself began, not only the transfer of its input.
         shadow_error: a problem that may turn out to be the end of this start.
         disconnected_us: when its node stopped answering, 0 while it answers.
+        lost_node: name of that node, '' if unknown.
         is_number_guessed: no event gave the number, as in the grid universe, where another pool counts.
     """
 
@@ -240,6 +241,7 @@ class ExecutionStart(AttemptStatus):
     executing: bool = False
     shadow_error: str = ""
     disconnected_us: int = 0
+    lost_node: str = ""
     is_number_guessed: bool = False
 
     @property
@@ -270,7 +272,8 @@ class ExecutionStart(AttemptStatus):
         match event.kind:
             case EventType.DISCONNECTED:
                 error = f"disconnected: {values.get('DisconnectReason', '')}"
-                return replace(self, shadow_error=error, disconnected_us=event.time_us)
+                lost = replace(self, shadow_error=error, disconnected_us=event.time_us)
+                return replace(lost, lost_node=values.get("StartdName", ""))
             case EventType.RECONNECTED if event.time_us < self.disconnected_us:
                 return self  # from an ad that is older than the log
             case EventType.RECONNECTED:
@@ -436,7 +439,7 @@ class JobEvents:
             reason = str(ad.get("RemoveReason") or self.removal_reason or "")
             self._apply_values(EventType.ABORTED, entered, {"Reason": reason})
         elif status == RUNNING_STATUS and ad.get("JobDisconnectedDate"):
-            self._apply_contact(ad["JobDisconnectedDate"], ad.get("LastJobLeaseRenewal", 0))
+            self._apply_contact(ad)
         elif status == IDLE_STATUS and self.last_start and self.is_running:
             reason = str(ad.get("VacateReason") or self.last_start.shadow_error)
             values = {"Reason": reason or "no event gives a reason"}
@@ -452,12 +455,14 @@ class JobEvents:
         is_unused = ad.get("JobStatus") == IDLE_STATUS and matched - 1 in self.starts
         return 0 if is_unused or not ad.get("NumShadowStarts") else matched
 
-    def _apply_contact(self, lost_s: int, renewed_s: int) -> None:
+    def _apply_contact(self, ad: ClassAdValues) -> None:
         """Apply when the contact to the node was lost, and when its lease was renewed last."""
+        lost_s, renewed_s = ad["JobDisconnectedDate"], ad.get("LastJobLeaseRenewal", 0)
         if lost_s < renewed_s:
             self._apply_values(EventType.RECONNECTED, renewed_s, {})
         elif self.last_start and not self.last_start.disconnected_us:
-            self._apply_values(EventType.DISCONNECTED, lost_s, {})
+            values = {"StartdName": str(ad.get("RemoteHost", ""))}
+            self._apply_values(EventType.DISCONNECTED, lost_s, values)
 
     def _apply_values(
         self, kind: EventType, seconds: Any, values: ClassAdValues, number: int = 0

@@ -535,7 +535,8 @@ def _describe_lost_nodes(log: EventLog) -> Iterator[str]:
     for job in log.jobs.values() if lease else ():
         start = job.last_start
         if start and start.is_open and start.disconnected_us:
-            times_by_host[start.host or "its node"].append(start.disconnected_us // 1_000_000)
+            host = start.lost_node or start.host or "its node"
+            times_by_host[host].append(start.disconnected_us // 1_000_000)
     for host, times in times_by_host.items():
         moments = (min(times), max(times) + int(lease[1] if lease else 0))
         since, until = (time.strftime("%H:%M:%S", time.localtime(moment)) for moment in moments)

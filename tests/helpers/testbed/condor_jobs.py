@@ -5,11 +5,8 @@ The issuer needs no web server; its keys are copied to HTCondor's cache.
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import json
-import shutil
-import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -17,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import htcondor2
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec
 from grid_fixtures import Grid
-from machine_requirements import skip_or_fail
+from jwt.algorithms import ECAlgorithm
 
 from treehammer.collectors.job_spec import JobState
 from treehammer.submit.batch.htcondor.htcondor_batch import HTCondorBatch
@@ -166,7 +165,7 @@ def submit_text(what: str = "ok", site: str = "SITE_A", at_once: int = 10, disk:
     return SUBMIT_TEXT.format(what=what, site=site, at_once=at_once, disk=disk)
 
 
-_KEY_ID = "key-1"
+_KEY_ID, _ALGORITHM = "key-1", "ES256"
 _DAY_S = 86400
 
 
@@ -174,57 +173,42 @@ class ScitokenIssuer:
     """Issuer with a key whose SciTokens a testbed's pools accept."""
 
     def __init__(self) -> None:
-        if shutil.which("openssl") is None:
-            skip_or_fail("no program openssl")
-        self._private = _run_openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout")
-        self._public = _run_openssl("ec", "-pubout", data=self._private)
-        bundled = Path(htcondor2.__file__).parents[1] / "htcondor.libs"
-        (library,) = bundled.glob("libSciTokens*")
-        self._library = ctypes.CDLL(str(library))
-        for function in (self._library.scitoken_key_create, self._library.scitoken_create):
-            function.restype = ctypes.c_void_p
+        self._key = ec.generate_private_key(ec.SECP256R1())
 
     def write_token(
         self, path: Path, scope: str = "condor:/READ condor:/WRITE", life_s: int = _DAY_S
     ) -> Path:
         """Write a token with a lifetime in seconds; return its path."""
-        failed = ctypes.byref(ctypes.c_char_p())
-        key = self._library.scitoken_key_create(
-            _KEY_ID.encode(), b"ES256", self._public, self._private, failed
-        )
-        token = ctypes.c_void_p(self._library.scitoken_create(ctypes.c_void_p(key)))
-        for claim, value in {
+        now_s = int(time.time())
+        claims = {
             "iss": ISSUER,
             "sub": SCITOKEN_USER,
             "aud": "ANY",
             "ver": "scitoken:2.0",
             "scope": scope,
-        }.items():
-            self._run_with_key("scitoken_set_claim_string", token, claim.encode(), value.encode())
-        self._library.scitoken_set_lifetime(token, life_s)
-        text = ctypes.c_char_p()
-        self._run_with_key("scitoken_serialize", token, ctypes.byref(text))
-        write_secret(path, f"{(text.value or b'').decode()}\n")
+            "iat": now_s,
+            "nbf": now_s - 200,
+            "exp": now_s + life_s,
+        }
+        token = jwt.encode(claims, self._key, _ALGORITHM, headers={"kid": _KEY_ID})
+        write_secret(path, f"{token}\n")
         return path
 
     def publish_keys(self, pool: CondorPool) -> None:
         """Put the key into the cache of a pool's daemons, valid for a day."""
-        der = _run_openssl("ec", "-pubout", "-outform", "DER", data=self._private)
-        names = {"kty": "EC", "crv": "P-256", "alg": "ES256", "kid": _KEY_ID, "use": "sig"}
-        key = {**names, "x": _encode_base64(der[-64:-32]), "y": _encode_base64(der[-32:])}
-        self._run_with_key("scitoken_config_set_int", b"keycache.update_interval_s", _DAY_S)
-        self._run_with_key(
-            "scitoken_config_set_str", b"keycache.cache_home", str(pool.key_cache).encode()
-        )
-        keys = json.dumps({"keys": [key]}).encode()
-        self._run_with_key("keycache_set_jwks", ISSUER.encode(), keys)
+        public = ECAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
+        keys = {"keys": [{**public, "alg": _ALGORITHM, "kid": _KEY_ID, "use": "sig"}]}
+        (path,) = (Path(htcondor2.__file__).parents[1] / "htcondor.libs").glob("libSciTokens*")
+        library, error = ctypes.CDLL(str(path)), ctypes.c_char_p()
+        for function, *arguments in (
+            ("scitoken_config_set_int", b"keycache.update_interval_s", _DAY_S),
+            ("scitoken_config_set_str", b"keycache.cache_home", str(pool.key_cache).encode()),
+            ("keycache_set_jwks", ISSUER.encode(), json.dumps(keys).encode()),
+        ):
+            failed = getattr(library, function)(*arguments, ctypes.byref(error))
+            assert not failed, f"{function}: {(error.value or b'').decode()}"
         for path in (pool.key_cache, *pool.key_cache.rglob("*")):
             pool.box.change_owner(path)
-
-    def _run_with_key(self, function: str, *arguments: Any) -> None:
-        error = ctypes.c_char_p()
-        failed = getattr(self._library, function)(*arguments, ctypes.byref(error))
-        assert not failed, f"{function}: {(error.value or b'').decode()}"
 
 
 def write_client_config(pool: CondorPool, folder: Path) -> Path:
@@ -246,12 +230,3 @@ SEC_TOKEN_SYSTEM_DIRECTORY = {folder}/none
         encoding="utf-8",
     )
     return config
-
-
-def _run_openssl(*arguments: str, data: bytes | None = None) -> bytes:
-    done = subprocess.run(["openssl", *arguments], input=data, check=True, capture_output=True)
-    return done.stdout
-
-
-def _encode_base64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

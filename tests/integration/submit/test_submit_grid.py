@@ -158,7 +158,9 @@ def test_queue_of_an_excluded_site_is_removed_until_resumed(user: GridUser) -> N
     assert not (user.grid.submit_dir / campaign).exists(), "both submissions are removed"
 
 
-def test_transient_failures_are_retried_within_budget(user: GridUser, tmp_path: Path) -> None:
+def test_transient_failures_are_retried_and_ended_jobs_not_repeated(
+    user: GridUser, tmp_path: Path
+) -> None:
     folder = tmp_path / "templates"
     folder.mkdir()
     (folder / "htcondor.sub.j2").write_text(
@@ -172,11 +174,20 @@ def test_transient_failures_are_retried_within_budget(user: GridUser, tmp_path: 
         "--output $(treehammer_output) >$(treehammer_output)/worker.out 2>&1'\"\n"
         "{% endif %}\n{% endblock %}\n".replace("{{ bad }}", user.grid.box.sites[1])
     )
-    good, bad = user.grid.box.sites[:2]
-    user.write_sites_file(**{site: {"templates": folder} for site in (good, bad, "FAR")})
+    good, bad, again = user.grid.box.sites[:3]
+    twice = write_template(tmp_path / "twice", block="on_exit_remove = NumShadowStarts >= 2")
+    user.write_sites_file(
+        **{site: {"templates": folder} for site in (good, bad, "FAR")},
+        **{again: {"templates": twice}},
+    )
     user.set_payload("true")
-    user.submit_campaign("--sites", f"{good},{bad},FAR", "-S", "repeats=1", "--wait")
-    assert len(user.read_measurements()) == 4
+    user.submit_campaign("--sites", f"{good},{bad},{again},FAR", "-S", "repeats=1", "--wait")
+    assert len(user.read_measurements()) == 6
+    # HTCondor starts an ended job again after some failures of its own, too.
+    ended, repeated = _attempts(user, again)
+    assert [a.exit_code for a in (ended, repeated)] == [0, 0]
+    assert repeated.message == "attempt 1 had ended, so that nothing was measured again"
+    assert not any(a.failure_class for a in (ended, repeated))
     # In the grid universe, the remote pool retries the job.
     assert [(a.number, a.exit_code) for a in _attempts(user, "FAR")][-1] == (2, 0)
     helped = _attempts(user, good)
