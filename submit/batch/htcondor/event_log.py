@@ -16,6 +16,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import IntEnum
 from itertools import product
 from typing import Any, NamedTuple
@@ -209,9 +210,18 @@ def parse_events(text: str, cluster: int) -> Iterator[JobEvent]:
         values = {key: _unquote(value) for key, value in _AD_ATTRIBUTE.findall(block)}
         if values.get("MyType") == "FileTransferEvent" and values.get("Type") != "2":
             continue  # only the start of an input transfer is useful
-        time_us = (parse_int(values.get(TIME_ATTRIBUTE)) or 0) * 1_000_000
+        time_us = _find_time_s(values) * 1_000_000
         number = parse_int(values.get(ATTEMPT_ATTRIBUTE)) or 0
         yield JobEvent(EventType(int(kind[1])), int(head[2]), time_us, number, values)
+
+
+def _find_time_s(values: Mapping[str, str]) -> int:
+    """Return the time of an event in seconds since 1970 UTC, 0 if it is invalid."""
+    if (seconds := parse_int(values.get(TIME_ATTRIBUTE))) is not None:
+        return seconds
+    with suppress(ValueError):  # of jobs that were submitted without the attribute
+        return int(datetime.fromisoformat(values.get("EventTime", "")).timestamp())
+    return 0
 
 
 def _unquote(value: str) -> str:

@@ -378,6 +378,49 @@ def test_schedd_is_asked_about_holds_only_if_log_has_one(schedd: Schedd, proc: i
     assert schedd.asked == 1
 
 
+def test_event_without_own_time_has_local_time_of_its_log() -> None:
+    text = event(EXECUTE, 10, 1).replace("TreehammerTime", "Other")
+    (parsed,) = parse_events(text, 7)
+    local = time.mktime(time.strptime("2026-01-01 02:00:10", "%Y-%m-%d %H:%M:%S"))
+    assert parsed.time_us == local * 1_000_000
+    (parsed,) = parse_events(text.replace("EventTime", "Other"), 7)
+    assert parsed.time_us == 0
+
+
+def test_waiting_is_explained_by_log(schedd: Schedd) -> None:
+    schedd.submission.description_file.write_text("rank = 1\njob_lease_duration = 60\n")
+    lost = event(DISCONNECTED, 20, 1, StartdName="slot1@SITE@x", DisconnectReason="gone")
+    held = event(HELD, 20, proc=1, HoldReason="no such file", HoldReasonCode=13)
+    paused = event(EventType.FACTORY_PAUSED, 20, proc=-1, Reason="invalid item")
+    schedd.write(FIRST, event(EXECUTE, 10, 1), lost, held, paused)
+    ids = [f"7.{proc}@{schedd.submission.name}" for proc in range(2)]
+    node, hold, factory = schedd.batch.explain_waiting(ids)
+    since, until = (
+        time.strftime("%H:%M:%S", time.localtime(QUEUED_S + second)) for second in (20, 80)
+    )
+    assert node.startswith(f"no contact to slot1@SITE@x, where 1 job ran, since {since}; ")
+    assert node.endswith(f"starts the jobs again after {until}")
+    assert hold.startswith(
+        "1 job is held, e.g.: no such file (hold code 13, subcode None: transfer"
+    )
+    assert factory == "HTCondor materializes no more jobs of cluster 7: invalid item"
+    schedd.write(event(RECONNECTED, 30, 1), event(RELEASED, 30, proc=1))
+    assert schedd.batch.explain_waiting(ids) == [factory]
+    schedd.queue = [{"ProcId": 1, "JobStatus": 1, "JobUniverse": 9, "GridResource": "arc x"}]
+    assert schedd.batch.explain_waiting(ids)[1:] == ["1 job is not accepted yet by arc x"]
+
+
+def test_lost_node_of_spooled_job_comes_from_its_ad() -> None:
+    job = JobEvents()
+    job.apply_ad(
+        {**RUNNING, "JobDisconnectedDate": 50, "LastJobLeaseRenewal": 40, "RemoteHost": "h"}
+    )
+    assert job.last_start
+    assert (job.last_start.disconnected_us, job.last_start.lost_node) == (50_000_000, "h")
+    job.apply_ad({**RUNNING, "JobDisconnectedDate": 50, "LastJobLeaseRenewal": 60})
+    assert job.last_start.disconnected_us == 0
+
+
 def test_events_of_other_clusters_are_left_out(schedd: Schedd) -> None:
     foreign = event(TERMINATED, 5, 1, **DONE).replace("(007.", "(006.")
     schedd.write(FIRST, foreign, event(EXECUTE, 10, 1, SlotName="slot1@x"))
