@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,7 @@ class Schedd:
         self.queue: list[dict[str, Any]] = []
         self.history: list[dict[str, Any]] = []
         self.asked = 0
+        self.acts: list[tuple[str, str]] = []
         self.answers = True
         self.now_us = QUEUED_S * 1_000_000
         self.folder = folder
@@ -243,6 +245,7 @@ class Schedd:
         connection = self.batch.connection
         replace(connection, "query_ads", lambda *_, **__: self._answer(self.queue))
         replace(connection, "query_history", lambda *_, **__: self._answer(self.history))
+        replace(connection, "act_on_jobs", lambda *words: self.acts.append(words[:2]))
         replace(time, "time_ns", lambda: self.now_us * 1000)
 
     def _answer(self, ads: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -258,10 +261,13 @@ class Schedd:
     def pass_time(self) -> None:
         self.now_us += 2 * CONFIRM_AFTER_US
 
+    @property
+    def ids(self) -> list[str]:
+        return [f"7.{proc}@{self.submission.name}" for proc in range(2)]
+
     def statuses(self) -> list[JobStatus | None]:
-        ids = [f"7.{proc}@{self.submission.name}" for proc in range(2)]
-        statuses = self.batch.query(ids)
-        return [statuses.get(batch_id) for batch_id in ids]
+        statuses = self.batch.query(self.ids)
+        return [statuses.get(batch_id) for batch_id in self.ids]
 
     def states(self) -> list[str]:
         return [status.state.value if status else "unknown" for status in self.statuses()]
@@ -363,7 +369,7 @@ def test_job_removed_before_its_turn_is_lost_or_cancelled(
 
 @pytest.mark.parametrize("proc", [-1, 0], ids=["cluster", "job"])
 def test_schedd_is_asked_about_holds_only_if_log_has_one(schedd: Schedd, proc: int) -> None:
-    ids = [f"7.{proc}@{schedd.submission.name}" for proc in range(2)]
+    ids = schedd.ids
     schedd.write(FIRST, event(EXECUTE, 10, 1, proc=1))
     assert not schedd.batch.release_held(ids, "site excluded")
     hold, end = (EventType.FACTORY_PAUSED, EventType.FACTORY_RESUMED) if proc else (HELD, RELEASED)
@@ -376,6 +382,71 @@ def test_schedd_is_asked_about_holds_only_if_log_has_one(schedd: Schedd, proc: i
     schedd.write(event(end, 30, proc=proc, Reason=text))
     schedd.batch.release_held(ids, "site excluded")
     assert schedd.asked == 1
+
+
+def test_open_jobs_are_cancelled_by_cluster_if_all_are(schedd: Schedd) -> None:
+    cluster = f'TreehammerSubmission == "{schedd.submission.name}" && ClusterId == 7'
+    schedd.write(FIRST, event(EXECUTE, 10, 1))
+    assert schedd.batch.cancel(schedd.ids[1:]) == 1
+    assert schedd.acts == [("Remove", f"{cluster} && (ProcId == 1)")]
+    assert not schedd.submission.cancellation_mark.exists()
+    assert schedd.batch.cancel([*schedd.ids, "1.0@other.0a", "local-1"]) == 2
+    assert schedd.acts[1:] == [("Remove", cluster)]
+    assert schedd.submission.cancellation_mark.exists()
+    schedd.write(*(event(ABORTED, 20, proc=n, Reason="treehammer cancel") for n in range(2)))
+    assert schedd.batch.cancel(schedd.ids) == 0
+    assert len(schedd.acts) == 2
+
+
+def test_held_jobs_are_released_and_waiting_ones_held(schedd: Schedd) -> None:
+    schedd.write(FIRST, event(HELD, 20, proc=1, HoldReason="x", HoldReasonCode=1))
+    assert schedd.batch.release(schedd.ids) == 1
+    schedd.batch.hold(schedd.ids, "site excluded")
+    assert [(action, text.partition("ClusterId == 7 && ")[2]) for action, text in schedd.acts] == [
+        ("Release", "(ProcId == 1) && JobStatus == 5"),
+        ("Hold", "isUndefined(ProcId)"),
+        ("Hold", "(ProcId == 0 || ProcId == 1) && JobStatus == 1"),
+    ]
+
+
+def test_ended_job_is_requeued_once_and_purged_with_its_submissions(
+    schedd: Schedd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clusters = iter((8, 9))
+    add_cluster = lambda submission: submission.record_cluster(next(clusters))  # noqa: E731
+    monkeypatch.setattr(schedd.batch, "_add_cluster", add_cluster)
+    schedd.batch._make_root()
+    for folder in ("shared", "jobs/a/output/attempt-1", "jobs/b/output"):
+        (schedd.submission.path / folder).mkdir(parents=True)
+    for job in "ab":
+        (schedd.submission.path / f"jobs/{job}/job.json").write_text(job)
+    schedd.write(FIRST, event(TERMINATED, 20, 1, **DONE), event(EXECUTE, 10, 1, proc=1))
+    found: list[tuple[str, list[str]]] = []
+
+    def replace_inputs(job_id: str, inputs: Mapping[str, Path]) -> Mapping[str, Path]:
+        found.append((job_id, [*inputs]))
+        return inputs
+
+    requeued = schedd.batch.requeue({schedd.ids[0]: 1}, replace_inputs)
+    assert requeued == schedd.batch.requeue({schedd.ids[0]: 1}, replace_inputs)
+    assert found[0] == ("a", ["job.json"]), "without its output"
+    (new,) = requeued.values()
+    assert new.startswith("8.0@c.")
+    submission = Submission(schedd.folder, "c", new.rpartition(".")[2])
+    assert (submission.previous_attempts, submission.cluster) == (1, 8)
+    assert schedd.batch.find(["a", "b"]) == {"a": new, "b": schedd.ids[1]}
+    assert [*submission.job_folder(0).iterdir()]
+
+    schedd.batch.query([new])
+    submission.log_file.write_text(
+        "".join((FIRST, event(ABORTED, 30, Reason="x"))).replace("(007.", "(008.")
+    )
+    assert schedd.batch.purge([new, schedd.ids[1]]) > 0
+    assert not submission.path.exists()
+    assert schedd.submission.path.exists(), "one of its jobs runs"
+    schedd.write(event(TERMINATED, 40, 1, proc=1, **DONE))
+    assert schedd.batch.purge([*requeued, schedd.ids[1]]) > 0
+    assert not schedd.submission.path.parent.exists()
 
 
 def test_event_without_own_time_has_local_time_of_its_log() -> None:
@@ -393,7 +464,7 @@ def test_waiting_is_explained_by_log(schedd: Schedd) -> None:
     held = event(HELD, 20, proc=1, HoldReason="no such file", HoldReasonCode=13)
     paused = event(EventType.FACTORY_PAUSED, 20, proc=-1, Reason="invalid item")
     schedd.write(FIRST, event(EXECUTE, 10, 1), lost, held, paused)
-    ids = [f"7.{proc}@{schedd.submission.name}" for proc in range(2)]
+    ids = schedd.ids
     node, hold, factory = schedd.batch.explain_waiting(ids)
     since, until = (
         time.strftime("%H:%M:%S", time.localtime(QUEUED_S + second)) for second in (20, 80)
@@ -654,14 +725,6 @@ def test_misspelled_command_gets_suggestion(name: str, suggestion: str) -> None:
 @pytest.mark.parametrize("name", ["+JobFlavour", "My.Project", "MY.x", "request_fpgas", "Rank"])
 def test_site_commands_are_accepted(name: str) -> None:
     check_site_command(name, "1", [name])
-
-
-@pytest.mark.parametrize(
-    "name, remedy", [("Requirements", "'requirements'"), ("queue", "template")]
-)
-def test_reserved_command_is_refused(name: str, remedy: str) -> None:
-    with pytest.raises(ConfigError, match=f"set by Treehammer\n.*{remedy}"):
-        check_site_command(name, "1", [name])
 
 
 def test_description_lines_are_checked() -> None:
