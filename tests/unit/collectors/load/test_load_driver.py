@@ -308,14 +308,6 @@ def test_long_operations_count_with_all_their_time() -> None:
     assert figures["achieved_hz"] == pytest.approx(1 / 3.5)
 
 
-def test_end_of_load_cuts_sequences() -> None:
-    timer = SimulatedTimer()
-    driver, rows, _ = run_loop([100], 2.0, timer, SimulatedStorage(timer, answer_s=0.3))
-    assert not driver.is_complete
-    assert sum(row["done"] for row in rows) == 7
-    assert timer.now() < 2.0 + 0.3 + 0.1
-
-
 def test_signal_ends_a_loop() -> None:
     timer = SimulatedTimer()
     timer.at(1.0, timer.stop)
