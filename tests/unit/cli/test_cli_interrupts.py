@@ -11,7 +11,6 @@ import click
 import pytest
 
 from treehammer import cli
-from treehammer import cli as cli_package
 from treehammer.errors import Interruption, NothingToDoError, add_global_options
 from treehammer.tables import TableColumn
 from treehammer.terminal import on_interrupt, print_hint, print_rows
@@ -22,10 +21,11 @@ def press_ctrl_c(*_: object, **__: object) -> None:
 
 
 def typed(words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Type a command; return its exit code."""
     monkeypatch.setattr(sys, "argv", ["treehammer", "--data-dir", str(folder), *words])
     with pytest.raises(SystemExit) as end:
         cli.main()
-    return int(str(end.value.code))
+    return int(str(end.value.code or 0))
 
 
 @pytest.mark.parametrize(
@@ -58,20 +58,28 @@ def test_interrupted_commands_describe_remaining_state(
     assert f"treehammer: interrupted; {left}" in capsys.readouterr().err
 
 
-def test_interrupted_collection_describes_remaining_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("step", "words", "message"),
+    [
+        (
+            "submit.cli.command_options.report_waiting",
+            ["compare", "6.38.00", "6.40.00"],
+            "treehammer: interrupted; measurements stored so far are kept",
+        ),
+        ("terminal.print_rows", ["config", "show"], "treehammer: interrupted\n"),
+    ],
+)
+def test_interrupted_step_describes_remaining_state(
+    step: str,
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("treehammer.submit.cli.command_options.report_waiting", press_ctrl_c)
-    assert typed(["compare", "6.38.00", "6.40.00"], tmp_path, monkeypatch) == 130
-    assert "interrupted; measurements stored so far are kept" in capsys.readouterr().err
-
-
-def test_interruption_without_description(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("treehammer.terminal.print_rows", press_ctrl_c)
-    assert typed(["config", "show"], tmp_path, monkeypatch) == 130
-    assert capsys.readouterr().err.strip() == "treehammer: interrupted"
+    monkeypatch.setattr(f"treehammer.{step}", press_ctrl_c)
+    assert typed(words, tmp_path, monkeypatch) == 130
+    assert capsys.readouterr().err.lstrip().startswith(message)
 
 
 def test_innermost_description_is_used() -> None:
@@ -135,10 +143,8 @@ def test_errors_notices_and_tables_repeat_the_options_that_were_typed(
 ) -> None:
     folder = tmp_path / "my data"
     database = "postgresql://ada:secret@db.example.org/results?password=other"
-    typed = ["--data-dir", str(folder), "--local-slots", "2", "--database", database]
-    monkeypatch.setattr(sys, "argv", ["treehammer", *typed, "tests", "list"])
-    with pytest.raises(SystemExit):
-        cli_package.main()
+    words = ["--local-slots", "2", "--database", database, "tests", "list"]
+    assert typed(words, folder, monkeypatch) == 0
     capsys.readouterr()
     masked = "'postgresql://ada:***@db.example.org/results?password=***'"
     repeated = f"--data-dir '{folder}' --database {masked} --local-slots 2"
@@ -153,24 +159,13 @@ def test_errors_notices_and_tables_repeat_the_options_that_were_typed(
     assert add_global_options(prose) == prose
 
 
-def test_an_error_is_printed_with_the_options(
+def test_errors_and_checks_are_printed_with_the_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["treehammer", "--data-dir", str(tmp_path), "summary"])
-    with pytest.raises(SystemExit):
-        cli_package.main()
+    assert typed(["summary"], tmp_path, monkeypatch) == 3
     assert f"treehammer --data-dir {tmp_path} submit" in capsys.readouterr().err
-    assert isinstance(cli_package.cli, click.Group)
-
-
-def test_texts_of_checks_and_failures_are_printed_with_the_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     (tmp_path / "read.py").write_text("print()\n")
     text = '[test]\nname = "mine"\npayload = "read.py"\ndataset = "nowhere"\n'
     (tmp_path / "test.toml").write_text(text)
-    arguments = ["treehammer", "--data-dir", str(tmp_path), "tests", "check", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", arguments)
-    with pytest.raises(SystemExit):
-        cli_package.main()
+    typed(["tests", "check", str(tmp_path)], tmp_path, monkeypatch)
     assert f"treehammer --data-dir {tmp_path} datasets add" in capsys.readouterr().out
