@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
 from polling import wait_until
 from postgres_fixture import SharedPostgresServer
 
+import treehammer
+from treehammer import config
+from treehammer.config import Settings
+from treehammer.patrol.campaign_starts import CampaignStarter
+from treehammer.patrol.patrol_file import PatrolFile, read_patrol_file
+from treehammer.patrol.patrol_service import Patrol, open_patrol
 from treehammer.sql.read.reader import ResultsReader
 from treehammer.sql.watch.patrol_report import PatrolReport, fetch_report
+from treehammer.sql.watch.patrol_starts import FINISHED, PatrolLease, PatrolStarts
+from treehammer.sql.write.store import Store
 
 TEST_TOML = """
 [test]
@@ -24,8 +35,10 @@ name = "shell"
 payload = "run.sh"
 repeats = 1
 rounds = 1
+wall_limit_s = 60
 [matrix]
-style = ["one"]
+style = ["one", "two"]
+bundle = ["style"]
 [metrics.answer]
 unit = "1"
 """
@@ -41,6 +54,15 @@ sites = ["local"]
 every = "3s"
 in_flight = 20
 """
+
+
+def make_test(folder: Path) -> None:
+    """Make a test of two short payloads in a folder."""
+    test = folder / "test"
+    test.mkdir(parents=True)
+    (test / "test.toml").write_text(TEST_TOML)
+    (test / "run.sh").write_text(PAYLOAD)
+    (test / "run.sh").chmod(0o755)
 
 
 @contextmanager
@@ -68,10 +90,7 @@ def test_one_of_two_patrols_leads_and_the_other_takes_over(
     tmp_path: Path,
     postgresql: SharedPostgresServer,
 ) -> None:
-    (tmp_path / "test").mkdir()
-    (tmp_path / "test" / "test.toml").write_text(TEST_TOML)
-    (tmp_path / "test" / "run.sh").write_text(PAYLOAD)
-    (tmp_path / "test" / "run.sh").chmod(0o755)
+    make_test(tmp_path)
     (tmp_path / "patrol.toml").write_text(PATROL_TOML)
     url = postgresql.url(postgresql.make_store_database())
     with run_patrol(tmp_path, "first", url) as first:
@@ -133,20 +152,138 @@ def test_sigterm_ends_a_patrol_and_its_lease(tmp_path: Path) -> None:
     assert (report.entries[0].entry.note, report.entries[0].entry.next_us) == ("quiet hours", None)
 
 
-KILLS_PROGRAM = Path(__file__).parents[2] / "helpers" / "common" / "patrol_kills.py"
+KILLS = 6
+#: Function calls after which a patrol is killed at the latest, counted from its begin or, for every
+#: second patrol, from its first start. A start takes some 45,000.
+MAX_CALLS, MAX_CALLS_OF_START = 100_000, 50_000
+#: CPU hours of a day, of which a campaign without history reserves 120 s.
+CPU_HOURS = 0.1
+KILLED_PATROL_TOML = f"""
+[patrol]
+look_every = "1s"
+[budget]
+cpu_hours = {CPU_HOURS}
+[entries.clock]
+test = "./repository/test"
+sites = ["local"]
+every = "1s"
+in_flight = 6
+[entries.idea]
+repository = "./repository"
+path = "test"
+branch = "main"
+sites = ["local"]
+in_flight = 6
+"""
+_PACKAGE = str(Path(treehammer.__file__).parent.resolve())
+SOURCES = (_PACKAGE, str(Path(_PACKAGE).parents[1]))
+
+
+def run_git(repository: Path, *arguments: str) -> str:
+    author = ("-c", "user.name=me", "-c", "user.email=me@localhost", "-c", "commit.gpgsign=false")
+    command = ["git", *author, *arguments]
+    return subprocess.run(
+        command, cwd=repository, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def commit_all(repository: Path, message: str) -> str:
+    run_git(repository, "add", "--all")
+    run_git(repository, "commit", "--quiet", "--allow-empty", "--message", message)
+    return run_git(repository, "rev-parse", "HEAD")
+
+
+def run_child(work: Callable[[], None]) -> int:
+    """Run work in a forked process and return its exit code; negative for a signal."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def run_until_killed(
+    settings: Settings, content: PatrolFile, max_calls: int, in_start: bool
+) -> None:
+    """Run a patrol, and kill this process after some of the patrol's function calls."""
+    calls, is_counting = 0, not in_start
+
+    def count_call(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls, is_counting
+        is_counting = is_counting or frame.f_code is CampaignStarter.start_campaign.__code__
+        if is_counting and event == "call" and frame.f_code.co_filename.startswith(SOURCES):
+            calls += 1
+            if calls == max_calls:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    with open_patrol(settings, content) as patrol:
+        sys.setprofile(count_call)
+        while True:
+            patrol.run_round()
+            time.sleep(0.05)
+
+
+def finish_campaigns(settings: Settings, content: PatrolFile) -> None:
+    """Start the last commit, then run until every campaign has ended."""
+    idea = {"idea": content.entries["idea"]}
+    for entries in (idea, {}):
+        last = content.model_copy(update={"entries": entries})
+        with open_patrol(settings, last) as patrol, Store.open(settings.database) as store:
+            starts = PatrolStarts(store, PatrolLease(store, "reader"))
+
+            def is_drained(patrol: Patrol = patrol, starts: PatrolStarts = starts) -> bool:
+                patrol.run_round()
+                return not starts.list_open()
+
+            wait_until(is_drained, "campaigns have not ended", 300)
 
 
 def test_killed_patrol_starts_each_campaign_once(tmp_path: Path) -> None:
-    command = [sys.executable, str(KILLS_PROGRAM), str(tmp_path)]
-    done = subprocess.run(
-        [*command, "--kills", "6", "--seed", "19"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert (report["kills"], report["lost"], report["doubled"]) == (6, 0, 0)
-    assert (report["over_budget"], report["unsettled"]) == (0, 0)
-    assert report["starts"] == report["campaigns"] > 0
+    """Every start is one campaign whose jobs ran once, and no budget is ever exceeded."""
+    flags = {"data_dir": tmp_path / "data", "cache_dir": tmp_path / "cache"}
+    settings = config.load_settings(flags, environ={}, folder=tmp_path)
+    repository = tmp_path / "repository"
+    make_test(repository)
+    run_git(repository, "init", "--quiet", "--initial-branch=main")
+    (tmp_path / "patrol.toml").write_text(KILLED_PATROL_TOML)
+    content = read_patrol_file(tmp_path / "patrol.toml")
+    dice = random.Random(19)
+    for number in range(KILLS):
+        last_commit = commit_all(repository, f"change {number}")
+        in_start = number % 2 == 1
+        calls = dice.randint(1, MAX_CALLS_OF_START if in_start else MAX_CALLS)
+        work = partial(run_until_killed, settings, content, calls, in_start)
+        assert run_child(work) == -signal.SIGKILL
+        check_budgets(settings)
+    assert run_child(partial(finish_campaigns, settings, content)) == 0
+    check_budgets(settings)
+    with Store.open(settings.database) as store:
+        with store.connection() as connection:
+            starts = connection.exec_driver_sql(
+                "SELECT campaign_id, state, occasion FROM patrol_start WHERE campaign_id IS NOT NULL"
+            ).all()
+            unsettled = "SELECT COUNT(*) FROM patrol_charge WHERE used_cpu_s IS NULL"
+            assert connection.exec_driver_sql(unsettled).scalar_one() == 0
+        campaigns = [campaign.id for campaign in store.campaigns()]
+        jobs = [job for campaign in campaigns for job in store.jobs(campaign)]
+        attempts = Counter(attempt.job_id for attempt in store.attempts(job.id for job in jobs))
+        recorded = Counter[str]()
+        for campaign in campaigns:
+            counts = store.count_by_attempt(campaign)
+            recorded.update({job: count for (job, _), count in counts.items()})
+    assert campaigns
+    assert sorted(start[0] for start in starts) == sorted(campaigns)
+    assert {start[1] for start in starts} == {FINISHED}
+    assert f"commit:{last_commit}" in {start[2] for start in starts}
+    assert recorded == {job.id: job.planned_measurements for job in jobs}
+    assert set(attempts.values()) <= {1}
+    assert len(list(settings.spool_dir.glob("jobs/*/*/description.toml"))) <= len(jobs)
+
+
+def check_budgets(settings: Settings) -> None:
+    with Store.open(settings.database) as store:
+        assert all(site.use.cpu_s <= CPU_HOURS * 3600 for site in fetch_report(store).sites)
