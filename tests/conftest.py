@@ -146,18 +146,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Refuse names that differ between workers, group files by expensive fixtures, and sort them."""
     if named := [item.nodeid for item in items if re.search(r"\[.*\b1[789]\d{8}\b", item.nodeid)]:
         raise pytest.UsageError(f"the name of a test holds the time of its collection: {named}")
-    ranks: dict[Path, int] = {}
+    fixtures: dict[Path, set[str]] = {}
     for item in items:
-        for rank, fixture in enumerate(EXPENSIVE_FIXTURES):
-            if fixture in getattr(item, "fixturenames", ()):
-                ranks[item.path] = min(rank, ranks.get(item.path, rank))
-    items.sort(
-        key=lambda item: (
-            ranks.get(item.path, len(EXPENSIVE_FIXTURES)),
-            rank_folder(item.path.relative_to(TESTS)),
+        fixtures.setdefault(item.path, set()).update(getattr(item, "fixturenames", ()))
+    groups = {
+        path: next(fixture for fixture in EXPENSIVE_FIXTURES if fixture in names)
+        for path, names in fixtures.items()
+        if not names.isdisjoint(EXPENSIVE_FIXTURES)
+    }
+    ranks = {
+        path: (
+            EXPENSIVE_FIXTURES.index(groups[path]) if path in groups else len(EXPENSIVE_FIXTURES),
+            rank_folder(path.relative_to(TESTS)),
         )
-    )
-    groups = {path: EXPENSIVE_FIXTURES[rank] for path, rank in ranks.items()}
+        for path in fixtures
+    }
+    items.sort(key=lambda item: ranks[item.path])
     config.stash[ENDS].groups = groups
     if hasattr(config, "workerinput"):  # a worker of pytest-xdist
         for item in items:

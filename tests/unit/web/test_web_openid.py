@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -123,7 +124,7 @@ LIES: dict[str, dict[str, Any]] = {
     "nobody": {"claims": {"sub": None}},
     "odd subject": {"claims": {"sub": "a\nb"}},
     "number as subject": {"claims": {"sub": 5}},
-    "signed by another key": {"signing_key": RSAKey.generate_key(parameters={"kid": "k"})},
+    "signed by another key": {"signing_key": partial(RSAKey.generate_key, parameters={"kid": "k"})},
     "signed with the client's secret": {
         "signing_key": OctKey.import_key(CLIENT_SECRET),
         "header": {"alg": "HS256"},
@@ -163,7 +164,8 @@ def test_lying_provider_signs_nobody_in(
 ) -> None:
     provider.claims |= lie.get("claims", {})
     for name in lie.keys() - {"claims"}:
-        setattr(provider, name, lie[name])
+        value = lie[name]
+        setattr(provider, name, value() if callable(value) else value)
     answer = finish(service, provider, begin(service))
     assert "<b>no</b>" not in answer.text
     assert_refused(service, answer)
