@@ -423,16 +423,7 @@ class JobEvents:
 
     def apply_ad(self, ad: ClassAdValues) -> None:
         """Apply what queue or history says of the job, as the events that lead to it."""
-        # Another pool, or a job router, starts such a job: the log may lack the start.
-        is_elsewhere = bool(
-            (ad.get("GridResource") or ad.get("RoutedToJobId")) and ad.get("JobStartDate")
-        )
-        number = self._find_started_number(ad, is_elsewhere)
-        if number and number not in self.starts:
-            started = ad.get("JobCurrentStartDate") or ad.get("JobStartDate")
-            host = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "")
-            self._apply_values(EventType.EXECUTE, started, {"SlotName": host}, number)
-            self.starts[number] = replace(self.starts[number], is_number_guessed=is_elsewhere)
+        self._apply_start(ad)
         status, entered = ad.get("JobStatus", IDLE_STATUS), ad.get("EnteredCurrentStatus")
         if status not in (HELD_STATUS, REMOVED_STATUS):  # a hold explains a removal
             self.hold = None
@@ -455,15 +446,22 @@ class JobEvents:
             values = {"Reason": reason or "no event gives a reason"}
             self._apply_values(EventType.EVICTED, entered, values)
 
-    def _find_started_number(self, ad: ClassAdValues, is_elsewhere: bool) -> int:
-        """Return the number of the last start that an ad shows; 0 without one."""
-        if is_elsewhere:
-            # The other pool counts its own starts; the output shows the number.
-            return max(self.starts, default=self.previous_attempts + 1)
+    def _apply_start(self, ad: ClassAdValues) -> None:
+        """Apply the last start that an ad shows, if no event does."""
         matched = parse_int(ad.get(f"MATCH_EXP_{ATTEMPT_ATTRIBUTE}")) or 0
         # An idle job may have the number of a match that did not start it.
         is_unused = ad.get("JobStatus") == IDLE_STATUS and matched - 1 in self.starts
-        return 0 if is_unused or not ad.get("NumShadowStarts") else matched
+        number = 0 if is_unused or not ad.get("NumShadowStarts") else matched
+        other_queue = ad.get("GridResource") or ad.get("RoutedToJobId")
+        is_elsewhere = bool(other_queue and ad.get("JobStartDate"))
+        if is_elsewhere:
+            # The other pool counts its own starts; the output shows the number.
+            number = max(self.starts, default=self.previous_attempts + 1)
+        if number and number not in self.starts:
+            started = ad.get("JobCurrentStartDate") or ad.get("JobStartDate")
+            host = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "")
+            self._apply_values(EventType.EXECUTE, started, {"SlotName": host}, number)
+            self.starts[number] = replace(self.starts[number], is_number_guessed=is_elsewhere)
 
     def _apply_contact(self, ad: ClassAdValues) -> None:
         """Apply when the contact to the node was lost, and when its lease was renewed last."""

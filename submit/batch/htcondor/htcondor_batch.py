@@ -502,9 +502,9 @@ class HTCondorBatch(BatchSystem):
         """Explain idle jobs without a matching slot; jobs of a cluster are alike, so one is checked."""
         if not logs:
             return
-        mine = " || ".join(sorted({log.submission.constraint for log in logs}))
+        submissions = " || ".join(sorted({log.submission.constraint for log in logs}))
         idle: dict[int, list[ClassAdValues]] = defaultdict(list)
-        constraint = f"({mine}) && JobStatus == {IDLE_STATUS}"
+        constraint = f"({submissions}) && JobStatus == {IDLE_STATUS}"
         for ad in self.connection.query_ads(constraint, _IDLE_PROJECTION):
             if "ProcId" in ad:
                 idle[ad["ClusterId"]].append(ad)
