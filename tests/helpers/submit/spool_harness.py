@@ -49,12 +49,9 @@ if mode == "stubborn":
 if mode in ("stubborn", "escape", "alone"):
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 account(ended_us=None)
-if mode == "suicide":
-    os.kill(os.getpid(), signal.SIGKILL)
 time.sleep(seconds)
 account(ended_us=time.time_ns() // 1000)
 note("end")
-sys.exit(3 if mode == "fail" else 0)
 """
 
 
@@ -81,12 +78,7 @@ class SpoolHarness:
         return LocalBatch(self.spool, slots)
 
     def describe_job(
-        self,
-        job_id: str,
-        seconds: float = 0.0,
-        mode: str = "plain",
-        wall_s: float = 60,
-        cpus: int = 1,
+        self, job_id: str, seconds: float = 0.0, mode: str = "plain"
     ) -> JobDescription:
         arguments = ["stand_in.py", "$(ATTEMPT)", str(seconds), mode]
         text = "\n".join(
@@ -98,8 +90,7 @@ class SpoolHarness:
                 f"JOURNAL = {json.dumps(str(self.journal))}",
             ]
         )
-        inputs = {"stand_in.py": self.script}
-        return JobDescription(job_id, text, inputs, wall_s=wall_s, cpus=cpus)
+        return JobDescription(job_id, text, {"stand_in.py": self.script})
 
     def job_times(self, batch_id: str) -> list[tuple[str, int, float]]:
         try:

@@ -24,44 +24,7 @@ from treehammer.errors import BatchError, ConfigError, ExitCode, NothingToDoErro
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
-from treehammer.submit.batch.interface import JobDescription
-from treehammer.submit.batch.local_runner import ATTEMPT_PLACEHOLDER
 from treehammer.submit.campaigns.tracker import StagedSubmissions
-
-
-def test_jobs_run_in_order_and_one_at_a_time(spool: SpoolHarness) -> None:
-    ids = spool.make_batch(slots=1).submit(
-        "c1", [spool.describe_job(f"j{i}", 0.15) for i in range(4)]
-    )
-    assert spool.wait_until_final(list(ids.values())) == [JobState.DONE] * 4
-    spans = [spool.job_times(batch_id) for batch_id in ids.values()]
-    assert all([event for event, _, _ in span] == ["start", "end"] for span in spans)
-    for before, after in itertools.pairwise(spans):
-        assert before[1][2] <= after[0][2]
-
-
-def test_two_slots_run_two_jobs_at_once(spool: SpoolHarness) -> None:
-    ids = spool.make_batch(slots=2).submit(
-        "c1", [spool.describe_job(f"j{i}", 0.6) for i in range(4)]
-    )
-    spool.wait_until_final(list(ids.values()))
-    events = sorted((when, event) for b in ids.values() for event, _, when in spool.job_times(b))
-    level, highest = 0, 0
-    for _, event in events:
-        level += 1 if event == "start" else -1
-        highest = max(highest, level)
-    assert highest == 2
-
-
-def test_jobs_take_a_slot_for_each_cpu(spool: SpoolHarness) -> None:
-    cpus = {"one": 1, "two": 2, "six": 6, "last": 1}
-    ids = spool.make_batch(slots=2).submit(
-        "c1", [spool.describe_job(name, 0.3, cpus=count) for name, count in cpus.items()]
-    )
-    assert spool.wait_until_final(list(ids.values())) == [JobState.DONE] * 4
-    spans = [spool.job_times(ids[name]) for name in cpus]
-    for before, after in itertools.pairwise(spans):
-        assert before[1][2] <= after[0][2]
 
 
 def test_runner_leaves_empty_queue_and_returns_for_new_jobs(spool: SpoolHarness) -> None:
@@ -70,67 +33,6 @@ def test_runner_leaves_empty_queue_and_returns_for_new_jobs(spool: SpoolHarness)
     spool.wait_for_status(lambda: not spool.runner_pids())
     second = spool.make_batch().submit("c2", [spool.describe_job("b")])
     assert spool.wait_until_final(list(second.values())) == [JobState.DONE]
-
-
-def test_repeated_job_is_queued_once(spool: SpoolHarness) -> None:
-    once = spool.make_batch().submit("c1", [spool.describe_job("a"), spool.describe_job("a")])
-    again = spool.make_batch().submit("c1", [spool.describe_job("a"), spool.describe_job("b")])
-    assert again["a"] == once["a"]
-    spool.wait_until_final(list(again.values()))
-    assert len(spool.batch_ids()) == 2
-    assert len(spool.job_times(once["a"])) == 2
-
-
-def test_cancelled_jobs_are_queued_again_once(spool: SpoolHarness) -> None:
-    batch = spool.make_batch()
-    jobs = [spool.describe_job("a", 60), spool.describe_job("b", 0.1), spool.describe_job("c")]
-    first = batch.submit("c1", jobs)
-    spool.wait_for_status(lambda: bool(spool.job_times(first["a"])))
-    batch.cancel(first.values())
-    assert spool.wait_until_final(list(first.values())) == [JobState.CANCELLED] * 3
-    earlier = {first["b"]: 0, first["c"]: 4}
-    again = batch.requeue(earlier, lambda _job, sent: sent)
-    assert set(again) == set(earlier)
-    assert batch.requeue(earlier, lambda _job, sent: sent) == again
-    assert spool.wait_until_final(list(again.values())) == [JobState.DONE] * 2
-    assert batch.requeue(earlier, lambda _job, sent: sent) == again
-    assert spool.wait_until_final(list(again.values())) == [JobState.DONE] * 2
-    # Attempts continue to count from the last one.
-    assert [spool.job_times(new)[0][1] for new in again.values()] == [1, 5]
-    assert list(batch.sandboxes(again[first["c"]])) == [5]
-    assert batch.find(["a", "b"]) == {"a": first["a"], "b": again[first["b"]]}
-
-
-def test_clusters_are_purged_whole(spool: SpoolHarness) -> None:
-    batch = spool.make_batch()
-    first = batch.submit("c1", [spool.describe_job("a"), spool.describe_job("b", 0.3)])
-    spool.wait_until_final([first["a"]])
-    assert batch.purge([first["a"]]) == 0
-    spool.wait_until_final(list(first.values()))
-    assert batch.purge([first["a"]]) == 0
-    assert batch.find(["a", "b"]) == first
-    assert batch.purge(first.values()) > 0
-    assert batch.find(["a", "b"]) == {}
-    assert not any((spool.spool / "jobs").iterdir())
-
-
-def test_requeued_job_has_replaced_inputs(spool: SpoolHarness, tmp_path: Path) -> None:
-    batch = spool.make_batch()
-    first = batch.submit("c1", [spool.describe_job("a")])
-    spool.wait_until_final(list(first.values()))
-    token = tmp_path / "token"
-    token.write_text("new")
-    again = batch.requeue({first["a"]: 1}, lambda _job, sent: {**sent, "token": token})
-    spool.wait_until_final(list(again.values()))
-    assert (batch.sandboxes(again[first["a"]])[2] / "token").read_text() == "new"
-
-
-def test_exit_code_is_kept(spool: SpoolHarness) -> None:
-    ids = spool.make_batch().submit("c1", [spool.describe_job("a", mode="fail")])
-    spool.wait_until_final([ids["a"]])
-    (attempt,) = spool.make_batch().query([ids["a"]])[ids["a"]].attempts
-    assert attempt.exit_code == 3
-    assert 0 < attempt.started_us <= attempt.ended_us
 
 
 def test_cancel_ends_all_processes(spool: SpoolHarness) -> None:
@@ -156,30 +58,10 @@ def test_cancel_kills_processes_that_ignore_sigterm(spool: SpoolHarness) -> None
     assert not spool.job_pids(ids["deaf"])
 
 
-def test_job_over_wall_limit_is_lost(spool: SpoolHarness) -> None:
-    ids = spool.make_batch().submit(
-        "c1", [spool.describe_job("long", 600, wall_s=0.5), spool.describe_job("next")]
-    )
-    assert spool.wait_until_final(list(ids.values())) == [JobState.LOST, JobState.DONE]
-    attempts = spool.make_batch().query([ids["long"]])[ids["long"]].attempts
-    assert len(attempts) == 1
-    assert "wall limit" in attempts[0].reason
-
-
 def test_processes_that_outlive_worker_are_killed(spool: SpoolHarness) -> None:
     ids = spool.make_batch().submit("c1", [spool.describe_job("a", 0.1, "escape")])
     spool.wait_until_final([ids["a"]])
     assert not spool.job_pids(ids["a"])
-
-
-def test_killed_worker_is_retried_in_new_sandbox(spool: SpoolHarness) -> None:
-    batch = spool.make_batch()
-    ids = batch.submit("c1", [spool.describe_job("a", mode="suicide")])
-    assert spool.wait_until_final([ids["a"]]) == [JobState.LOST]
-    status = batch.query([ids["a"]])[ids["a"]]
-    assert [a.number for a in status.attempts] == [1, 2]
-    assert all("SIGKILL" in a.reason for a in status.attempts)
-    assert set(batch.sandboxes(ids["a"])) == {1, 2}
 
 
 def test_killed_runner_loses_and_duplicates_nothing(spool: SpoolHarness) -> None:
@@ -247,42 +129,6 @@ def test_jobs_survive_killed_submitter(spool: SpoolHarness) -> None:
     assert spool.wait_until_final([found["a"]]) == [JobState.DONE]
 
 
-def test_submission_is_all_or_nothing(spool: SpoolHarness) -> None:
-    broken = JobDescription("b", "", {"missing": spool.folder / "missing"})
-    with pytest.raises(BatchError, match="Nothing was submitted"):
-        spool.make_batch().submit("c1", [spool.describe_job("a"), broken])
-    assert spool.make_batch().find(["a", "b"]) == {}
-    leftover = spool.spool / "incoming" / "1"
-    leftover.mkdir(parents=True)
-    ids = spool.make_batch().submit("c1", [spool.describe_job("a")])
-    assert not leftover.exists()
-    spool.wait_until_final([ids["a"]])
-
-
-def test_invalid_description_is_lost_with_reason(spool: SpoolHarness) -> None:
-    text = spool.describe_job("a").text.replace(sys.executable, "/nonexistent/python")
-    ids = spool.make_batch().submit(
-        "c1",
-        [
-            JobDescription("a", text, {}),
-            JobDescription("b", "no description", {}),
-            spool.describe_job("c"),
-        ],
-    )
-    states = spool.wait_until_final(list(ids.values()))
-    assert states == [JobState.LOST, JobState.LOST, JobState.DONE]
-    statuses = spool.make_batch().query(ids.values())
-    assert "/nonexistent/python" in statuses[ids["a"]].attempts[-1].reason
-    assert "job description" in statuses[ids["b"]].attempts[-1].reason
-
-
-def test_unknown_jobs_are_absent(spool: SpoolHarness) -> None:
-    batch = spool.make_batch()
-    assert batch.query(["000001-c.1", "../../etc.1", "nonsense", ""]) == {}
-    assert batch.sandboxes("000001-c.1") == {}
-    assert batch.cancel(["000001-c.1"]) == 0
-
-
 def submit_and_die(user: LocalUser, function: str, call: int = 1) -> None:
     """Submit in a process that kills itself at the nth call of a function."""
     user.run_and_kill(function, "submit", str(user.test), "--wait", call=call)
@@ -317,21 +163,21 @@ def test_submitter_killed_while_writing_the_spool(local_user: LocalUser) -> None
 
 
 @pytest.mark.parametrize(
-    "function",
+    ("function", "is_resumed"),
     [
-        "submit.campaigns.submission:_queue_jobs",
-        "submit.batch.local_batch:LocalBatch.submit",
-        "submit.batch.local_batch:LocalBatch._add",
-        "sql.write.store:Store.set_jobs",
-        "submit.campaigns.tracker:StagedSubmission.remove",
+        ("submit.batch.local_batch:LocalBatch.submit", True),
+        ("submit.batch.local_batch:LocalBatch._add", True),
+        ("sql.write.store:Store.set_jobs", False),
+        ("submit.campaigns.tracker:StagedSubmission.remove", True),
     ],
 )
 def test_resume_completes_what_a_killed_submitter_left(
-    local_user: LocalUser, function: str
+    local_user: LocalUser, function: str, is_resumed: bool
 ) -> None:
     submit_and_die(local_user, function)
-    resumed = local_user.invoke_command("resume", "last")
-    assert resumed.exception is None or isinstance(resumed.exception, NothingToDoError)
+    if is_resumed:
+        resumed = local_user.invoke_command("resume", "last")
+        assert resumed.exception is None or isinstance(resumed.exception, NothingToDoError)
     assert "4 of 4" in local_user.invoke_command("status", "last", "--follow").output
     (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
     assert (site["done"], site["failures"]) == (2, {})
@@ -348,13 +194,6 @@ def test_resume_without_the_staged_jobs_asks_for_another_submission(local_user: 
     resumed = local_user.invoke_command("resume", "last")
     assert "2 jobs cannot be queued, because their inputs are not on this machine" in resumed.output
     assert "no job can be queued" in str(resumed.exception)
-
-
-def test_submitter_killed_after_queueing(local_user: LocalUser) -> None:
-    submit_and_die(local_user, "sql.write.store:Store.set_jobs")
-    assert "4 of 4" in local_user.invoke_command("status", "last", "--follow").output
-    (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
-    assert (site["done"], site["failures"]) == (2, {})
 
 
 def test_live_submission_is_distinguished_from_dead_one(tmp_path: Path) -> None:
@@ -385,21 +224,6 @@ def test_unmarked_process_dies_with_its_worker(local_user: LocalUser) -> None:
     os.kill(worker, signal.SIGKILL)
     bench.wait_for_status(lambda: not is_alive(payload), 60)
     local_user.invoke_command("cancel", "last")
-
-
-def test_worker_that_requests_a_retry_is_restarted(spool: SpoolHarness) -> None:
-    temporary = spool.describe_job("a")
-    script = spool.folder / "asks.py"
-    script.write_text("import sys; sys.exit(75 if sys.argv[1] == '1' else 0)")
-    text = temporary.text.replace("stand_in.py", "asks.py")
-    assert ATTEMPT_PLACEHOLDER in text
-    job = type(temporary)("a", text, {"asks.py": script})
-    ids = spool.make_batch().submit("c1", [job])
-    spool.wait_until_final([ids["a"]], 60)
-    first, second = spool.make_batch().query([ids["a"]])[ids["a"]].attempts
-    assert (first.exit_code, first.state.value) == (75, "lost")
-    assert "requests another attempt" in first.reason
-    assert (second.exit_code, second.state.value) == (0, "done")
 
 
 def test_purge_removes_folders_and_keeps_measurements(local_user: LocalUser) -> None:

@@ -1,0 +1,273 @@
+"""The local queue with its runner in this process: order, slots, attempts, requeuing and removal."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from polling import wait_until
+
+from treehammer.collectors.job_spec import RETRY_EXIT_CODE, JobState
+from treehammer.errors import BatchError
+from treehammer.submit.batch import local_batch
+from treehammer.submit.batch.interface import AttemptStatus, JobDescription
+from treehammer.submit.batch.local_batch import DESCRIPTION_NAME, LocalBatch
+from treehammer.submit.batch.local_runner import ATTEMPT_PLACEHOLDER, QueueRunner
+
+
+def describe_job(
+    job_id: str,
+    script: str = "",
+    *,
+    executable: str = "/bin/sh",
+    inputs: dict[str, Path] | None = None,
+    wall_s: float = 60.0,
+    cpus: int = 1,
+    together: int = 0,
+) -> JobDescription:
+    arguments = json.dumps(["-c", script, ATTEMPT_PLACEHOLDER])
+    text = f'[job]\nexecutable = "{executable}"\narguments = {arguments}\n[environment]\n'
+    return JobDescription(job_id, text, inputs or {}, together, wall_s, cpus)
+
+
+class Queue:
+    """A queue whose runner takes steps when it is told to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.batch = LocalBatch(folder / "spool")
+        self.runner = QueueRunner(self.batch)
+
+    def submit(self, *jobs: JobDescription, slots: int = 1, campaign: str = "c") -> dict[str, str]:
+        """Queue jobs with so many slots; return job id -> batch id."""
+        self.batch.slots = slots
+        return dict(self.batch.submit(campaign, jobs))
+
+    def wait_for_release(self, name: str) -> str:
+        """Return a script that runs until its job is released."""
+        return f"until [ -e {self.folder}/{name} ]; do sleep 0.02; done"
+
+    def release(self, *names: str) -> None:
+        """Let jobs end, and wait until the runner has noticed it."""
+        workers = [self.runner.workers[self.batch.find([name])[name]] for name in names]
+        for name in names:
+            (self.folder / name).touch()
+        wait_until(lambda: all(worker.has_ended() for worker in workers), "they end")
+        self.step()
+
+    def step(self) -> None:
+        self.runner.record_ended()
+        self.runner.end_workers()
+        self.runner.start_queued()
+
+    def settle(self) -> None:
+        """Take steps until all jobs have ended."""
+
+        def has_ended() -> bool:
+            self.step()
+            return not self.batch.select(local_batch.OPEN)
+
+        wait_until(has_ended, "jobs end")
+
+    def running(self) -> list[str]:
+        return [job.job_id for job in self.batch.select("state = 'running'")]
+
+    def attempts(self, batch_id: str) -> Sequence[AttemptStatus]:
+        return self.batch.query([batch_id])[batch_id].attempts
+
+    def states(self, batch_ids: dict[str, str]) -> list[JobState]:
+        statuses = self.batch.query(batch_ids.values())
+        return [statuses[batch_id].state for batch_id in batch_ids.values()]
+
+
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Queue:
+    monkeypatch.setattr(LocalBatch, "_ensure_runner", lambda _: None)
+    # It would kill all children of this process.
+    monkeypatch.setattr(QueueRunner, "kill_processes", lambda *_: 0)
+    made = Queue(tmp_path)
+    steps = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: made.step())
+    monkeypatch.setattr(local_batch, "time", steps)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("slots", "options", "waves"),
+    [
+        (1, {"a": {}, "b": {}, "c": {}}, ["a", "b", "c"]),
+        (2, {"a": {}, "b": {}, "c": {}}, ["ab", "c"]),
+        (2, {"a": {}, "b": {"cpus": 2}, "c": {"cpus": 6}, "d": {}}, ["a", "b", "c", "d"]),
+        (1, {"a": {"together": 2}, "b": {"together": 2}}, ["ab"]),
+    ],
+    ids=["one slot", "two slots", "cpus", "together"],
+)
+def test_jobs_start_in_order_while_slots_are_free(
+    queue: Queue, slots: int, options: dict[str, dict[str, int]], waves: list[str]
+) -> None:
+    jobs = [describe_job(name, queue.wait_for_release(name), **options[name]) for name in options]
+    batch_ids = queue.submit(*jobs, slots=slots)
+    queue.step()
+    for wave in waves:
+        assert queue.running() == [*wave]
+        queue.release(*wave)
+    assert queue.states(batch_ids) == [JobState.DONE] * len(jobs)
+
+
+def test_jobs_that_start_together_run_beside_no_others(queue: Queue) -> None:
+    queue.submit(describe_job("first", queue.wait_for_release("first")), slots=2)
+    pair = [describe_job(n, queue.wait_for_release(n), together=2) for n in ("a", "b")]
+    queue.submit(*pair, slots=2)
+    queue.submit(describe_job("last", queue.wait_for_release("last")), slots=2)
+    queue.step()
+    assert queue.running() == ["first", "a"]
+    queue.release("first")
+    assert queue.running() == ["a", "b"]
+    queue.release("a", "b")
+    queue.release("last")
+
+
+def test_slots_are_those_of_the_newest_submission(queue: Queue) -> None:
+    queue.submit(describe_job("a", queue.wait_for_release("a")), slots=1)
+    queue.submit(describe_job("b", queue.wait_for_release("b")), slots=2)
+    queue.step()
+    assert queue.running() == ["a", "b"]
+    queue.release("a", "b")
+
+
+def test_repeated_job_is_queued_once(queue: Queue) -> None:
+    first = queue.submit(describe_job("a"), describe_job("a"))
+    again = queue.submit(describe_job("a"), describe_job("b"))
+    assert again["a"] == first["a"]
+    assert dict(queue.batch.find(["a", "b", "c"])) == again
+    assert len(queue.batch.select("TRUE")) == 2
+    queue.settle()
+
+
+def test_submission_is_all_or_nothing(queue: Queue, tmp_path: Path) -> None:
+    broken = describe_job("b", inputs={"missing": tmp_path / "missing"})
+    with pytest.raises(BatchError, match="Nothing was submitted"):
+        queue.submit(describe_job("a"), broken)
+    assert queue.batch.find(["a", "b"]) == {}
+    leftover = queue.batch.root / "incoming" / "1"
+    leftover.mkdir(parents=True)
+    queue.submit(describe_job("a"))
+    assert not leftover.exists()
+    queue.settle()
+
+
+def test_exit_code_and_times_are_kept(queue: Queue) -> None:
+    ids = queue.submit(describe_job("a", "exit 3"))
+    queue.settle()
+    assert queue.states(ids) == [JobState.DONE]
+    (attempt,) = queue.attempts(ids["a"])
+    assert (attempt.exit_code, attempt.reason) == (3, "")
+    assert 0 < attempt.started_us <= attempt.ended_us
+
+
+@pytest.mark.parametrize(
+    ("script", "exit_code", "reason"),
+    [
+        ("kill -9 $$", -9, "the worker was killed by SIGKILL"),
+        (f"exit {RETRY_EXIT_CODE}", RETRY_EXIT_CODE, "requests another attempt"),
+    ],
+)
+def test_lost_worker_is_restarted_once_in_a_new_sandbox(
+    queue: Queue, script: str, exit_code: int, reason: str
+) -> None:
+    ids = queue.submit(describe_job("a", script), describe_job("b", f"[ $0 -gt 1 ] || {script}"))
+    queue.settle()
+    assert queue.states(ids) == [JobState.LOST, JobState.DONE]
+    attempts = queue.attempts(ids["a"])
+    assert [(attempt.number, attempt.exit_code) for attempt in attempts] == [
+        (1, exit_code),
+        (2, exit_code),
+    ]
+    assert all(reason in attempt.reason for attempt in attempts)
+    assert set(queue.batch.sandboxes(ids["a"])) == {1, 2}
+    assert [attempt.state for attempt in queue.attempts(ids["b"])] == [JobState.LOST, JobState.DONE]
+
+
+def test_job_over_wall_limit_is_lost(queue: Queue) -> None:
+    ids = queue.submit(describe_job("long", "exec sleep 60", wall_s=0.1), describe_job("next"))
+    queue.settle()
+    assert queue.states(ids) == [JobState.LOST, JobState.DONE]
+    (attempt,) = queue.attempts(ids["long"])
+    assert attempt.reason == "over the wall limit of the job"
+
+
+def test_job_that_cannot_start_is_lost_with_reason(queue: Queue) -> None:
+    ids = queue.submit(
+        describe_job("a", executable="/nonexistent/python"), describe_job("b"), describe_job("c")
+    )
+    (queue.batch.locate(ids["b"]) / DESCRIPTION_NAME).write_text("no description")
+    queue.settle()
+    assert queue.states(ids) == [JobState.LOST, JobState.LOST, JobState.DONE]
+    assert "/nonexistent/python" in queue.attempts(ids["a"])[-1].reason
+    assert "not a job description" in queue.attempts(ids["b"])[-1].reason
+
+
+def test_cancelled_jobs_are_queued_again_once(queue: Queue) -> None:
+    started = f"[ $0 -gt 1 ] || {queue.wait_for_release('never')}"
+    ids = queue.submit(describe_job("a", started), describe_job("b"), describe_job("c"))
+    queue.step()
+    assert queue.batch.cancel(ids.values()) == 3
+    assert queue.states(ids) == [JobState.CANCELLED] * 3
+    assert queue.batch.cancel(ids.values()) == 0
+    earlier = {ids["a"]: 1, ids["c"]: 4}
+    for _ in range(2):
+        assert set(queue.batch.requeue(earlier, lambda _, sent: sent)) == set(earlier)
+    queue.settle()
+    assert queue.states(ids) == [JobState.DONE, JobState.CANCELLED, JobState.DONE]
+    # A later attempt than the caller knows of means that the job was queued again.
+    queue.batch.requeue(earlier, lambda _, sent: sent)
+    assert not queue.batch.select(local_batch.OPEN)
+    numbers = [[attempt.number for attempt in queue.attempts(ids[name])] for name in "abc"]
+    assert numbers == [[1, 2], [], [5]]
+
+
+def test_requeued_job_has_replaced_inputs(queue: Queue, tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_text("old")
+    new.write_text("new")
+    ids = queue.submit(describe_job("a", inputs={"token": old, "service": old}))
+    queue.settle()
+    queue.batch.requeue({ids["a"]: 1}, lambda _job, sent: {"token": new})
+    queue.settle()
+    sandbox = queue.batch.sandboxes(ids["a"])[2]
+    assert (sandbox / "token").read_text() == "new"
+    assert not (sandbox / "service").exists()
+
+
+def test_clusters_are_purged_whole(queue: Queue) -> None:
+    ids = queue.submit(describe_job("a"), describe_job("b", queue.wait_for_release("b")))
+    queue.step()
+    wait_until(lambda: (queue.step(), queue.running() == ["b"])[1], "the second job runs")
+    assert queue.batch.purge(ids.values()) == 0
+    queue.release("b")
+    assert queue.batch.purge([ids["a"]]) == 0
+    assert dict(queue.batch.find(["a", "b"])) == ids
+    assert queue.batch.purge(ids.values()) > 0
+    assert queue.batch.find(["a", "b"]) == {}
+    assert not any(queue.batch.jobs.iterdir())
+
+
+def test_no_job_starts_on_a_full_disk(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = queue.submit(describe_job("a"))
+    with monkeypatch.context() as patch:
+        patch.setattr(local_batch, "MIN_FREE_BYTES", 10**18)
+        queue.step()
+        assert queue.states(ids) == [JobState.QUEUED]
+        (line,) = queue.batch.explain_waiting(ids.values())
+        assert line.startswith("No job starts: less than 1000000000000 MB are free in")
+    assert queue.batch.explain_waiting(ids.values()) == []
+    queue.settle()
+
+
+def test_unknown_jobs_are_absent(queue: Queue) -> None:
+    assert queue.batch.query(["000001-c.1", "../../etc.1", "nonsense", ""]) == {}
+    assert queue.batch.sandboxes("000001-c.1") == {}
+    assert queue.batch.cancel(["000001-c.1"]) == 0
