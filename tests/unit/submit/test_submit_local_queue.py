@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from polling import wait_until
@@ -106,7 +107,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Queue:
     ids=["one slot", "two slots", "cpus", "together"],
 )
 def test_jobs_start_in_order_while_slots_are_free(
-    queue: Queue, slots: int, options: dict[str, dict[str, int]], waves: list[str]
+    queue: Queue, slots: int, options: dict[str, Any], waves: list[str]
 ) -> None:
     jobs = [describe_job(name, queue.wait_for_release(name), **options[name]) for name in options]
     batch_ids = queue.submit(*jobs, slots=slots)
@@ -245,7 +246,8 @@ def test_requeued_job_has_replaced_inputs(queue: Queue, tmp_path: Path) -> None:
 def test_clusters_are_purged_whole(queue: Queue) -> None:
     ids = queue.submit(describe_job("a"), describe_job("b", queue.wait_for_release("b")))
     queue.step()
-    wait_until(lambda: (queue.step(), queue.running() == ["b"])[1], "the second job runs")
+    wait_until(queue.runner.workers[ids["a"]].has_ended, "the first job ends")
+    queue.step()
     assert queue.batch.purge(ids.values()) == 0
     queue.release("b")
     assert queue.batch.purge([ids["a"]]) == 0
