@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 from ingest_stub import TOKEN, IngestStub, StubReply
 from polling import wait_until
-from simulated_load import perform_operations
 
 from treehammer.collectors.job_spec import (
     CA_FILE,
@@ -29,8 +28,6 @@ from treehammer.collectors.job_spec import (
     ExecutionSpec,
     ServiceSpec,
 )
-from treehammer.collectors.kit.treehammer_load.clients.http_client import PlainHttpClient
-from treehammer.collectors.kit.treehammer_load.operation import LoadFile, Operation
 from treehammer.collectors.worker import benchmark
 from treehammer.collectors.worker.benchmark import PARTS
 
@@ -74,7 +71,8 @@ def holders(folder: Path) -> list[str]:
 
 def test_records_are_sent_and_kept(bench: Any, make_spec: Spec, ingest: IngestStub) -> None:
     beside(bench, ingest)
-    ran = bench.run(QUICK, make_spec(1), make_spec(2))
+    sees_no_token = f"import os; assert not os.path.exists({str(bench.folder / TOKEN_FILE)!r})"
+    ran = bench.run(f"{sees_no_token}; {DONE}", make_spec(1), make_spec(2))
     assert ran.exit_code == 0, ran.errors
     assert sorted(ingest.records) == sorted(record.id for record in ran.records)
     sent = {name: record["values"] for name, record in ingest.records.items()}
@@ -85,14 +83,6 @@ def test_records_are_sent_and_kept(bench: Any, make_spec: Spec, ingest: IngestSt
     assert ran.errors == ""
     assert ingest.tokens == {TOKEN}
     assert holders(bench.folder) == [], "the returned sandbox contains no token"
-
-
-def test_payloads_see_no_token(bench: Any, ingest: IngestStub) -> None:
-    beside(bench, ingest)
-    ran = bench.run(
-        f"import os; assert not os.path.exists({str(bench.folder / TOKEN_FILE)!r}); {DONE}"
-    )
-    assert ran.exit_code == 0, ran.records
 
 
 def test_uploads_happen_between_executions(bench: Any, make_spec: Spec, ingest: IngestStub) -> None:
@@ -411,22 +401,3 @@ def test_failing_eviction_ends_the_benchmark(worker: Path, tmp_path: Path) -> No
     assert done.returncode == 2
     assert "exited with 3: not root" in done.stderr
     assert not [*tmp_path.iterdir()]
-
-
-def test_plain_client_checks_contents(tmp_path: Path, served: str) -> None:
-    (tmp_path / "data").write_bytes(bytes(range(256)))
-    file = LoadFile(f"{served}/a/data", 256, adler32=0x1234)
-    client = PlainHttpClient(1, 30.0, served)
-    reads = [
-        (Operation(0.0, "open", 0, file, keep=True), ""),
-        (Operation(0.0, "read", 0, file, [(1, 5)]), ""),
-        (Operation(0.0, "read", 0, file, [(250, 100)]), "wrong-data"),
-        (Operation(0.0, "vector_read", 0, file, [(1, 5), (9, 3)]), ""),
-        (Operation(0.0, "read_file", 0, file), "wrong-data"),
-        (Operation(0.0, "read_file", 0, file._replace(adler32=None)), ""),
-        (Operation(0.0, "open", 0, file._replace(url=f"{served}/a/no")), "not-found"),
-        (Operation(0.0, "stat", 0, file), ""),
-    ]
-    failures = perform_operations(client, *(operation for operation, _ in reads))
-    assert failures == [failure for _, failure in reads]
-    client.close()
