@@ -134,13 +134,22 @@ def end_like_earlier_attempt(job: JobSpec, output: str, attempt: int) -> Optiona
 
 
 def _read_ended_report(path: str, job: JobSpec) -> Optional[Dict[str, Any]]:
-    """Return the report of an attempt of the job that ran to its end; None for any other file."""
+    """Return the report of an attempt of the job that ran to its end; None for any other file.
+
+    Its records must be whole: the transfer of an output may have failed half-way.
+    """
     with suppress(OSError, ValueError, KeyError, TypeError):
-        with open(path, encoding="utf-8") as stream:
-            report: Dict[str, Any] = json.load(stream)
+        report: Dict[str, Any] = _load_json(path)
+        for record in report["records"]:
+            _load_json(os.path.join(os.path.dirname(path), "records", f"{record}.json"))
         if report["job_id"] == job.job_id and report["ended_us"] and not report["stopped_by"]:
             return report
     return None
+
+
+def _load_json(path: str) -> Any:
+    with open(path, encoding="utf-8") as stream:
+        return json.load(stream)
 
 
 class SoloRun:

@@ -196,57 +196,25 @@ def test_transient_failures_are_retried_and_ended_jobs_not_repeated(
     assert [(a.number, a.exit_code) for a in _attempts(user, bad)] == [(n, 75) for n in (1, 2, 3)]
 
 
-@pytest.mark.parametrize(
-    "limits, block, script, kind, said",
-    [
-        ("wall_s=5", "", "sleep 60", "evicted", "ran longer than its wall limit of 5 s"),
-        (
-            "idle_s=5",
-            NOWHERE,
-            "true",
-            "submission",
-            "no machine of the site took the job within 5 s",
-        ),
-        (
-            "idle_s=600",
-            "request_disk = 20000",
-            "head -c 50000000 /dev/zero >big; sleep 60",
-            "evicted",
-            "MiB of disk, more than the 19 MiB requested",
-        ),
-    ],
-)
-def test_limits_end_job_with_reason(
-    user: GridUser, tmp_path: Path, limits: str, block: str, script: str, kind: str, said: str
-) -> None:
-    site = user.grid.box.sites[0]
-    user.write_sites_file(**{site: {"templates": write_template(tmp_path / "t", limits, block)}})
-    user.set_payload(script)
-    user.submit_campaign("--sites", site, "-S", "repeats=1", "--wait")
-    attempt = _attempts(user)[-1]
-    assert attempt.failure_class == kind
-    assert said in attempt.message
-
-
-def test_removed_job_is_lost_until_resumed(user: GridUser) -> None:
-    user.set_payload("sleep 8")
-    campaign = user.submit_campaign("--sites", "SITE_A,SITE_B", "-S", "repeats=1")
-    user.grid.wait_until(
-        lambda: json.loads(user.invoke_command("status", campaign, "--json").stdout)[0]["running"],
-        "the job runs",
-    )
-    time.sleep(3)  # let the payload start
-    constraint = f'TreehammerCampaign == "{campaign}" && TreehammerSite == "SITE_A"'
-    user.grid.run_condor_command("condor_rm", "-constraint", constraint)
-    user.grid.wait_until(
-        lambda: json.loads(user.invoke_command("status", campaign, "--json").stdout)[0]["lost"],
-        "the job is lost",
-    )
-    (removed,) = _attempts(user, "SITE_A")
-    assert "removed from the queue: via condor_rm (by user " in removed.message
-    assert removed.failure_class == "lost"
-    assert "1 requeued" in user.invoke_command("resume", campaign).output
-    assert "4 of 4 measured" in user.follow_campaign(campaign)
+def test_limits_end_jobs_with_reasons(user: GridUser, tmp_path: Path) -> None:
+    a, b, c = user.grid.box.sites[:3]
+    limits = {
+        a: ("wall_s=5", "request_disk = 1000000"),
+        b: ("idle_s=5", NOWHERE),
+        c: ("idle_s=600", "request_disk = 20000"),
+    }
+    for site, words in limits.items():
+        user.write_sites_file(**{site: {"templates": write_template(tmp_path / site, *words)}})
+    user.set_payload("head -c 50000000 /dev/zero >big; sleep 60")
+    user.submit_campaign("--sites", ",".join(limits), "-S", "repeats=1", "--wait")
+    for site, failure_class, reason in (
+        (a, "evicted", "ran longer than its wall limit of 5 s"),
+        (b, "submission", "no machine of the site took the job within 5 s"),
+        (c, "evicted", "MiB of disk, more than the 19 MiB requested"),
+    ):
+        attempt = _attempts(user, site)[-1]
+        assert attempt.failure_class == failure_class
+        assert reason in attempt.message
 
 
 def test_credentials_reach_only_jobs(user: GridUser, tmp_path: Path) -> None:

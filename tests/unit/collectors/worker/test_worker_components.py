@@ -633,7 +633,14 @@ def test_proxy_is_described_by_its_attributes(
         assert expected[1] in failure.message
 
 
-ENDED = {"job_id": "job", "attempt": 1, "ended_us": 5, "stopped_by": None, "failed": 0}
+ENDED: dict[str, Any] = {
+    "job_id": "job",
+    "attempt": 1,
+    "ended_us": 5,
+    "stopped_by": None,
+    "failed": 0,
+    "records": ["whole"],
+}
 
 
 @pytest.mark.parametrize(
@@ -645,6 +652,8 @@ ENDED = {"job_id": "job", "attempt": 1, "ended_us": 5, "stopped_by": None, "fail
         ({"not_started": 0, "ended_us": None}, None),
         ({"not_started": 0, "stopped_by": "SIGTERM"}, None),
         ({"not_started": 0, "job_id": "other"}, None),
+        ({"not_started": 0, "records": ["whole", "missing"]}, None),
+        ({"not_started": 0, "records": ["whole", "cut"]}, None),
         ([], None),
     ],
 )
@@ -654,8 +663,10 @@ def test_attempt_after_an_ended_one_measures_nothing(
     """Code None: the job is run."""
     monkeypatch.setattr(__main__, "run_job", lambda *_: pytest.fail("run"))
     (tmp_path / "job.json").write_text(make_job().to_json())
-    for number in (1, 2):
-        (tmp_path / f"output/attempt-{number}").mkdir(parents=True)
+    for folder in ("attempt-1/records", "attempt-2"):
+        (tmp_path / "output" / folder).mkdir(parents=True)
+    for name, text in (("whole", "{}"), ("cut", "{")):
+        (tmp_path / f"output/attempt-1/records/{name}.json").write_text(text)
     document = {**ENDED, **report} if report else report
     (tmp_path / "output/attempt-1/attempt.json").write_text(json.dumps(document))
     output = tmp_path / "output/attempt-2"
