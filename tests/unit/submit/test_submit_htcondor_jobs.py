@@ -129,6 +129,29 @@ def test_only_failed_reconnect_ends_start() -> None:
     )
 
 
+def test_later_start_ends_earlier_one_without_events() -> None:
+    first, second = status_of(apply_events(event(EXECUTE, 10, 1), event(EXECUTE, 30, 2))).attempts
+    assert (first.state, first.ended_us) == (JobState.LOST, (QUEUED_S + 30) * 1_000_000)
+    assert first.reason == "its shadow ended without an event"
+    assert second.state is JobState.RUNNING
+
+
+def test_ad_shows_last_start_unless_it_is_only_matched() -> None:
+    def numbers(job: JobEvents, status: int, shadows: int, matched: str) -> list[int]:
+        ad = {"JobStatus": status, "NumShadowStarts": shadows}
+        job.apply_ad({**ad, "MATCH_EXP_TreehammerAttempt": matched})
+        return [attempt.number for attempt in status_of(job).attempts]
+
+    job = apply_events(event(EXECUTE, 10, 1), event(EVICTED, 20, 1))
+    assert numbers(job, 1, 1, "2") == [1]
+    assert numbers(job, 2, 2, "2") == [1, 2]
+    assert numbers(JobEvents(), 1, 0, "1") == []
+    unlogged = JobEvents()
+    assert numbers(unlogged, 1, 1, "1") == [1]
+    assert unlogged.starts[1].reason == "evicted: no event gives a reason"
+    assert numbers(unlogged, 1, 2, "3") == [1, 3]
+
+
 def test_late_event_of_earlier_start_keeps_later_one() -> None:
     seen = apply_events(event(EXECUTE, 30, 2), event(EXECUTE, 10, 1))
     assert [number for number, start in seen.starts.items() if start.is_open] == [2, 1]
@@ -151,6 +174,13 @@ def test_removal_is_classified_by_cause() -> None:
     for events, cancelled, state, failure in cases:
         status = status_of(apply_events(*events), cancelled=cancelled)
         assert (status.state.value, status.failure_class) == (state, failure), events
+    evicted = [event(EXECUTE, 10, 1), event(EVICTED, 20, 1, Reason="preempted")]
+    for reason, failures in (
+        ("submission: idle too long", ["evicted", "submission"]),
+        ("evicted: started 3 times", ["evicted"]),
+    ):
+        status = status_of(apply_events(*evicted, event(ABORTED, 900, Reason=reason)))
+        assert [attempt.failure_class for attempt in status.attempts] == failures
 
 
 @pytest.mark.parametrize(
