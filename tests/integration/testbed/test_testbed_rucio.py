@@ -1,4 +1,4 @@
-"""The testbed's real Rucio: copies, repairs and ordinary accounts."""
+"""The testbed's real Rucio: storages, distance, ordinary accounts and its end."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ import subprocess
 import sys
 import time
 import urllib.request
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
 import pytest
-import replica_files
 import rucio_users
 from grid_fixtures import Grid
 from rucio.common.exception import AccessDenied, InsufficientAccountLimit, RuleNotFound
 
 from treehammer import config
-from treehammer.testbed import faults, lifecycle, workspace
+from treehammer.testbed import lifecycle, workspace
 from treehammer.testbed.components import rucio_server, site_list
 from treehammer.testbed.components.xrootd_storage import (
     RUCIO_FOLDER,
@@ -67,10 +65,6 @@ def placed(rucio_grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Placed
     return Placed(did, rule, files)
 
 
-def adler32(path: Path) -> int:
-    return zlib.adler32(path.read_bytes())
-
-
 def xrdfs(grid: Grid, url: str, *words: str) -> str:
     server, _, path = url.removeprefix("root://").partition("//")
     program = programs_folder(SUITE, grid.box.cache) / "xrdfs"
@@ -93,22 +87,6 @@ def test_results_have_their_own_database(rucio_grid: Grid) -> None:
         assert {"results", "rucio"} < {name for (name,) in names}
     with pytest.raises(psycopg.OperationalError, match=r"pg_hba\.conf"):
         psycopg.connect(site_list.read_database_url(rucio_grid.box).replace("/results?", "/rucio?"))
-
-
-def test_rule_copies_between_sites(rucio_grid: Grid, hammer: Any, placed: Placed) -> None:
-    checksums = {path.name: adler32(path) for path in placed.files}
-    for site in SITES:
-        pfns = rucio_users.list_pfns(hammer, placed.did, site)
-        on_disk = {
-            name.rpartition("/")[2]: adler32(
-                replica_files.path_behind_url(rucio_grid.box, site, pfn)
-            )
-            for name, pfn in pfns.items()
-        }
-        assert on_disk == checksums
-        for pfn in pfns.values():  # what the door itself says
-            answer = xrdfs(rucio_grid, pfn, "query", "checksum").split()
-            assert int(answer[1], 16) in checksums.values()
 
 
 def test_distant_sites_copy_between_each_other(
@@ -141,37 +119,6 @@ def test_http_site_is_readable_by_rucio_url(hammer: Any, placed: Placed) -> None
     assert {len(urllib.request.urlopen(url).read()) for url in urls.values()} == {SIZE}
     assert len(urls) == len(placed.files)
     assert not rucio_users.list_pfns(hammer, placed.did, "SITE_A", "http")
-
-
-def test_declared_corrupt_replica_is_replaced(
-    rucio_grid: Grid, hammer: Any, placed: Placed
-) -> None:
-    name, pfn = next(iter(rucio_users.list_pfns(hammer, placed.did, "SITE_B").items()))
-    path = replica_files.path_behind_url(rucio_grid.box, "SITE_B", pfn)
-    before = adler32(path)
-    replica_files.corrupt_file(path)
-    assert adler32(path) != before
-
-    bad = {"scope": placed.did["scope"], "name": name, "rse": "SITE_B_DATA"}
-    assert not hammer.declare_bad_file_replicas([bad], "two full reads mismatch")
-
-    rucio_grid.wait_until(lambda: path.exists() and adler32(path) == before, "it is copied", 120)
-    rucio_users.wait_for_rule(hammer, placed.rule, "OK")
-    assert name in rucio_users.list_pfns(hammer, placed.did, "SITE_B")
-
-
-def test_rule_recovers_after_dead_site(rucio_grid: Grid, hammer: Any, tmp_path: Path) -> None:
-    did = rucio_users.upload_files(hammer, files_in(tmp_path, 1), "SITE_A", "not-at-b")
-    with faults.stop_daemon(rucio_grid.box, rucio_grid.parts, "xrootd-SITE_B"):
-        rule = rucio_users.add_rule(hammer, did, "treehammer=True", len(SITES))
-        stuck_rule = rucio_users.wait_for_rule(hammer, rule, "STUCK")
-        assert stuck_rule["locks_ok_cnt"] == 2
-        explanation = str(hammer.examine_replication_rule(rule))
-        assert "SITE_B_DATA" in explanation
-        assert "Connection error" in explanation
-    # Rucio itself would try again after two hours.
-    hammer.update_replication_rule(rule, {"boost_rule": True})
-    rucio_users.wait_for_rule(hammer, rule, "OK")
 
 
 def test_accounts_have_ordinary_permissions(
