@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 from job_factory import write_payload_job
-from simulated_load import make_requests, write_dpm_log
 
 from treehammer.collectors.kit.treehammer_kit.payload_task import PayloadError
 from treehammer.collectors.kit.treehammer_load.clients.xrootd_files import XrootdHandles
@@ -167,23 +166,30 @@ def test_late_call_does_not_repeat_an_earlier_one() -> None:
     assert [(c.operation, c.failure) for c in calls][:2] == [("stat", "unfinished"), ("stat", "")]
 
 
+#: Two requests overlap; threads that receive and process them write their identity in each line.
+DPM_LOG = """\
+{now}.100  4242,0 dpm_srv_get: request {get} by /DC=ch/CN=user from client.example
+{now}.200  4242,0 dpm_srv_put: request {put} by /DC=ch/CN=user from client.example
+{now}.300  4242,5 dpm_srv_put: processing request {put} in pool p1
+{now}.310  4242,5 dpm_srv_put: DP098 - file 0: srm://example/file
+{now}.400  4242,3 dpm_srv_get: processing request {get} in pool p1
+{now}.800  4242,5 dpm_srv_put: request {put} returns 0, status=DPM_SUCCESS
+{now}.900  4242,3 dpm_srv_get: request {get} returns 2, status=x
+"""
+
+
 def test_calls_of_a_dpm_log_have_times_of_waiting_and_of_processing() -> None:
-    requests = make_requests(500)
     start_s = time.time() // 1 - 86_400
-    calls = list(parse_log(write_dpm_log(requests, start_s), DPM))
-    waits = [call for call in calls if call.operation.endswith("_wait")]
-    whole = [call for call in calls if not call.operation.endswith("_wait")]
-    names = {"get": "open", "put": "create", "putdone": "close"}
-    expected = Counter((names[one.operation], one.code) for one in requests)
-    failures = {"": 0, "not-found": 2}
-    assert Counter((call.operation, failures[call.failure]) for call in whole) == expected
-    for got, planned in (
-        (waits, [one.wait_s for one in requests]),
-        (whole, [one.wait_s + one.work_s for one in requests]),
-    ):
-        durations = sorted(call.duration_us for call in got)
-        assert durations == pytest.approx(sorted(s * 1e6 for s in planned), abs=1001)
-    assert min(call.start_us for call in whole) == round(start_s * 1e6)
+    now = time.strftime("%m/%d %H:%M:%S", time.localtime(start_s))
+    get, put = (f"0000000{number}-4fd1-4b1e-9c0a-000000000000" for number in (1, 2))
+    calls = list(parse_log(DPM_LOG.format(now=now, get=get, put=put).splitlines(), DPM))
+    assert sorted((call.operation, call.duration_us, call.failure) for call in calls) == [
+        ("create", 600_000, ""),
+        ("create_wait", 100_000, ""),
+        ("open", 800_000, "not-found"),
+        ("open_wait", 300_000, ""),
+    ]
+    assert min(call.start_us for call in calls) == round(start_s * 1e6) + 100_000
 
 
 def test_memory_is_bounded_when_answers_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
