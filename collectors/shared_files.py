@@ -28,16 +28,18 @@ def local_path(url: str) -> Optional[str]:
     return unquote(parts.path) if parts.scheme == "file" else None
 
 
-def write_atomically(path: PathLike, text: str) -> None:
-    """Write ``path`` so that readers see the old content or the whole text, even after a crash.
+def write_atomically(path: PathLike, content: Union[str, bytes]) -> None:
+    """Write ``path`` so that readers see the old content or the whole new one, even after a crash.
+
+    Text is written in UTF-8.
 
     Raises:
         OSError: the file cannot be written; its old content remains.
     """
     temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
     try:
-        with open(temporary, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with open(temporary, "wb") as stream:
+            stream.write(content if isinstance(content, bytes) else content.encode())
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)

@@ -43,6 +43,9 @@ command -v bwrap >/dev/null || apt_install bubblewrap ||
     say "no bubblewrap: the tests that run ROOT in a container will be skipped (Debian: apt install bubblewrap)"
 command -v valgrind >/dev/null || apt_install valgrind ||
     say "no valgrind: 'treehammer count' and its tests will not run (Debian: apt install valgrind)"
+"$python" -c 'import ctypes.util as c, sys; sys.exit(not (c.find_library("pangoft2-1.0") and c.find_library("harfbuzz-subset")))' ||
+    apt_install libpangoft2-1.0-0 libharfbuzz-subset0 ||
+    say "no Pango: 'treehammer report -o FILE.pdf' and its test will not run (Debian: apt install libpangoft2-1.0-0 libharfbuzz-subset0)"
 [ -x /usr/bin/python3 ] || apt_install python3 ||
     say "no /usr/bin/python3: there will be no testbed, whose jobs run in it (Debian: apt install python3)"
 command -v git >/dev/null || apt_install git || { say "no git (Debian: apt install git)"; exit 2; }

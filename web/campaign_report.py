@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import statistics
 import time
 from collections import Counter, defaultdict
@@ -43,13 +45,14 @@ from treehammer.analysis.statistics.verdict import DEFAULT_DELTA
 from treehammer.collectors.job_spec import TIMED
 from treehammer.collectors.record.operation_steps import CLIENT
 from treehammer.collectors.shared_files import write_atomically
-from treehammer.errors import ConfigError, NothingToDoError
+from treehammer.errors import ConfigError, NothingToDoError, explain_missing_extra
 from treehammer.sql.core.rows import CampaignRow
 from treehammer.sql.read.campaign_counts import select_counted
 from treehammer.sql.read.measurement_queries import DatabaseSnapshot
 from treehammer.sql.read.operation_figures import fetch_operations
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.store import Store
+from treehammer.text_formatting import pluralize
 from treehammer.version import __version__
 from treehammer.web.display_formats import (
     EfficiencyExplanation,
@@ -61,6 +64,7 @@ from treehammer.web.report_figures import (
     ExecutionCell,
     InlineFigure,
     draw_efficiency_figure,
+    draw_forest,
     draw_time_figure,
     make_counted_table,
     make_effect_tables,
@@ -129,6 +133,8 @@ REPORT_COLUMNS: tuple[str, ...] = tuple(
     )
 )
 
+#: Where a sentence of a conclusion ends and the next one begins.
+_SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 #: Individual measurements listed; the export holds all.
 MAX_LISTED = 500
 _FILTERS: Mapping[str, Callable[..., Any]] = {
@@ -155,6 +161,7 @@ class CampaignReport:
     comparisons: tuple[Comparison, ...]
     cells: tuple[ExecutionCell, ...]
     explanations: tuple[EfficiencyExplanation, ...]
+    forest_figures: tuple[InlineFigure, ...]
     efficiency_figure: InlineFigure | None
     time_figure: InlineFigure | None
     builds: tuple[Row, ...]
@@ -172,8 +179,43 @@ class CampaignReport:
 
     @property
     def conclusions(self) -> tuple[str, ...]:
-        """Conclusion of each comparison in plain sentences."""
-        return tuple(describe_conclusion(comparison.verdicts) for comparison in self.comparisons)
+        """Conclusion of each comparison in plain sentences, without that of the title."""
+        _, *following = self._first_sentences
+        conclusions = (" ".join(following), *map(_conclude, self.comparisons[1:]))
+        return tuple(filter(None, conclusions))
+
+    @property
+    def title(self) -> str:
+        """The verdict: first sentence of the first conclusion, else the efficiency or the outcome."""
+        if verdict := self._first_sentences[0]:
+            return verdict.removesuffix(".")
+        places = pluralize(len(self.sites), "site")
+        if self.efficiency is not None:
+            return (
+                f"CPU efficiency {self.efficiency:.0%} at {places}, test {self.campaign.test_name}"
+            )
+        return f"{self.usable} of {self.executions} executions usable at {places}"
+
+    @property
+    def _first_sentences(self) -> list[str]:
+        conclusion = _conclude(self.comparisons[0]) if self.comparisons else ""
+        return _SENTENCE_END.split(conclusion)
+
+    @property
+    def efficiency(self) -> float | None:
+        """Mean CPU efficiency of jobs over usable executions; None if none recorded it."""
+        spreads = [cell.spreads["eff_job"] for cell in self.cells if "eff_job" in cell.spreads]
+        count = sum(spread.n for spread in spreads)
+        return sum(spread.n * spread.mean for spread in spreads) / count if count else None
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """Measured releases of ROOT."""
+        return tuple(dict.fromkeys(cell.release for cell in self.cells if cell.release))
+
+
+def _conclude(comparison: Comparison) -> str:
+    return describe_conclusion(comparison.verdicts)
 
 
 def list_limited_loads(snapshot: DatabaseSnapshot, selection: Selection) -> list[str]:
@@ -220,6 +262,7 @@ def build_report(
     failed = [row for row in rows if row["failure_class"]]
     implausible = [row for row in rows if not row["plausible"]]
     sites = _distinct_texts(rows, "site")
+    comparisons = tuple(_compare_axes(detailed, selection, made_us))
     return CampaignReport(
         campaign=campaign,
         created_us=made_us,
@@ -231,9 +274,10 @@ def build_report(
             sorted({f"{s.dataset} ({s.dataset_hash[:12]})" for s in samples if s.dataset})
         ),
         test_hashes=_distinct_texts(rows, "test_hash"),
-        comparisons=tuple(_compare_axes(detailed, selection, made_us)),
+        comparisons=comparisons,
         cells=tuple(cells),
         explanations=tuple(_explain_sites(rows, sites)),
+        forest_figures=tuple(_draw_forests(comparisons)),
         efficiency_figure=draw_efficiency_figure(cells),
         time_figure=draw_time_figure(cells),
         builds=_count_rows(rows, ("axis_root", *BUILD_COLUMNS)),
@@ -262,6 +306,18 @@ def _compare_axes(
                     query = comparison.query
                     phases = describe_phases(compare_phases(detailed, query.axis, query.a, query.b))
                     yield replace(comparison, notes=(*phases, *comparison.notes))
+
+
+def _draw_forests(comparisons: Iterable[Comparison]) -> Iterator[InlineFigure]:
+    """Draw one forest plot for each compared axis."""
+    by_axis: dict[str, list[Comparison]] = defaultdict(list)
+    for comparison in comparisons:
+        by_axis[comparison.query.axis].append(comparison)
+    for number, of_axis in enumerate(by_axis.values(), 1):
+        verdicts = [comparison.verdicts for comparison in of_axis]
+        figure = draw_forest(verdicts, of_axis[0].query.delta, f"changes{number}")
+        if figure:
+            yield figure
 
 
 def _explain_sites(rows: Sequence[Row], sites: Iterable[str]) -> Iterator[EfficiencyExplanation]:
@@ -346,8 +402,28 @@ def render_report(report: CampaignReport) -> str:
     )
 
 
+def _print_pdf(page: str) -> bytes:
+    """Print a report as PDF, with sheets of A4.
+
+    Raises:
+        MissingExtraError: WeasyPrint is not installed.
+        ConfigError: Pango, which it needs, is not.
+    """
+    with explain_missing_extra():
+        try:
+            import weasyprint
+        except OSError as error:
+            raise ConfigError(
+                "PDF needs the library Pango, which is not installed",
+                hint="Install it (Debian: apt install libpangoft2-1.0-0 libharfbuzz-subset0), or write HTML.",
+            ) from error
+    # Nothing of a report is fetched; warnings are about styles for screens.
+    logging.getLogger("weasyprint").setLevel(logging.ERROR)
+    return bytes(weasyprint.HTML(string=page).write_pdf())
+
+
 def write_report(database: str, campaign: str, output: Path) -> None:
-    """Write the report of a campaign (identity, name or ``last``) to ``output``.
+    """Write the report of a campaign (identity, name or ``last``) to ``output``, as PDF by its suffix.
 
     Raises:
         NothingToDoError: the campaign has no measurements yet.
@@ -369,7 +445,8 @@ def write_report(database: str, campaign: str, output: Path) -> None:
         )
     report = build_report(row, measurements, made_us=made_us, limited_loads=limited, limits=limits)
     page = render_report(report)
+    content = _print_pdf(page) if output.suffix.lower() == ".pdf" else page
     try:
-        write_atomically(output, page)
+        write_atomically(output, content)
     except OSError as error:
         raise ConfigError(f"cannot be written ({error.strerror})", where=str(output)) from error

@@ -151,14 +151,18 @@ def serve_command(settings: Settings, /, quiet: bool, **flags: Any) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("report.html"),
     show_default=True,
-    help="The file to write.",
+    help="The file to write: .html, or .pdf.",
 )
 @click.pass_obj
 @on_interrupt("no report was written")
 def report_command(settings: Settings, campaign: str, output: Path) -> None:
-    """Write one campaign as one self-contained HTML page.
+    """Write one campaign as one self-contained HTML page, or as PDF.
 
+    Its title is the verdict. PDF needs pip install 'treehammer[pdf]'.
+
+    \b
     Example: treehammer report --campaign last -o report.html
+             treehammer report -o report.pdf
     """
     # Imported here because scipy takes a third of a second to load.
     from treehammer.web.campaign_report import write_report

@@ -47,6 +47,7 @@ from treehammer.web.figures.figure_layout import (
     shorten_label,
     style_series,
 )
+from treehammer.web.figures.forest_plot import ForestPlot
 
 _IDS = re.compile(r'(\bid="|url\(#|href="#)')
 _SIZE = re.compile(r' width="(\d+)" height="\d+"')
@@ -161,17 +162,16 @@ class InlineFigure:
     caption: str
 
 
-def draw_inline(layout: FigureLayout, name: str, alt: str) -> str:
-    """Draw a figure as an SVG element with own ids and without a background.
+def draw_inline(chart: Mapping[str, Any], name: str, alt: str) -> str:
+    """Draw a chart in Vega-Lite as an SVG element with own ids and without a background.
 
     Args:
-        layout: of the figure.
+        chart: the specification.
         name: start of its ids, which are unique in the document.
         alt: description of its points.
     """
-    chart = chart_figure(layout)
-    chart["config"] = {**chart["config"], "background": None}
-    drawn = draw_chart(json.loads(json.dumps(chart)), "svg").decode()
+    plain = {**chart, "config": {**chart["config"], "background": None}}
+    drawn = draw_chart(json.loads(json.dumps(plain)), "svg").decode()
     text = drawn.replace(GRID_COLOR, "#8885").replace(INK_COLOR, "currentColor")
     text = _IDS.sub(rf"\g<1>{name}-", text)
     size = _SIZE.search(text)
@@ -180,6 +180,22 @@ def draw_inline(layout: FigureLayout, name: str, alt: str) -> str:
     style = f"min-width: {_LEAST_WIDTH_REM * width:.0f}rem"
     label = f' role="img" aria-label="{escape(alt)}" style="{style}"'
     return _SIZE.sub(label, text, count=1)
+
+
+def draw_forest(
+    comparisons: Iterable[Sequence[VerdictRow]], delta: float, name: str
+) -> InlineFigure | None:
+    """Draw the changes of comparisons with the same A; None without an interval.
+
+    Args:
+        comparisons: all verdicts of each.
+        delta: limit of no effect (ln).
+        name: start of the figure's ids, which are unique in the document.
+    """
+    plot = ForestPlot.of_comparisons(comparisons, delta)
+    if plot is None:
+        return None
+    return InlineFigure(draw_inline(plot.specification, name, plot.title), plot.caption)
 
 
 def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
@@ -215,7 +231,7 @@ def draw_efficiency_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | Non
         f"executions in repeated jobs ({_count_range(cells, 'eff_job')} per point; single "
         "executions have no bar). Efficiency describes the site: a release that saves CPU lowers it."
     )
-    return InlineFigure(draw_inline(layout, "efficiency", alt), caption)
+    return InlineFigure(draw_inline(chart_figure(layout), "efficiency", alt), caption)
 
 
 def _name_series(cells: Sequence[ExecutionCell]) -> Mapping[tuple[str, str], str]:
@@ -265,7 +281,7 @@ def draw_time_figure(cells: Sequence[ExecutionCell]) -> InlineFigure | None:
         f"over repeated executions as error bars ({_count_range(cells, 'cpu_per_event_s')} per "
         "point). Verdicts use pairs within jobs, which this figure does not show."
     )
-    return InlineFigure(draw_inline(layout, "times", alt), caption)
+    return InlineFigure(draw_inline(chart_figure(layout), "times", alt), caption)
 
 
 def _mark_times(

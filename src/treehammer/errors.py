@@ -57,6 +57,7 @@ EXTRA_OF_MODULE = {
     "itsdangerous": "oidc",
     "joserfc": "oidc",
     "oracledb": "oracle",
+    "weasyprint": "pdf",
     "cryptography": "testbed",
 }
 

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from page_contents import agrees_with, find_heading_unit, read_tables
-from simulated_campaign import START_US, SimulatedCampaign
+from simulated_campaign import START_US, SimulatedCampaign, add_campaign
 
+from treehammer.analysis.comparison.verdict_text import title_metric
 from treehammer.analysis.statistics.job_pairs import MeanAndRms
 from treehammer.collectors.record.metric_catalogue import METRICS_BY_NAME
 from treehammer.sql.core.rows import CampaignRow
+from treehammer.sql.write.store import Store
 from treehammer.web import campaign_report
 from treehammer.web.campaign_report import (
     REPORT_COLUMNS,
     CampaignReport,
     build_report,
     render_report,
+    write_report,
 )
 from treehammer.web.figures.figure_layout import PALETTE, choose_release_colors
+from treehammer.web.figures.forest_plot import ForestPlot
 from treehammer.web.report_figures import (
     ExecutionCell,
     draw_efficiency_figure,
@@ -72,8 +79,8 @@ def page_of(rows: Iterable[Mapping[str, Any]], **changes: Any) -> str:
 @pytest.fixture
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the figures, which take most of the time of a report."""
-    for name in ("draw_efficiency_figure", "draw_time_figure"):
-        monkeypatch.setattr(campaign_report, name, lambda _cells: None)
+    for name in ("draw_efficiency_figure", "draw_time_figure", "draw_forest"):
+        monkeypatch.setattr(campaign_report, name, lambda *_: None)
 
 
 class Page(HTMLParser):
@@ -172,8 +179,8 @@ def test_report_is_well_formed_with_unique_ids() -> None:
     page = Page(page_of(SimulatedCampaign(sites=("T2_A", "T2_B"), branches=(1.0, 0.02)).rows()))
     assert len(page.ids) == len(set(page.ids))
     assert page.tags.count("h1") == 1
-    assert page.tags.count("svg") == 2
-    assert page.tags.count("figcaption") == 2
+    assert page.tags.count("svg") == 3
+    assert page.tags.count("figcaption") == 3
     assert page.tags.count("th") > 20
 
 
@@ -218,7 +225,7 @@ def test_single_host_is_judged_for_itself() -> None:
     rows = list(SimulatedCampaign(hosts=1, effect=0.1).rows())
     report = report_of(rows)
     assert report_of([*rows, {**rows[0], "host": None}]).hosts == report.hosts
-    assert report.conclusions[0].startswith("On this host, ROOT 6.40.00 needs ")
+    assert report.title.startswith("On this host, ROOT 6.40.00 needs ")
     assert "on this host (8 jobs)" in Page(render_report(report)).text
 
 
@@ -233,7 +240,51 @@ def test_report_of_failures_only() -> None:
     failed = {"failure_class": "software-setup", "eff_job": None, "cpu_per_event_s": None}
     page = Page(page_of(row | failed for row in SimulatedCampaign().rows()))
     assert "svg" not in page.tags
-    assert "No usable execution recorded a CPU efficiency" in page.text
+    assert "CPU efficiency" not in page.text
+    assert page.text.startswith("At T2_A, ROOT 6.40.00 and 6.38.00 are not compared")
+
+
+def test_title_is_the_verdict_and_text_goes_on() -> None:
+    report = report_of(SimulatedCampaign(effect=0.06).rows())
+    text = Page(render_report(report)).text
+    assert re.match(r"At T2_A, ROOT 6\.40\.00 needs .* more CPU time per event", report.title)
+    # The title of the document, and its heading.
+    assert text.count(report.title) == 2
+    assert text.index("What was measured") < text.index("CPU efficiency by variant")
+    solo = report_of(SimulatedCampaign(roots=("6.40.00",)).rows())
+    mean = statistics.mean(row["eff_job"] for row in SimulatedCampaign(roots=("6.40.00",)).rows())
+    assert solo.title == f"CPU efficiency {mean:.0%} at 1 site, test ttree-read"
+
+
+def test_forest_plot_has_the_verdicts_of_the_widest_scope() -> None:
+    campaign = SimulatedCampaign(sites=("T2_A", "T2_B"), branches=(1.0, 0.02), effect=0.06)
+    (comparison,) = report_of(campaign.rows()).comparisons
+    plot = ForestPlot.of_comparisons([comparison.verdicts], comparison.query.delta)
+    assert plot
+    points = plot.specification["datasets"]["marks"]
+    pooled = [row for row in comparison.over_sites if row.effect is not None]
+    assert len(points) == len(pooled) == 4
+    for point, row in zip(points, pooled, strict=True):
+        assert point["change"] == pytest.approx(100 * math.expm1(row.effect or 0))
+        assert point["low"] < point["change"] < point["high"]
+        assert (point["metric"], point["verdict"]) == (title_metric(row.metric), row.verdict)
+    band = plot.specification["spec"]["layer"][0]["encoding"]["x2"]["datum"]
+    assert band == pytest.approx(100 * math.expm1(comparison.query.delta))
+    assert ForestPlot.of_comparisons([[]], 0.02) is None
+
+
+def test_report_is_written_as_pdf(tmp_path: Path) -> None:
+    file = tmp_path / "report.pdf"
+    with Store.open(f"sqlite:///{tmp_path / 'results.db'}") as store:
+        add_campaign(store, "nightly", 0.08)
+    write_report(f"sqlite:///{tmp_path / 'results.db'}", "nightly", file)
+    content = file.read_bytes()
+    assert content.startswith(b"%PDF-")
+    objects = [
+        zlib.decompress(stream)
+        for stream in re.findall(rb"stream\n(.*?)\nendstream", content, re.DOTALL)
+    ]
+    assert any(b"/Title (At " in text for text in objects)
 
 
 def test_report_without_loop_metrics() -> None:

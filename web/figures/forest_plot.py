@@ -1,0 +1,180 @@
+"""Forest plot: changes with their intervals, one line for each variant and place, one panel for each metric."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from treehammer.analysis.comparison.verdict_text import (
+    format_effect,
+    format_interval,
+    list_metrics,
+    title_metric,
+)
+from treehammer.analysis.statistics.verdict import SITES_SCOPE, Verdict
+from treehammer.sql.core.rows import VerdictRow
+from treehammer.web.figures.chart_parts import (
+    MARKS,
+    NOMINAL,
+    QUANTITATIVE,
+    Specification,
+    complete_specification,
+    encode_field,
+    make_layer,
+)
+from treehammer.web.figures.figure_layout import INK_COLOR, PALETTE, shorten_label
+
+#: Lines of a plot; the others are in its table.
+MAX_LINES = 30
+_PANEL_WIDTH, _LINE_HEIGHT = 260, 18
+_GRAY = PALETTE[7]
+_COLORS = {Verdict.SLOWER: PALETTE[5], Verdict.FASTER: PALETTE[2], Verdict.SAME: PALETTE[0]}
+_LABEL_LETTERS = 60
+
+
+@dataclass(frozen=True)
+class ForestPlot:
+    """Changes of B against A with their intervals.
+
+    Attributes:
+        rows: verdicts of one comparison, or of several with the same A, that have an interval.
+        delta: limit of no effect (ln), drawn as a band.
+    """
+
+    rows: Sequence[VerdictRow]
+    delta: float
+
+    @classmethod
+    def of_comparisons(
+        cls, comparisons: Iterable[Sequence[VerdictRow]], delta: float
+    ) -> ForestPlot | None:
+        """Make the plot of comparisons, each with the widest scope that has intervals.
+
+        Args:
+            comparisons: all verdicts of each; they have the same A.
+            delta: limit of no effect (ln).
+
+        Returns:
+            The plot, or None without an interval.
+        """
+        drawn: list[VerdictRow] = []
+        for verdicts in comparisons:
+            rows = [row for row in verdicts if row.effect is not None and row.low is not None]
+            drawn += [row for row in rows if row.scope == SITES_SCOPE] or rows
+        return cls(tuple(drawn), delta) if drawn else None
+
+    @property
+    def lines(self) -> list[str]:
+        """Labels of the lines, those with the surest change first."""
+        certainty: dict[str, float] = {}
+        for row in self.rows:
+            certainty[self._label(row)] = max(_certainty(row), certainty.get(self._label(row), 0))
+        return sorted(certainty, key=lambda label: (-certainty[label], label))
+
+    @property
+    def title(self) -> str:
+        """Description for screen readers, with all points."""
+        points = "; ".join(
+            f"{self._label(row)}, {title_metric(row.metric)} "
+            f"{format_effect(row.effect or 0.0)} ({format_interval(row)}), {row.verdict}"
+            for row in self.rows
+            if self._label(row) in self.lines[:MAX_LINES]
+        )
+        return f"Changes with their intervals. {points}"
+
+    @property
+    def caption(self) -> str:
+        """What the plot shows."""
+        left_out = len(self.lines) - MAX_LINES
+        more = f" The {MAX_LINES} surest of {len(self.lines)} lines." if left_out > 0 else ""
+        return (
+            "Changes of B against A on the same work, with 95 % intervals that are adjusted for all "
+            f"lines. Changes within the band, ±{100 * math.expm1(self.delta):.2g} %, count as none. "
+            f"The surest changes come first.{more}"
+        )
+
+    @property
+    def specification(self) -> Specification:
+        """The chart in Vega-Lite."""
+        lines = self.lines[:MAX_LINES]
+        metrics = list_metrics(self.rows)
+        band = 100 * math.expm1(self.delta)
+        line = encode_field(
+            "line", NOMINAL, sort=lines, title=None, axis={"labelLimit": 420, "ticks": False}
+        )
+        change = encode_field(
+            "change", QUANTITATIVE, title="change (%)", scale={"zero": True, "nice": True}
+        )
+        color = encode_field(
+            "verdict",
+            NOMINAL,
+            scale={"domain": [verdict.value for verdict in _COLORS], "range": [*_COLORS.values()]},
+            legend=None,
+        )
+        color = {"condition": {"test": _is_colored(), **color}, "value": _GRAY}
+        layers = [
+            make_layer(
+                "rect", {"x": {"datum": -band}, "x2": {"datum": band}}, color=_GRAY, opacity=0.18
+            ),
+            make_layer("rule", {"x": {"datum": 0}}, color=INK_COLOR, strokeWidth=0.7),
+            make_layer(
+                "rule",
+                {
+                    "x": {**change, "field": "low"},
+                    "x2": {"field": "high"},
+                    "y": line,
+                    "color": color,
+                },
+                strokeWidth=2,
+            ),
+            make_layer("point", {"x": change, "y": line, "color": color}, filled=True, size=45),
+        ]
+        chart: Specification = {
+            "data": MARKS,
+            "facet": {
+                "column": encode_field(
+                    "metric", NOMINAL, sort=[*map(title_metric, metrics)], title=None
+                )
+            },
+            "spec": {"width": _PANEL_WIDTH, "height": {"step": _LINE_HEIGHT}, "layer": layers},
+        }
+        rows = [
+            {
+                "line": self._label(row),
+                "metric": title_metric(row.metric),
+                "verdict": row.verdict,
+                **{
+                    name: 100 * math.expm1(value)
+                    for name, value in (
+                        ("change", row.effect),
+                        ("low", row.low),
+                        ("high", row.high),
+                    )
+                    if value is not None
+                },
+            }
+            for row in self.rows
+            if self._label(row) in lines
+        ]
+        return complete_specification(chart, rows, {})
+
+    def _label(self, row: VerdictRow) -> str:
+        """Label the line of a row: the values that distinguish it from the others."""
+        parts = [row.label]
+        if row.scope != SITES_SCOPE and len({other.site for other in self.rows}) > 1:
+            parts.append(row.site)
+        if len({other.b for other in self.rows}) > 1:
+            parts.insert(0, row.b)
+        return shorten_label(" · ".join(filter(None, parts)) or row.axis, _LABEL_LETTERS)
+
+
+def _certainty(row: VerdictRow) -> float:
+    """Return the size of an effect relative to the width of its interval."""
+    if row.effect is None or row.low is None or row.high is None:
+        return 0.0
+    return abs(row.effect) / max(row.high - row.low, 1e-12)
+
+
+def _is_colored() -> str:
+    return " || ".join(f"datum.verdict == '{verdict.value}'" for verdict in _COLORS)
