@@ -11,6 +11,7 @@ the same state.
 
 from __future__ import annotations
 
+import calendar
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -61,6 +62,8 @@ _AD_ATTRIBUTE = re.compile(r"^(\w+) = (.*)$", re.MULTILINE)
 #: First event of a whole log: submission of the cluster, or of its first job.
 _SUBMISSION = re.compile(rb"(035 \(\d+\.|000 \(\d+\.0+\.)")
 _HEAD_BYTES = 64
+#: Offsets of time zones are multiples of this many seconds.
+_ZONE_STEP_S = 900
 HELD_CLASS = "held"
 #: Code of a hold that lasts while the inputs of a job are sent to the schedd.
 SPOOLING = 16
@@ -210,18 +213,26 @@ def parse_events(text: str, cluster: int) -> Iterator[JobEvent]:
         values = {key: _unquote(value) for key, value in _AD_ATTRIBUTE.findall(block)}
         if values.get("MyType") == "FileTransferEvent" and values.get("Type") != "2":
             continue  # only the start of an input transfer is useful
-        time_us = _find_time_s(values) * 1_000_000
+        time_us = _find_time_us(values)
         number = parse_int(values.get(ATTEMPT_ATTRIBUTE)) or 0
         yield JobEvent(EventType(int(kind[1])), int(head[2]), time_us, number, values)
 
 
-def _find_time_s(values: Mapping[str, str]) -> int:
-    """Return the time of an event in seconds since 1970 UTC, 0 if it is invalid."""
-    if (seconds := parse_int(values.get(TIME_ATTRIBUTE))) is not None:
-        return seconds
-    with suppress(ValueError):  # of jobs that were submitted without the attribute
-        return int(datetime.fromisoformat(values.get("EventTime", "")).timestamp())
-    return 0
+def _find_time_us(values: Mapping[str, str]) -> int:
+    """Return the time of an event in microseconds since 1970 UTC, 0 if it is invalid.
+
+    HTCondor's time has milliseconds, but as a rule no zone: it is local to the writer.
+    """
+    try:
+        moment = datetime.fromisoformat(values.get("EventTime", ""))
+    except ValueError:
+        return 0
+    second = parse_int(values.get(TIME_ATTRIBUTE))
+    if moment.tzinfo is None and second is not None:
+        local_s = calendar.timegm(moment.timetuple())
+        offset_s = round((local_s - second) / _ZONE_STEP_S) * _ZONE_STEP_S
+        return (local_s - offset_s) * 1_000_000 + moment.microsecond
+    return int(moment.timestamp() * 1e6)
 
 
 def _unquote(value: str) -> str:

@@ -127,7 +127,7 @@ def test_queue_of_an_excluded_site_is_held_back(
 def test_queue_of_an_excluded_site_is_removed_until_resumed(user: GridUser) -> None:
     bad, good = user.grid.box.sites[:2]
     user.set_payload("sleep 2")
-    options = ("--in-flight", "1", "-S", "repeats=6")
+    options = ("--in-flight", "1", "-S", "repeats=4")
     campaign = user.submit_campaign("--sites", f"{bad},{good}", *options)
     override = ("sites", "override", bad, "critical", "--why", "disk burns", "--until", "1h")
     assert f"{bad} is critical until" in user.run_in_shell(*override)
@@ -139,8 +139,8 @@ def test_queue_of_an_excluded_site_is_removed_until_resumed(user: GridUser) -> N
     assert " excluded" in said.splitlines()[-1]
     messages = [attempt.message for attempt in _attempts(user, bad)]
     removed = sum(message.startswith("site excluded: ") for message in messages)
-    assert removed >= 4, messages
-    assert len(user.read_measurements()) == 24 - 2 * removed, "the other site is unaffected"
+    assert removed >= 2, messages
+    assert len(user.read_measurements()) == 16 - 2 * removed, "the other site is unaffected"
 
     left_out = user.run_in_shell("submit", str(user.test), "--sites", f"{bad},{good}", "--dry-run")
     assert f"Site {bad} is left out: jobs and storage excluded since" in left_out
@@ -149,10 +149,10 @@ def test_queue_of_an_excluded_site_is_removed_until_resumed(user: GridUser) -> N
     said = user.run_in_shell("resume", campaign)
     assert f"0 jobs released, {removed} requeued" in said
     said = user.follow_campaign(campaign)
-    assert "24 of 24 measured" in said
+    assert "16 of 16 measured" in said
     assert "excluded" not in said
     good_rows = [row for row in user.read_measurements() if not row["failure_class"]]
-    assert len(good_rows) == 24, "no measurement is lost or duplicated"
+    assert len(good_rows) == 16, "no measurement is lost or duplicated"
     assert "no job is held or was interrupted" in user.run_in_shell("resume", campaign)
     assert "removed" in user.run_in_shell("purge", campaign)
     assert not (user.grid.submit_dir / campaign).exists(), "both submissions are removed"

@@ -392,7 +392,7 @@ KILLS_BETWEEN_SITES = [
     ("sql.write.store:Store.set_jobs", 1),
 ]
 #: Submitters killed at random instants after the campaign was stored, and the latest of them.
-RANDOM_KILLS = int(os.environ.get("TREEHAMMER_RANDOM_KILLS", "4"))
+RANDOM_KILLS = int(os.environ.get("TREEHAMMER_RANDOM_KILLS", "2"))
 LATEST_KILL_S = 0.4
 
 
