@@ -71,8 +71,8 @@ _END_WAIT_S, _CANCEL_INTERVAL_S = TERMINATE_GRACE_S + 5.0, 0.2
 #: Longest time in seconds that a transaction waits for others.
 _TRANSACTION_TIMEOUT_S = 60.0
 
-# Without a write-ahead log, the rows can be read on a full disk.
 _SCHEMA = """
+PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS job (
     number INTEGER PRIMARY KEY,
     batch_id TEXT NOT NULL UNIQUE,
@@ -155,14 +155,15 @@ class LocalBatch(BatchSystem):
         self.runner_lock, self.runner_log = self.root / "runner.lock", self.root / "runner.log"
         try:
             self.jobs.mkdir(parents=True, exist_ok=True)
+            # Two processes must not turn on the write-ahead log at once.
+            with hold_lock(self.root / "schema.lock"), self.transaction() as connection:
+                connection.executescript(_SCHEMA)
         except OSError as error:
             raise BatchError(
                 f"cannot create the local queue ({error.strerror})",
                 where=str(self.root),
                 hint="Choose another --data-dir, or make this one writable.",
             ) from error
-        with self.transaction() as connection:
-            connection.executescript(_SCHEMA)
 
     # --- rows, also for the runner
 

@@ -145,7 +145,9 @@ class QueueRunner:
         for job in self.queue.select("state = 'running'"):
             self.add_worker(job)  # left by a killed runner, perhaps alive
         steps = (self.record_ended, self.end_workers, self.start_queued)
-        with StopSignals() as signals:
+        with StopSignals() as signals, self.queue.transaction() as connection:
+            # While a connection is open, its files exist, for which a full disk would have no room.
+            connection.execute("SELECT 1 FROM job").fetchone()
             _signal_changes(self.queue.root)
             while not signals.stopped_by and self.has_queue(lock):
                 succeeded = [self.try_step(step) for step in steps]
