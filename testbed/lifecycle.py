@@ -228,7 +228,7 @@ def launch_daemon(box: Workspace, daemon: DaemonSpec) -> RunningDaemon:
             )
         except OSError as error:
             raise TestbedError(f"cannot be started: {error}", where=daemon.name) from error
-    STARTED_DAEMONS[:] = [*(daemon for daemon in STARTED_DAEMONS if daemon.poll() is None), child]
+    STARTED_DAEMONS.append(child)
     return RunningDaemon(daemon, child.pid, start_time(child.pid), time.time())
 
 
@@ -419,3 +419,4 @@ def kill_processes(folder: Path) -> None:
         for pid in remaining:
             send_signal(pid, signal.SIGKILL)
         time.sleep(0.02)
+        STARTED_DAEMONS[:] = [child for child in STARTED_DAEMONS if child.poll() is None]
