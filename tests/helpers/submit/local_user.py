@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from functools import cached_property
 from pathlib import Path
 
 from click.testing import CliRunner, Result
 from command_forker import run_command
 from repository_code import find_command
+from spool_harness import SpoolHarness
 
 from treehammer import config
 from treehammer.config import Settings
@@ -150,3 +152,13 @@ class LocalUser:
     def last_campaign_id(self) -> str:
         with Store.open(self.settings.database) as store:
             return store.campaign("last").id
+
+    @cached_property
+    def queue(self) -> SpoolHarness:
+        """Access to the user's queue and its processes."""
+        return SpoolHarness(self.folder / "bench", spool=self.settings.spool_dir)
+
+    def end_processes(self) -> None:
+        """End the runner, and check that no process of a job remains."""
+        self.queue.kill_runner()
+        assert not any(self.queue.end_processes().values()), "processes remain"

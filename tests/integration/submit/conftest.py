@@ -34,16 +34,9 @@ def spool(tmp_path: Path) -> Iterator[SpoolHarness]:
 
 @pytest.fixture
 def local_user(tmp_path: Path) -> Iterator[LocalUser]:
-    made = LocalUser(tmp_path)
-    yield made
-    end_runner(made)
-
-
-def end_runner(desk: LocalUser) -> None:
-    """End a user's runner and check that no process of a job remains."""
-    bench = SpoolHarness(desk.folder / "bench", spool=desk.settings.spool_dir)
-    bench.kill_runner()
-    assert not any(bench.end_processes().values()), "processes remain"
+    user = LocalUser(tmp_path)
+    yield user
+    user.end_processes()
 
 
 @pytest.fixture

@@ -9,37 +9,34 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import uproot
 from local_user import TEST_TOML, LocalUser
-from spool_harness import SpoolHarness, is_alive
 
 from treehammer import config
-from treehammer.errors import BatchError, ConfigError, DatasetError, NothingToDoError
+from treehammer.errors import BatchError, ConfigError, NothingToDoError
 
 
-def test_submit_and_wait(local_user: LocalUser) -> None:
-    result = local_user.invoke_command("submit", str(local_user.test), "--wait")
-    assert result.exception is None, result.output
-    assert result.return_value == 0
-    assert "4 of 4 measured" in result.output
-    rows = local_user.read_measurements()
-    assert len(rows) == 4
-    assert {row["failure_class"] for row in rows} == {None}
-    assert {row["slot"] for row in rows} == {"slot1"}
-    spans = sorted((row["started_us"], row["ended_us"]) for row in rows)
-    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans)), "one at a time"  # type: ignore[operator]
+def test_campaign_is_planned_measured_and_collected(local_user: LocalUser) -> None:
+    planned = local_user.invoke_command("submit", str(local_user.test), "--dry-run", "--json")
+    assert json.loads(planned.stdout)[0]["measurements"] == 4
+    rendered = local_user.invoke_command("render", str(local_user.test), "-S", "repeats=1").output
+    assert tomllib.loads(rendered)["labels"]["site"] == "local"
+    assert not local_user.settings.data_dir.exists()
 
-
-def test_status_and_collect_from_another_shell(local_user: LocalUser) -> None:
     assert local_user.invoke_command("submit", str(local_user.test)).exception is None
     campaign = local_user.last_campaign_id()
     assert campaign in local_user.run_in_new_process("status")
     local_user.run_in_new_process("status", campaign[:6], "--follow", "--json")
-    assert len(local_user.read_measurements()) == 4, "status stores new measurements"
+    rows = local_user.read_measurements()
+    assert len(rows) == 4, "status stores new measurements"
+    assert {(row["failure_class"], row["slot"]) for row in rows} == {(None, "slot1")}
+    spans = sorted((row["started_us"], row["ended_us"]) for row in rows)
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans)), "one at a time"  # type: ignore[operator]
     assert "0 new measurements, 4 known" in local_user.run_in_new_process("collect", campaign)
     (site,) = json.loads(local_user.run_in_new_process("status", "last", "--json"))
     assert (site["site"], site["done"], site["failures"]) == ("local", 2, {})
@@ -48,7 +45,7 @@ def test_status_and_collect_from_another_shell(local_user: LocalUser) -> None:
 def test_reading_results_collects_them_first(local_user: LocalUser) -> None:
     (local_user.test / "test.toml").write_text(TEST_TOML.replace("repeats = 2", "repeats = 1"))
     local_user.invoke_command("submit", str(local_user.test))
-    bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
+    bench = local_user.queue
     spool, records = local_user.settings.spool_dir, "jobs/*/*/*/records/*.json"
     bench.wait_for_status(lambda: bool(list(spool.glob(records))))
     campaign = local_user.last_campaign_id()
@@ -73,7 +70,7 @@ def test_killed_submitter_and_runner_lose_nothing(local_user: LocalUser) -> None
         f"submission.run_campaign(campaign_request.CampaignRequest({str(local_user.test)!r}), s)"
     )
     submitter = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
+    bench = local_user.queue
     bench.wait_for_status(lambda: any(bench.job_pids(b) for b in bench.batch_ids()))
     os.killpg(submitter.pid, signal.SIGKILL)
     submitter.wait()
@@ -85,28 +82,13 @@ def test_killed_submitter_and_runner_lose_nothing(local_user: LocalUser) -> None
     assert {row["failure_class"] for row in rows} == {None}
 
 
-def test_payload_of_killed_worker_is_killed(local_user: LocalUser) -> None:
-    escaped = local_user.folder / "escaped"
-    (local_user.test / "run.sh").write_text(
-        f"#!/bin/sh\nsetsid sleep 600 &\necho $! > {escaped}.new\nmv {escaped}.new {escaped}\nwait\n"
-    )
-    local_user.invoke_command("submit", str(local_user.test), "-S", "repeats=1")
-    bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
-    bench.wait_for_status(escaped.exists)
-    payload = int(escaped.read_text())
-    (worker,) = bench.worker_pids()
-    os.kill(worker, signal.SIGKILL)
-    bench.wait_for_status(lambda: not is_alive(payload))
-    local_user.invoke_command("cancel", "last")
-
-
 def test_cancel_keeps_measurements(local_user: LocalUser) -> None:
     local_user.write_payload(0.1)
     (local_user.test / "test.toml").write_text(
         TEST_TOML.replace('"two"]', '"two"]\nnap = ["0.1", "500"]')
     )
     local_user.invoke_command("submit", str(local_user.test))
-    bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
+    bench = local_user.queue
     bench.wait_for_status(
         lambda: len(list(local_user.settings.spool_dir.glob("jobs/*/*/*/records/*.json"))) >= 2
     )
@@ -121,44 +103,36 @@ def test_cancel_keeps_measurements(local_user: LocalUser) -> None:
     assert isinstance(local_user.invoke_command("cancel", "last").exception, NothingToDoError)
 
 
-def test_failures_set_exit_code(local_user: LocalUser) -> None:
-    (local_user.test / "run.sh").write_text("#!/bin/sh\nexit 3\n")
-    result = local_user.invoke_command("submit", str(local_user.test), "--wait", "-S", "repeats=1")
-    assert result.return_value == 1
-    (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
-    assert site["failures"] == {"payload": 2}
-
-
-def test_payload_output_is_printed_once(local_user: LocalUser) -> None:
-    (local_user.test / "run.sh").write_text("#!/bin/sh\necho 'no such [bold]cake' >&2\nexit 3\n")
-    waited = local_user.invoke_command(
-        "submit", str(local_user.test), "--wait", "-S", "repeats=1"
-    ).output
-    later = local_user.invoke_command("status", "last").output
-    for printed in (waited, later):
-        assert printed.count("no such [bold]cake") == 1
-        assert "2 × payload at local: " in printed
-
-
-def test_implausible_measurements_set_exit_code(local_user: LocalUser) -> None:
-    result = """{"format": 1, "values": {"events_read": 9, "events_total": 3}, "extras": {}}"""
-    (local_user.test / "run.sh").write_text(
-        f"#!/bin/sh\necho '{result}' > \"$TREEHAMMER_RESULT\"\n"
-    )
+@pytest.mark.parametrize(
+    ("script", "failures", "line", "words"),
+    [
+        (
+            "echo 'no such [bold]cake' >&2\nexit 3",
+            {"payload": 2},
+            "2 × payload at local: ",
+            "no such [bold]cake",
+        ),
+        (
+            """echo '{"format": 1, "values": {"events_read": 9, "events_total": 3}, "extras": {}}' """
+            '> "$TREEHAMMER_RESULT"',
+            {"implausible": 2},
+            "2 × implausible at local: events_read is 9 of 3",
+            "events_read is 9",
+        ),
+    ],
+    ids=["payload", "implausible"],
+)
+def test_failures_are_printed_once_and_set_the_exit_code(
+    local_user: LocalUser, script: str, failures: dict[str, int], line: str, words: str
+) -> None:
+    (local_user.test / "run.sh").write_text(f"#!/bin/sh\n{script}\n")
     waited = local_user.invoke_command("submit", str(local_user.test), "--wait", "-S", "repeats=1")
     assert waited.return_value == 1
-    assert "2 × implausible at local: events_read is 9 of 3" in waited.output
     (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
-    assert site["failures"] == {"implausible": 2}
-
-
-def test_dry_run_and_render_leave_nothing(local_user: LocalUser) -> None:
-    result = local_user.invoke_command("submit", str(local_user.test), "--dry-run", "--json")
-    assert result.exception is None
-    assert json.loads(result.stdout)[0]["measurements"] == 4
-    printed = local_user.invoke_command("render", str(local_user.test), "-S", "repeats=1").output
-    assert tomllib.loads(printed)["labels"]["site"] == "local"
-    assert not local_user.settings.data_dir.exists()
+    assert site["failures"] == failures
+    for printed in (waited.output, local_user.invoke_command("status", "last").output):
+        assert printed.count(words) == 1
+        assert line in printed
 
 
 def test_rendered_folder_runs_by_itself(local_user: LocalUser) -> None:
@@ -187,25 +161,6 @@ def test_refused_submission_is_stored_with_lost_jobs(
     )
     (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
     assert (site["lost"], site["missing"]) == (2, {"submission": 4})
-
-
-def test_invalid_requests_are_rejected(local_user: LocalUser) -> None:
-    unknown = local_user.invoke_command(
-        "submit", str(local_user.test), "--sites", "locale"
-    ).exception
-    assert isinstance(unknown, ConfigError)
-    assert "Did you mean 'local'?" in str(unknown)
-    assert isinstance(
-        local_user.invoke_command("submit", str(local_user.test), "--sites", ",").exception,
-        ConfigError,
-    )
-    assert isinstance(local_user.invoke_command("status").exception, NothingToDoError)
-    assert isinstance(local_user.invoke_command("collect").exception, NothingToDoError)
-    text = TEST_TOML.replace("repeats = 2", 'dataset = "reference-small"')
-    (local_user.test / "test.toml").write_text(text)
-    missing = local_user.invoke_command("submit", str(local_user.test), "--dry-run").exception
-    assert isinstance(missing, DatasetError)
-    assert "treehammer datasets make reference-small" in str(missing)
 
 
 METRICS_TEST = """
@@ -267,17 +222,19 @@ columns.run_uproot(analyze)
 """
 
 
-@pytest.fixture
-def analyst(local_user: LocalUser, tmp_path: Path) -> LocalUser:
+@pytest.fixture(scope="module")
+def analyst(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalUser]:
     """A user with a dataset of the numbers 0 to 999, and the shared releases of ROOT."""
-    local_user.settings.cache_dir.mkdir(exist_ok=True)
-    local_user.settings.software_dir.symlink_to(config.load_settings().software_dir)
-    path = tmp_path / "numbers.root"
+    user = LocalUser(tmp_path_factory.mktemp("analyst"))
+    user.settings.cache_dir.mkdir(exist_ok=True)
+    user.settings.software_dir.symlink_to(config.load_settings().software_dir)
+    path = user.folder / "numbers.root"
     with uproot.recreate(path) as file:
         file.mktree("events", {"x": "float64"}).extend({"x": np.arange(1000.0)})
-    added = local_user.invoke_command("datasets", "add", "numbers", str(path), "--tree", "events")
+    added = user.invoke_command("datasets", "add", "numbers", str(path), "--tree", "events")
     assert added.exception is None, added.output
-    return local_user
+    yield user
+    user.end_processes()
 
 
 def submit(analyst: LocalUser, payload: str, root: str) -> str:

@@ -24,7 +24,6 @@ from treehammer.errors import BatchError, ConfigError, ExitCode, NothingToDoErro
 from treehammer.sql.read.query_model import Selection
 from treehammer.sql.write.maintenance import check_database
 from treehammer.sql.write.store import Store
-from treehammer.submit.campaigns.tracker import StagedSubmissions
 
 
 def test_runner_leaves_empty_queue_and_returns_for_new_jobs(spool: SpoolHarness) -> None:
@@ -196,20 +195,6 @@ def test_resume_without_the_staged_jobs_asks_for_another_submission(local_user: 
     assert "no job can be queued" in str(resumed.exception)
 
 
-def test_live_submission_is_distinguished_from_dead_one(tmp_path: Path) -> None:
-    submissions = StagedSubmissions(tmp_path / "submissions")
-    assert submissions.is_under_way("here") is None
-    with submissions.hold("here") as staged:
-        assert staged.rendered.is_dir()
-        assert StagedSubmissions(tmp_path / "submissions").is_under_way("here") is True
-        staged.remove()
-    assert submissions.is_under_way("here") is None
-    with pytest.raises(KeyboardInterrupt), submissions.hold("here") as staged:
-        raise KeyboardInterrupt
-    assert submissions.is_under_way("here") is False
-    assert not staged.rendered.exists()
-
-
 def test_unmarked_process_dies_with_its_worker(local_user: LocalUser) -> None:
     escaped = local_user.folder / "escaped"
     (local_user.test / "run.sh").write_text(
@@ -217,7 +202,7 @@ def test_unmarked_process_dies_with_its_worker(local_user: LocalUser) -> None:
         f"{escaped} &\nwait\n"
     )
     local_user.invoke_command("submit", str(local_user.test), "-S", "repeats=1")
-    bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
+    bench = local_user.queue
     bench.wait_for_status(escaped.exists, 60)
     payload = int(escaped.read_text())
     (worker,) = bench.worker_pids()
@@ -252,7 +237,7 @@ def test_purge_removes_folders_and_keeps_measurements(local_user: LocalUser) -> 
 
 def test_damaged_record_fails_attempt_and_is_kept(local_user: LocalUser) -> None:
     local_user.invoke_command("submit", str(local_user.test), "-S", "repeats=1")
-    bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
+    bench = local_user.queue
     bench.wait_until_final(bench.batch_ids(), 60)
     record = next(iter(local_user.settings.spool_dir.glob("jobs/*/*/*/records/*.json")))
     record.write_text("{")
@@ -305,9 +290,7 @@ def tight(tmp_path: Path, disk: SmallDisk) -> Iterator[LocalUser]:
     """A desk whose queue lies on the small disk, and its database elsewhere."""
     desk = LocalUser(tmp_path, disk.folder / "data", f"sqlite:///{tmp_path / 'results.db'}")
     yield desk
-    bench = SpoolHarness(tmp_path / "bench", spool=desk.settings.spool_dir)
-    bench.kill_runner()
-    assert not any(bench.end_processes().values()), "processes stayed behind"
+    desk.end_processes()
 
 
 def run_test(desk: LocalUser, payload: str) -> None:
@@ -337,7 +320,7 @@ def test_submission_onto_a_full_disk_is_refused_whole(
 def test_jobs_wait_for_room_and_status_says_so(tight: LocalUser, disk: SmallDisk) -> None:
     tight.write_payload(0.5)
     tight.invoke_command("submit", str(tight.test))
-    bench = SpoolHarness(tight.folder / "bench", spool=tight.settings.spool_dir)
+    bench = tight.queue
     bench.wait_for_status(lambda: any(bench.job_pids(b) for b in bench.batch_ids()), 60)
     disk.fill_disk(leave=2_000_000)
     first, second = sorted(bench.batch_ids())
@@ -354,7 +337,7 @@ def test_records_that_find_no_room_are_measured_again(tight: LocalUser, disk: Sm
     once = tight.folder / "once"
     run_test(tight, f"{GOOD}if mkdir {once}; then cat /dev/zero > {disk.filler}; fi\nexit 0\n")
     tight.invoke_command("submit", str(tight.test), "-S", "repeats=2")
-    bench = SpoolHarness(tight.folder / "bench", spool=tight.settings.spool_dir)
+    bench = tight.queue
     first = sorted(tight.settings.spool_dir.glob("jobs/*/1"))[0]
     bench.wait_for_status(lambda: once.exists() and not bench.job_pids(_id(first)), 120)
     disk.free_space()
@@ -397,7 +380,7 @@ def test_payload_that_fills_its_folder_fails_clearly(tight: LocalUser, disk: Sma
 def test_collecting_into_a_full_database_keeps_the_records(tmp_path: Path, disk: SmallDisk) -> None:
     desk = LocalUser(tmp_path, database=f"sqlite:///{disk.folder / 'results.db'}")
     desk.invoke_command("submit", str(desk.test), "-S", "repeats=2")
-    bench = SpoolHarness(desk.folder / "bench", spool=desk.settings.spool_dir)
+    bench = desk.queue
     bench.wait_until_final(bench.batch_ids(), seconds=120)
     disk.fill_disk()
     error = desk.invoke_command("collect").exception

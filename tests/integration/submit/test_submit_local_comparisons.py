@@ -24,7 +24,7 @@ from repository_code import REPOSITORY
 from spool_harness import SpoolHarness
 
 from treehammer import config
-from treehammer.errors import ConfigError, CountingError, ExitCode, NothingToDoError
+from treehammer.errors import ConfigError, ExitCode, NothingToDoError
 from treehammer.sql.write.store import Store
 from treehammer.submit.tools import bisection_run
 from treehammer.submit.tools.bisection_state import load_state
@@ -263,20 +263,14 @@ VARIANT = ("-P", "branches=1", "-P", "cache_mb=30")
 COUNTED_EVENTS = 50
 
 
-@pytest.fixture
-def counting_user(local_user: LocalUser) -> LocalUser:
-    """A user with the machine's cached releases and datasets."""
+@pytest.mark.root
+@pytest.mark.slow
+def test_two_releases_are_counted_and_stored(local_user: LocalUser) -> None:
     if shutil.which("valgrind") is None:
         skip_or_fail("there is no valgrind here (Debian: valgrind)")
     cache_dir = config.load_settings({}).cache_dir
     local_user.settings = replace(local_user.settings, cache_dir=cache_dir, local_slots=2)
-    return local_user
-
-
-@pytest.mark.root
-@pytest.mark.slow
-def test_two_releases_are_counted_and_stored(counting_user: LocalUser) -> None:
-    result = counting_user.invoke_command(
+    result = local_user.invoke_command(
         "count", A, B, "ttree-read", *VARIANT, "--events", str(COUNTED_EVENTS), "--json"
     )
     assert result.exception is None, result.output
@@ -292,29 +286,11 @@ def test_two_releases_are_counted_and_stored(counting_user: LocalUser) -> None:
         assert sum(one[side] for one in libraries) == pytest.approx(total[side], rel=1e-3)
     functions = {one["function"]: one["difference"] for one in parts if one["function"]}
     assert 700 < functions["TBufferFile::ReadFastArray(float*, int)"] < 900
-    with Store.open(counting_user.settings.database, create=False) as store:
+    with Store.open(local_user.settings.database, create=False) as store:
         rows = store.instruction_counts()
     assert {row.root_version for row in rows} == {A, B}
     assert {row.events for row in rows} == {COUNTED_EVENTS}
     assert len({row.count_id for row in rows}) == 2
-
-
-@pytest.mark.root
-def test_payload_without_root_cannot_be_counted(counting_user: LocalUser) -> None:
-    result = counting_user.invoke_command(
-        "count", A, B, str(counting_user.test), "-P", "style=one", "--no-store"
-    )
-    assert result.return_value == CountingError.exit_code
-    assert "an executable cannot be counted" in result.output
-
-
-def test_count_without_valgrind_says_how_to_install_it(
-    local_user: LocalUser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    result = local_user.invoke_command("count", A, B, "ttree-read")
-    assert isinstance(result.exception, CountingError)
-    assert "apt install valgrind" in str(result.exception)
 
 
 PAGE = REPOSITORY / "docs" / "limits.md"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from command_forker import run_command
 from local_user import LocalUser
 from polling import wait_until
 from service_process import ServiceProcess, read_whole_rows
-from spool_harness import SpoolHarness
 
 from treehammer.collectors.job_spec import EXTERNAL_PREFIX, TOKEN_FILE
 from treehammer.collectors.record.measurement_record import Measurement
@@ -96,30 +94,16 @@ def test_shared_database_of_service_and_submitter(local_user: LocalUser, tmp_pat
         assert local_user.invoke_command("submit", str(local_user.test)).exception is None
         finish(local_user)
         assert len(local_user.read_measurements()) == 4, "reported by the jobs"
-        assert "0 new measurements, 4 known" in local_user.invoke_command("collect", "last").output
-        (lost, *_) = sandboxes(local_user)
-        shutil.rmtree(lost)
-        (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
-        assert (site["done"], site["lost"], site["failures"]) == (2, 0, {})
-    finally:
-        served.end_process()
-
-
-def test_lost_sandbox_keeps_reported_measurements(local_user: LocalUser, tmp_path: Path) -> None:
-    served = ServiceProcess(tmp_path / "central", database=local_user.settings.database)
-    served.start()
-    bench = SpoolHarness(local_user.folder / "bench", spool=local_user.settings.spool_dir)
-    try:
-        own = local_user.settings
-        local_user.settings = served.settings_for_user(own)
-        assert local_user.invoke_command("submit", str(local_user.test)).exception is None
-        wait_until(
-            lambda: len(local_user.read_measurements()) == 4, "all measurements are reported"
-        )
-        wait_until(lambda: not bench.runner_pids(), "the runner has ended")
+        collected = local_user.invoke_command("collect", "last").output
+        assert "0 new measurements, 4 known" in collected
+        assert "not completely uploaded" not in collected
+        wait_until(lambda: not local_user.queue.runner_pids(), "the runner has ended")
         shutil.rmtree(local_user.settings.spool_dir)
         (site,) = json.loads(local_user.invoke_command("status", "last", "--json").stdout)
         assert (site["done"], site["lost"], site["failures"]) == (2, 0, {})
+        with Store.open(served.database) as store:
+            jobs = store.jobs(store.campaign("last").id)
+        assert {(job.state, job.batch_system) for job in jobs} == {("done", "local")}
     finally:
         served.end_process()
 
@@ -204,19 +188,9 @@ def test_revoked_key_is_refused_before_submission(
     without = local_user.invoke_command("submit", str(local_user.test), "--no-service", "--wait")
     assert without.exception is None
     assert len(local_user.read_measurements()) == 4
+    assert local_user.invoke_command("collect", "last").exception is None
     assert service_process.read_measurements() == []
-
-
-def test_workers_wait_for_restarted_service(
-    local_user: LocalUser, service_process: ServiceProcess
-) -> None:
-    local_user.settings = service_process.settings_for_user(local_user.settings)
-    assert local_user.invoke_command("submit", str(local_user.test)).exception is None
-    service_process.end_process(signal.SIGTERM)
-    time.sleep(1)
-    service_process.start()
-    finish(local_user)
-    assert len(service_process.read_measurements()) == 4
+    assert remembered(service_process.database) == ([], [], [])
 
 
 def remembered(
@@ -329,31 +303,3 @@ def test_failed_uploads_are_repeated(
     assert remembered(service_process.database) == ([], [], []), "everything was acknowledged"
     assert "not completely uploaded" not in local_user.invoke_command("collect", "last").output
     assert remembered(service_process.database) == remembered(local_user.settings.database)
-
-
-def test_campaign_without_service_is_not_uploaded(
-    local_user: LocalUser, service_process: ServiceProcess
-) -> None:
-    local_user.settings = service_process.settings_for_user(local_user.settings)
-    assert (
-        local_user.invoke_command(
-            "submit", str(local_user.test), "--no-service", "--wait"
-        ).exception
-        is None
-    )
-    assert local_user.invoke_command("collect", "last").exception is None
-    assert remembered(service_process.database) == ([], [], [])
-
-
-def test_shared_database_tracks_local_jobs(local_user: LocalUser, tmp_path: Path) -> None:
-    served = ServiceProcess(tmp_path / "central", database=local_user.settings.database)
-    served.start()
-    try:
-        local_user.settings = served.settings_for_user(local_user.settings)
-        assert local_user.invoke_command("submit", str(local_user.test), "--wait").exception is None
-        assert "not completely uploaded" not in local_user.invoke_command("collect", "last").output
-        with Store.open(served.database) as store:
-            jobs = store.jobs(store.campaign("last").id)
-        assert {(job.state, job.batch_system) for job in jobs} == {("done", "local")}
-    finally:
-        served.end_process()

@@ -20,7 +20,7 @@ from treehammer.sql.write.store import Store
 from treehammer.submit.batch.interface import AttemptStatus, JobStatus
 from treehammer.submit.campaigns import submission
 from treehammer.submit.campaigns.attempt_rows import ALL_MEASUREMENTS_STORED
-from treehammer.submit.campaigns.tracker import SUBMITTER_GRACE_S
+from treehammer.submit.campaigns.tracker import SUBMITTER_GRACE_S, StagedSubmissions
 
 KILLED = make_attempt_status(JobState.LOST, 1, None, "the worker was killed by SIGKILL")
 BAD_REPLICA = ReplicaRow(
@@ -49,12 +49,9 @@ def count_measurements(scene: TrackingHarness) -> int:
     return sum(row.measurements for row in scene.store.count_measurements(scene.campaign.id))
 
 
-def test_batch_ids_of_killed_submitter_are_found(scene: TrackingHarness) -> None:
+def test_states_and_attempts_are_copied(scene: TrackingHarness) -> None:
     assert {job.batch_id for job in scene.tracker.refresh_jobs(scene.campaign)} == {"b.1", "b.2"}
     assert {job.batch_id for job in scene.store.jobs(scene.campaign.id)} == {"b.1", "b.2"}
-
-
-def test_states_and_attempts_are_copied(scene: TrackingHarness) -> None:
     scene.start_job()
     assert scene.refresh() == ["running", "queued"]
     (row,) = scene.read_attempts()
@@ -82,6 +79,8 @@ def test_records_of_running_job_are_collected(scene: TrackingHarness) -> None:
     total = progress.total
     assert (total.measured, total.outstanding, total.planned) == (1, 3, 4)
     assert not progress.is_finished
+    upload(scene, 1, job=1)
+    assert scene.tracker.update(scene.campaign).total.measured == 2
 
 
 @pytest.mark.parametrize("is_uploaded", [False, True])
@@ -262,12 +261,6 @@ def test_failure_reason_of_batch_system_is_kept(scene: TrackingHarness) -> None:
 # -- measurements that arrived through the results service count like collected ones
 
 
-def test_uploads_of_running_job_count_as_progress(scene: TrackingHarness) -> None:
-    scene.start_job()
-    upload(scene, 1)
-    assert scene.tracker.update(scene.campaign).total.measured == 1
-
-
 @pytest.mark.parametrize("code", [0, 75, None])
 def test_lost_sandbox_of_uploaded_job_is_no_failure(
     scene: TrackingHarness, code: int | None
@@ -355,16 +348,6 @@ def test_stopped_last_attempt_is_complete_only_with_all_measurements(
     assert scene.read_failures() == failures
 
 
-def test_collected_and_uploaded_measurement_is_stored_once(scene: TrackingHarness) -> None:
-    for position in (1, 2):
-        path = scene.write_record(0, position)
-        scene.store.add([Measurement.from_json(path.read_text())])
-    scene.end_job(JobState.DONE)
-    collected = scene.collect()
-    assert (collected.new, collected.existing, collected.conflicting) == (0, 2, ())
-    assert count_measurements(scene) == 2
-
-
 def test_invalid_record_file_fails_complete_attempt(scene: TrackingHarness) -> None:
     upload(scene, 1, 2)
     scene.write_record(0, 1).with_name("bad.json").write_text("{")
@@ -373,3 +356,17 @@ def test_invalid_record_file_fails_complete_attempt(scene: TrackingHarness) -> N
     for _ in range(2):
         scene.collect()
         assert scene.read_failures() == ["upload"]
+
+
+def test_live_submission_is_distinguished_from_dead_one(tmp_path: Path) -> None:
+    submissions = StagedSubmissions(tmp_path / "submissions")
+    assert submissions.is_under_way("here") is None
+    with submissions.hold("here") as staged:
+        assert staged.rendered.is_dir()
+        assert StagedSubmissions(tmp_path / "submissions").is_under_way("here") is True
+        staged.remove()
+    assert submissions.is_under_way("here") is None
+    with pytest.raises(KeyboardInterrupt), submissions.hold("here") as staged:
+        raise KeyboardInterrupt
+    assert submissions.is_under_way("here") is False
+    assert not staged.rendered.exists()
