@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import hmac
 import json
+import re
 import subprocess
 import sys
 import time
@@ -49,109 +50,66 @@ from treehammer.testbed.components import site_list
 from treehammer.testbed.components.xrootd_storage import DATASET_FOLDER, storage_folder
 
 
-def test_jobs_of_one_site_use_doors_of_others(grid: Grid, tmp_path: Path) -> None:
-    """A test without a dataset, whose measurements have the facts of the door all the same."""
-    known = sites_file.read_sites_file(grid.sites_file).sites
+def place_raw_files(user: GridUser, size: int) -> list[str]:
+    """Place two raw files as dataset ``streams`` at all sites; return their checksums."""
+    catalogue = FolderCatalogue(user.settings.datasets_dir)
+    manifest = catalogue.make_raw(RawSpec("streams", "two files", 3, 2, size, "", ""))
+    site_list.place_dataset("streams", catalogue, user.grid.box)
+    return [file.sha256 for file in manifest.files]
+
+
+def test_jobs_of_one_site_read_the_storage_of_others(grid: Grid, tmp_path: Path) -> None:
+    """The bytes that arrive are those of the generator; measurements have the facts of the door."""
+    sites = sites_file.read_sites_file(grid.sites_file).sites
     reader, *storages = grid.box.sites
     user = GridUser(tmp_path, grid)
-    user.write_sites_file(**{name: {"doors": known[name].doors} for name in grid.box.sites})
-    user.set_payload("true")
-    user.submit_campaign("--sites", ",".join(storages), "--from", reader, "--wait")
-    facts = ("site", "storage_site", "data_server", "server_version", "door_rtt_s")
-    rows = user.read_measurements(*facts)
+    user.write_sites_file(**{name: {"doors": sites[name].doors} for name in grid.box.sites})
+    script = (
+        "import hashlib, os, urllib.request as web; "
+        'urls = os.environ["TREEHAMMER_URLS"].split(); '
+        "sums = [hashlib.sha256(web.urlopen(url).read()).hexdigest() for url in urls]; "
+        f"assert sums == {json.dumps(place_raw_files(user, 2_500_000))}"
+    )
+    user.set_payload(
+        f"case $TREEHAMMER_URLS in http*) /usr/bin/python3 -c '{script}' || exit 9 ;; esac"
+    )
+    user.submit_campaign(
+        *("--sites", ",".join(storages), "--from", reader, "--wait", "-P", "door=root,http"),
+        *("-S", "dataset=streams", "-S", "repeats=1"),
+    )
+    facts = ("data_server", "server_version", "door_rtt_s")
+    rows = user.read_measurements("site", "storage_site", "door", "file_size_bytes", *facts)
     assert not [row for row in rows if row["failure_class"]]
-    addresses = {name: urlsplit(known[name].doors[0].prefix).netloc for name in storages}
-    assert {(row["site"], row["storage_site"], row["data_server"]) for row in rows} == {
-        (reader, name, address) for name, address in addresses.items()
-    }
-    assert {str(row["server_version"])[:7] for row in rows} == {"XRootD "}
+    assert {(row["site"], row["file_size_bytes"]) for row in rows} == {(reader, 5_000_000)}
+    assert {row["door"] for row in rows} == {"root", "http"}
+    by_root = [row for row in rows if row["door"] == "root"]
+    addresses = {name: urlsplit(sites[name].doors[0].prefix).netloc for name in storages}
+    assert {str(row["storage_site"]): row["data_server"] for row in by_root} == addresses
+    assert {str(row["server_version"])[:7] for row in by_root} == {"XRootD "}
     distant = [float(str(row["door_rtt_s"])) for row in rows if row["storage_site"] == storages[-1]]
     assert all(rtt_s > 0.005 for rtt_s in distant), distant
 
 
-def test_raw_files_are_read_through_a_remote_door(grid: Grid, tmp_path: Path) -> None:
-    """The bytes that a job receives at another site are those of the generator."""
-    known = sites_file.read_sites_file(grid.sites_file).sites
-    reader = grid.box.sites[0]
-    storage = next(
-        name for name in grid.box.sites if name != reader and known[name].find_door("http")
-    )
-    user = GridUser(tmp_path, grid)
-    user.write_sites_file(**{name: {"doors": known[name].doors} for name in grid.box.sites})
-    catalogue = FolderCatalogue(user.settings.datasets_dir)
-    spec = RawSpec("streams", "two files", 3, 2, 2_500_000, "", "")
-    manifest = catalogue.make_raw(spec)
-    site_list.place_dataset("streams", catalogue, grid.box)
-    expected = json.dumps([file.sha256 for file in manifest.files])
-    script = (
-        "import hashlib, os, urllib.request as web; "
-        'urls = os.environ["TREEHAMMER_URLS"].split(); '
-        "found = [hashlib.sha256(web.urlopen(url).read()).hexdigest() for url in urls]; "
-        f"assert found == {expected}"
-    )
-    user.set_payload(f"/usr/bin/python3 -c '{script}' || exit 9")
-    user.submit_campaign(
-        *(
-            "--sites",
-            storage,
-            "--from",
-            reader,
-            "-S",
-            "dataset=streams",
-            "-P",
-            "door=http",
-            "--wait",
-        )
-    )
-    rows = user.read_measurements("site", "storage_site", "file_size_bytes", "failure_message")
-    assert rows
-    assert not [row["failure_message"] for row in rows if row["failure_class"]]
-    assert {(row["site"], row["storage_site"], row["file_size_bytes"]) for row in rows} == {
-        (reader, storage, 5_000_000)
-    }
-
-
-@pytest.mark.parametrize(
-    "test, operation, options",
-    [
-        ("open-rate", "open", ("-P", "clients=5", "-S", "load.duration_s=2")),
-        # Its copy program, too.
-        (
-            "copy",
-            "copy",
-            (
-                *("-P", "clients=2", "-P", "direction=read"),
-                *("-S", "load.writes=false", "-S", "settings.files=5"),
-            ),
-        ),
-    ],
-)
-def test_shipped_load_test_runs_at_a_site_of_the_testbed(
-    grid: Grid, tmp_path: Path, test: str, operation: str, options: tuple[str, ...]
-) -> None:
-    """The client of load tests is on the testbed's CVMFS mount."""
-    known = sites_file.read_sites_file(grid.sites_file).sites
+def test_shipped_load_test_runs_at_a_site_of_the_testbed(grid: Grid, tmp_path: Path) -> None:
+    """The client of load tests and its copy program are on the testbed's CVMFS mount."""
+    sites = sites_file.read_sites_file(grid.sites_file).sites
     reader, storage = grid.box.sites[:2]
     user = GridUser(tmp_path, grid)
     user.write_sites_file(
         **{
-            name: {"doors": known[name].doors, "software": known[name].software}
+            name: {"doors": sites[name].doors, "software": sites[name].software}
             for name in (reader, storage)
         }
     )
-    catalogue = FolderCatalogue(user.settings.datasets_dir)
-    catalogue.make_raw(RawSpec("small", "two files", 3, 2, 1_000_000, "", ""))
-    site_list.place_dataset("small", catalogue, grid.box)
+    place_raw_files(user, 1_000_000)
     done = user.invoke_command(
-        *("submit", test, "--sites", storage, "--from", reader, "--wait"),
-        *("-S", "dataset=small", "-P", "door=root", *options),
-        *("-S", "load.step_s=1"),
+        *("submit", "copy", "--sites", storage, "--from", reader, "--wait"),
+        *("-S", "dataset=streams", "-P", "door=root", "-P", "clients=2", "-P", "direction=read"),
+        *("-S", "load.writes=false", "-S", "settings.files=5", "-S", "load.step_s=1"),
     )
     assert done.exception is None, (done.output, done.exception)
-    (found,) = json.loads(user.invoke_command("summary", "--json").stdout)
-    assert (found["operation"], found["failures"]) == (operation, {})
-    if test == "open-rate":
-        assert found["attempted_hz"] == 10.0
+    (row,) = json.loads(user.invoke_command("summary", "--json").stdout)
+    assert (row["operation"], row["failures"]) == ("copy", {})
 
 
 @pytest.fixture
@@ -208,11 +166,6 @@ def test_cache_with_files_passes(
     assert row["result"] == PROBE_OK, row
 
 
-def test_sites_are_selected_by_label(grid: Grid, tmp_path: Path) -> None:
-    rows = json.loads(run(grid, tmp_path, "label:distant", "--json").stdout)
-    assert {row["site"] for row in rows if row["check"] == "machines"} == {grid.box.sites[-1]}
-
-
 def test_missing_dataset_is_reported(
     known: sites_file.SitesFileContent, grid: Grid, tmp_path: Path
 ) -> None:
@@ -230,39 +183,40 @@ def test_missing_dataset_is_reported(
     wait_until(doors_report_it, "all doors report the missing dataset")
 
 
-def test_requirements_without_matching_slot_fail(
-    known: sites_file.SitesFileContent, tmp_path: Path
+@pytest.mark.parametrize(
+    ("site_changes", "pool_changes", "check", "message"),
+    [
+        ({"requirements": 'TARGET.GLIDEIN_Site == "NOWHERE"'}, {}, "machines", "0 of .* stay idle"),
+        ({"requirements": "TARGET.GLIDEIN_Site == ("}, {}, "machines", "not a ClassAd expression"),
+        ({}, {"schedd": "other@nowhere"}, "schedd", "no schedd other@nowhere"),
+        ({}, {"collector": "127.0.0.1:9"}, "collector", "does not answer"),
+        (
+            {"requirements": "", "grid_resource": "condor other@nowhere 127.0.0.1:9"},
+            {},
+            "grid_resource",
+            "does not answer",
+        ),
+    ],
+)
+def test_fault_of_a_pool_is_found(
+    site_changes: dict[str, str],
+    pool_changes: dict[str, Any],
+    check: str,
+    message: str,
+    known: sites_file.SitesFileContent,
+    tmp_path: Path,
 ) -> None:
+    """A wrong value of the site or of its pool."""
     site, pool = _first(known)
-    wrong = site.replace(requirements='TARGET.GLIDEIN_Site == "NOWHERE"')
-    found = probe(tmp_path, wrong, pool)["machines"]
-    assert found.result == PROBE_FAILED
-    assert "0 of " in found.finding
-    assert "stay idle" in found.remedy
-
-
-def test_invalid_requirements_fail(known: sites_file.SitesFileContent, tmp_path: Path) -> None:
-    site, pool = _first(known)
-    wrong = site.replace(requirements="TARGET.GLIDEIN_Site == (")
-    found = probe(tmp_path, wrong, pool)["machines"]
-    assert found.result == PROBE_FAILED
-    assert "not a ClassAd expression" in found.finding
-
-
-def test_unknown_schedd_fails(known: sites_file.SitesFileContent, tmp_path: Path) -> None:
-    site, pool = _first(known)
-    found = probe(tmp_path, site, dataclasses.replace(pool, schedd="other@nowhere"))
-    assert found["collector"].result == PROBE_OK
-    assert found["schedd"].result == PROBE_FAILED
-    assert "no schedd other@nowhere" in found["schedd"].finding
-
-
-def test_unreachable_collector_fails(known: sites_file.SitesFileContent, tmp_path: Path) -> None:
-    site, pool = _first(known)
-    found = probe(tmp_path, site, dataclasses.replace(pool, collector="127.0.0.1:9"))
-    assert found["collector"].result == PROBE_FAILED
-    assert "does not answer" in found["collector"].finding
-    assert found["schedd"].result == found["machines"].result == PROBE_SKIPPED
+    results = probe(
+        tmp_path, site.replace(**site_changes), dataclasses.replace(pool, **pool_changes)
+    )
+    assert results[check].result == PROBE_FAILED
+    assert re.search(message, f"{results[check].finding} {results[check].remedy}")
+    if check == "collector":
+        assert results["schedd"].result == results["machines"].result == PROBE_SKIPPED
+    else:
+        assert results["collector"].result == PROBE_OK
 
 
 def test_unusable_tokens_are_reported(known: sites_file.SitesFileContent, tmp_path: Path) -> None:
@@ -297,16 +251,6 @@ def test_unusable_tokens_are_reported(known: sites_file.SitesFileContent, tmp_pa
         assert found["collector"]["result"] == PROBE_FAILED
         assert "denies access" in found["collector"]["finding"]
         assert "token_dir" in found["collector"]["remedy"]
-
-
-def test_grid_resource_is_reached(
-    grid: Grid, known: sites_file.SitesFileContent, tmp_path: Path
-) -> None:
-    site, pool = _first(known)
-    there = site.replace(requirements="", grid_resource=grid.grid_resource)
-    assert probe(tmp_path, there, pool)["grid_resource"].result == PROBE_OK
-    gone = there.replace(grid_resource="condor other@nowhere 127.0.0.1:9")
-    assert "does not answer" in probe(tmp_path, gone, pool)["grid_resource"].finding
 
 
 def _first(known: sites_file.SitesFileContent) -> tuple[Site, HTCondorPool]:
@@ -370,19 +314,18 @@ def measured(settings: Settings, *changes: str) -> dict[tuple[str, str], Mapping
 
 
 def test_all_access_modes_are_measured(settings: Settings) -> None:
-    doors = ("-P", "door=root,http,pinned")
-    found = measured(settings, "-P", "root=6.40.00", *doors)
+    found = measured(settings, "-P", "root=6.40.00", "-P", "door=root,http")
     lacking = {place for place, row in found.items() if row["failure_kind"] == "not-supported"}
     # The wheel of ROOT 6.40 does not support http, but reads staged copies.
     assert lacking == {("http", "direct"), ("http", "checksum")}
     good = {place: row for place, row in found.items() if place not in lacking}
-    assert len(good) == 7
+    assert len(good) == 4
     assert {row["failure_message"] or row["implausible_reasons"] for row in good.values()} == {None}
     sums = {row["value_checksum"] for (_, way), row in good.items() if way == "checksum"}
     assert len(sums) == 1
     events = {row["events_read"] for (_, way), row in good.items() if way != "checksum"}
     assert len(events) == 1
-    for door in ("root", "http", "pinned"):
+    for door in ("root", "http"):
         staged = found[door, "staged"]
         assert staged["stagein_bytes"] == staged["file_size_bytes"]
         assert staged["stagein_wall_s"] > 0.02, "the site is distant"
@@ -392,7 +335,6 @@ def test_all_access_modes_are_measured(settings: Settings) -> None:
     direct = found["root", "direct"]
     assert direct["stagein_wall_s"] is None
     assert direct["file_class"] == "TNetXNGFile"
-    assert found["pinned", "direct"]["file_class"] == "TNetXNGFile"
     assert "(2 of them not supported)" in types(settings, "status", "last")
     shown = types(
         settings, "summary", "--by", "door,access", "--baseline", "access=direct", "--json"
@@ -409,12 +351,9 @@ def test_bad_replica_is_never_staged(settings: Settings, grid: Grid) -> None:
     before = replica.read_bytes()
     replica_files.corrupt_file(replica)
     try:
-        found = measured(
-            settings, "-P", "root=6.40.00", "-P", "access=staged", "-P", "door=root,http"
-        )
+        found = measured(settings, "-P", "root=6.40.00", "-P", "access=staged", "-P", "door=root")
     finally:
         replica.write_bytes(before)
-    for door in ("root", "http"):
-        staged = found[door, "staged"]
-        assert (staged["failure_class"], staged["failure_kind"]) == ("stage-in", "checksum")
-        assert staged["access_rate_hz"] is None
+    staged = found["root", "staged"]
+    assert (staged["failure_class"], staged["failure_kind"]) == ("stage-in", "checksum")
+    assert staged["access_rate_hz"] is None
