@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,15 +37,16 @@ def h2_server() -> Iterator[H2Server]:
         yield server
 
 
-@pytest.fixture
-def database_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Create a database, drop it after the test, and provide its URL.
+@contextmanager
+def create_database(
+    backend: str, request: pytest.FixtureRequest, folder: Path, *, has_store: bool
+) -> Iterator[str]:
+    """Create a database, with the tables of a store on request; yield its URL, then drop it.
 
-    It is empty, except that tests of a store on a server start with the tables.
+    SQLite's is a file in ``folder``, which opening a store creates quickly.
     """
-    has_store = "store" in request.fixturenames
     if backend == "sqlite":
-        yield f"sqlite:///{tmp_path / 'results.db'}"
+        yield f"sqlite:///{folder / 'results.db'}"
     elif backend == "postgresql":
         postgres: SharedPostgresServer = request.getfixturevalue("postgresql")
         name = postgres.make_store_database() if has_store else postgres.make_database()
@@ -57,6 +59,17 @@ def database_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -
             h2.make_store_database(name)
         yield h2.url(name)
         h2.drop_database(name)
+
+
+@pytest.fixture
+def database_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Create a database, drop it after the test, and provide its URL.
+
+    It is empty, except that tests of a store on a server start with the tables.
+    """
+    has_store = "store" in request.fixturenames
+    with create_database(backend, request, tmp_path, has_store=has_store) as url:
+        yield url
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Engine
+from sqlalchemy.engine import URL, Dialect, Engine
 from sqlalchemy.util import LRUCache
 
 from treehammer.program_output import create_private_file
 from treehammer.sql.engine import database_setup
-from treehammer.sql.engine.backend import SQLiteBackend
+from treehammer.sql.engine.backend import Backend, SQLiteBackend
 from treehammer.sql.engine.database_engine import alter_transaction, make_engine, parse_url
 
 _MAX_STATEMENTS = 2000
@@ -28,9 +28,7 @@ def quick_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Copy new databases, share their compiled statements, and never wait for the disk."""
     template = tmp_path_factory.mktemp("template") / "empty.db"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            SQLiteBackend, "create_engine", _share_statements(SQLiteBackend.create_engine)
-        )
+        patch.setattr(Backend, "create_engine", _share_statements(Backend.create_engine))
         database_setup.open_engine(f"sqlite:///{template}", create=True).dispose()
         create_copy = _copy_template(database_setup._create_file, template.read_bytes())
         patch.setattr(database_setup, "_create_file", create_copy)
@@ -38,16 +36,19 @@ def quick_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def _share_statements(create_engine: Any) -> Any:
-    """Give all engines one dialect, which is part of a statement's key, and one cache."""
-    shared = create_engine(SQLiteBackend(), sa.make_url("sqlite://"))
-    shared.connect().close()  # the first connection completes the dialect
-    compiled: LRUCache[Any, Any] = LRUCache(_MAX_STATEMENTS)
+    """Give all engines of a backend one dialect, part of a statement's key, and one cache."""
+    dialects: dict[type[Backend], Dialect] = {}
+    caches: dict[type[Backend], LRUCache[Any, Any]] = {}
 
-    def create_sharing_engine(self: SQLiteBackend, url: URL) -> Engine:
+    def create_sharing_engine(self: Backend, url: URL) -> Engine:
         engine: Engine = create_engine(self, url)
-        engine.dialect = shared.dialect
-        engine.update_execution_options(compiled_cache=compiled)
-        sa.event.listen(engine, "connect", _skip_disk)
+        shared = dialects.setdefault(type(self), engine.dialect)
+        if shared.server_version_info:  # its first connection has completed it
+            engine.dialect = shared
+        cache = caches.setdefault(type(self), LRUCache(_MAX_STATEMENTS))
+        engine.update_execution_options(compiled_cache=cache)
+        if isinstance(self, SQLiteBackend):
+            sa.event.listen(engine, "connect", _skip_disk)
         return engine
 
     return create_sharing_engine

@@ -19,4 +19,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" in metafunc.fixturenames:
         chosen = ("sqlite", *SERVICES) if metafunc.config.getoption("--services") else ("sqlite",)
         marker = metafunc.definition.get_closest_marker("backends")
-        metafunc.parametrize("backend", [b for b in chosen if not marker or b in marker.args])
+        backends = [backend for backend in chosen if not marker or backend in marker.args]
+        metafunc.parametrize("backend", backends, scope="module")

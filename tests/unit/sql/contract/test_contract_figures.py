@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from typing import Any
 
 import pytest
+from database_fixtures import create_database
 from measurement_factory import RANDOM_DAYS, make_measurement, random_measurements
 
 from treehammer.collectors.record.measurement_record import Measurement
@@ -35,10 +37,18 @@ def _random_set(seed: int, count: int) -> tuple[Measurement, ...]:
     return tuple(random_measurements(seed, count))
 
 
-@pytest.fixture
-def filled(store: Store) -> Store:
-    store.add(_random_set(1, ROW_COUNT))
-    return store
+@pytest.fixture(scope="module")
+def filled(
+    backend: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Store]:
+    """A store of random measurements, which tests only read."""
+    folder = tmp_path_factory.mktemp("filled")
+    with (
+        create_database(backend, request, folder, has_store=True) as url,
+        Store.open(url) as store,
+    ):
+        store.add(_random_set(1, ROW_COUNT))
+        yield store
 
 
 def compute_in_python(figure: FigureQuery, seed: int = 1, count: int = ROW_COUNT) -> FigureResult:
